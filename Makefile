@@ -9,7 +9,7 @@ INPUT ?=
 SECONDS ?= 60
 SEEDS ?= 100000
 
-.PHONY: setup gssapi demo test test-fast test-long check format bench dist spark-package clean lock
+.PHONY: setup gssapi demo test test-fast test-long check format docs bench dist spark-package clean lock
 
 $(VENV)/.installed: requirements/dev.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "consumerd needs Python 3.11 or newer")'
@@ -19,7 +19,21 @@ $(VENV)/.installed: requirements/dev.txt pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
-setup: $(VENV)/.installed  ## create .venv from the pinned, hashed constraints
+# Release builds of the native codec: it is for speed alone. What cannot be built is not needed either.
+NATIVE := $(wildcard native/src/*.rs) native/Cargo.toml native/crates.lock native/pyproject.toml
+$(VENV)/.native: $(VENV)/.installed $(NATIVE) requirements/native-build.txt
+	@if ! command -v cargo >/dev/null; then \
+		echo "the native codec is not built, because there is no cargo: the pure codec runs"; \
+	elif $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/native-build.txt \
+		&& $(BIN)/python native/lock.py restore \
+		&& PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+			--no-build-isolation --force-reinstall ./native; then \
+		touch $@; \
+	else \
+		echo "the native codec is not built, because its build failed (see above): the pure codec runs"; \
+	fi
+
+setup: $(VENV)/.installed $(VENV)/.native  ## create .venv from the pinned, hashed constraints; build native/ where cargo is
 
 gssapi: setup  ## add the extra `gssapi` to .venv (needs a C compiler and Kerberos' headers: libkrb5-dev)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/gssapi-build.txt
@@ -39,16 +53,20 @@ test-fast: setup  ## what shows most mistakes within three minutes: unit tests, 
 test-long: setup  ## all tests, against all releases of Kafka, with more simulated and tortured runs; takes hours
 	CONSUMERD_LONG_SECONDS=$(SECONDS) CONSUMERD_LONG_SEEDS=$(SEEDS) $(BIN)/python -m pytest $(WORKERS) -m "long or not long" $(PYTEST_ARGS)
 
-check: setup  ## ruff, codespell, mypy --strict, import-linter
+check: setup  ## ruff, codespell, the phrases of docs/style.md, mypy --strict, import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
+	$(BIN)/python -m pytest -q tests/unit/test_prose.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: setup  ## dist/site: the documentation as pages that need no network; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict --site-dir dist/site
 
 bench: setup  ## speed, as ratios against peers in the same run
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bench.txt
@@ -63,16 +81,18 @@ spark-package: setup  ## dist/spark: the source, and an environment that Spark u
 	$(BIN)/python deploy/spark/package.py -o dist/spark
 
 clean:
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) native/target dist build .mypy_cache .ruff_cache .pytest_cache
 
 COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 # Of all machines that develop: `gssapi` is compiled against Kerberos' headers, and apart.
-EXTRAS := archive delta embedded spark
+EXTRAS := archive delta embedded http metrics postgres spark
 lock:  ## resolve the requirements anew (needs uv); hashes only, no index lines
 	$(COMPILE) $(addprefix --extra ,$(EXTRAS)) --group dev pyproject.toml -o requirements/dev.txt
 	$(COMPILE) -c requirements/dev.txt pyproject.toml -o requirements/core.txt
+	$(COMPILE) -c requirements/dev.txt --extra http --extra metrics pyproject.toml -o requirements/image.txt
 	$(COMPILE) -c requirements/dev.txt --extra spark pyproject.toml -o requirements/spark.txt
 	$(COMPILE) -c requirements/dev.txt --group bench pyproject.toml -o requirements/bench.txt
 	$(COMPILE) -c requirements/dev.txt requirements/build.in -o requirements/build.txt
+	$(COMPILE) -c requirements/dev.txt requirements/native-build.in -o requirements/native-build.txt
 	$(COMPILE) -c requirements/dev.txt --extra gssapi pyproject.toml -o requirements/gssapi.txt
 	$(COMPILE) -c requirements/dev.txt requirements/gssapi-build.in -o requirements/gssapi-build.txt

@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.decode import payloads, v07_set
 from benchmarks.race import Measurement, race
 from consumerd.archive import (
-    Compression,
-    Export,
+    ArchiveExport,
+    ExportCompression,
+    ExportFormat,
     ExportOptions,
-    Format,
-    Quiet,
-    Source,
-    Stop,
+    NoProgress,
+    SegmentSource,
+    StopRequest,
     VerifyOptions,
     find_sources,
     verify,
@@ -53,10 +53,10 @@ CASES = [
 EXPORTS: dict[str, dict[str, Any]] = {
     "ndjson": {},
     "ndjson base64": {"base64": True},
-    "ndjson zstd": {"compression": Compression.ZSTD},
-    "parquet": {"format": Format.PARQUET, "compression": Compression.ZSTD},
-    "parquet snappy": {"format": Format.PARQUET, "compression": Compression.SNAPPY},
-    "parquet none": {"format": Format.PARQUET, "compression": Compression.NONE},
+    "ndjson zstd": {"compression": ExportCompression.ZSTD},
+    "parquet": {"format": ExportFormat.PARQUET, "compression": ExportCompression.ZSTD},
+    "parquet snappy": {"format": ExportFormat.PARQUET, "compression": ExportCompression.SNAPPY},
+    "parquet none": {"format": ExportFormat.PARQUET, "compression": ExportCompression.NONE},
 }
 
 
@@ -87,15 +87,15 @@ def decode(folder: Path) -> int:
     return count
 
 
-def export(sources: list[Source], out: Path, options: dict[str, Any]) -> int:
+def export(sources: list[SegmentSource], out: Path, options: dict[str, Any]) -> int:
     shutil.rmtree(out, ignore_errors=True)
-    run = Export(
+    run = ArchiveExport(
         sources,
         out,
         ExportOptions(broker=0, **options),
         workers=1,
-        progress=Quiet(),
-        stop=Stop(),
+        progress=NoProgress(),
+        stop=StopRequest(),
         monotonic=time.monotonic,
     )
     return run.run().rows
@@ -108,12 +108,12 @@ def measure(megabytes: int, rounds: int, root: Path) -> list[Measurement]:
         count = write(folder, size, codec, megabytes)
         total = sum(path.stat().st_size for path in folder.iterdir())
         sources = find_sources([str(folder)])
-        checked = verify(sources, VerifyOptions(), workers=1, progress=Quiet(), stop=Stop())
+        checked = verify(sources, VerifyOptions(), workers=1, progress=NoProgress(), stop=StopRequest())
         assert checked.is_sound(allow_torn_tail=False)
         assert sum(partition.messages for partition in checked.partitions) == decode(folder) == count
         subjects: dict[str, Callable[[], object]] = {
             "decode": partial(decode, folder),
-            "verify": partial(verify, sources, VerifyOptions(), workers=1, progress=Quiet(), stop=Stop()),
+            "verify": partial(verify, sources, VerifyOptions(), workers=1, progress=NoProgress(), stop=StopRequest()),
         }
         for name, options in EXPORTS.items():
             subjects[name] = partial(export, sources, root / "out", options)

@@ -26,7 +26,7 @@ import uvloop
 
 from consumerd.broker import Broker, BrokerConfig
 from consumerd.clock import SystemClock
-from consumerd.fetch import ByteBudget, FetchPool, FetchSettings, Lane
+from consumerd.fetch import ByteBudget, FetchPool, FetchSettings, Lane, V07Brokers
 from consumerd.net import connect
 from consumerd.partition import TopicPartition
 from consumerd.wire.v07 import FetchRequest, decode_batch, encode_message_set
@@ -137,7 +137,7 @@ async def pooled(port: int, count: int, partitions: int) -> int:
     ground = StandFast(port)
     budget = ByteBudget(256 << 20)
     settings = FetchSettings(fetch_bytes=FETCH)
-    pool = FetchPool(connect, ground, budget, settings, SystemClock(), random.Random(), ground)
+    pool = FetchPool(V07Brokers(connect, ground, budget, settings, SystemClock(), random.Random(), ground))
 
     async def consume(number: int) -> int:
         partition = TopicPartition(TOPIC, 0, number)

@@ -33,7 +33,7 @@ from consumerd.errors import BrokerError
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.wire.v07 import LATEST
 from consumerd.wire.v08.apis import DELETE_TOPICS, OFFSETS, PRODUCE
-from consumerd.wire.v08.records import Codec, encode_record_batch
+from consumerd.wire.v08.records import RecordCodec, encode_record_batch
 from tests.support.kafka import RELEASES, KafkaBroker
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Bench:
                     break
                 written += len(values)
                 stamps = [now + n // 20 for n in range(len(values))]
-                data = encode_record_batch(values, codec=Codec[job.codec.upper()], timestamps=stamps)
+                data = encode_record_batch(values, codec=RecordCodec[job.codec.upper()], timestamps=stamps)
                 parts.append({"partition": number, "record_set": data})
                 now += 5
             body = {

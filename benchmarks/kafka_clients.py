@@ -35,7 +35,7 @@ from consumerd.partition import TopicPartition
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.registry import StaticSubscription
-from consumerd.wire.v08.records import Codec
+from consumerd.wire.v08.records import RecordCodec
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -184,7 +184,7 @@ async def produce_ours(job: Job, meter: Meter) -> None:
     """By `send`, awaited for room alone."""
     settings = V08ProducerSettings(
         acks=job.acks,  # type: ignore[arg-type]  # one of them
-        codec=Codec[job.codec.upper()],
+        codec=RecordCodec[job.codec.upper()],
         batch_bytes=job.batch_bytes,
         linger=job.linger,
     )

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.decode import payloads, peers
 from benchmarks.race import Measurement, race, table
-from consumerd.wire.v08.records import Codec, decode_records, encode_message_set, encode_record_batch
+from consumerd.wire.v08.records import RecordCodec, decode_records, encode_message_set, encode_record_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,14 +48,14 @@ class Rows:
             now += rng.random() < 0.05
             self.times.append(now)
 
-    def encoded(self, magic: int, codec: Codec = Codec.NONE) -> bytes:
+    def encoded(self, magic: int, codec: RecordCodec = RecordCodec.NONE) -> bytes:
         """All of them, as a broker would store them."""
         return b"".join(
             self.batch(magic, codec, first, self.values[first : first + PER_BATCH])
             for first in range(0, len(self.values), PER_BATCH)
         )
 
-    def batch(self, magic: int, codec: Codec, first: int, values: list[bytes]) -> bytes:
+    def batch(self, magic: int, codec: RecordCodec, first: int, values: list[bytes]) -> bytes:
         """One batch or set of `values`, which begin with number `first`."""
         keys = None if self.keys is None else self.keys[first : first + len(values)]
         times = self.times[first : first + len(values)]
@@ -124,7 +124,7 @@ def builder(module: str, magic: int) -> Callable[[Rows], None]:
 def our_encode(rows: Rows, magic: int) -> None:
     """What is measured of ours."""
     for first in range(0, len(rows.values), PER_BATCH):
-        rows.batch(magic, Codec.NONE, 0, rows.values[first : first + PER_BATCH])
+        rows.batch(magic, RecordCodec.NONE, 0, rows.values[first : first + PER_BATCH])
 
 
 def available(makers: dict[str, Callable[[], Callable[..., Any]]]) -> dict[str, Callable[..., Any]]:
@@ -155,7 +155,11 @@ def measure(rounds: int) -> list[Measurement]:
         for keyed in (False, True):
             rows = Rows(size, keyed=keyed)
             what = f"{size} B{', keys' if keyed else ''}"
-            for magic, codec in [(2, Codec.NONE), (1, Codec.NONE), *((2, codec) for codec in Codec if codec)]:
+            for magic, codec in [
+                (2, RecordCodec.NONE),
+                (1, RecordCodec.NONE),
+                *((2, codec) for codec in RecordCodec if codec),
+            ]:
                 if codec and (keyed or size != SIZES[0]):
                     continue
                 data = rows.encoded(magic, codec)

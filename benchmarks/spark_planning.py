@@ -22,10 +22,9 @@ from pathlib import Path
 from benchmarks.decode import payloads, v07_set
 from consumerd.spark.source.discovery import open_origin
 from consumerd.spark.source.filters import Pruning
-from consumerd.spark.source.following import Follower
 from consumerd.spark.source.offsets import format_offsets
 from consumerd.spark.source.options import read_options
-from consumerd.spark.source.planning import plan_batch
+from consumerd.spark.source.planning import StreamPlanner, plan_batch
 from consumerd.wire.v07 import Codec
 
 NAME = "spark_planning"
@@ -56,7 +55,7 @@ def measure(partitions: int, segments: int, megabytes: int, root: Path) -> dict[
     found["splits"] = len(splits)
     found["bytes per pickled split"] = sum(len(pickle.dumps(split)) for split in splits) / len(splits)
 
-    follower = Follower(read)
+    follower = StreamPlanner(read)
     ends = follower.latest({}, None)
     found["bytes of offsets"] = len(format_offsets(ends).encode())
     began = time.perf_counter()

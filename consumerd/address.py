@@ -17,13 +17,16 @@ _PORT_DIGITS = 5
 _PORTS = 1 << 16
 
 
-def parse_address(text: str, name: str | None = None) -> tuple[str, int]:
-    """`host:port` or `[ipv6]:port` as host and port, without brackets. Raises ConfigError, which begins with `name`."""
+def parse_address(text: str, name: str | None = None, *, lowest: int = 1) -> tuple[str, int]:
+    """`host:port` or `[ipv6]:port` as host and port, without brackets. Raises ConfigError, which begins with `name`.
+
+    `lowest` is 0 where one listens: the system chooses a free port then.
+    """
     host, _, port = text.strip().rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
     fits = len(bare) == len(host) - (2 if ":" in bare else 0)
-    number = int(port) if port.isascii() and port.isdigit() and len(port) <= _PORT_DIGITS else 0
-    if not (bare and fits and 0 < number < _PORTS):
+    number = int(port) if port.isascii() and port.isdigit() and len(port) <= _PORT_DIGITS else -1
+    if not (bare and fits and lowest <= number < _PORTS):
         before = "" if name is None else f"{name}: "
         raise ConfigError(f"{before}{text.strip()!r} is not of the form host:port, such as kafka1:9092 or [::1]:9092.")
     return bare, number

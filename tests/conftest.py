@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import signal
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +21,11 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+from consumerd import native
 from consumerd.embedded import JavaRuntime, MissingRuntimeError, ZooKeeperServer, ZooKeeperTls, find_java
 from consumerd.embedded.zookeeper_launch import zookeeper_jars
 from tests.support import maven
+from tests.support.codecs import installed_native_codec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -148,6 +151,29 @@ def pytest_runtest_call() -> Generator[None]:
 def missing() -> Callable[[str], NoReturn]:
     """What to call with the reason when something that a test needs is not on this machine."""
     return _missing
+
+
+@pytest.fixture(scope="module", params=["pure", "native"])
+def either_codec(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The test runs with the pure codec, and once more with the native one where that is built."""
+    name = str(request.param)
+    with native.using(_native() if name == "native" else None):
+        yield name
+
+
+@pytest.fixture(scope="module")
+def native_codec() -> native.Codec:
+    """The native codec; the test is skipped where it is not built."""
+    return _native()
+
+
+def _native() -> native.Codec:
+    codec = installed_native_codec()
+    if codec is None:
+        if shutil.which("cargo") is not None:
+            _missing("consumerd-native is not installed: `make setup` builds it")
+        pytest.skip("consumerd-native is not installed, and there is no cargo to build it with")
+    return codec
 
 
 @pytest.fixture(scope="session")

@@ -98,22 +98,27 @@ async def came(
 
 
 async def finish(account: Account, members: Sequence[Member], since: float) -> None:
-    """Wait until everything was handed over, or nothing has been for long."""
+    """Wait until everything was handed over, or nothing has been for long.
+
+    The members' lines to ZooKeeper are on this loop: a million messages are counted in a thread beside it, or else
+    sessions would expire.
+    """
     last = time.monotonic()
     while time.monotonic() - last < QUIET:
-        if account.read(members):
+        if await asyncio.to_thread(account.read, members):
             last = time.monotonic()
-        elif not account.missing(since):
+        elif not await asyncio.to_thread(account.missing, since):
             return
         await asyncio.sleep(0.2)
 
 
-def told(account: Account, stage: Stage, figures: Figures, since: float) -> None:
+async def report(account: Account, stage: Stage, figures: Figures, since: float) -> None:
     """Lost and repeated, and what the logs say of commits."""
     figures.add("messages", sum(sent.at >= since for sent in stage.feed.sent.values()), "")
-    figures.spread("lost", account.lost(since), "", 0)
+    figures.spread("lost", await asyncio.to_thread(account.lost, since), "", 0)
     peers = {member.name for member in stage.members if member.reads_early}
-    repeated, read_early = account.repeated(by_member=len(stage.members) == 2, peers=peers)
+    by_member = len(stage.members) == 2
+    repeated, read_early = await asyncio.to_thread(account.repeated, by_member=by_member, peers=peers)
     figures.spread("repeated", repeated, "", 0)
     if peers:
         figures.spread("repeated, read by a peer before it claimed", read_early, "")
@@ -173,7 +178,7 @@ async def join_leave(stage: Stage, options: argparse.Namespace, figures: Figures
         await asyncio.sleep(options.hold)
         requests.tell("leave")
     await finish(account, [first, second], since)
-    told(account, stage, figures, since)
+    await report(account, stage, figures, since)
     await first.leave()
 
 
@@ -249,7 +254,7 @@ async def start(stage: Stage, options: argparse.Namespace, figures: Figures) -> 
     async with stage.feed.running():
         members = await gather_group(stage, options.members, options, figures, START_SECONDS)
     await finish(account, members, 0.0)
-    told(account, stage, figures, 0.0)
+    await report(account, stage, figures, 0.0)
     await leave_all(members, figures)
 
 
@@ -299,7 +304,7 @@ async def events(stage: Stage, options: argparse.Namespace, figures: Figures) ->
         await asyncio.sleep(options.hold)
         requests.tell("leave", each=False)
     await finish(account, everybody, 0.0)
-    told(account, stage, figures, 0.0)
+    await report(account, stage, figures, 0.0)
     async with one_partition_more(stage, members, options, figures):
         requests = Requests(members, figures)
         figures.add("all stop: ended", max(await asyncio.gather(*(member.leave() for member in members))), "s")

@@ -1,6 +1,6 @@
 """Groups seen and changed from outside: snapshots, findings, fixes, changed offsets. Nothing here is a member."""
 
-from consumerd.admin.changes import Change, ChangePlanner, OffsetTarget, OffsetTargetKind
+from consumerd.admin.changes import ChangePlanner, OffsetChange, OffsetTarget, OffsetTargetKind
 from consumerd.admin.diagnosis import diagnose, diagnose_group, diagnose_once, persistent_findings
 from consumerd.admin.diagnosis_offsets import DiagnosisInput
 from consumerd.admin.diagnosis_progress import progress_findings
@@ -13,9 +13,9 @@ from consumerd.admin.errors import (
     OffsetFileError,
     RefusedError,
 )
-from consumerd.admin.findings import FindingKind, Fix, GroupFinding, Nudge, Removal
+from consumerd.admin.findings import Fix, GroupFinding, GroupFindingKind, Nudge, Removal
 from consumerd.admin.lag import PartitionLag, lag_of, read_lag, read_v08_lag, total_lag
-from consumerd.admin.logs import BrokerLogs, LogRange, NoAnswer, OffsetsQuestion
+from consumerd.admin.logs import BrokerLogs, LogRange, LookupFailure, OffsetsQuery
 from consumerd.admin.mending import describe_step, steps_for, take_step, withheld
 from consumerd.admin.offset_file import GroupOffsets, format_json, format_text, parse_offsets, write_durably
 from consumerd.admin.offset_plans import (
@@ -35,17 +35,17 @@ from consumerd.admin.v08.broker_groups import (
 from consumerd.admin.v08.changes import (
     V08ChangePlanner,
 )
-from consumerd.admin.v08.diagnosis_input import read_diagnosis_input
 from consumerd.admin.v08.group_source import (
     GroupSource,
     ZooKeeperGroups,
+    read_diagnosis_input,
 )
 from consumerd.admin.v08.logs import (
-    Moment,
+    TimestampOffset,
     V08BrokerLogs,
 )
 from consumerd.admin.v08.snapshot import (
-    Coordinator,
+    CoordinatorKind,
     V08GroupSnapshot,
     read_v08_snapshot,
 )
@@ -65,40 +65,40 @@ from consumerd.admin.v08.topic_requests import (
     create_topic,
     delete_topic,
 )
-from consumerd.admin.verification import Difference, differences, verify_group
+from consumerd.admin.verification import GroupDifference, differences, verify_group
 
 __all__ = [
     "BrokerAnswerError",
     "BrokerGroups",
     "BrokerLogs",
-    "Change",
     "ChangePlanner",
     "ChangedMeanwhileError",
     "CheckFailedError",
-    "Coordinator",
+    "CoordinatorKind",
     "DiagnosisInput",
-    "Difference",
     "DoctorReport",
-    "FindingKind",
     "Fix",
+    "GroupDifference",
     "GroupDoctor",
     "GroupFinding",
+    "GroupFindingKind",
     "GroupOffsets",
     "GroupSnapshot",
     "GroupSource",
     "LogRange",
-    "Moment",
-    "NoAnswer",
+    "LookupFailure",
     "Nudge",
+    "OffsetChange",
     "OffsetFileError",
     "OffsetPlan",
     "OffsetTarget",
     "OffsetTargetKind",
-    "OffsetsQuestion",
+    "OffsetsQuery",
     "PartitionChoice",
     "PartitionLag",
     "RefusedError",
     "Removal",
+    "TimestampOffset",
     "TopicPlan",
     "Topics",
     "V07GroupSnapshot",

@@ -16,15 +16,15 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.admin.errors import BrokerAnswerError
-from consumerd.admin.logs import MAX_SEGMENTS, NoAnswer, OffsetsQuestion
+from consumerd.admin.logs import MAX_SEGMENTS, LookupFailure, OffsetsQuery
 from consumerd.errors import BrokerError
 from consumerd.wire.v07 import (
     DEFAULT_LIMITS,
     LATEST,
     ErrorCode,
     FetchRequest,
+    MessageSetTail,
     OuterMessage,
-    Tail,
     decode_fetch_response,
     iter_outer,
     read_outer,
@@ -47,19 +47,19 @@ _LENGTH = struct.Struct(">i")
 _PLACE = re.compile(rb"(?=\x00...[\x00\x01])", re.DOTALL)
 
 
-class Reach(NamedTuple):
-    """How far to look, in bytes. Up to `walk` from its start a segment is followed; further on, `back` is searched."""
+class SearchReach(NamedTuple):
+    """The limits of a search, in bytes: a segment is followed up to `walk` from its start; then `back` is searched."""
 
     walk: int = 32 << 20
     #: Four times the default of max.message.size.
     back: int = 4 << 20
 
 
-DEFAULT_REACH = Reach()
+DEFAULT_REACH = SearchReach()
 
 
 async def begins_message(
-    logs: BrokerLogs, partition: TopicPartition, offset: int, *, reach: Reach = DEFAULT_REACH
+    logs: BrokerLogs, partition: TopicPartition, offset: int, *, reach: SearchReach = DEFAULT_REACH
 ) -> bool:
     """Whether a whole message begins at `offset`, or the log ends there. Raises BrokerError, WireError.
 
@@ -75,7 +75,7 @@ async def begins_message(
 
 
 async def boundary_before(
-    logs: BrokerLogs, partition: TopicPartition, offset: int, *, reach: Reach = DEFAULT_REACH
+    logs: BrokerLogs, partition: TopicPartition, offset: int, *, reach: SearchReach = DEFAULT_REACH
 ) -> int:
     """The start of the message that holds the byte at `offset`; `offset` itself where one begins or the log ends.
 
@@ -91,8 +91,8 @@ async def boundary_before(
         return await _walk(connection, partition, start, offset)
 
 
-async def _look(connection: Connection, partition: TopicPartition, offset: int) -> OuterMessage | Tail | None:
-    """What stands at `offset`; None at the end of the log."""
+async def _look(connection: Connection, partition: TopicPartition, offset: int) -> OuterMessage | MessageSetTail | None:
+    """The message at `offset`; None at the end of the log."""
     size = FIRST_LOOK
     while True:
         data = await _fetch(connection, partition, offset, size)
@@ -139,8 +139,8 @@ async def _walk(connection: Connection, partition: TopicPartition, position: int
         tail = read_outer(data, 0, position, DEFAULT_LIMITS.max_message_bytes)
         if isinstance(tail, OuterMessage) or tail.needed is None:
             raise BrokerAnswerError(
-                f"the log of {partition} holds no message at {position}, so no boundary behind it can be found; "
-                "name one that is known to be a boundary"
+                f"the log of {partition} holds no message at {position}, so no boundary after it can be found; "
+                "give an offset that is known to be a boundary"
             )
         if position + tail.needed > offset:
             break
@@ -149,9 +149,9 @@ async def _walk(connection: Connection, partition: TopicPartition, position: int
 
 
 async def _segment_start(logs: BrokerLogs, partition: TopicPartition, offset: int) -> int:
-    question = OffsetsQuestion(partition, LATEST, MAX_SEGMENTS)
+    question = OffsetsQuery(partition, LATEST, MAX_SEGMENTS)
     answer = (await logs.ask([question]))[question]
-    if isinstance(answer, NoAnswer):
+    if isinstance(answer, LookupFailure):
         raise BrokerError(answer.reason)
     return max((start for start in answer if start <= offset), default=offset)
 

@@ -1,7 +1,7 @@
-"""Which offsets would change to what, and what speaks against it. Nothing is written here.
+"""Plans changes of committed offsets, and checks them. Nothing is written here.
 
-Strategy: every wanted change becomes a `Change` with the result of its check. A *problem* stops all of them unless
-forced: the offset is outside of the log, inside a message, or cannot be determined. A *note* stops nothing:
+Strategy: every wanted change becomes an `OffsetChange` with the result of its check. A *problem* stops all of them
+unless forced: the offset is outside of the log, inside a message, or cannot be determined. A *note* stops nothing:
 where the broker cannot be asked, the offset is trusted. An offset that stays, or is an end of the log, is not checked.
 """
 
@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.admin.boundaries import begins_message, boundary_before
-from consumerd.admin.logs import LogRange, NoAnswer
+from consumerd.admin.logs import LogRange, LookupFailure
 from consumerd.errors import BrokerError
 from consumerd.registry import offset_path
 from consumerd.wire.errors import WireError
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from consumerd.admin.snapshot import Topics
     from consumerd.cluster import GroupView
     from consumerd.partition import TopicPartition
-    from consumerd.registry import Broker
+    from consumerd.registry import RegisteredBroker
 
 #: Partitions whose logs are looked into at the same time.
 AT_ONCE = 8
 
 
-class Change(NamedTuple):
+class OffsetChange(NamedTuple):
     """One partition's offset. None: no node. `version` is the node's (None: it does not exist)."""
 
     group: str
@@ -47,13 +47,13 @@ class Change(NamedTuple):
 
     @property
     def moves(self) -> bool:
-        """Whether anything would be written."""
+        """Whether the offset would change."""
         unreadable = self.before is None and self.version is not None
         return not self.unknown and (unreadable or self.before != self.after)
 
 
 class OffsetTargetKind(Enum):
-    """How a new offset is found."""
+    """How a new offset is determined."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -63,14 +63,14 @@ class OffsetTargetKind(Enum):
 
 
 class OffsetTarget(NamedTuple):
-    """Where to: `value` is an offset, a number of bytes to go on (negative: back), or milliseconds since 1970."""
+    """A new offset: `value` is an offset, bytes to shift by (negative: back), or milliseconds since 1970."""
 
     kind: OffsetTargetKind
     value: int = 0
 
 
 class OffsetCheck(NamedTuple):
-    """What speaks against an offset, and what should be known about it."""
+    """The problems of a new offset, and notes about it."""
 
     problem: str | None = None
     note: str | None = None
@@ -79,18 +79,20 @@ class OffsetCheck(NamedTuple):
 class ChangePlanner:
     """Plans changes of one group's offsets; `topics` and `brokers` are what is registered, `logs` asks the brokers."""
 
-    def __init__(self, view: GroupView, topics: Topics, brokers: Mapping[int, Broker], logs: BrokerLogs) -> None:
+    def __init__(
+        self, view: GroupView, topics: Topics, brokers: Mapping[int, RegisteredBroker], logs: BrokerLogs
+    ) -> None:
         self._view = view
         self._topics = topics
         self._brokers = brokers
         self._logs = logs
         self._turn = asyncio.Semaphore(AT_ONCE)
 
-    async def set_to(self, wanted: Mapping[TopicPartition, int | None]) -> list[Change]:
+    async def set_to(self, wanted: Mapping[TopicPartition, int | None]) -> list[OffsetChange]:
         """Change each partition to the offset that is named; None deletes it."""
         ranges = await self._ranges(partition for partition, offset in wanted.items() if offset is not None)
 
-        async def one(partition: TopicPartition) -> Change:
+        async def one(partition: TopicPartition) -> OffsetChange:
             after = wanted[partition]
             change = self._change(partition, after)
             if after is None or not change.moves:
@@ -99,7 +101,7 @@ class ChangePlanner:
 
         return await self._each(wanted, one)
 
-    async def reset(self, partitions: Iterable[TopicPartition], target: OffsetTarget) -> list[Change]:
+    async def reset(self, partitions: Iterable[TopicPartition], target: OffsetTarget) -> list[OffsetChange]:
         """Change each partition to `target`."""
         wanted = list(dict.fromkeys(partitions))
         if target.kind is OffsetTargetKind.OFFSET:
@@ -108,13 +110,13 @@ class ChangePlanner:
         answering = [partition for partition, known in ranges.items() if isinstance(known, LogRange)]
         by_time = await self._logs.before(answering, target.value) if target.kind is OffsetTargetKind.TIME else {}
 
-        async def one(partition: TopicPartition) -> Change:
+        async def one(partition: TopicPartition) -> OffsetChange:
             known = ranges[partition]
-            if isinstance(known, NoAnswer):
+            if isinstance(known, LookupFailure):
                 return self._unknown(partition, known.reason)
             if target.kind is OffsetTargetKind.TIME:
                 found = by_time[partition]
-                if isinstance(found, NoAnswer):
+                if isinstance(found, LookupFailure):
                     return self._unknown(partition, found.reason)
                 note = "all messages in the log are younger" if found == known.earliest else None
                 return self._change(partition, found)._replace(note=note)
@@ -124,7 +126,7 @@ class ChangePlanner:
 
         return await self._each(wanted, one)
 
-    async def _shifted(self, partition: TopicPartition, by: int, known: LogRange) -> Change:
+    async def _shifted(self, partition: TopicPartition, by: int, known: LogRange) -> OffsetChange:
         before = self._view.offsets.get(partition)
         if before is None:
             return self._unknown(partition, "no committed offset to shift")
@@ -140,8 +142,8 @@ class ChangePlanner:
                 note = f"a message starts there, {wanted - after} bytes before {wanted}"
         return self._change(partition, after)._replace(note=note)
 
-    async def _check(self, partition: TopicPartition, offset: int, known: LogRange | NoAnswer) -> OffsetCheck:
-        if isinstance(known, NoAnswer):
+    async def _check(self, partition: TopicPartition, offset: int, known: LogRange | LookupFailure) -> OffsetCheck:
+        if isinstance(known, LookupFailure):
             if partition.broker in self._brokers and not self._is_registered(partition):
                 return OffsetCheck(problem=known.reason)
             return OffsetCheck(note=f"not checked: {known.reason}")
@@ -159,8 +161,8 @@ class ChangePlanner:
             return OffsetCheck(note="the message that begins there is damaged")
         return OffsetCheck(problem=f"inside a message that begins at {start}")
 
-    async def _ranges(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange | NoAnswer]:
-        """Ranges of what is registered; a broker would take a question about anything else amiss."""
+    async def _ranges(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange | LookupFailure]:
+        """The ranges of registered partitions; a broker closes the connection upon a request for any other."""
         wanted = list(partitions)
         known = await self._logs.ranges(filter(self._is_registered, wanted))
         return {partition: known.get(partition) or self._not_registered(partition) for partition in wanted}
@@ -168,24 +170,24 @@ class ChangePlanner:
     def _is_registered(self, partition: TopicPartition) -> bool:
         return partition.partition < self._topics.get(partition.topic, {}).get(partition.broker, 0)
 
-    def _not_registered(self, partition: TopicPartition) -> NoAnswer:
+    def _not_registered(self, partition: TopicPartition) -> LookupFailure:
         if partition.broker not in self._brokers:
-            return NoAnswer(f"broker {partition.broker} is not registered")
-        return NoAnswer(f"broker {partition.broker} has no such partition")
+            return LookupFailure(f"broker {partition.broker} is not registered")
+        return LookupFailure(f"broker {partition.broker} has no such partition")
 
-    def _change(self, partition: TopicPartition, after: int | None) -> Change:
+    def _change(self, partition: TopicPartition, after: int | None) -> OffsetChange:
         group = self._view.group
         stat = self._view.stats.get(offset_path(group, partition))
         version = None if stat is None else stat.version
-        return Change(group, partition, self._view.offsets.get(partition), after, version)
+        return OffsetChange(group, partition, self._view.offsets.get(partition), after, version)
 
-    def _unknown(self, partition: TopicPartition, reason: str) -> Change:
+    def _unknown(self, partition: TopicPartition, reason: str) -> OffsetChange:
         return self._change(partition, None)._replace(problem=reason, unknown=True)
 
     async def _each(
-        self, partitions: Iterable[TopicPartition], plan: Callable[[TopicPartition], Awaitable[Change]]
-    ) -> list[Change]:
-        async def in_turn(partition: TopicPartition) -> Change:
+        self, partitions: Iterable[TopicPartition], plan: Callable[[TopicPartition], Awaitable[OffsetChange]]
+    ) -> list[OffsetChange]:
+        async def in_turn(partition: TopicPartition) -> OffsetChange:
             async with self._turn:
                 return await plan(partition)
 

@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 
     from consumerd.admin.diagnosis_offsets import DiagnosisInput
     from consumerd.admin.findings import GroupFinding
-    from consumerd.admin.logs import LogRange, NoAnswer
+    from consumerd.admin.logs import LogRange, LookupFailure
     from consumerd.partition import TopicPartition
 
 
-def diagnose(snapshot: V07GroupSnapshot, ranges: Mapping[TopicPartition, LogRange | NoAnswer]) -> list[GroupFinding]:
+def diagnose(
+    snapshot: V07GroupSnapshot, ranges: Mapping[TopicPartition, LogRange | LookupFailure]
+) -> list[GroupFinding]:
     """All findings of one snapshot of a group of 0.7.
 
     Those of `TRANSIENT` kinds may be a rebalance that is under way: see `persistent_findings`.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from consumerd.admin.findings import FindingKind, GroupFinding, Removal, capital, listed, process_of
+from consumerd.admin.findings import GroupFinding, GroupFindingKind, Removal, capital, listed, process_of
 from consumerd.partition import TopicPartition
 from consumerd.registry import (
     Dialect,
@@ -46,7 +46,7 @@ def member_findings(snapshot: GroupSnapshot) -> Iterable[GroupFinding]:
     view, plan = snapshot.view, None
     if not view.members:
         yield GroupFinding(
-            FindingKind.NO_MEMBERS,
+            GroupFindingKind.NO_MEMBERS,
             snapshot.group,
             "The group has no members, so no partition has or needs an owner.",
             "Start a member; if the group is dead, delete it with `consumerd group delete`.",
@@ -61,7 +61,7 @@ def member_findings(snapshot: GroupSnapshot) -> Iterable[GroupFinding]:
             plan = snapshot.plan() if plan is None else plan
             held = [partition for partition, owner in plan.items() if owner[0] == name]
             yield GroupFinding(
-                FindingKind.STALE_ID,
+                GroupFindingKind.STALE_ID,
                 name,
                 "Its id node is persistent, so it outlives its session: it was created by hand or by a foreign client. "
                 f"The rule assigns {len(held)} partitions to it ({listed(held)}), whether its process runs or not.",
@@ -76,7 +76,7 @@ def _broken_id(snapshot: GroupSnapshot, name: str, text: str, removal: Removal) 
     words = _WORDS[snapshot.dialect]
     if _is_foreign(snapshot.dialect, text):
         return GroupFinding(
-            FindingKind.MIXED_DIALECTS,
+            GroupFindingKind.MIXED_DIALECTS,
             name,
             f"{capital(who)} registered {words.foreign_ids}; {words.members} cannot read it, and the two "
             "dialects name partitions differently.",
@@ -84,7 +84,7 @@ def _broken_id(snapshot: GroupSnapshot, name: str, text: str, removal: Removal) 
             removal,
         )
     return GroupFinding(
-        FindingKind.BROKEN_ID,
+        GroupFindingKind.BROKEN_ID,
         name,
         f"{capital(fault)}. JVM members read all ids in every rebalance and fail on this one, so none of them "
         "gets a partition while it exists.",
@@ -94,7 +94,7 @@ def _broken_id(snapshot: GroupSnapshot, name: str, text: str, removal: Removal) 
 
 
 def _is_foreign(dialect: Dialect, text: str) -> bool:
-    """Whether the text of an id is the other dialect's."""
+    """Whether the text of an id is in the other dialect."""
     parse = parse_subscription if dialect is Dialect.V07 else parse_subscription_v08
     try:
         parse(text)
@@ -106,16 +106,16 @@ def _is_foreign(dialect: Dialect, text: str) -> bool:
 
 
 def foreign_findings(snapshot: GroupSnapshot) -> Iterable[GroupFinding]:
-    """Nodes with names that the dialect knows nothing of; those of members and of values are dealt with elsewhere."""
+    """Findings about nodes with names that are not of the dialect; others are checked elsewhere."""
     group, view = snapshot.group, snapshot.view
     words = _WORDS[snapshot.dialect]
     for path, fault in view.faults.items():
         if path in view.stats or path.startswith(f"{ids_path(group)}/"):
             continue
         above, _, name = path.rpartition("/")
-        kind, dialect = FindingKind.FOREIGN_NODE, ""
+        kind, dialect = GroupFindingKind.FOREIGN_NODE, ""
         if _is_foreign_name(snapshot.dialect, name):
-            kind, dialect = FindingKind.MIXED_DIALECTS, f" Kafka {words.foreign_names} partitions this way."
+            kind, dialect = GroupFindingKind.MIXED_DIALECTS, f" Kafka {words.foreign_names} partitions this way."
         what = "owner" if above.startswith(owners_root(group)) else "offset"
         yield GroupFinding(
             kind,
@@ -126,7 +126,7 @@ def foreign_findings(snapshot: GroupSnapshot) -> Iterable[GroupFinding]:
         )
     for path in snapshot.foreign:
         yield GroupFinding(
-            FindingKind.FOREIGN_NODE,
+            GroupFindingKind.FOREIGN_NODE,
             path,
             f"Kafka {words.kafka} keeps nothing here.",
             f"Find out who writes it; {words.members} do not see it.",

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from consumerd.admin.findings import FindingKind, GroupFinding, capital
-from consumerd.admin.logs import LogRange, NoAnswer
+from consumerd.admin.findings import GroupFinding, GroupFindingKind, capital
+from consumerd.admin.logs import LogRange, LookupFailure
 from consumerd.registry import Dialect, offsets_root
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class DiagnosisInput:
     """A snapshot with the ranges of its partitions, at one time (seconds of any clock)."""
 
     snapshot: GroupSnapshot
-    ranges: Mapping[TopicPartition, LogRange | NoAnswer]
+    ranges: Mapping[TopicPartition, LogRange | LookupFailure]
     at: float
     #: Since 0.8: what is known of the partitions of the snapshot's topics.
     topics: V08Topics = field(default_factory=dict)
@@ -44,17 +44,17 @@ class DiagnosisInput:
 
 def offset_findings(
     snapshot: GroupSnapshot,
-    ranges: Mapping[TopicPartition, LogRange | NoAnswer],
+    ranges: Mapping[TopicPartition, LogRange | LookupFailure],
     kept: Mapping[TopicPartition, int] | None = None,
 ) -> Iterable[GroupFinding]:
-    """Findings about every committed offset. `kept`: as in `Look`; one of two offsets in the log is enough."""
+    """Findings about every committed offset. `kept`: see `DiagnosisInput`; one of two offsets in the log is enough."""
     view = snapshot.view
     root = f"{offsets_root(snapshot.group)}/" if view.faults else ""
     for path, fault in view.faults.items():
         if path.startswith(root) and path in view.stats:
             topic, _, name = path.removeprefix(root).partition("/")
             yield GroupFinding(
-                FindingKind.BROKEN_OFFSET,
+                GroupFindingKind.BROKEN_OFFSET,
                 f"{topic}/{name}",
                 f"{capital(fault)}. A JVM member that should own the partition fails on it.",
                 "`consumerd offsets set` while the group is stopped.",
@@ -70,12 +70,12 @@ def offset_findings(
 
 
 def silent_brokers(
-    brokers: Collection[int], ranges: Mapping[TopicPartition, LogRange | NoAnswer]
+    brokers: Collection[int], ranges: Mapping[TopicPartition, LogRange | LookupFailure]
 ) -> Iterable[GroupFinding]:
     """Registered brokers that did not answer (0.7)."""
     silent: dict[tuple[int, str], int] = {}
     for partition, answer in ranges.items():
-        if isinstance(answer, NoAnswer) and partition.broker in brokers:
+        if isinstance(answer, LookupFailure) and partition.broker in brokers:
             key = partition.broker, answer.reason
             silent[key] = silent.get(key, 0) + 1
     for (broker, reason), count in silent.items():
@@ -83,9 +83,9 @@ def silent_brokers(
 
 
 def silence(subject: str, reason: str, count: int) -> GroupFinding:
-    """That the offsets of `count` partitions are not known, and why."""
+    """The finding that the ends of `count` partitions are unknown, and why."""
     return GroupFinding(
-        FindingKind.SILENT_BROKER,
+        GroupFindingKind.SILENT_BROKER,
         subject,
         f"The offsets of {count} partitions could not be checked: {reason}.",
         "Check that the broker runs and can be reached from here.",
@@ -93,11 +93,11 @@ def silence(subject: str, reason: str, count: int) -> GroupFinding:
 
 
 def _offset_finding(
-    snapshot: GroupSnapshot, partition: TopicPartition, offset: int, known: LogRange | NoAnswer | None
+    snapshot: GroupSnapshot, partition: TopicPartition, offset: int, known: LogRange | LookupFailure | None
 ) -> GroupFinding | None:
     if not snapshot.exists(partition):
         return GroupFinding(
-            FindingKind.NO_PARTITION,
+            GroupFindingKind.NO_PARTITION,
             str(partition),
             f"Offset {offset} is committed, but {snapshot.absence(partition)}.",
             _KEEP_07 if snapshot.dialect is Dialect.V07 else _KEEP,
@@ -112,7 +112,7 @@ def _offset_finding(
         says = f"is {offset - known.end} {unit} beyond the log end {known.end}: the log was lost or truncated"
     reset = "autooffset.reset" if snapshot.dialect is Dialect.V07 else "auto.offset.reset"
     return GroupFinding(
-        FindingKind.OUT_OF_RANGE,
+        GroupFindingKind.OUT_OF_RANGE,
         str(partition),
         f"Offset {offset} {says}. A member that starts there follows its policy: {reset}, fetch.out_of_range.",
         f"Choose where to continue: {_RESET}.",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.admin.findings import FindingKind, GroupFinding, Nudge, Removal, capital, listed, process_of
+from consumerd.admin.findings import GroupFinding, GroupFindingKind, Nudge, Removal, capital, listed, process_of
 from consumerd.registry import format_owner, id_path, owner_path
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class _Rule(NamedTuple):
-    """What the snapshot computes once: who should own what, and the words for it."""
+    """The expected owners, computed once for a snapshot, and the words for the rule."""
 
     plan: Assignment
     words: str
@@ -58,7 +58,7 @@ def _owner_finding(snapshot: GroupSnapshot, rule: _Rule, partition: TopicPartiti
     if owner is None:
         fault = view.faults[path]
         return GroupFinding(
-            FindingKind.BROKEN_OWNER,
+            GroupFindingKind.BROKEN_OWNER,
             subject,
             f"{capital(fault)}. The member that should own the partition cannot claim it.",
             "Delete the node if no running process belongs to it.",
@@ -68,7 +68,7 @@ def _owner_finding(snapshot: GroupSnapshot, rule: _Rule, partition: TopicPartiti
     who = process_of(snapshot.group, name)
     if not stat.ephemeral_owner:
         return GroupFinding(
-            FindingKind.STALE_OWNER,
+            GroupFindingKind.STALE_OWNER,
             subject,
             f"The owner node names {format_owner(*owner)} and is persistent: it outlives every session, and no member "
             "can ever claim the partition.",
@@ -77,7 +77,7 @@ def _owner_finding(snapshot: GroupSnapshot, rule: _Rule, partition: TopicPartiti
         )
     if name not in view.members:
         return GroupFinding(
-            FindingKind.ZOMBIE_OWNER,
+            GroupFindingKind.ZOMBIE_OWNER,
             subject,
             f"Its owner {format_owner(*owner)} is not a live member, but its session {stat.ephemeral_owner:#x} has not "
             "expired.",
@@ -88,7 +88,7 @@ def _owner_finding(snapshot: GroupSnapshot, rule: _Rule, partition: TopicPartiti
     session = view.stats[id_path(snapshot.group, name)].ephemeral_owner
     if session and session != stat.ephemeral_owner:
         return GroupFinding(
-            FindingKind.FOREIGN_SESSION,
+            GroupFindingKind.FOREIGN_SESSION,
             subject,
             f"Its owner {format_owner(*owner)} has session {session:#x}, but the owner node belongs to session "
             f"{stat.ephemeral_owner:#x}: an earlier session created it, or two processes share one id.",
@@ -97,7 +97,7 @@ def _owner_finding(snapshot: GroupSnapshot, rule: _Rule, partition: TopicPartiti
         )
     if should is None:
         return GroupFinding(
-            FindingKind.MISPLACED,
+            GroupFindingKind.MISPLACED,
             subject,
             f"Its owner is {format_owner(*owner)}, but no member subscribes to it, or no broker has it.",
             "Nudge the group to make its members rebalance.",
@@ -105,7 +105,7 @@ def _owner_finding(snapshot: GroupSnapshot, rule: _Rule, partition: TopicPartiti
         )
     if owner != should:
         return GroupFinding(
-            FindingKind.MISPLACED,
+            GroupFindingKind.MISPLACED,
             subject,
             f"Its owner is {format_owner(*owner)}; {rule.words} assigns it to {format_owner(*should)}. One of the two "
             f"missed the latest change of the group, or is still rebalancing{rule.doubt}.",
@@ -122,7 +122,7 @@ def _missing(
     if not blocked:
         due = sum(owner[0] == name for owner in rule.plan.values())
         yield GroupFinding(
-            FindingKind.GAVE_UP,
+            GroupFindingKind.GAVE_UP,
             name,
             f"It owns {due - len(partitions)} of the {due} partitions that {rule.words} assigns to it, and no other "
             f"owner blocks the rest ({listed(partitions)}). It gave up its rebalance, as JVM members do after 8 s, or "
@@ -133,7 +133,7 @@ def _missing(
     for partition in partitions:
         reason = f", which waits for {listed(blocked)}" if blocked else ", which gave up its rebalance"
         yield GroupFinding(
-            FindingKind.UNOWNED,
+            GroupFindingKind.UNOWNED,
             str(partition),
             f"It has no owner. {capital(rule.words)} assigns it to {format_owner(*rule.plan[partition])}{reason}.",
             "Fix what blocks the member, then nudge the group." if blocked else "Nudge the group.",

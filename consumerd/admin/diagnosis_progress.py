@@ -1,4 +1,4 @@
-"""Whether the owners of partitions make progress, which only two snapshots of a group can tell.
+"""Whether the owners of partitions make progress, by two snapshots of a group.
 
 Strategy: an owner whose node is perfect may read nothing (a JVM member that gave up while joining: notes on mixed
 groups; a handler that hangs while another thread sends heartbeats), and the only sign of it is an offset that stands
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.admin.findings import FindingKind, GroupFinding, process_of
+from consumerd.admin.findings import GroupFinding, GroupFindingKind, process_of
 from consumerd.admin.logs import LogRange
-from consumerd.admin.v08.snapshot import Coordinator, V08GroupSnapshot
+from consumerd.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,7 +43,7 @@ def progress_findings(first: DiagnosisInput, second: DiagnosisInput) -> Iterable
         name, process = snapshot.owner_name(partition), _process(snapshot, owner[0])
         if grown > 0:
             yield GroupFinding(
-                FindingKind.BLACK_HOLE,
+                GroupFindingKind.BLACK_HOLE,
                 str(partition),
                 f"Owner {name} does not read it: {stands} while {grown} {unit} were written in {seconds:.0f} s; "
                 f"the lag is {lag} {unit}. {_why(snapshot)}",
@@ -52,7 +52,7 @@ def progress_findings(first: DiagnosisInput, second: DiagnosisInput) -> Iterable
             )
         else:
             yield GroupFinding(
-                FindingKind.STANDING_STILL,
+                GroupFindingKind.STANDING_STILL,
                 str(partition),
                 f"Its owner is {name}, and {stands} for {seconds:.0f} s with a lag of {lag} {unit}.",
                 f"If that is not expected, check what {process} is doing.",
@@ -78,7 +78,7 @@ def _process(snapshot: GroupSnapshot, name: str) -> str:
 
 
 def _at_broker(snapshot: GroupSnapshot) -> bool:
-    return isinstance(snapshot, V08GroupSnapshot) and snapshot.coordinator is Coordinator.BROKER
+    return isinstance(snapshot, V08GroupSnapshot) and snapshot.coordinator is CoordinatorKind.BROKER
 
 
 def _why(snapshot: GroupSnapshot) -> str:

@@ -17,8 +17,7 @@ from consumerd.admin.diagnosis_offsets import DiagnosisInput
 from consumerd.admin.logs import BrokerLogs
 from consumerd.admin.mending import steps_for, take_step, withheld
 from consumerd.admin.snapshot import read_v07_snapshot
-from consumerd.admin.v08.diagnosis_input import read_diagnosis_input
-from consumerd.admin.v08.group_source import ZooKeeperGroups
+from consumerd.admin.v08.group_source import ZooKeeperGroups, read_diagnosis_input
 from consumerd.clock import SystemClock
 from consumerd.registry import make_consumer_id
 
@@ -36,7 +35,7 @@ _PAUSE = 0.25
 
 
 class DoctorReport(NamedTuple):
-    """What was found, what would be done or was done about it, and what was still wrong afterwards."""
+    """The findings, the planned or applied fixes, and the findings that remained."""
 
     findings: list[GroupFinding]
     steps: list[Fix]

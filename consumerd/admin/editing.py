@@ -1,4 +1,4 @@
-"""Writing changed offsets, so that a living group cannot be run over by accident.
+"""Writing changed offsets, so that a live group is not overwritten by accident.
 
 Strategy: that nobody owns the partitions is looked at before, and made sure of by ZooKeeper at the very moment of the
 change: the multi that writes creates the owner node first and deletes it last, which fails as a whole if a member has
@@ -19,7 +19,7 @@ from consumerd.zk.errors import MultiFailed
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from consumerd.admin.changes import Change
+    from consumerd.admin.changes import OffsetChange
     from consumerd.admin.offset_file import GroupOffsets
     from consumerd.admin.snapshot import GroupSnapshot
     from consumerd.partition import TopicPartition
@@ -30,7 +30,7 @@ CHANGES_PER_MULTI = 100
 
 
 def in_the_way(snapshot: GroupSnapshot, partitions: Iterable[TopicPartition]) -> list[str]:
-    """Who would overwrite, or has read already, what is about to change; one sentence each. Empty: nobody."""
+    """Members that would overwrite the changes, or have read the old offsets; one sentence each."""
     view = snapshot.view
     wanted = set(partitions)
     topics = {partition.topic for partition in wanted}
@@ -47,16 +47,16 @@ def in_the_way(snapshot: GroupSnapshot, partitions: Iterable[TopicPartition]) ->
     return reasons
 
 
-def backup_of(changes: Iterable[Change]) -> GroupOffsets:
-    """What was before, in a form that restores it."""
+def backup_of(changes: Iterable[OffsetChange]) -> GroupOffsets:
+    """The former offsets, in a form that restores them."""
     before: GroupOffsets = {}
     for change in changes:
         before.setdefault(change.group, {})[change.partition] = change.before
     return before
 
 
-async def write_changes(zk: ZooKeeper, changes: Sequence[Change], *, force: bool) -> int:
-    """Write the changes that move anything; returns how many nodes were written.
+async def write_changes(zk: ZooKeeper, changes: Sequence[OffsetChange], *, force: bool) -> int:
+    """Write the changes that change an offset; returns how many nodes were written.
 
     Raises ChangedMeanwhileError when a partition was claimed, or its offset committed, since the snapshot; what was
     written before that stays, and the sentence says how much.
@@ -71,7 +71,7 @@ async def write_changes(zk: ZooKeeper, changes: Sequence[Change], *, force: bool
     for start in range(0, len(moving), CHANGES_PER_MULTI):
         some = moving[start : start + CHANGES_PER_MULTI]
         operations: list[Create | Delete | SetData] = []
-        cause: list[Change] = []
+        cause: list[OffsetChange] = []
         for change in some:
             step = _operations(change, fenced=_topic(change) in fenced, force=force)
             operations += step
@@ -87,11 +87,11 @@ async def write_changes(zk: ZooKeeper, changes: Sequence[Change], *, force: bool
     return len(moving)
 
 
-def _topic(change: Change) -> tuple[str, str]:
+def _topic(change: OffsetChange) -> tuple[str, str]:
     return change.group, change.partition.topic
 
 
-def _operations(change: Change, *, fenced: bool, force: bool) -> list[Create | Delete | SetData]:
+def _operations(change: OffsetChange, *, fenced: bool, force: bool) -> list[Create | Delete | SetData]:
     path = offset_path(change.group, change.partition)
     version = -1 if force or change.version is None else change.version
     write: Create | Delete | SetData

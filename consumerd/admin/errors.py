@@ -8,19 +8,19 @@ from consumerd.errors import BrokerError, ConfigError, ConsumerdError, ExitCode,
 
 
 class RefusedError(ConsumerdError):
-    """A change was refused because it would do harm; nothing was changed."""
+    """A change was rejected because it would do harm; nothing was changed."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.REFUSED
 
 
 class CheckFailedError(ConsumerdError):
-    """A check that was asked for found something wrong."""
+    """A requested check found something wrong."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.CHECK_FAILED
 
 
 class ChangedMeanwhileError(ZooKeeperError):
-    """Somebody changed the group while it was being changed."""
+    """The group was changed concurrently."""
 
 
 class OffsetFileError(ConfigError):
@@ -28,4 +28,4 @@ class OffsetFileError(ConfigError):
 
 
 class BrokerAnswerError(BrokerError):
-    """A broker answered a fetch with an error code, or holds bytes that are no messages."""
+    """A broker answered a fetch with an error code, or holds bytes that are not messages."""

@@ -1,4 +1,4 @@
-"""What can be wrong with a group, and what mends it: the words that the diagnosis and the fixes share."""
+"""The findings about a group and their fixes, which the diagnosis and the doctor share."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 _LISTED = 6
 
 
-class FindingKind(StrEnum):
-    """What a finding is about. The values are part of the output."""
+class GroupFindingKind(StrEnum):
+    """The kind of a finding. The values are part of the output."""
 
     MIXED_DIALECTS = "mixed-dialects"
     BROKEN_ID = "broken-id"
@@ -45,31 +45,31 @@ class FindingKind(StrEnum):
 #: What every rebalance causes for a moment: a finding only if a second snapshot has it, too.
 TRANSIENT = frozenset(
     {
-        FindingKind.ZOMBIE_OWNER,
-        FindingKind.FOREIGN_SESSION,
-        FindingKind.MISPLACED,
-        FindingKind.GAVE_UP,
-        FindingKind.UNOWNED,
-        FindingKind.NO_LEADER,
-        FindingKind.REBALANCING,
+        GroupFindingKind.ZOMBIE_OWNER,
+        GroupFindingKind.FOREIGN_SESSION,
+        GroupFindingKind.MISPLACED,
+        GroupFindingKind.GAVE_UP,
+        GroupFindingKind.UNOWNED,
+        GroupFindingKind.NO_LEADER,
+        GroupFindingKind.REBALANCING,
     }
 )
 #: Worth knowing, but nothing that has to be mended.
 NOTICES = frozenset(
     {
-        FindingKind.STANDING_STILL,
-        FindingKind.NO_PARTITION,
-        FindingKind.SILENT_BROKER,
-        FindingKind.NO_MEMBERS,
-        FindingKind.FOREIGN_NODE,
-        FindingKind.STORES_DIFFER,
-        FindingKind.NOT_CHECKED,
+        GroupFindingKind.STANDING_STILL,
+        GroupFindingKind.NO_PARTITION,
+        GroupFindingKind.SILENT_BROKER,
+        GroupFindingKind.NO_MEMBERS,
+        GroupFindingKind.FOREIGN_NODE,
+        GroupFindingKind.STORES_DIFFER,
+        GroupFindingKind.NOT_CHECKED,
     }
 )
 
 
 class Nudge(NamedTuple):
-    """Wake all members, so that they look at the group again."""
+    """Make all members rebalance."""
 
 
 class Removal(NamedTuple):
@@ -87,7 +87,7 @@ Fix = Nudge | Removal
 class GroupFinding:
     """One thing that is wrong. `says` explains it, `remedy` tells what to do, `fix` is what can be done from here."""
 
-    kind: FindingKind
+    kind: GroupFindingKind
     #: A partition (`topic/broker-partition`, `topic/partition`), a consumer id, a broker, or the path of a node.
     subject: str
     says: str
@@ -96,7 +96,7 @@ class GroupFinding:
 
     @property
     def is_notice(self) -> bool:
-        """Whether nothing has to be mended."""
+        """Whether it is a notice, and nothing has to be fixed."""
         return self.kind in NOTICES
 
 

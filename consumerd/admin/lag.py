@@ -1,10 +1,10 @@
-"""How far a group is behind: in bytes of the logs where offsets are byte positions (0.7), in messages since 0.8."""
+"""The lag of a group: in bytes of the logs where offsets are byte positions (0.7), in messages since 0.8."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.admin.logs import BrokerLogs, LogRange, NoAnswer
+from consumerd.admin.logs import BrokerLogs, LogRange, LookupFailure
 from consumerd.admin.snapshot import read_v07_snapshot
 from consumerd.partition import NO_BROKER
 
@@ -45,7 +45,7 @@ async def read_v08_lag(source: GroupSource, group: str, topics: Sequence[str]) -
     return [each for each in lag_of(snapshot, ranges) if not topics or each.partition.topic in topics]
 
 
-def lag_of(snapshot: GroupSnapshot, ranges: Mapping[TopicPartition, LogRange | NoAnswer]) -> list[PartitionLag]:
+def lag_of(snapshot: GroupSnapshot, ranges: Mapping[TopicPartition, LogRange | LookupFailure]) -> list[PartitionLag]:
     """The lag of every partition that is subscribed to, owned or committed.
 
     What can still be read counts: without a committed offset all of the log, and not what retention took away.

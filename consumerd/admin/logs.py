@@ -1,9 +1,9 @@
-"""What brokers hold: asked from outside, for whole topics at once, without a consumer.
+"""The ranges of brokers' logs, for whole topics at once, without a consumer.
 
 Strategy: OFFSETS requests of one broker are pipelined on one connection. A broker closes the connection at a bad one
-(golden notes, 1), so the request it was answering is blamed, and the rest is sent again on a new connection; every
-round settles at least one. A broker that does not answer is a result too, `NoAnswer`: one dead broker must not hide the
-others. Nothing is retried later: the caller takes a snapshot.
+(golden notes, 1), so the request it was answering counts as the bad one, and the rest is sent again on a new
+connection; every round settles at least one. A broker that does not answer is a result too, `LookupFailure`: one dead
+broker must not hide the others. Nothing is retried later: the caller takes a snapshot.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from consumerd.net import Connection, Connector
     from consumerd.partition import TopicPartition
-    from consumerd.registry import Broker
+    from consumerd.registry import RegisteredBroker
 
 #: Requests in flight on one connection.
 PIPELINED = 100
@@ -45,56 +45,58 @@ class LogRange(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class NoAnswer:
-    """Why a broker did not tell; one sentence."""
+class LookupFailure:
+    """Why a range or offset is unknown; one sentence."""
 
     reason: str
 
 
-Answer = tuple[int, ...] | NoAnswer
+Answer = tuple[int, ...] | LookupFailure
 
 
 class BrokerLogs:
     """Asks the brokers that are registered, through `connect`."""
 
-    def __init__(self, brokers: Mapping[int, Broker], connect: Connector) -> None:
+    def __init__(self, brokers: Mapping[int, RegisteredBroker], connect: Connector) -> None:
         self._brokers = brokers
         self._connect = connect
 
-    async def ranges(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange | NoAnswer]:
+    async def ranges(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange | LookupFailure]:
         """The range of each partition, in the order of `partitions`. Raises nothing for brokers that do not answer."""
         wanted = list(dict.fromkeys(partitions))
-        first = {partition: OffsetsQuestion(partition, EARLIEST, 1) for partition in wanted}
-        last = {partition: OffsetsQuestion(partition, LATEST, 1) for partition in wanted}
+        first = {partition: OffsetsQuery(partition, EARLIEST, 1) for partition in wanted}
+        last = {partition: OffsetsQuery(partition, LATEST, 1) for partition in wanted}
         answers = await self.ask([*first.values(), *last.values()])
         return {partition: _range(answers[first[partition]], answers[last[partition]]) for partition in wanted}
 
-    async def before(self, partitions: Iterable[TopicPartition], time_ms: int) -> dict[TopicPartition, int | NoAnswer]:
-        """Where to start to see all that was written at `time_ms` (since 1970) or later, as precisely as 0.7 can tell.
+    async def before(
+        self, partitions: Iterable[TopicPartition], time_ms: int
+    ) -> dict[TopicPartition, int | LookupFailure]:
+        """The offset to start at for all messages since `time_ms` (since 1970), as precisely as 0.7 finds it.
 
         That is the start of the last segment that was written to its end before that time, so older messages come too;
         where every segment is younger, the earliest offset.
         """
         wanted = list(dict.fromkeys(partitions))
-        by_time = await self.ask(OffsetsQuestion(partition, time_ms, 1) for partition in wanted)
+        by_time = await self.ask(OffsetsQuery(partition, time_ms, 1) for partition in wanted)
         ranges = await self.ranges(wanted)
-        found: dict[TopicPartition, int | NoAnswer] = {}
+        found: dict[TopicPartition, int | LookupFailure] = {}
         for partition in wanted:
-            answer, known = by_time[OffsetsQuestion(partition, time_ms, 1)], ranges[partition]
-            if isinstance(answer, NoAnswer):
+            answer, known = by_time[OffsetsQuery(partition, time_ms, 1)], ranges[partition]
+            if isinstance(answer, LookupFailure):
                 found[partition] = answer
-            elif isinstance(known, NoAnswer):
+            elif isinstance(known, LookupFailure):
                 found[partition] = known
             else:
                 found[partition] = answer[0] if answer else known.earliest
         return found
 
-    async def ask(self, questions: Iterable[OffsetsQuestion]) -> dict[OffsetsQuestion, Answer]:
-        """The answers to all questions, all brokers at once."""
-        by_broker: dict[int, list[OffsetsQuestion]] = {}
+    async def ask(self, questions: Iterable[OffsetsQuery]) -> dict[OffsetsQuery, Answer]:
+        """The answers to all queries, from all brokers at once."""
+        by_broker: dict[int, list[OffsetsQuery]] = {}
         for question in dict.fromkeys(questions):
             by_broker.setdefault(question.partition.broker, []).append(question)
-        answers: dict[OffsetsQuestion, Answer] = {}
+        answers: dict[OffsetsQuery, Answer] = {}
         async with asyncio.TaskGroup() as group:
             for broker, asked in by_broker.items():
                 group.create_task(self._ask_broker(broker, asked, answers))
@@ -113,7 +115,7 @@ class BrokerLogs:
             await connection.close()
 
     async def _ask_broker(
-        self, broker: int, questions: list[OffsetsQuestion], answers: dict[OffsetsQuestion, Answer]
+        self, broker: int, questions: list[OffsetsQuery], answers: dict[OffsetsQuery, Answer]
     ) -> None:
         left = questions
         while left:
@@ -124,14 +126,16 @@ class BrokerLogs:
                         if await _round(connection, left[start : start + PIPELINED], answers):
                             break
             except BrokerError as error:
-                answers.update(dict.fromkeys(left, NoAnswer(str(error))))
+                answers.update(dict.fromkeys(left, LookupFailure(str(error))))
             left = [question for question in left if question not in answers]
             if len(left) == before:
-                answers.update(dict.fromkeys(left, NoAnswer(f"broker {broker} closes the connection without a reason")))
+                answers.update(
+                    dict.fromkeys(left, LookupFailure(f"broker {broker} closes the connection without a reason"))
+                )
                 return
 
 
-class OffsetsQuestion(NamedTuple):
+class OffsetsQuery(NamedTuple):
     """One OFFSETS request: up to `number` offsets at `time` (EARLIEST, LATEST, or milliseconds since 1970)."""
 
     partition: TopicPartition
@@ -140,15 +144,15 @@ class OffsetsQuestion(NamedTuple):
 
 
 async def _round(
-    connection: Connection, questions: Iterable[OffsetsQuestion], answers: dict[OffsetsQuestion, Answer]
+    connection: Connection, questions: Iterable[OffsetsQuery], answers: dict[OffsetsQuery, Answer]
 ) -> bool:
-    """Ask all at once and note what came of it. True when the connection did not survive it.
+    """Send all queries at once and note their answers. True when the connection was closed.
 
-    What is not blamed stays without an answer; after a timeout everything is: a broker that hangs, hangs.
+    After a closed connection only the query that caused it is answered; after a timeout all are: the broker hangs.
     """
     ended = False
 
-    async def ask(question: OffsetsQuestion) -> None:
+    async def ask(question: OffsetsQuery) -> None:
         nonlocal ended
         partition = question.partition
         try:
@@ -158,11 +162,11 @@ async def _round(
         except ConnectionClosedError as error:
             ended = True
             if error.blamed:
-                answers[question] = NoAnswer(str(error))
+                answers[question] = LookupFailure(str(error))
                 if isinstance(error, RequestTimeoutError):
                     late.append(error)
         except (BrokerError, WireError) as error:
-            answers[question] = NoAnswer(str(error))
+            answers[question] = LookupFailure(str(error))
 
     late: list[RequestTimeoutError] = []
     async with asyncio.TaskGroup() as group:
@@ -173,11 +177,11 @@ async def _round(
     return ended
 
 
-def _range(earliest: Answer, end: Answer) -> LogRange | NoAnswer:
-    if isinstance(earliest, NoAnswer):
+def _range(earliest: Answer, end: Answer) -> LogRange | LookupFailure:
+    if isinstance(earliest, LookupFailure):
         return earliest
-    if isinstance(end, NoAnswer):
+    if isinstance(end, LookupFailure):
         return end
     if not (earliest and end):
-        return NoAnswer("the broker names no offsets for it")
+        return LookupFailure("the broker returned no offsets for it")
     return LogRange(earliest[0], end[0])

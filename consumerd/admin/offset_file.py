@@ -75,7 +75,7 @@ def parse_offsets(text: str, source: str) -> GroupOffsets:
 
 
 def write_durably(path: Path, text: str) -> None:
-    """Write a new file; returns when it survives a loss of power. Blocks. Raises OffsetFileError, also if it exists."""
+    """Write a new file, durably. Blocks. Raises OffsetFileError, also if it exists."""
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)

@@ -1,4 +1,4 @@
-"""The plans of `consumerd offsets set`, `reset` and `import`: which offsets would change, and what speaks against it.
+"""The plans of `consumerd offsets set`, `reset` and `import`: the changes, and their problems.
 
 Strategy: one pair of functions for each kind of cluster; they read, and write nothing.
 """
@@ -13,7 +13,7 @@ from consumerd.admin.editing import in_the_way
 from consumerd.admin.logs import BrokerLogs
 from consumerd.admin.snapshot import V07GroupSnapshot, read_v07_snapshot
 from consumerd.admin.v08.changes import V08ChangePlanner
-from consumerd.admin.v08.snapshot import Coordinator, V08GroupSnapshot
+from consumerd.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
 from consumerd.cluster import ClusterView, GroupView
 from consumerd.errors import ConfigError, NotFoundError
 from consumerd.group import partitions_of
@@ -23,7 +23,7 @@ from consumerd.registry import Dialect
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from consumerd.admin.changes import Change, OffsetTarget
+    from consumerd.admin.changes import OffsetChange, OffsetTarget
     from consumerd.admin.offset_file import GroupOffsets
     from consumerd.admin.snapshot import GroupSnapshot
     from consumerd.admin.v08.group_source import GroupSource
@@ -53,18 +53,18 @@ class PartitionChoice(NamedTuple):
 
 @dataclass(slots=True)
 class OffsetPlan:
-    """Changes, and what speaks against them; `final` where not even force helps."""
+    """Changes and their problems; `final` where not even force helps."""
 
-    changes: list[Change]
+    changes: list[OffsetChange]
     refusals: list[str]
     final: bool = False
 
-    def add(self, snapshot: GroupSnapshot, changes: list[Change], *, force: bool) -> None:
+    def add(self, snapshot: GroupSnapshot, changes: list[OffsetChange], *, force: bool) -> None:
         """Add the changes of one group."""
         self.changes += changes
         moving = [change.partition for change in changes if change.moves]
         state = snapshot.state if isinstance(snapshot, V08GroupSnapshot) else ""
-        by_broker = isinstance(snapshot, V08GroupSnapshot) and snapshot.coordinator is Coordinator.BROKER
+        by_broker = isinstance(snapshot, V08GroupSnapshot) and snapshot.coordinator is CoordinatorKind.BROKER
         if by_broker or not force:
             alive = in_the_way(snapshot, moving)
             if by_broker and not alive and state not in _RESTING:
@@ -119,7 +119,7 @@ async def plan_v08_reset(source: GroupSource, choice: PartitionChoice, target: O
 
 
 def dialect_of(wanted: GroupOffsets) -> Dialect | None:
-    """What the names of the partitions say, where the cluster tells nothing."""
+    """The dialect by the names of the partitions, where the cluster does not show it."""
     numbered = {partition.broker == NO_BROKER for offsets in wanted.values() for partition in offsets}
     return Dialect.V08 if numbered == {True} else None
 
@@ -132,7 +132,7 @@ async def _planner(
 
 
 async def _snapshot(zk: ZooKeeper, group: str, *, must_exist: bool = False) -> V07GroupSnapshot:
-    """The group; one that never was has nothing in the way."""
+    """The group; an empty snapshot for an unknown one."""
     try:
         return await read_v07_snapshot(zk, group)
     except NotFoundError:
@@ -142,7 +142,7 @@ async def _snapshot(zk: ZooKeeper, group: str, *, must_exist: bool = False) -> V
 
 
 async def _partitions(zk: ZooKeeper, snapshot: V07GroupSnapshot, topics: Sequence[str]) -> list[TopicPartition]:
-    """What a reset is about: all registered partitions, and those committed whose broker is away."""
+    """The partitions of a reset: all registered ones, and those committed whose broker is not registered."""
     registered = await ClusterView(zk).read_topics(topics) if topics else snapshot.topics
     found = {partition for topic, brokers in registered.items() for partition in partitions_of(topic, brokers)}
     found |= {partition for partition in snapshot.view.offsets if not topics or partition.topic in topics}
@@ -150,7 +150,7 @@ async def _partitions(zk: ZooKeeper, snapshot: V07GroupSnapshot, topics: Sequenc
 
 
 async def _v08_snapshot(source: GroupSource, group: str, *, must_exist: bool = False) -> V08GroupSnapshot:
-    """The group; one that never was has nothing in the way."""
+    """The group; an empty snapshot for an unknown one."""
     try:
         return await source.snapshot(group)
     except NotFoundError:
@@ -162,7 +162,7 @@ async def _v08_snapshot(source: GroupSource, group: str, *, must_exist: bool = F
 async def _v08_partitions(
     source: GroupSource, snapshot: V08GroupSnapshot, topics: Sequence[str]
 ) -> list[TopicPartition]:
-    """What a reset is about: all partitions there are, and those committed that are no more."""
+    """The partitions of a reset: all existing ones, and those committed that no longer exist."""
     if not topics:
         return snapshot.partitions()
     found = {partition for partition in snapshot.view.offsets if partition.topic in topics}

@@ -50,11 +50,11 @@ async def read_tree(zk: ZooKeeper, group: str) -> list[StoredNode]:
 
 
 def require_dead(group: str, tree: list[StoredNode]) -> None:
-    """Raise RefusedError if the group has members, or anything in it belongs to a living session."""
+    """Raise RefusedError if the group has members, or a node of it belongs to a live session."""
     alive = [each.path for each in tree if each.stat.ephemeral_owner or each.path.startswith(f"{ids_path(group)}/")]
     if alive:
         raise RefusedError(
-            f"group {group!r} is not dead: it has {alive[0]} and {len(alive) - 1} more nodes of members: stop the "
+            f"group {group!r} is alive: it has {alive[0]} and {len(alive) - 1} more nodes of members; stop the "
             "members, or see `consumerd group doctor` for nodes that dead members left"
         )
 
@@ -79,7 +79,7 @@ async def delete_tree(zk: ZooKeeper, group: str, tree: list[StoredNode]) -> int:
             await write_together(zk, [Delete(each.path, each.stat.version) for each in some])
         except MultiFailed as failure:
             raise ChangedMeanwhileError(
-                f"group {group!r} got a member or was changed meanwhile ({failure.cause}); {start} of {len(order)} "
+                f"group {group!r} changed during the deletion ({failure.cause}); {start} of {len(order)} "
                 "nodes were deleted before that: run the command again"
             ) from failure
     return len(order)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from consumerd.partition import TopicPartition
     from consumerd.ports import NodeStat, ZooKeeper
-    from consumerd.registry import Broker, Subscription
+    from consumerd.registry import RegisteredBroker, Subscription
 
 #: Topic -> broker id -> number of partitions.
 Topics = dict[str, dict[int, int]]
@@ -71,7 +71,7 @@ class GroupSnapshot(ABC):
 
     @abstractmethod
     def exists(self, partition: TopicPartition) -> bool:
-        """Whether the brokers that live have the partition."""
+        """Whether the live brokers have the partition."""
 
     @abstractmethod
     def absence(self, partition: TopicPartition) -> str:
@@ -96,16 +96,16 @@ class GroupSnapshot(ABC):
 
     @property
     def rule_doubt(self) -> str:
-        """What else than a rebalance may explain owners that the rule does not name: the end of a sentence."""
+        """What may explain owners other than the rule's, beside a rebalance: the end of a sentence."""
         return ""
 
     @property
     def unit(self) -> str:
-        """What offsets count."""
+        """The unit of offsets."""
         return "bytes" if self.dialect is Dialect.V07 else "messages"
 
     def committed_offsets(self) -> dict[TopicPartition, int]:
-        """Everything that the group committed, wherever that is kept."""
+        """All committed offsets of the group, wherever they are stored."""
         return dict(self.view.offsets)
 
     def is_persistent(self, consumer_id: str) -> bool:
@@ -117,11 +117,11 @@ class GroupSnapshot(ABC):
         return self.view.stats.get(owner_path(self.group, partition))
 
     def committed(self, partition: TopicPartition) -> int | None:
-        """The offset that the group committed, wherever that is kept."""
+        """The committed offset, wherever it is stored."""
         return self.view.offsets.get(partition)
 
     def owner_name(self, partition: TopicPartition) -> str | None:
-        """The owner as its node names it; None where nobody is known to own the partition."""
+        """The owner as its node names it; None where no owner is known."""
         owner = self.view.owners.get(partition)
         return None if owner is None else format_owner(*owner)
 
@@ -133,7 +133,7 @@ class V07GroupSnapshot(GroupSnapshot):
     dialect: ClassVar[Dialect] = Dialect.V07
     view: GroupView
     topics: Topics
-    brokers: Mapping[int, Broker] = field(default_factory=dict)
+    brokers: Mapping[int, RegisteredBroker] = field(default_factory=dict)
     foreign: list[str] = field(default_factory=list)
 
     @property
@@ -198,7 +198,7 @@ def named_topics(view: GroupView) -> tuple[set[str], bool]:
 
 
 async def foreign_children(zk: ZooKeeper, group: str) -> list[str]:
-    """The paths of what stands under a group's node and belongs to no dialect."""
+    """The paths below a group's node that belong to no dialect."""
     try:
         names = await zk.children(group_path(group))
     except NoNode:

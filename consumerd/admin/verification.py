@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 _PAUSE = 0.25
 
 
-class Difference(NamedTuple):
-    """Something that is not as it should be. `subject` is `topic/broker-partition`, or a consumer id."""
+class GroupDifference(NamedTuple):
+    """A difference from the expected ownership. `subject` is `topic/broker-partition`, or a consumer id."""
 
     subject: str
     says: str
 
 
-async def verify_group(take_snapshot: Callable[[], Awaitable[GroupSnapshot]], wait: float) -> list[Difference]:
+async def verify_group(take_snapshot: Callable[[], Awaitable[GroupSnapshot]], wait: float) -> list[GroupDifference]:
     """The differences in the last snapshot; takes more of them for up to `wait` seconds while there are any.
 
     Raises NotFoundError for a group without members.
@@ -45,7 +45,7 @@ async def verify_group(take_snapshot: Callable[[], Awaitable[GroupSnapshot]], wa
         await asyncio.sleep(min(_PAUSE, wait))
 
 
-def differences(snapshot: GroupSnapshot) -> list[Difference]:
+def differences(snapshot: GroupSnapshot) -> list[GroupDifference]:
     """All differences: members that cannot be understood, then partitions in order. Empty: the group is balanced.
 
     Every partition of a subscribed topic must have exactly one owner, on the session of a live member, and the one that
@@ -53,12 +53,12 @@ def differences(snapshot: GroupSnapshot) -> list[Difference]:
     """
     view = snapshot.view
     found = [
-        Difference(name, f"{view.faults[id_path(snapshot.group, name)]}, so JVM members fail every rebalance")
+        GroupDifference(name, f"{view.faults[id_path(snapshot.group, name)]}, so JVM members fail every rebalance")
         for name, member in view.members.items()
         if member.subscription is None
     ]
     found += [
-        Difference(name, "its id node is persistent, so it outlives the member")
+        GroupDifference(name, "its id node is persistent, so it outlives the member")
         for name in view.members
         if snapshot.is_persistent(name)
     ]
@@ -66,7 +66,7 @@ def differences(snapshot: GroupSnapshot) -> list[Difference]:
     for partition in snapshot.partitions():
         says = _difference(snapshot, partition, plan.get(partition))
         if says is not None:
-            found.append(Difference(str(partition), says))
+            found.append(GroupDifference(str(partition), says))
     return found
 
 
@@ -85,5 +85,5 @@ def _difference(snapshot: GroupSnapshot, partition: TopicPartition, planned: Str
     if owner != planned:
         return f"owner is {named}; {expected}"
     if stat.ephemeral_owner != view.stats[id_path(snapshot.group, name)].ephemeral_owner:
-        return f"owner {named} is not on the session of that member"
+        return f"owner {named} belongs to another session than that member"
     return None

@@ -1,6 +1,6 @@
 """Archives of segment files: where they are, whether they are sound, and what is in them (ring 1)."""
 
-from consumerd.archive.contiguity import PartitionReport, judge
+from consumerd.archive.contiguity import ArchivePartitionReport, ArchiveReport, judge
 from consumerd.archive.errors import (
     CorruptSegmentError,
     DuplicateSegmentError,
@@ -12,42 +12,42 @@ from consumerd.archive.errors import (
     WorkerDiedError,
     WriteFailedError,
 )
-from consumerd.archive.export import Export, ExportReport
-from consumerd.archive.findings import Finding, FindingKind, SegmentSummary
-from consumerd.archive.options import Compression, ExportOptions, Format, OnCorrupt
-from consumerd.archive.outputs import MANIFEST, Disk
-from consumerd.archive.pool import Stop
-from consumerd.archive.progress import Progress, Quiet
-from consumerd.archive.sources import Packing, Source, find_sources
-from consumerd.archive.verify import VerifyOptions, VerifyReport, verify
+from consumerd.archive.export import ArchiveExport, ExportReport
+from consumerd.archive.findings import ArchiveFinding, ArchiveFindingKind, SegmentSummary
+from consumerd.archive.options import ExportCompression, ExportFormat, ExportOptions, OnCorrupt
+from consumerd.archive.outputs import MANIFEST, OutputFileSystem
+from consumerd.archive.pool import StopRequest
+from consumerd.archive.progress import NoProgress, Progress
+from consumerd.archive.sources import Packing, SegmentSource, find_sources
+from consumerd.archive.verify import VerifyOptions, verify
 
 __all__ = [
     "MANIFEST",
-    "Compression",
+    "ArchiveExport",
+    "ArchiveFinding",
+    "ArchiveFindingKind",
+    "ArchivePartitionReport",
+    "ArchiveReport",
     "CorruptSegmentError",
-    "Disk",
     "DuplicateSegmentError",
-    "Export",
+    "ExportCompression",
+    "ExportFormat",
     "ExportOptions",
     "ExportReport",
-    "Finding",
-    "FindingKind",
-    "Format",
     "InterruptedWorkError",
     "MissingExtraError",
+    "NoProgress",
     "NoSourceError",
     "OnCorrupt",
+    "OutputFileSystem",
     "OutputFolderError",
     "Packing",
-    "PartitionReport",
     "Progress",
-    "Quiet",
     "ReadFailedError",
+    "SegmentSource",
     "SegmentSummary",
-    "Source",
-    "Stop",
+    "StopRequest",
     "VerifyOptions",
-    "VerifyReport",
     "WorkerDiedError",
     "WriteFailedError",
     "find_sources",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from consumerd.archive.findings import Finding, FindingKind
+from consumerd.archive.findings import ArchiveFinding, ArchiveFindingKind
 from consumerd.storage.archive import FlawKind
 
 if TYPE_CHECKING:
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class PartitionReport:
+class ArchivePartitionReport:
     """One partition: its segments by start offset, and everything that is wrong with it, in order of offsets."""
 
     name: str
     segments: list[SegmentSummary]
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[ArchiveFinding] = field(default_factory=list)
 
     @property
     def size(self) -> int:
@@ -43,12 +43,29 @@ class PartitionReport:
     def end(self) -> int:
         return max(segment.end for segment in self.segments)
 
-    def count(self, *kinds: FlawKind | FindingKind) -> int:
-        """How many findings are of these kinds."""
+    def count(self, *kinds: FlawKind | ArchiveFindingKind) -> int:
+        """The number of findings of these kinds."""
         return sum(finding.count for finding in self.findings if finding.kind in kinds)
 
 
-def judge(summaries: Iterable[SegmentSummary]) -> list[PartitionReport]:
+@dataclass(slots=True)
+class ArchiveReport:
+    """All partitions, and what is wrong outside of them."""
+
+    partitions: list[ArchivePartitionReport]
+    loose: list[ArchiveFinding] = field(default_factory=list)
+
+    def findings(self) -> list[ArchiveFinding]:
+        """Everything that is wrong, by partition and offset, then the rest by source."""
+        found = [finding for partition in self.partitions for finding in partition.findings]
+        return found + sorted(self.loose, key=lambda finding: (finding.source, finding.kind))
+
+    def is_sound(self, *, allow_torn_tail: bool) -> bool:
+        """Whether there are no findings, except perhaps for torn ends of logs."""
+        return all(allow_torn_tail and finding.kind is FlawKind.TORN for finding in self.findings())
+
+
+def judge(summaries: Iterable[SegmentSummary]) -> list[ArchivePartitionReport]:
     """The partitions of an archive, sorted by name."""
     partitions: dict[str, list[SegmentSummary]] = {}
     for summary in summaries:
@@ -56,22 +73,22 @@ def judge(summaries: Iterable[SegmentSummary]) -> list[PartitionReport]:
     return [_judged(name, partitions[name]) for name in sorted(partitions)]
 
 
-def _judged(name: str, segments: list[SegmentSummary]) -> PartitionReport:
+def _judged(name: str, segments: list[SegmentSummary]) -> ArchivePartitionReport:
     segments = sorted(segments, key=lambda segment: (segment.start, segment.end, segment.source))
-    report = PartitionReport(name, segments)
+    report = ArchivePartitionReport(name, segments)
     for segment, following in pairwise(segments):
         report.findings += _told(segment, following)
     report.findings += _told(segments[-1], None)
     return report
 
 
-def _told(segment: SegmentSummary, following: SegmentSummary | None) -> list[Finding]:
+def _told(segment: SegmentSummary, following: SegmentSummary | None) -> list[ArchiveFinding]:
     """The findings inside a segment, then those between it and the one that follows."""
     found = list(segment.findings)
     if segment.untold:
         found.append(
-            Finding(
-                FindingKind.MORE,
+            ArchiveFinding(
+                ArchiveFindingKind.MORE,
                 segment.source,
                 f"{segment.untold} more findings in the segment are not listed",
                 segment.folder,
@@ -87,7 +104,7 @@ def _told(segment: SegmentSummary, following: SegmentSummary | None) -> list[Fin
     if segment.torn_at is not None:
         short = f"; {missing} bytes are missing before the next segment" if missing > 0 else ""
         found = [
-            replace(finding, kind=FindingKind.LOST, problem=finding.problem + short)
+            replace(finding, kind=ArchiveFindingKind.LOST, problem=finding.problem + short)
             if finding.kind is FlawKind.TORN
             else finding
             for finding in found
@@ -99,19 +116,22 @@ def _told(segment: SegmentSummary, following: SegmentSummary | None) -> list[Fin
     return found
 
 
-def _between(segment: SegmentSummary, following: SegmentSummary, missing: int, *, lost: bool) -> Finding | None:
+def _between(segment: SegmentSummary, following: SegmentSummary, missing: int, *, lost: bool) -> ArchiveFinding | None:
     next_file = following.source.rpartition("/")[2]
     if segment.start == following.start:
-        kind, problem = FindingKind.DUPLICATE, f"the same segment is in {following.source}, too"
+        kind, problem = ArchiveFindingKind.DUPLICATE, f"the same segment is in {following.source}, too"
     elif not segment.size:
-        kind, problem = FindingKind.EMPTY, f"the segment is empty, and {next_file} begins {missing} bytes further on"
+        kind, problem = (
+            ArchiveFindingKind.EMPTY,
+            f"the segment is empty, and {next_file} begins {missing} bytes later",
+        )
     elif missing > 0:
-        kind = FindingKind.LOST if lost else FindingKind.GAP
+        kind = ArchiveFindingKind.LOST if lost else ArchiveFindingKind.GAP
         problem = f"the segment ends at offset {segment.end}, {missing} bytes before {next_file} begins"
     elif missing < 0:
-        kind = FindingKind.OVERLAP
-        problem = f"the segment ends at offset {segment.end}, {-missing} bytes behind the beginning of {next_file}"
+        kind = ArchiveFindingKind.OVERLAP
+        problem = f"the segment ends at offset {segment.end}, {-missing} bytes after the beginning of {next_file}"
     else:
         return None
     low, high = sorted((segment.end, following.start))
-    return Finding(kind, segment.source, problem, segment.folder, low, high)
+    return ArchiveFinding(kind, segment.source, problem, segment.folder, low, high)

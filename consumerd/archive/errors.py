@@ -11,15 +11,15 @@ class MissingExtraError(ConfigError):
 
 
 class NoSourceError(NotFoundError):
-    """A path or URL leads to nothing that could hold segments."""
+    """A path or URL names nothing that can hold segments."""
 
 
 class CorruptSegmentError(CorruptDataError):
-    """A segment is corrupt and the export is to stop there."""
+    """A segment is corrupt, and `on_corrupt` stops the export there."""
 
 
 class OutputFolderError(ConfigError):
-    """The folder for the export cannot be used for this one."""
+    """The output folder cannot be used for this export."""
 
 
 class DuplicateSegmentError(ConsumerdError):
@@ -29,20 +29,20 @@ class DuplicateSegmentError(ConsumerdError):
 
 
 class ReadFailedError(StorageError):
-    """A file, or what a URL leads to, cannot be read."""
+    """A file or URL cannot be read."""
 
 
 class WriteFailedError(StorageError):
-    """What is exported cannot be written."""
+    """An output file cannot be written."""
 
 
 class WorkerDiedError(ConsumerdError):
-    """A worker process ended before its work did (killed, out of memory). The next run takes up what it left."""
+    """A worker process died (killed, out of memory). The next run resumes its work."""
 
     exit_code = ExitCode.FORCED
 
 
 class InterruptedWorkError(ConsumerdError):
-    """Somebody asked to stop."""
+    """The work was stopped on request."""
 
     exit_code = ExitCode.INTERRUPTED

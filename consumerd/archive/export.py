@@ -9,43 +9,41 @@ quarter of a second, and never leaves a message twice.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from consumerd.archive.contiguity import PartitionReport, judge
+from consumerd.archive.contiguity import ArchiveReport, judge
 from consumerd.archive.errors import DuplicateSegmentError, InterruptedWorkError, OutputFolderError
-from consumerd.archive.export_worker import ExportTask, Made, export_source, wanted
-from consumerd.archive.findings import Finding
-from consumerd.archive.manifest import Entry, Manifest, load
+from consumerd.archive.export_worker import ExportTask, SegmentExported, export_source, wanted
+from consumerd.archive.findings import ArchiveFinding
+from consumerd.archive.manifest import Manifest, ManifestEntry, load
 from consumerd.archive.opening import stamp_of
-from consumerd.archive.options import ExportOptions, Format
-from consumerd.archive.outputs import MANIFEST, PARTIAL, Disk, OutputFolder
+from consumerd.archive.options import ExportFormat, ExportOptions
+from consumerd.archive.outputs import MANIFEST, PARTIAL, OutputFileSystem, OutputFolder
 from consumerd.archive.parquet import require_parquet
 from consumerd.archive.pool import run_tasks
 from consumerd.archive.progress import BytesRead
 from consumerd.archive.sources import Packing
-from consumerd.storage.archive import FlawKind
-from consumerd.storage.archive_names import INSIDE, Layout, MisnamedSegmentError, SegmentName
+from consumerd.storage.archive_names import INSIDE, ArchiveLayout, MisnamedSegmentError, SegmentName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from consumerd.archive.pool import Stop
+    from consumerd.archive.pool import StopRequest
     from consumerd.archive.progress import Progress
-    from consumerd.archive.sources import Source
+    from consumerd.archive.sources import SegmentSource
 
 #: The manifest is written at most every so many seconds, and not more than a twentieth of the time: what a kill costs.
 _SAVE_SECONDS = 0.25
 _SAVE_SHARE = 20
 
 
-@dataclass(slots=True)
-class ExportReport:
+@dataclass(slots=True, kw_only=True)
+class ExportReport(ArchiveReport):
     """What the folder holds now, and what this run did for it."""
 
-    partitions: list[PartitionReport]
     rows: int
     files: int
     bytes: int
@@ -53,42 +51,32 @@ class ExportReport:
     made: int = 0
     kept: int = 0
     changed: int = 0
-    loose: list[Finding] = field(default_factory=list)
-
-    def findings(self) -> list[Finding]:
-        """Everything that is wrong, by partition and offset, then the rest by source."""
-        found = [finding for partition in self.partitions for finding in partition.findings]
-        return found + sorted(self.loose, key=lambda finding: (finding.source, finding.kind))
-
-    def is_sound(self, *, allow_torn_tail: bool) -> bool:
-        """Whether nothing is wrong, but for torn ends of logs perhaps."""
-        return all(allow_torn_tail and finding.kind is FlawKind.TORN for finding in self.findings())
 
 
-class Export:
-    """One run. Blocking; `run` once."""
+class ArchiveExport:
+    """One run of an export. Blocking; `run` is called once."""
 
     def __init__(
         self,
-        sources: Sequence[Source],
+        sources: Sequence[SegmentSource],
         folder: Path,
         options: ExportOptions,
         *,
         workers: int,
         progress: Progress,
-        stop: Stop,
+        stop: StopRequest,
         monotonic: Callable[[], float],
-        disk: Disk | None = None,
+        disk: OutputFileSystem | None = None,
     ) -> None:
         self._sources = sources
         self._options = options
         self._policy = f"{options.on_corrupt}, resync {options.resync}, expansion {options.expansion}"
-        self._layout = Layout(options.layout, options.broker)
+        self._layout = ArchiveLayout(options.layout, options.broker)
         self._workers = workers
         self._progress = progress
         self._stop = stop
         self._monotonic = monotonic
-        self._disk = disk or Disk()
+        self._disk = disk or OutputFileSystem()
         self._folder = OutputFolder(folder, self._disk)
         self._manifest = Manifest(options.fixed())
         #: Segment -> the source that it was exported from.
@@ -98,7 +86,7 @@ class Export:
         self._replaced: set[str] = set()
         self._next_save = 0.0
         self._made = self._kept = self._changed = 0
-        self._loose: list[Finding] = []
+        self._loose: list[ArchiveFinding] = []
 
     def run(self) -> ExportReport:
         """Export what is not exported yet.
@@ -106,7 +94,7 @@ class Export:
         Raises OutputFolderError, WriteFailedError, MissingExtraError, DuplicateSegmentError, CorruptSegmentError if the
         policy says so, InterruptedWorkError, WorkerDiedError. After any of them the next run goes on.
         """
-        if self._options.format is Format.PARQUET:
+        if self._options.format is ExportFormat.PARQUET:
             require_parquet()
         with self._folder.held():
             self._manifest = load(self._folder.read_manifest(), self._options)
@@ -121,18 +109,18 @@ class Export:
             except InterruptedWorkError as error:
                 done = self._made + self._kept
                 raise InterruptedWorkError(
-                    f"interrupted with {done} segments done; the same command goes on"
+                    f"interrupted with {done} segments done; run the same command to resume"
                 ) from error
             finally:
                 self._save()
             return self._report()
 
     def _plan(self) -> list[ExportTask]:
-        """What is left to do, the largest first, and the entries that still hold."""
+        """The tasks that are left, the largest first, and the manifest entries that are still valid."""
         for entry in self._manifest.entries.values():
             assert entry.summary.name is not None
             self._claim(entry.summary.name, entry.key)
-        inside: dict[str, list[Entry]] = {}
+        inside: dict[str, list[ManifestEntry]] = {}
         for entry in self._manifest.entries.values():
             for match in re.finditer(re.escape(INSIDE), entry.key):  # names may hold what separates them
                 inside.setdefault(entry.key[: match.start()], []).append(entry)
@@ -151,8 +139,8 @@ class Export:
         self._progress.begin(sum(task.source.size or 0 for task in tasks), None if in_tars else len(tasks))
         return sorted(tasks, key=lambda task: -(task.source.size or 0))
 
-    def _holds(self, entry: Entry, source: Source) -> bool:
-        """Whether an entry of the manifest saves us the work."""
+    def _holds(self, entry: ManifestEntry, source: SegmentSource) -> bool:
+        """Whether an entry of the manifest is still valid, so that its segment is not exported again."""
         if entry.summary.stamp != stamp_of(source):
             self._changed += 1
             return False
@@ -165,8 +153,8 @@ class Export:
             return False
         return entry.output is None or self._folder.size(entry.output) == entry.size
 
-    def _is_wanted(self, source: Source) -> bool:
-        """Whether a worker has to look at a single segment; also takes note of whose it is."""
+    def _is_wanted(self, source: SegmentSource) -> bool:
+        """Whether a single segment needs a worker; also notes which partition it is of."""
         try:
             name = self._layout.name(source.name)
         except MisnamedSegmentError:
@@ -184,7 +172,7 @@ class Export:
         other = self._origins.setdefault(name, source)
         if other != source:
             raise DuplicateSegmentError(
-                f"{other} and {source} are the same segment of {name.folder}; tell brokers apart by --layout or "
+                f"{other} and {source} are the same segment of {name.folder}; distinguish brokers by --layout or "
                 "--broker-id, or export only one of the two into this folder"
             )
 
@@ -196,7 +184,7 @@ class Export:
         other = self._outputs.get(output)
         if other is None and self._folder.size(output) is not None:
             path = self._folder.path / output
-            raise OutputFolderError(f"{path} is there already and was not made by this export; move it away")
+            raise OutputFolderError(f"{path} already exists and was not made by this export; move it away")
         if other not in (None, source):
             raise DuplicateSegmentError(f"{other} and {source} hold the same offsets; export only one of the two")
         self._outputs[output] = source
@@ -204,13 +192,13 @@ class Export:
     def _on_event(self, event: object) -> None:
         if isinstance(event, BytesRead):
             self._progress.advance(event.size)
-        elif isinstance(event, Made):
+        elif isinstance(event, SegmentExported):
             self._commit(event)
             self._progress.segment(event.rows)
-        elif isinstance(event, Finding):
+        elif isinstance(event, ArchiveFinding):
             self._loose.append(event)
 
-    def _commit(self, made: Made) -> None:
+    def _commit(self, made: SegmentExported) -> None:
         name = made.summary.name
         assert name is not None
         self._claim(name, made.summary.source)
@@ -219,7 +207,9 @@ class Export:
             output = f"{name.folder}/{made.start:020d}-{made.end:020d}{self._options.suffix}"
             self._claim_output(output, made.summary.source)
             self._folder.commit(Path(made.partial), output)
-        entry = Entry(made.summary, self._policy, output, made.start, made.end, made.rows, made.size, made.sha256)
+        entry = ManifestEntry(
+            made.summary, self._policy, output, made.start, made.end, made.rows, made.size, made.sha256
+        )
         former = self._manifest.entries.get(entry.key)
         if former is not None and former.output is not None:
             self._replaced.add(former.output)
@@ -245,7 +235,7 @@ class Export:
     def _report(self) -> ExportReport:
         entries = self._manifest.entries.values()
         return ExportReport(
-            judge(entry.summary for entry in entries),
+            partitions=judge(entry.summary for entry in entries),
             rows=sum(entry.rows for entry in entries),
             files=sum(entry.output is not None for entry in entries),
             bytes=sum(entry.size for entry in entries),

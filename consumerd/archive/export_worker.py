@@ -1,7 +1,7 @@
-"""The part of an export that workers do: a source in, files without a name out.
+"""The part of an export that workers do: they read a source and write files that have no final name yet.
 
 Strategy: one segment is one file, whatever it takes; nothing of a segment is told before its file is sealed. Damaged
-messages are dealt with as asked; bytes that are no messages never become rows, they are only told of.
+messages are dealt with as asked; bytes that are not messages never become rows and are only reported.
 """
 
 from __future__ import annotations
@@ -11,32 +11,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.archive.errors import CorruptSegmentError, ReadFailedError
-from consumerd.archive.findings import Finding, FindingKind, SegmentSummary
+from consumerd.archive.findings import ArchiveFinding, ArchiveFindingKind, SegmentSummary
 from consumerd.archive.ndjson import NdjsonWriter
 from consumerd.archive.opening import OpenSegment, open_segments
-from consumerd.archive.options import ExportOptions, Format, OnCorrupt
-from consumerd.archive.outputs import Disk, PartialFile
+from consumerd.archive.options import ExportFormat, ExportOptions, OnCorrupt
+from consumerd.archive.outputs import OutputFileSystem, PartialFile
 from consumerd.archive.parquet import ParquetRows
-from consumerd.archive.progress import Meter
-from consumerd.archive.rows import Origin, within
-from consumerd.storage.archive import MESSAGE_FLAWS, Flaw, FlawKind, Run, read_runs
-from consumerd.storage.archive_names import Layout, MisnamedSegmentError, SegmentName
+from consumerd.archive.progress import ReadMeter
+from consumerd.archive.rows import RowOrigin, within
+from consumerd.storage.archive import MESSAGE_FLAWS, ArchivedRun, Flaw, FlawKind, read_runs
+from consumerd.storage.archive_names import ArchiveLayout, MisnamedSegmentError, SegmentName
 
 if TYPE_CHECKING:
     from consumerd.archive.pool import Emit
     from consumerd.archive.rows import RowWriter
-    from consumerd.archive.sources import Source
+    from consumerd.archive.sources import SegmentSource
 
 
 @dataclass(frozen=True, slots=True)
 class ExportTask:
     """A source, and the names of the segments in it that a former run has finished."""
 
-    source: Source
+    source: SegmentSource
     done: frozenset[str] = frozenset()
 
 
-class Made(NamedTuple):
+class SegmentExported(NamedTuple):
     """Event: a segment is exported, and `partial` (None: without rows) waits for its name."""
 
     summary: SegmentSummary
@@ -48,22 +48,22 @@ class Made(NamedTuple):
     sha256: str | None
 
 
-def export_source(options: ExportOptions, folder: str, disk: Disk, task: ExportTask, emit: Emit) -> None:
-    """The work of one worker: emits Made, Finding and BytesRead.
+def export_source(options: ExportOptions, folder: str, disk: OutputFileSystem, task: ExportTask, emit: Emit) -> None:
+    """The work of one worker: emits SegmentExported, ArchiveFinding and BytesRead.
 
     Raises CorruptSegmentError if the policy says so, WriteFailedError, MissingExtraError.
     """
-    layout = Layout(options.layout, options.broker)
-    meter = Meter(emit)
+    layout = ArchiveLayout(options.layout, options.broker)
+    meter = ReadMeter(emit)
     source = task.source
     try:
         for opened in open_segments(source, expansion=options.expansion, on_bytes=meter.add):
-            if isinstance(opened, Finding):
+            if isinstance(opened, ArchiveFinding):
                 emit(opened)
             elif opened.name not in task.done:
                 _export_one(opened, layout, options, Path(folder), disk, emit)
     except ReadFailedError as error:
-        emit(Finding(FindingKind.UNREADABLE, source.name, str(error)))
+        emit(ArchiveFinding(ArchiveFindingKind.UNREADABLE, source.name, str(error)))
     meter.finish(source.size)
 
 
@@ -77,12 +77,12 @@ def wanted(name: SegmentName, size: int | None, options: ExportOptions) -> bool:
 
 
 def _export_one(
-    opened: OpenSegment, layout: Layout, options: ExportOptions, folder: Path, disk: Disk, emit: Emit
+    opened: OpenSegment, layout: ArchiveLayout, options: ExportOptions, folder: Path, disk: OutputFileSystem, emit: Emit
 ) -> None:
     try:
         name = layout.name(opened.name)
     except MisnamedSegmentError as error:
-        emit(Finding(FindingKind.MISNAMED, opened.name, str(error)))
+        emit(ArchiveFinding(ArchiveFindingKind.MISNAMED, opened.name, str(error)))
         return
     if not wanted(name, opened.size, options):
         return
@@ -97,7 +97,7 @@ class _Segment:
     """The file of one segment, from its first row to its seal. Leaves nothing behind when it fails."""
 
     def __init__(
-        self, name: SegmentName, opened: OpenSegment, options: ExportOptions, folder: Path, disk: Disk
+        self, name: SegmentName, opened: OpenSegment, options: ExportOptions, folder: Path, disk: OutputFileSystem
     ) -> None:
         self._name = name
         self._options = options
@@ -117,11 +117,11 @@ class _Segment:
         if kind is not None and self._file is not None:
             self._file.discard()
 
-    def take(self, item: Run | Flaw) -> None:
-        """The next thing of the segment."""
+    def take(self, item: ArchivedRun | Flaw) -> None:
+        """Take the next run or flaw of the segment."""
         options = self._options
         self._summary.see(item)
-        if isinstance(item, Run):
+        if isinstance(item, ArchivedRun):
             run = within(item, options.first, options.last)
             if run is not None:
                 self._covers(run)
@@ -131,7 +131,7 @@ class _Segment:
             return
         if item.kind is not FlawKind.TORN and options.on_corrupt is OnCorrupt.FAIL and self._touches(item):
             raise CorruptSegmentError(
-                f"{self._summary.source}: {item.problem}; look at it with `consumerd log verify`, then export with "
+                f"{self._summary.source}: {item.problem}; inspect it with `consumerd log verify`, then export with "
                 "--on-corrupt skip or keep"
             )
         if item.kind in MESSAGE_FLAWS and self._is_wanted(item):
@@ -141,7 +141,7 @@ class _Segment:
                 self._into().add_flaw(item)
 
     def _touches(self, flaw: Flaw) -> bool:
-        """Whether something that is asked for may be lost."""
+        """Whether the flaw may hide rows that were selected."""
         return flaw.next_offset >= self._options.first and (
             self._options.last is None or flaw.offset < self._options.last
         )
@@ -149,7 +149,7 @@ class _Segment:
     def _is_wanted(self, flaw: Flaw) -> bool:
         return flaw.offset >= self._options.first and (self._options.last is None or flaw.offset < self._options.last)
 
-    def _covers(self, item: Run | Flaw) -> None:
+    def _covers(self, item: ArchivedRun | Flaw) -> None:
         if self._start is None:
             self._start = item.offset
         self._end = item.next_offset
@@ -158,20 +158,20 @@ class _Segment:
         """The writer, made with the first row."""
         if self._writer is None:
             self._file = PartialFile(self._folder, self._options, self._disk)
-            origin = Origin(self._name, self._summary.source)
-            if self._options.format is Format.PARQUET:
+            origin = RowOrigin(self._name, self._summary.source)
+            if self._options.format is ExportFormat.PARQUET:
                 self._writer = ParquetRows(self._file, origin, self._options.compression)
             else:
                 self._writer = NdjsonWriter(self._file, origin, base64=self._options.base64)
         return self._writer
 
-    def finish(self) -> Made:
+    def finish(self) -> SegmentExported:
         """Seal the file."""
         start = self._name.start if self._start is None else self._start
         if self._file is None or self._writer is None:
-            return Made(self._summary, None, start, self._end, 0, 0, None)
+            return SegmentExported(self._summary, None, start, self._end, 0, 0, None)
         self._writer.finish()
         self._file.seal()
-        return Made(
+        return SegmentExported(
             self._summary, str(self._file.path), start, self._end, self._rows, self._file.size, self._file.sha256
         )

@@ -1,4 +1,4 @@
-"""The packages of the `archive` extra, imported when they are needed and missed with one sentence."""
+"""The packages of the `archive` extra, imported when they are needed."""
 
 from __future__ import annotations
 

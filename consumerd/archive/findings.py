@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from consumerd.storage.archive import MESSAGE_FLAWS, Flaw, FlawKind, Run
+from consumerd.storage.archive import MESSAGE_FLAWS, ArchivedRun, Flaw, FlawKind
 from consumerd.wire.v07 import Codec
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MAX_FINDINGS = 1000
 
 
-class FindingKind(StrEnum):
+class ArchiveFindingKind(StrEnum):
     """What is wrong beside the flaws inside of a segment (`consumerd.storage.archive.FlawKind`)."""
 
     #: A segment ends before the next one begins, and ends well: a file is missing, or the end of one.
@@ -43,10 +43,10 @@ class FindingKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ArchiveFinding:
     """One thing that is wrong. `offset` and `end` are log offsets, where it has some; `problem` is a sentence."""
 
-    kind: FlawKind | FindingKind
+    kind: FlawKind | ArchiveFindingKind
     source: str
     problem: str
     partition: str | None = None
@@ -88,7 +88,7 @@ class SegmentSummary:
     torn: int = 0
     #: Where a torn end begins.
     torn_at: int | None = None
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[ArchiveFinding] = field(default_factory=list)
     untold: int = 0
 
     @property
@@ -98,13 +98,13 @@ class SegmentSummary:
 
     @property
     def flaws(self) -> int:
-        """How many things are wrong inside of it."""
+        """The number of findings inside of the segment."""
         return len(self.findings) + self.untold
 
-    def see(self, item: Run | Flaw) -> None:
-        """Take the next thing of the segment into account."""
+    def see(self, item: ArchivedRun | Flaw) -> None:
+        """Count the next run or flaw of the segment."""
         self.size = item.next_offset - self.start
-        if isinstance(item, Run):
+        if isinstance(item, ArchivedRun):
             self.messages += len(item.payloads)
             self.wrappers += item.codec is not Codec.NONE
             return
@@ -116,7 +116,7 @@ class SegmentSummary:
             self.nonsense += item.next_offset - item.offset
         if len(self.findings) < MAX_FINDINGS:
             self.findings.append(
-                Finding(item.kind, self.source, item.problem, self.folder, item.offset, item.next_offset)
+                ArchiveFinding(item.kind, self.source, item.problem, self.folder, item.offset, item.next_offset)
             )
         else:
             self.untold += 1

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from consumerd.archive.errors import OutputFolderError
-from consumerd.archive.findings import Finding, FindingKind, SegmentSummary
+from consumerd.archive.findings import ArchiveFinding, ArchiveFindingKind, SegmentSummary
 from consumerd.archive.outputs import MANIFEST
 from consumerd.storage.archive import FlawKind
 from consumerd.storage.archive_names import SegmentName
@@ -25,7 +25,7 @@ _VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ManifestEntry:
     """One finished segment. `output` is relative to the folder, None where there are no rows."""
 
     summary: SegmentSummary
@@ -75,7 +75,7 @@ class Entry:
         }
 
     @classmethod
-    def from_json(cls, found: dict[str, Any]) -> Entry:
+    def from_json(cls, found: dict[str, Any]) -> ManifestEntry:
         """The inverse of `as_json`. Raises KeyError, TypeError, ValueError for anything else."""
         name = SegmentName(found["topic"], found["broker"], found["partition"], found["segment_start"])
         summary = SegmentSummary(
@@ -92,7 +92,7 @@ class Entry:
             found["torn_bytes"],
             found["torn_at"],
             [
-                Finding(_kind(kind), found["source"], problem, name.folder, offset, end)
+                ArchiveFinding(_kind(kind), found["source"], problem, name.folder, offset, end)
                 for kind, offset, end, problem in found["findings"]
             ],
             found["untold_findings"],
@@ -109,11 +109,11 @@ class Entry:
         )
 
 
-def _kind(text: str) -> FlawKind | FindingKind:
+def _kind(text: str) -> FlawKind | ArchiveFindingKind:
     try:
         return FlawKind(text)
     except ValueError:
-        return FindingKind(text)
+        return ArchiveFindingKind(text)
 
 
 @dataclass(slots=True)
@@ -121,7 +121,7 @@ class Manifest:
     """The entries of a folder, by the names of their sources."""
 
     options: dict[str, Any]
-    entries: dict[str, Entry] = field(default_factory=dict)
+    entries: dict[str, ManifestEntry] = field(default_factory=dict)
 
     def dump(self) -> bytes:
         """The text of the file."""
@@ -146,7 +146,7 @@ def load(data: bytes | None, options: ExportOptions) -> Manifest:
         found = json.loads(data)
         if (found["manifest"], found["version"]) != (_FORMAT, _VERSION):
             raise ValueError("of another kind")
-        entries = [Entry.from_json(entry) for entry in found["segments"]]
+        entries = [ManifestEntry.from_json(entry) for entry in found["segments"]]
         former: dict[str, Any] = dict(found["options"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise OutputFolderError(

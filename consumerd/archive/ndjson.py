@@ -18,8 +18,8 @@ from consumerd.wire.v07 import Codec
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from consumerd.archive.rows import Origin
-    from consumerd.storage.archive import Flaw, Run
+    from consumerd.archive.rows import RowOrigin
+    from consumerd.storage.archive import ArchivedRun, Flaw
 
 #: Rows put together at once: a wrapper may have millions.
 _SLICE = 4096
@@ -28,14 +28,14 @@ _LOOK = 64
 _ESCAPED = bytes(range(32)) + b'"\\'
 
 
-class Sink(Protocol):
-    """Where bytes go."""
+class ByteSink(Protocol):
+    """A writable stream of bytes."""
 
     def write(self, data: bytes, /) -> object: ...
 
 
 def _texts(payloads: list[bytes]) -> Iterator[str]:
-    """The payloads' members. Escaping costs ten times as much as looking whether there is anything to escape."""
+    """The members of the payloads. Escaping costs ten times as much as the check whether it is needed."""
     for start in range(0, len(payloads), _LOOK):
         part = payloads[start : start + _LOOK]
         joined = b"".join(part)
@@ -64,14 +64,14 @@ def _all_base64(payloads: list[bytes]) -> Iterator[str]:
 class NdjsonWriter:
     """See `consumerd.archive.rows.RowWriter`."""
 
-    def __init__(self, sink: Sink, origin: Origin, *, base64: bool) -> None:
+    def __init__(self, sink: ByteSink, origin: RowOrigin, *, base64: bool) -> None:
         self._sink = sink
         broker = "null" if origin.broker is None else origin.broker
         topic, self._source = encode_basestring(origin.topic), encode_basestring(origin.source)
         self._head = f'{{"topic":{topic},"broker":{broker},"partition":{origin.partition},"offset":'
         self._payloads: Callable[[list[bytes]], Iterator[str]] = _all_base64 if base64 else _texts
 
-    def add_run(self, run: Run) -> None:
+    def add_run(self, run: ArchivedRun) -> None:
         head, payloads = self._head, self._payloads(run.payloads)
         kind = f',"codec":"{run.codec.name.lower()}","magic":{run.magic},"crc_ok":true,'
         tail = f',"source":{self._source}}}\n'

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from consumerd.archive.errors import ReadFailedError
 from consumerd.archive.extras import extra
-from consumerd.archive.findings import Finding, FindingKind
+from consumerd.archive.findings import ArchiveFinding, ArchiveFindingKind
 from consumerd.archive.sources import Packing, is_segment, kind_of
 from consumerd.archive.zstd import ZstdDecoder
 from consumerd.errors import ConsumerdError
@@ -26,8 +26,8 @@ from consumerd.storage.archive_tar import TarKind, read_members
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from consumerd.archive.sources import Source
-    from consumerd.storage.archive import Stream
+    from consumerd.archive.sources import SegmentSource
+    from consumerd.storage.archive import ByteStream
 
 
 class OpenSegment(NamedTuple):
@@ -39,19 +39,19 @@ class OpenSegment(NamedTuple):
     name: str
     stamp: str
     size: int | None
-    stream: Stream
+    stream: ByteStream
 
 
 def open_segments(
-    source: Source, *, expansion: int, on_bytes: Callable[[int], object]
-) -> Iterator[OpenSegment | Finding]:
-    """The segments in a source, in order. `on_bytes` hears how many bytes of the source were read, as it goes.
+    source: SegmentSource, *, expansion: int, on_bytes: Callable[[int], object]
+) -> Iterator[OpenSegment | ArchiveFinding]:
+    """The segments in a source, in order. `on_bytes` is called with the number of bytes of the source as they are read.
 
     Raises MissingExtraError, and ReadFailedError where the file system gives up.
     """
     name, stamp = source.name, stamp_of(source)
     if source.is_special:
-        yield Finding(FindingKind.NO_FILE, name, f"{name} is not a regular file; it was not read")
+        yield ArchiveFinding(ArchiveFindingKind.NO_FILE, name, f"{name} is not a regular file; it was not read")
         return
     with _raw(source, on_bytes) as raw:
         stream = unpacked(raw, source.packing, expansion)
@@ -66,14 +66,14 @@ def open_segments(
                     continue
                 inside = f"{name}{INSIDE}{member.name}"
                 if member.is_unsafe:
-                    problem = f"{inside} leads out of its archive; it was not read"
-                    yield Finding(FindingKind.UNSAFE, inside, problem)
+                    problem = f"{inside} points outside of its archive; it was not read"
+                    yield ArchiveFinding(ArchiveFindingKind.UNSAFE, inside, problem)
                 elif member.kind is not TarKind.FILE:
-                    problem = f"{inside} is a {member.kind.value} in its archive; pack it again as a plain file"
-                    yield Finding(FindingKind.NO_FILE, inside, problem)
+                    problem = f"{inside} is a {member.kind.value} in its archive; archive it again as a regular file"
+                    yield ArchiveFinding(ArchiveFindingKind.NO_FILE, inside, problem)
                 elif member.name in seen:
                     problem = f"{inside} is in its archive more than once; only the first one was read"
-                    yield Finding(FindingKind.DUPLICATE, inside, problem)
+                    yield ArchiveFinding(ArchiveFindingKind.DUPLICATE, inside, problem)
                 else:
                     seen.add(member.name)
                     packing, _ = kind_of(member.name) or (Packing.NONE, False)
@@ -81,16 +81,16 @@ def open_segments(
                     yield OpenSegment(inside, stamp, size, unpacked(data, packing, expansion))
         except DamagedArchiveError as error:
             problem = f"{name} is damaged, and what follows is missing: {error}"
-            yield Finding(FlawKind.ARCHIVE, name, problem)
+            yield ArchiveFinding(FlawKind.ARCHIVE, name, problem)
 
 
-def stamp_of(source: Source) -> str:
-    """What tells one state of a segment from another, as far as its source can tell."""
+def stamp_of(source: SegmentSource) -> str:
+    """What changes when a segment changes, as far as its source shows it."""
     return f"{source.stamp}, {source.size} bytes"
 
 
-def unpacked(stream: Stream, packing: Packing, expansion: int) -> Stream:
-    """The stream itself, or what comes out of it."""
+def unpacked(stream: ByteStream, packing: Packing, expansion: int) -> ByteStream:
+    """The stream itself, or its decompressed content."""
     if packing is Packing.GZIP:
         return UnpackedStream(stream, expansion=expansion)
     if packing is Packing.ZSTD:
@@ -99,7 +99,7 @@ def unpacked(stream: Stream, packing: Packing, expansion: int) -> Stream:
 
 
 @contextlib.contextmanager
-def _raw(source: Source, on_bytes: Callable[[int], object]) -> Iterator[_RawStream]:
+def _raw(source: SegmentSource, on_bytes: Callable[[int], object]) -> Iterator[_RawStream]:
     with contextlib.ExitStack() as stack:
         try:
             file = stack.enter_context(_opened(source))
@@ -112,14 +112,14 @@ def _raw(source: Source, on_bytes: Callable[[int], object]) -> Iterator[_RawStre
         yield _RawStream(file, source, on_bytes)
 
 
-def _opened(source: Source) -> contextlib.AbstractContextManager[Any]:
+def _opened(source: SegmentSource) -> contextlib.AbstractContextManager[Any]:
     if not source.is_remote:
         return Path(source.path).open("rb", buffering=0)
     opened: contextlib.AbstractContextManager[Any] = extra("fsspec", f"reading {source.path}").open(source.path, "rb")
     return opened
 
 
-def _failure(source: Source, error: Exception) -> ReadFailedError:
+def _failure(source: SegmentSource, error: Exception) -> ReadFailedError:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {error}"
     return ReadFailedError(f"{source.name} cannot be read: {reason}")
 
@@ -127,7 +127,7 @@ def _failure(source: Source, error: Exception) -> ReadFailedError:
 class _RawStream:
     """The bytes of the source as it was when it was found: what was appended since is left for the next time."""
 
-    def __init__(self, file: Any, source: Source, on_bytes: Callable[[int], object]) -> None:
+    def __init__(self, file: Any, source: SegmentSource, on_bytes: Callable[[int], object]) -> None:
         self._file = file
         self._source = source
         self._on_bytes = on_bytes
@@ -142,7 +142,7 @@ class _RawStream:
             raise _failure(self._source, error) from error
         if self._left is not None:
             if size and not data:
-                raise DamagedArchiveError(f"the file has become {self._left} bytes shorter since it was found")
+                raise DamagedArchiveError(f"the file was truncated by {self._left} bytes since it was found")
             self._left -= len(data)
         self._on_bytes(len(data))
         return data

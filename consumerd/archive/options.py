@@ -1,4 +1,4 @@
-"""What an export is asked to make."""
+"""The options of an export."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from consumerd.storage.archive import DEFAULT_EXPANSION
 from consumerd.storage.archive_names import DEFAULT_LAYOUT
 
 
-class Format(StrEnum):
-    """The format of the files that are made."""
+class ExportFormat(StrEnum):
+    """The format of the output files."""
 
     NDJSON = "ndjson"
     PARQUET = "parquet"
 
 
-class Compression(StrEnum):
-    """How they are compressed: Parquet inside of the file, NDJSON as a whole."""
+class ExportCompression(StrEnum):
+    """How output files are compressed: Parquet inside of the file, NDJSON as a whole."""
 
     NONE = "none"
     GZIP = "gzip"
@@ -42,8 +42,8 @@ class OnCorrupt(StrEnum):
 class ExportOptions:
     """How to export. Offsets: rows with `first` <= offset < `last`, of the outermost message."""
 
-    format: Format = Format.NDJSON
-    compression: Compression = Compression.NONE
+    format: ExportFormat = ExportFormat.NDJSON
+    compression: ExportCompression = ExportCompression.NONE
     #: NDJSON: every payload in base64, and not only those that are no UTF-8.
     base64: bool = False
     layout: str = DEFAULT_LAYOUT
@@ -58,9 +58,9 @@ class ExportOptions:
     @property
     def suffix(self) -> str:
         """How the names of the files end."""
-        if self.format is Format.PARQUET:
+        if self.format is ExportFormat.PARQUET:
             return ".parquet"
-        return ".ndjson" + {Compression.GZIP: ".gz", Compression.ZSTD: ".zst"}.get(self.compression, "")
+        return ".ndjson" + {ExportCompression.GZIP: ".gz", ExportCompression.ZSTD: ".zst"}.get(self.compression, "")
 
     def fixed(self) -> dict[str, Any]:
         """What all files of one folder must have in common."""

@@ -1,4 +1,4 @@
-"""The files of an export: written under a passing name, summed, synced, and only then given their own.
+"""The files of an export: written under a temporary name, summed, synced, and only then renamed.
 
     <folder>/_manifest.json                                        what is finished (consumerd.archive.manifest)
     <folder>/.partial/                                             what is not
@@ -26,7 +26,7 @@ from isal import isal_zlib
 
 from consumerd.archive.errors import OutputFolderError, WriteFailedError
 from consumerd.archive.extras import extra
-from consumerd.archive.options import Compression, Format
+from consumerd.archive.options import ExportCompression, ExportFormat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,15 +44,15 @@ _GZIP_LEVEL = 2
 _ZSTD_LEVEL = 3
 
 
-class Disk:
-    """What an export asks of a file system; a seam at which tests let it die. All calls raise OSError."""
+class OutputFileSystem:
+    """The calls of a file system that an export makes; tests end it at any of them. All calls raise OSError."""
 
     def open(self, path: Path) -> Any:
         """A new file to write to."""
         return path.open("xb", buffering=0)
 
     def sync(self, file: Any) -> None:
-        """What was written survives a loss of power on return."""
+        """Make what was written durable."""
         os.fsync(file.fileno())
 
     def rename(self, source: Path, target: Path) -> None:
@@ -65,7 +65,7 @@ class Disk:
         path.mkdir(parents=True, exist_ok=True)
 
     def sync_directory(self, path: Path) -> None:
-        """The names in `path` survive, too."""
+        """Make the names in `path` durable."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
@@ -75,7 +75,7 @@ class Disk:
 
 @contextlib.contextmanager
 def refusals(path: Path) -> Iterator[None]:
-    """Say which file it was when the system refuses."""
+    """Raise WriteFailedError that names the file for an OSError."""
     try:
         yield
     except OSError as error:
@@ -89,9 +89,9 @@ class _Packer(Protocol):
 
 
 def _packer(options: ExportOptions) -> _Packer | None:
-    if options.format is Format.PARQUET or options.compression is Compression.NONE:
+    if options.format is ExportFormat.PARQUET or options.compression is ExportCompression.NONE:
         return None
-    if options.compression is Compression.ZSTD:
+    if options.compression is ExportCompression.ZSTD:
         library = extra("zstandard", "writing .zst files")
         packer: _Packer = library.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True).compressobj()
         return packer
@@ -103,7 +103,7 @@ class PartialFile:
 
     closed = False
 
-    def __init__(self, folder: Path, options: ExportOptions, disk: Disk) -> None:
+    def __init__(self, folder: Path, options: ExportOptions, disk: OutputFileSystem) -> None:
         self.path = folder / PARTIAL / secrets.token_hex(8)
         self.size = 0
         self._sum = hashlib.sha256()
@@ -114,7 +114,7 @@ class PartialFile:
 
     @property
     def sha256(self) -> str:
-        """Of what was written so far, as it lies on the disk."""
+        """The checksum of what was written so far, as it is on the disk."""
         return self._sum.hexdigest()
 
     def write(self, data: bytes, /) -> int:
@@ -133,13 +133,13 @@ class PartialFile:
         return self.size
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Does nothing: writes are not buffered."""
 
     def close(self) -> None:
-        """Asked for by pyarrow, which does not know when all is done; see `seal`."""
+        """Called by pyarrow. Does nothing: `seal` ends the file."""
 
     def seal(self) -> None:
-        """The file is whole and durable, and can be given its name."""
+        """Make the complete file durable, so that it can be renamed."""
         if self._packer is not None:
             self._put(self._packer.flush())
         with refusals(self.path):
@@ -147,7 +147,7 @@ class PartialFile:
             self._file.close()
 
     def discard(self) -> None:
-        """Take it away again."""
+        """Delete the file."""
         self._file.close()
         with refusals(self.path):
             self._disk.remove(self.path)
@@ -156,14 +156,14 @@ class PartialFile:
 class OutputFolder:
     """The folder of an export, as the parent sees it."""
 
-    def __init__(self, path: Path, disk: Disk | None = None) -> None:
+    def __init__(self, path: Path, disk: OutputFileSystem | None = None) -> None:
         self.path = path
-        self._disk = disk or Disk()
+        self._disk = disk or OutputFileSystem()
         self._notes: list[Path] = []
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Make the folder and hold it. Raises OutputFolderError: taken, or full of other things; WriteFailedError."""
+        """Create and lock the folder. Raises OutputFolderError (in use, or with other files), WriteFailedError."""
         with refusals(self.path):
             self._disk.make_directory(self.path)
             names = {entry.name for entry in self.path.iterdir()} - {PARTIAL}
@@ -176,7 +176,9 @@ class OutputFolder:
             except OSError as error:
                 if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN):
                     raise WriteFailedError(f"{self.path} cannot be locked: {error.strerror}") from error
-                raise OutputFolderError(f"another export is writing to {self.path}; wait for its end") from error
+                raise OutputFolderError(
+                    f"another export is writing to {self.path}; wait until it has finished"
+                ) from error
             with refusals(self.path):
                 self._disk.make_directory(self.path / PARTIAL)
             yield
@@ -184,7 +186,7 @@ class OutputFolder:
             os.close(descriptor)
 
     def clean(self, listed: Callable[[str], bool]) -> None:
-        """Remove what a former run left: unfinished files, and finished ones of which its manifest did not hear."""
+        """Remove what a former run left: unfinished files, and finished ones that are not in its manifest."""
         with refusals(self.path):
             left = list((self.path / PARTIAL).iterdir())
             for note in (path for path in left if path.suffix == _NOTE):
@@ -207,7 +209,7 @@ class OutputFolder:
             self._disk.sync_directory(target.parent)
 
     def note(self, name: str) -> None:
-        """Durably: unless the manifest tells of the file of this name, it is to be removed."""
+        """Note durably that the file of this name is to be removed unless the manifest names it."""
         note = self.path / PARTIAL / (secrets.token_hex(8) + _NOTE)
         with refusals(note):
             self._write(note, name.encode() + b"\n")
@@ -215,14 +217,14 @@ class OutputFolder:
         self._notes.append(note)
 
     def forget(self) -> None:
-        """The manifest tells of all files that have names, and of no others."""
+        """Note that the manifest names all renamed files, and no others."""
         with refusals(self.path / PARTIAL):
             for note in self._notes:
                 self._disk.remove(note)
         self._notes.clear()
 
     def remove(self, name: str) -> None:
-        """Remove a file that another one has taken the place of."""
+        """Remove a file that another one replaces."""
         with refusals(self.path / name):
             self._disk.remove(self.path / name)
 
@@ -233,7 +235,7 @@ class OutputFolder:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise WriteFailedError(f"{self.path / name} cannot be looked at: {error.strerror}") from error
+            raise WriteFailedError(f"{self.path / name} cannot be read: {error.strerror}") from error
 
     def read_manifest(self) -> bytes | None:
         """What the last run wrote."""
@@ -244,7 +246,7 @@ class OutputFolder:
                 return None
 
     def write_manifest(self, data: bytes) -> None:
-        """Put a new manifest in the place of the old one, durably and at one stroke."""
+        """Replace the manifest, durably and atomically."""
         passing = self.path / PARTIAL / secrets.token_hex(8)
         with refusals(self.path / MANIFEST):
             self._write(passing, data)

@@ -14,10 +14,10 @@ from consumerd.archive.rows import boundaries
 from consumerd.wire.v07 import Codec
 
 if TYPE_CHECKING:
-    from consumerd.archive.ndjson import Sink
-    from consumerd.archive.options import Compression
-    from consumerd.archive.rows import Origin
-    from consumerd.storage.archive import Flaw, Run
+    from consumerd.archive.ndjson import ByteSink
+    from consumerd.archive.options import ExportCompression
+    from consumerd.archive.rows import RowOrigin
+    from consumerd.storage.archive import ArchivedRun, Flaw
 
 #: A row group ends at the first of these.
 GROUP_ROWS = 1 << 17
@@ -30,14 +30,14 @@ _FEW_VALUES = ["topic", "broker", "partition", "index", "codec", "magic", "probl
 
 
 def require_parquet() -> None:
-    """Raises MissingExtraError where Parquet cannot be written, before any work is done."""
+    """Check that Parquet can be written, before any work is done. Raises MissingExtraError."""
     extra("pyarrow.parquet", "writing Parquet")
 
 
 class ParquetRows:
     """See `consumerd.archive.rows.RowWriter`. Memory: one row group and its columns."""
 
-    def __init__(self, sink: Sink, origin: Origin, compression: Compression) -> None:
+    def __init__(self, sink: ByteSink, origin: RowOrigin, compression: ExportCompression) -> None:
         self._arrow: Any = extra("pyarrow", "writing Parquet")
         parquet: Any = extra("pyarrow.parquet", "writing Parquet")
         self._origin = origin
@@ -63,7 +63,7 @@ class ParquetRows:
         #: Row number -> the flaw that the row is.
         self._flaws: dict[int, Flaw] = {}
 
-    def add_run(self, run: Run) -> None:
+    def add_run(self, run: ArchivedRun) -> None:
         plain = run.codec is Codec.NONE
         ends = boundaries(run) if plain else []
         total = len(run.payloads)

@@ -2,8 +2,8 @@
 
 Strategy: `ProcessPoolExecutor` with fresh interpreters; the events of all workers come through one pipe, in the order
 in which each sent them, and all events of a task before its end. Nothing outlives its time: workers watch for the death
-of their parent, Ctrl-C reaches the parent alone, and whoever wants an end sets `Stop.requested`, upon which workers
-give up at their next event. With one worker everything runs right here.
+of their parent, Ctrl-C reaches the parent alone, and workers end at their next event once `StopRequest.requested` is
+set. With one worker everything runs in the calling process.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 #: How long the parent waits for an event before it looks around, in seconds.
 _LOOK = 0.1
-_DIED = "a worker process died, perhaps for want of memory; run the same again, perhaps with fewer workers"
+_DIED = "a worker process died, perhaps because it ran out of memory; run the same again, perhaps with fewer workers"
 #: How many events it takes before it does, too.
 _EVENTS = 1000
 
 
-class Stop:
-    """Somebody's wish to end early; set by signal handlers."""
+class StopRequest:
+    """A flag that ends the work early; set by signal handlers."""
 
     requested = False
 
@@ -47,7 +47,7 @@ def run_tasks(
     *,
     workers: int,
     on_event: Callable[[object], None],
-    stop: Stop,
+    stop: StopRequest,
 ) -> None:
     """Do `work(task, emit)` for every task; what is emitted is handed to `on_event` here.
 
@@ -64,7 +64,7 @@ def run_tasks(
 
 
 def _run_here(
-    work: Callable[[T, Emit], None], tasks: Sequence[T], on_event: Callable[[object], None], stop: Stop
+    work: Callable[[T, Emit], None], tasks: Sequence[T], on_event: Callable[[object], None], stop: StopRequest
 ) -> None:
     def emit(event: object) -> None:
         if stop.requested:
@@ -80,7 +80,7 @@ def _run_here(
 class _Pool:
     """One run in processes."""
 
-    def __init__(self, on_event: Callable[[object], None], stop: Stop) -> None:
+    def __init__(self, on_event: Callable[[object], None], stop: StopRequest) -> None:
         self._on_event = on_event
         self._stop = stop
         self._context = multiprocessing.get_context("spawn")
@@ -124,7 +124,7 @@ class _Pool:
             pass
 
     def _take_events(self, reader: Connection[Any, Any], patience: float) -> bool:
-        """Whether there may be more."""
+        """Whether more events may come."""
         for _ in range(_EVENTS):
             event = _received(reader, patience)
             if event is None:
@@ -155,7 +155,7 @@ def _received(reader: Connection[Any, Any], patience: float) -> object | None:
 
 @contextlib.contextmanager
 def _no_interrupts() -> Iterator[None]:
-    """Processes that are started here never see Ctrl-C; ours waits until the end of the block."""
+    """Processes that are started in the block ignore Ctrl-C; this one handles it after the block."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -164,7 +164,7 @@ def _no_interrupts() -> Iterator[None]:
 
 
 class _Channel:
-    """A worker's way to the parent."""
+    """A worker's pipe to the parent."""
 
     def __init__(self, writer: Connection[Any, Any], lock: Any, halt: Any) -> None:
         self._writer = writer
@@ -172,7 +172,7 @@ class _Channel:
         self._halt = halt
 
     def check(self) -> None:
-        """Raises InterruptedWorkError when all are to end."""
+        """Send an event. Raises InterruptedWorkError after a stop request."""
         if self._halt.is_set():
             raise InterruptedWorkError("interrupted")
 

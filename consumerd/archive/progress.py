@@ -1,4 +1,4 @@
-"""How far the work has come: what workers say, and what a console is told."""
+"""The progress of the work: events of workers, and the protocol of what shows them."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ _STEP = 8 << 20
 
 
 class BytesRead(NamedTuple):
-    """Event: so many more bytes of the sources are done with."""
+    """Event: this number of bytes of the sources was processed."""
 
     size: int
 
 
 class Progress(Protocol):
-    """Whoever shows it. Bytes are those of the sources as they lie there."""
+    """Shows progress. Bytes are those of the sources, before decompression."""
 
     def begin(self, total_bytes: int, segments: int | None) -> None:
-        """The work begins; the number of segments is None where tars keep it to themselves."""
+        """The work begins; the number of segments is None where tars have to be read for it."""
         ...
 
     def advance(self, count: int) -> None:
-        """So many more bytes are done with."""
+        """Add processed bytes."""
         ...
 
     def segment(self, rows: int) -> None:
-        """One more segment is done, with so many messages or rows."""
+        """One segment was processed, with this number of messages or rows."""
         ...
 
 
-class Quiet:
+class NoProgress:
     """Shows nothing."""
 
     def begin(self, total_bytes: int, segments: int | None) -> None: ...
@@ -43,8 +43,8 @@ class Quiet:
     def segment(self, rows: int) -> None: ...
 
 
-class Meter:
-    """Counts what is read of one source and tells it in steps."""
+class ReadMeter:
+    """Counts the bytes read of one source and emits them in steps."""
 
     def __init__(self, emit: Callable[[object], None]) -> None:
         self._emit = emit
@@ -52,13 +52,13 @@ class Meter:
         self._told = 0
 
     def add(self, count: int) -> None:
-        """So many bytes were read."""
+        """Add bytes that were read."""
         self._untold += count
         if self._untold >= _STEP:
             self._tell()
 
     def finish(self, size: int | None) -> None:
-        """The source is done with, its unread rest included."""
+        """The source was processed; emits its unread rest, too."""
         if size is not None:
             self._untold = max(self._untold, size - self._told)
         self._tell()

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
 
-from consumerd.storage.archive import Flaw, Run
+from consumerd.storage.archive import ArchivedRun, Flaw
 from consumerd.wire.v07 import Codec
 from consumerd.wire.v07.walk import LAYOUTS
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 
 
 class RowWriter(Protocol):
-    """Makes one file of one segment's rows, in the order in which they come."""
+    """Writes the rows of one segment to one file, in their order."""
 
-    def add_run(self, run: Run) -> None: ...
+    def add_run(self, run: ArchivedRun) -> None: ...
 
     def add_flaw(self, flaw: Flaw) -> None: ...
 
     def finish(self) -> None:
-        """Write whatever belongs to the end."""
+        """Write the end of the file."""
         ...
 
 
-def boundaries(run: Run) -> list[int]:
-    """Of a run of plain messages: the offset of each, and the end of the last."""
+def boundaries(run: ArchivedRun) -> list[int]:
+    """The offset of each message of a run of plain ones, and the end of the last."""
     overhead = LAYOUTS[run.magic].overhead
     lengths = map(len, run.payloads)
     return list(accumulate(map(overhead.__add__, lengths), initial=run.offset))
 
 
-def within(run: Run, first: int, last: int | None) -> Run | None:
+def within(run: ArchivedRun, first: int, last: int | None) -> ArchivedRun | None:
     """The messages of `run` whose outermost offset is at least `first` and below `last`."""
     if run.offset >= first and (last is None or run.next_offset <= last):
         return run
@@ -48,10 +48,10 @@ def within(run: Run, first: int, last: int | None) -> Run | None:
     high = len(offsets) - 1 if last is None else bisect_left(offsets, last, hi=len(offsets) - 1)
     if low >= high:
         return None
-    return Run(offsets[low], offsets[high], run.magic, run.codec, run.payloads[low:high])
+    return ArchivedRun(offsets[low], offsets[high], run.magic, run.codec, run.payloads[low:high])
 
 
-class Origin:
+class RowOrigin:
     """What all rows of a segment have in common."""
 
     __slots__ = ("broker", "partition", "source", "topic")

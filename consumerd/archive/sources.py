@@ -1,6 +1,6 @@
 """Where the segments are: files, folders, tars, compressed files and URLs, as a list of things to open.
 
-Strategy: one `Source` is one file that a worker reads from its beginning to its end: a segment, packed or not, or a tar
+Strategy: one `SegmentSource` is one file that a worker reads from beginning to end: a segment, packed or not, or a tar
 with many. Only the members of a plain local tar are sources of their own, because one can seek to them. A source knows
 its size and a stamp, so that a changed file is told from the one that was exported. What a name does not tell (a tar's
 members, the size of what is packed) is found out by the worker.
@@ -48,7 +48,7 @@ _KINDS: dict[str, tuple[Packing, bool]] = {
 }
 
 
-class Part(NamedTuple):
+class TarPart(NamedTuple):
     """A member of a plain local tar: where its bytes are."""
 
     name: str
@@ -57,7 +57,7 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SegmentSource:
     """One file to open. `path` is absolute, or a URL; `size` counts the bytes as they lie there, None if unknown."""
 
     path: str
@@ -67,7 +67,7 @@ class Source:
     packing: Packing = Packing.NONE
     is_tar: bool = False
     is_remote: bool = False
-    part: Part | None = None
+    part: TarPart | None = None
     #: What is not a regular file (a FIFO, a device, a socket): opening it might wait for ever.
     is_special: bool = False
 
@@ -79,7 +79,7 @@ class Source:
 
 
 def kind_of(name: str) -> tuple[Packing, bool] | None:
-    """Compression and tarness by the end of a name; None for what is no source."""
+    """The compression, and whether it is a tar, by the suffix of a name; None for a name that is not a source."""
     found = [ending for ending in _KINDS if name.endswith(ending)]
     return _KINDS[max(found, key=len)] if found else None
 
@@ -90,12 +90,12 @@ def is_segment(name: str) -> bool:
     return kind is not None and not kind[1]
 
 
-def find_sources(paths: Sequence[str]) -> list[Source]:
+def find_sources(paths: Sequence[str]) -> list[SegmentSource]:
     """All sources that files, folders (with all below them) and URLs lead to, sorted by name, each once.
 
     Raises NoSourceError where a path leads to nothing, ReadFailedError, MissingExtraError.
     """
-    found: dict[str, Source] = {}
+    found: dict[str, SegmentSource] = {}
     for path in paths:
         sources = list(_remote(path) if "://" in path or "::" in path else _local(path))
         if not sources:
@@ -106,7 +106,7 @@ def find_sources(paths: Sequence[str]) -> list[Source]:
     return [found[name] for name in sorted(found)]
 
 
-def _local(path: str) -> Iterator[Source]:
+def _local(path: str) -> Iterator[SegmentSource]:
     root = os.path.abspath(path)  # noqa: PTH100 - resolve() would follow links, and names are part of the output
     try:
         if Path(root).is_dir():
@@ -128,13 +128,13 @@ def _refuse(error: OSError) -> None:
     raise error
 
 
-def _local_file(path: str, kind: tuple[Packing, bool]) -> Iterator[Source]:
+def _local_file(path: str, kind: tuple[Packing, bool]) -> Iterator[SegmentSource]:
     status = os.stat(path)  # noqa: PTH116 - one of a million
     packing, is_tar = kind
     if not stat.S_ISREG(status.st_mode):
-        yield Source(path, 0, _mtime(status), packing, is_tar, is_special=True)
+        yield SegmentSource(path, 0, _mtime(status), packing, is_tar, is_special=True)
         return
-    source = Source(path, status.st_size, _mtime(status), packing, is_tar)
+    source = SegmentSource(path, status.st_size, _mtime(status), packing, is_tar)
     parts = _parts(source) if is_tar and packing is Packing.NONE else None
     if parts is None:
         yield source
@@ -149,8 +149,8 @@ def _mtime(status: os.stat_result) -> str:
     return f"mtime {status.st_mtime_ns}"
 
 
-def _parts(tar: Source) -> list[Part] | None:
-    """The segments in a plain tar; None where somebody has to read it to say what is wrong with it."""
+def _parts(tar: SegmentSource) -> list[TarPart] | None:
+    """The segments in a plain tar; None where it is damaged, and has to be read to find out where."""
     try:
         with Path(tar.path).open("rb", buffering=0) as file:
             members = [member for member in list_members(file) if is_segment(member.name)]
@@ -159,10 +159,10 @@ def _parts(tar: Source) -> list[Part] | None:
     names = {member.name for member in members}
     if len(names) < len(members) or any(member.kind is not TarKind.FILE or member.is_unsafe for member in members):
         return None
-    return [Part(member.name, member.position, member.size) for member in members]
+    return [TarPart(member.name, member.position, member.size) for member in members]
 
 
-def _remote(url: str) -> Iterator[Source]:
+def _remote(url: str) -> Iterator[SegmentSource]:
     core = extra("fsspec.core", f"reading {url}")
     try:
         files, path = core.url_to_fs(url)
@@ -183,11 +183,11 @@ def _remote(url: str) -> Iterator[Source]:
     yield from found
 
 
-def _remote_files(files: Any, details: Mapping[str, Mapping[str, Any]]) -> Iterable[Source]:
+def _remote_files(files: Any, details: Mapping[str, Mapping[str, Any]]) -> Iterable[SegmentSource]:
     for path, info in details.items():
         if (kind := kind_of(path)) is not None:
             size = info.get("size")
-            yield Source(
+            yield SegmentSource(
                 str(files.unstrip_protocol(path)),
                 size if isinstance(size, int) else None,
                 _remote_stamp(info),
@@ -197,7 +197,7 @@ def _remote_files(files: Any, details: Mapping[str, Mapping[str, Any]]) -> Itera
 
 
 def _remote_stamp(info: Mapping[str, Any]) -> str:
-    """The first thing a store says that changes with the bytes; its size is looked at anyway."""
+    """The first header that changes with the content; the size is compared in any case."""
     for key in (
         "ETag",
         "etag",

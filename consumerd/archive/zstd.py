@@ -18,7 +18,7 @@ _MAX_WINDOW = 1 << 27
 
 
 class ZstdDecoder:
-    """One Zstandard frame. See `consumerd.storage.archive_packed.Decoder`."""
+    """One Zstandard frame. See `consumerd.storage.archive_packed.MemberDecoder`."""
 
     def __init__(self) -> None:
         library = extra("zstandard", "reading .zst files")

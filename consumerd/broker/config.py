@@ -112,7 +112,7 @@ class BrokerConfig:
         config = cls(**values, ignored=tuple(ignored))
         if config.use_zookeeper and not config.zookeeper:
             raise ConfigError(
-                "the broker needs a ZooKeeper: give --zookeeper HOST:PORT, or --no-zookeeper to do without"
+                "the broker needs ZooKeeper: give --zookeeper HOST:PORT, or --no-zookeeper to run without it"
             )
         return config
 
@@ -121,7 +121,7 @@ class BrokerConfig:
         return self.topic_partitions.get(topic, self.partitions)
 
     def log_settings(self, topic: str) -> LogSettings:
-        """The log settings of `topic`. Raises StorageError when a delete policy does not want it."""
+        """The log settings of `topic`. Raises StorageError when a delete policy rejects the topic."""
         flush_ms = self.flush_check_ms if self.flush_ms is None else self.flush_ms
         return LogSettings(
             delete_policies=tuple(self._policies(topic)),

@@ -19,8 +19,8 @@ from consumerd.wire.errors import WireError
 from consumerd.wire.v07 import MultiProduceRequest, ProduceRequest, decode_request_steps
 
 if TYPE_CHECKING:
-    from consumerd.broker.requests import Reply, Requests
-    from consumerd.broker.sockets import Stream
+    from consumerd.broker.requests import BrokerReply, RequestHandlers
+    from consumerd.broker.sockets import ClientStream
 
 logger = structlog.get_logger(__name__)
 
@@ -28,7 +28,7 @@ logger = structlog.get_logger(__name__)
 _REQUEST = 1 << 15
 
 
-async def serve(stream: Stream, requests: Requests, peer: str) -> None:
+async def serve(stream: ClientStream, requests: RequestHandlers, peer: str) -> None:
     """Serve one connection until the client is done, breaks the rules, or the broker stops; closes it.
 
     Raises FlushFailedError, after which the broker must stop.
@@ -58,8 +58,8 @@ async def serve(stream: Stream, requests: Requests, peer: str) -> None:
         stream.close()
 
 
-async def _send(stream: Stream, reply: Reply) -> bool:
-    """Send a reply and let go of its segments; False where the connection ends after it."""
+async def _send(stream: ClientStream, reply: BrokerReply) -> bool:
+    """Send a reply and release its segments; False where the connection ends after it."""
     try:
         await stream.send(reply.parts)
     finally:

@@ -1,4 +1,4 @@
-"""All connections of a broker: accepting them, counting them, and ending those that rest for too long.
+"""All connections of a broker: accepts and counts them, and closes those that are idle for too long.
 
 Strategy: one task per connection, in the broker's task group. One more task looks at all of them now and then, instead
 of a timer for each: whoever has rested since the last look gives its buffer back, so that ten thousand idle clients
@@ -21,12 +21,12 @@ import structlog
 
 from consumerd.broker.connection import serve
 from consumerd.broker.memory import RequestMemory
-from consumerd.broker.sockets import Stream
+from consumerd.broker.sockets import ClientStream
 from consumerd.errors import reason_of
 
 if TYPE_CHECKING:
     from consumerd.broker.config import BrokerConfig
-    from consumerd.broker.requests import Requests
+    from consumerd.broker.requests import RequestHandlers
     from consumerd.ports import Clock
 
 logger = structlog.get_logger(__name__)
@@ -40,13 +40,13 @@ _LOOK = 1.0
 _GRACE = 2.0
 
 
-class Connections:
+class ClientConnections:
     """The clients of one broker."""
 
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
         self._config = config
         self._clock = clock
-        self._streams: dict[asyncio.Task[None], Stream] = {}
+        self._streams: dict[asyncio.Task[None], ClientStream] = {}
         self._resting: dict[asyncio.Task[None], float] = {}
         self._memory = RequestMemory(max(config.queued_bytes, config.max_request_bytes))
         #: Of those that wait for their client in the midst of something: in which request, and since when.
@@ -55,7 +55,7 @@ class Connections:
     def __len__(self) -> int:
         return len(self._streams)
 
-    async def accept(self, listener: socket.socket, group: asyncio.TaskGroup, requests: Requests) -> None:
+    async def accept(self, listener: socket.socket, group: asyncio.TaskGroup, requests: RequestHandlers) -> None:
         """Accept clients until cancelled; each gets a task in `group`."""
         refused = 0
         while True:
@@ -79,7 +79,7 @@ class Connections:
                 refused = 0
             try:
                 self._prepare(sock)
-                stream = Stream(sock, self._config.max_request_bytes, self._memory)
+                stream = ClientStream(sock, self._config.max_request_bytes, self._memory)
             except OSError as error:
                 logger.info("connection_lost", peer=peer, reason=reason_of(error))
                 sock.close()
@@ -106,7 +106,7 @@ class Connections:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._config.receive_buffer)
 
     async def look_after(self) -> None:
-        """Give back the memory of those that rest, and end those that do so for too long; until cancelled."""
+        """Release the memory of idle connections, and close those that are idle for too long; until cancelled."""
         times = [ms / 1000 for ms in (self._config.max_idle_ms, self._config.request_timeout_ms) if ms]
         pause = min(_LOOK, *(seconds / 4 for seconds in times)) if times else _LOOK
         while True:
@@ -118,15 +118,15 @@ class Connections:
             if self._memory.wanted:
                 self._make_room(now)
 
-    def _end_if_idle(self, task: asyncio.Task[None], stream: Stream, now: float) -> None:
+    def _end_if_idle(self, task: asyncio.Task[None], stream: ClientStream, now: float) -> None:
         limit = self._config.max_idle_ms / 1000
         if not stream.rest() or (stream.produced and stream.quiet):
             self._resting.pop(task, None)
         elif limit and now - self._resting.setdefault(task, now) >= limit:
-            stream.abort(f"nothing moved for {limit:g} seconds, which is connections.max.idle.ms")
+            stream.abort(f"the connection was idle for {limit:g} seconds (connections.max.idle.ms)")
 
-    def _end_if_overdue(self, task: asyncio.Task[None], stream: Stream, now: float) -> None:
-        """Note since when a connection is in the midst of something, and end it when a request is not whole in time."""
+    def _end_if_overdue(self, task: asyncio.Task[None], stream: ClientStream, now: float) -> None:
+        """Note since when a request is under way, and close the connection when it is not complete in time."""
         if not (stream.receiving or stream.held):
             self._busy.pop(task, None)
             return
@@ -135,10 +135,10 @@ class Connections:
             number, since = self._busy[task] = stream.frames, now
         limit = self._config.request_timeout_ms / 1000
         if limit and stream.receiving and now - since >= limit:
-            stream.abort(f"a request was not whole after {limit:g} seconds, which is socket.request.timeout.ms")
+            stream.abort(f"a request was not complete after {limit:g} seconds (socket.request.timeout.ms)")
 
     def _make_room(self, now: float) -> None:
-        """Others wait for memory: end the connection that has held some for the longest, if that is long enough."""
+        """While others wait for memory, close the connection that has held some for the longest, if long enough."""
         holders = [(since, task) for task, (_, since) in self._busy.items() if self._streams[task].held]
         since, task = min(holders, key=itemgetter(0), default=(now, None))
         if task is not None and now - since >= _GRACE:
@@ -148,7 +148,7 @@ class Connections:
             )
 
     async def stop(self, patience: float) -> None:
-        """Let every client finish what it has sent; cut those that take longer than `patience` seconds."""
+        """Let every client finish what it has sent; abort those that take longer than `patience` seconds."""
         for stream in self._streams.values():
             stream.stop()
         if self._streams:

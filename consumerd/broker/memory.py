@@ -30,7 +30,7 @@ class RequestMemory:
 
     @property
     def wanted(self) -> bool:
-        """Whether somebody waits for memory."""
+        """Whether a connection waits for memory."""
         return bool(self._waiting)
 
     def charge(self, old: int, new: int) -> int | None:

@@ -1,4 +1,4 @@
-"""The broker's way to its logs: ordered appends and shared flushes on the loop, the disk's slow work in threads.
+"""The broker's access to its logs: ordered appends and shared flushes on the loop, slow disk work in threads.
 
 Strategy: an append is a write into the page cache and runs at once; whatever can wait for the disk (creating a log,
 rolling a segment, a flush, a very large write) runs in a thread while a lock per partition keeps the order. A flush
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import random
 
     from consumerd.ports import Clock
-    from consumerd.storage import Log, LogManager, Slice
+    from consumerd.storage import Log, LogManager, SegmentSlice
 
 #: Most bytes that a fetch answer can announce: its int32 length counts the error code, too.
 MAX_RANGE = (1 << 31) - 3
@@ -33,7 +33,7 @@ _LOGS = 256
 _LARGE = 1 << 20
 
 
-class Partition:
+class BrokerPartition:
     """One log as the connections of a broker share it."""
 
     __slots__ = ("_appending", "_clock", "_flushing", "log")
@@ -62,12 +62,12 @@ class Partition:
             await self.flush()
 
     async def clean(self) -> list[str]:
-        """Delete what retention lets go; returns the names of the files. Raises StorageError."""
+        """Delete what retention does not keep; returns the names of the files. Raises StorageError."""
         async with self._appending:
             now_ms = int(self._clock.wall() * 1000)
             return await in_thread(self.log.clean, self._clock.monotonic(), now_ms)
 
-    def hold(self, offset: int, max_bytes: int) -> Slice:
+    def hold(self, offset: int, max_bytes: int) -> SegmentSlice:
         """The file range of a fetch, its segment held open: release it when sent. Raises OffsetOutOfRangeError."""
         while True:
             found = self.log.slice(offset, min(max_bytes, MAX_RANGE))
@@ -89,33 +89,33 @@ class Partition:
                 await in_thread(self.log.flush, self._clock.monotonic())
 
 
-class Partitions:
+class BrokerPartitions:
     """All partitions of a broker, by (topic, partition)."""
 
     def __init__(self, logs: LogManager, clock: Clock) -> None:
         self._logs = logs
         self._clock = clock
-        self._known: dict[tuple[str, int], Partition] = {}
+        self._known: dict[tuple[str, int], BrokerPartition] = {}
         self._creating = asyncio.Lock()
 
-    def get(self, topic: str, partition: int) -> Partition | None:
+    def get(self, topic: str, partition: int) -> BrokerPartition | None:
         """The partition, or None where it has no log yet. Raises CorruptLogError for one that is out of service."""
         known = self._known.get((topic, partition))
         if known is None:
             log = self._logs.get(topic, partition)
             if log is None:
                 return None
-            known = self._known.setdefault((topic, partition), Partition(log, self._clock))
+            known = self._known.setdefault((topic, partition), BrokerPartition(log, self._clock))
         return known
 
     def choose(self, topic: str, count: int, rng: random.Random) -> int:
-        """One of the `count` partitions of `topic` by chance, but none that is out of service if others are not."""
+        """A random one of the `count` partitions of `topic`, preferably one that is in service."""
         number = rng.randrange(count)
         if self._logs.in_service(topic, number):
             return number
         return rng.choice([other for other in range(count) if self._logs.in_service(topic, other)] or [number])
 
-    async def get_or_create(self, topic: str, partition: int) -> tuple[Partition, bool]:
+    async def get_or_create(self, topic: str, partition: int) -> tuple[BrokerPartition, bool]:
         """The partition, its log created where missing, and whether the topic is new.
 
         Raises StorageError, and CorruptLogError for one that is out of service.
@@ -126,7 +126,7 @@ class Partitions:
         async with self._creating:
             now = self._clock.monotonic()
             log, new_topic = await in_thread(self._logs.get_or_create, topic, partition, now)
-            known = self._known.setdefault((topic, partition), Partition(log, self._clock))
+            known = self._known.setdefault((topic, partition), BrokerPartition(log, self._clock))
             return known, new_topic
 
     async def flush_overdue(self) -> None:
@@ -137,7 +137,7 @@ class Partitions:
                 await partition.flush()
 
     def is_new_topic(self, topic: str) -> bool:
-        """Whether no log of the topic is here."""
+        """Whether the broker has no log of the topic."""
         return not self._logs.has_topic(topic)
 
     def __len__(self) -> int:
@@ -166,6 +166,6 @@ class Partitions:
             if dropped:
                 logger.info("segments_deleted", log=partition.log.name, files=dropped)
 
-    def _all(self) -> list[Partition]:
+    def _all(self) -> list[BrokerPartition]:
         found = (self.get(topic, number) for topic, number in self._logs.partitions())
         return [partition for partition in found if partition is not None]

@@ -1,4 +1,4 @@
-"""Delete policies of the user's own, by name (`log.delete.policies`); age and size have properties of 0.7.
+"""Custom delete policies, by name (`log.delete.policies`); age and size have properties of 0.7.
 
 Strategy: a policy is made once per log by a factory `(topic, argument) -> DeletePolicy`, which is an entry point of the
 group `consumerd.delete_policies`, or `module:attribute`. Names are resolved when the configuration is read, so that a
@@ -33,7 +33,7 @@ class PolicyFactory:
     make: Callable[[str, str], DeletePolicy]
 
     def policy(self, topic: str) -> DeletePolicy:
-        """The policy for a log of `topic`. Raises StorageError: that log cannot be opened as it was asked for."""
+        """The policy for a log of `topic`. Raises StorageError."""
         try:
             policy = self.make(topic, self.argument)
         except Exception as error:

@@ -19,7 +19,13 @@ from consumerd.errors import IdTakenError, reason_of
 from consumerd.ports import SessionEvent
 from consumerd.registry.errors import RegistryError
 from consumerd.registry.paths import broker_path, topic_broker_path
-from consumerd.registry.values import Broker, format_broker, format_partition_count, make_creator_id, parse_broker
+from consumerd.registry.values import (
+    RegisteredBroker,
+    format_broker,
+    format_partition_count,
+    make_creator_id,
+    parse_broker,
+)
 from consumerd.zk.errors import ConnectionLost, NodeExists, NoNode, NotConnected, SessionChanged
 
 if TYPE_CHECKING:
@@ -37,7 +43,7 @@ _OWN_PATIENCE = 60.0
 _RETRY = 1.0
 
 
-class Registration:
+class BrokerRegistration:
     """Registers one broker. `partitions_of` gives the configured number of a topic's partitions."""
 
     def __init__(
@@ -110,7 +116,7 @@ class Registration:
             self._wake.set()
 
     async def _check_address(self) -> None:
-        """Read our own address node, which arms the watch on it; forget it if it is not ours any more."""
+        """Read the broker's address node, which arms the watch on it; forget it if another session owns it."""
         address = broker_path(self._id)
         found = await self._zookeeper.exists(address, watch=True)
         if found is None or found.ephemeral_owner != self._session:
@@ -142,7 +148,7 @@ class Registration:
 
     async def _register_address(self, address: str) -> None:
         creator = make_creator_id(self._host, int(self._clock.wall() * 1000))
-        value = format_broker(Broker(self._id, creator, self._host, self._port))
+        value = format_broker(RegisteredBroker(self._id, creator, self._host, self._port))
         patience = await self._patience_for(address)
         try:
             await self._create(address, value, patience)
@@ -154,7 +160,7 @@ class Registration:
         logger.info("broker_registered", broker=self._id, address=value)
 
     async def _patience_for(self, address: str) -> float:
-        """How long to wait for whoever holds our id, in seconds. Raises IdTakenError where waiting is in vain."""
+        """How long to wait for the owner of the id, in seconds. Raises IdTakenError where waiting cannot help."""
         try:
             data, stat = await self._zookeeper.get(address)
         except NoNode:

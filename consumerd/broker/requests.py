@@ -1,9 +1,9 @@
 """What each of the five requests does, exactly as 0.7.2 does it (golden notes, 1).
 
-Strategy: a request goes in; a `Reply` comes out, or None for the two that are never answered, or an error whose only
-expression on the wire is a closed connection. A reply is a list of bytes and file ranges, so that log data never passes
-through this process's memory. The order of the checks is 0.7.2's, because it decides what a refused request leaves
-behind: topic name, partition, *creation of the log*, then the messages.
+Strategy: a request goes in; a `BrokerReply` comes out, or None for the two that are never answered, or an error, of
+which the client sees a closed connection only. A reply is a list of bytes and file ranges, so that log data never
+passes through this process's memory. The order of the checks is 0.7.2's, because it decides what a refused request
+leaves behind: topic name, partition, *creation of the log*, then the messages.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import structlog
 
 from consumerd.broker.errors import RequestRefusedError
 from consumerd.errors import reason_of
-from consumerd.storage import CorruptLogError, OffsetOutOfRangeError, Slice, StorageError
+from consumerd.storage import CorruptLogError, OffsetOutOfRangeError, SegmentSlice, StorageError
 from consumerd.turns import in_turns
 from consumerd.wire.errors import InvalidTopicError, OversizeMessageError
 from consumerd.wire.v07 import (
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from consumerd.broker.config import BrokerConfig
-    from consumerd.broker.partitions import Partition, Partitions
+    from consumerd.broker.partitions import BrokerPartition, BrokerPartitions
     from consumerd.ports import Clock
 
 logger = structlog.get_logger(__name__)
@@ -57,26 +57,26 @@ _CHECKS = 4
 
 
 @dataclass(slots=True)
-class Reply:
-    """An answer: bytes and file ranges in order; `close` where 0.7.2 breaks off after it."""
+class BrokerReply:
+    """A response: bytes and file ranges in order; `close` where 0.7.2 closes the connection after it."""
 
-    parts: list[bytes | Slice]
+    parts: list[bytes | SegmentSlice]
     close: bool = False
 
     def release(self) -> None:
-        """Let go of the segments."""
+        """Release the segments."""
         for part in self.parts:
-            if isinstance(part, Slice):
+            if isinstance(part, SegmentSlice):
                 part.segment.release()
 
 
-class Requests:
-    """The request handlers of one broker. `topic_created` is told every topic that gets its first log."""
+class RequestHandlers:
+    """The request handlers of one broker. `topic_created` is called with every topic that gets its first log."""
 
     def __init__(
         self,
         config: BrokerConfig,
-        partitions: Partitions,
+        partitions: BrokerPartitions,
         clock: Clock,
         rng: random.Random,
         topic_created: Callable[[str], None] | None = None,
@@ -90,8 +90,8 @@ class Requests:
         #: Taken while a set is checked that takes more than one step.
         self._checking = asyncio.Semaphore(_CHECKS)
 
-    async def handle(self, request: Request) -> Reply | None:
-        """Do what `request` asks for. The caller sends the reply and then releases it.
+    async def handle(self, request: Request) -> BrokerReply | None:
+        """Handle `request`. The caller sends the reply and then releases it.
 
         Raises RequestRefusedError, WireError, StorageError or CorruptLogError: the connection must be closed.
         """
@@ -108,10 +108,10 @@ class Requests:
                     if not number % _ENTRIES:
                         await asyncio.sleep(0)
             case OffsetsRequest():
-                return Reply([self._offsets(request)])
+                return BrokerReply([self._offsets(request)])
         return None
 
-    def _existing(self, topic: str, partition: int) -> Partition | None:
+    def _existing(self, topic: str, partition: int) -> BrokerPartition | None:
         """The partition asked for, None where it has no log yet.
 
         Raises InvalidTopicError, RequestRefusedError, and CorruptLogError where it is out of service.
@@ -142,7 +142,7 @@ class Requests:
         await target.append(request.messages[: checked.valid_bytes], checked.leaf_count)
 
     def _permit_log(self, topic: str, partition: int) -> None:
-        """Raise InvalidTopicError or RequestRefusedError where no log may be made of this name, or none at all."""
+        """Raise InvalidTopicError or RequestRefusedError where no log of this name may be created, or no log at all."""
         if self._partitions.is_new_topic(topic):
             validate_new_topic(topic, max_length=self._config.max_topic_length)
         most = self._config.max_logs
@@ -152,16 +152,16 @@ class Requests:
                 "(max.logs)"
             )
 
-    def _fetch(self, request: FetchRequest) -> Reply:
+    def _fetch(self, request: FetchRequest) -> BrokerReply:
         refusals = _Refusals()
         error, found = self._find(request, refusals)
         refusals.tell()
-        reply = Reply([_header(error, found)])
+        reply = BrokerReply([_header(error, found)])
         _add_range(reply, found)
         return reply
 
-    async def _multifetch(self, request: MultiFetchRequest) -> Reply:
-        found: list[tuple[ErrorCode, Slice | None]] = []
+    async def _multifetch(self, request: MultiFetchRequest) -> BrokerReply:
+        found: list[tuple[ErrorCode, SegmentSlice | None]] = []
         refusals = _Refusals()
         try:
             for number, fetch in enumerate(request.fetches, 1):
@@ -174,7 +174,7 @@ class Requests:
             _release(part for _, part in found)
             raise
         refusals.tell()
-        reply = Reply([head])
+        reply = BrokerReply([head])
         for position, (error, part) in enumerate(found, 1):
             reply.parts.append(_header(error, part))
             _add_range(reply, part)
@@ -183,7 +183,7 @@ class Requests:
                 break
         return reply
 
-    def _find(self, request: FetchRequest, refusals: _Refusals) -> tuple[ErrorCode, Slice | None]:
+    def _find(self, request: FetchRequest, refusals: _Refusals) -> tuple[ErrorCode, SegmentSlice | None]:
         """Error code and file range of one fetch; the segment of the range is held."""
         try:
             partition = self._existing(request.topic, request.partition)
@@ -204,7 +204,7 @@ class Requests:
         partition = self._existing(request.topic, request.partition)
         if partition is not None:
             if request.max_number < 0:
-                raise RequestRefusedError(f"{request.max_number} offsets were asked for")
+                raise RequestRefusedError(f"the number of offsets must not be negative: {request.max_number}")
             now_ms = int(self._clock.wall() * 1000)
             offsets = partition.log.offsets_before(request.time, request.max_number, now_ms)
         else:  # 0.7.2 does not look at the number here, not even at a negative one
@@ -213,7 +213,7 @@ class Requests:
 
 
 class _Refusals:
-    """Fetches of one request that were refused with a reason: one line of the log, however many they are."""
+    """The fetches of one request that failed with a reason, logged as one event."""
 
     __slots__ = ("_count", "_first")
 
@@ -237,12 +237,12 @@ class _Refusals:
             )
 
 
-def _header(error: ErrorCode, part: Slice | None) -> bytes:
+def _header(error: ErrorCode, part: SegmentSlice | None) -> bytes:
     return fetch_response_header(error, part.length if part else 0)
 
 
-def _add_range(reply: Reply, part: Slice | None) -> None:
-    """Add a file range; at one of negative length 0.7.2 has sent the header and breaks off (golden notes, 1)."""
+def _add_range(reply: BrokerReply, part: SegmentSlice | None) -> None:
+    """Add a file range; at a negative length 0.7.2 sends the header and closes the connection (golden notes, 1)."""
     if part is None:
         return
     if part.length > 0:
@@ -252,7 +252,7 @@ def _add_range(reply: Reply, part: Slice | None) -> None:
         reply.close = part.length < 0
 
 
-def _release(parts: Iterable[Slice | None]) -> None:
+def _release(parts: Iterable[SegmentSlice | None]) -> None:
     for part in parts:
         if part is not None:
             part.segment.release()

@@ -1,4 +1,4 @@
-"""The broker: opens the logs, listens, serves, registers; and the same backwards.
+"""The broker: opens the logs, listens, serves and registers, and ends these in reverse order.
 
 Strategy: `run` is the whole life as one function of nested parts, each undone when the next ends: logs are held, a
 socket listens, a task group holds the acceptor, the flush scheduler, the registration and one task per connection.
@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Self
 
 import structlog
 
-from consumerd.broker.connections import Connections
+from consumerd.broker.connections import ClientConnections
 from consumerd.broker.errors import ListenError
-from consumerd.broker.partitions import Partitions
-from consumerd.broker.registration import Registration
-from consumerd.broker.requests import Requests
+from consumerd.broker.partitions import BrokerPartitions
+from consumerd.broker.registration import BrokerRegistration
+from consumerd.broker.requests import RequestHandlers
 from consumerd.broker.threads import in_thread
 from consumerd.errors import ZooKeeperError, reason_of
 from consumerd.storage import LogManager, OsFiles
@@ -62,7 +62,7 @@ class Broker:
         self._rng = rng
         self._zookeeper = zookeeper
         self._logs = LogManager(config.log_dir, files or OsFiles(), config.log_settings)
-        self._connections = Connections(config, clock)
+        self._connections = ClientConnections(config, clock)
         self._stopping = asyncio.Event()
         #: Set once the broker serves and is registered.
         self.ready = asyncio.Event()
@@ -72,7 +72,7 @@ class Broker:
 
     @property
     def connections(self) -> int:
-        """How many clients are connected."""
+        """The number of connected clients."""
         return len(self._connections)
 
     # -- life
@@ -173,12 +173,12 @@ class Broker:
         return listener
 
     async def _serve(self, listener: socket.socket) -> None:
-        partitions = Partitions(self._logs, self._clock)
+        partitions = BrokerPartitions(self._logs, self._clock)
         async with asyncio.TaskGroup() as group:
             registration = self._registration()
             if registration is not None:
                 await registration.register(self._logs.topics())
-            requests = Requests(
+            requests = RequestHandlers(
                 self.config,
                 partitions,
                 self._clock,
@@ -200,7 +200,7 @@ class Broker:
             await self._shut_down(listener, registration, tasks)
 
     async def _shut_down(
-        self, listener: socket.socket, registration: Registration | None, tasks: list[asyncio.Task[None]]
+        self, listener: socket.socket, registration: BrokerRegistration | None, tasks: list[asyncio.Task[None]]
     ) -> None:
         logger.info("broker_stopping", broker=self.config.broker_id, connections=len(self._connections))
         for task in tasks:
@@ -218,27 +218,27 @@ class Broker:
                 logger.warning("deregistration_failed", broker=self.config.broker_id, reason=reason_of(error))
         await self._connections.stop(_STOP_PATIENCE)
 
-    def _registration(self) -> Registration | None:
+    def _registration(self) -> BrokerRegistration | None:
         if self._zookeeper is None:
             return None
         config = self.config
         host = config.advertised_host or config.host
-        return Registration(self._zookeeper, config.broker_id, host, self.port, config.partitions_of, self._clock)
+        return BrokerRegistration(self._zookeeper, config.broker_id, host, self.port, config.partitions_of, self._clock)
 
     # -- tasks
 
-    async def _flush_regularly(self, partitions: Partitions) -> None:
+    async def _flush_regularly(self, partitions: BrokerPartitions) -> None:
         while True:
             await self._clock.sleep(self.config.flush_check_ms / 1000)
             await partitions.flush_overdue()
 
-    async def _clean_regularly(self, partitions: Partitions) -> None:
+    async def _clean_regularly(self, partitions: BrokerPartitions) -> None:
         await self._clock.sleep(_FIRST_CLEANUP)
         while True:
             await partitions.clean()
             await self._clock.sleep(self.config.cleanup_minutes * 60.0)
 
-    async def _rest_regularly(self, partitions: Partitions) -> None:
+    async def _rest_regularly(self, partitions: BrokerPartitions) -> None:
         while True:
             await self._clock.sleep(_REST)
             await partitions.rest()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from consumerd.broker.errors import RequestRefusedError
 from consumerd.broker.memory import RequestMemory
-from consumerd.storage import Slice
+from consumerd.storage import SegmentSlice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,10 +47,10 @@ _LINGER = 1 << 20
 #: Tells the kernel that more follows, so that the header leaves in one packet with the data (Linux).
 _MORE = getattr(socket, "MSG_MORE", 0)
 
-Part = bytes | Slice
+Part = bytes | SegmentSlice
 
 
-class Stream:
+class ClientStream:
     """One client's socket: frames in, answers out. Used by one task; `stop`, `rest` and `abort` are for another.
 
     `memory` is what its buffer is charged to.
@@ -98,7 +98,7 @@ class Stream:
         return memoryview(self._buffer)[begin : begin + length]
 
     def let_go(self, size: int) -> None:
-        """The last frame, of `size` bytes, was read: give a large buffer back. Until the next call of `frame` as much
+        """The last frame, of `size` bytes, was read: release a large buffer. Until the next call of `frame` as much
         stays charged, for what was made of it.
         """
         if len(self._buffer) > _KEEP:
@@ -107,13 +107,13 @@ class Stream:
         self._hold(max(size, len(self._buffer)))
 
     def _hold(self, size: int) -> None:
-        """Charge `size` bytes, which there are already."""
+        """Charge `size` bytes that are allocated already."""
         held = self._memory.charge(self._held, size)
         if held is not None:
             self._held = held
 
     async def _room(self, size: int) -> bool:
-        """Wait until a buffer of `size` bytes may be had; False when the broker stops meanwhile."""
+        """Wait until a buffer of `size` bytes may be allocated; False when the broker stops meanwhile."""
         while (held := self._memory.charge(self._held, size)) is None:
             if self._last_bytes is not None:
                 return False
@@ -203,7 +203,7 @@ class Stream:
             _wake(self._waiter)
 
     def rest(self) -> bool:
-        """Whether this waits for its client, and nothing has moved since the last call; if so, gives back memory."""
+        """Whether it waits for its client, and nothing was transferred since the last call; if so, releases memory."""
         resting = self._waiter is not None and not self._moved
         self._moved = False
         if resting and self._begin == self._end:
@@ -213,12 +213,12 @@ class Stream:
 
     @property
     def receiving(self) -> bool:
-        """Whether a request has begun to come in, and the rest is waited for."""
+        """Whether a request has arrived in part."""
         return self._reading and self._begin < self._end
 
     @property
     def quiet(self) -> bool:
-        """Whether it waits for a request of which nothing has come yet."""
+        """Whether it waits for a request of which nothing has arrived yet."""
         return self._reading and self._begin == self._end
 
     @property
@@ -262,7 +262,7 @@ class Stream:
             self._turn = _TURN
             await asyncio.sleep(0)
 
-    async def _copied(self, part: Slice) -> bytes:
+    async def _copied(self, part: SegmentSlice) -> bytes:
         await self._warm(part, part.position, part.length)
         return part.segment.file.read_at(part.position, part.length)
 
@@ -275,7 +275,7 @@ class Stream:
             except (BlockingIOError, InterruptedError):
                 await self._writable()
 
-    async def _send_range(self, part: Slice) -> None:
+    async def _send_range(self, part: SegmentSlice) -> None:
         file, position, left = part.segment.file.fileno(), part.position, part.length
         warm = 0
         while left:
@@ -295,7 +295,7 @@ class Stream:
             warm -= sent
             await self.worked(sent)
 
-    async def _warm(self, part: Slice, position: int, length: int) -> None:
+    async def _warm(self, part: SegmentSlice, position: int, length: int) -> None:
         """Have the kernel read a range that is not in the page cache, in a thread."""
         if not part.segment.file.cached(position, length):
             await asyncio.to_thread(part.segment.file.read_at, position, length)

@@ -1,4 +1,4 @@
-"""What `log verify` and `log export` have in common: options, signals, progress, and how findings are shown."""
+"""Shared by `log verify` and `log export`: options, signals, progress, and the display of findings."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from consumerd.errors import ExitCode
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from consumerd.archive.contiguity import PartitionReport
-    from consumerd.archive.findings import Finding
-    from consumerd.archive.pool import Stop
+    from consumerd.archive.contiguity import ArchivePartitionReport
+    from consumerd.archive.findings import ArchiveFinding
+    from consumerd.archive.pool import StopRequest
     from consumerd.archive.progress import Progress
-    from consumerd.archive.sources import Source
+    from consumerd.archive.sources import SegmentSource
 
 #: A process of its own is not worth its start for less.
 BYTES_PER_WORKER = 16 << 20
@@ -38,22 +38,26 @@ def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 default="{topic}-{partition}",
                 show_default=True,
                 metavar="PATTERN",
-                help="The last folders above a segment: {topic}, {partition}, {broker}, * and text. A tar's own name "
-                "is a folder, too: 'broker-{broker}.tar.gz/{topic}-{partition}'.",
+                help="Pattern of the last folders above a segment: {topic}, {partition}, {broker}, * and text. The "
+                "name of a tar file counts as a folder: 'broker-{broker}.tar.gz/{topic}-{partition}'.",
             ),
-            click.option("--broker-id", type=click.IntRange(0, (1 << 31) - 1), help="The broker whose files they are."),
-            click.option("--workers", type=PositiveInt(1024), help="Processes.  [default: by CPUs and work]"),
+            click.option(
+                "--broker-id", type=click.IntRange(0, (1 << 31) - 1), help="Id of the broker whose files they are."
+            ),
+            click.option(
+                "--workers", type=PositiveInt(1024), help="Number of worker processes.  [default: by CPUs and work]"
+            ),
             click.option(
                 "--max-expansion",
                 type=PositiveInt(),
                 default=200,
                 show_default=True,
-                help="How many times its own size anything compressed may become, beyond 1 GiB.",
+                help="Maximum ratio of decompressed to compressed size, for anything that exceeds 1 GiB.",
             ),
             click.option(
                 "--allow-torn-tail",
                 is_flag=True,
-                help="A last segment that ends inside a message, as a crash leaves it, does not change the exit code.",
+                help=("Do not change the exit code for a last segment that ends inside a message, as after a crash."),
             ),
         )
     ):
@@ -61,24 +65,24 @@ def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def worker_count(asked: int | None, sources: Iterable[Source]) -> int:
-    """How many processes to start: as asked, else as the CPUs and the work suggest."""
-    if asked is not None:
-        return asked
+def worker_count(given: int | None, sources: Iterable[SegmentSource]) -> int:
+    """The number of processes to start: as given, else by the CPUs and the work."""
+    if given is not None:
+        return given
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cpus, 1 + sum(source.size or 0 for source in sources) // BYTES_PER_WORKER)
 
 
 @contextlib.contextmanager
-def stopping(stop: Stop) -> Iterator[None]:
-    """SIGINT and SIGTERM ask for an end; the second one forces it."""
+def stopping(stop: StopRequest) -> Iterator[None]:
+    """SIGINT and SIGTERM request a stop; the second one forces it."""
 
-    def ask(*_: object) -> None:
+    def on_signal(*_: object) -> None:
         if stop.requested:
             os._exit(ExitCode.FORCED)
         stop.requested = True
 
-    former = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    former = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
@@ -134,7 +138,7 @@ class Lines:
         )
 
 
-def partition_json(partition: PartitionReport) -> dict[str, Any]:
+def partition_json(partition: ArchivePartitionReport) -> dict[str, Any]:
     """One partition in the summary object."""
     return {
         "partition": partition.name,
@@ -150,20 +154,20 @@ def partition_json(partition: PartitionReport) -> dict[str, Any]:
     }
 
 
-def _gaps(partition: PartitionReport) -> int:
-    from consumerd.archive import FindingKind  # noqa: PLC0415 - `--help` needs no archive
+def _gaps(partition: ArchivePartitionReport) -> int:
+    from consumerd.archive import ArchiveFindingKind  # noqa: PLC0415 - `--help` needs no archive
 
-    return partition.count(FindingKind.GAP, FindingKind.LOST)
+    return partition.count(ArchiveFindingKind.GAP, ArchiveFindingKind.LOST)
 
 
-def show_partitions(partitions: Iterable[PartitionReport]) -> None:
+def show_partitions(partitions: Iterable[ArchivePartitionReport]) -> None:
     """A row per partition."""
     columns = [">segments", ">bytes", ">messages", ">start", ">end", ">corrupt", ">torn", ">gaps", ">findings"]
     rows = [list(partition_json(partition).values()) for partition in partitions]
     show_rows(["partition", *columns], rows, kind="partition")
 
 
-def show_findings(findings: Iterable[Finding]) -> None:
+def show_findings(findings: Iterable[ArchiveFinding]) -> None:
     """A row per finding."""
     show_rows(
         ["finding", "source", ">offset", ">end", "problem"],

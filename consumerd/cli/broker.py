@@ -53,26 +53,38 @@ Example:
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 takes a free one. [default: 9092]")
 @click.option("--log-dir", type=click.Path(path_type=Path, file_okay=False), help="Directory of the logs.")
 @click.option("--broker-id", type=click.IntRange(0), help="Id of this broker in ZooKeeper. [default: 0]")
-@click.option("--partitions", type=PositiveInt(), help="Partitions of a topic on this broker. [default: 1]")
+@click.option(
+    "--partitions", type=PositiveInt(), help="Number of partitions of each topic on this broker. [default: 1]"
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on and to announce.")
-@click.option("--zookeeper", metavar="HOST:PORT[/CHROOT]", help="Where to register.")
-@click.option("--no-zookeeper", is_flag=True, help="Do not register anywhere.")
+@click.option("--zookeeper", metavar="HOST:PORT[/CHROOT]", help="ZooKeeper servers and chroot to register in.")
+@click.option("--no-zookeeper", is_flag=True, help="Do not register in ZooKeeper.")
 @click.option(
     "--config",
     "file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="A server.properties of Kafka 0.7; what is given beside it wins.",
+    help="File server.properties of Kafka 0.7; options and --set override it.",
 )
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A broker property.")
 @click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Broker property, as in server.properties; may be given several times.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="Lowest level of log messages to show.",
 )
 def command(**options: Any) -> int:
     """Run a Kafka 0.7 broker.
 
-    When it serves (and is registered), one line of JSON with the port goes to standard output; the log goes to standard
-    error. SIGTERM and SIGINT stop it after the requests in hand; a second one ends it at once, and the next start then
-    checks the logs.
+    Once the broker serves requests (and is registered), it prints one line of JSON with the port to standard output;
+    the log goes to standard error. SIGTERM and SIGINT stop it after the current requests; a second signal forces the
+    exit, and the next start then checks the logs.
     """
     configure_logs(options.pop("log_level"), "auto")
     config = _config(options)
@@ -120,7 +132,7 @@ def _runner() -> Callable[[Coroutine[Any, Any, ExitCode]], ExitCode]:
 
 
 def _raise_descriptor_limit(config: BrokerConfig) -> None:
-    """Let this process have as many connections and segments open as it may have at all, as a JVM does."""
+    """Raise the limit of open files to the hard limit, as a JVM does."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):  # macOS says that there is no limit, and then refuses
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -152,12 +164,12 @@ async def _serve(broker: Broker) -> ExitCode:
     loop = asyncio.get_running_loop()
     running = loop.create_task(broker.run(), name="broker")
     ready = loop.create_task(broker.ready.wait(), name="broker ready")
-    asked = 0
+    signals = 0
 
     def on_signal() -> None:
-        nonlocal asked
-        asked += 1
-        if asked > 1 or not broker.ready.is_set():
+        nonlocal signals
+        signals += 1
+        if signals > 1 or not broker.ready.is_set():
             running.cancel()
         else:
             broker.request_stop()
@@ -170,9 +182,9 @@ async def _serve(broker: Broker) -> ExitCode:
             _announce(broker)
         await running
     except asyncio.CancelledError:
-        if not asked:
+        if not signals:
             raise
-        return ExitCode.FORCED if asked > 1 else ExitCode.OK
+        return ExitCode.FORCED if signals > 1 else ExitCode.OK
     finally:
         ready.cancel()
         running.cancel()

@@ -1,7 +1,7 @@
 """Which kind of cluster a command is to work on, and the client for those of Kafka 0.8 and later.
 
-Strategy: named brokers are of 0.8 or later. In ZooKeeper `consumerd.cluster.look_for_dialect` tells the dialect. Where
-nothing tells it, or both are there, it is taken for 0.7, whose tools say what is wrong.
+Strategy: named brokers are of 0.8 or later. In ZooKeeper `consumerd.cluster.look_for_dialect` finds the dialect. If
+it is not known, or both are there, 0.7 is assumed, whose tools say what is wrong.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def run_by_kind(
 ) -> _T:
     """Run `v07` on a session of ZooKeeper, or `v08` on a cluster of 0.8 or later, and return its result.
 
-    `groups`: what the work is about; `hint`: the dialect where nothing tells it. Raises as `with_session`, ConfigError,
+    `groups`: what the work is about; `hint`: the dialect if it is not known. Raises as `with_session`, ConfigError,
     BrokerError, and what the work raises.
     """
     if cluster.bootstrap:
@@ -92,7 +92,7 @@ def require_zookeeper(cluster: ClusterAddress, what: str, remedy: str) -> None:
 
 
 async def dialect_at(zk: ZooKeeper, groups: Sequence[str] = ()) -> Dialect | None:
-    """The dialect that a ZooKeeper speaks; None where nothing tells it, and 0.7 where both are there."""
+    """The dialect of what is registered in a ZooKeeper; None if nothing is, and 0.7 if both are."""
     from consumerd.cluster import look_for_dialect  # noqa: PLC0415
     from consumerd.registry import Dialect, DialectError  # noqa: PLC0415
 

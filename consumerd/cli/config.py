@@ -1,4 +1,4 @@
-"""`consumerd config`: convert property files of Kafka 0.7, and show what a configuration says."""
+"""`consumerd config`: example, schema and effective values of configurations, and the conversion of property files."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from typing import Any
 
 import click
 
+from consumerd.cli.config_option import config_option
+
 EXAMPLES = """\b
 Examples:
   consumerd config convert consumer.properties --topic events > events.toml
   consumerd config show -c /etc/consumerd/events.toml --origin
+  consumerd config example > events.toml
+  consumerd config schema > consumerd.schema.json
 """
 
 CONVERT_EXAMPLES = """\b
@@ -19,6 +23,19 @@ Examples:
   consumerd config convert consumer.properties --topic events --handler files > events.toml
   consumerd config convert consumer.properties producer.properties --whitelist 'events-.*' > mirror.toml
   consumerd config convert config/server.properties
+"""
+
+SCHEMA_EXAMPLES = """\b
+Examples:
+  consumerd config schema > /etc/consumerd/consumerd.schema.json
+
+Editors with Taplo (Even Better TOML) use the schema that the first line of a file names:
+  #:schema ./consumerd.schema.json
+"""
+
+EXAMPLE_EXAMPLES = """\b
+Examples:
+  consumerd config example > events.toml
 """
 
 SHOW_EXAMPLES = """\b
@@ -30,19 +47,25 @@ Examples:
 
 @click.group("config", epilog=EXAMPLES)
 def command() -> None:
-    """Convert property files of Kafka 0.7, and show what a configuration says."""
+    """Print an example, a JSON Schema, or the effective values; convert property files of Kafka 0.7."""
 
 
 @command.command("convert", epilog=CONVERT_EXAMPLES)
-@click.option("--group", help="The group's name, over the file's groupid.")
-@click.option("--topic", "topics", multiple=True, metavar="NAME[=STREAMS]", help="What to consume; may be repeated.")
-@click.option("--whitelist", help="Consume the topics that match this regular expression.")
-@click.option("--blacklist", help="Consume the topics that do not match it.")
-@click.option("--handler", help="What to do with the messages: an entry point or module:attribute.")
+@click.option("--group", help="Name of the group, instead of the file's groupid.")
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="NAME[=STREAMS]",
+    help="Topic to consume, with its number of streams; may be given several times.",
+)
+@click.option("--whitelist", help="Consume all topics that match this regular expression.")
+@click.option("--blacklist", help="Consume all topics that do not match this regular expression.")
+@click.option("--handler", help="Handler of the messages: an entry point or module:attribute.")
 @click.option(
     "--kind",
     type=click.Choice(["consumer", "producer", "server"]),
-    help="What the files are. [default: told by their keys]",
+    help="What the files configure. [default: recognised by their keys]",
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def convert(
@@ -56,11 +79,11 @@ def convert(
 ) -> None:
     """Turn consumer.properties of Kafka 0.7 into TOML for `consumerd run`, on standard output.
 
-    Milliseconds become seconds. Every key that has no counterpart here, or that 0.7.2 does not know, is named with the
-    reason, in comments and on standard error. Topics and handler stand in no property file: name them with options, or
-    complete the result, which consumes nothing until then. producer.properties and server.properties become comments:
-    our producers and `consumerd broker --config` take these files themselves, and what they would refuse or ignore is
-    told.
+    Milliseconds become seconds. Every key without a counterpart, or unknown to 0.7.2, is named with the reason, in
+    comments and on standard error. Property files name neither topics nor handler: give them as options, or complete
+    the result, which consumes nothing until then. producer.properties and server.properties become comments, because
+    the producers and `consumerd broker --config` read these files themselves; keys that they refuse or ignore are
+    named.
     """
     from consumerd.config.convert import convert as convert_properties  # noqa: PLC0415
     from consumerd.config.convert import kind_of  # noqa: PLC0415
@@ -99,11 +122,9 @@ def _topic(text: str) -> tuple[str, int]:
 
 
 @command.command("show", epilog=SHOW_EXAMPLES)
-@click.option(
-    "-c", "--config", "path", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The TOML."
-)
-@click.option("--origin", is_flag=True, help="Say where each value comes from: default, file or environment.")
-@click.option("--json", "as_json", is_flag=True, help="One object of tables.")
+@config_option()
+@click.option("--origin", is_flag=True, help="Show where each value comes from: default, file or environment.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object of tables.")
 def show(path: Path, origin: bool, as_json: bool) -> None:
     """Show the values that `consumerd run` would use, defaults and environment included.
 
@@ -125,3 +146,23 @@ def show(path: Path, origin: bool, as_json: bool) -> None:
         for each in values
     ]
     show_rows(["key", "value", "origin"][: 2 + origin], rows)
+
+
+@command.command("schema", epilog=SCHEMA_EXAMPLES)
+def schema() -> None:
+    """Print the JSON Schema of configuration files, with which editors complete and check them.
+
+    It has types, ranges and descriptions of all keys. Rules about several keys are left to `consumerd check`.
+    """
+    from consumerd.config.schema import config_schema  # noqa: PLC0415
+    from consumerd.spark.spec_model import SparkSection  # noqa: PLC0415
+
+    click.echo(json.dumps(config_schema({"spark": SparkSection}), indent=2, ensure_ascii=False))
+
+
+@command.command("example", epilog=EXAMPLE_EXAMPLES)
+def example() -> None:
+    """Print an example configuration: every key with its meaning and its default, as comments where it is optional."""
+    from consumerd.spark.spec_example import whole_example  # noqa: PLC0415
+
+    click.echo(whole_example(), nl=False)

@@ -19,32 +19,36 @@ EXAMPLES = """\b
 Examples:
   consumerd consume --bootstrap-server kafka1:9092,kafka2:9092 --topic events --exit-at-end > events.txt
   consumerd consume --bootstrap-server kafka1:9092 --topic events --partition 3 --from latest --json | jq .key
-  consumerd consume --bootstrap-server kafka1:9092 --group look --topic events --isolation read_committed
+  consumerd consume --bootstrap-server kafka1:9092 --group console --topic events --isolation read_committed
   consumerd consume -c /etc/consumerd/events.toml --whitelist 'events-.*' --max-messages 10 --key-separator ': '
-  consumerd consume --zookeeper 127.0.0.1:2181/kafka --group look --topic events
+  consumerd consume --zookeeper 127.0.0.1:2181/kafka --group console --topic events
   consumerd consume --zookeeper zk1:2181 --group export --topic events --exit-at-end > events.txt
-  consumerd consume --zookeeper zk1:2181 --group look --whitelist 'events-.*' --exit-at-end
+  consumerd consume --zookeeper zk1:2181 --group console --whitelist 'events-.*' --exit-at-end
 
-With --group, what is printed is committed for the group when the command ends, and every ten seconds: run it again and
-it goes on, run it twice and both share the partitions. Without --group (Kafka 0.8 and later, by its brokers) all
-partitions that there are at the start are read, and nothing is committed.
+With --group, printed messages are committed for the group, regularly and when the command ends: a second run
+continues after the first, and two runs at the same time share the partitions. Without --group (Kafka 0.8 and later,
+with --bootstrap-server or -c) all partitions that exist at the start are read, and nothing is committed.
 
--c is only asked for servers, credentials and TLS: the group of a daemon is never joined unless --group names it.
+Of the file of -c, only servers, credentials and TLS are used: the group of a daemon is joined only if --group names it.
 """
 
 
 @click.command("consume", epilog=EXAMPLES)
 @cluster_options()
-@click.option("--group", help="The group to be a member of; needed with --zookeeper.")
-@click.option("--topic", "topics", multiple=True, help="The topic to consume; may be given several times.")
-@click.option("--whitelist", metavar="REGEX", help="Or all topics that match; with --group new ones too.")
-@click.option("--blacklist", metavar="REGEX", help="Or all topics that do not match.")
+@click.option("--group", help="Consumer group to join; required with --zookeeper.")
+@click.option("--topic", "topics", multiple=True, help="Topic to consume; may be given several times.")
+@click.option(
+    "--whitelist",
+    metavar="REGEX",
+    help="Consume all topics that match this regular expression; with --group, new ones too.",
+)
+@click.option("--blacklist", metavar="REGEX", help="Consume all topics that do not match this regular expression.")
 @click.option(
     "--partition",
     "partitions",
     type=click.IntRange(0, (1 << 31) - 1),
     multiple=True,
-    help="Without --group: only this partition of the topic; may be given several times.",
+    help="Without --group: number of a partition to read instead of all; may be given several times.",
 )
 @click.option(
     "--from",
@@ -53,51 +57,57 @@ partitions that there are at the start are read, and nothing is committed.
     setting="consumerd.consumer:ConsumerSettings.initial",
     type=click.Choice(["earliest", "latest"]),
     show_default=True,
-    help="Where to start; with --group, in partitions without a committed offset.",
+    help="Where to start; with --group, only in partitions without a committed offset.",
 )
 @click.option("--max-messages", type=PositiveInt(), help="Stop after this many messages.")
-@click.option("--exit-at-end", is_flag=True, help="Stop when everything there was at the start is printed.")
+@click.option("--exit-at-end", is_flag=True, help="Stop when all messages that were there at the start are printed.")
 @click.option(
     "--isolation",
     cls=SettingOption,
     setting="consumerd.consumer:ConsumerConfig.isolation",
     type=click.Choice(["read_uncommitted", "read_committed"]),
-    help="With --bootstrap-server: all messages, or only those of committed transactions. [default: {default}]",
+    help=("With --bootstrap-server: print all messages, or only those of committed transactions. [default: {default}]"),
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per message: identity, key, timestamp, headers.")
 @click.option(
-    "--key-separator", metavar="TEXT", help="Print the key and this (\\t is a tab) before each payload; not for 0.7."
+    "--json", "as_json", is_flag=True, help="Print one JSON object per message: identity, key, timestamp, headers."
+)
+@click.option(
+    "--key-separator",
+    metavar="TEXT",
+    help="Print the key and this text (\\t is a tab) before each payload (Kafka 0.8 and later).",
 )
 def command(cluster: ClusterAddress, **options: Any) -> None:
     """Print the messages of topics: payloads, one per line, in the order of each partition."""
     _check(cluster, options)
-    from consumerd.daemon.console import Printing, consume, consume_from_brokers, without_group  # noqa: PLC0415
+    from consumerd.daemon.console import consume, consume_from_brokers, without_group  # noqa: PLC0415
     from consumerd.daemon.logs import configure_logs  # noqa: PLC0415 - heavy imports only for the command that runs
     from consumerd.daemon.loop import run_on_loop  # noqa: PLC0415
+    from consumerd.handlers.builtin.console import ConsoleHandler  # noqa: PLC0415
 
     separator = options["key_separator"]
-    printing = Printing(
-        options["as_json"],
-        None if separator is None else separator.replace("\\t", "\t").encode(),
-        options["max_messages"],
-        options["exit_at_end"],
+    handler = ConsoleHandler(
+        as_json=options["as_json"],
+        key_separator=None if separator is None else separator.replace("\\t", "\t").encode(),
+        max_messages=options["max_messages"],
     )
+    exit_at_end = options["exit_at_end"]
     config = _config(cluster, options)
     configure_logs("warning", "auto")
 
     async def main() -> None:
         if not cluster.bootstrap:
-            await consume(config, printing)
+            await consume(config, handler, exit_at_end=exit_at_end)
         elif options["group"] is not None:
-            await consume_from_brokers(config, printing)
+            await consume_from_brokers(config, handler, exit_at_end=exit_at_end)
         else:
-            await consume_from_brokers(await without_group(config, options["partitions"]), printing)
+            fixed = await without_group(config, options["partitions"])
+            await consume_from_brokers(fixed, handler, exit_at_end=exit_at_end)
 
     run_on_loop(main())
 
 
 def _check(cluster: ClusterAddress, options: dict[str, Any]) -> None:
-    """Raise UsageError for what does not go together."""
+    """Raise UsageError for options that contradict each other."""
     if sum(bool(options[name]) for name in ("topics", "whitelist", "blacklist")) != 1:
         raise click.UsageError("Give exactly one of --topic (perhaps several times), --whitelist and --blacklist.")
     if not cluster.bootstrap:
@@ -110,11 +120,11 @@ def _check(cluster: ClusterAddress, options: dict[str, Any]) -> None:
         if options["key_separator"] is not None:
             raise click.UsageError("--key-separator goes with --bootstrap-server only: brokers of 0.7 have no keys.")
     if options["partitions"] and options["group"] is not None:
-        raise click.UsageError("--partition goes without --group: members of a group share the partitions out.")
+        raise click.UsageError("--partition cannot be used with --group: members of a group share the partitions.")
     if options["partitions"] and len(options["topics"]) != 1:
         raise click.UsageError("--partition goes with one --topic.")
     if options["as_json"] and options["key_separator"] is not None:
-        raise click.UsageError("--key-separator goes without --json, which has the key.")
+        raise click.UsageError("--key-separator cannot be used with --json, which includes the key.")
 
 
 def _config(cluster: ClusterAddress, options: dict[str, Any]) -> Config:

@@ -15,7 +15,7 @@ from consumerd.cli.session import cluster_options, group_option, json_option
 from consumerd.cli.tables import show_rows
 
 if TYPE_CHECKING:
-    from consumerd.admin import Difference, GroupSource
+    from consumerd.admin import GroupDifference, GroupSource
     from consumerd.cli.session import ClusterAddress
     from consumerd.ports import ZooKeeper
 
@@ -55,7 +55,7 @@ def command() -> None:
 
 @command.command("list", epilog=EXAMPLES)
 @cluster_options()
-@json_option('One object: {"groups": [group, ...]}.')
+@json_option('One JSON object: {"groups": [group, ...]}.')
 def list_groups(cluster: ClusterAddress, as_json: bool) -> None:
     """List the groups in ZooKeeper, or those that brokers coordinate or keep offsets of."""
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415 - heavy imports only for the command that runs
@@ -71,7 +71,7 @@ def list_groups(cluster: ClusterAddress, as_json: bool) -> None:
 @command.command("describe", epilog=EXAMPLES)
 @cluster_options()
 @group_option
-@json_option("One object with members, partitions, unowned and problems.")
+@json_option("One JSON object with members, partitions, unowned and problems.")
 def describe(cluster: ClusterAddress, group: str | None, as_json: bool) -> None:
     """Show members with their subscriptions, and partitions with their owners and committed offsets.
 
@@ -105,7 +105,7 @@ def describe(cluster: ClusterAddress, group: str | None, as_json: bool) -> None:
     metavar="SECONDS",
     help="Repeat the check for up to this long, until the group is balanced.",
 )
-@json_option('One object: {"group": ..., "differences": [{"subject": ..., "says": ...}]}.')
+@json_option('One JSON object: {"group": ..., "differences": [{"subject": ..., "says": ...}]}.')
 def verify(cluster: ClusterAddress, group: str | None, wait: float, as_json: bool) -> None:
     """Check that every partition has exactly one owner, a live member, and the one that the members' rule names.
 
@@ -120,10 +120,10 @@ def verify(cluster: ClusterAddress, group: str | None, wait: float, as_json: boo
     require_zookeeper(cluster, "group verify", LEADER_DEALS)
     name = cluster.group_or(group)
 
-    async def v07(session: ZooKeeper) -> list[Difference]:
+    async def v07(session: ZooKeeper) -> list[GroupDifference]:
         return await verify_group(partial(read_v07_snapshot, session, name, brokers=False), wait)
 
-    async def v08(source: GroupSource) -> list[Difference]:
+    async def v08(source: GroupSource) -> list[GroupDifference]:
         return await verify_group(partial(source.snapshot, name), wait)
 
     differences = run_by_kind(cluster, v07, v08, groups=[name])
@@ -132,9 +132,9 @@ def verify(cluster: ClusterAddress, group: str | None, wait: float, as_json: boo
 
 @command.command("plan", epilog=PLAN_EXAMPLES)
 @cluster_options(required=False)
-@click.option("--group", help="With --zookeeper: the group whose members and topics to plan for.")
+@click.option("--group", help="With --zookeeper: consumer group whose members and topics to plan for.")
 @click.option("--explain", is_flag=True, help="Show how each topic is divided: sorted partitions and streams, q and r.")
-@json_option('One object: {"topic/broker-partition": "consumerid-stream"}.')
+@json_option('One JSON object: {"topic/broker-partition": "consumerid-stream"}.')
 @click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 def plan(cluster: ClusterAddress | None, group: str | None, explain: bool, as_json: bool, file: str | None) -> None:
     """Compute who should own which partition, as every member does for itself.
@@ -149,8 +149,7 @@ def plan(cluster: ClusterAddress | None, group: str | None, explain: bool, as_js
     """
     from consumerd.admin import read_v07_snapshot  # noqa: PLC0415
     from consumerd.cli.clusters import require_zookeeper, run_by_kind  # noqa: PLC0415
-    from consumerd.cli.plan_explain import show_deals  # noqa: PLC0415
-    from consumerd.cli.plan_input import read_plan_input  # noqa: PLC0415
+    from consumerd.cli.group_plan import read_plan_input, show_deals  # noqa: PLC0415
     from consumerd.group import Assignment, assign  # noqa: PLC0415
     from consumerd.registry import format_owner  # noqa: PLC0415
 

@@ -29,7 +29,7 @@ Examples:
 
 
 class Outcome(NamedTuple):
-    """What is, or was, deleted: paths of nodes, or partitions whose offsets go."""
+    """What is, or was, deleted: paths of nodes, or partitions whose offsets are deleted."""
 
     paths: list[str]
     backup: Path | None
@@ -38,9 +38,9 @@ class Outcome(NamedTuple):
 @click.command("delete", epilog=EXAMPLES)
 @cluster_options()
 @group_option
-@click.option("--execute", is_flag=True, help="Delete it. Without this option, only show what would be deleted.")
+@click.option("--execute", is_flag=True, help="Delete the group. Without this option, only show what would be deleted.")
 @backup_option
-@json_option("One object: nodes, backup, executed.")
+@json_option("One JSON object: nodes, backup, executed.")
 def command(cluster: ClusterAddress, group: str | None, execute: bool, backup: Path | None, as_json: bool) -> None:
     """Delete a dead group: its offsets, and all nodes that its members left.
 

@@ -43,7 +43,7 @@ Examples:
 @click.option("--execute", is_flag=True, help="With --fix: apply the fixes.")
 @click.option("--force", is_flag=True, help="With --fix: also delete nodes that may belong to a running process.")
 @broker_timeout_option
-@json_option("One object: findings, steps, and with --execute what remains.")
+@json_option("One JSON object: findings, steps, and with --execute what remains.")
 def command(
     cluster: ClusterAddress,
     group: str | None,

@@ -38,11 +38,11 @@ CLEAR = "\x1b[H\x1b[2J"
     "--watch",
     type=PositiveFloat(),
     metavar="SECONDS",
-    help="Repeat every so many seconds, and show what was read and written per second.",
+    help="Repeat at this interval, and show what was read and written per second.",
 )
 @click.option("--count", type=PositiveInt(), help="With --watch: stop after this many repetitions.")
 @broker_timeout_option
-@json_option("One object per repetition: partitions and total.")
+@json_option("One JSON object per repetition: partitions and total.")
 def command(
     cluster: ClusterAddress,
     group: str | None,
@@ -124,7 +124,7 @@ def _show(group: str, snapshot: _LagSnapshot, before: _LagSnapshot | None, *, as
 
 
 def _speeds(snapshot: _LagSnapshot, before: _LagSnapshot | None) -> list[list[int | None]]:
-    """What the group committed, and what was written, per second since the previous snapshot."""
+    """Rates of commits and of writes per second since the previous snapshot."""
     if before is None:
         return [[None, None]] * len(snapshot.lags)
     old = {each.partition: each for each in before.lags}

@@ -1,4 +1,4 @@
-"""What `consumerd group describe` and `verify` print."""
+"""The output of `consumerd group describe` and `verify`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from consumerd.admin import CheckFailedError, Difference, V08GroupSnapshot
+from consumerd.admin import CheckFailedError, GroupDifference, V08GroupSnapshot
 from consumerd.cli.tables import counted, show_rows
 from consumerd.registry import Dialect, format_owner
 
@@ -130,7 +130,7 @@ def _as_json(snapshot: GroupSnapshot, rows: Iterable[_Row]) -> dict[str, object]
     }
 
 
-def show_verification(group: str, found: Sequence[Difference], *, as_json: bool) -> None:
+def show_verification(group: str, found: Sequence[GroupDifference], *, as_json: bool) -> None:
     """Print the differences. Raises CheckFailedError if there are any."""
     if as_json:
         click.echo(json.dumps({"group": group, "differences": [each._asdict() for each in found]}, indent=2))

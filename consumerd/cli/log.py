@@ -1,4 +1,4 @@
-"""`consumerd log`: look into directories of .kafka segment files without a broker."""
+"""`consumerd log`: read directories of .kafka segment files without a broker."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ command.add_command(log_verify.command)
 
 
 @command.command("dump", epilog=EXAMPLES)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line instead of a table.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line instead of a table.")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
 def dump(as_json: bool, paths: tuple[Path, ...]) -> None:
     """Show every outer message of segment files, and of directories with such, in order.
 
-    Offsets begin with the number in the file's name. A damaged message is shown as not valid and the dump goes on where
-    its length allows; what cannot be read ends the file as one last entry. Problems are summed up on standard error and
-    do not change the exit code, 0.
+    Offsets begin with the number in the file's name. A damaged message is shown as not valid, and the dump continues if
+    its length is known; otherwise the rest of the file is one last entry. Problems are summarised on standard error and
+    do not change the exit code, which is 0.
     """
     from consumerd.storage.dump import find_segments, read_segment  # noqa: PLC0415  # `--help` needs no storage
 

@@ -37,22 +37,30 @@ Examples:
     "--output",
     required=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for the files and the manifest; made when missing. The same command goes on where it was stopped.",
+    help="Folder for the files and the manifest, created if missing. Repeat the command to continue an interrupted "
+    "export.",
 )
-@click.option("--format", "file_format", type=click.Choice(["ndjson", "parquet"]), default="ndjson", show_default=True)
+@click.option(
+    "--format",
+    "file_format",
+    type=click.Choice(["ndjson", "parquet"]),
+    default="ndjson",
+    show_default=True,
+    help="Format of the files.",
+)
 @click.option(
     "--compress",
     type=click.Choice(["none", "gzip", "zstd", "snappy"]),
-    help="NDJSON: none (default), gzip, zstd. Parquet: zstd (default), snappy, gzip, none.",
+    help="Compression. NDJSON: none (default), gzip, zstd. Parquet: zstd (default), snappy, gzip, none.",
 )
 @click.option(
     "--payload",
     type=click.Choice(["text", "base64"]),
     default="text",
     show_default=True,
-    help="NDJSON: payloads as text where they are UTF-8 (base64 where not), or all in base64.",
+    help="For NDJSON: payloads as text if they are UTF-8 (else as base64), or all as base64.",
 )
-@click.option("--topic", "topics", multiple=True, metavar="NAME", help="Only this topic; may be repeated.")
+@click.option("--topic", "topics", multiple=True, metavar="NAME", help="Only this topic; may be given several times.")
 @click.option("--from-offset", type=click.IntRange(0), default=0, help="Only messages at or after this offset.")
 @click.option("--to-offset", type=click.IntRange(0), help="Only messages before this offset.")
 @click.option(
@@ -60,15 +68,15 @@ Examples:
     type=click.Choice(["fail", "skip", "keep"]),
     default="fail",
     show_default=True,
-    help="Messages that cannot be read: end with exit code 7, leave them out, or make rows of them with the raw bytes "
-    "as payload, the problem, and what is known of the CRC.",
+    help="What to do with messages that cannot be read: fail with exit code 7, skip them, or keep them as rows with "
+    "the raw bytes as payload, the problem, and what is known of the CRC.",
 )
 @click.option(
     "--resync",
     is_flag=True,
-    help="After bytes that are no messages, go on where intact ones follow (with skip or keep).",
+    help="With --on-corrupt skip or keep: after unreadable bytes, continue at the next intact messages.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The report as one object.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
 @source_options
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 def command(
@@ -81,19 +89,19 @@ def command(
 ) -> int:
     """Write every message of an archive to NDJSON or Parquet, with its identity and where it came from.
 
-    PATH: as for `log verify`. Every segment becomes a file OUTPUT/TOPIC/[BROKER-]PARTITION/START-END.ndjson (or
-    another ending), named by its offsets. OUTPUT/_manifest.json lists what is finished; a second run leaves that alone
-    and exports what is new or has changed. The exit code is 11 when all is done but something was wrong, 7 when a
+    PATH is as for `log verify`. Every segment becomes a file OUTPUT/TOPIC/[BROKER-]PARTITION/START-END.ndjson (or
+    another extension), named by its offsets. OUTPUT/_manifest.json lists the finished files; a second run exports only
+    what is new or has changed. The exit code is 11 if the export is complete but problems were found, and 7 if a
     corrupt message ended it.
     """
-    from consumerd.archive import Export, Stop, find_sources  # noqa: PLC0415 - `--help` needs no archive
+    from consumerd.archive import ArchiveExport, StopRequest, find_sources  # noqa: PLC0415 - `--help` needs no archive
     from consumerd.clock import SystemClock  # noqa: PLC0415
 
     export_options = _options(**options)
-    stop = Stop()
+    stop = StopRequest()
     with stopping(stop), progress("exporting") as shown:
         sources = find_sources(paths)
-        report = Export(
+        report = ArchiveExport(
             sources,
             output,
             export_options,
@@ -123,14 +131,14 @@ def _options(
     broker_id: int | None,
     max_expansion: int,
 ) -> ExportOptions:
-    from consumerd.archive import Compression, ExportOptions, Format, OnCorrupt  # noqa: PLC0415
+    from consumerd.archive import ExportCompression, ExportFormat, ExportOptions, OnCorrupt  # noqa: PLC0415
 
     chosen = compress or ("zstd" if file_format == "parquet" else "none")
     if file_format == "ndjson" and chosen == "snappy":
         raise click.UsageError("NDJSON is compressed by gzip or zstd; snappy is for Parquet.")
     return ExportOptions(
-        format=Format(file_format),
-        compression=Compression(chosen),
+        format=ExportFormat(file_format),
+        compression=ExportCompression(chosen),
         base64=payload == "base64",
         layout=layout,
         broker=broker_id,

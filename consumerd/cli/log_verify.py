@@ -20,7 +20,7 @@ from consumerd.cli.tables import show_rows
 from consumerd.errors import ExitCode
 
 if TYPE_CHECKING:
-    from consumerd.archive import VerifyReport
+    from consumerd.archive import ArchiveReport
 
 EXAMPLES = """\b
 Examples:
@@ -31,7 +31,9 @@ Examples:
 
 
 @click.command("verify", epilog=EXAMPLES)
-@click.option("--json", "as_json", is_flag=True, help="An object per finding and line, then one with the summary.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object per finding and line, then one with the summary."
+)
 @source_options
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 def command(
@@ -45,17 +47,17 @@ def command(
 ) -> int:
     """Check every message of an archive, and how its segments fit together.
 
-    PATH: segment files, folders with all below them, .tar, .tar.gz, .tar.zst, single .kafka.gz and .kafka.zst files,
-    and URLs of any of these. The exit code is 11 when something is wrong.
+    PATH is a segment file, a folder with all below it, a .tar, .tar.gz or .tar.zst archive, a single .kafka.gz or
+    .kafka.zst file, or a URL of any of these. The exit code is 11 if a problem is found.
 
     Findings are bad-crc, unknown-magic, short-header, unknown-codec and unreadable-wrapper for messages;
     nonsense-block, torn-tail and lost-block for bytes that are none; gap, overlap, duplicate-segment and empty-segment
     between segments; misnamed-segment, unreadable-file, damaged-archive, oversize-segment, unsafe-name and
     no-plain-file for files.
     """
-    from consumerd.archive import Stop, VerifyOptions, find_sources, verify  # noqa: PLC0415 - `--help` needs none
+    from consumerd.archive import StopRequest, VerifyOptions, find_sources, verify  # noqa: PLC0415 - `--help` needs none
 
-    stop = Stop()
+    stop = StopRequest()
     options = VerifyOptions(layout, broker_id, max_expansion)
     with stopping(stop), progress("verifying") as shown:
         sources = find_sources(paths)
@@ -67,7 +69,7 @@ def command(
     return ExitCode.OK if report.is_sound(allow_torn_tail=allow_torn_tail) else ExitCode.CHECK_FAILED
 
 
-def _show_json(report: VerifyReport) -> None:
+def _show_json(report: ArchiveReport) -> None:
     for finding in report.findings():
         click.echo(json.dumps(finding.as_json()))
     partitions = [partition_json(partition) for partition in report.partitions]
@@ -79,7 +81,7 @@ def _show_json(report: VerifyReport) -> None:
     click.echo(json.dumps({"summary": {**totals, "findings": findings, "partitions": partitions}}))
 
 
-def _show_rows(report: VerifyReport) -> None:
+def _show_rows(report: ArchiveReport) -> None:
     show_partitions(report.partitions)
     show_findings(report.findings())
     rows = [partition_json(partition) for partition in report.partitions]

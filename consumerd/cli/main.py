@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from consumerd import __version__
+from consumerd import __version__, native
 from consumerd.errors import ConsumerdError, ExitCode
 
 if TYPE_CHECKING:
@@ -37,8 +37,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "group": ("consumerd.cli.group", "Show a consumer group, plan its assignment, find and fix what is wrong."),
     "offsets": ("consumerd.cli.offsets", "Show, change, export and import the committed offsets of groups."),
     "migrate": ("consumerd.cli.migrate", "Leave an old cluster: verify what was copied, move committed offsets."),
-    "config": ("consumerd.cli.config", "Convert 0.7 property files, and show where each value comes from."),
+    "config": (
+        "consumerd.cli.config",
+        "Print an example, a schema or the effective values; convert 0.7 property files.",
+    ),
     "log": ("consumerd.cli.log", "Read directories of .kafka segment files without a broker."),
+    "handlers": ("consumerd.cli.handlers", "List handlers, and try one with messages from a file."),
+    "dead-letters": ("consumerd.cli.dead_letters", "Show what handlers refused, and hand it over once more."),
     "wire": ("consumerd.cli.wire", "Read requests and responses that were recorded on the wire."),
     "spark": ("consumerd.cli.spark", "Turn partitions and archives into clean tables, with Spark."),
 }
@@ -64,7 +69,7 @@ class LazyGroup(click.Group):
     """A group whose commands live in modules that are imported on first use."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command and write out what it printed, so that a reader who left is noticed here."""
+        """Run the command and flush its output, so that a closed pipe is noticed here."""
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -104,7 +109,9 @@ class LazyGroup(click.Group):
 
 
 @click.command(cls=LazyGroup, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, "-V", "--version", prog_name="consumerd", message="%(prog)s %(version)s")
+@click.version_option(
+    __version__, "-V", "--version", prog_name="consumerd", message=f"%(prog)s %(version)s ({native.describe()})"
+)
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @click.pass_context
 def cli(ctx: click.Context, debug: bool) -> None:
@@ -160,7 +167,8 @@ def run(arguments: Sequence[str]) -> int:
         if debug or sentence is None:
             sys.excepthook(type(error), error, error.__traceback__)
         if sentence is not None:
-            click.echo(f"consumerd: {sentence}", err=True)
+            for line in sentence.splitlines():  # a configuration has one line for each problem
+                click.echo(f"consumerd: {line}", err=True)
         else:
             click.echo("consumerd: this is a defect in consumerd; please report it with the lines above.", err=True)
         return code
@@ -168,7 +176,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def repeat_lost_interrupt(dropped: sys.UnraisableHookArgs) -> None:
-    """Send a Ctrl-C again that came at a moment at which the interpreter drops what is raised.
+    """Repeat a Ctrl-C that came while the interpreter drops exceptions.
 
     Such moments are frequent while modules are imported: a callback frees the lock of each. The signal comes from a
     thread, when that callback has ended.

@@ -45,7 +45,7 @@ lag, from, remark.
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """What the command was asked for."""
+    """The options of the command."""
 
     request: MoveRequest
     execute: bool
@@ -57,19 +57,19 @@ class _Options:
 
 def _side_options(side: str, what: str) -> Callable[[Decorated], Decorated]:
     options = [
-        click.option(f"--{side}-zookeeper", metavar="HOST:PORT/CHROOT", help=f"{what}: in ZooKeeper."),
+        click.option(f"--{side}-zookeeper", metavar="HOST:PORT/CHROOT", help=f"{what}: offsets in ZooKeeper."),
         click.option(
             f"--{side}-bootstrap-server",
             f"{side}_servers",
             multiple=True,
             metavar="HOST:PORT,...",
-            help=f"{what}: in Kafka (0.8.2 and later).",
+            help=f"{what}: offsets in Kafka (0.8.2 and later).",
         ),
         click.option(
             f"--{side}-config",
             type=click.Path(path_type=Path),
             metavar="FILE",
-            help="A daemon's configuration: its servers (with credentials, TLS) and its group are the defaults.",
+            help="Configuration file of a daemon, whose servers (with credentials and TLS) and group are the defaults.",
         ),
     ]
 
@@ -84,18 +84,25 @@ def _side_options(side: str, what: str) -> Callable[[Decorated], Decorated]:
 @click.command("offsets", epilog=EXAMPLES)
 @_side_options("from", "Source")
 @_side_options("to", "Target")
-@click.option("--group", help="The group. [default: that of --from-config]")
-@click.option("--to-group", help="The group's name on the target. [default: that of --to-config, else the same]")
+@click.option("--group", help="Name of the consumer group. [default: the group of --from-config]")
+@click.option("--to-group", help="Name of the group on the target. [default: the group of --to-config, else the same]")
 @click.option("--topic", "topics", multiple=True, help="Only this topic; may be given several times.")
-@click.option("--rename", "renames", multiple=True, metavar="OLD=NEW", help="The name of topic OLD on the target.")
+@click.option(
+    "--rename",
+    "renames",
+    multiple=True,
+    metavar="OLD=NEW",
+    help="Name of topic OLD on the target; may be given several times.",
+)
 @click.option(
     "--translate/--same-numbers",
     default=None,
-    help="Translate by the headers of forwarded messages, or keep the numbers. [default: decided by the clusters]",
+    help="Translate offsets by the headers of forwarded messages, or keep the numbers. [default: depends on the "
+    "clusters]",
 )
-@click.option("--source", metavar="NAME", help="With --translate: the name of the source in the headers.")
+@click.option("--source", metavar="NAME", help="With --translate: name of the source in the headers.")
 @click.option("--execute", is_flag=True, help="Apply the changes. Without this option, only show them.")
-@click.option("--force", is_flag=True, help="Move even with live members or problems.")
+@click.option("--force", is_flag=True, help="Move the offsets despite live members or problems.")
 @backup_option
 @click.option(
     "--timeout",
@@ -106,7 +113,7 @@ def _side_options(side: str, what: str) -> Callable[[Decorated], Decorated]:
     help="How long to wait for ZooKeeper, or for the first broker.",
 )
 @broker_timeout_option
-@json_option("One object: moves, problems, notes, executed, backup.")
+@json_option("One JSON object: moves, problems, notes, executed, backup.")
 def command(
     from_zookeeper: str | None,
     from_servers: tuple[str, ...],
@@ -147,7 +154,7 @@ def command(
 
 
 async def _move(origin: ClusterAddress, target: ClusterAddress, options: _Options) -> tuple[MovePlan, Path | None]:
-    """Plan the move, and carry it out where that is asked for and nothing speaks against it."""
+    """Plan the move, and apply it if that is requested and allowed."""
     from consumerd.admin import backup_of  # noqa: PLC0415
     from consumerd.errors import ConfigError  # noqa: PLC0415
     from consumerd.migrate.offsets_move import TranslationChoiceError, plan_move  # noqa: PLC0415

@@ -19,7 +19,7 @@ from consumerd.errors import ExitCode
 
 if TYPE_CHECKING:
     from consumerd.client import ClusterClient
-    from consumerd.migrate import Counts, MessageSource, PartitionReport, Report
+    from consumerd.migrate import ComparisonReport, MessageCounts, MessageSource, PartitionReport
     from consumerd.zk import Session
 
 EXAMPLES = """\b
@@ -31,37 +31,42 @@ Examples:
   consumerd migrate verify ... --json | jq '.partitions[].ranges[] | select(.missing > 0)'
 
 The exit code is 0 if the target has every message of the source, unchanged, once and in order, and 11 otherwise.
---allow-duplicates and --allow-foreign ignore these for the exit code; they are counted nevertheless.
+Differences that --allow-duplicates and --allow-foreign ignore are still counted.
 """
 #: Short, so that a table fits; JSON has the whole words: duplicated, out_of_order.
 _COLUMNS = [">source", ">there", ">missing", ">changed", ">again", ">late", ">foreign"]
 
 
 @click.command("verify", epilog=EXAMPLES)
-@click.option("--from-zookeeper", metavar="HOST:PORT/CHROOT", help="Where the brokers of the 0.7 cluster register.")
+@click.option("--from-zookeeper", metavar="HOST:PORT/CHROOT", help="ZooKeeper of a source cluster of Kafka 0.7.")
 @click.option(
     "--from-directory",
     "directories",
     multiple=True,
     type=str,
     metavar="PATH",
-    help="An archive of its segment files instead; may be given several times.",
+    help="Archive of segment files of Kafka 0.7 as the source; may be given several times.",
 )
 @click.option(
     "--from-bootstrap-server",
     "from_servers",
     multiple=True,
     metavar="HOST:PORT,...",
-    help="Brokers of a source cluster of 0.8 or later instead; with --topic.",
+    help="Brokers of a source cluster of Kafka 0.8 or later; requires --topic.",
 )
 @click.option(
     "--from-config",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="A daemon's configuration whose [kafka] is used for the source: TLS, SASL, client_id.",
+    help="Configuration file of a daemon whose [kafka] is used for the source: TLS, SASL, client_id.",
 )
-@click.option("--layout", default="{topic}-{partition}", show_default=True, help="As for `consumerd log verify`.")
-@click.option("--broker-id", type=click.IntRange(0, (1 << 31) - 1), help="The broker whose archive it is.")
+@click.option(
+    "--layout",
+    default="{topic}-{partition}",
+    show_default=True,
+    help="Pattern of the archive's folders, as for `consumerd log verify`.",
+)
+@click.option("--broker-id", type=click.IntRange(0, (1 << 31) - 1), help="Id of the broker whose archive it is.")
 @click.option("--topic", "topics", multiple=True, help="Only this topic; may be given several times.")
 @click.option("--group", help="Compare only up to what this group of the 0.7 cluster has committed.")
 @click.option(
@@ -76,31 +81,35 @@ _COLUMNS = [">source", ">there", ">missing", ">changed", ">again", ">late", ">fo
     "--to-config",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="A daemon's configuration whose [kafka] is used for the target: TLS, SASL, client_id.",
+    help="Configuration file of a daemon whose [kafka] is used for the target: TLS, SASL, client_id.",
 )
-@click.option("--rename", "renames", multiple=True, metavar="OLD=NEW", help="The name of topic OLD on the target.")
 @click.option(
-    "--topic-template", default="{topic}", show_default=True, help="The name of all other topics on the target."
+    "--rename",
+    "renames",
+    multiple=True,
+    metavar="OLD=NEW",
+    help="Name of topic OLD on the target; may be given several times.",
 )
-@click.option("--source", "cluster", metavar="NAME", help="The source's name in the headers, if it has one.")
+@click.option("--topic-template", default="{topic}", show_default=True, help="Name of all other topics on the target.")
+@click.option("--source", "cluster", metavar="NAME", help="Name of the source in the headers, if it has one.")
 @click.option(
     "--range",
     "range_messages",
     type=PositiveInt(),
     default=10_000,
     show_default=True,
-    help="Messages per range compared by checksums.",
+    help="Number of messages per range compared by checksums.",
 )
 @click.option(
     "--examples",
     type=click.IntRange(0),
     default=10,
     show_default=True,
-    help="Messages shown of each kind of difference.",
+    help="Number of messages to show of each kind of difference.",
 )
 @click.option("--ranges", "all_ranges", is_flag=True, help="Show every range, not only those that differ.")
-@click.option("--allow-duplicates", is_flag=True, help="Duplicated messages do not change the exit code.")
-@click.option("--allow-foreign", is_flag=True, help="Messages that are not the source's do not change the exit code.")
+@click.option("--allow-duplicates", is_flag=True, help="Ignore duplicated messages for the exit code.")
+@click.option("--allow-foreign", is_flag=True, help="Ignore messages that are not from the source for the exit code.")
 @click.option(
     "--timeout",
     type=PositiveFloat(),
@@ -110,7 +119,9 @@ _COLUMNS = [">source", ">there", ">missing", ">changed", ">again", ">late", ">fo
     help="How long to wait for ZooKeeper.",
 )
 @broker_timeout_option
-@json_option('One object: {"clean": ..., "totals": ..., "partitions": [...], "strangers": ..., "examples": [...]}.')
+@json_option(
+    'One JSON object: {"clean": ..., "totals": ..., "partitions": [...], "strangers": ..., "examples": [...]}.'
+)
 def command(**options: Any) -> int:
     """Compare every message of an old cluster, or of an archive of 0.7, with what was forwarded to a new one.
 
@@ -126,7 +137,7 @@ def command(**options: Any) -> int:
     return ExitCode.OK if report.is_clean(**allowed) else ExitCode.CHECK_FAILED
 
 
-def _report(options: dict[str, Any]) -> Report:
+def _report(options: dict[str, Any]) -> ComparisonReport:
     from consumerd.daemon.logs import configure_logs  # noqa: PLC0415 - heavy imports only for the command that runs
     from consumerd.forward import TopicNaming  # noqa: PLC0415
     from consumerd.migrate import ArchiveSource, ClusterSource  # noqa: PLC0415
@@ -151,7 +162,7 @@ def _report(options: dict[str, Any]) -> Report:
         archive = ArchiveSource(directories, topics, layout=options["layout"], broker=options["broker_id"])
         return asyncio.run(_compare(archive, naming, options))
 
-    async def from_cluster(session: Session) -> Report:
+    async def from_cluster(session: Session) -> ComparisonReport:
         from consumerd.cli.clusters import dialect_at  # noqa: PLC0415
         from consumerd.registry import Dialect, DialectError  # noqa: PLC0415
 
@@ -166,7 +177,7 @@ def _report(options: dict[str, Any]) -> Report:
     return with_session(zookeeper, options["timeout"], from_cluster)
 
 
-async def _compare_clusters(naming: Any, options: dict[str, Any]) -> Report:
+async def _compare_clusters(naming: Any, options: dict[str, Any]) -> ComparisonReport:
     from consumerd.forward import TargetLog  # noqa: PLC0415
     from consumerd.migrate import V08ClusterSource  # noqa: PLC0415
 
@@ -174,7 +185,7 @@ async def _compare_clusters(naming: Any, options: dict[str, Any]) -> Report:
         return await _compare(V08ClusterSource(TargetLog(client), options["topics"]), naming, options)
 
 
-async def _compare(source: MessageSource, naming: Any, options: dict[str, Any]) -> Report:
+async def _compare(source: MessageSource, naming: Any, options: dict[str, Any]) -> ComparisonReport:
     from consumerd.forward import TargetLog  # noqa: PLC0415
     from consumerd.migrate import Comparison  # noqa: PLC0415
 
@@ -207,7 +218,7 @@ def _client(side: str, options: dict[str, Any]) -> ClusterClient:
     return make_client(addresses, config, timeout, 4 * timeout)
 
 
-def _show(report: Report, *, all_ranges: bool) -> None:
+def _show(report: ComparisonReport, *, all_ranges: bool) -> None:
     totals = report.totals
     show_rows(
         ["partition", "target", *_COLUMNS, ">outside"],
@@ -232,7 +243,7 @@ def _show(report: Report, *, all_ranges: bool) -> None:
     show_rows([">partitions", *_COLUMNS], [[len(report.partitions), *_cells(totals)]], kind="total")
 
 
-def _cells(counts: Counts) -> tuple[int, ...]:
+def _cells(counts: MessageCounts) -> tuple[int, ...]:
     return tuple(counts.as_json().values())
 
 

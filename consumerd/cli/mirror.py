@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from consumerd.address import parse_addresses, split_addresses
+from consumerd.cli.config_option import config_option
 from consumerd.cli.mirror_v08 import (
     kafka_target_options,
     key_option,
@@ -34,11 +34,11 @@ Examples:
   consumerd mirror --from-zookeeper old:2181 --group leave --topic events --to-bootstrap-server new:9092 --partitions 12
   consumerd mirror --from-bootstrap-server kafka1:9092 --group copy --topic events --to-bootstrap-server new:9092
 
-Targets of 0.7 are named by --to-zookeeper or --to-broker, later ones by --to-bootstrap-server. The mirror is a member
-of the group: run it twice and they share the partitions. A batch is committed when the target has taken it. Stopped,
-killed or cut off, nothing is lost; what was sent and not committed yet is sent again, unless the target is asked what
-it has (--resume target). Each source partition goes to one partition of the target, in order; docs/tools.md says which,
-and how `consumerd migrate verify` compares the two.
+Name a target of Kafka 0.7 with --to-zookeeper or --to-broker, a later one with --to-bootstrap-server. The mirror is a
+member of the group: two of them share the partitions. A batch is committed when the target has stored it. Nothing is
+lost when the mirror is stopped, killed or disconnected; what was sent but not committed is sent again, unless --resume
+target continues after what the target has. Each source partition goes to one partition of the target, in order;
+docs/tools.md says which, and how `consumerd migrate verify` compares the two.
 """
 
 _OF_KAFKA_TARGETS = {
@@ -63,28 +63,36 @@ _SAID_BY_CONFIG = {
 
 
 @click.command("mirror", epilog=EXAMPLES)
-@click.option("--from-zookeeper", metavar="HOST:PORT/CHROOT", help="Where the source's brokers and the group register.")
+@click.option(
+    "--from-zookeeper",
+    metavar="HOST:PORT/CHROOT",
+    help="ZooKeeper of the source cluster, where its brokers and the group register.",
+)
 @click.option(
     "--from-bootstrap-server",
     "from_servers",
     multiple=True,
     metavar="HOST:PORT,...",
-    help="Or brokers of 0.9 or later that coordinate the group.",
+    help="Brokers of a source cluster of Kafka 0.9 or later, which coordinate the group.",
 )
-@click.option("--group", help="The group to be a member of, on the source.")
-@click.option("--topic", "topics", multiple=True, help="A topic to mirror; may be given several times.")
-@click.option("--whitelist", metavar="REGEX", help="Mirror all topics that match, new ones too.")
-@click.option("--blacklist", metavar="REGEX", help="Mirror all topics that do not match.")
+@click.option("--group", help="Consumer group to join on the source.")
+@click.option("--topic", "topics", multiple=True, help="Topic to mirror; may be given several times.")
 @click.option(
-    "-c",
-    "--config",
-    "path",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="A daemon's configuration that says all of the above; its [handler] is not used.",
+    "--whitelist", metavar="REGEX", help="Mirror all topics that match this regular expression, new ones too."
 )
-@click.option("--to-zookeeper", metavar="HOST:PORT/CHROOT", help="Where the target's brokers register.")
-@click.option("--to-broker", "brokers", multiple=True, metavar="HOST:PORT", help="Or a broker; several times for more.")
+@click.option("--blacklist", metavar="REGEX", help="Mirror all topics that do not match this regular expression.")
+@config_option(
+    "Configuration file of a daemon that names source, group and topics instead; its [handler] is not used.",
+    required=False,
+)
+@click.option("--to-zookeeper", metavar="HOST:PORT/CHROOT", help="ZooKeeper of a target cluster of Kafka 0.7.")
+@click.option(
+    "--to-broker",
+    "brokers",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="Broker of a target cluster of Kafka 0.7; may be given several times.",
+)
 @kafka_target_options
 @click.option(
     "--codec",
@@ -92,7 +100,7 @@ _SAID_BY_CONFIG = {
     setting="consumerd.producer:ProducerSettings.codec",
     type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
     show_default=True,
-    help="lz4 and zstd with --to-bootstrap-server only.",
+    help="Compression codec; lz4 and zstd require --to-bootstrap-server.",
 )
 @click.option(
     "--from",
@@ -103,9 +111,9 @@ _SAID_BY_CONFIG = {
     help="Where to start in partitions without a committed offset.  [default: {default}]",
 )
 @click.option(
-    "--any-partition", is_flag=True, help="Let each batch go to any partition: spreads better, and loses the order."
+    "--any-partition", is_flag=True, help="Let each batch go to any partition: balances better, but loses the order."
 )
-@click.option("--verify", is_flag=True, help="Read back on the target what was sent, before it is committed.")
+@click.option("--verify", is_flag=True, help="Read sent messages back from the target before they are committed.")
 @click.option(
     "--verify-timeout",
     cls=SettingOption,
@@ -113,7 +121,7 @@ _SAID_BY_CONFIG = {
     type=PositiveFloat(),
     show_default=True,
     metavar="SECONDS",
-    help="With --verify: how long to look.",
+    help="With --verify: time to wait until sent messages can be read.",
 )
 @click.option(
     "--max-message-bytes",
@@ -121,9 +129,9 @@ _SAID_BY_CONFIG = {
     setting="consumerd.producer:ProducerSettings.max_message_bytes",
     type=PositiveInt(100 * 1024 * 1024),
     show_default=True,
-    help="The target's max.message.size: brokers drop larger ones without a word.",
+    help="Largest message in bytes that the target accepts (max.message.size); larger ones are dropped silently.",
 )
-@click.option("--exit-at-end", is_flag=True, help="Stop when everything there was at the start is mirrored.")
+@click.option("--exit-at-end", is_flag=True, help="Stop when all messages that were there at the start are mirrored.")
 def command(**options: Any) -> None:
     """Copy topics from one cluster to another, as a member of a group."""
     from consumerd.daemon.signals import process_signals  # noqa: PLC0415 - only for the command that runs
@@ -153,7 +161,7 @@ def _config(options: dict[str, Any]) -> Config:
     if options["path"] is not None:
         for name, option in _SAID_BY_CONFIG.items():
             if options[name]:
-                raise click.UsageError(f"{option} is said by --config: give one of both.")
+                raise click.UsageError(f"{option} and --config contradict each other: give one of them.")
         return load(options["path"])
     if (options["from_zookeeper"] is None) == (not options["from_servers"]) or options["group"] is None:
         raise click.UsageError("give one of --from-zookeeper and --from-bootstrap-server, and --group; or --config.")
@@ -191,7 +199,7 @@ def _target(options: dict[str, Any]) -> MirrorTarget:
             "--from-bootstrap-server goes with --to-bootstrap-server only: brokers of 0.7 have no keys."
         )
     if options["codec"] in ("lz4", "zstd"):
-        raise click.UsageError(f"--codec {options['codec']}: brokers of 0.7 know none, gzip and snappy alone.")
+        raise click.UsageError(f"brokers of 0.7 do not support --codec {options['codec']}: use none, gzip or snappy.")
     for name, option in _OF_KAFKA_TARGETS.items():
         if options[name]:
             raise click.UsageError(f"{option} goes with --to-bootstrap-server only.")
@@ -207,28 +215,32 @@ def _target(options: dict[str, Any]) -> MirrorTarget:
 
 def _kafka_target(options: dict[str, Any]) -> ForwardTarget:
     from consumerd.daemon.forward_mirror import ForwardTarget  # noqa: PLC0415
-    from consumerd.forward import ForwardSettings, Placing, Resume, TopicNaming, key_extractor  # noqa: PLC0415
-    from consumerd.wire.v08.records import Codec  # noqa: PLC0415
+    from consumerd.forward import ForwardPlacing, ForwardResume, ForwardSettings, TopicNaming, key_extractor  # noqa: PLC0415
+    from consumerd.wire.v08.records import RecordCodec  # noqa: PLC0415
 
     if options["brokers"] or options["to_zookeeper"] is not None:
         raise click.UsageError("give one of --to-zookeeper, --to-broker and --to-bootstrap-server.")
     if options["verify"]:
         raise click.UsageError("--verify is for brokers of 0.7; here all replicas acknowledge what is sent.")
-    placings = {"any_partition": Placing.ANY, "round_robin": Placing.ROUND_ROBIN, "key": Placing.KEY}
+    placings = {
+        "any_partition": ForwardPlacing.ANY,
+        "round_robin": ForwardPlacing.ROUND_ROBIN,
+        "key": ForwardPlacing.KEY,
+    }
     said = [name for name in placings if options[name]]
     if len(said) > 1:
         first, second = (f"--{name.replace('_', '-')}" for name in said[:2])
-        raise click.UsageError(f"{first} and {second} do not go together: each says which partition.")
+        raise click.UsageError(f"{first} and {second} contradict each other: give one of them.")
     key = key_option(options["key"])
     partitions = partitions_option(options["partitions"])
     try:
         settings = ForwardSettings(
-            placing=placings[said[0]] if said else Placing.KEEP,
+            placing=placings[said[0]] if said else ForwardPlacing.KEEP,
             key=key_extractor(key) if key else None,
             headers=not options["no_headers"],
-            codec=Codec[options["codec"].upper()],
+            codec=RecordCodec[options["codec"].upper()],
             max_message_bytes=options["max_message_bytes"],
-            resume=Resume(options["resume"] or Resume.COMMITTED),
+            resume=ForwardResume(options["resume"] or ForwardResume.COMMITTED),
             partitions=partitions,
             replication_factor=options["replication_factor"],
         )

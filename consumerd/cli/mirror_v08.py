@@ -1,4 +1,4 @@
-"""The options of `consumerd mirror` for targets of 0.8 and later, and what they become."""
+"""The options of `consumerd mirror` for targets of 0.8 and later, and the handler options made of them."""
 
 from __future__ import annotations
 
@@ -25,50 +25,52 @@ _OPTIONS = (
         "to_servers",
         multiple=True,
         metavar="HOST:PORT,...",
-        help="Or brokers of 0.8 or later, which tell of the others; may be given several times.",
+        help="Brokers of a target cluster of Kafka 0.8 or later; may be given several times.",
     ),
     click.option(
         "--to-config",
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="A daemon's configuration whose [kafka] says how to reach these: TLS, SASL, client_id.",
+        help="Configuration file of a daemon whose [kafka] is used for the target: TLS, SASL, client_id.",
     ),
     click.option(
         "--rename",
         "renames",
         multiple=True,
         metavar="OLD=NEW",
-        help="What a topic is called there; may be given several times. All others keep their names.",
+        help="Name of topic OLD on the target; may be given several times. Other topics keep their names.",
     ),
     click.option(
         "--partitions",
         multiple=True,
         metavar="N|TOPIC=N",
-        help="Create topics that are missing there, with so many partitions: all alike, or, given several times, each "
-        "by its name there.",
+        help="Create missing topics on the target with N partitions; TOPIC=N sets the number for one topic by its "
+        "name on the target, and may be given several times.",
     ),
     click.option(
         "--replication-factor",
         type=PositiveInt(32767),
-        help="Replicas of created topics.  [default: as the brokers have it, often 1]",
+        help="Number of replicas of created topics.  [default: the brokers' default, often 1]",
     ),
     click.option(
         "--key",
         metavar="KIND:VALUE",
-        help="Take keys out of payloads, and place messages by them: json:user.id, regex:id=(\\w+), column:0-8.",
+        help=("Extract keys from payloads, and choose partitions by them: json:user.id, regex:id=(\\w+), column:0-8."),
     ),
     click.option(
         "--round-robin",
         is_flag=True,
-        help="Let messages without a key go to one partition after the other: spreads best, and loses the order.",
+        help="Send messages without a key to the partitions in turn: balances best, but loses the order.",
     ),
     click.option(
-        "--no-headers", is_flag=True, help="Leave out the headers with the old identity: targets before 0.11."
+        "--no-headers",
+        is_flag=True,
+        help="Do not add headers with the original identity; required for targets before Kafka 0.11.",
     ),
     click.option(
         "--resume",
         type=click.Choice(["committed", "target"]),
-        help="Go on after what was committed, or after what the target has.  [default: committed]",
+        help=("Continue after the last commit, or after the last message that the target has.  [default: committed]"),
     ),
 )
 
@@ -94,7 +96,7 @@ def partitions_option(texts: Sequence[str]) -> int | dict[str, int] | None:
     for text in texts:
         topic, sign, number = text.rpartition("=")
         if not (number.isascii() and number.isdigit() and int(number)) or (sign and not topic):
-            raise click.UsageError(f"--partitions {text!r} is neither a number nor of the form TOPIC=N.")
+            raise click.UsageError(f"--partitions must be a number or TOPIC=N, not {text!r}.")
         if topic in counts or (counts and not (topic and all(counts))):
             raise click.UsageError("give --partitions once, as a number for all topics, or once for each as TOPIC=N.")
         counts[topic] = int(number)
@@ -107,12 +109,12 @@ def key_option(text: str | None) -> dict[str, Any] | None:
         return None
     kind, colon, value = text.partition(":")
     if not (colon and value and kind in ("json", "regex", "column")):
-        raise click.UsageError(f"--key {text!r} is none of json:PATH, regex:PATTERN and column:START-END.")
+        raise click.UsageError(f"--key must be json:PATH, regex:PATTERN or column:START-END, not {text!r}.")
     if kind != "column":
         return {kind: value}
     bounds = value.split("-")
     if len(bounds) != _BOUNDS or not all(bound.isascii() and bound.isdigit() for bound in bounds):
-        raise click.UsageError(f"--key {text!r}: a column is START-END, in bytes from 0, without the one at its end.")
+        raise click.UsageError(f"--key {text!r}: a column must be START-END, in bytes from 0, END excluded.")
     return {"column": [int(bound) for bound in bounds]}
 
 

@@ -95,7 +95,7 @@ def command() -> None:
 @group_option
 @topic_option
 @partition_option
-@json_option('One object: {"group": ..., "offsets": {"topic/broker-partition": {"offset": ..., "written": ...}}}.')
+@json_option('One JSON object: {"group": ..., "offsets": {"topic/broker-partition": {"offset": ..., "written": ...}}}.')
 def get(
     cluster: ClusterAddress, group: str | None, topics: tuple[str, ...], partitions: tuple[str, ...], as_json: bool
 ) -> None:
@@ -124,13 +124,20 @@ def get(
 @cluster_options()
 @click.option("--group", "groups", multiple=True, help="Only this group; may be given several times. [default: all]")
 @topic_option
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Format of the file.",
+)
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Write (and sync) this file, which must not exist. [default: standard output]",
+    help="File to write and sync; it must not exist. [default: standard output]",
 )
 def export(
     cluster: ClusterAddress, groups: tuple[str, ...], topics: tuple[str, ...], form: str, output: Path | None
@@ -195,15 +202,15 @@ def set_offsets(cluster: ClusterAddress, group: str | None, how: How, assignment
 @click.option(
     "--to",
     metavar="WHERE",
-    help="earliest, latest, an offset, or +N or -N from the committed one: messages, or BYTES in 0.7 (back to the "
-    "start of a message).",
+    help="New position: earliest, latest, an offset, or +N or -N from the committed one, in messages, or in Kafka "
+    "0.7 in BYTES (back to the start of a message).",
 )
 @click.option(
     "--at-time",
     metavar="TIME",
-    help="ISO 8601 (UTC without an offset), or milliseconds since 1970: the first message of that time or later. "
-    "Brokers before 0.10.1 know times of segments only: there it is the start of the last segment that was complete by "
-    "then, so messages older than TIME come too.",
+    help="New position: the first message of that time or later, in ISO 8601 (UTC unless it has an offset) or "
+    "milliseconds since 1970. Brokers before 0.10.1 know the times of segments only and return the start of "
+    "the last segment that was complete by then, so messages older than TIME are included.",
 )
 @change_command
 def reset(
@@ -232,7 +239,7 @@ def reset(
 @topic_option
 @partition_option
 @click.option(
-    "--rename", "renames", multiple=True, metavar="OLD=NEW", help="Give the offsets of group OLD to group NEW."
+    "--rename", "renames", multiple=True, metavar="OLD=NEW", help="Import the offsets of group OLD for group NEW."
 )
 @change_command
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))

@@ -1,7 +1,7 @@
-"""What all commands that change offsets share: options, guards, the table, the backup, the writing.
+"""Shared by all commands that change offsets: options, guards, the table, the backup, the writing.
 
 Strategy: plan, show, and only with `--execute` and nothing against it: back up, then write. What speaks against it is
-told for all partitions at once, whether it is a dry run or not, with the same exit code.
+reported for all partitions at once, whether it is a dry run or not, with the same exit code.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
 
-    from consumerd.admin import Change, GroupOffsets, GroupSource, OffsetPlan, OffsetTarget
+    from consumerd.admin import GroupOffsets, GroupSource, OffsetChange, OffsetPlan, OffsetTarget
     from consumerd.cli.session import ClusterAddress
     from consumerd.ports import ZooKeeper
     from consumerd.registry import Dialect
@@ -83,7 +83,7 @@ class How:
         groups: Sequence[str],
         hint: Dialect | None = None,
     ) -> None:
-        """OffsetPlan, show and, if asked for, write. Raises RefusedError."""
+        """Plan, show and, if requested, write. Raises RefusedError."""
         from consumerd.admin import RefusedError, write_changes  # noqa: PLC0415
         from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
 
@@ -105,8 +105,8 @@ class How:
         if not self.execute and any(change.moves for change in plan.changes):
             click.echo("consumerd: dry run, nothing was changed: add --execute to do it", err=True)
 
-    async def _do(self, plan: OffsetPlan, write: Callable[[Sequence[Change]], Awaitable[int]]) -> Path | None:
-        """Back up and write, if that was asked for and nothing speaks against it; returns where the backup is."""
+    async def _do(self, plan: OffsetPlan, write: Callable[[Sequence[OffsetChange]], Awaitable[int]]) -> Path | None:
+        """Back up and write, if that is requested and allowed; returns the path of the backup."""
         from consumerd.admin import backup_of  # noqa: PLC0415
 
         before = backup_of(change for change in plan.changes if change.moves)
@@ -146,10 +146,10 @@ def change_command(function: Decorated) -> Decorated:
 
     wrapper.__doc__ = inspect.cleandoc(function.__doc__ or "") + NOTE
     decorate: list[Callable[[Any], Any]] = [
-        json_option("One object: changes, refusals, executed, backup."),
+        json_option("One JSON object: changes, refusals, executed, backup."),
         broker_timeout_option,
         backup_option,
-        click.option("--force", is_flag=True, help="Change even with live members or problems."),
+        click.option("--force", is_flag=True, help="Apply the changes despite live members or problems."),
         click.option("--execute", is_flag=True, help="Apply the changes. Without this option, only show them."),
     ]
     decorated: Any = wrapper
@@ -162,11 +162,11 @@ def _offset(offset: int | None) -> str:
     return "none" if offset is None else str(offset)
 
 
-def _after(change: Change) -> str:
+def _after(change: OffsetChange) -> str:
     return "?" if change.unknown else _offset(change.after)
 
 
-def _remark(change: Change) -> str:
+def _remark(change: OffsetChange) -> str:
     remarks = [change.problem, change.note, None if change.moves or change.problem else "stays"]
     return "; ".join(remark for remark in remarks if remark)
 

@@ -1,4 +1,4 @@
-"""What users of `consumerd offsets` write: partitions with offsets, targets, times, files."""
+"""The input of `consumerd offsets`: partitions with offsets, targets, times, files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def parse_assignment(text: str) -> tuple[TopicPartition, int]:
 
 
 def parse_target(text: str) -> OffsetTarget:
-    """Read what `--to` says. Raises BadParameter."""
+    """Parse `--to`. Raises BadParameter."""
     from consumerd.admin import OffsetTarget, OffsetTargetKind  # noqa: PLC0415
     from consumerd.registry import MAX_OFFSET  # noqa: PLC0415
 
@@ -43,7 +43,7 @@ def parse_target(text: str) -> OffsetTarget:
 
 
 def parse_time(text: str) -> OffsetTarget:
-    """Read what `--at-time` says. Raises BadParameter."""
+    """Parse `--at-time`. Raises BadParameter."""
     from consumerd.admin import OffsetTarget, OffsetTargetKind  # noqa: PLC0415
 
     if text.isascii() and text.isdigit() and len(text) <= 18:
@@ -78,7 +78,7 @@ def read_file(file: str) -> GroupOffsets:
 def select(
     offsets: GroupOffsets, groups: tuple[str, ...], topics: tuple[str, ...], partitions: tuple[str, ...], file: str
 ) -> GroupOffsets:
-    """What `--group`, `--topic` and `--partition` leave of a file. Raises NotFoundError."""
+    """The entries of a file that `--group`, `--topic` and `--partition` select. Raises NotFoundError."""
     from consumerd.errors import NotFoundError  # noqa: PLC0415
 
     for group in groups:

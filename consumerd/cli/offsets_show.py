@@ -1,4 +1,4 @@
-"""What `consumerd offsets get` and `export` read from ZooKeeper or from brokers."""
+"""The offsets that `consumerd offsets get` and `export` read from ZooKeeper or from brokers."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def collect_offsets(
 
 
 def _faults(view: GroupView) -> dict[str, str]:
-    """What is wrong with offset nodes, by `topic/name`."""
+    """The problems of offset nodes, by `topic/name`."""
     if not view.faults:
         return {}
     root = f"{offsets_root(view.group)}/"

@@ -1,7 +1,7 @@
 """`consumerd produce`: send the lines of standard input.
 
-Strategy: which cluster it is shows by the option that names it, or by what is registered in ZooKeeper; how lines go is
-said by the modules for either kind. Options that mean nothing there are refused, never ignored.
+Strategy: the dialect follows from the option that names the cluster, or from what is registered in ZooKeeper. Options
+that do not exist there are refused, never ignored. `consumerd.cli.produce_lines` sends.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from consumerd.cli.numbers import PositiveFloat, PositiveInt
-from consumerd.cli.produce_options import MAX_LINE_BYTES, Options
 from consumerd.cli.session import cluster_options
 from consumerd.cli.setting_option import SettingOption
 
 if TYPE_CHECKING:
+    from consumerd.cli.produce_lines import ProduceOptions
     from consumerd.cli.session import ClusterAddress
     from consumerd.zk import Session
 
@@ -29,31 +29,31 @@ Examples:
   consumerd produce --zookeeper zk1:2181 --topic orders --key-separator '\\t' < orders.tsv
   app | consumerd produce --zookeeper zk1:2181 --topic app --async --queue-time 1
 
-Each line is a message, without its newline: any bytes, empty lines too.
+Each line is a message, without its newline. It may hold any bytes, and may be empty.
 
-To brokers of Kafka 0.8 and later (--bootstrap-server, -c, or --zookeeper where they are registered) the key of a line
-is sent, too, and chooses the partition as in Java clients. Lines are sent while others are read; brokers since 0.11
-recognise a batch that is sent again. With an error the exit code is not 0: the line that it names may not be there,
-nor those after it, and all before it are.
+Kafka 0.8 and later (--bootstrap-server, -c, or --zookeeper where such brokers are registered): the key of a line is
+sent too, and chooses the partition as in Java clients. Lines are sent while others are read, and brokers since 0.11
+discard a batch that is sent twice. On an error the exit code is not 0 and the error names a line: all lines before it
+were delivered; it and the lines after it may not have been.
 
-To brokers of Kafka 0.7 the key is not sent. A batch counts as sent when the broker has taken it; one whose connection
-broke before is sent again, so a message may come twice, but none is lost. With an error the exit code is not 0, and
-the lines after the batch that failed were not sent. With --async lines wait in a queue, while others are read, until a
-batch is full or the oldest has waited for the queue time; a batch that fails is given up and told at the end, and those
-after it are sent. --verify reads back what was sent: brokers show what they have flushed, so a batch may take seconds.
+Kafka 0.7: the key is not sent. A batch is sent again if its connection broke before the broker received it, so messages
+may be duplicated, but none is lost. On an error the exit code is not 0, and the lines after the batch that failed were
+not sent. With --async, lines wait in a queue until a batch is full or the oldest has waited for the queue time; a batch
+that fails is dropped and reported at the end, and those after it are sent. --verify reads back what was sent: brokers
+return only flushed messages, so a batch may take seconds.
 """
 
 #: Options of one kind of cluster alone, and what to do on the other kind.
 _OF_V07 = {
-    "magic": ("--magic", "they say themselves which format they want"),
+    "magic": ("--magic", "the format follows from their version"),
     "batch_size": ("--batch-size", "give --batch-bytes"),
-    "queued": ("--async", "here lines are always sent in the background"),
+    "queued": ("--async", "lines are always sent in the background"),
     "queue_time": ("--queue-time", "give --linger"),
-    "queue_size": ("--queue-size", "lines that wait have 32 MiB"),
-    "verify": ("--verify", "these confirm what they take, see --acks"),
-    "verify_timeout": ("--verify-timeout", "these confirm what they take, see --acks"),
+    "queue_size": ("--queue-size", "the buffer holds 32 MiB of lines"),
+    "verify": ("--verify", "brokers acknowledge what they store, see --acks"),
+    "verify_timeout": ("--verify-timeout", "brokers acknowledge what they store, see --acks"),
 }
-_OF_KAFKA = {
+_OF_V08 = {
     "acks": "--acks",
     "batch_bytes": "--batch-bytes",
     "linger": "--linger",
@@ -76,13 +76,18 @@ def _headers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> t
 @click.command("produce", epilog=EXAMPLES)
 @cluster_options(required=False)
 @click.option(
-    "--broker", "brokers", multiple=True, metavar="HOST:PORT", help="A broker of 0.7; may be given several times."
+    "--broker",
+    "brokers",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="Address of a Kafka 0.7 broker; may be given several times.",
 )
 @click.option("--topic", required=True, help="The topic to send to.")
 @click.option(
     "--partition",
     type=click.IntRange(-1, (1 << 31) - 1),
-    help="The partition's number (0.7: on a broker; -1 lets the broker choose). [default: by key, or any]",
+    help="Number of the partition to send to; in Kafka 0.7 of a partition on each broker, where -1 lets the broker "
+    "choose. [default: chosen by the key, or any]",
 )
 @click.option(
     "--codec",
@@ -90,20 +95,21 @@ def _headers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> t
     setting="consumerd.producer:ProducerSettings.codec",
     type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
     show_default=True,
-    help="lz4 since 0.8.2, zstd since 2.1.",
+    help="Compression codec; lz4 requires Kafka 0.8.2 or later, zstd 2.1 or later.",
 )
 @click.option(
     "--key-separator",
     metavar="TEXT",
-    help="What stands between key and message in each line (\\t is a tab). The key chooses the partition as in Java "
-    "clients; to 0.7 it is not sent, and with --broker it has no influence.",
+    help="Text between key and message in each line (\\t is a tab). The key chooses the partition as in Java "
+    "clients. It is not sent to Kafka 0.7, and has no effect with --broker.",
 )
 @click.option(
     "--max-message-bytes",
     cls=SettingOption,
     setting="consumerd.producer:ProducerSettings.max_message_bytes",
-    type=PositiveInt(MAX_LINE_BYTES),
-    help="Refuse longer lines. [default: as the brokers say; 0.7, where they do not: {default}]",
+    type=PositiveInt(100 * 1024 * 1024),
+    help="Maximum size of a line in bytes; a longer one is an error. [default: the brokers' limit; for Kafka 0.7: "
+    "{default}]",
 )
 @click.option(
     "--acks",
@@ -111,14 +117,15 @@ def _headers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> t
     setting="consumerd.producer:V08ProducerSettings.acks",
     words=lambda acks: "all" if acks < 0 else acks,
     type=click.Choice(["0", "1", "all"]),
-    help="Since 0.8: who confirms. [default: {default}]",
+    help="Replicas that must acknowledge a batch: 0 (none), 1 (the leader) or all in-sync ones (Kafka 0.8 and "
+    "later). [default: {default}]",
 )
 @click.option(
     "--batch-bytes",
     cls=SettingOption,
     setting="consumerd.producer:V08ProducerSettings.batch_bytes",
     type=PositiveInt(32 << 20),
-    help="Since 0.8: of a batch. [default: {default}]",
+    help="Maximum size of a batch in bytes (Kafka 0.8 and later). [default: {default}]",
 )
 @click.option(
     "--linger",
@@ -126,7 +133,7 @@ def _headers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> t
     setting="consumerd.producer:V08ProducerSettings.linger",
     type=click.FloatRange(0),
     metavar="SECONDS",
-    help="Since 0.8: how long a line waits for others to make up a batch. [default: {default}]",
+    help="Time that a line waits for others to fill a batch (Kafka 0.8 and later). [default: {default}]",
 )
 @click.option(
     "--delivery-timeout",
@@ -134,12 +141,13 @@ def _headers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> t
     setting="consumerd.producer:V08ProducerSettings.delivery_timeout",
     type=PositiveFloat(),
     metavar="SECONDS",
-    help="Since 0.8: how long a batch is tried. [default: {default}]",
+    help="Time limit for the delivery of a batch, retries included (Kafka 0.8 and later). [default: {default}]",
 )
 @click.option(
     "--round-robin",
     is_flag=True,
-    help="Since 0.8: lines without a key go to one partition after the other. [default: a batch to each]",
+    help="Send lines without a key to the partitions in turn, line by line (Kafka 0.8 and later). [default: batch "
+    "by batch]",
 )
 @click.option(
     "--header",
@@ -147,52 +155,56 @@ def _headers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> t
     multiple=True,
     callback=_headers,
     metavar="KEY=VALUE",
-    help="Since 0.11: a header of every message; may be given several times.",
+    help="Header to add to every message (Kafka 0.11 and later); may be given several times.",
 )
 @click.option(
     "--magic",
     cls=SettingOption,
     setting="consumerd.producer:ProducerSettings.magic",
     type=click.IntRange(0, 1),
-    help="0.7: message format, 0 is that of Kafka 0.6. [default: {default}]",
+    help="Version of the message format, where 0 is that of Kafka 0.6 (Kafka 0.7 only). [default: {default}]",
 )
 @click.option(
     "--batch-size",
     cls=SettingOption,
     setting="consumerd.producer:QueueSettings.batch_size",
     type=PositiveInt(),
-    help="0.7: messages in one batch at most. [default: {default}]",
+    help="Maximum number of messages in a batch (Kafka 0.7 only). [default: {default}]",
 )
-@click.option("--async", "queued", is_flag=True, help="0.7: send in the background, through a queue.")
+@click.option("--async", "queued", is_flag=True, help="Send in the background, through a queue (Kafka 0.7 only).")
 @click.option(
     "--queue-time",
     cls=SettingOption,
     setting="consumerd.producer:QueueSettings.queue_time",
     type=click.FloatRange(0),
     metavar="SECONDS",
-    help="0.7, with --async: how long a line waits for others to make up a batch. [default: {default}]",
+    help=("With --async: time that a line waits for others to fill a batch (Kafka 0.7 only). [default: {default}]"),
 )
 @click.option(
     "--queue-size",
     cls=SettingOption,
     setting="consumerd.producer:QueueSettings.queue_size",
     type=PositiveInt(),
-    help="0.7, with --async: lines that wait at most. [default: {default}]",
+    help="With --async: maximum number of lines in the queue (Kafka 0.7 only). [default: {default}]",
 )
-@click.option("--verify", is_flag=True, help="0.7: read back what was sent, and fail where it is not there.")
+@click.option(
+    "--verify", is_flag=True, help="Read back what was sent, and fail if any of it is missing (Kafka 0.7 only)."
+)
 @click.option(
     "--verify-timeout",
     cls=SettingOption,
     setting="consumerd.producer:ProducerSettings.verify_timeout",
     type=PositiveFloat(),
     metavar="SECONDS",
-    help="0.7, with --verify: how long to look. [default: {default}]",
+    help="With --verify: time to wait until sent messages can be read (Kafka 0.7 only). [default: {default}]",
 )
 def command(cluster: ClusterAddress | None, **options: Any) -> None:
     """Send the lines of standard input to a topic."""
-    from consumerd.daemon.logs import configure_logs  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.cli import produce_lines as lines  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.daemon.logs import configure_logs  # noqa: PLC0415
+    from consumerd.daemon.loop import run_on_loop  # noqa: PLC0415
 
-    given = Options(**options)
+    given = lines.ProduceOptions(**options)
     if bool(given.brokers) == (cluster is not None):
         raise click.UsageError("give either --broker or --zookeeper, or --bootstrap-server.")
     if given.key_separator == "":
@@ -201,57 +213,50 @@ def command(cluster: ClusterAddress | None, **options: Any) -> None:
         raise click.UsageError("--queue-time and --queue-size belong to --async.")
     configure_logs("warning", "auto")
     if cluster is None:
-        from consumerd.cli.produce_v07 import produce_to_brokers  # noqa: PLC0415
-
         require_v07(given)
-        produce_to_brokers(given)
+        run_on_loop(lines.produce_to_brokers(given))
     elif cluster.bootstrap:
-        from consumerd.cli.produce_v08 import produce_to_cluster  # noqa: PLC0415
-
-        require_kafka(given)
-        produce_to_cluster(cluster, given)
+        require_v08(given)
+        run_on_loop(lines.produce_to_cluster(cluster, given))
     else:
         cluster.run(lambda session: _by_zookeeper(session, cluster, given))
 
 
-async def _by_zookeeper(session: Session, cluster: ClusterAddress, options: Options) -> None:
-    """To whatever brokers are registered; 0.7 where none is."""
+async def _by_zookeeper(session: Session, cluster: ClusterAddress, options: ProduceOptions) -> None:
+    """Send to the brokers that are registered; of 0.7 if there are none."""
+    from consumerd.cli import produce_lines as lines  # noqa: PLC0415
     from consumerd.cli.clusters import dialect_at, registered_client  # noqa: PLC0415
     from consumerd.registry import Dialect  # noqa: PLC0415
 
-    if await dialect_at(session) is Dialect.V08:
-        from consumerd.cli.produce_v08 import produce  # noqa: PLC0415
-
-        require_kafka(options)
-        async with await registered_client(session, cluster) as client:
-            await produce(client, options)
+    if await dialect_at(session) is not Dialect.V08:
+        require_v07(options)
+        await lines.produce_by_zookeeper(session, options)
         return
-    from consumerd.cli.produce_v07 import produce_by_zookeeper  # noqa: PLC0415
+    require_v08(options)
+    async with await registered_client(session, cluster) as client:
+        await lines.produce_v08(client, options)
 
-    require_v07(options)
-    await produce_by_zookeeper(session, options)
 
-
-def _said(options: Options, name: str) -> bool:
+def _is_given(options: ProduceOptions, name: str) -> bool:
     value = getattr(options, name)
     return not (value is None or value is False or value == ())
 
 
-def require_v07(options: Options) -> None:
-    """Raise UsageError for what brokers of 0.7 do not have."""
-    for name, option in _OF_KAFKA.items():
-        if _said(options, name):
+def require_v07(options: ProduceOptions) -> None:
+    """Raise UsageError for options that Kafka 0.7 does not have."""
+    for name, option in _OF_V08.items():
+        if _is_given(options, name):
             raise click.UsageError(f"{option} is for brokers of Kafka 0.8 and later: give --bootstrap-server.")
     if options.codec in ("lz4", "zstd"):
-        raise click.UsageError(f"--codec {options.codec}: brokers of 0.7 know none, gzip and snappy alone.")
+        raise click.UsageError(f"brokers of 0.7 do not support --codec {options.codec}: use none, gzip or snappy.")
 
 
-def require_kafka(options: Options) -> None:
-    """Raise UsageError for what only brokers of 0.7 have."""
+def require_v08(options: ProduceOptions) -> None:
+    """Raise UsageError for options that only Kafka 0.7 has."""
     for name, (option, instead) in _OF_V07.items():
-        if _said(options, name):
+        if _is_given(options, name):
             raise click.UsageError(f"{option} is for brokers of Kafka 0.7, and these are of 0.8 or later: {instead}.")
     if options.partition is not None and options.round_robin:
-        raise click.UsageError("--partition and --round-robin do not go together: give one of both.")
+        raise click.UsageError("--partition and --round-robin contradict each other: give one of them.")
     if options.partition == -1:
-        raise click.UsageError("--partition -1 is for brokers of Kafka 0.7: leave it out, and lines go anywhere.")
+        raise click.UsageError("--partition -1 is for brokers of Kafka 0.7: omit it, and lines go to any partition.")

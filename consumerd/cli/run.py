@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+from consumerd.cli.config_option import config_option
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 EXAMPLES = """\b
 Examples:
@@ -17,9 +22,7 @@ writes to the log where every task and thread is.
 
 
 @click.command("run", epilog=EXAMPLES)
-@click.option(
-    "-c", "--config", "path", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The TOML file."
-)
+@config_option()
 def command(path: Path) -> None:
     """Join the group and hand messages to the handler until stopped."""
     from consumerd.daemon.signals import process_signals  # noqa: PLC0415 - heavy imports only for the command that runs

@@ -38,7 +38,7 @@ Decorated = TypeVar("Decorated", bound="Callable[..., Any]")
 
 
 def named(name: str, option: str) -> str:
-    """What `option` was given. Raises UsageError for nothing, which is a variable that a script forgot to set."""
+    """The value of `option`. Raises UsageError for an empty one, as of a variable that a script did not set."""
     if not name:
         raise click.BadParameter("must not be empty.", param_hint=option)
     return name
@@ -57,7 +57,10 @@ def zookeeper_options(*, required: bool = True) -> Callable[[Decorated], Decorat
             help="How long to wait for ZooKeeper, or for the first broker.",
         )(function)
         return click.option(
-            "--zookeeper", required=required, metavar="HOST:PORT/CHROOT", help="Where brokers and groups register."
+            "--zookeeper",
+            required=required,
+            metavar="HOST:PORT/CHROOT",
+            help="ZooKeeper servers and chroot where brokers and groups register.",
         )(function)
 
     return decorate
@@ -67,13 +70,13 @@ def zookeeper_options(*, required: bool = True) -> Callable[[Decorated], Decorat
 class ClusterAddress:
     """Where a command finds its ZooKeeper or its brokers: an address, or a configuration file, or both."""
 
-    #: "" where brokers are asked.
+    #: "" if brokers are queried.
     connect: str
     timeout: float
     section: ZooKeeperSection | None = None
     #: The group of the configuration file.
     group: str | None = None
-    #: Brokers of 0.8 or later to begin with; none where ZooKeeper is asked.
+    #: Brokers of 0.8 or later to connect to first; none if ZooKeeper is queried.
     bootstrap: tuple[tuple[str, int], ...] = ()
     #: The configuration file, whose `[kafka]` has credentials and TLS.
     config: Config | None = None
@@ -120,13 +123,13 @@ def cluster_options(
             "config_file",
             type=click.Path(path_type=Path),
             metavar="FILE",
-            help="A daemon's configuration: its servers (with credentials, TLS) and its group are the defaults.",
+            help="Configuration file of a daemon, whose servers (with credentials and TLS) and group are the defaults.",
         )(wrapper)
         with_brokers = click.option(
             "--bootstrap-server",
             multiple=True,
             metavar="HOST:PORT,...",
-            help="Brokers of Kafka 0.8 or later, for groups and offsets that they keep.",
+            help="Brokers of Kafka 0.8 or later to connect to first, instead of ZooKeeper.",
         )(with_config)
         return zookeeper_options(required=False)(with_brokers)  # type: ignore[return-value]  # the same to click
 
@@ -150,7 +153,7 @@ def _address(
 
 
 def bootstrap_servers(texts: Sequence[str], option: str = "--bootstrap-server") -> tuple[tuple[str, int], ...]:
-    """What `option` was given, `HOST:PORT,...` once or several times. Raises BadParameter."""
+    """The addresses of `option`, `HOST:PORT,...` once or several times. Raises BadParameter."""
     try:
         return tuple(parse_addresses(split_addresses(texts)))
     except ConfigError as error:
@@ -171,11 +174,11 @@ def broker_timeout_option(function: Decorated) -> Decorated:
 
 def group_option(function: Decorated) -> Decorated:
     """`--group` (parameter `group`, None where the configuration has to name it)."""
-    return click.option("--group", help="The group. [default: that of --config]")(function)
+    return click.option("--group", help="Name of the consumer group. [default: the group of --config]")(function)
 
 
 def json_option(shape: str) -> Callable[[Decorated], Decorated]:
-    """`--json` (parameter `as_json`); `shape` says what comes out."""
+    """`--json` (parameter `as_json`); `shape` is its help text."""
     return click.option("--json", "as_json", is_flag=True, help=shape)
 
 

@@ -1,4 +1,4 @@
-"""`consumerd spark`: the data pipeline, step by step or whole, and a quick look at what partitions hold."""
+"""`consumerd spark`: the data pipeline, step by step or whole, and reading of partitions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def command() -> None:
 
     A pipeline lands messages in a bronze table as they are, refines them by a declared schema to silver and quarantine,
     and aggregates; `reconcile` proves that nothing is missing. Pipelines are declared in [spark.pipelines.NAME] of the
-    configuration file, and checked by `consumerd check`. Needs the extra `spark`.
+    configuration file, and checked by `consumerd check`. Requires the extra `spark`.
     """
 
 

@@ -1,4 +1,4 @@
-"""What is shown while steps of a pipeline run: a line that changes on a terminal, now and then a line elsewhere.
+"""Progress of the steps of a pipeline: a line that changes on a terminal, a line now and then elsewhere.
 
 Strategy: everything goes to standard error, so that standard output holds results alone. A step has a name and, where
 it is a streaming query, batches: how many rows came so far, and how fast the last ones were.
@@ -30,7 +30,7 @@ class Display(Protocol):
         ...
 
     def batch(self, query: str, number: int, rows: int, rows_per_second: float) -> None:
-        """The last batch of a query: its number, its rows. The same batch may be told again and again."""
+        """The last batch of a query: its number, its rows. The same batch may be reported repeatedly."""
         ...
 
     def tick(self) -> None:

@@ -1,4 +1,4 @@
-"""`consumerd spark read`: a quick look at what partitions, archives or a handler's files hold, without a pipeline."""
+"""`consumerd spark read`: the messages of partitions, archives or a handler's files, without a pipeline."""
 
 from __future__ import annotations
 
@@ -34,26 +34,32 @@ _VALUE_WIDTH = 200
 
 
 @click.command("read", epilog=EXAMPLES)
-@click.option("--path", "paths", multiple=True, metavar="DIR", help="Folder or URL of an archive; may be repeated.")
-@click.option("--zookeeper", metavar="HOST:PORT/CHROOT", help="Live brokers, as ZooKeeper knows them.")
-@click.option("--brokers", metavar="ID=HOST:PORT,...", help="Live brokers, listed.")
-@click.option("--bootstrap", metavar="HOST:PORT,...", help="Live brokers of Kafka 0.8 and later.")
-@click.option("--files", metavar="DIR", help="The directory of a `files` handler.")
-@click.option("--subscribe", metavar="TOPIC,...", help="These topics.")
-@click.option("--subscribe-pattern", metavar="REGEX", help="All topics that match.")
-@click.option("--assign", metavar="JSON", help='These partitions: {"events": ["0-0", "0-1"]}.')
-@click.option("--starting-offsets", metavar="earliest|JSON", help="Where to begin.  [default: earliest]")
-@click.option("--ending-offsets", metavar="latest|JSON", help="Where to end.  [default: latest]")
 @click.option(
-    "--option", "further", multiple=True, metavar="NAME=VALUE", help="Any other option of the data source; repeatable."
+    "--path", "paths", multiple=True, metavar="DIR", help="Folder or URL of an archive; may be given several times."
 )
-@click.option("--show", type=PositiveInt(100_000), metavar="N", help="Print N messages.  [default: 20]")
-@click.option("--count", is_flag=True, help="Print, per partition, how many messages there are.")
+@click.option("--zookeeper", metavar="HOST:PORT/CHROOT", help="ZooKeeper where live brokers are registered.")
+@click.option("--brokers", metavar="ID=HOST:PORT,...", help="Live brokers of Kafka 0.7, with their ids.")
+@click.option("--bootstrap", metavar="HOST:PORT,...", help="Live brokers of Kafka 0.8 or later to connect to first.")
+@click.option("--files", metavar="DIR", help="Directory that a `files` handler wrote.")
+@click.option("--subscribe", metavar="TOPIC,...", help="Topics to read.")
+@click.option("--subscribe-pattern", metavar="REGEX", help="Regular expression of the topics to read.")
+@click.option("--assign", metavar="JSON", help='Partitions to read, such as {"events": ["0-0", "0-1"]}.')
+@click.option("--starting-offsets", metavar="earliest|JSON", help="Offsets to start from.  [default: earliest]")
+@click.option("--ending-offsets", metavar="latest|JSON", help="Offsets to stop at.  [default: latest]")
 @click.option(
-    "--to", "target", metavar="FORMAT:DIR", help=f"Write all messages there: {', '.join(FORMATS)}; DIR must not exist."
+    "--option",
+    "further",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Any other option of the data source; may be given several times.",
+)
+@click.option("--show", type=PositiveInt(100_000), metavar="N", help="Number of messages to print.  [default: 20]")
+@click.option("--count", is_flag=True, help="Print the number of messages of each partition instead.")
+@click.option(
+    "--to", "target", metavar="FORMAT:DIR", help=f"Write all messages to a new directory, as {', '.join(FORMATS)}."
 )
 @session_options
-@click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def command(
     show: int | None,
     count: bool,
@@ -65,8 +71,8 @@ def command(
 ) -> None:
     """Read messages with the data source `consumerd`: show some, count them, or write them to files.
 
-    Where from: exactly one of --path, --zookeeper, --brokers, --bootstrap and --files. What: exactly one of
-    --subscribe, --subscribe-pattern and --assign.
+    Give one source (--path, --zookeeper, --brokers, --bootstrap or --files) and one selection (--subscribe,
+    --subscribe-pattern or --assign).
     """
     if sum((show is not None, count, target is not None)) > 1:
         raise click.UsageError("Give at most one of --show, --count and --to.")

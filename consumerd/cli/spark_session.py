@@ -1,4 +1,4 @@
-"""What the commands of `consumerd spark` have in common: a session with its log, signals, and what is on its way.
+"""Shared by the commands of `consumerd spark`: a session with its log, signals, and progress.
 
 Strategy: Spark logs a lot, and to standard error, so everything that its JVM prints goes to a file: a temporary one
 that is read when the start fails, or the one that `--log` names. While steps run, one thread looks after the session:
@@ -52,12 +52,12 @@ def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--log",
             type=click.Path(dir_okay=False, path_type=Path),
             metavar="FILE",
-            help="Keep what Spark itself says, warnings and errors with their stacks, in this file.",
+            help="File for Spark's own warnings and errors, with their stack traces.",
         ),
         click.option(
             "--master",
             metavar="URL",
-            help="Spark's master, such as local[4], spark://HOST:7077 or k8s://...  [default: the configuration's, or "
+            help="Spark master, such as local[4], spark://HOST:7077 or k8s://...  [default: the configuration's, or "
             "local[*]]",
         ),
     ):
@@ -75,7 +75,7 @@ def require_spark(*also: str) -> None:
 
 
 class Work:
-    """The session for some steps, and whether a signal has asked for their end."""
+    """The session of some steps, and whether a signal has requested their end."""
 
     def __init__(self, spark: SparkSession, shown: Display, signals: socket.socket) -> None:
         self.spark = spark
@@ -90,7 +90,7 @@ class Work:
 
     @property
     def stopped(self) -> bool:
-        """Whether a signal has asked for the end."""
+        """Whether a signal has requested the end."""
         return self._signal is not None
 
     def begin(self, step: str) -> None:
@@ -99,12 +99,12 @@ class Work:
         self._shown.step(step)
 
     def check(self) -> None:
-        """Raise StoppedBySignal if a signal has asked for the end."""
+        """Raise StoppedBySignal if a signal has requested the end."""
         if self._signal is not None:
             raise StoppedBySignal(f"stopped by {self._signal.name}; the same command continues where this one stopped.")
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long, or until a signal asks for the end; whether one has."""
+        """Wait so long, or until a signal; returns whether one came."""
         return self._asked.wait(seconds)
 
     def _look_after(self) -> None:

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from consumerd.cli.config_option import config_option
 from consumerd.cli.spark_session import require_spark, session_options, working
 from consumerd.cli.spark_show import show_json, show_result
 from consumerd.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from consumerd.cli.spark_session import Work
     from consumerd.spark.spec import PipelineSpec
@@ -60,18 +61,18 @@ Examples:
 _continuous = click.option(
     "--continuous",
     is_flag=True,
-    help="Go on until SIGTERM or Ctrl-C; the batch that is on its way ends first. A second signal forces the end.",
+    help=("Continue until SIGTERM or Ctrl-C, which let the current batch finish; a second signal forces the exit."),
 )
 _rounds = click.option(
     "--continuous",
     is_flag=True,
-    help="Land, refine and aggregate again at the pipeline's trigger, in one session, until SIGTERM or Ctrl-C. "
-    "Results are shown of rounds that landed something; reconcile and report are commands of their own then.",
+    help="Land, refine and aggregate at each trigger of the pipeline, in one session, until SIGTERM or Ctrl-C. "
+    "Rounds that landed nothing are not shown; reconcile and report are not run.",
 )
 _shallow = click.option(
     "--shallow",
     is_flag=True,
-    help="Compare offsets, and read the source again only where there are gaps: fast, but altered values go unnoticed.",
+    help="Compare offsets only, and read the source only where there are gaps: fast, but altered values go unnoticed.",
 )
 
 
@@ -80,13 +81,10 @@ def _step(name: str, examples: str) -> Callable[[Callable[..., int | None]], cli
 
     def make(function: Callable[..., int | None]) -> click.Command:
         for option in (
-            click.option("--json", "as_json", is_flag=True, help="The result as one JSON object."),
+            click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
             session_options,
-            click.option("--pipeline", metavar="NAME", help="Which pipeline, where the file declares several."),
-            click.option(
-                "-c", "--config", "path", required=True, type=click.Path(path_type=Path), metavar="FILE",
-                help="The TOML file that declares the pipeline.",
-            ),
+            click.option("--pipeline", metavar="NAME", help="Name of the pipeline; required if there are several."),
+            config_option("Configuration file (TOML) that declares the pipeline."),
         ):  # fmt: skip
             function = option(function)
         return click.command(name, epilog=examples)(function)
@@ -99,29 +97,30 @@ def _step(name: str, examples: str) -> Callable[[Callable[..., int | None]], cli
 def land(continuous: bool, **options: Any) -> int:
     """Append to bronze what the source has and bronze has not: every message once, as it is.
 
-    Without --continuous it ends with what was there at the start. What a kill interrupts is done again, never twice.
+    Without --continuous, land what is there at the start and exit. A batch that was interrupted is landed by the next
+    run, and never twice.
     """
     return _run(("land",), continuous=continuous, **options)
 
 
 @_step("refine", REFINE_EXAMPLES)
 def refine(**options: Any) -> int:
-    """Parse what is new in bronze: to silver what fits the declared schema, to quarantine the rest, with the reason."""
+    """Parse what is new in bronze: into silver if it fits the declared schema, else into quarantine with the reason."""
     return _run(("refine",), **options)
 
 
 @_step("aggregate", AGGREGATE_EXAMPLES)
 def aggregate(**options: Any) -> int:
-    """Count and sum what is new in silver, per window of the event's time and group.
+    """Count and sum what is new in silver, per window of event time and group.
 
-    A window is written once, when the watermark has passed its end: events that are later than that are not in it.
+    A window is written once, when the watermark has passed its end; later events are not counted.
     """
     return _run(("aggregate",), **options)
 
 
 @_step("compact", COMPACT_EXAMPLES)
 def compact(**options: Any) -> int:
-    """Merge small files of the pipeline's tables into large ones. Can be killed and repeated; readers are not hurt."""
+    """Merge small files of the pipeline's tables into large ones. Safe to interrupt and repeat, and for readers."""
     return _run(("compact",), **options)
 
 
@@ -130,7 +129,7 @@ def compact(**options: Any) -> int:
 def reconcile(shallow: bool, **options: Any) -> int:
     """Compare, per partition, what the source has with what is in the tables: gaps, duplicates, counts, a hash.
 
-    The exit code is 11 where something is missing, twice, or altered.
+    The exit code is 11 if messages are missing, duplicated or altered.
     """
     return _run(("reconcile",), shallow=shallow, **options)
 
@@ -140,7 +139,7 @@ def reconcile(shallow: bool, **options: Any) -> int:
 def report(shallow: bool, **options: Any) -> int:
     """Reconcile, and write one self-contained HTML page: throughput, lag, sizes, reasons of quarantine, gaps.
 
-    The exit code is 11 where something is missing, twice, or altered.
+    The exit code is 11 if messages are missing, duplicated or altered.
     """
     return _run(("reconcile", "report"), shallow=shallow, **options)
 
@@ -149,9 +148,9 @@ def report(shallow: bool, **options: Any) -> int:
 @_shallow
 @_rounds
 def run(shallow: bool, continuous: bool, **options: Any) -> int:
-    """Land, refine, aggregate, reconcile and report, one after the other; steps that are not declared are left out.
+    """Land, refine, aggregate, reconcile and report, one after the other; undeclared steps are skipped.
 
-    The exit code is 11 where reconcile finds something missing, twice, or altered.
+    The exit code is 11 if reconcile finds messages missing, duplicated or altered.
     """
     return _run(None, shallow=shallow, rounds=continuous, **options)
 
@@ -173,7 +172,7 @@ def _run(
 ) -> int:
     """Run these steps, or all that the pipeline declares, and show their results as they come."""
     require_spark(*(("jinja2", "matplotlib") if steps is None or "report" in steps else ()))
-    from consumerd.spark.packages import needs_of  # noqa: PLC0415 - heavy imports for the command that runs
+    from consumerd.spark.packages import required_packages  # noqa: PLC0415 - heavy imports for the command that runs
     from consumerd.spark.preflight import check_steps  # noqa: PLC0415
     from consumerd.spark.run import declared_steps, perform  # noqa: PLC0415
     from consumerd.spark.spec import load_spark  # noqa: PLC0415
@@ -188,7 +187,7 @@ def _run(
     if rounds:
         names = tuple(step for step in names if step not in ("reconcile", "report"))
     check_steps(chosen, names, spec.config)
-    needs = needs_of([chosen], spec.config)
+    needs = required_packages([chosen], spec.config)
     results: dict[str, Any] = {}
     with working(
         master=master or spec.master, config={**spec.config, **needs.config}, packages=needs.packages, log=log,
@@ -230,10 +229,10 @@ def _repeat(steps: Sequence[str], work: Work, pipeline: PipelineSpec, *, as_json
 
 
 def _show(results: Mapping[str, Any], *, as_json: bool) -> None:
-    told = {step: result.as_json() for step, result in results.items()}
+    shown = {step: result.as_json() for step, result in results.items()}
     if as_json:
-        show_json(told if len(told) > 1 else next(iter(told.values())))
+        show_json(shown if len(shown) > 1 else next(iter(shown.values())))
     else:
-        for step, result in told.items():
+        for step, result in shown.items():
             show_result(step, result)
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""`consumerd topics`: what brokers registered, and what they hold; topics made and deleted."""
+"""`consumerd topics`: list, describe, create and delete topics."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from consumerd.cli.topics_change import create, delete
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from consumerd.admin import GroupSource, LogRange, NoAnswer
+    from consumerd.admin import GroupSource, LogRange, LookupFailure
     from consumerd.cli.session import ClusterAddress
     from consumerd.net import Connector
     from consumerd.partition import TopicPartition
     from consumerd.ports import ZooKeeper
-    from consumerd.registry import Broker
+    from consumerd.registry import RegisteredBroker
 
 EXAMPLES = """\b
 Examples:
@@ -44,7 +44,7 @@ def command() -> None:
 
 @command.command("list", epilog=EXAMPLES)
 @cluster_options()
-@json_option('One object: {"topics": {topic: {broker: partitions}}}; since 0.8 with partitions and replicas.')
+@json_option('One JSON object: {"topics": {topic: {broker: partitions}}}; since 0.8 with partitions and replicas.')
 def list_topics(cluster: ClusterAddress, as_json: bool) -> None:
     """List topics with the numbers of partitions that their live brokers have.
 
@@ -82,7 +82,7 @@ def _show_list(topics: dict[str, dict[int, int]], *, as_json: bool) -> None:
 @cluster_options()
 @click.option("--topic", "topics", multiple=True, help="Only this topic; may be given several times.")
 @broker_timeout_option
-@json_option('One object: {"brokers": ..., "topics": {topic: {"bytes": ..., "partitions": ...}}}.')
+@json_option('One JSON object: {"brokers": ..., "topics": {topic: {"bytes": ..., "partitions": ...}}}.')
 def describe(cluster: ClusterAddress, topics: tuple[str, ...], broker_timeout: float, as_json: bool) -> None:
     """Show every partition with its broker, its earliest and latest offset, and what is in between.
 
@@ -92,41 +92,41 @@ def describe(cluster: ClusterAddress, topics: tuple[str, ...], broker_timeout: f
     remark.
     """
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
-    from consumerd.cli.topics_v08 import look, show_description  # noqa: PLC0415
+    from consumerd.cli.topics_v08 import read_topics, show_description  # noqa: PLC0415
 
     async def v07(session: ZooKeeper) -> None:
-        _show_description(await _look(session, topics, connector(broker_timeout)), as_json=as_json)
+        _show_description(await _read_topics(session, topics, connector(broker_timeout)), as_json=as_json)
 
     async def v08(source: GroupSource) -> None:
-        show_description(await look(source, topics), as_json=as_json)
+        show_description(await read_topics(source, topics), as_json=as_json)
 
     run_by_kind(cluster, v07, v08, broker_timeout=broker_timeout)
 
 
-def _show_description(sight: _Sight, *, as_json: bool) -> None:
+def _show_description(snapshot: _TopicSnapshot, *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(_as_json(sight), indent=2))
+        click.echo(json.dumps(_as_json(snapshot), indent=2))
         return
-    known = sum(_size(found) or 0 for found in sight.ranges.values())
+    known = sum(_size(found) or 0 for found in snapshot.ranges.values())
     show_rows(
         ["partition", "broker", ">earliest", ">latest", ">bytes", "remark"],
         (
-            (partition, _address(sight.brokers.get(partition.broker)), *_cells(found))
-            for partition, found in sight.ranges.items()
+            (partition, _address(snapshot.brokers.get(partition.broker)), *_cells(found))
+            for partition, found in snapshot.ranges.items()
         ),
         title=", ".join(
-            [counted(len(sight.topics), "topic"), counted(len(sight.ranges), "partition"), counted(known, "byte")]
+            [counted(len(snapshot.topics), "topic"), counted(len(snapshot.ranges), "partition"), counted(known, "byte")]
         ),
     )
 
 
-class _Sight(NamedTuple):
-    brokers: dict[int, Broker]
+class _TopicSnapshot(NamedTuple):
+    brokers: dict[int, RegisteredBroker]
     topics: dict[str, dict[int, int]]
-    ranges: dict[TopicPartition, LogRange | NoAnswer]
+    ranges: dict[TopicPartition, LogRange | LookupFailure]
 
 
-async def _look(zk: ZooKeeper, topics: Sequence[str], connect: Connector) -> _Sight:
+async def _read_topics(zk: ZooKeeper, topics: Sequence[str], connect: Connector) -> _TopicSnapshot:
     """The topics, or those named. Raises NotFoundError for one that is not registered."""
     from consumerd.admin import BrokerLogs  # noqa: PLC0415
     from consumerd.cluster import ClusterView  # noqa: PLC0415
@@ -140,29 +140,29 @@ async def _look(zk: ZooKeeper, topics: Sequence[str], connect: Connector) -> _Si
             raise NotFoundError(f"no broker has registered the topic {topic!r}; see `consumerd topics list`")
     brokers = await cluster.read_brokers()
     partitions = [partition for topic, counts in found.items() for partition in partitions_of(topic, counts)]
-    return _Sight(brokers, found, await BrokerLogs(brokers, connect).ranges(partitions))
+    return _TopicSnapshot(brokers, found, await BrokerLogs(brokers, connect).ranges(partitions))
 
 
-def _address(broker: Broker | None) -> str:
+def _address(broker: RegisteredBroker | None) -> str:
     return "" if broker is None else f"{broker.host}:{broker.port}"
 
 
-def _size(found: LogRange | NoAnswer) -> int | None:
+def _size(found: LogRange | LookupFailure) -> int | None:
     from consumerd.admin import LogRange  # noqa: PLC0415
 
     return found.size if isinstance(found, LogRange) else None
 
 
-def _cells(found: LogRange | NoAnswer) -> tuple[object, ...]:
+def _cells(found: LogRange | LookupFailure) -> tuple[object, ...]:
     from consumerd.admin import LogRange  # noqa: PLC0415
 
     return (*found, found.size, "") if isinstance(found, LogRange) else (None, None, None, found.reason)
 
 
-def _as_json(sight: _Sight) -> dict[str, object]:
+def _as_json(snapshot: _TopicSnapshot) -> dict[str, object]:
     topics: dict[str, dict[str, object]] = {}
-    for topic in sight.topics:
-        of_topic = {partition: found for partition, found in sight.ranges.items() if partition.topic == topic}
+    for topic in snapshot.topics:
+        of_topic = {partition: found for partition, found in snapshot.ranges.items() if partition.topic == topic}
         partitions = {}
         for partition, found in of_topic.items():
             earliest, latest, size, remark = _cells(found)
@@ -177,7 +177,7 @@ def _as_json(sight: _Sight) -> dict[str, object]:
             "partitions": partitions,
         }
     return {
-        "brokers": {str(number): _address(broker) for number, broker in sight.brokers.items()},
+        "brokers": {str(number): _address(broker) for number, broker in snapshot.brokers.items()},
         "topics": topics,
     }
 

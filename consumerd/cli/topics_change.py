@@ -55,18 +55,29 @@ def _assignment(_: click.Context, __: click.Parameter, text: str | None) -> dict
 @click.command("create", epilog=CREATE_EXAMPLES)
 @cluster_options(flags=("-c", "--configuration"))
 @click.option("--topic", required=True, help="Name of the topic.")
-@click.option("--partitions", type=PositiveInt(100_000), help="Number of partitions. [default: the brokers']")
-@click.option("--replication-factor", type=PositiveInt(32767), help="Replicas of each. [default: the brokers']")
+@click.option("--partitions", type=PositiveInt(100_000), help="Number of partitions. [default: the brokers' default]")
+@click.option(
+    "--replication-factor",
+    type=PositiveInt(32767),
+    help="Number of replicas of each partition. [default: the brokers' default]",
+)
 @click.option(
     "--replica-assignment",
     "assignment",
     callback=_assignment,
     metavar="BROKER:BROKER,...",
-    help="Broker ids for each partition, the preferred leader first, instead of numbers.",
+    help="Broker ids for each partition, the preferred leader first; instead of --partitions and --replication-factor.",
 )
-@click.option("--config", "settings", multiple=True, callback=_settings, metavar="KEY=VALUE", help="A topic's setting.")
-@click.option("--dry-run", is_flag=True, help="Only check whether it could be created (brokers since 0.10.2).")
-@json_option('One object: {"topic": ..., "created": ...}.')
+@click.option(
+    "--config",
+    "settings",
+    multiple=True,
+    callback=_settings,
+    metavar="KEY=VALUE",
+    help="Setting of the topic, such as retention.ms=86400000; may be given several times.",
+)
+@click.option("--dry-run", is_flag=True, help="Only check whether the topic could be created (Kafka 0.10.2 and later).")
+@json_option('One JSON object: {"topic": ..., "created": ...}.')
 def create(
     cluster: ClusterAddress,
     topic: str,
@@ -79,9 +90,9 @@ def create(
 ) -> None:
     """Create a topic.
 
-    Brokers since 0.10.1 are asked with --bootstrap-server, and know defaults for what is left out since 2.4. With
-    --zookeeper the topic is written there, as kafka-topics of 0.8 to 0.10 does it, and the brokers take it up. Kafka
-    0.7 makes a topic when the first message comes.
+    With --bootstrap-server (Kafka 0.10.1 and later) a broker creates the topic; brokers since 2.4 have defaults for
+    what is not given. With --zookeeper (0.8 to 0.10) the topic is written to ZooKeeper, as kafka-topics does. Kafka 0.7
+    creates a topic when it receives the first message.
     """
     from consumerd.admin import TopicPlan, create_topic  # noqa: PLC0415 - heavy imports only for the command that runs
     from consumerd.cli.clusters import run_with_client  # noqa: PLC0415
@@ -107,7 +118,7 @@ def create(
 
 
 async def _create_nodes(zk: ZooKeeper, plan: TopicPlan, timeout: float, *, dry_run: bool) -> list[int]:
-    """Create the topic through ZooKeeper; returns the partitions that nobody leads yet."""
+    """Create the topic through ZooKeeper; returns the partitions without a leader so far."""
     import random  # noqa: PLC0415
 
     from consumerd.admin import (  # noqa: PLC0415
@@ -134,15 +145,17 @@ async def _create_nodes(zk: ZooKeeper, plan: TopicPlan, timeout: float, *, dry_r
 
 @click.command("delete", epilog=DELETE_EXAMPLES)
 @cluster_options()
-@click.option("--topic", "topics", multiple=True, required=True, help="The topic; may be given several times.")
-@click.option("--execute", is_flag=True, help="Do it. Without it, only show what would be deleted.")
-@json_option('One object: {"topics": {topic: {"partitions": ..., "messages": ...}}, "executed": ...}.')
+@click.option("--topic", "topics", multiple=True, required=True, help="Topic to delete; may be given several times.")
+@click.option(
+    "--execute", is_flag=True, help="Delete the topics. Without this option, only show what would be deleted."
+)
+@json_option('One JSON object: {"topics": {topic: {"partitions": ..., "messages": ...}}, "executed": ...}.')
 def delete(cluster: ClusterAddress, topics: tuple[str, ...], execute: bool, as_json: bool) -> None:
     """Delete topics with all that they hold.
 
-    Brokers since 0.10.1 are asked with --bootstrap-server; with --zookeeper the topic is marked, as kafka-topics of 0.8
-    to 0.10 does it. Either way brokers before 1.0 do it only if their delete.topic.enable is true. In a pipe: topic,
-    partitions, messages.
+    With --bootstrap-server (Kafka 0.10.1 and later) a broker deletes the topics; with --zookeeper (0.8 to 0.10) they
+    are marked for deletion in ZooKeeper, as kafka-topics does. Brokers before 1.0 delete topics only if their
+    delete.topic.enable is true. In a pipe: topic, partitions, messages.
     """
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
     from consumerd.errors import ConfigError  # noqa: PLC0415
@@ -163,36 +176,36 @@ async def _delete(
 ) -> None:
     from consumerd.admin import BrokerGroups, LogRange, ZooKeeperGroups, delete_topic, require_nodes  # noqa: PLC0415
     from consumerd.cli.tables import show_rows  # noqa: PLC0415
-    from consumerd.cli.topics_v08 import look  # noqa: PLC0415
+    from consumerd.cli.topics_v08 import read_topics  # noqa: PLC0415
     from consumerd.cluster import V08ClusterView  # noqa: PLC0415
     from consumerd.errors import BrokerError  # noqa: PLC0415
 
-    sight = await look(source, topics)
+    snapshot = await read_topics(source, topics)
     if isinstance(source, ZooKeeperGroups):
         require_nodes(await V08ClusterView(source.zk).read_brokers())
     marked = []
-    for topic in sight.topics if execute else ():
+    for topic in snapshot.topics if execute else ():
         if isinstance(source, BrokerGroups):
             await delete_topic(source.client, topic, timeout=timeout)
         elif isinstance(source, ZooKeeperGroups) and not await _delete_node(source, topic, timeout):
             marked.append(topic)
-    sizes: dict[str, int] = dict.fromkeys(sight.topics, 0)
-    for partition, found in sight.ranges.items():
+    sizes: dict[str, int] = dict.fromkeys(snapshot.topics, 0)
+    for partition, found in snapshot.ranges.items():
         sizes[partition.topic] += found.size if isinstance(found, LogRange) else 0
     if as_json:
         document = {
             topic: {"partitions": len(partitions), "messages": sizes[topic]}
-            for topic, partitions in sight.topics.items()
+            for topic, partitions in snapshot.topics.items()
         }
         click.echo(json.dumps({"topics": document, "executed": execute, "marked": marked}, indent=2))
     else:
-        rows = [(topic, len(partitions), sizes[topic]) for topic, partitions in sight.topics.items()]
+        rows = [(topic, len(partitions), sizes[topic]) for topic, partitions in snapshot.topics.items()]
         title = "marked" if marked else "deleted" if execute else "would be deleted"
         show_rows(["topic", ">partitions", ">messages"], rows, title=title)
     if marked:
         raise BrokerError(
-            f"{', '.join(marked)}: marked, and still there after {timeout:g} s: brokers delete topics only if their "
-            "delete.topic.enable is true and all replicas are alive"
+            f"{', '.join(marked)}: marked for deletion, but not deleted after {timeout:g} s: brokers delete topics "
+            "only if their delete.topic.enable is true and all replicas are alive"
         )
 
 

@@ -1,4 +1,4 @@
-"""What `consumerd topics list` and `describe` say about a cluster of Kafka 0.8 or later."""
+"""The output of `consumerd topics list` and `describe` for Kafka 0.8 and later."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from consumerd.partition import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from consumerd.admin import GroupSource, NoAnswer
+    from consumerd.admin import GroupSource, LookupFailure
     from consumerd.cluster import PartitionView, V08Topics
 
 
-class Sight(NamedTuple):
-    """Brokers by id, topics, and what the leaders have of each partition."""
+class TopicSnapshot(NamedTuple):
+    """Brokers by id, topics, and the leaders' range of each partition."""
 
     brokers: dict[int, str]
     topics: V08Topics
-    ranges: dict[TopicPartition, LogRange | NoAnswer]
+    ranges: dict[TopicPartition, LogRange | LookupFailure]
 
 
-async def look(source: GroupSource, topics: Sequence[str]) -> Sight:
+async def read_topics(source: GroupSource, topics: Sequence[str]) -> TopicSnapshot:
     """The topics, or those named. Raises NotFoundError for one that does not exist."""
     found = await source.topics(topics or None)
     for topic in topics:
         if topic not in found:
             raise NotFoundError(f"there is no topic {topic!r}; see `consumerd topics list`")
     partitions = [TopicPartition.numbered(topic, number) for topic, numbers in found.items() for number in numbers]
-    return Sight(await source.addresses(), found, await source.logs.ranges(partitions))
+    return TopicSnapshot(await source.addresses(), found, await source.logs.ranges(partitions))
 
 
 def show_list(topics: V08Topics, *, as_json: bool) -> None:
-    """Print topics with their numbers of partitions and replicas, and the partitions that nobody leads."""
+    """Print topics with their numbers of partitions and replicas, and the partitions without a leader."""
     rows = [
         (
             topic,
@@ -58,45 +58,49 @@ def show_list(topics: V08Topics, *, as_json: bool) -> None:
     show_rows(["topic", ">partitions", ">replicas", ">without leader"], rows)
 
 
-def show_description(sight: Sight, *, as_json: bool) -> None:
+def show_description(snapshot: TopicSnapshot, *, as_json: bool) -> None:
     """Print every partition with its leader, replicas and range."""
     if as_json:
-        click.echo(json.dumps(_as_json(sight), indent=2))
+        click.echo(json.dumps(_as_json(snapshot), indent=2))
         return
-    known = sum(found.size for found in sight.ranges.values() if isinstance(found, LogRange))
+    known = sum(found.size for found in snapshot.ranges.values() if isinstance(found, LogRange))
     rows = []
-    for partition, found in sight.ranges.items():
-        state = sight.topics[partition.topic][partition.partition]
-        rows.append((partition, _leader(sight, state), _ids(state.replicas), _ids(state.isr), *_cells(found)))
+    for partition, found in snapshot.ranges.items():
+        state = snapshot.topics[partition.topic][partition.partition]
+        rows.append((partition, _leader(snapshot, state), _ids(state.replicas), _ids(state.isr), *_cells(found)))
     show_rows(
         ["partition", "leader", "replicas", "in sync", ">earliest", ">latest", ">messages", "remark"],
         rows,
         title=", ".join(
-            [counted(len(sight.topics), "topic"), counted(len(sight.ranges), "partition"), counted(known, "message")]
+            [
+                counted(len(snapshot.topics), "topic"),
+                counted(len(snapshot.ranges), "partition"),
+                counted(known, "message"),
+            ]
         ),
     )
 
 
-def _leader(sight: Sight, state: PartitionView) -> str:
+def _leader(snapshot: TopicSnapshot, state: PartitionView) -> str:
     if state.leader is None:
         return "none"
-    return f"{state.leader} {sight.brokers.get(state.leader, '')}".strip()
+    return f"{state.leader} {snapshot.brokers.get(state.leader, '')}".strip()
 
 
 def _ids(brokers: Sequence[int]) -> str:
     return ",".join(map(str, brokers))
 
 
-def _cells(found: LogRange | NoAnswer) -> tuple[object, ...]:
+def _cells(found: LogRange | LookupFailure) -> tuple[object, ...]:
     return (*found, found.size, "") if isinstance(found, LogRange) else (None, None, None, found.reason)
 
 
-def _as_json(sight: Sight) -> dict[str, object]:
+def _as_json(snapshot: TopicSnapshot) -> dict[str, object]:
     topics = {}
-    for topic, states in sight.topics.items():
+    for topic, states in snapshot.topics.items():
         partitions = {}
         for number, state in states.items():
-            earliest, latest, size, remark = _cells(sight.ranges[TopicPartition.numbered(topic, number)])
+            earliest, latest, size, remark = _cells(snapshot.ranges[TopicPartition.numbered(topic, number)])
             partitions[str(number)] = {
                 "leader": state.leader,
                 "replicas": list(state.replicas),
@@ -107,4 +111,4 @@ def _as_json(sight: Sight) -> dict[str, object]:
                 "remark": remark or None,
             }
         topics[topic] = {"partitions": partitions}
-    return {"brokers": {str(number): address for number, address in sight.brokers.items()}, "topics": topics}
+    return {"brokers": {str(number): address for number, address in snapshot.brokers.items()}, "topics": topics}

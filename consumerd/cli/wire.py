@@ -25,19 +25,19 @@ def command() -> None:
 
 
 @command.command("decode", epilog=EXAMPLES)
-@click.option("--v07", is_flag=True, help="The protocol of Kafka 0.6 and 0.7.")
-@click.option("--type", "kind", metavar="N", help="With --v07: the request type, 0 to 4, or its name.")
-@click.option("--api-key", metavar="K", help="The API, by key or by name.")
-@click.option("--api-version", metavar="V", type=click.IntRange(0, 32767), help="The version of the API.")
-@click.option("--request/--response", "is_request", default=None, help="What the bytes are.")
+@click.option("--v07", is_flag=True, help="Use the protocol of Kafka 0.6 and 0.7.")
+@click.option("--type", "kind", metavar="N", help="With --v07: number (0 to 4) or name of the request type.")
+@click.option("--api-key", metavar="K", help="Key or name of the API.")
+@click.option("--api-version", metavar="V", type=click.IntRange(0, 32767), help="Version of the API.")
+@click.option("--request/--response", "is_request", default=None, help="Whether the bytes are a request or a response.")
 @click.option(
     "--form",
     type=click.Choice(["auto", "frame", "message", "body"]),
     default="auto",
     show_default=True,
-    help="Where the bytes begin (see above).",
+    help="What the bytes begin with (see above).",
 )
-@click.option("--roundtrip", is_flag=True, help="Encode it again, and print that as hex in a last line.")
+@click.option("--roundtrip", is_flag=True, help="Encode the message again, and print it as hex in a last line.")
 def decode(
     v07: bool,
     kind: str | None,
@@ -49,32 +49,32 @@ def decode(
 ) -> None:
     """Read one request or response as hex from standard input, and print it as JSON.
 
-    White space in the hex does not count. The bytes are what a socket carries: a `frame`, that is the size (4 bytes),
-    the header and the body. A `message`, without the size, and a `body`, without size and header, are taken where the
-    bytes are no frame; the JSON says which it was, and --form says it where the bytes leave it open. Requests of 0.7
-    have no header but their type; its responses have none, and are taken as frames unless --form says otherwise.
+    White space in the hex is ignored. The bytes are a `frame` as on a socket: the size (4 bytes), the header and the
+    body. If they are not a valid frame, they are read as a `message` (without the size) or a `body` (without size and
+    header); the JSON says which, and --form decides if several are possible. In Kafka 0.7 the header of a request is
+    its type alone, and responses have none; responses are read as frames unless --form says otherwise.
 
-    Byte strings, ids and sets of messages are hex in the JSON. Exit code 2: wrong options, or no hex; 6: bytes that are
-    no such message.
+    Byte strings, ids and message sets are hex in the JSON. The exit code is 2 for wrong options or invalid hex, and 6
+    if the bytes are not such a message.
     """
     from consumerd.cli.wire_forms import decode_form  # noqa: PLC0415  # `--help` needs no schemas
     from consumerd.cli.wire_v07 import v07_decoder  # noqa: PLC0415
     from consumerd.cli.wire_v08 import v08_decoder  # noqa: PLC0415
 
     if is_request is None:
-        raise click.UsageError("say --request or --response")
+        raise click.UsageError("give --request or --response")
     if v07:
         if kind is None or api_key is not None or api_version is not None:
             raise click.UsageError("--v07 goes with --type, and not with --api-key and --api-version")
         decoder = v07_decoder(kind, is_request=is_request)
     else:
         if api_key is None or api_version is None or kind is not None:
-            raise click.UsageError("say --api-key and --api-version, or --v07 and --type")
+            raise click.UsageError("give --api-key and --api-version, or --v07 and --type")
         decoder = v08_decoder(api_key, api_version, is_request=is_request)
-    taken, decoded = decode_form(_read_hex(), form, decoder, only_frames=v07 and not is_request)
+    form_found, decoded = decode_form(_read_hex(), form, decoder, only_frames=v07 and not is_request)
     again = decoded.encode() if roundtrip else None
     indent = 2 if sys.stdout.isatty() else None
-    click.echo(json.dumps({"form": taken, **decoded.value}, default=_plain, indent=indent))
+    click.echo(json.dumps({"form": form_found, **decoded.value}, default=_plain, indent=indent))
     if again is not None:
         click.echo(again.hex())
 
@@ -82,14 +82,14 @@ def decode(
 def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.hex()
-    raise TypeError(f"{type(value).__name__} has no place in JSON")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
 def _read_hex() -> bytes:
     text = sys.stdin.buffer.read(MAX_INPUT + 1).decode("ascii", "replace")
     if len(text) > MAX_INPUT:
-        raise click.UsageError(f"standard input has more than {MAX_INPUT} characters; no frame is so long")
+        raise click.UsageError(f"standard input must have at most {MAX_INPUT} characters")
     try:
         return bytes.fromhex("".join(text.split()))
     except ValueError:
-        raise click.UsageError("standard input is no hex; pairs of the digits 0-9 and a-f are wanted") from None
+        raise click.UsageError("standard input must be hex: pairs of the digits 0-9 and a-f") from None

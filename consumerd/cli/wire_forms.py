@@ -17,7 +17,7 @@ Form = Literal["frame", "message", "body"]
 
 
 class Decoded(NamedTuple):
-    """What was read, for JSON, and what encodes it again in the same form."""
+    """The decoded value, for JSON, and the encoder to the same form."""
 
     value: dict[str, Any]
     encode: Callable[[], bytes]
@@ -34,7 +34,7 @@ def decode_form(data: bytes, form: str, decoder: Decoder, *, only_frames: bool =
     """
     sized = len(data) >= 4 and int.from_bytes(data[:4], signed=True) == len(data) - 4
     if not sized and (form == "frame" or (form == "auto" and only_frames)):
-        raise FrameError(f"{len(data)} bytes are no frame: their first four do not say how many follow")
+        raise FrameError(f"{len(data)} bytes are not a frame: their first four must be the number of those that follow")
     forms: tuple[Form, ...] = ("frame", "message") if sized else ("message", "body")
     if only_frames:
         forms = ("frame",)

@@ -71,8 +71,8 @@ def _response(number: RequestType, data: bytes) -> tuple[dict[str, Any], bytes]:
     frame = answer.encode()
     if frame[_SIZE.size :] != data:  # clients take it for what is next to it, but who looks at it wants to know
         raise FrameError(
-            f"{len(data)} bytes are no answer to {number.name}: they have an error code that 0.7 does not know, or "
-            "bytes that belong to nothing after one"
+            f"{len(data)} bytes are not a {number.name} response: their error code is unknown to 0.7, or "
+            "further bytes follow it"
         )
     return {"body": asdict(answer)}, frame
 

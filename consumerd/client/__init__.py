@@ -19,11 +19,12 @@ from consumerd.client.sasl import Mechanism, Plain, SaslAuthenticator, Scram
 from consumerd.client.settings import ClientSettings
 from consumerd.client.topics import topic_partitions
 from consumerd.wire.v08.errors import UnsupportedApiError
-from consumerd.wire.v08.versions import BrokerVersions, Generation
+from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
 
 __all__ = [
     "AuthenticationError",
     "BrokerRefusedError",
+    "BrokerRelease",
     "BrokerVersions",
     "Channel",
     "ChannelOpener",
@@ -32,7 +33,6 @@ __all__ = [
     "ClusterMetadata",
     "FetchedPartition",
     "FetchedPartitions",
-    "Generation",
     "ListedOffsets",
     "Mechanism",
     "NoBrokerError",

@@ -2,8 +2,8 @@
 
 Strategy: brokers answer the requests of a connection in their order, so pipelining is that of `consumerd.net`; the
 correlation id is checked, not searched for. A request is encoded before it is sent and refused when it is too large: a
-broker would hang up without a word. An answer that is not one ends the connection, because what follows it cannot be
-trusted either.
+broker would close the connection without an error. An invalid response ends the connection, because what follows it
+cannot be trusted either.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Channel:
         self._clock = clock
         self._correlation_id = 0
         self._silent_until = 0.0
-        #: The broker does not know who we are, and has answered nothing but which versions it serves.
+        #: Not authenticated, and the broker has answered nothing but API_VERSIONS.
         self.unknown = False
 
     @property
@@ -82,7 +82,7 @@ class Channel:
             data = await self._connection.request(frame, max_response=max_response, timeout=timeout)
         except ConnectionClosedError as error:
             if self.unknown and type(error) is ConnectionClosedError and error.blamed:
-                raise ConnectionClosedError(f"{error}, or is this a SASL listener?", blamed=True) from error
+                raise ConnectionClosedError(f"{error}; is this a SASL listener?", blamed=True) from error
             raise
         self.unknown = False
         try:
@@ -109,7 +109,7 @@ class Channel:
         return await self._connection.request(frame, min_response=0, max_response=MAX_TOKEN_BYTES, timeout=timeout)
 
     async def send_token(self, token: bytes) -> None:
-        """As `exchange_token`, where nothing comes back."""
+        """As `exchange_token`, without a response."""
         await self._connection.send(len(token).to_bytes(4) + token)
 
     async def send(self, api: Api, body: dict[str, Any], *, version: int | None = None) -> None:

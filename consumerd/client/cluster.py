@@ -147,9 +147,7 @@ class ClusterClient:
             except BrokerError as error:
                 tried.append(error)
         last = tried[-1] if tried else "none is known yet"
-        raise NoBrokerError(
-            f"no broker of the cluster can be reached ({len(tried)} tried); the last said: {last}", tried
-        )
+        raise NoBrokerError(f"no broker of the cluster can be reached ({len(tried)} tried); last error: {last}", tried)
 
     async def close(self) -> None:
         """Close all connections. Never raises."""
@@ -191,7 +189,7 @@ class ClusterClient:
     async def _refresh(
         self, topics: Sequence[str] | None, *, create: bool, never_create: bool = False
     ) -> ClusterMetadata:
-        """As `refresh`, for whoever has the lock."""
+        """As `refresh`, with the lock held."""
         channel = await self.any_channel()
         version = channel.versions.pick(METADATA)
         if never_create and version < NO_CREATION_SINCE:

@@ -1,12 +1,13 @@
 """Opening channels: connect, agree on versions, authenticate.
 
-Strategy: API_VERSIONS is asked first on every connection, in its last version; a broker that does not know that version
-says error 35 in version 0 and is asked again so. Brokers of 0.8 hang up instead, and those of 0.9 say nothing at all.
-That is believed only after further connections showed what the broker is: 0.9 answers LIST_GROUPS, 0.8 hangs up on that
-too but answers METADATA; one that is going down, or hangs, answers neither. Who said nothing and then answers is asked
-for its versions once more: a newer broker may just have been slow. What an old broker was found to be is
+Strategy: API_VERSIONS is sent first on every connection, in its last version; a broker that does not know that version
+returns error 35 in version 0, and version 0 is sent. Brokers of 0.8 close the connection instead, and those of 0.9 do
+not respond. Further connections then show what the broker is: 0.9 answers LIST_GROUPS, 0.8 closes the connection on
+that too but answers METADATA; one that is going down, or hangs, answers neither. A broker that did not respond and then
+answers is asked for its versions once more: a newer one may just have been slow. What an old broker was found to be is
 remembered for its address, so that it is not probed at each connection, until a connection to it ends: it may have been
-upgraded. Behind SASL a broker of 0.9 takes any request for a bad token and hangs up; who can, shows it a good one.
+upgraded. Behind SASL a broker of 0.9 takes any request for a bad token and closes the connection; the client
+authenticates first where possible.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from consumerd.client.metadata import metadata_body
 from consumerd.net import ConnectionClosedError, RequestTimeoutError
 from consumerd.wire.v08.apis import API_VERSIONS, LIST_GROUPS, METADATA
 from consumerd.wire.v08.error_codes import ErrorCode
-from consumerd.wire.v08.versions import BrokerVersions, Generation, told
+from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions, told
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -68,7 +69,7 @@ class ChannelOpener:
         clock: Clock,
         *,
         authenticate: Authenticate | None = None,
-        remembered: dict[tuple[str, int], tuple[Generation, float]] | None = None,
+        remembered: dict[tuple[str, int], tuple[BrokerRelease, float]] | None = None,
     ) -> None:
         self._connect = connect
         self._settings = settings
@@ -92,7 +93,7 @@ class ChannelOpener:
         except BaseException:
             channel.abort()
             raise
-        channel.unknown = self._authenticate is None and channel.versions.generation is Generation.TOLD
+        channel.unknown = self._authenticate is None and channel.versions.release is BrokerRelease.V0_10_OR_NEWER
         return channel
 
     async def _connected(self, host: str, port: int, versions: BrokerVersions) -> Channel:
@@ -100,11 +101,11 @@ class ChannelOpener:
         return Channel(connection, f"{host}:{port}", versions, self._settings, self._clock)
 
     def _believed(self, host: str, port: int) -> BrokerVersions | None:
-        generation, until = self._old.get((host, port), (Generation.TOLD, 0.0))
+        release, until = self._old.get((host, port), (BrokerRelease.V0_10_OR_NEWER, 0.0))
         if self._clock.monotonic() >= until:
             self._old.pop((host, port), None)
             return None
-        return BrokerVersions.of(f"{host}:{port}", generation)
+        return BrokerVersions.of(f"{host}:{port}", release)
 
     def forget(self, host: str, port: int) -> None:
         """A connection to this address ended: the next one finds out anew what is there."""
@@ -114,9 +115,9 @@ class ChannelOpener:
         """What the broker serves, and the channel on which it said so, if it did."""
         address = f"{host}:{port}"
         closed: ConnectionClosedError | None = None
-        # Early brokers hang up before authentication on a version that they do not know, instead of saying so.
+        # Early brokers close the connection before authentication on a version that they do not know.
         for version in (API_VERSIONS.versions[1], 0):
-            first = BrokerVersions(address, Generation.TOLD, {API_VERSIONS.key: (0, version)})
+            first = BrokerVersions(address, BrokerRelease.V0_10_OR_NEWER, {API_VERSIONS.key: (0, version)})
             try:
                 return await self._told(host, port, first, self._settings.versions_timeout)
             except RequestTimeoutError as error:
@@ -124,16 +125,16 @@ class ChannelOpener:
                 break
             except ConnectionClosedError as error:
                 closed = error
-        generation = await self._probe(host, port)
-        if generation is None:
+        release = await self._probe(host, port)
+        if release is None:
             assert closed is not None
             raise closed
         if isinstance(closed, RequestTimeoutError):
             with suppress(RequestTimeoutError):
-                first = BrokerVersions(address, Generation.TOLD, {API_VERSIONS.key: (0, 0)})
+                first = BrokerVersions(address, BrokerRelease.V0_10_OR_NEWER, {API_VERSIONS.key: (0, 0)})
                 return await self._told(host, port, first, min(_SECOND_LOOK, self._settings.versions_timeout))
-        self._old[host, port] = generation, self._clock.monotonic() + _BELIEVED_FOR
-        return BrokerVersions.of(address, generation), None
+        self._old[host, port] = release, self._clock.monotonic() + _BELIEVED_FOR
+        return BrokerVersions.of(address, release), None
 
     async def _told(
         self, host: str, port: int, first: BrokerVersions, timeout: float
@@ -153,14 +154,14 @@ class ChannelOpener:
         channel.versions = told(channel.address, answer["api_versions"])
         return channel.versions, channel
 
-    async def _probe(self, host: str, port: int) -> Generation | None:
-        """Of which generation a broker is that hung up on API_VERSIONS; None when it answers nothing."""
-        questions: list[tuple[Generation, Api, dict[str, Any]]] = [
-            (Generation.V0_9, LIST_GROUPS, {}),
-            (Generation.V0_8, METADATA, metadata_body(0, None)),
+    async def _probe(self, host: str, port: int) -> BrokerRelease | None:
+        """The release of a broker that closed the connection upon API_VERSIONS; None when it answers nothing."""
+        questions: list[tuple[BrokerRelease, Api, dict[str, Any]]] = [
+            (BrokerRelease.V0_9, LIST_GROUPS, {}),
+            (BrokerRelease.V0_8, METADATA, metadata_body(0, None)),
         ]
-        for generation, api, body in questions:
-            channel = await self._connected(host, port, BrokerVersions.of(f"{host}:{port}", generation))
+        for release, api, body in questions:
+            channel = await self._connected(host, port, BrokerVersions.of(f"{host}:{port}", release))
             try:
                 await channel.call(api, body, timeout=self._settings.versions_timeout)
             except RequestTimeoutError:
@@ -168,23 +169,23 @@ class ChannelOpener:
             except ConnectionClosedError:
                 continue
             else:
-                return generation
+                return release
             finally:
                 channel.abort()
-        return Generation.V0_9 if await self._takes_a_bare_token(host, port) else None
+        return BrokerRelease.V0_9 if await self._takes_a_bare_token(host, port) else None
 
     async def _takes_a_bare_token(self, host: str, port: int) -> bool:
-        """Whether a broker that hangs up on all requests wants to be authenticated first, as 0.9 does."""
+        """Whether a broker that closes the connection on all requests requires authentication first, as 0.9 does."""
         if self._authenticate is None or not self._authenticate.speaks_first:
             return False
-        channel = await self._connected(host, port, BrokerVersions.of(f"{host}:{port}", Generation.V0_9))
+        channel = await self._connected(host, port, BrokerVersions.of(f"{host}:{port}", BrokerRelease.V0_9))
         try:
             await self._authenticate(channel)
             await channel.call(LIST_GROUPS, {}, timeout=self._settings.versions_timeout)
         except AuthenticationError as error:
             if not isinstance(error.__cause__, ConnectionClosedError):
                 raise
-            return False  # it hangs up on this, too: perhaps it is just going away
+            return False  # it closes this connection, too: perhaps it is shutting down
         except ConnectionClosedError:
             return False
         finally:

@@ -1,9 +1,10 @@
-"""Saying who we are: SASL on a fresh channel.
+"""Authentication: SASL on a fresh channel.
 
 Strategy: the mechanism makes tokens out of the broker's, this module carries them, in the form that the broker knows
 (spec 002, SASL authentication sequence): since 1.0 in SASL_AUTHENTICATE, which answers with a reason; from 0.10 on
-bare, after a SASL_HANDSHAKE; in 0.9, which has GSSAPI alone, bare from the first byte on. A broker that does not take
-the bare token hangs up. Tokens are made in a thread: a mechanism may ask a server of its own, or hash for long.
+bare, after a SASL_HANDSHAKE; in 0.9, which has GSSAPI alone, bare from the first byte on. A broker that rejects
+the bare token closes the connection. Tokens are made in a thread: a mechanism may ask a server of its own, or take long
+to hash.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from consumerd.net import ConnectError, ConnectionClosedError, RequestTimeoutErr
 from consumerd.wire.scram import SCRAM_HASHES, ScramClient, ScramError
 from consumerd.wire.v08.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from consumerd.wire.v08.error_codes import ErrorCode
-from consumerd.wire.v08.versions import Generation
+from consumerd.wire.v08.versions import BrokerRelease
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -129,7 +130,7 @@ class SaslAuthenticator:
             if wrapped:
                 challenge = await self._wrapped(channel, token)
             elif mechanism.ends_unanswered:
-                await channel.send_token(token)  # should the broker not take it, it hangs up on what comes next
+                await channel.send_token(token)  # a broker that rejects it closes the connection on what comes next
                 return
             else:
                 challenge = await self._bare(channel, mechanism, token)
@@ -148,7 +149,7 @@ class SaslAuthenticator:
 
     async def _handshake(self, channel: Channel, name: str) -> bool:
         """Agree on the mechanism; whether tokens go in SASL_AUTHENTICATE."""
-        if channel.versions.generation is Generation.V0_9:
+        if channel.versions.release is BrokerRelease.V0_9:
             if name != GSSAPI:
                 raise AuthenticationError(f"broker {channel.address} is of 0.9, which supports only GSSAPI, not {name}")
             return False

@@ -11,13 +11,13 @@ from consumerd.net import ConnectionSettings
 class ClientSettings:
     """Times in seconds, sizes in bytes."""
 
-    #: What requests say who we are: brokers write it to their logs and count quotas by it.
+    #: The name of the client in requests: brokers write it to their logs and count quotas by it.
     client_id: str = "consumerd"
     connection: ConnectionSettings = field(default_factory=ConnectionSettings)
-    #: A larger request is refused here, with a sentence, and not by a broker that hangs up (its default:
+    #: A larger request raises an error; the broker would close the connection (its default:
     #: socket.request.max.bytes, 100 MiB).
     max_request_bytes: int = 100 << 20
-    #: For a fresh connection to say its versions. Brokers of 0.9 neither answer nor hang up: each costs this once.
+    #: For the response with the versions of a fresh connection. Brokers of 0.9 never respond: each costs this once.
     versions_timeout: float = 3.0
     #: Metadata older than this are asked for again (the JVM's metadata.max.age.ms: 300000).
     metadata_max_age: float = 300.0

@@ -1,4 +1,4 @@
-"""Whether topics are there, before somebody works with them.
+"""Looking up the partitions of topics, and reporting topics that do not exist.
 
 Strategy: brokers learn of a new topic at different times, so one that says that there is none is asked a few times
 more; every other trouble is tried again as the client does it.

@@ -2,14 +2,12 @@
 
 from consumerd.cluster.dialects import look_for_dialect, read_dialect, wait_for_dialect
 from consumerd.cluster.directory import BrokerDirectory, V08BrokerDirectory
-from consumerd.cluster.errors import BrokerNotRegisteredError
 from consumerd.cluster.groups import GroupReader, GroupView, Member
 from consumerd.cluster.view import ClusterView
 from consumerd.cluster.view_v08 import PartitionView, V08ClusterView, V08Topics
 
 __all__ = [
     "BrokerDirectory",
-    "BrokerNotRegisteredError",
     "ClusterView",
     "GroupReader",
     "GroupView",

@@ -84,7 +84,7 @@ async def look_for_dialect(zk: ZooKeeper, groups: Sequence[str] = ()) -> Dialect
 async def wait_for_dialect(
     zk: ZooKeeper, group: str, clock: Clock, waiting: Callable[[], object] = lambda: None
 ) -> Dialect:
-    """As `read_dialect`, as soon as there is somebody; `waiting` is told where nobody is yet. Raises DialectError."""
+    """As `read_dialect`, once a broker or member is registered; calls `waiting` while none is. Raises DialectError."""
     changed = asyncio.Event()
     unwatch = [zk.watch(path, changed.set) for path in (broker_ids_path(), ids_path(group))]
     told = False

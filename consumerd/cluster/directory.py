@@ -6,12 +6,10 @@ of 0.8 and later learn addresses from the brokers themselves, and need from here
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
-from consumerd.cluster.errors import BrokerNotRegisteredError
 from consumerd.cluster.following import RegisteredBrokers
-from consumerd.registry import Broker, BrokerNode, parse_broker, parse_broker_node
+from consumerd.registry import BrokerNode, RegisteredBroker, parse_broker, parse_broker_node
 
 if TYPE_CHECKING:
     from consumerd.ports import Clock, ZooKeeper
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
 Address = tuple[str, int]
 
 
-class BrokerDirectory(RegisteredBrokers[Broker]):
+class BrokerDirectory(RegisteredBrokers[RegisteredBroker]):
     """The live brokers of Kafka 0.7. `run` must be running for it to learn anything; times in seconds."""
 
     def __init__(self, zk: ZooKeeper, *, clock: Clock, **times: float) -> None:
@@ -29,16 +27,6 @@ class BrokerDirectory(RegisteredBrokers[Broker]):
         """Host and port, or None while the broker is not registered."""
         broker = self._brokers.get(broker_id)
         return None if broker is None else broker.address
-
-    async def wait_for(self, broker_id: int, timeout: float) -> Address:
-        """The address, as soon as the broker is registered. Raises BrokerNotRegisteredError after `timeout` seconds."""
-        try:
-            async with asyncio.timeout(timeout):
-                while (address := self.address(broker_id)) is None:
-                    await self._updated.wait()
-        except TimeoutError:
-            raise BrokerNotRegisteredError(broker_id, timeout) from None
-        return address
 
 
 class V08BrokerDirectory(RegisteredBrokers[BrokerNode]):

@@ -72,7 +72,6 @@ class RegisteredBrokers(Generic[_B]):
         #: A broker of our dialect was there.
         self._found = False
         self._stale = asyncio.Event()
-        self._updated = asyncio.Event()
         self._listeners: dict[object, Callable[[Mapping[int, _B]], None]] = {}
         self._watched: dict[str, Callable[[], None]] = {}
         self._unreadable: dict[int, bytes] = {}
@@ -162,8 +161,6 @@ class RegisteredBrokers(Generic[_B]):
             old, new = before.get(broker_id), brokers.get(broker_id)
             if old != new:
                 log.info("broker_changed", broker=broker_id, before=_shown(old), now=_shown(new))
-        updated, self._updated = self._updated, asyncio.Event()
-        updated.set()
         for listener in list(self._listeners.values()):
             listener(self.brokers)
 

@@ -165,7 +165,7 @@ class GroupReader(ABC, Generic[_Broker]):
                 except ValueError as error:
                     path = f"{below(topic)}/{name}"
                     view.faults[path] = str(error)
-                    view.problems.append(f"{path} is no node of Kafka {self.kafka}: {error}")
+                    view.problems.append(f"{path} is not a node of Kafka {self.kafka}: {error}")
         return partitions
 
     async def _texts(self, view: GroupView, items: Iterable[_T], path: Callable[[_T], str]) -> dict[_T, bytes]:

@@ -16,7 +16,7 @@ from consumerd.cluster.reading import children, data, read_all
 from consumerd.errors import reason_of
 from consumerd.partition import TopicPartition
 from consumerd.registry import (
-    Broker,
+    RegisteredBroker,
     RegistryError,
     Subscription,
     parse_broker,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
-class ClusterView(GroupReader[Broker]):
+class ClusterView(GroupReader[RegisteredBroker]):
     """Reads through `zk`. Every method raises the errors of its calls (ZooKeeperError) and DialectError."""
 
     kafka = "0.7"
@@ -44,7 +44,7 @@ class ClusterView(GroupReader[Broker]):
     def _partition(self, topic: str, name: str) -> TopicPartition:
         return TopicPartition.parse(topic, name)
 
-    def _broker(self, broker: int, text: bytes) -> Broker:
+    def _broker(self, broker: int, text: bytes) -> RegisteredBroker:
         return parse_broker(broker, text)
 
     async def read_topics(self, names: Iterable[str] | None = None) -> dict[str, dict[int, int]]:

@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 
 
 class PartitionView(NamedTuple):
-    """A partition: the broker ids of its replicas, who leads it (None: nobody just now), and which are in sync."""
+    """A partition: the broker ids of its replicas, its leader (None: no leader), and which are in sync."""
 
     replicas: tuple[int, ...]
     leader: int | None

@@ -1,1 +1,1 @@
-"""The configuration: one model of all tables, where values come from, and what other programs' files become."""
+"""The configuration: one model of all tables, the origin of each value, and the conversion of property files."""

@@ -11,6 +11,9 @@ from consumerd.consumer.settings import make_connection_settings, make_fetch_set
 from consumerd.errors import ConfigError
 from consumerd.group import MembershipSettings
 from consumerd.handlers import FileDeadLetters, RetryPolicy, load_handler, retrying
+from consumerd.handlers.batching import BatchSettings
+from consumerd.handlers.key_lanes import KeyLanes, no_keys
+from consumerd.handlers.rate import RateLimit
 from consumerd.offsets import OffsetSettings
 from consumerd.registry import (
     FilterKind,
@@ -33,7 +36,9 @@ if TYPE_CHECKING:
     from consumerd.config.group import GroupSection
     from consumerd.config.model import Config
     from consumerd.config.servers import TlsSection, ZooKeeperSection
-    from consumerd.handlers import Handler
+    from consumerd.config.work import HandlerSection
+    from consumerd.handlers import DeadLetters, Handler, OnFailure
+    from consumerd.metrics import HandlerCounts
     from consumerd.net import ConnectionSettings
     from consumerd.ports import Clock
 
@@ -79,32 +84,30 @@ def build_tls(section: TlsSection, table: str = "zookeeper.tls") -> ssl.SSLConte
 
 
 def _refuse_to_unlock() -> str:
-    """OpenSSL would ask at the terminal, and a service would wait for ever."""
+    """Otherwise OpenSSL prompts at the terminal, and a service waits for ever."""
     raise PermissionError(0, "the key is encrypted, and a service cannot ask for its password; use a key without one")
 
 
 def build_subscription(section: GroupSection) -> Subscription:
-    """What the group section asks for. Raises ConfigError."""
+    """The subscription of the group section. Raises ConfigError."""
+    keys = ("partitions", "topics", "whitelist", "blacklist")
+    key = next(key for key in keys if getattr(section, key) not in ({}, None))  # the model allows no fifth way
     try:
-        if section.partitions:
-            for topic in section.partitions:
+        if key in ("partitions", "topics"):
+            topics = section.topics or dict.fromkeys(section.partitions, 1)
+            for topic in topics:
                 validate_topic(topic)
-            return StaticSubscription(dict.fromkeys(section.partitions, 1))
-        if section.topics:
-            for topic in section.topics:
-                validate_topic(topic)
-            return StaticSubscription(section.topics)
+            return StaticSubscription(topics)
         if section.whitelist is not None:
             return FilterSubscription(TopicFilter(FilterKind.WHITELIST, section.whitelist), section.streams)
-        assert section.blacklist is not None  # the model allows no fourth way
-        return FilterSubscription(TopicFilter(FilterKind.BLACKLIST, section.blacklist), section.streams)
+        return FilterSubscription(TopicFilter(FilterKind.BLACKLIST, section.blacklist or ""), section.streams)
     except (RegistryError, InvalidTopicError) as error:
-        raise ConfigError(f"group: {error}") from error
+        raise ConfigError(f"group.{key}: {error}") from error
 
 
 def build_settings(config: Config, *, clock: Clock, rng: Random) -> ConsumerSettings:
     """The member's settings, its id included. Raises ConfigError."""
-    group, fetch, rebalance = config.group, config.fetch, config.rebalance
+    group, fetch, rebalance, handler = config.group, config.fetch, config.rebalance, config.handler
     fixed = group.consumer_id is not None
     try:
         check_name("group", group.id)
@@ -123,28 +126,19 @@ def build_settings(config: Config, *, clock: Clock, rng: Random) -> ConsumerSett
                 retry_interval=rebalance.retry_interval,
                 reconcile_interval=rebalance.reconcile_interval,
             ),
-            fetch=make_fetch_settings(
-                size=fetch.size,
-                max_size=fetch.max_size,
-                idle_backoff=fetch.idle_backoff,
-                out_of_range=fetch.out_of_range,
-                corrupt=fetch.corrupt,
-                oversize=fetch.oversize,
-                max_wait=fetch.max_wait,
-                min_bytes=fetch.min_bytes,
-                isolation=fetch.isolation,
-            ),
+            fetch=make_fetch_settings(fetch, size=fetch.size, max_size=fetch.max_size),
             initial=fetch.initial,
             commit_interval=config.commit.interval,
             budget=fetch.budget,
             partition_budget=min(fetch.partition_budget, fetch.budget),
+            batching=BatchSettings(handler.max_batch, handler.max_bytes, handler.linger),
         )
     except (ValueError, RegistryError) as error:
         raise ConfigError(str(error)) from error
 
 
 def build_offset_settings(config: Config) -> OffsetSettings:
-    """Where offsets are kept, and what is kept with them."""
+    """Where offsets are stored, and with what metadata and retention."""
     commit = config.commit
     return OffsetSettings(config.group.storage, commit.metadata, commit.retention, commit.version)
 
@@ -157,19 +151,51 @@ def build_connection_settings(config: Config) -> ConnectionSettings:
     )
 
 
-def build_handler(config: Config, *, clock: Clock, rng: Random) -> Handler:
-    """The handler, loaded and wrapped in its retry policy, not started. Raises HandlerLoadError, ConfigError."""
-    section = config.handler
-    policy = RetryPolicy(
+def build_policy(section: HandlerSection, *, on_failure: OnFailure) -> RetryPolicy:
+    """How patient to be with the handler."""
+    return RetryPolicy(
         max_attempts=section.max_attempts,
         initial_backoff=section.initial_backoff,
         max_backoff=section.max_backoff,
-        on_failure=section.on_failure,
+        on_failure=on_failure,
         timeout=section.timeout,
     )
-    letters = None
+
+
+def build_dead_letters(config: Config, *, clock: Clock, rng: Random) -> DeadLetters | None:
+    """The place for dead letters, not started; None where the policy has none. Raises ConfigError."""
+    section = config.handler
     if section.dead_letter is not None:
-        letters = FileDeadLetters(section.dead_letter, clock=clock, max_size=section.dead_letter_max_size)
+        letters = FileDeadLetters(
+            section.dead_letter,
+            clock=clock,
+            max_size=section.dead_letter_max_size,
+            file_size=section.dead_letter_file_size,
+        )
         letters.check()
-    handler = load_handler(section.name, section.options)
-    return retrying(handler, policy, clock=clock, rng=rng, name=section.name, dead_letters=letters)
+        return letters
+    if section.dead_letter_topic is not None:
+        from consumerd.config.build_dead_letters import build_letter_topic  # noqa: PLC0415 - which imports this module
+
+        return build_letter_topic(config, section.dead_letter_topic, clock=clock, rng=rng)
+    return None
+
+
+def build_handler(config: Config, *, clock: Clock, rng: Random, counts: HandlerCounts | None = None) -> Handler:
+    """The handler, loaded and wrapped in its retry policy, not started. Raises HandlerLoadError, ConfigError.
+
+    What comes of its failures is added to `counts`.
+    """
+    section = config.handler
+    policy = build_policy(section, on_failure=section.on_failure)
+    letters = build_dead_letters(config, clock=clock, rng=rng)
+    plugin = load_handler(section.name, section.options)
+    handler = retrying(plugin, policy, clock=clock, rng=rng, name=section.name, dead_letters=letters, counts=counts)
+    if section.order == "key":
+        lanes = KeyLanes(handler, section.concurrency, plugin=plugin, name=section.name)
+        if config.group.dialect == "0.7" and not lanes.has_key:
+            raise ConfigError(no_keys(section.name))
+        handler = lanes
+    if section.max_rate is not None:
+        handler = RateLimit(handler, section.max_rate, clock=clock)
+    return handler

@@ -7,9 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from consumerd.address import parse_addresses
-from consumerd.client import ChannelOpener, ClientSettings, ClusterClient, SaslAuthenticator
+from consumerd.client import ChannelOpener, ClientSettings, ClusterClient, Plain, SaslAuthenticator, Scram
+from consumerd.client.sasl_gssapi import GssapiIdentity
 from consumerd.config.build import build_connection_settings, build_offset_settings, build_tls
-from consumerd.config.build_sasl import build_mechanism
 from consumerd.consumer import CoordinatedConsumer, FixedConsumer, V08Backend
 from consumerd.errors import ConfigError
 from consumerd.group import Spelling, V08Rules
@@ -18,12 +18,13 @@ from consumerd.net import connect
 from consumerd.partition import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from random import Random
 
+    from consumerd.client import Mechanism
     from consumerd.config.group import GroupSection
     from consumerd.config.model import Config
-    from consumerd.config.servers import KafkaSection
+    from consumerd.config.servers import KafkaSection, SaslSection
     from consumerd.consumer import ConsumerSettings
     from consumerd.handlers import Handler
     from consumerd.net import ConnectionSettings
@@ -31,12 +32,12 @@ if TYPE_CHECKING:
 
 
 def build_bootstrap(section: KafkaSection) -> list[tuple[str, int]]:
-    """The addresses to begin with. Raises ConfigError."""
+    """The bootstrap addresses. Raises ConfigError."""
     return parse_addresses(section.bootstrap, "kafka.bootstrap")
 
 
 def build_client(config: Config, *, clock: Clock, rng: Random) -> ClusterClient:
-    """A client that connects when it is asked something. Raises ConfigError."""
+    """A client that connects on first use. Raises ConfigError."""
     client = build_client_of(config.kafka, build_connection_settings(config), clock=clock, rng=rng)
     if not names_brokers(config):
         client.begin_with([])
@@ -44,12 +45,12 @@ def build_client(config: Config, *, clock: Clock, rng: Random) -> ClusterClient:
 
 
 def names_brokers(config: Config) -> bool:
-    """Whether `kafka.bootstrap` says where to begin; where it does not, ZooKeeper does."""
+    """Whether `kafka.bootstrap` names the brokers; otherwise ZooKeeper does."""
     return config.group.coordination != "zookeeper" or "bootstrap" in config.kafka.model_fields_set
 
 
 def build_backend(config: Config, client: ClusterClient) -> V08Backend:
-    """What a member of a group in ZooKeeper needs of Kafka 0.8 and later."""
+    """The parts of a member in ZooKeeper that are specific to Kafka 0.8 and later."""
     kafka, group = config.kafka, config.group
     protocol = "PLAINTEXT" if kafka.tls is None else "SSL"
     if kafka.sasl is not None:
@@ -79,6 +80,37 @@ def build_client_of(
     opener = ChannelOpener(partial(connect, settings=connection, ssl=tls), settings, clock, authenticate=authenticate)
     addresses = build_bootstrap(section) if bootstrap is None else bootstrap
     return ClusterClient(addresses, opener, settings, clock=clock, rng=rng)
+
+
+def build_mechanism(section: SaslSection) -> Callable[[], Mechanism]:
+    """A factory of the SASL mechanism. Raises ConfigError, also if the extra of a mechanism is missing."""
+    if section.mechanism == "GSSAPI":
+        return _gssapi(section)
+    user, password = section.user or "", ""
+    if section.password is not None:
+        password = section.password.get_secret_value()
+    if section.password_file is not None:
+        try:
+            password = section.password_file.read_text("utf-8").partition("\n")[0].rstrip("\r")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"kafka.sasl.password_file: {error}.") from error
+    if not password:
+        raise ConfigError(f"kafka.sasl.password_file: {section.password_file} holds no password in its first line.")
+
+    def make() -> Mechanism:  # no partial, whose repr() has the password
+        return Plain(user, password) if section.mechanism == "PLAIN" else Scram(section.mechanism, user, password)
+
+    make()  # raises before the first connection if the mechanism is not available
+    return make
+
+
+def _gssapi(section: SaslSection) -> GssapiIdentity:
+    if section.keytab is not None:
+        try:
+            section.keytab.open("rb").close()
+        except OSError as error:
+            raise ConfigError(f"kafka.sasl.keytab: {error}.") from error
+    return GssapiIdentity(service=section.service, principal=section.principal, keytab=section.keytab)
 
 
 def build_coordination(config: Config) -> CoordinationSettings:
@@ -118,7 +150,7 @@ def build_consumer(
     rng: Random,
     zk: ZooKeeper | None = None,
 ) -> CoordinatedConsumer | FixedConsumer:
-    """The member that `group.coordination` asks for, where that is not ZooKeeper; `zk` where offsets are kept there."""
+    """The member for `group.coordination`, unless that is ZooKeeper; `zk` if offsets are stored there."""
     offsets = build_offset_settings(config)
     if config.group.coordination == "fixed":
         partitions = fixed_partitions(config.group)

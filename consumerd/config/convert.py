@@ -1,9 +1,9 @@
-"""From the property files of Kafka 0.7 to our configuration.
+"""Conversion of property files of Kafka 0.7 to the configuration.
 
 Strategy: a table says for every key of a member of 0.7.2 (golden notes, 8) what it becomes here, or why it
 becomes nothing; whatever stands in the file and in no table is unknown, and said to be. Only a member's file becomes
 TOML (`convert_toml`): brokers and producers here take the very properties of 0.7, so theirs are read as they would read
-them, one by one, and what they refuse or ignore is told.
+them, one by one, and what they refuse or ignore is reported.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Gone(NamedTuple):
 
 
 class Remark(NamedTuple):
-    """What happened to one key that did not become anything."""
+    """A key without a counterpart, and the reason."""
 
     key: str
     value: str
@@ -49,10 +49,10 @@ class Remark(NamedTuple):
 
 @dataclass(slots=True)
 class Conversion:
-    """What became of a file. `values` are by table and key, each with the property that it comes from."""
+    """The result of a file. `values` are by table and key, each with the property that it comes from."""
 
     values: dict[tuple[str, str], tuple[Any, str]] = field(default_factory=dict)
-    #: Lines for people who read the result: what a producer or broker is told instead.
+    #: Lines for readers of the result: how a producer or broker is configured.
     lines: list[str] = field(default_factory=list)
     remarks: list[Remark] = field(default_factory=list)
 
@@ -152,7 +152,7 @@ def kind_of(properties: Mapping[str, str], source: str) -> str:
 
 
 def convert(properties: Mapping[str, str], kind: str, source: str) -> Conversion:
-    """What becomes of a file of this kind. Raises ConfigError for a value that 0.7 could not have meant."""
+    """Convert a file of this kind. Raises ConfigError for an invalid value."""
     if kind == "consumer":
         return _consumer(properties, source)
     return _producer(properties) if kind == "producer" else _server(properties)
@@ -185,7 +185,7 @@ def _autooffset(result: Conversion, text: str) -> None:
     origin = f"{_AUTOOFFSET}={text}"
     place = {"smallest": "earliest", "largest": "latest"}.get(text)
     if place is None:
-        says = "0.7 fails for lack of an offset then; fetch.initial has no such value, a new partition starts earliest"
+        says = "0.7 fails without an offset; fetch.initial has no such value, a new partition starts earliest"
         result.remarks.append(Remark(_AUTOOFFSET, text, says))
         result.values["fetch", "out_of_range"] = "fail", origin
     else:
@@ -213,7 +213,7 @@ def _server(properties: Mapping[str, str]) -> Conversion:
 def _as_they_are(
     properties: Mapping[str, str], read: Callable[[str, str], tuple[str, ...]], gone: Mapping[str, str]
 ) -> Conversion:
-    """Properties that somebody here takes as they are: `read` returns those without effect, or raises ConfigError."""
+    """Properties that a broker or producer reads itself: `read` returns those without effect, or raises ConfigError."""
     result = Conversion()
     for key, text in properties.items():
         try:
@@ -235,4 +235,4 @@ def _gone(key: str, text: str, rule: Gone) -> Remark:
 def _unknown(key: str, text: str, known: Sequence[str]) -> Remark:
     near = difflib.get_close_matches(key, known, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    return Remark(key, text, f"0.7.2 knows no such key{hint}")
+    return Remark(key, text, f"0.7.2 does not have this key{hint}")

@@ -1,4 +1,4 @@
-"""What became of the property files of Kafka 0.7, as text: a configuration, and in comments what is no part of it.
+"""Converted property files of Kafka 0.7 as text: a configuration, with what is not part of it in comments.
 
 Strategy: one member's file after the other sets values, the command line's come last, and what a member cannot do
 without and 0.7 does not have is filled in so that it is valid. The result is read back before anybody gets it.

@@ -1,25 +1,24 @@
-"""What a configuration comes to, and where each value comes from: the file, the environment, or a default.
+"""The effective configuration, and the origin of each value: the file, the environment, or a default.
 
-What is secret is told by its type: `SecretStr` in the model, `Secret` in the signature of the handler. The tables of
-other rooms are not typed here; of them, and of any other text, the passwords that can be told are left out.
+A secret is known by its type: `SecretStr` in the model, `Secret` in the signature of the handler. The tables of
+other rooms are not typed here; of them, and of any other text, the passwords that can be recognised are left out.
 """
 
 from __future__ import annotations
 
 import os
-import tomllib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel, SecretStr
 
-from consumerd.config.model import Config, load
+from consumerd.config.model import Config, parse
+from consumerd.config.problems import DELIMITER, PREFIX, read_document
 from consumerd.handlers.secrets import HIDDEN, shown_options, without_passwords
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-_PREFIX, _DELIMITER = "CONSUMERD_", "__"
 #: Tables that this model does not type, and that may hold credentials.
 _UNTYPED = {("spark", "config")}
 
@@ -35,17 +34,17 @@ class Effective(NamedTuple):
 
 def effective_values(path: Path, environ: Mapping[str, str] | None = None) -> list[Effective]:
     """All keys of the configuration at `path`, in the order of the model. Raises ConfigError."""
-    config = load(path)
-    document = tomllib.loads(path.read_text("utf-8"))
+    document = read_document(path)
+    config = parse(document, str(path))
     names = {name.upper() for name in (os.environ if environ is None else environ)}
     values = []
     for table in Config.model_fields:
         section = getattr(config, table)
-        whole = f"{_PREFIX}{table}".upper() in names
+        whole = f"{PREFIX}{table}".upper() in names
         plain = section.model_dump(mode="json")
         for key, value in plain.items():
-            named = f"{_PREFIX}{table}{_DELIMITER}{key}".upper()
-            if whole or named in names or any(name.startswith(f"{named}{_DELIMITER}") for name in names):
+            named = f"{PREFIX}{table}{DELIMITER}{key}".upper()
+            if whole or named in names or any(name.startswith(f"{named}{DELIMITER}") for name in names):
                 origin = "environment"
             elif key in document.get(table, {}):
                 origin = "file"

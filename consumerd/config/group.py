@@ -1,42 +1,47 @@
-"""The tables that say what the member consumes, and how partitions and offsets change hands."""
+"""The tables of the consumer group, rebalances and commits."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from consumerd.config.base import Seconds, Section, WireSeconds
 from consumerd.consumer.config import ConsumerConfig
 from consumerd.consumer.settings import ConsumerSettings
 from consumerd.defaults import default_of
 from consumerd.group.coordinated_tables import CoordinationSettings
-from consumerd.group.membership_settings import MembershipSettings
+from consumerd.group.membership_tables import MembershipSettings
 from consumerd.offsets import OffsetSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class GroupSection(Section):
-    """The group to join and what to consume. Give exactly one of topics, whitelist and blacklist (or partitions)."""
+    """The consumer group, and what to consume. Set exactly one of topics, whitelist and blacklist (or partitions)."""
 
     id: str = Field(min_length=1, description="Name of the consumer group.", examples=["events"])
     coordination: Literal["zookeeper", "kafka", "fixed"] = Field(
         "zookeeper",
         description=(
-            "Who shares the partitions out: the members by way of ZooKeeper (Kafka 0.7, and old consumers of 0.8.2 to "
-            "1.1), a broker (0.9 and later, see [kafka]), or nobody: `fixed` consumes `partitions` (0.8 and later)."
+            "How partitions are assigned. `zookeeper`: by the members, through ZooKeeper (Kafka 0.7, and old "
+            "consumers of 0.8.2 to 1.1). `kafka`: by a broker (0.9 and later, see [kafka]). `fixed`: not at "
+            "all, this member consumes `partitions` (0.8 and later)."
         ),
     )
     dialect: Literal["auto", "0.7", "0.8"] = Field(
         default_of(ConsumerConfig, "dialect"),
         description=(
-            "With coordination `zookeeper`: what brokers and members write there, that of Kafka 0.7 or that of 0.8 and "
-            "later. `auto` goes by the brokers and members that are registered, and waits for a first one."
+            "With coordination `zookeeper`: format of what brokers and members register, that of Kafka 0.7 or "
+            "that of 0.8 and later. `auto` detects it from the registered brokers and members, and waits for a "
+            "first one."
         ),
     )
     topics: dict[str, Annotated[int, Ge(1)]] = Field(
         default_factory=dict,
-        description="Topics and the number of streams for each: how many shares of the topic this member asks for.",
+        description="Topics, each with its number of streams: how many shares of the topic this member asks for.",
         examples=[{"events": 1}],
     )
     whitelist: str | None = Field(
@@ -50,8 +55,8 @@ class GroupSection(Section):
         None,
         min_length=1,
         description=(
-            "What stands after `group_` in this member's id, such as a StatefulSet's pod name; unique in the group. "
-            "By default made of host name, time and eight random hex digits."
+            "Part of this member's id after `group_`, such as a StatefulSet's pod name; must be unique in the "
+            "group. By default made of host name, time and eight random hex digits."
         ),
         examples=["consumerd-0"],
     )
@@ -63,34 +68,35 @@ class GroupSection(Section):
     offsets: Literal["zookeeper", "kafka", "both", "none"] | None = Field(
         None,
         description=(
-            "Where offsets are kept, under this group. By default in ZooKeeper where that coordinates, else in Kafka. "
-            "`both` (Kafka 0.8.2 and later): the larger offset counts (dual.commit.enabled). `none`, with coordination "
-            "`fixed` only: each start begins at fetch.initial, or where the handler says."
+            "Where committed offsets are stored. By default in ZooKeeper with coordination `zookeeper`, else "
+            "in Kafka. `both` (Kafka 0.8.2 and later): in both, and the larger offset counts "
+            "(dual.commit.enabled). `none`, with coordination `fixed` only: nowhere; each start begins at "
+            "fetch.initial, or where the handler says."
         ),
         examples=["both"],
     )
     assignor: Literal["range", "roundrobin"] = Field(
         default_of(ConsumerConfig, "assignor"),
         description=(
-            "How partitions are shared out in groups of Kafka 0.8 and later. With coordination `kafka`: if all members "
-            "agree on it; the other one is offered too. With `zookeeper`: as all members are configured, since nobody "
-            "checks it (partition.assignment.strategy)."
+            "Assignment strategy of groups of Kafka 0.8 and later (partition.assignment.strategy). With "
+            "coordination `kafka`: used if all members support it; the other one is offered too. With "
+            "`zookeeper`: must be the same in all members, which nothing checks."
         ),
     )
     roundrobin_as: Literal["0.8", "1.0"] = Field(
         "0.8",
         description=(
-            "With coordination `zookeeper` and assignor `roundrobin`: whose order of partitions to keep, that of the "
-            "JVM's old consumers of 0.8.2 to 0.11, or of 1.0 and 1.1. A group must not mix the two: their members "
-            "would claim each other's partitions for ever."
+            "With coordination `zookeeper` and assignor `roundrobin`: whose order of partitions to use, that "
+            "of the JVM's old consumers of 0.8.2 to 0.11 (`0.8`), or of 1.0 and 1.1 (`1.0`). A group must not "
+            "mix the two: their members would claim each other's partitions for ever."
         ),
     )
     session_timeout: WireSeconds = Field(
         default_of(CoordinationSettings, "session_timeout"),
         description=(
-            "With coordination `kafka`: seconds of silence after which a member is out (session.timeout.ms). It should "
-            "outlast the failure of a broker, during which nobody coordinates. Brokers of 0.9 that refuse so "
-            "much (group.max.session.timeout.ms) are asked for 30."
+            "With coordination `kafka`: seconds without a heartbeat after which the broker removes this member "
+            "(session.timeout.ms). Should be longer than the failover of a broker takes. If a broker of 0.9 "
+            "refuses the value (group.max.session.timeout.ms), 30 is used."
         ),
     )
     heartbeat_interval: WireSeconds = Field(
@@ -100,16 +106,16 @@ class GroupSection(Section):
     rebalance_timeout: WireSeconds = Field(
         default_of(CoordinationSettings, "rebalance_timeout"),
         description=(
-            "With coordination `kafka`: seconds that a rebalance waits for a member to finish what it holds; brokers "
-            "of 0.9 take the session timeout."
+            "With coordination `kafka`: seconds that a rebalance waits for this member to finish what it "
+            "holds; brokers of 0.9 use the session timeout."
         ),
     )
     instance_id: str | None = Field(
         None,
         min_length=1,
         description=(
-            "With coordination `kafka`, since 2.3: a name that keeps this member's partitions for it while it restarts "
-            "within the session timeout (group.instance.id); unique in the group."
+            "With coordination `kafka` (2.3 and later): name of a static member, which keeps its partitions "
+            "while it restarts within the session timeout (group.instance.id); must be unique in the group."
         ),
         examples=["consumerd-0"],
     )
@@ -119,81 +125,83 @@ class GroupSection(Section):
         """Where offsets are kept, the default resolved."""
         return self.offsets or ("zookeeper" if self.coordination == "zookeeper" else "kafka")
 
-    @model_validator(mode="after")
-    def _offsets_fit(self) -> GroupSection:
+    def rules(self) -> Iterator[str]:
+        """The rules about several keys that are broken."""
+        yield from self._rules_of_offsets()
+        yield from self._rules_of_the_subscription()
+        yield from self._rules_of_members()
+
+    def _rules_of_offsets(self) -> Iterator[str]:
         if self.storage == "none" and self.coordination != "fixed":
-            raise ValueError(
+            yield (
                 'offsets = "none" needs coordination = "fixed": a partition that changes hands would begin at '
                 "fetch.initial each time"
             )
         if self.storage == "zookeeper" and self.coordination == "kafka":
-            raise ValueError(
+            yield (
                 'offsets = "zookeeper" and coordination = "kafka" do not go together: only Kafka knows whose a '
                 'partition is; use "both" to keep a copy in ZooKeeper'
             )
         if self.storage != "zookeeper" and self.dialect == "0.7":
-            raise ValueError(
-                f'offsets = "{self.storage}" needs dialect = "0.8": brokers of Kafka 0.7 do not store offsets'
-            )
-        return self
+            yield (f'offsets = "{self.storage}" needs dialect = "0.8": brokers of Kafka 0.7 do not store offsets')
 
-    @model_validator(mode="after")
-    def _one_subscription(self) -> GroupSection:
+    def _rules_of_the_subscription(self) -> Iterator[str]:
         fixed = self.coordination == "fixed"
         given = [bool(self.topics), self.whitelist is not None, self.blacklist is not None]
         if fixed and (any(given) or not any(self.partitions.values())):
-            raise ValueError('coordination = "fixed" needs partitions, and no topics, whitelist or blacklist')
+            yield 'coordination = "fixed" needs partitions, and no topics, whitelist or blacklist'
         if not fixed and self.partitions:
-            raise ValueError('partitions need coordination = "fixed"')
+            yield 'partitions need coordination = "fixed"'
         if not fixed and sum(given) != 1:
-            raise ValueError("give exactly one of topics, whitelist and blacklist")
+            yield "give exactly one of topics, whitelist and blacklist"
         if self.dialect != "auto" and self.coordination != "zookeeper":
-            raise ValueError('dialect needs coordination = "zookeeper"')
+            yield 'dialect needs coordination = "zookeeper"'
         if self.dialect == "0.7" and self.assignor != "range":
-            raise ValueError('assignor = "roundrobin" needs dialect = "0.8": members of Kafka 0.7 support range only')
+            yield 'assignor = "roundrobin" needs dialect = "0.8": members of Kafka 0.7 support range only'
         if self.roundrobin_as != "0.8" and not (self.coordination == "zookeeper" and self.assignor == "roundrobin"):
-            raise ValueError('roundrobin_as needs coordination = "zookeeper" and assignor = "roundrobin"')
+            yield 'roundrobin_as needs coordination = "zookeeper" and assignor = "roundrobin"'
+
+    def _rules_of_members(self) -> Iterator[str]:
         if self.instance_id is not None and self.coordination != "kafka":
-            raise ValueError('instance_id needs coordination = "kafka"')
+            yield 'instance_id needs coordination = "kafka"'
         if 2 * self.heartbeat_interval > self.session_timeout:
-            raise ValueError("session_timeout must be at least twice heartbeat_interval")
+            yield "session_timeout must be at least twice heartbeat_interval"
         if self.rebalance_timeout < self.session_timeout:
-            raise ValueError(
+            yield (
                 "rebalance_timeout must be at least as long as session_timeout "
                 f"({self.rebalance_timeout:g} s and {self.session_timeout:g} s here)"
             )
         for name in (self.id, self.consumer_id or "x"):
             if "/" in name or "\0" in name:
-                raise ValueError(f"{name!r} cannot be the name of a znode: it contains a slash or a NUL")
-        return self
+                yield f"{name!r} cannot be the name of a znode: it contains a slash or a NUL"
 
 
 class RebalanceSection(Section):
-    """How partitions change hands."""
+    """How partitions move between members."""
 
     drain_timeout: Seconds = Field(
         default_of(MembershipSettings, "drain_timeout"),
         description=(
-            "Seconds in which handlers must finish what they hold of partitions that move. "
-            "JVM members of the group give up about 8 s after the trigger; 5 was seen to work, 9 left them stuck. "
-            "Where a broker coordinates, everybody waits for whoever is slowest."
+            "Seconds that handlers have to finish what they hold of partitions that move. JVM members of the "
+            "group give up about 8 s after the trigger: with 5 they still succeeded, with 9 they did not. With "
+            "coordination `kafka`, all members wait for the slowest."
         ),
     )
     retry_interval: Seconds = Field(
         default_of(MembershipSettings, "retry_interval"),
-        description="Seconds between attempts to claim what others still hold.",
+        description="Seconds between attempts to claim partitions that other members still own.",
     )
     reconcile_interval: Seconds = Field(
         default_of(MembershipSettings, "reconcile_interval"),
         description=(
-            "Seconds between checks of what is decided, owned and registered, since watches get lost; where a broker "
-            "coordinates, between looks for new topics and partitions."
+            "Seconds between checks of assignment, ownership and registration, in case a watch was lost; with "
+            "coordination `kafka`, between checks for new topics and partitions."
         ),
     )
 
 
 class CommitSection(Section):
-    """When handled offsets are written to ZooKeeper or Kafka."""
+    """How handled offsets are committed to ZooKeeper or Kafka."""
 
     interval: Seconds = Field(
         default_of(ConsumerSettings, "commit_interval"), description="Seconds between commits (autocommit.interval.ms)."
@@ -201,21 +209,22 @@ class CommitSection(Section):
     metadata: str = Field(
         default_of(OffsetSettings, "metadata"),
         max_length=4096,
-        description="For offsets in Kafka: a text to keep with them, which tools show.",
+        description="For offsets in Kafka: text to store with each committed offset, which tools show.",
     )
     retention: Seconds | None = Field(
         None,
         description=(
-            "For offsets in Kafka, on brokers of 0.9 to 2.0: seconds to keep them; by default, and on others, as the "
-            "broker says (offsets.retention.minutes)."
+            "For offsets in Kafka, on brokers of 0.9 to 2.0: seconds to keep them. By default, and on other "
+            "brokers, the broker's offsets.retention.minutes applies."
         ),
         examples=[604800.0],
     )
     version: Literal[0, 1, 2] | None = Field(
         None,
         description=(
-            "For offsets in Kafka: the version of the request; by default the newest that the broker has. With 0 "
-            "(coordination `fixed` only) any broker since 0.8.1 keeps them in ZooKeeper, if it has one."
+            "For offsets in Kafka: version of the OffsetCommit request; by default the newest that the broker "
+            "supports. With 0 (coordination `fixed` only), brokers since 0.8.1 store the offsets in ZooKeeper, "
+            "if they use it."
         ),
         examples=[1],
     )

@@ -1,4 +1,4 @@
-r"""Reading Java property files, as `java.util.Properties.load` does.
+r"""Java property files, read and written as `java.util.Properties` does.
 
 Strategy: bytes are Latin-1, whatever the editor thought; `\u00e9` spells everything else. A logical line goes on where
 an odd number of backslashes ends a natural one. The key ends at the first `=`, `:` or blank that is not escaped. Of a
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from consumerd.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 _BLANKS = " \t\f"
@@ -76,3 +76,21 @@ def _unescape(text: str) -> str:
 
     plain = _ESCAPED.sub(one, text)
     return plain.encode("utf-16-be", "surrogatepass").decode("utf-16-be", "replace")
+
+
+def _escape(text: str, *, key: bool) -> str:
+    escaped = []
+    for index, char in enumerate(text):
+        if char in "\\#!" or (char in " =:" and key) or (char == " " and index == 0):
+            escaped.append("\\" + char)
+        elif " " <= char <= "~":
+            escaped.append(char)
+        else:  # Java reads the file as Latin-1; \u counts UTF-16 code units
+            units = char.encode("utf-16-be", "surrogatepass")
+            escaped += [f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2)]
+    return "".join(escaped)
+
+
+def format_properties(values: Mapping[str, str | int]) -> str:
+    """`key=value` lines in ASCII that `java.util.Properties.load` reads back as `values`."""
+    return "".join(f"{_escape(key, key=True)}={_escape(str(value), key=False)}\n" for key, value in values.items())

@@ -1,17 +1,20 @@
-"""The tables that say which servers there are, and who we are to them."""
+"""The tables of servers, TLS and credentials."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr
 
 from consumerd.client.settings import ClientSettings
 from consumerd.config.base import Seconds, Section
 from consumerd.consumer.config import ConsumerConfig
 from consumerd.defaults import default_of
 from consumerd.zk import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 #: Seconds that a service waits for its servers when it starts: longer than a library's caller would.
 _FIRST_CONNECTION = 30.0
@@ -22,7 +25,7 @@ class TlsSection(Section):
 
     ca: Path | None = Field(
         None,
-        description="PEM file with the authorities to trust; the system's by default.",
+        description="PEM file with the certificate authorities to trust; the system's by default.",
         examples=["/etc/consumerd/ca.pem"],
     )
     certificate: Path | None = Field(
@@ -31,49 +34,50 @@ class TlsSection(Section):
     key: Path | None = Field(
         None, description="PEM file with the client's private key.", examples=["/etc/consumerd/client.key"]
     )
-    check_hostname: bool = Field(True, description="Whether the certificate has to name the host.")
+    check_hostname: bool = Field(True, description="Whether the server's certificate must match its host name.")
 
 
 class ZooKeeperSection(Section):
-    """The one ZooKeeper session."""
+    """The ZooKeeper session."""
 
     connect: str = Field(
         default_of(ConsumerConfig, "zookeeper"),
-        description="Hosts and, after them, the chroot (made when missing).",
+        description="Hosts, followed by the chroot (created if missing).",
         examples=["zk1:2181,zk2:2181,zk3:2181/kafka"],
     )
     session_timeout: Seconds = Field(
-        default_of(Session, "session_timeout"), description="Seconds without contact after which the session is over."
+        default_of(Session, "session_timeout"), description="Seconds without contact after which the session expires."
     )
     connection_timeout: Seconds = Field(
         _FIRST_CONNECTION,
-        description="Seconds to wait for a first connection before giving up (0.7.2: the session timeout).",
+        description="Seconds to wait for the first connection (0.7.2: the session timeout).",
     )
     auth: tuple[SecretStr, ...] = Field(
-        (), repr=False, description="Credentials, `digest:user:password` each; sent again after every reconnect."
+        (), repr=False, description="Credentials, each as `digest:user:password`; sent again after every reconnect."
     )
     acl: str = Field(
         default_of(Session, "acl"),
-        description="Access of nodes that we create: `open`, `creator-all`, or `scheme:id:rwcda` entries with commas.",
+        description=(
+            "ACL of the nodes that consumerd creates: `open`, `creator-all`, or `scheme:id:rwcda` entries "
+            "separated by commas."
+        ),
     )
     tls: TlsSection | None = Field(None, description="Speak TLS (the server's secureClientPort).")
 
 
 class SaslSection(Section):
-    """Who we are, for brokers that ask."""
+    """Authentication with the brokers (SASL)."""
 
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI"] = Field(
         "SCRAM-SHA-512",
-        description="How to prove it. PLAIN shows the password: use it over TLS only. GSSAPI is Kerberos.",
+        description="SASL mechanism. PLAIN sends the password as it is: use it over TLS only. GSSAPI is Kerberos.",
     )
-    user: str | None = Field(
-        None, min_length=1, description="Name of the user; not for GSSAPI.", examples=["consumerd"]
-    )
+    user: str | None = Field(None, min_length=1, description="User name; not for GSSAPI.", examples=["consumerd"])
     password: SecretStr | None = Field(
         None,
         min_length=1,
         repr=False,
-        description="The password, or else `password_file`, or CONSUMERD_KAFKA__SASL__PASSWORD in the environment.",
+        description="Password. Alternatives: `password_file`, or CONSUMERD_KAFKA__SASL__PASSWORD in the environment.",
     )
     password_file: Path | None = Field(
         None,
@@ -81,52 +85,58 @@ class SaslSection(Section):
         examples=["/run/secrets/kafka-password"],
     )
     service: str = Field(
-        "kafka", min_length=1, description="GSSAPI: first part of the brokers' principals, whose second is their host."
+        "kafka",
+        min_length=1,
+        description=(
+            "GSSAPI: service name of the brokers, the first part of their principals (sasl.kerberos.service.name)."
+        ),
     )
     principal: str | None = Field(
         None,
         min_length=1,
-        description="GSSAPI: who we are; by default the principal of the credential cache, or the keytab's first.",
+        description=(
+            "GSSAPI: principal to authenticate as; by default that of the credential cache, or the keytab's first."
+        ),
         examples=["consumerd/host.example.org@EXAMPLE.ORG"],
     )
     keytab: Path | None = Field(
         None,
-        description="GSSAPI: file with our keys; without it the credential cache (KRB5CCNAME) must hold a ticket.",
+        description="GSSAPI: keytab file; without it the credential cache (KRB5CCNAME) must hold a ticket.",
         examples=["/etc/consumerd/consumerd.keytab"],
     )
 
-    @model_validator(mode="after")
-    def _of_the_mechanism(self) -> SaslSection:
+    def rules(self) -> Iterator[str]:
+        """The rules about several keys that are broken."""
         if self.mechanism == "GSSAPI":
             if self.user or self.password or self.password_file:
-                raise ValueError("GSSAPI takes principal and keytab, no user and no password")
-            return self
+                yield "GSSAPI uses principal and keytab: remove user and password"
+            return
         if self.principal or self.keytab:
-            raise ValueError(f"principal and keytab are for GSSAPI, not for {self.mechanism}")
+            yield f"principal and keytab are for GSSAPI, not for {self.mechanism}"
         if self.user is None:
-            raise ValueError(f"{self.mechanism} needs a user")
+            yield f"{self.mechanism} needs a user"
         if (self.password is None) == (self.password_file is None):
-            raise ValueError("give exactly one of password and password_file")
-        return self
+            yield "give exactly one of password and password_file"
 
 
 class KafkaSection(Section):
-    """The brokers of Kafka 0.8 and later. With coordination `zookeeper`, those that are registered there by default."""
+    """The brokers of Kafka 0.8 and later. With coordination `zookeeper`, the registered ones by default."""
 
     bootstrap: tuple[str, ...] = Field(
         ("127.0.0.1:9092",),
         min_length=1,
         description=(
-            "Brokers to begin with, `host:port` each; they tell of the others. With coordination `zookeeper`, if this "
-            "is left out: the registered ones, at a listener that speaks what tls and sasl say."
+            "Brokers to connect to first, each as `host:port`; they name the others. By default with "
+            "coordination `zookeeper`: the registered brokers, at a listener that matches tls and sasl."
         ),
         examples=[["kafka1:9092", "kafka2:9092"]],
     )
     client_id: str = Field(
-        default_of(ClientSettings, "client_id"), description="Who we say that we are: brokers write it to their logs."
+        default_of(ClientSettings, "client_id"),
+        description="Name that brokers write to their logs and metrics (client.id).",
     )
     connection_timeout: Seconds = Field(
-        _FIRST_CONNECTION, description="Seconds to wait for a first broker that answers before giving up."
+        _FIRST_CONNECTION, description="Seconds to wait for the first response of a broker."
     )
     tls: TlsSection | None = Field(None, description="Speak TLS (a listener of SSL or SASL_SSL).")
     sasl: SaslSection | None = Field(None, description="Authenticate (a listener of SASL_PLAINTEXT or SASL_SSL).")

@@ -1,4 +1,4 @@
-"""The tables that say how messages come in, what is done with them, and how the process behaves."""
+"""The tables of fetching, the handler, the process and its log."""
 
 from __future__ import annotations
 
@@ -13,76 +13,81 @@ from consumerd.consumer.settings import ConsumerSettings
 from consumerd.defaults import default_of
 from consumerd.fetch.settings import LONGEST_WAIT, SHORTEST_WAIT, FetchSettings
 from consumerd.handlers import FileDeadLetters, RetryPolicy
+from consumerd.handlers.batching import BatchSettings
 from consumerd.net import ConnectionSettings
 
 
 class FetchSection(Section):
-    """How messages come in."""
+    """How messages are fetched."""
 
     size: WireBytes = Field(
-        default_of(FetchSettings, "fetch_bytes"), description="Bytes asked for in one fetch (fetch.size)."
+        default_of(FetchSettings, "fetch_bytes"), description="Bytes requested in one fetch (fetch.size)."
     )
     max_size: WireBytes = Field(
         default_of(FetchSettings, "max_fetch_bytes"),
         description=(
-            "Bytes up to which a fetch grows for a message that is larger than `size`, and a compressed one (up to 64 "
-            "MiB in any case) when it is opened."
+            "Maximum size of a message in bytes: a fetch grows up to it for a message that is larger than "
+            "`size`, and compressed messages may decompress to it (to 64 MiB in any case)."
         ),
     )
     idle_backoff: Seconds = Field(
         default_of(FetchSettings, "poll_backoff_max"),
-        description="Longest pause between polls of idle partitions (fetcher.backoff.ms), in seconds.",
+        description="Longest pause between polls of idle partitions, in seconds (fetcher.backoff.ms).",
     )
     max_wait: float = Field(
         default_of(FetchSettings, "max_wait"),
         ge=SHORTEST_WAIT,
         le=LONGEST_WAIT,
         description=(
-            "On brokers since 0.8: seconds for which a broker holds an answer back while partitions that are read to "
-            "their ends have less than `min_bytes` of new messages (fetch.max.wait.ms)."
+            "On brokers of 0.8 and later: seconds that a broker waits at most for `min_bytes` of new messages, "
+            "once the partitions are read to their ends (fetch.max.wait.ms)."
         ),
     )
     min_bytes: WireBytes = Field(
         default_of(FetchSettings, "min_bytes"),
         description=(
-            "On brokers since 0.8: bytes of new messages that end this wait (fetch.min.bytes); at most `size`. More "
-            "means fewer and larger answers, and messages that come up to `max_wait` later."
+            "On brokers of 0.8 and later: bytes of new messages that a broker waits for (fetch.min.bytes); at "
+            "most `size`. A larger value means fewer and larger responses, and messages that arrive up to "
+            "`max_wait` later."
         ),
     )
     budget: Bytes = Field(
         default_of(ConsumerSettings, "budget"),
-        description="Bytes of messages held in memory at most, all partitions together.",
+        description="Maximum number of bytes of messages in memory, for all partitions together.",
     )
     partition_budget: Bytes = Field(
         default_of(ConsumerSettings, "partition_budget"),
-        description="Bytes of messages held in memory at most for one partition.",
+        description="Maximum number of bytes of messages in memory for one partition.",
     )
     initial: Literal["earliest", "latest"] = Field(
         default_of(ConsumerSettings, "initial"),
-        description="Where a partition without a committed offset starts (autooffset.reset).",
+        description="Where to start in partitions without a committed offset (autooffset.reset).",
     )
     out_of_range: Literal["earliest", "latest", "fail"] = Field(
         default_of(FetchSettings, "on_out_of_range").value,
-        description="Where to go on when the broker no longer has the offset (autooffset.reset), or fail.",
+        description="Where to continue when the broker no longer has the offset (autooffset.reset), or `fail`.",
     )
     isolation: Literal["read_uncommitted", "read_committed"] = Field(
         default_of(ConsumerConfig, "isolation"),
         description=(
-            "On brokers since 0.11: hand over all messages, or only those of transactions that were committed, and "
-            "wait for those that are open (isolation.level)."
+            "On brokers of 0.11 and later: deliver all messages, or only those of committed transactions, "
+            "waiting for open ones to end (isolation.level)."
         ),
     )
     corrupt: Literal["fail", "skip", "park"] = Field(
         default_of(FetchSettings, "on_corrupt").value,
-        description="A message that is corrupt: fail (stop the daemon), skip it, or park (leave) its partition.",
+        description=(
+            "What to do with a corrupt message: fail (stop the daemon), skip it, or park its partition (stop "
+            "reading it)."
+        ),
     )
     oversize: Literal["fail", "skip", "park"] = Field(
         default_of(FetchSettings, "on_oversize").value,
-        description="A message that is larger than `max_size`: fail, skip it, or park its partition.",
+        description="What to do with a message that is larger than `max_size`: fail, skip it, or park its partition.",
     )
     socket_timeout: Seconds = Field(
         default_of(ConnectionSettings, "request_timeout"),
-        description="Seconds to wait for an answer of a broker (socket.timeout.ms).",
+        description="Seconds to wait for a response of a broker (socket.timeout.ms).",
     )
     connect_timeout: Seconds = Field(
         default_of(ConnectionSettings, "connect_timeout"), description="Seconds to wait for a connection to a broker."
@@ -97,47 +102,108 @@ class FetchSection(Section):
 
 
 class HandlerSection(Section):
-    """What is done with the messages."""
+    """The handler of the messages, and what to do when it fails."""
 
     name: str = Field(
         "print",
-        description="Entry point in the group consumerd.handlers, or `module:attribute`.",
+        description="Handler: an entry point in the group consumerd.handlers, or `module:attribute`.",
         examples=["files"],
     )
     options: dict[str, Any] = Field(default_factory=dict, repr=False, description="Keyword arguments of the handler.")
+    max_batch: int | None = Field(
+        default_of(BatchSettings, "max_batch"),
+        ge=1,
+        description="Messages in one batch at most (a compressed message stays whole). [default: as they are fetched]",
+        examples=[500],
+    )
+    max_bytes: Bytes | None = Field(
+        default_of(BatchSettings, "max_bytes"),
+        description="Bytes of payloads in one batch at most; a larger message is one of its own. [default: as fetched]",
+        examples=[1048576],
+    )
+    linger: float = Field(
+        default_of(BatchSettings, "linger"),
+        ge=0,
+        le=3600,
+        allow_inf_nan=False,
+        description="Seconds for which a batch that is not full waits for more messages of its partition.",
+    )
+    order: Literal["partition", "key"] = Field(
+        "partition",
+        description=(
+            "What is handled in order: each partition, or each key in a partition, with `concurrency` calls at once. "
+            "Messages of 0.7 have no keys: there the handler has to say what the key is (`key(message)`)."
+        ),
+    )
+    concurrency: int = Field(
+        1, ge=1, le=10_000, description='Calls of the handler at once for one partition, with order = "key".'
+    )
+    max_rate: Seconds | None = Field(
+        None, description="Messages per second that the handler gets at most, of all partitions.", examples=[1000.0]
+    )
     max_attempts: int = Field(
-        default_of(RetryPolicy, "max_attempts"), ge=1, description="How often a batch is tried in all."
+        default_of(RetryPolicy, "max_attempts"), ge=1, description="Maximum number of attempts for a batch."
     )
     initial_backoff: Seconds = Field(
         default_of(RetryPolicy, "initial_backoff"),
-        description="Seconds before the second attempt; doubled each time, jittered.",
+        description="Seconds before the second attempt; doubled for each further one, with jitter.",
     )
     max_backoff: Seconds = Field(
         default_of(RetryPolicy, "max_backoff"), description="Longest pause between attempts, in seconds."
     )
     on_failure: Literal["stop", "skip", "dead_letter"] = Field(
         default_of(RetryPolicy, "on_failure"),
-        description="After the last attempt: stop the daemon, skip the message, or write it to dead_letter.",
+        description="What to do after the last attempt: stop the daemon, skip the message, or write it to dead_letter.",
     )
     dead_letter: Path | None = Field(
         None,
-        description="File (NDJSON) for messages that failed; confirmed on disk before the offset is committed.",
+        description="NDJSON file for messages that failed; synced to disk before the offset is committed.",
         examples=["/var/lib/consumerd/dead-letters.ndjson"],
+    )
+    dead_letter_file_size: Bytes = Field(
+        default_of(FileDeadLetters, "file_size"),
+        description="Bytes at which the dead_letter file is renamed (dead-letters.000001.ndjson) and a new one begun.",
     )
     dead_letter_max_size: Bytes = Field(
         default_of(FileDeadLetters, "max_size"),
         description=(
-            "Bytes up to which the dead_letter file grows; then the daemon stops. It may be moved away at any time."
+            "Maximum size of all dead_letter files in bytes; the daemon stops when it is reached. The files may be "
+            "moved away at any time."
+        ),
+    )
+    dead_letter_topic: str | None = Field(
+        None,
+        min_length=1,
+        description=(
+            "In place of a file: a topic of the same cluster for messages that failed; confirmed by its brokers before "
+            "the offset is committed."
+        ),
+        examples=["events-dead-letters"],
+    )
+    dead_letter_as: Literal["message", "json"] = Field(
+        "message",
+        description=(
+            "In dead_letter_topic: the message itself with headers that say why it failed, or a JSON object. Brokers "
+            "before 0.11 have no headers and need json; those of 0.7 get it in any case."
         ),
     )
     timeout: Seconds | None = Field(
-        None, description="Seconds after which one attempt is cancelled and counts as failed.", examples=[60.0]
+        None, description="Seconds after which an attempt is cancelled and counts as failed.", examples=[60.0]
     )
 
     @model_validator(mode="after")
+    def _concurrency_has_an_order(self) -> HandlerSection:
+        if self.concurrency > 1 and self.order != "key":
+            raise ValueError('concurrency above 1 needs order = "key": a partition in order is one call at a time')
+        return self
+
+    @model_validator(mode="after")
     def _dead_letter_has_a_place(self) -> HandlerSection:
-        if (self.on_failure == "dead_letter") != (self.dead_letter is not None):
-            raise ValueError('on_failure = "dead_letter" and a dead_letter file go together')
+        places = [self.dead_letter is not None, self.dead_letter_topic is not None].count(True)
+        if (self.on_failure == "dead_letter") != (places > 0):
+            raise ValueError('on_failure = "dead_letter" and a dead_letter file or dead_letter_topic go together')
+        if places > 1:
+            raise ValueError("dead_letter and dead_letter_topic exclude each other: set one of them")
         return self
 
 
@@ -151,18 +217,18 @@ class DaemonSection(Section):
     stall_warning: Seconds = Field(
         2.0,
         description=(
-            "Seconds for which a handler may hold the event loop before the log says so, with the stack that holds it."
+            "Seconds that a handler may block the event loop before a warning is logged, with the stack that blocks it."
         ),
     )
     loop: Literal["auto", "uvloop", "asyncio"] = Field(
-        "auto", description="Event loop; auto takes uvloop if installed."
+        "auto", description="Event loop; `auto` uses uvloop if it is installed."
     )
 
 
 class LogSection(Section):
     """The daemon's own log, on standard error."""
 
-    level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe level to show.")
+    level: Literal["debug", "info", "warning", "error"] = Field("info", description="Lowest level to show.")
     format: Literal["auto", "console", "json"] = Field(
-        "auto", description="auto is console on a terminal and json elsewhere."
+        "auto", description="Format of the log; `auto` is console on a terminal, else json."
     )

@@ -15,16 +15,17 @@ from consumerd.consumer.errors import (
 )
 from consumerd.consumer.fixed import FixedConsumer
 from consumerd.consumer.listeners import RebalanceListener
-from consumerd.consumer.refusals import (
+from consumerd.consumer.settings import ConsumerSettings
+from consumerd.consumer.simple import (
     FetchRefusedError,
+    FetchResult,
     InvalidFetchSizeError,
     InvalidMessageError,
     OffsetOutOfRangeError,
+    SimpleConsumer,
     UnknownRefusalError,
     WrongPartitionError,
 )
-from consumerd.consumer.settings import ConsumerSettings
-from consumerd.consumer.simple import FetchResult, SimpleConsumer
 from consumerd.consumer.stats import ConsumerStats
 from consumerd.consumer.streams import BatchStream, MessageStream
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from consumerd.cluster import BrokerDirectory, V08BrokerDirectory
 from consumerd.consumer.snapshot import V07SnapshotReader, V08SnapshotReader
-from consumerd.fetch import FetchPool
-from consumerd.fetch.v08.pool import V08FetchPool
+from consumerd.fetch import FetchPool, V07Brokers
+from consumerd.fetch.v08.brokers import V08Brokers
 from consumerd.group import V07Rules, V08Rules
 from consumerd.offsets import OffsetSettings, make_store
 
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from random import Random
 
     from consumerd.client import ClusterClient
-    from consumerd.consumer.protocols import OffsetStore, PartitionPool
+    from consumerd.consumer.protocols import PartitionPool
     from consumerd.consumer.snapshot import SnapshotReader
     from consumerd.fetch import ByteBudget, FetchListener, FetchSettings
     from consumerd.group import GroupRules
     from consumerd.net import Connector
+    from consumerd.offsets import OffsetStore
     from consumerd.offsets.guards import Ownership
     from consumerd.ports import Clock, ZooKeeper
 
@@ -87,7 +88,7 @@ class V07Backend:
     ) -> Fetching:
         """By the addresses in ZooKeeper."""
         directory = BrokerDirectory(zk, clock=clock)
-        pool = FetchPool(self._connect, directory, budget, settings, clock, rng, listener)
+        pool = FetchPool(V07Brokers(self._connect, directory, budget, settings, clock, rng, listener))
         return Fetching(pool, [directory.run, pool.run])
 
     def store(self, zk: ZooKeeper, group: str, ownership: Ownership) -> OffsetStore:
@@ -131,7 +132,7 @@ class V08Backend:
         protocol = self._protocol
         if protocol is not None:
             directory.subscribe(lambda _: self._client.begin_with(directory.addresses(protocol)))
-        pool = V08FetchPool(self._client, settings, clock, rng, listener)
+        pool = FetchPool(V08Brokers(self._client, settings, clock, rng, listener))
         return Fetching(pool, [directory.run, pool.run])
 
     def store(self, zk: ZooKeeper, group: str, ownership: Ownership) -> OffsetStore:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from consumerd.consumer.fence import Fence
     from consumerd.consumer.owned_partition import OwnedPartition
-    from consumerd.consumer.protocols import OffsetStore
     from consumerd.consumer.stats import ConsumerStats
+    from consumerd.offsets import OffsetStore
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock
 
@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 
 class Commits:
-    """Commits to `store`. `lost` is told of partitions that turned out not to be ours any more."""
+    """Commits to `store`. `lost` is called with partitions that are not ours any more."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Commits:
         await self._rounds.wait_for(owned)
 
     async def check(self, owned: Iterable[OwnedPartition]) -> bool:
-        """Whether somebody else has written the offset of any of these: those are due again."""
+        """Check whether others have written the offset of any of these: those are due again."""
         by_partition = {each.partition: each for each in owned if each.work is not None}
         written = await self._store.changed(by_partition)
         for partition in written:

@@ -196,7 +196,7 @@ class Composition:
         )
 
     async def _dialect(self, zk: ZooKeeper) -> Dialect:
-        """As configured, if nobody there says otherwise, or as found, as soon as somebody is there."""
+        """The configured dialect, if no registration contradicts it, else the first one that is registered."""
         group, dialect = self._config.group, _DIALECTS.get(self._config.dialect)
         try:
             if dialect is None:

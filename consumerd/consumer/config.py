@@ -242,14 +242,4 @@ class ConsumerConfig:
         )
 
     def _fetch_settings(self) -> FetchSettings:
-        return make_fetch_settings(
-            size=self.fetch_size,
-            max_size=self.max_fetch_size,
-            idle_backoff=self.idle_backoff,
-            out_of_range=self.out_of_range,
-            corrupt=self.corrupt,
-            oversize=self.oversize,
-            max_wait=self.max_wait,
-            min_bytes=self.min_bytes,
-            isolation=self.isolation,
-        )
+        return make_fetch_settings(self, size=self.fetch_size, max_size=self.max_fetch_size)

@@ -24,7 +24,6 @@ from consumerd.consumer.errors import GroupRefusedError
 from consumerd.consumer.fence import Fence
 from consumerd.consumer.running import RunningMember
 from consumerd.errors import IdTakenError
-from consumerd.fetch import ByteBudget
 from consumerd.group import Member, Phase, events
 from consumerd.ports import SessionEvent
 
@@ -83,9 +82,8 @@ class GroupConsumer(RunningMember[events.Event]):
         self._member = Member(
             settings.group, settings.consumer_id, settings.subscription, settings.membership, backend.rules
         )
-        self._fence = Fence(zk, clock, settings.lease_margin)
-        budget = ByteBudget(settings.budget)
-        pool, self._fetching = backend.fetching(zk, settings.fetch, budget, clock, rng, self)
+        self.fence = Fence(zk, clock, settings.lease_margin)
+        pool, self._fetching = backend.fetching(zk, settings.fetch, self.budget, clock, rng, self)
         self._coordination = GroupCoordination(
             zk,
             settings.group,
@@ -97,13 +95,18 @@ class GroupConsumer(RunningMember[events.Event]):
             triggered=self._triggered,
         )
         store = backend.store(zk, settings.group, self._coordination)
-        self._partitions = self._make_partitions(pool, budget, store, self._ownership_lost)
+        self._partitions = self._make_partitions(pool, store, self._ownership_lost)
         self.controls = PartitionControls(self._partitions, pool, store)
 
     @property
     def assigned(self) -> list[TopicPartition]:
         """The partitions that are to be ours, as far as decided; those that are still claimed or searched too."""
         return sorted(self._member.target)
+
+    @property
+    def settled(self) -> bool:
+        """As `RunningMember.settled`."""
+        return self._member.settled
 
     # -- life
 
@@ -128,7 +131,7 @@ class GroupConsumer(RunningMember[events.Event]):
                 self._trigger_queued = False
             case events.Registered():
                 self._ever_registered = True
-                log.info("member_registered", group=self._settings.group, consumer=self._settings.consumer_id)
+                log.info("member_registered", group=self.settings.group, consumer=self.settings.consumer_id)
             case events.RegistrationBlocked():
                 self._give_up_on_taken_id()
             case events.StopRequested():
@@ -137,7 +140,7 @@ class GroupConsumer(RunningMember[events.Event]):
                 pass
 
     def _decide(self, event: events.Event) -> list[events.Action]:
-        return self._member.handle(event, self._clock.monotonic())
+        return self._member.handle(event, self.clock.monotonic())
 
     def _after(self, event: events.Event) -> None:
         self._note_assignment(event)
@@ -150,28 +153,28 @@ class GroupConsumer(RunningMember[events.Event]):
         if target != self._target:
             self._target = target
             self.stats.rebalances += 1
-            log.info("rebalanced", group=self._settings.group, partitions=sorted(map(str, target)))
+            log.info("rebalanced", group=self.settings.group, partitions=sorted(map(str, target)))
         self.ready.set()
 
     def _give_up_on_taken_id(self) -> None:
         """At a start, a node that outlived any dead session of our kind is that of a live process."""
-        if not self._ever_registered and self._settings.fixed_id:
+        if not self._ever_registered and self.settings.fixed_id:
             self.request_stop(
                 IdTakenError(
-                    f"the consumer id {self._settings.consumer_id!r} is held by another live member of group "
-                    f"{self._settings.group!r}; give each member its own consumer_id."
+                    f"the consumer id {self.settings.consumer_id!r} is held by another live member of group "
+                    f"{self.settings.group!r}; give each member its own consumer_id."
                 )
             )
 
     def _hurry_registration(self) -> None:
-        """Registering may wait for the node of a dead process; whoever is asked to stop meanwhile does not."""
+        """Registering may wait for the node of a dead process; a stop ends that wait."""
         if self._registering is not None and not self._registering[0].done():
             task, ticket = self._registering
             task.cancel()
             self._queue.put_nowait(events.Failed(ticket))
 
-    def _check_end(self) -> None:
-        if self._settings.stop_at_end and self._member.settled and self._partitions.all_at_end:
+    def check_end(self) -> None:
+        if self.settings.stop_at_end and self._member.settled and self._partitions.all_at_end:
             self.request_stop()
 
     # -- actions
@@ -206,9 +209,9 @@ class GroupConsumer(RunningMember[events.Event]):
             case events.SetTimer(at):
                 self._set_timer(at, events.TimerFired())
             case events.Warn(reason):
-                log.warning("group_warning", group=self._settings.group, reason=reason)
+                log.warning("group_warning", group=self.settings.group, reason=reason)
             case events.RefuseGroup(reason):
-                self.request_stop(GroupRefusedError(self._settings.group, reason))
+                self.request_stop(GroupRefusedError(self.settings.group, reason))
             case events.Finished():
                 return False
         return True
@@ -247,4 +250,4 @@ class GroupConsumer(RunningMember[events.Event]):
         log.info("session_event", event_kind=event.value, session=f"{session_id:#x}")
 
     async def _watch_lease(self) -> None:
-        await self._fence.watch(lambda: self._queue.put_nowait(events.LeaseExpired()))
+        await self.fence.watch(lambda: self._queue.put_nowait(events.LeaseExpired()))

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from consumerd.consumer.partitions import OwnedPartitions
-    from consumerd.consumer.protocols import OffsetStore, PartitionPool
+    from consumerd.consumer.protocols import PartitionPool
+    from consumerd.offsets import OffsetStore
     from consumerd.partition import TopicPartition
 
 

@@ -18,13 +18,12 @@ import structlog
 
 from consumerd.consumer.awaited import AwaitedTopics
 from consumerd.consumer.controls import PartitionControls
-from consumerd.consumer.fence import Fence
+from consumerd.consumer.fence import Fence, GroupLease
 from consumerd.consumer.group_requests import GroupRequests
-from consumerd.consumer.leases import GroupLease
 from consumerd.consumer.running import RunningMember
 from consumerd.errors import BrokerError, IdTakenError
-from consumerd.fetch import ByteBudget
-from consumerd.fetch.v08.pool import V08FetchPool
+from consumerd.fetch import FetchPool
+from consumerd.fetch.v08.brokers import V08Brokers
 from consumerd.group import coordinated_events as events
 from consumerd.group.coordinated import CoordinatedMember
 from consumerd.offsets import OffsetSettings, make_store
@@ -57,6 +56,8 @@ class CoordinatedConsumer(RunningMember[events.Event]):
     and handlers; the coordinator gives the member's real id.
     """
 
+    _pool: FetchPool
+
     def __init__(
         self,
         settings: ConsumerSettings,
@@ -79,8 +80,8 @@ class CoordinatedConsumer(RunningMember[events.Event]):
         )
         self._coordination = coordination
         self._member = CoordinatedMember(settings.subscription, coordination)
-        self._fence = Fence(GroupLease(self._member, clock, coordination.session_timeout), clock, settings.lease_margin)
-        self._pool = V08FetchPool(client, settings.fetch, clock, rng, self)
+        self.fence = Fence(GroupLease(self._member, clock, coordination.session_timeout), clock, settings.lease_margin)
+        pool = FetchPool(V08Brokers(client, settings.fetch, clock, rng, self))
         self._requests = GroupRequests(client, settings.group, coordination)
         requests = self._requests
         self._request: dict[type[events.Action], Callable[[Any], Coroutine[None, None, events.Event]]] = {
@@ -94,12 +95,11 @@ class CoordinatedConsumer(RunningMember[events.Event]):
         self._awaited = AwaitedTopics(settings.group, settings.subscription)
         store = make_store(offsets or OffsetSettings(), settings.group, client=client, zk=zk, membership=self._member)
         self._partitions = self._make_partitions(
-            self._pool,
-            ByteBudget(settings.budget),
+            pool,
             store,
             lambda partitions: self._queue.put_nowait(events.OwnershipLost(min(partitions))),
         )
-        self.controls = PartitionControls(self._partitions, self._pool, store)
+        self.controls = PartitionControls(self._partitions, pool, store)
 
     @property
     def assigned(self) -> list[TopicPartition]:
@@ -111,6 +111,11 @@ class CoordinatedConsumer(RunningMember[events.Event]):
         """The id that the coordinator gave; empty before."""
         return self._member.member_id
 
+    @property
+    def settled(self) -> bool:
+        """As `RunningMember.settled`."""
+        return self._member.settled
+
     # -- life
 
     def _begin(self) -> None:
@@ -120,7 +125,7 @@ class CoordinatedConsumer(RunningMember[events.Event]):
         return [self._pool.run, self._watch_lease, *super()._background()]
 
     async def _watch_lease(self) -> None:
-        await self._fence.watch(lambda: self._queue.put_nowait(events.LeaseExpired()))
+        await self.fence.watch(lambda: self._queue.put_nowait(events.LeaseExpired()))
 
     def _stragglers(self) -> list[asyncio.Task[None]]:
         return list(self._asking.values())
@@ -129,14 +134,14 @@ class CoordinatedConsumer(RunningMember[events.Event]):
         self._requests.forget()
 
     def _decide(self, event: events.Event) -> list[events.Action]:
-        return self._member.handle(event, self._clock.monotonic())
+        return self._member.handle(event, self.clock.monotonic())
 
     def _after(self, event: events.Event) -> None:
         if isinstance(event, events.TopicsRead):
             self._awaited.look({topic: {0: range(count)} for topic, count in event.partitions.items()})
 
-    def _check_end(self) -> None:
-        if self._settings.stop_at_end and self._member.settled and self._partitions.all_at_end:
+    def check_end(self) -> None:
+        if self.settings.stop_at_end and self._member.settled and self._partitions.all_at_end:
             self.request_stop()
 
     # -- actions
@@ -158,12 +163,12 @@ class CoordinatedConsumer(RunningMember[events.Event]):
                 self._drain(self._partitions.partitions, deadline, whole=events.Drained(ticket))
             case events.Abandon(ticket):
                 held = self._partitions.partitions
-                log.warning("partitions_abandoned", group=self._settings.group, partitions=len(held))
+                log.warning("partitions_abandoned", group=self.settings.group, partitions=len(held))
                 self._abandon(held, whole=events.Abandoned(ticket))
             case events.SetTimer(at):
                 self._set_timer(at, events.TimerFired())
             case events.Warn(reason):
-                log.warning("group_warning", group=self._settings.group, reason=reason)
+                log.warning("group_warning", group=self.settings.group, reason=reason)
             case events.Refuse(code):
                 self.request_stop(self._refusal(code))
             case _:
@@ -182,7 +187,7 @@ class CoordinatedConsumer(RunningMember[events.Event]):
         member = self._member
         log.info(
             "rebalanced",
-            group=self._settings.group,
+            group=self.settings.group,
             generation=member.generation,
             member=member.member_id,
             leader=member.leads,
@@ -195,8 +200,8 @@ class CoordinatedConsumer(RunningMember[events.Event]):
         if code == ErrorCode.FENCED_INSTANCE_ID:
             return IdTakenError(
                 f"the group.instance_id {self._coordination.instance_id!r} is held by another live member of group "
-                f"{self._settings.group!r}; give each member its own."
+                f"{self.settings.group!r}; give each member its own."
             )
         return self._requests.refusal or BrokerError(
-            f"cannot be a member of group {self._settings.group!r}: {error_info(code)}"
+            f"cannot be a member of group {self.settings.group!r}: {error_info(code)}"
         )

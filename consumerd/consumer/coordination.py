@@ -128,7 +128,7 @@ class GroupCoordination:
     # -- owner nodes: claiming
 
     async def claim(self, action: Claim) -> Claimed:
-        """Create the owner nodes, or find that somebody's stand already; watched in either case."""
+        """Create the owner nodes, or find those of others; they are watched in either case."""
         claimed: set[TopicPartition] = set()
         blocked: set[TopicPartition] = set()
         open_ = dict(action.streams)
@@ -167,7 +167,7 @@ class GroupCoordination:
     async def _create_nodes(
         self, streams: Mapping[TopicPartition, int], session_id: int
     ) -> dict[TopicPartition, Node | None]:
-        """Create what is missing, and read all of them. A change since then is told by the watches."""
+        """Create what is missing, and read all of them. Watches report later changes."""
         self._require(session_id)
         for topic in sorted({partition.topic for partition in streams}):
             await self._ensure(owners_path(self._group, topic))

@@ -5,19 +5,26 @@ by a clock that runs on while the process is stopped; so a check right before ea
 holds even when the process was paused between two events. A lost connection alone changes nothing: handing over goes on
 until the lease ends, and a server that is back before costs nothing.
 `Fence.watch` tells when the lease runs out, for what handlers already hold, and wakes whoever waits when it is back.
+
+The lease of a member in ZooKeeper is the session's (`consumerd.zk`). That of a group that a broker coordinates is read
+off the membership machine, which knows when it sent what was confirmed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from consumerd.consumer.protocols import Lease
+    from consumerd.group.coordinated import CoordinatedMember
     from consumerd.ports import Clock
 
+#: The session of partitions that are ours by configuration.
+FIXED_SESSION: Final = 1
 #: Seconds between looks at a lease that has run out: nothing tells when it grows again.
 _LOOK: Final = 0.05
 #: No look at a lease that goes on comes sooner.
@@ -70,3 +77,33 @@ class Fence:
                 expired()
             # Heartbeats renew the lease meanwhile: sleep for what is left now, then look again.
             await self._clock.sleep(_LOOK if ran_out else max(left, _SOONEST))
+
+
+class GroupLease:
+    """The lease of a member whose group a broker coordinates; a new session with every generation."""
+
+    def __init__(self, member: CoordinatedMember, clock: Clock, session_timeout: float) -> None:
+        self._member = member
+        self._clock = clock
+        self.session_timeout = session_timeout
+
+    @property
+    def session_id(self) -> int:
+        """Stands for the generation; 0 while nothing is ours."""
+        return self._member.session_id
+
+    def lease_left(self) -> float:
+        """Seconds for which the coordinator cannot have given our partitions away."""
+        return self._member.lease_until - self._clock.monotonic()
+
+
+class FixedLease:
+    """The lease of partitions that the configuration assigns: it never ends."""
+
+    session_id = FIXED_SESSION
+    #: Of no consequence beside a lease without end; finite, because margins are parts of it.
+    session_timeout = 60.0
+
+    def lease_left(self) -> float:
+        """For ever."""
+        return math.inf

@@ -14,12 +14,11 @@ import structlog
 
 from consumerd.consumer.controls import PartitionControls
 from consumerd.consumer.errors import FixedGroupError
-from consumerd.consumer.fence import Fence
-from consumerd.consumer.leases import FIXED_SESSION, FixedLease
+from consumerd.consumer.fence import FIXED_SESSION, Fence, FixedLease
 from consumerd.consumer.running import RunningMember
 from consumerd.errors import NotFoundError
-from consumerd.fetch import ByteBudget
-from consumerd.fetch.v08.pool import V08FetchPool
+from consumerd.fetch import FetchPool
+from consumerd.fetch.v08.brokers import V08Brokers
 from consumerd.offsets import OffsetSettings, make_store
 
 if TYPE_CHECKING:
@@ -43,6 +42,8 @@ class FixedConsumer(RunningMember[Literal["stop"]]):
     `zk` is a started session, needed only where offsets are kept in ZooKeeper.
     """
 
+    _pool: FetchPool
+
     def __init__(
         self,
         settings: ConsumerSettings,
@@ -59,35 +60,40 @@ class FixedConsumer(RunningMember[Literal["stop"]]):
         super().__init__(settings, handler=handler, clock=clock, listener=listener, stop_event="stop")
         self._assigned = sorted(set(partitions))
         self._client = client
-        self._fence = Fence(FixedLease(), clock, settings.lease_margin)
-        self._pool = V08FetchPool(client, settings.fetch, clock, rng, self)
+        self.fence = Fence(FixedLease(), clock, settings.lease_margin)
+        pool = FetchPool(V08Brokers(client, settings.fetch, clock, rng, self))
         store = make_store(offsets or OffsetSettings(), settings.group, client=client, zk=zk)
-        self._partitions = self._make_partitions(self._pool, ByteBudget(settings.budget), store, self._refused)
-        self.controls = PartitionControls(self._partitions, self._pool, store)
+        self._partitions = self._make_partitions(pool, store, self._refused)
+        self.controls = PartitionControls(self._partitions, pool, store)
 
     @property
     def assigned(self) -> list[TopicPartition]:
         """What the configuration says."""
         return list(self._assigned)
 
+    @property
+    def settled(self) -> bool:
+        """As `RunningMember.settled`."""
+        return self.ready.is_set()
+
     def _background(self) -> list[Callable[[], Coroutine[None, None, None]]]:
         return [self._pool.run, *super()._background()]
 
     async def _main_loop(self) -> None:
         self._partitions.start(dict.fromkeys(self._assigned, 0), FIXED_SESSION, self._tasks)
-        log.info("partitions_assigned", group=self._settings.group, partitions=[str(each) for each in self._assigned])
+        log.info("partitions_assigned", group=self.settings.group, partitions=[str(each) for each in self._assigned])
         self.stats.rebalances += 1
         self.ready.set()
-        self._check_end()
+        self.check_end()
         await self._queue.get()
-        await self._partitions.drain_all(self._clock.monotonic() + self._settings.membership.drain_timeout)
+        await self._partitions.drain_all(self.clock.monotonic() + self.settings.membership.drain_timeout)
 
-    def _check_end(self) -> None:
-        if self._settings.stop_at_end and self._partitions.all_at_end:
+    def check_end(self) -> None:
+        if self.settings.stop_at_end and self._partitions.all_at_end:
             self.request_stop()
 
     def _refused(self, partitions: frozenset[TopicPartition]) -> None:
-        self.request_stop(FixedGroupError(self._settings.group, min(partitions)))
+        self.request_stop(FixedGroupError(self.settings.group, min(partitions)))
 
 
 async def require_partitions(client: ClusterClient, partitions: Iterable[TopicPartition]) -> None:

@@ -53,7 +53,7 @@ _REMEDIES: Final[Mapping[int, str]] = {
     ErrorCode.INVALID_SESSION_TIMEOUT: (
         "set group.session_timeout within the brokers' group.min.session.timeout.ms and group.max.session.timeout.ms"
     ),
-    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "its members share no assignor with group.assignors, or are no consumers",
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "its members share no assignor with group.assignors, or are not consumers",
     ErrorCode.GROUP_MAX_SIZE_REACHED: "the group has as many members as group.max.size allows",
     ErrorCode.FENCED_INSTANCE_ID: "another process joined with this group.instance_id; give each its own",
 }

@@ -45,7 +45,7 @@ class RebalanceListener:
         """No stream holds messages of these any more; they are ours until this returns: the place to commit."""
 
     def on_lost(self, partitions: Partitions) -> Awaitable[None] | None:
-        """Taken from us, or our session ended: somebody else may have these already, and nothing is committed."""
+        """Partitions were lost, or the session ended: others may own them already, and nothing is committed."""
 
 
 class OwnershipHooks(Protocol):
@@ -59,7 +59,7 @@ class OwnershipHooks(Protocol):
 
 
 class NoHooks:
-    """Nobody listens."""
+    """The hooks of a member without a listener."""
 
     async def assigned(self, partition: TopicPartition) -> None:
         """Return at once."""

@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 
 class MemberRun:
-    """Runs `consumer` from now on. `session` is watched, if it is ours; `ended` is told the end, and why."""
+    """Runs `consumer` from now on. Watches `session`, if it is ours; calls `ended` at the end with the failure."""
 
     def __init__(
         self,

@@ -7,14 +7,28 @@ and from what was written last, and when.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import asyncio
 
-    from consumerd.consumer.work import PartitionWork
+    from consumerd.consumer.work import BatchInHand, PartitionWork
     from consumerd.fetch import Lane
     from consumerd.partition import TopicPartition
+
+
+class OwnedView(NamedTuple):
+    """An owned partition as it is at one moment. Without a position, its start is still looked for."""
+
+    partition: TopicPartition
+    stream: int
+    position: int | None
+    committed: int | None
+    paused: bool
+    #: Batches that wait for the handler, and bytes of these and of what is being handled.
+    queued: int
+    held_bytes: int
+    in_hand: BatchInHand | None
 
 
 class OwnedPartition:
@@ -44,6 +58,20 @@ class OwnedPartition:
         self.closed = True
         if self.work is not None:
             self.work.end()
+
+    def view(self) -> OwnedView:
+        """As it is now."""
+        work, lane = self.work, self.lane
+        return OwnedView(
+            self.partition,
+            self.stream,
+            None if work is None else work.position,
+            self.committed,
+            self.paused,
+            0 if lane is None else len(lane),
+            0 if lane is None else lane.budget.used,
+            None if work is None else work.in_hand,
+        )
 
     @property
     def at_end(self) -> bool:

@@ -14,12 +14,12 @@ a log, a reset) is committed before it is fetched from.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
 from consumerd.consumer.commits import Commits
-from consumerd.consumer.owned_partition import OwnedPartition
+from consumerd.consumer.owned_partition import OwnedPartition, OwnedView
 from consumerd.consumer.starts import RETRY_PAUSE, StartFinder
 from consumerd.consumer.work import PartitionWork
 from consumerd.errors import BrokerError, ConsumerdError, ZooKeeperError, reason_of
@@ -33,11 +33,12 @@ if TYPE_CHECKING:
 
     from consumerd.consumer.fence import Fence
     from consumerd.consumer.listeners import OwnershipHooks
-    from consumerd.consumer.protocols import OffsetStore, PartitionPool
+    from consumerd.consumer.protocols import PartitionPool
     from consumerd.consumer.settings import ConsumerSettings
     from consumerd.consumer.sinks import PartitionedHandler
     from consumerd.consumer.stats import ConsumerStats
     from consumerd.fetch import ByteBudget
+    from consumerd.offsets import OffsetStore
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock
 
@@ -59,48 +60,54 @@ _CANCEL_AGAIN: Final = 1.0
 _SHOWN: Final = 20
 
 
-class OwnedPartitions:
-    """The flow of messages of all owned partitions.
+class FlowOwner(Protocol):
+    """The member that owns partitions."""
 
-    `failed` is told of the errors that have to stop the member, `lost` of partitions whose owner node is not ours
-    any more, `progressed` of every handled batch.
-    """
+    settings: ConsumerSettings
+    clock: Clock
+    fence: Fence
+    stats: ConsumerStats
+    hooks: OwnershipHooks
+
+    def request_stop(self, failure: ConsumerdError | None = None) -> None:
+        """Leave the group because of an error."""
+        ...
+
+    def check_end(self) -> None:
+        """A batch was handled, or a partition ended: whether there is anything left to do."""
+        ...
+
+
+class OwnedPartitions:
+    """The flow of messages of all owned partitions. Calls `lost` with those whose owner node is not ours any more."""
 
     def __init__(
         self,
-        settings: ConsumerSettings,
+        owner: FlowOwner,
+        handler: PartitionedHandler,
         pool: PartitionPool,
         budget: ByteBudget,
         store: OffsetStore,
-        handler: PartitionedHandler,
-        fence: Fence,
-        clock: Clock,
-        stats: ConsumerStats,
-        hooks: OwnershipHooks,
-        *,
-        failed: Callable[[ConsumerdError], None],
         lost: Callable[[frozenset[TopicPartition]], None],
-        progressed: Callable[[], None],
     ) -> None:
-        self._settings = settings
+        self._owner = owner
+        self._handler = handler
         self._pool = pool
         self._budget = budget
-        self._handler = handler
-        self._fence = fence
-        self._clock = clock
-        self._stats = stats
-        self._hooks = hooks
-        self._failed = failed
         self._lost = lost
-        self._progressed = progressed
+        self._settings, self._clock, self._fence = settings, clock, fence = owner.settings, owner.clock, owner.fence
         self._owned: dict[TopicPartition, OwnedPartition] = {}
         self._starts = StartFinder(settings, pool, store, handler, fence, clock)
-        self._commits = Commits(store, fence, clock, stats, self._report_lost)
+        self._commits = Commits(store, fence, clock, owner.stats, self._report_lost)
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
         """The partitions that flow, or are about to."""
         return frozenset(self._owned)
+
+    def views(self) -> list[OwnedView]:
+        """Each of them as it is now, sorted."""
+        return [self._owned[partition].view() for partition in sorted(self._owned)]
 
     def position(self, partition: TopicPartition) -> int | None:
         """The handled prefix of an owned partition, once its start is known."""
@@ -143,12 +150,13 @@ class OwnedPartitions:
                 self._handler.for_partition(partition, owned.stream, lambda: self._fence.allows(owned.session_id)),
                 self._fence,
                 self._clock,
-                self._stats,
-                self._progressed,
+                self._owner.stats,
+                self._owner.check_end,
+                self._settings.batching,
             )
             if found.passing:
                 await self._write_down(owned)
-            await self._hooks.assigned(partition)
+            await self._owner.hooks.assigned(partition)
             if lane.closed:  # drained meanwhile
                 return
             start = owned.work.position  # hooks may seek
@@ -156,14 +164,14 @@ class OwnedPartitions:
             self._pool.add(partition, start, lane)
             if owned.paused:
                 self._pool.pause(partition)
-            self._progressed()
+            self._owner.check_end()
             await owned.work.run()
         except PartitionTakenError as error:
             # The sink knows before ZooKeeper told us. Look again who owns it; if it is us, it is claimed anew.
             log.warning("partition_taken", partition=str(partition), reason=reason_of(error))
             self._lost(frozenset([partition]))
         except ConsumerdError as error:
-            self._failed(error)
+            self._owner.request_stop(error)
 
     async def _write_down(self, owned: OwnedPartition) -> None:
         """Commit where the partition is to go on, for that place is found only now. Sooner or later, or it is lost."""
@@ -208,7 +216,7 @@ class OwnedPartitions:
     # -- the end of flows
 
     async def drain(self, partitions: Iterable[TopicPartition], deadline: float, drained: Ended) -> None:
-        """Stop fetching, let handlers end until `deadline`, commit what was handled; `drained` is told in parts.
+        """Stop fetching, let handlers end until `deadline`, commit what was handled; `drained` is called in parts.
 
         Of partitions that are abandoned meanwhile nothing is told.
         """
@@ -217,7 +225,7 @@ class OwnedPartitions:
             leaving = [owned for owned in part if not owned.abandoned]
             if self._settings.auto_commit:
                 await self._commit_last(leaving, deadline)
-            await asyncio.gather(*(self._hooks.revoked(owned.partition) for owned in leaving))
+            await asyncio.gather(*(self._owner.hooks.revoked(owned.partition) for owned in leaving))
             drained(self._forget(owned for owned in leaving if not owned.abandoned))
 
         await self._end_in_parts(self._find(partitions), deadline, finish)
@@ -232,9 +240,9 @@ class OwnedPartitions:
         async def finish(part: list[OwnedPartition]) -> None:
             await self._commits.wait_for(part)  # or it could be released, and the next owner read before it is there
             self._log_uncommitted(part)
-            self._stats.lost_partitions += len(part)
+            self._owner.stats.lost_partitions += len(part)
             gone = self._forget(part)
-            await asyncio.gather(*(self._hooks.lost(owned.partition) for owned in part))
+            await asyncio.gather(*(self._owner.hooks.lost(owned.partition) for owned in part))
             abandoned(gone)
 
         await self._end_in_parts(leaving, None, finish)
@@ -244,7 +252,7 @@ class OwnedPartitions:
         await self.drain(self.partitions, deadline, lambda _: None)
 
     async def end_all(self) -> None:
-        """Whoever runs the flows is cancelled: hand over nothing more, and return when the handlers have ended."""
+        """The member is cancelled: hand over nothing more, and return when the handlers have ended."""
         leaving = list(self._owned.values())
         for owned in leaving:
             owned.abandoned = True
@@ -310,7 +318,7 @@ class OwnedPartitions:
         return {each.partition: each.committed for each in owned if each.committed is not None}
 
     async def check_committed(self) -> None:
-        """Look whether somebody else wrote what we commit to, and write ours again; idle partitions', too."""
+        """Check whether others wrote our offsets, and write ours again; those of idle partitions, too."""
         try:
             overwritten = await self._commits.check(self._owned.values())
         except (ZooKeeperError, BrokerError) as error:
@@ -329,7 +337,7 @@ class OwnedPartitions:
         except (NotConnected, ConnectionLost, SessionChanged) as error:
             log.warning("commit_postponed", partitions=len(owned), reason=reason_of(error))
         except ConsumerdError as error:
-            self._failed(error)
+            self._owner.request_stop(error)
         return True
 
     async def _commit_last(self, leaving: list[OwnedPartition], deadline: float) -> None:
@@ -342,7 +350,7 @@ class OwnedPartitions:
         self._log_uncommitted(leaving)
 
     def _log_uncommitted(self, leaving: Iterable[OwnedPartition]) -> None:
-        """Nobody repeats it later: what was handled since will be handed over again."""
+        """There is no later commit: what was handled since will be handed over again."""
         behind = {
             str(owned.partition): owned.work.position
             for owned in leaving

@@ -1,7 +1,7 @@
 """Protocols of what the flow of partitions needs from the rooms below it, in either dialect.
 
-The real ones: `consumerd.fetch.FetchPool` and `V08FetchPool`; the stores of `consumerd.offsets`, which
-`make_store` chooses from; the ZooKeeper session, and the membership of a group that a broker coordinates.
+The real ones: `consumerd.fetch.FetchPool`; the stores of `consumerd.offsets`, which `make_store` chooses from; the
+ZooKeeper session, and the membership of a group that a broker coordinates.
 """
 
 from __future__ import annotations
@@ -9,10 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from consumerd.fetch import Lane
-    from consumerd.offsets import CommitResult
+    from consumerd.fetch.listener import FetchCounters
     from consumerd.partition import TopicPartition
 
 
@@ -21,6 +19,9 @@ class PartitionPool(Protocol):
 
     @property
     def partitions(self) -> frozenset[TopicPartition]: ...
+
+    @property
+    def counters(self) -> FetchCounters: ...
 
     def add(self, partition: TopicPartition, offset: int, lane: Lane) -> None: ...
 
@@ -35,25 +36,8 @@ class PartitionPool(Protocol):
     async def list_offsets(self, partition: TopicPartition, time: int, max_number: int = 1) -> tuple[int, ...]: ...
 
 
-class OffsetStore(Protocol):
-    """Committed offsets; see `consumerd.offsets.ZooKeeperOffsetStore` for the promises."""
-
-    @property
-    def keeps_for(self) -> float | None:
-        """Seconds for which an offset is sure to be kept if it is not written again; None: for ever."""
-        ...
-
-    async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]: ...
-
-    async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]: ...
-
-    async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]: ...
-
-    async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult: ...
-
-
 class Lease(Protocol):
-    """What ownership rests on, and for how long nobody else can have been given it."""
+    """What ownership depends on, and for how long it cannot have been given to others."""
 
     @property
     def session_id(self) -> int:
@@ -66,5 +50,5 @@ class Lease(Protocol):
         ...
 
     def lease_left(self) -> float:
-        """Seconds for which nobody can have taken over; negative when somebody may have."""
+        """Seconds for which no other member can have taken over; negative when one may have."""
         ...

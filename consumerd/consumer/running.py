@@ -17,19 +17,23 @@ import structlog
 from consumerd.consumer.listeners import Announcer, NoHooks
 from consumerd.consumer.partitions import OwnedPartitions
 from consumerd.consumer.sinks import PartitionedHandler, PlainHandler
-from consumerd.consumer.stats import ConsumerStats
+from consumerd.consumer.stats import ConsumerStats, Rebalance
 from consumerd.errors import ConsumerdError, ExitCode, reason_of
+from consumerd.fetch import ByteBudget
 from consumerd.handlers import HandlerContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
+    from consumerd.consumer.controls import PartitionControls
     from consumerd.consumer.fence import Fence
-    from consumerd.consumer.listeners import RebalanceListener
-    from consumerd.consumer.protocols import OffsetStore, PartitionPool
+    from consumerd.consumer.listeners import OwnershipHooks, RebalanceListener
+    from consumerd.consumer.owned_partition import OwnedView
+    from consumerd.consumer.protocols import PartitionPool
     from consumerd.consumer.settings import ConsumerSettings
-    from consumerd.fetch import ByteBudget
+    from consumerd.fetch.listener import FetchCounters
     from consumerd.handlers import Handler
+    from consumerd.offsets import OffsetStore
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock
 
@@ -43,7 +47,9 @@ class RunningMember(Generic[_Event]):
 
     #: Made by the subclass with `_make_partitions`.
     _partitions: OwnedPartitions
-    _fence: Fence
+    fence: Fence
+    _pool: PartitionPool
+    controls: PartitionControls
 
     def __init__(
         self,
@@ -54,9 +60,9 @@ class RunningMember(Generic[_Event]):
         listener: RebalanceListener | None,
         stop_event: _Event,
     ) -> None:
-        self._settings = settings
+        self.settings = settings
         self._handler = handler
-        self._clock = clock
+        self.clock = clock
         self.stats = ConsumerStats()
         #: Set when the member is in its group and its first assignment is decided, also when that is nothing.
         self.ready = asyncio.Event()
@@ -68,35 +74,31 @@ class RunningMember(Generic[_Event]):
         self._timer: asyncio.Task[None] | None = None
         #: While the handler starts: expires when the member is to leave.
         self._starting: asyncio.Timeout | None = None
+        #: Bytes of messages that are held in memory.
+        self.budget = ByteBudget(settings.budget)
+        #: Events that were taken from the queue: while it is not empty, this moves.
+        self.turns = 0
+        #: What was ours before the rebalance that is under way, and since when it is.
+        self._unsettled_since: float | None = None
+        self._settled_with: tuple[int, frozenset[TopicPartition]] = 0, frozenset()
         self._tasks = asyncio.TaskGroup()
         self._announcer = (
             Announcer(listener, timeout=settings.listener_timeout, clock=clock, failed=self.request_stop)
             if listener is not None
             else None
         )
+        self.hooks: OwnershipHooks = self._announcer or NoHooks()
 
     def _make_partitions(
         self,
         pool: PartitionPool,
-        budget: ByteBudget,
         store: OffsetStore,
         lost: Callable[[frozenset[TopicPartition]], None],
     ) -> OwnedPartitions:
         handler = self._handler
-        return OwnedPartitions(
-            self._settings,
-            pool,
-            budget,
-            store,
-            handler if isinstance(handler, PartitionedHandler) else PlainHandler(handler),
-            self._fence,
-            self._clock,
-            self.stats,
-            self._announcer or NoHooks(),
-            failed=self.request_stop,
-            lost=lost,
-            progressed=self._check_end,
-        )
+        self._pool = pool
+        partitioned = handler if isinstance(handler, PartitionedHandler) else PlainHandler(handler)
+        return OwnedPartitions(self, partitioned, pool, self.budget, store, lost)
 
     @property
     def failure(self) -> ConsumerdError | None:
@@ -112,6 +114,31 @@ class RunningMember(Generic[_Event]):
     def owned(self) -> dict[TopicPartition, int | None]:
         """The partitions that flow now, with their handled positions (None until the start is found)."""
         return {partition: self._partitions.position(partition) for partition in sorted(self._partitions.partitions)}
+
+    @property
+    def settled(self) -> bool:
+        """Whether the member is in its group and consumes exactly what is its own, be it nothing."""
+        raise NotImplementedError
+
+    @property
+    def in_session(self) -> bool:
+        """Whether what ownership rests on holds at this moment: nobody else can have been given what is ours."""
+        session_id = self.fence.session_id
+        return session_id != 0 and self.fence.allows(session_id)
+
+    @property
+    def waiting_events(self) -> int:
+        """Events that the main loop has not taken yet."""
+        return self._queue.qsize()
+
+    @property
+    def fetched(self) -> FetchCounters:
+        """What fetching counts."""
+        return self._pool.counters
+
+    def views(self) -> list[OwnedView]:
+        """The owned partitions as they are now, sorted."""
+        return self._partitions.views()
 
     # -- life
 
@@ -138,7 +165,7 @@ class RunningMember(Generic[_Event]):
         finally:
             self._finish()
             await self._stop_handler()
-        settings = self._settings
+        settings = self.settings
         log.info("member_left", group=settings.group, consumer=settings.consumer_id, **self.stats.totals())
         if self._failure is not None:
             raise self._failure
@@ -150,12 +177,14 @@ class RunningMember(Generic[_Event]):
         """Take events until the member has left."""
         while True:
             event = await self._queue.get()
+            self.turns += 1
             self._before(event)
             for action in self._decide(event):
                 if not self._perform(action):
                     return
             self._after(event)
-            self._check_end()
+            self._note_rebalance()
+            self.check_end()
 
     def _before(self, event: _Event) -> None:
         """Of an event, what the machine has no part in."""
@@ -170,6 +199,24 @@ class RunningMember(Generic[_Event]):
 
     def _after(self, event: _Event) -> None:
         """What an event has led to."""
+
+    def _note_rebalance(self) -> None:
+        """Measure from the event that unsettled the member to the one that settles it on another assignment."""
+        if not self.settled:
+            if self._unsettled_since is None:
+                self._unsettled_since = self.clock.monotonic()
+            return
+        count, before = self._settled_with
+        began, self._unsettled_since = self._unsettled_since, None
+        if began is None and count == self.stats.rebalances:
+            return
+        ours = frozenset(self.assigned)
+        self._settled_with = self.stats.rebalances, ours
+        if count != self.stats.rebalances:
+            now = self.clock.monotonic()
+            seconds = 0.0 if began is None else now - began
+            gained, lost = tuple(sorted(ours - before)), tuple(sorted(before - ours))
+            self.stats.rebalanced(Rebalance(now, seconds, len(ours), gained, lost))
 
     def _drain(
         self,
@@ -209,7 +256,7 @@ class RunningMember(Generic[_Event]):
             self._queue.put_nowait(whole)
 
     def _stragglers(self) -> list[asyncio.Task[None]]:
-        """Tasks that nobody waits for once the main loop has ended."""
+        """Tasks that are cancelled once the main loop has ended."""
         return []
 
     def _finish(self) -> None:
@@ -218,7 +265,7 @@ class RunningMember(Generic[_Event]):
     def _background(self) -> list[Callable[[], Coroutine[None, None, None]]]:
         """What runs beside the main loop."""
         works: list[Callable[[], Coroutine[None, None, None]]] = []
-        if self._settings.auto_commit:
+        if self.settings.auto_commit:
             works += [self._commit_loop, self._check_loop]
         if self._announcer is not None:
             works.append(self._announcer.run)
@@ -232,8 +279,8 @@ class RunningMember(Generic[_Event]):
             self.request_stop(error)
 
     async def _start_handler(self) -> bool:
-        """Whether it started; not if the member is to leave before: nobody has to wait for a database then."""
-        context = HandlerContext(self._settings.group, self._settings.consumer_id, self._clock)
+        """Whether it started. A stop ends the wait for a handler that starts slowly."""
+        context = HandlerContext(self.settings.group, self.settings.consumer_id, self.clock)
         limit = asyncio.timeout(0 if self.stopping.is_set() else None)
         try:
             async with limit:
@@ -256,7 +303,7 @@ class RunningMember(Generic[_Event]):
         try:
             await self._handler.stop()
         except ConsumerdError as error:
-            log.error("handler_not_stopped", group=self._settings.group, reason=reason_of(error))
+            log.error("handler_not_stopped", group=self.settings.group, reason=reason_of(error))
             self._failure = self._failure or error
 
     def request_stop(self, failure: ConsumerdError | None = None) -> None:
@@ -264,19 +311,19 @@ class RunningMember(Generic[_Event]):
         if failure is not None and self._failure is None:
             self._failure = failure
             level = logging.INFO if failure.exit_code is ExitCode.OK else logging.ERROR
-            log.log(level, "member_stops", group=self._settings.group, reason=reason_of(failure))
+            log.log(level, "member_stops", group=self.settings.group, reason=reason_of(failure))
         self.stopping.set()
         if self._starting is not None:
             self._starting.reschedule(asyncio.get_running_loop().time())
         self._queue.put_nowait(self._stop_event)
 
-    def _check_end(self) -> None:
+    def check_end(self) -> None:
         """Leave, if all that was asked for is handled."""
         raise NotImplementedError
 
     def _set_timer(self, at: float, event: _Event) -> None:
         async def fire() -> None:
-            await self._clock.sleep(at - self._clock.monotonic())
+            await self.clock.sleep(at - self.clock.monotonic())
             self._queue.put_nowait(event)
 
         if self._timer is not None:
@@ -285,13 +332,13 @@ class RunningMember(Generic[_Event]):
 
     async def _commit_loop(self) -> None:
         while True:
-            await self._clock.sleep(self._settings.commit_interval)
+            await self.clock.sleep(self.settings.commit_interval)
             await self._partitions.commit_all()
 
     async def _check_loop(self) -> None:
         """What another process wrote over our offsets would stay there as long as a partition stands still."""
         while True:
-            await self._clock.sleep(self._settings.membership.reconcile_interval)
+            await self.clock.sleep(self.settings.membership.reconcile_interval)
             await self._partitions.check_committed()
 
     # -- news from fetching (consumerd.fetch.FetchListener)
@@ -302,7 +349,7 @@ class RunningMember(Generic[_Event]):
 
     async def reset(self, partition: TopicPartition, old: int, new: int) -> None:
         """The log no longer has our offset. The tracker follows by an empty batch, and that is committed."""
-        log.warning("offset_out_of_range", partition=str(partition), offset=old, going_on_at=new)
+        log.warning("offset_out_of_range", partition=str(partition), offset=old, reset_to=new)
         await self._partitions.reset(partition)
 
     def skipped(self, partition: TopicPartition, offset: int, next_offset: int, reason: str) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from consumerd.defaults import default_of
 from consumerd.fetch import BadMessagePolicy, FetchSettings, ResetPolicy
 from consumerd.group import MembershipSettings
+from consumerd.handlers.batching import BatchSettings
 from consumerd.net import ConnectionSettings
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class ConsumerSettings:
     #: Bytes of messages held in memory, by all partitions and by one.
     budget: int = 128 << 20
     partition_budget: int = 16 << 20
+    #: How large the batches are that a handler gets.
+    batching: BatchSettings = field(default_factory=BatchSettings)
     #: Handing over ends this long before the server may expire our session.
     lease_margin: float = 0.5
     #: How long one call of a rebalance listener may take; peers wait meanwhile.
@@ -43,31 +46,37 @@ class ConsumerSettings:
     stop_at_end: bool = False
 
 
-def make_fetch_settings(
-    *,
-    size: int,
-    max_size: int,
-    idle_backoff: float,
-    out_of_range: str,
-    corrupt: str,
-    oversize: str,
-    max_wait: float,
-    min_bytes: int,
-    isolation: str,
-) -> FetchSettings:
-    """The settings of fetching from the keys that users know. Raises ValueError for values that do not go together."""
+class FetchKeys(Protocol):
+    """The keys of fetching that users know, in a configuration file or a `ConsumerConfig`.
+
+    A field of `FetchSettings` whose name is such a key, too, is taken from there as it is.
+    """
+
+    @property
+    def idle_backoff(self) -> float: ...
+    @property
+    def out_of_range(self) -> str: ...
+    @property
+    def corrupt(self) -> str: ...
+    @property
+    def oversize(self) -> str: ...
+    @property
+    def isolation(self) -> str: ...
+
+
+def make_fetch_settings(keys: FetchKeys, *, size: int, max_size: int) -> FetchSettings:
+    """The settings of fetching. Raises ValueError for values that do not go together."""
     return FetchSettings(
         fetch_bytes=size,
         poll_bytes=min(size, default_of(FetchSettings, "poll_bytes")),
         max_fetch_bytes=max(size, max_size),
-        poll_backoff_max=idle_backoff,
-        poll_backoff_min=min(idle_backoff, default_of(FetchSettings, "poll_backoff_min")),
-        on_oversize=BadMessagePolicy(oversize),
-        on_corrupt=BadMessagePolicy(corrupt),
-        on_out_of_range=ResetPolicy(out_of_range),
-        max_wait=max_wait,
-        min_bytes=min_bytes,
-        read_committed=isolation == "read_committed",
+        poll_backoff_max=keys.idle_backoff,
+        poll_backoff_min=min(keys.idle_backoff, default_of(FetchSettings, "poll_backoff_min")),
+        on_oversize=BadMessagePolicy(keys.oversize),
+        on_corrupt=BadMessagePolicy(keys.corrupt),
+        on_out_of_range=ResetPolicy(keys.out_of_range),
+        read_committed=keys.isolation == "read_committed",
+        **{field.name: getattr(keys, field.name) for field in fields(FetchSettings) if hasattr(keys, field.name)},
     )
 
 

@@ -2,7 +2,8 @@
 
 Strategy: each method is one request and its answer. A request whose connection broke is sent once more over a new
 one, as the real client does (golden notes, 6): all three requests only read, so repeating them is safe. The connection
-is made when it is needed; concurrent calls share it, and their requests are pipelined.
+is made when it is needed; concurrent calls share it, and their requests are pipelined. Each error code that a broker
+answers a fetch with is an error class of its own.
 """
 
 from __future__ import annotations
@@ -15,18 +16,17 @@ from typing import TYPE_CHECKING, Self
 import structlog
 
 from consumerd.consumer.errors import ConnectorStateError
-from consumerd.consumer.refusals import FetchRefusedError, InvalidFetchSizeError, refusal
 from consumerd.defaults import default_of
-from consumerd.errors import reason_of
+from consumerd.errors import BrokerError, reason_of
 from consumerd.net import ConnectionClosedError, ConnectionSettings
 from consumerd.net import connect as connect_to_broker
 from consumerd.wire.errors import FrameError, WireError
 from consumerd.wire.v07 import (
     DEFAULT_LIMITS,
+    DecodeLimits,
     ErrorCode,
     FetchRequest,
     FetchResponse,
-    Limits,
     MessageBatch,
     MultiFetchRequest,
     OffsetsRequest,
@@ -55,6 +55,59 @@ ENTRY_HEADER = 6
 #: An OFFSETS answer: int16 error, int32 count, int64 each.
 OFFSETS_HEADER = 6
 OFFSET_SIZE = 8
+
+
+class FetchRefusedError(BrokerError):
+    """The broker answered a fetch with an error. `request` is what was asked."""
+
+    def __init__(self, request: FetchRequest, code: ErrorCode) -> None:
+        super().__init__(
+            f"the broker refused to fetch {request.topic!r}, partition {request.partition}, from offset "
+            f"{request.offset}: {_REASONS[code]}"
+        )
+        self.request = request
+        self.code = code
+
+
+class OffsetOutOfRangeError(FetchRefusedError):
+    """There is no such offset (any more, or yet)."""
+
+
+class WrongPartitionError(FetchRefusedError):
+    """The broker has no partition of that number."""
+
+
+class InvalidMessageError(FetchRefusedError):
+    """The broker found a corrupt message. Brokers of 0.7.2 never say so (golden notes, 1)."""
+
+
+class InvalidFetchSizeError(FetchRefusedError):
+    """The size that was asked for cannot be. Brokers of 0.7.2 never say so; we do, before anything is sent."""
+
+
+class UnknownRefusalError(FetchRefusedError):
+    """The broker failed for another reason: an illegal topic name, or something that only its log tells."""
+
+
+_REASONS: dict[ErrorCode, str] = {
+    ErrorCode.UNKNOWN: "an unknown error; is the topic's name legal? The broker's log says more",
+    ErrorCode.OFFSET_OUT_OF_RANGE: "it has no such offset; get_offsets_before returns the offsets it has",
+    ErrorCode.INVALID_MESSAGE: "the message there is corrupt",
+    ErrorCode.WRONG_PARTITION: "it has no such partition",
+    ErrorCode.INVALID_FETCH_SIZE: "a size to fetch lies between 0 and 2 GiB",
+}
+_CLASSES: dict[ErrorCode, type[FetchRefusedError]] = {
+    ErrorCode.UNKNOWN: UnknownRefusalError,
+    ErrorCode.OFFSET_OUT_OF_RANGE: OffsetOutOfRangeError,
+    ErrorCode.INVALID_MESSAGE: InvalidMessageError,
+    ErrorCode.WRONG_PARTITION: WrongPartitionError,
+    ErrorCode.INVALID_FETCH_SIZE: InvalidFetchSizeError,
+}
+
+
+def refusal(request: FetchRequest, code: ErrorCode) -> FetchRefusedError:
+    """The error for a code other than NONE."""
+    return _CLASSES[code](request, code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +142,7 @@ class SimpleConsumer:
         *,
         timeout: float = default_of(ConnectionSettings, "request_timeout"),
         connect_timeout: float = default_of(ConnectionSettings, "connect_timeout"),
-        limits: Limits = DEFAULT_LIMITS,
+        limits: DecodeLimits = DEFAULT_LIMITS,
         connect: Connector | None = None,
     ) -> None:
         self._host = host
@@ -191,6 +244,6 @@ class SimpleConsumer:
 
 
 def _check_size(request: FetchRequest) -> None:
-    """A broker answers a negative size with a broken frame, and hangs up (golden notes, 1)."""
+    """A broker answers a negative size with a broken frame, and closes the connection (golden notes, 1)."""
     if not 0 <= request.max_size <= LARGEST - ERROR_SIZE:
         raise InvalidFetchSizeError(request, ErrorCode.INVALID_FETCH_SIZE)

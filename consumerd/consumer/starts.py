@@ -26,9 +26,10 @@ from consumerd.zk.errors import ConnectionLost, NotConnected
 
 if TYPE_CHECKING:
     from consumerd.consumer.fence import Fence
-    from consumerd.consumer.protocols import OffsetStore, PartitionPool
+    from consumerd.consumer.protocols import PartitionPool
     from consumerd.consumer.settings import ConsumerSettings
     from consumerd.consumer.sinks import PartitionedHandler
+    from consumerd.offsets import OffsetStore
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock
 

@@ -1,12 +1,57 @@
-"""Counters of a member: what was handled, committed and rebalanced. Plain numbers for logs, tools and metrics."""
+"""Counters of a member: what was handled, committed and rebalanced. Plain numbers for logs, tools and metrics.
+
+Strategy: whoever works on a partition keeps hold of its `PartitionStats` and adds to them once a batch; nothing is
+looked up, copied or formatted until somebody reads.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from consumerd.metrics import DURATIONS, SIZES, Histogram
 
 if TYPE_CHECKING:
     from consumerd.partition import TopicPartition
+
+#: Rebalances that are remembered one by one.
+REMEMBERED: Final = 50
+
+
+@dataclass(slots=True)
+class TopicStats:
+    """Batches of one topic."""
+
+    #: Seconds that a batch was in the handler, retries included.
+    durations: Histogram = field(default_factory=lambda: Histogram(DURATIONS))
+    #: Messages of a batch.
+    sizes: Histogram = field(default_factory=lambda: Histogram(SIZES))
+
+
+@dataclass(slots=True)
+class PartitionStats:
+    """Counts of one partition, however often it was ours."""
+
+    topic: TopicStats
+    messages: int = 0
+    #: Of the log, as offsets count.
+    bytes: int = 0
+    #: When messages of it were handled last, on the member's clock; None: not yet.
+    handled_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rebalance:
+    """One change of what is ours. Times on the member's clock."""
+
+    ended: float
+    #: Seconds until all of it was consumed.
+    seconds: float
+    #: How many partitions are ours now, and which are new or gone.
+    partitions: int
+    gained: tuple[TopicPartition, ...]
+    lost: tuple[TopicPartition, ...]
 
 
 @dataclass(slots=True)
@@ -24,17 +69,43 @@ class ConsumerStats:
     rebalances: int = 0
     #: Partitions that were found to be owned by us no longer.
     lost_partitions: int = 0
-    #: Per partition, messages handled.
-    by_partition: dict[TopicPartition, int] = field(default_factory=dict)
+    partitions: dict[TopicPartition, PartitionStats] = field(default_factory=dict)
+    topics: dict[str, TopicStats] = field(default_factory=dict)
+    rebalance_seconds: Histogram = field(default_factory=lambda: Histogram(DURATIONS))
+    #: The last ones, the newest last.
+    history: deque[Rebalance] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
 
-    def handled(self, partition: TopicPartition, messages: int, size: int) -> None:
-        """Count a batch of `messages` messages that filled `size` bytes of the log."""
+    def of(self, partition: TopicPartition) -> PartitionStats:
+        """The counts of a partition, made when it is met for the first time."""
+        found = self.partitions.get(partition)
+        if found is None:
+            topic = self.topics.setdefault(partition.topic, TopicStats())
+            found = self.partitions[partition] = PartitionStats(topic)
+        return found
+
+    def handled(self, counts: PartitionStats, messages: int, size: int, began: float, ended: float) -> None:
+        """Count a batch of `messages` messages that filled `size` bytes of the log; times on the member's clock."""
         self.messages += messages
         self.bytes += size
-        self.by_partition[partition] = self.by_partition.get(partition, 0) + messages
+        counts.messages += messages
+        counts.bytes += size
+        counts.handled_at = ended
+        topic = counts.topic
+        topic.durations.observe(ended - began)
+        topic.sizes.observe(messages)
+
+    def rebalanced(self, rebalance: Rebalance) -> None:
+        """Note a rebalance that has come to its end."""
+        self.rebalance_seconds.observe(rebalance.seconds)
+        self.history.append(rebalance)
 
     def totals(self) -> dict[str, int]:
-        """The counters without the table of partitions."""
-        numbers = asdict(self)
-        del numbers["by_partition"]
-        return numbers
+        """The counters that are one number each."""
+        return {
+            "messages": self.messages,
+            "bytes": self.bytes,
+            "commits": self.commits,
+            "failed_commits": self.failed_commits,
+            "rebalances": self.rebalances,
+            "lost_partitions": self.lost_partitions,
+        }

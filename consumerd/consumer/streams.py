@@ -153,7 +153,7 @@ class MessageStream:
 
     @property
     def deserted(self) -> bool:
-        """Whether nobody will ask for what comes after the message in hand."""
+        """Whether the message in hand is the last one that is iterated."""
         return self._left or self._task is None or self._task.done()
 
     def offer(self, delivery: Delivery) -> None:

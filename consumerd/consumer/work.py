@@ -1,21 +1,25 @@
 """The work on one owned partition: from its lane to its sink, and what came of it into the tracker.
 
 Strategy: one task per partition, so batches are handed over in order, one at a time. Right before each hand-over the
-fence is asked, with no await in between. A drain closes the lane and lets the batch in hand end until the deadline;
-whoever drains cancels the task then, and awaits its end: only after that may the partition be released. What the
-handler marks in the batch in hand counts at once, so a slow batch does not hold its partition's position back.
+fence is asked, with no await in between. Where batches of another size are wanted, what comes in a moment is joined,
+what is large is cut, and each part is handed over by itself (`consumerd.handlers.batching`).
+
+A drain closes the lane and lets the batch in hand end until the deadline; whoever drains cancels the task then, and
+awaits its end: only after that may the partition be released. What the handler marks in the batch in hand counts at
+once, so a slow batch does not hold its partition's position back.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
 from consumerd.consumer.sinks import HandedBackError
 from consumerd.fetch import LaneClosedError
 from consumerd.handlers import Batch
+from consumerd.handlers.batching import BatchSettings, join, joinable
 from consumerd.offsets import HandledPrefix
 
 if TYPE_CHECKING:
@@ -23,14 +27,27 @@ if TYPE_CHECKING:
 
     from consumerd.consumer.fence import Fence
     from consumerd.consumer.sinks import Sink
-    from consumerd.consumer.stats import ConsumerStats
+    from consumerd.consumer.stats import ConsumerStats, PartitionStats
     from consumerd.fetch import Lane
     from consumerd.fetch.lane import Fetched
-    from consumerd.offsets.tracker import Range
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock
 
 log = structlog.get_logger(__name__)
+
+#: Each batch is what one fetch brought.
+AS_FETCHED = BatchSettings()
+
+
+class BatchInHand(NamedTuple):
+    """A batch that a sink has, as it is at one moment."""
+
+    #: When it was handed over, on the member's clock.
+    since: float
+    start_offset: int
+    #: Messages of it that are handled, as far as the handler tells, and all of them.
+    handled: int
+    messages: int
 
 
 class PartitionWork:
@@ -47,6 +64,7 @@ class PartitionWork:
         clock: Clock,
         stats: ConsumerStats,
         progressed: Callable[[], None],
+        batching: BatchSettings = AS_FETCHED,
     ) -> None:
         self.partition = partition
         self.session_id = session_id
@@ -55,24 +73,47 @@ class PartitionWork:
         self._fence = fence
         self._clock = clock
         self._stats = stats
+        self._counts = stats.of(partition)
         self._progressed = progressed
         self._tracker = HandledPrefix(start)
-        self._in_hand: tuple[Range, Batch] | None = None
+        #: With the number of seeks when it was begun: after another one it counts for nothing.
+        self._in_hand: tuple[int, Batch] | None = None
+        self._began = 0.0
         self._seeks = 0
+        self._batching = batching
+        #: What was got from the lane and could not be joined to what is in hand.
+        self._next: Fetched | None = None
 
     @property
     def position(self) -> int:
         """The offset to commit: everything before it was handled."""
         if self._in_hand is not None:
-            token, batch = self._in_hand
+            seeks, batch = self._in_hand
             self._sink.settle()
-            self._tracker.done(token, batch.prefix(batch.handled))
+            if seeks == self._seeks:
+                self._tracker.done(batch.prefix(batch.handled))
         return self._tracker.position
+
+    @property
+    def in_hand(self) -> BatchInHand | None:
+        """What the sink has now, if anything."""
+        if self._in_hand is None:
+            return None
+        _, batch = self._in_hand
+        return BatchInHand(self._began, batch.start_offset, batch.handled, len(batch))
+
+    @property
+    def counts(self) -> PartitionStats:
+        """What was handled of the partition."""
+        return self._counts
 
     def seek(self, offset: int) -> None:
         """Count from `offset` on. What was begun before may end, but counts for nothing; the lane is the caller's."""
         self._tracker.reset(offset)
         self._seeks += 1
+        if self._next is not None:
+            self._lane.finished(self._next)
+            self._next = None
         self._sink.discard()
 
     def hold(self, held: bool) -> None:
@@ -83,22 +124,63 @@ class PartitionWork:
         """Hand over until the lane is closed. Raises HandlerFailedError when the handler's policy says to stop."""
         while True:
             try:
-                messages = await self._lane.get()
+                fetched = await self._gather()
             except LaneClosedError:
                 return
             try:
-                await self._hand_over(messages)
+                if not self._tracker.in_hand:  # else the sink winds down: nothing overtakes what it handed back
+                    await self._hand_over_parts(Batch(self.partition, join(fetched)))
             except HandedBackError:
                 continue
             finally:
-                self._lane.finished(messages)
+                self._finished(fetched)
 
-    async def _hand_over(self, messages: Fetched) -> None:
-        batch = Batch(self.partition, messages)
-        if messages.start_offset < self._tracker.position:
+    async def _gather(self) -> list[Fetched]:
+        """What makes up the next batch, nothing of it from before a seek. Raises LaneClosedError, with nothing held."""
+        while True:
+            first = self._next or await self._lane.get()
+            fetched, self._next, seeks = [first], None, self._seeks
+            if self._batching.linger:
+                try:
+                    async with asyncio.timeout(self._batching.linger):
+                        await self._join_more(fetched, seeks)
+                except TimeoutError:
+                    pass
+                except BaseException:
+                    self._finished(fetched)
+                    raise
+            if self._seeks == seeks:
+                return fetched
+            self._finished(fetched)
+
+    async def _join_more(self, fetched: list[Fetched], seeks: int) -> None:
+        """Add to `fetched` what comes, until the batch is full or something cannot be joined to it."""
+        while not self._batching.full(fetched):
+            more = await self._lane.get()
+            if self._seeks != seeks or not joinable(fetched[-1], more):
+                self._next = more
+                return
+            fetched.append(more)
+
+    def _finished(self, fetched: list[Fetched]) -> None:
+        for messages in fetched:
+            self._lane.finished(messages)
+
+    async def _hand_over_parts(self, whole: Batch) -> None:
+        seeks = self._seeks
+        if not len(whole):
+            await self._hand_over(whole)
+            return
+        for number, batch in enumerate(self._batching.cut(whole)):
+            if number and (self._seeks != seeks or self._lane.closed):
+                return
+            await self._hand_over(batch)
+
+    async def _hand_over(self, batch: Batch) -> None:
+        if batch.start_offset < self._tracker.position:
             # A reset went backwards (out of range, earliest): the log itself begins anew here.
-            self._tracker.reset(messages.start_offset)
-        token = self._tracker.begin(batch.start_offset, batch.next_offset)
+            self._tracker.reset(batch.start_offset)
+        self._tracker.begin(batch.start_offset, batch.next_offset)
         seeks = self._seeks
         try:
             # A range without messages (an empty compressed one) only moves the position.
@@ -106,22 +188,26 @@ class PartitionWork:
                 await self._fence.wait(self.session_id)
                 if self._seeks != seeks:
                     return
-                self._in_hand = token, batch
+                self._began = self._clock.monotonic()
+                self._in_hand = seeks, batch
                 await self._sink.handle(batch)
         except BaseException:
             # Cancelled at the drain's deadline, handed back or failed: what was marked as done stays done.
-            self._done(token, batch, batch.handled)
+            self._done(seeks, batch, batch.handled)
             raise
         finally:
             self._in_hand = None
-        self._done(token, batch, len(batch))
+        self._done(seeks, batch, len(batch))
 
-    def _done(self, token: Range, batch: Batch, count: int) -> None:
+    def _done(self, seeks: int, batch: Batch, count: int) -> None:
         """The first `count` messages are handled, all of the range if that is all of them."""
-        if self._tracker.done(token, None if count == len(batch) else batch.prefix(count)):
-            if count:
-                self._stats.handled(self.partition, count, batch.prefix(count) - batch.start_offset)
-            self._progressed()
+        if seeks != self._seeks:
+            return
+        self._tracker.done(batch.prefix(count))
+        if count:
+            size = batch.prefix(count) - batch.start_offset
+            self._stats.handled(self._counts, count, size, self._began, self._clock.monotonic())
+        self._progressed()
 
     def end(self) -> None:
         """Hand over nothing new, and give the memory of what waits back.

@@ -1,13 +1,13 @@
 """The console consumer: the daemon's member with standard output as its handler, and an end.
 
 Strategy: everything is the daemon's (`consumerd.daemon.service`); only the handler and the condition to stop differ.
-Without a group it is a consumer of fixed partitions, all those that there are at the start, which commits nothing.
+Without a group it consumes all partitions that exist at the start, as fixed ones, and commits nothing.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import SystemRandom
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from consumerd.config.build_v08 import build_client_of
 from consumerd.consumer.group_requests import INTERNAL
 from consumerd.daemon.service import run_member, run_on_brokers, start_session
 from consumerd.errors import ConfigError, NotFoundError
-from consumerd.handlers.builtin.console import ConsoleHandler, EnoughError
+from consumerd.handlers.builtin.console import EnoughError
 from consumerd.registry import StaticSubscription, topic_path
 from consumerd.zk.errors import NoNode
 
@@ -27,56 +27,44 @@ if TYPE_CHECKING:
 
     from consumerd.client import ClusterClient
     from consumerd.config.model import Config
+    from consumerd.handlers.builtin.console import ConsoleHandler
     from consumerd.zk import Session
 
 
-@dataclass(frozen=True, slots=True)
-class Printing:
-    """What is printed, and until when."""
+async def consume(config: Config, handler: ConsoleHandler, *, exit_at_end: bool) -> None:
+    """Print messages as a member of a group in ZooKeeper, until the handler has enough, the end, or a signal.
 
-    as_json: bool = False
-    key_separator: bytes | None = None
-    max_messages: int | None = None
-    exit_at_end: bool = False
-
-    def handler(self) -> ConsoleHandler:
-        """The handler that does so."""
-        return ConsoleHandler(as_json=self.as_json, key_separator=self.key_separator, max_messages=self.max_messages)
-
-
-async def consume(config: Config, printing: Printing) -> None:
-    """Print as a member of a group in ZooKeeper, until there is enough, the end, or a signal.
-
-    Raises NotFoundError for a topic that no broker has. It has to exist only where the end is asked for; otherwise it
-    is waited for, as 0.7 members do.
+    Raises NotFoundError for a topic that no broker has, with `exit_at_end` only; otherwise the member waits for the
+    topic, as 0.7 members do.
     """
     clock, rng = SystemClock(), SystemRandom()
-    settings = replace(build_settings(config, clock=clock, rng=rng), stop_at_end=printing.exit_at_end)
+    settings = replace(build_settings(config, clock=clock, rng=rng), stop_at_end=exit_at_end)
     session = build_session(config.zookeeper, clock=clock, rng=rng)
     await start_session(session, config)
     try:
-        if printing.exit_at_end:
+        if exit_at_end:
             for topic in config.group.topics:
                 await _require_topic(session, topic)
         with suppress(EnoughError):
-            await run_member(config, settings, printing.handler(), session, clock=clock, rng=rng)
+            await run_member(config, settings, handler, session, clock=clock, rng=rng)
     finally:
         await session.close()
 
 
-async def consume_from_brokers(config: Config, printing: Printing) -> None:
-    """The same as a member of a group that a broker coordinates, or of fixed partitions (`group.coordination`).
+async def consume_from_brokers(config: Config, handler: ConsoleHandler, *, exit_at_end: bool) -> None:
+    """Print messages as a member of a group that a broker coordinates, or of fixed partitions (`group.coordination`).
 
-    Raises ConfigError for brokers that coordinate no groups, and else as `consumerd.daemon.service.run_on_brokers`.
+    Raises ConfigError for brokers that do not coordinate groups, and the errors of
+    `consumerd.daemon.service.run_on_brokers`.
     """
     clock, rng = SystemClock(), SystemRandom()
-    settings = replace(build_settings(config, clock=clock, rng=rng), stop_at_end=printing.exit_at_end)
-    if printing.exit_at_end and config.group.topics:
+    settings = replace(build_settings(config, clock=clock, rng=rng), stop_at_end=exit_at_end)
+    if exit_at_end and config.group.topics:
         async with _client(config) as client:
             await topic_partitions(client, sorted(config.group.topics))
     try:
         with suppress(EnoughError):
-            await run_on_brokers(config, settings, printing.handler(), None, clock=clock, rng=rng)
+            await run_on_brokers(config, settings, handler, None, clock=clock, rng=rng)
     except UnsupportedApiError as error:
         raise ConfigError(
             "brokers before 0.9 do not coordinate groups: omit --group, or give --zookeeper, where groups of these "
@@ -85,9 +73,9 @@ async def consume_from_brokers(config: Config, printing: Printing) -> None:
 
 
 async def without_group(config: Config, numbers: Collection[int]) -> Config:
-    """The configuration with the partitions that its subscription comes to, fixed, and no offsets kept.
+    """The configuration with all partitions of its subscription, fixed, and without committed offsets.
 
-    `numbers`: only these partitions. Raises NotFoundError for what is not there, BrokerError, ConfigError.
+    `numbers`: only these partitions. Raises NotFoundError for missing topics and partitions, BrokerError, ConfigError.
     """
     subscription = build_subscription(config.group)
     async with _client(config) as client:

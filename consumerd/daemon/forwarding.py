@@ -13,21 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from consumerd.config.build_sasl import build_mechanism
-from consumerd.config.build_v08 import build_bootstrap, build_client_of
+from consumerd.config.build_v08 import build_bootstrap, build_client_of, build_mechanism
 from consumerd.config.servers import KafkaSection
 from consumerd.errors import ConfigError
 from consumerd.forward import (
     BrokerMajorNumbering,
     ForwardHandler,
+    ForwardPlacing,
+    ForwardResume,
     ForwardSettings,
-    Placing,
-    Resume,
     TopicNaming,
     key_extractor,
 )
 from consumerd.net import ConnectionSettings
-from consumerd.wire.v08.records import Codec
+from consumerd.wire.v08.records import RecordCodec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from consumerd.handlers import Secret
     from consumerd.ports import Clock
 
-_CODECS = {codec.name.lower(): codec for codec in Codec}
+_CODECS = {codec.name.lower(): codec for codec in RecordCodec}
 
 
 def forward(
@@ -87,7 +86,9 @@ def forward(
     if key is not None and not isinstance(key, dict):
         raise ValueError('key must be a table such as { json = "user.id" }')
     settings = ForwardSettings(
-        placing=Placing.KEEP if placing is None and key is None else _choice(Placing, "placing", placing or "key"),
+        placing=ForwardPlacing.KEEP
+        if placing is None and key is None
+        else _choice(ForwardPlacing, "placing", placing or "key"),
         key=None if key is None else key_extractor(key),
         key_required=_one_of("key_missing", key_missing, "null", "fail") == "fail",
         headers=headers,
@@ -97,7 +98,7 @@ def forward(
         max_message_bytes=max_message_bytes,
         chunk_bytes=chunk_bytes,
         idempotent=idempotent,
-        resume=_choice(Resume, "resume", resume),
+        resume=_choice(ForwardResume, "resume", resume),
         partitions=partitions,
         replication_factor=replication_factor,
         delivery_timeout=float(delivery_timeout),

@@ -9,6 +9,8 @@ from typing import Literal
 import structlog
 from structlog.tracebacks import ExceptionDictTransformer
 
+from consumerd.daemon.recent import RECENT
+
 
 def configure_logs(level: str, style: Literal["auto", "console", "json"]) -> None:
     """Set up structlog for the process. `level` is a lower-case name; `auto` is console on a terminal.
@@ -21,6 +23,7 @@ def configure_logs(level: str, style: Literal["auto", "console", "json"]) -> Non
     stamps: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
+        RECENT,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
     ]

@@ -28,9 +28,9 @@ from consumerd.handlers import RetryPolicy, retrying
 from consumerd.mirror import (
     KeepingPartitioner,
     MirrorHandler,
+    MirrorTopics,
     PlacedRouter,
     SourceCounts,
-    TargetTopics,
     find_reverse_mirrors,
     mirror_host,
     refuse_same_cluster,
@@ -111,7 +111,7 @@ async def mirror(config: Config, target: MirrorTarget, *, exit_at_end: bool = Fa
         inner = MirrorHandler(
             producer,
             SourceCounts(source) if target.placed else None,
-            None if other is None else TargetTopics(other, connect=connector, clock=clock),
+            None if other is None else MirrorTopics(other, connect=connector, clock=clock),
         )
         handler = retrying(inner, PATIENT, clock=clock, rng=rng, name="mirror")
         log.info("starting", version=__version__, group=settings.group, consumer=settings.consumer_id)

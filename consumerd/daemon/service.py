@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import structlog
 
 from consumerd import __version__
+from consumerd.admin import BrokerGroups, read_v07_snapshot, read_v08_snapshot
 from consumerd.client import NoBrokerError
 from consumerd.clock import SystemClock
 from consumerd.config.build import (
@@ -33,11 +34,15 @@ from consumerd.config.build import (
 )
 from consumerd.config.build_v08 import build_backend, build_client, build_consumer, fixed_partitions
 from consumerd.consumer import GroupConsumer, V07Backend
+from consumerd.consumer.coordinated import CoordinatedConsumer
 from consumerd.consumer.fixed import require_partitions
 from consumerd.daemon.dialect import find_dialect
+from consumerd.daemon.endpoints import build_server, check_http
+from consumerd.daemon.monitor import Monitor
 from consumerd.daemon.notify import READY, STOPPING, notify, status
 from consumerd.daemon.signals import FORCE_SECONDS, StopForcedError, StopRequest, process_signals
 from consumerd.daemon.stalls import LoopWatch
+from consumerd.daemon.watchdog import Watchdog
 from consumerd.errors import ConsumerdError, ZooKeeperError
 from consumerd.net import ConnectError, connect
 from consumerd.registry import Dialect
@@ -47,6 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from random import Random
 
+    from consumerd.admin import GroupSnapshot
     from consumerd.client import ClusterClient
     from consumerd.config.model import Config
     from consumerd.config.work import DaemonSection
@@ -69,11 +75,17 @@ async def serve(config: Config) -> None:
     """Run the daemon until a signal or a failure. Raises ConsumerdError for everything that is not a graceful stop."""
     clock, rng = SystemClock(), SystemRandom()
     settings = build_settings(config, clock=clock, rng=rng)
-    handler = build_handler(config, clock=clock, rng=rng)
+    check_http(config.health)
+    monitor = Monitor(config, clock)
+    handler = build_handler(config, clock=clock, rng=rng, counts=monitor.handler_counts)
     log.info("starting", version=__version__, group=settings.group, consumer=settings.consumer_id)
     coordination, offsets = config.group.coordination, build_offset_settings(config)
     async with AsyncExitStack() as stack:
         session = None
+        await stack.enter_async_context(monitor)
+        await stack.enter_async_context(Watchdog(lambda: monitor.health.sick, clock))
+        if config.health.listen is not None:
+            await stack.enter_async_context(build_server(monitor))
         if coordination == "zookeeper" or offsets.in_zookeeper:
             session = build_session(config.zookeeper, clock=clock, rng=rng)
             stack.push_async_callback(session.close)
@@ -81,9 +93,9 @@ async def serve(config: Config) -> None:
                 return
         if coordination == "zookeeper":
             assert session is not None
-            await run_member(config, settings, handler, session, clock=clock, rng=rng)
+            await run_member(config, settings, handler, session, clock=clock, rng=rng, monitor=monitor)
         else:
-            await run_on_brokers(config, settings, handler, session, clock=clock, rng=rng)
+            await run_on_brokers(config, settings, handler, session, clock=clock, rng=rng, monitor=monitor)
     log.info("stopped", group=settings.group, consumer=settings.consumer_id)
 
 
@@ -114,7 +126,14 @@ async def start_session(session: Session, config: Config) -> None:
 
 
 async def run_on_brokers(
-    config: Config, settings: ConsumerSettings, handler: Handler, session: Session | None, *, clock: Clock, rng: Random
+    config: Config,
+    settings: ConsumerSettings,
+    handler: Handler,
+    session: Session | None,
+    *,
+    clock: Clock,
+    rng: Random,
+    monitor: Monitor | None = None,
 ) -> None:
     """Run a member that a broker coordinates, or one of fixed partitions, until it leaves, under the process's signals.
 
@@ -124,11 +143,21 @@ async def run_on_brokers(
         if not await _unless_signalled(_done(start_client(client, config)), config):
             return
         consumer = build_consumer(config, settings, handler, client, zk=session, clock=clock, rng=rng)
+        if monitor is not None:
+            coordinated = isinstance(consumer, CoordinatedConsumer)
+            monitor.watch(consumer, partial(BrokerGroups(client).snapshot, settings.group) if coordinated else None)
         await _Service(consumer, session, config.daemon).run()
 
 
 async def run_member(
-    config: Config, settings: ConsumerSettings, handler: Handler, session: Session, *, clock: Clock, rng: Random
+    config: Config,
+    settings: ConsumerSettings,
+    handler: Handler,
+    session: Session,
+    *,
+    clock: Clock,
+    rng: Random,
+    monitor: Monitor | None = None,
 ) -> None:
     """Run a member on a started session until it leaves, under the process's signals.
 
@@ -146,7 +175,15 @@ async def run_member(
         else:
             backend = V07Backend(partial(connect, settings=build_connection_settings(config)))
         consumer = GroupConsumer(settings, zk=session, backend=backend, handler=handler, clock=clock, rng=rng)
+        if monitor is not None:
+            monitor.watch(consumer, partial(_read_group, session, settings.group, dialect))
         await _Service(consumer, session, config.daemon).run()
+
+
+async def _read_group(session: Session, group: str, dialect: Dialect) -> GroupSnapshot:
+    if dialect is Dialect.V08:
+        return await read_v08_snapshot(session, group)
+    return await read_v07_snapshot(session, group, brokers=False)
 
 
 async def _done(work: Coroutine[Any, Any, None]) -> Literal[True]:

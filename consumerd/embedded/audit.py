@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from consumerd.embedded.ledger import Ledger, PartitionLedger
 
-#: How many findings are told in words.
+#: How many findings are described in words.
 _EXAMPLES: Final = 10
 
 
@@ -111,7 +111,7 @@ class Caught:
 
 @dataclass(slots=True)
 class AuditResult:
-    """The counts. `sound` says whether all is as it must be; `findings` tells the first of what is not."""
+    """The counts. `sound`: nothing is wrong; `findings`: the first faults in words."""
 
     #: Lines of the input that were sent.
     produced: int = 0
@@ -217,6 +217,4 @@ def _check_partition(result: AuditResult, name: TopicPartition, partition: _Part
         result.find(f"{absent} lines that were sent to {name} are not in its log")
     if missed := partition.seen.count(0):
         result.lost += missed
-        result.find(
-            f"{missed} messages of {name} were never handed over, the first at position {partition.seen.find(0)}"
-        )
+        result.find(f"{missed} messages of {name} were never delivered, the first at position {partition.seen.find(0)}")

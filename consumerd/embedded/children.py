@@ -1,4 +1,4 @@
-"""Child processes that end with us, whatever ends us: servers, brokers and daemons for the demo and for tests.
+"""Child processes that end with this process, however it ends: servers, brokers and daemons for the demo and for tests.
 
 Strategy: every child leads its own session, so that Ctrl-C in the terminal reaches only the parent, which then stops
 its children in order. Beside each child stands a guard, a shell that reads from a pipe of ours: when we vanish without
@@ -37,7 +37,7 @@ _POLL_SECONDS: Final = 0.02
 
 
 class Child:
-    """One child process: started once, signalled as a process group, reaped by whoever waits first.
+    """One child process: started once, signalled as a process group, reaped by the first waiter.
 
     `log` takes its standard output and standard error (appended); with `stdout` the former goes to a file of its own.
     `stdin` is a file to read, or None for nothing; with `pipe=True` the child reads what is written to `Child.stdin`
@@ -182,7 +182,7 @@ class Child:
             os.kill(self.pid, number)  # not reaped, so the id is still its own
 
     def terminate(self) -> None:
-        """Ask it to end (SIGTERM)."""
+        """Send SIGTERM."""
         self.signal(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -275,7 +275,7 @@ class Child:
                 log.seek(self._log_start)
                 async with asyncio.timeout(timeout):
                     while True:
-                        ended = not self.running  # looked at first: what was written before its end is read below
+                        ended = not self.running  # checked first: what was written before its end is read below
                         *whole, rest = (rest + log.read()).split(b"\n")
                         for line in whole:
                             if accept(text := line.decode(errors="replace")):

@@ -53,7 +53,7 @@ class Corpus:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What a look through all lines found: their number, their bytes, the longest."""
+    """Measures of all lines: their number, their bytes, the longest."""
 
     lines: int
     bytes: int

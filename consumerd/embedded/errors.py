@@ -1,4 +1,4 @@
-"""What can go wrong around the servers and children that the demo starts."""
+"""Errors of the servers and child processes that the demo starts."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ class InputError(ConsumerdError):
 
 
 class AuditError(ConsumerdError):
-    """What was recorded of a demo or test run cannot be read."""
+    """The records of a demo or test run cannot be read."""
 
     exit_code = ExitCode.CHECK_FAILED

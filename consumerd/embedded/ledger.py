@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from consumerd.embedded.errors import AuditError
 from consumerd.storage.dump import find_segments, read_segment
-from consumerd.wire.v07 import DEFAULT_LIMITS, Limits
+from consumerd.wire.v07 import DEFAULT_LIMITS, DecodeLimits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def digest(payload: bytes) -> int:
-    """64 bits of BLAKE2: tells a changed payload, keeps records short."""
+    """64 bits of BLAKE2: enough to detect a changed payload, and short."""
     return int.from_bytes(hashlib.blake2b(payload, digest_size=8).digest())
 
 
@@ -91,7 +91,9 @@ class Ledger:
         """The partition's own ledger, made when it is new."""
         return self.partitions.setdefault(partition, PartitionLedger())
 
-    def read_log(self, log_directory: Path, partition: TopicPartition, *, limits: Limits = DEFAULT_LIMITS) -> None:
+    def read_log(
+        self, log_directory: Path, partition: TopicPartition, *, limits: DecodeLimits = DEFAULT_LIMITS
+    ) -> None:
         """Note all that a broker's log directory holds of `partition`; a partition without a folder holds nothing.
 
         Raises AuditError when its segment files hold something that is no valid message. Blocks.

@@ -30,7 +30,7 @@ def _first_outgoing_port() -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` different TCP ports on which nobody listens on loopback. Raises ChildError when none can be found.
+    """`count` different free TCP ports on loopback. Raises ChildError when none can be found.
 
     Somebody may take one before its server binds it: whoever starts a server looks at the failure and tries again.
     """

@@ -1,4 +1,4 @@
-"""Our own broker and daemon as child processes, as an operator would run them: for the demo and for kill tests.
+"""The broker and the daemon as child processes, as an operator would run them: for the demo and for kill tests.
 
 Strategy: the real command line (`python -m consumerd ...`) on a real configuration file, in an environment without the
 overrides of the user's own daemons. Ready is what the process itself says: the broker's line on standard output, the
@@ -19,6 +19,7 @@ from consumerd.embedded.children import Child
 from consumerd.embedded.errors import ChildError
 from consumerd.embedded.ports import LOOPBACK, free_port
 from consumerd.embedded.server import StartedChild
+from consumerd.native import PURE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -33,10 +34,15 @@ def consumerd_command(*arguments: str) -> list[str]:
 
 
 def clean_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment without what would reach into a daemon's configuration or notify a service manager."""
+    """The environment without what would reach into a daemon's configuration or notify a service manager.
+
+    What chooses the codec stays: a demo or test of the pure one is one of all processes.
+    """
     environ = os.environ if environ is None else environ
     return {
-        name: value for name, value in environ.items() if not name.startswith("CONSUMERD_") and name != "NOTIFY_SOCKET"
+        name: value
+        for name, value in environ.items()
+        if name == PURE or (not name.startswith("CONSUMERD_") and name != "NOTIFY_SOCKET")
     }
 
 
@@ -214,7 +220,7 @@ class DaemonProcess(Process):
 
     @property
     def consumer_id(self) -> str:
-        """What the present (or last) process calls itself. Raises ChildError while it has not said so."""
+        """The consumer id of the current (or last) process. Raises ChildError before it has logged it."""
         ids: list[str] = [event["consumer"] for event in self.events() if event["event"] == "starting"]
         if not ids:
             raise ChildError(f"the consumer id of {self.name} is unknown: its log has no event 'starting'")

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from consumerd.config.properties import format_properties
 from consumerd.embedded.ports import LOOPBACK
-from consumerd.embedded.properties import format_properties
 from consumerd.java import MissingRuntimeError
 
 if TYPE_CHECKING:

@@ -11,9 +11,10 @@ from consumerd.fetch.errors import (
 )
 from consumerd.fetch.lane import Lane
 from consumerd.fetch.listener import FetchCounters, FetchListener
+from consumerd.fetch.pool import FetchPool
 from consumerd.fetch.settings import BadMessagePolicy, FetchSettings, ResetPolicy
+from consumerd.fetch.v07.brokers import V07Brokers
 from consumerd.fetch.v07.link import Directory
-from consumerd.fetch.v07.pool import FetchPool
 
 __all__ = [
     "BadMessagePolicy",
@@ -32,4 +33,5 @@ __all__ = [
     "OffsetRefusedError",
     "Reservation",
     "ResetPolicy",
+    "V07Brokers",
 ]

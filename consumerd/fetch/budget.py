@@ -43,11 +43,6 @@ class ByteBudget:
         """Bytes reserved now; above `limit` when overdrawn."""
         return self._used
 
-    @property
-    def waiting(self) -> int:
-        """How many wait for a reservation here."""
-        return sum(not waiter.future.done() for waiter in self._line)
-
     async def reserve(self, amount: int) -> Reservation:
         """Wait for `amount` bytes here and in the parent."""
         await self._take(amount)
@@ -133,7 +128,7 @@ class Reservation:
             budget = budget._parent  # noqa: SLF001
 
     def grow(self, amount: int) -> bool:
-        """Hold `amount` bytes more if there is room at once and nobody waits for it; else do nothing: False."""
+        """Hold `amount` bytes more if they are free and no reservation waits. Returns whether it did."""
         budget: ByteBudget | None = self._budget
         while budget is not None:
             if budget._line or budget._used + amount > budget.limit:  # noqa: SLF001

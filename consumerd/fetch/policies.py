@@ -17,6 +17,7 @@ import structlog
 
 from consumerd.errors import reason_of
 from consumerd.fetch.errors import CorruptPartitionError, MessageTooLargeError, OffsetBeyondError, OffsetRefusedError
+from consumerd.fetch.listener import FetchCounters
 from consumerd.fetch.response import FetchDecision, FetchOutcome
 from consumerd.fetch.settings import BadMessagePolicy, ResetPolicy
 from consumerd.registry import MAX_OFFSET
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from consumerd.errors import ConsumerdError
     from consumerd.fetch.lane import Lane
-    from consumerd.fetch.listener import FetchCounters, FetchListener
+    from consumerd.fetch.listener import FetchListener
     from consumerd.fetch.settings import FetchSettings
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock
@@ -40,16 +41,16 @@ TORN_CHECK_INTERVAL = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Services:
+class FetchServices:
     """What all fetchers share."""
 
     settings: FetchSettings
     clock: Clock
     rng: Random
     listener: FetchListener
-    counters: FetchCounters
     #: (partition, time) -> offsets, on a connection of its own.
     list_offsets: Callable[[TopicPartition, int], Awaitable[tuple[int, ...]]]
+    counters: FetchCounters = field(default_factory=FetchCounters)
     #: Held while an answer is decoded that takes more than one step: one at a time, as each may become large.
     decoding: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -71,7 +72,7 @@ class _Torn:
 class FetchPolicies:
     """The policies of one partition. All may raise FetchingOverError, LaneClosedError, and BrokerError where async."""
 
-    def __init__(self, partition: TopicPartition, lane: Lane, services: Services) -> None:
+    def __init__(self, partition: TopicPartition, lane: Lane, services: FetchServices) -> None:
         #: The broker whose responses are classified.
         self.broker = partition.broker
         self._partition = partition

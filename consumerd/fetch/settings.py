@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from consumerd.wire.v07 import Limits
+from consumerd.wire.v07 import DecodeLimits
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -63,9 +63,9 @@ class FetchSettings:
     on_oversize: BadMessagePolicy = BadMessagePolicy.FAIL
     on_corrupt: BadMessagePolicy = BadMessagePolicy.FAIL
     on_out_of_range: ResetPolicy = ResetPolicy.EARLIEST
-    #: What decoding may cost: see `consumerd.wire.v07.Limits`. No message that a fetch may grow for is too large, nor
+    #: What decoding may cost: see `wire.v07.DecodeLimits`. No message that a fetch may grow for is too large, nor
     #: is a compressed one that grows as far.
-    limits: Limits = field(default_factory=Limits)
+    limits: DecodeLimits = field(default_factory=DecodeLimits)
 
     def __post_init__(self) -> None:
         if not 0 < self.poll_bytes <= self.fetch_bytes <= self.max_fetch_bytes < 2**31:

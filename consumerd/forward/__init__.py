@@ -4,23 +4,23 @@ from consumerd.forward.handler import ForwardHandler
 from consumerd.forward.identity import PREFIX, SourceIdentity, SourceMark, read_identity
 from consumerd.forward.keys import KeyExtractor, key_extractor
 from consumerd.forward.mapping import BrokerMajorNumbering, SourceNumbering, TopicNaming
-from consumerd.forward.settings import ForwardSettings, Placing, Resume
+from consumerd.forward.settings import ForwardPlacing, ForwardResume, ForwardSettings
 from consumerd.forward.target_log import TargetLog
-from consumerd.forward.topics import TargetTopics
+from consumerd.forward.topics import ForwardTopics
 
 __all__ = [
     "PREFIX",
     "BrokerMajorNumbering",
     "ForwardHandler",
+    "ForwardPlacing",
+    "ForwardResume",
     "ForwardSettings",
+    "ForwardTopics",
     "KeyExtractor",
-    "Placing",
-    "Resume",
     "SourceIdentity",
     "SourceMark",
     "SourceNumbering",
     "TargetLog",
-    "TargetTopics",
     "TopicNaming",
     "key_extractor",
     "read_identity",

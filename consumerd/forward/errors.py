@@ -1,4 +1,4 @@
-"""What can go wrong on the way to the target, and which of it no repetition can mend."""
+"""Errors of forwarding, and which of them are permanent."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from consumerd.wire.v08.error_codes import ErrorCode
 
 
 class NoHeadersError(HandlerFailedError):
-    """The target cannot hold headers, and they were asked for."""
+    """The target does not support headers, and they are configured."""
 
 
 class NoTopicError(HandlerFailedError):
-    """The target has no such topic, and it is not to be created."""
+    """The target has no such topic, and it is not created automatically."""
 
 
 class OtherLogError(HandlerFailedError):
@@ -58,12 +58,12 @@ _FINAL_ERRORS: Final = (
 
 
 def is_too_large(error: Exception) -> bool:
-    """Whether fewer messages at once may do."""
+    """Whether sending fewer messages at once may help."""
     return isinstance(error, BrokerRefusedError) and error.code in _TOO_LARGE
 
 
 def is_hopeless(error: Exception) -> bool:
-    """Whether the same can be tried for ever without success."""
+    """Whether a retry cannot help."""
     return isinstance(error, _FINAL_ERRORS) or (
         isinstance(error, BrokerRefusedError) and error.info.name in _FINAL_CODES
     )

@@ -1,4 +1,4 @@
-"""One source partition's way to the target: chunk by chunk, each acknowledged before the next one goes.
+"""Sends one source partition to the target: chunk by chunk, each acknowledged before the next one is sent.
 
 Strategy: a feed has a producer of its own, so that it ends alone when something fails or is cancelled, and nothing of
 it is sent any more behind anybody's back. A chunk is one batch for each partition of the target that it has messages
@@ -17,7 +17,7 @@ import structlog
 from consumerd.errors import HandlerFailedError, reason_of
 from consumerd.forward.errors import OtherLogError, is_too_large
 from consumerd.forward.identity import SourceMark
-from consumerd.forward.settings import Placing
+from consumerd.forward.settings import ForwardPlacing
 from consumerd.partition import NO_BROKER
 from consumerd.producer.v08.batches import message_size
 from consumerd.producer.v08.producer import V08Producer
@@ -60,7 +60,7 @@ class _Outgoing(NamedTuple):
     size: int
 
 
-class Feed:
+class PartitionFeed:
     """Sends batches of `source` to `topic`, which has `count` partitions; `place` is that of the source partition."""
 
     def __init__(
@@ -99,7 +99,7 @@ class Feed:
                 buffer_bytes=4 * room,
                 linger=_LINGER,
                 delivery_timeout=settings.delivery_timeout,
-                keyless="round_robin" if settings.placing is Placing.ROUND_ROBIN else "sticky",
+                keyless="round_robin" if settings.placing is ForwardPlacing.ROUND_ROBIN else "sticky",
                 idempotent=settings.idempotent,
                 create_topics=False,
             ),
@@ -160,7 +160,7 @@ class Feed:
         return count
 
     def _chunks(self, messages: Iterator[Message]) -> Iterator[list[_Outgoing]]:
-        """What is sent together: at most `chunk_bytes`, at least one message."""
+        """The messages that are sent together: at most `chunk_bytes`, at least one message."""
         chunk: list[_Outgoing] = []
         size = 0
         for message in messages:
@@ -195,14 +195,14 @@ class Feed:
         return _Outgoing(payload, key, self._partition(key), timestamp, headers, size)
 
     def _partition(self, key: bytes | None) -> int | None:
-        """None leaves it to the producer."""
+        """The target partition; None leaves it to the producer."""
         placing = self._settings.placing
-        if placing is Placing.KEEP or (placing is Placing.KEY and key is None):
+        if placing is ForwardPlacing.KEEP or (placing is ForwardPlacing.KEY and key is None):
             return self.place
         return None
 
     async def _send(self, chunk: list[_Outgoing], batch: Batch) -> None:
-        """Return when the target has all of `chunk`, and `batch` knows."""
+        """Return when the target has all of `chunk`, and `batch` is marked."""
         pending = [chunk]
         while pending:
             part = pending.pop()

@@ -2,9 +2,9 @@
 
 Strategy: nothing is kept here but how far the target is. A batch is handed over again until the target has taken it, so
 what is committed on the source is on the target, and what is not may be there twice: at least once. With
-`Resume.TARGET` a partition that is begun, or whose feed has failed, is looked up on the target first, and goes on after
-the last message there: then nothing is there twice, as long as one process at a time has the partition, and what a
-killed one had sent is appended before the next one looks.
+`ForwardResume.TARGET` a partition that is begun, or whose feed has failed, is looked up on the target first, and goes
+on after the last message there: then nothing is there twice, as long as one process at a time has the partition, and
+what a killed one had sent is appended before the next one looks.
 
 What no repetition can mend is the handler's last word at once: a message that is too large, a topic that may not be
 called so or written to, a cluster that is too old for what is asked.
@@ -18,11 +18,11 @@ import structlog
 
 from consumerd.errors import BrokerError, HandlerFailedError
 from consumerd.forward.errors import is_hopeless
-from consumerd.forward.feed import Feed
+from consumerd.forward.feed import PartitionFeed
 from consumerd.forward.identity import read_identity
-from consumerd.forward.settings import Resume
+from consumerd.forward.settings import ForwardResume
 from consumerd.forward.target_log import TargetLog
-from consumerd.forward.topics import TargetTopics
+from consumerd.forward.topics import ForwardTopics
 from consumerd.handlers import Handler
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class _Target(NamedTuple):
     """The target, once the handler is started."""
 
     client: ClusterClient
-    topics: TargetTopics
+    topics: ForwardTopics
     log: TargetLog
     clock: Clock
 
@@ -71,7 +71,7 @@ class ForwardHandler(Handler):
         self._settings = settings
         self._rng = rng
         self._target: _Target | None = None
-        self._feeds: dict[TopicPartition, Feed] = {}
+        self._feeds: dict[TopicPartition, PartitionFeed] = {}
         self._sent_before = 0
 
     @property
@@ -80,9 +80,9 @@ class ForwardHandler(Handler):
         return self._sent_before + sum(feed.sent for feed in self._feeds.values())
 
     async def start(self, context: HandlerContext) -> None:
-        """Find the target. Raises HandlerFailedError where it cannot be reached or cannot hold what is to be there."""
+        """Connect to the target. Raises HandlerFailedError where it is unavailable or does not support the settings."""
         client = self._make_client(context.clock, self._rng)
-        topics = TargetTopics(
+        topics = ForwardTopics(
             client, partitions=self._settings.partitions, replication_factor=self._settings.replication_factor
         )
         self._target = _Target(client, topics, TargetLog(client), context.clock)
@@ -102,12 +102,12 @@ class ForwardHandler(Handler):
         log.info("forward_stopped", sent=self.sent)
 
     async def position(self, partition: TopicPartition) -> int | None:
-        """With `Resume.TARGET`, where the last message of the partition that the target has begins; else None.
+        """With `ForwardResume.TARGET`, where the last message of the partition that the target has begins; else None.
 
         Raises as `handle`.
         """
         await self._close(partition)
-        if self._settings.resume is not Resume.TARGET:
+        if self._settings.resume is not ForwardResume.TARGET:
             return None
         try:
             feed = await self._opened(partition)
@@ -120,7 +120,7 @@ class ForwardHandler(Handler):
         return feed.began
 
     async def handle(self, batch: Batch) -> None:
-        """Return when the target has all of `batch`. Raises HandlerFailedError for what cannot be mended."""
+        """Return when the target has all of `batch`. Raises HandlerFailedError for permanent failures."""
         partition = batch.partition
         try:
             feed = self._feeds.get(partition) or await self._opened(partition)
@@ -142,8 +142,8 @@ class ForwardHandler(Handler):
             self._sent_before += feed.sent
             await feed.abort()
 
-    async def _opened(self, partition: TopicPartition) -> Feed:
-        """A fresh feed, which knows what the target has if that is asked for."""
+    async def _opened(self, partition: TopicPartition) -> PartitionFeed:
+        """A new feed; with `ForwardResume.TARGET` it starts after the last message on the target."""
         target, settings = self._target, self._settings
         assert target is not None  # the handler is started
         try:
@@ -151,8 +151,8 @@ class ForwardHandler(Handler):
         except ValueError as error:
             raise HandlerFailedError(f"cannot forward {partition}: {error}.") from error
         place = await self._numbering.number(partition) % await target.topics.count(topic)
-        feed = Feed(partition, topic, place, settings, target.client, clock=target.clock, rng=self._rng)
-        if settings.resume is Resume.TARGET:
+        feed = PartitionFeed(partition, topic, place, settings, target.client, clock=target.clock, rng=self._rng)
+        if settings.resume is ForwardResume.TARGET:
             feed.known = await last_forwarded(target.log, topic, place, partition, settings.cluster)
         await feed.open()
         self._feeds[partition] = feed

@@ -1,4 +1,4 @@
-"""Who a forwarded message was: its old identity and checksum as record headers, written and read.
+"""The identity of a forwarded message at its source, and its checksum, as record headers.
 
 Strategy: one header for each part, all with the prefix `consumerd.source.`, their values in ASCII so that every tool
 shows them: topic, broker, partition, offset (of the outermost message), index (of the leaf in a compressed one), crc
@@ -33,7 +33,7 @@ _DIGITS: Final = 19
 
 
 class SourceIdentity(NamedTuple):
-    """What the headers say. `crc`: of the payload as it was, None for one that was null. `cluster`: None if unnamed."""
+    """What the headers hold. `crc`: of the original payload, None for a null one. `cluster`: None if unnamed."""
 
     partition: TopicPartition
     offset: int
@@ -63,13 +63,13 @@ class SourceMark:
         self._same = tuple(same)
 
     def headers(self, offset: int, index: int, payload: bytes | None) -> Headers:
-        """Those of one message."""
+        """The headers of one message."""
         here: Headers = (*self._same, (_OFFSET, b"%d" % offset), (_INDEX, b"%d" % index))
         return here if payload is None else (*here, (_CRC, b"%08x" % crc32(payload)))
 
 
 def read_identity(headers: Headers) -> SourceIdentity | None:
-    """The identity that headers tell; None where they tell none, or something that cannot be."""
+    """The identity in headers; None where they have none, or an invalid one."""
     parts = [header for header in headers if header[0].startswith(PREFIX)]
     if not parts:
         return None
@@ -98,7 +98,7 @@ _NONE: Final = b""
 
 @lru_cache(maxsize=4096)
 def _partition(topic: bytes | None, broker: bytes | None, partition: bytes | None) -> TopicPartition:
-    """Few, and the same again and again. Raises ValueError."""
+    """The partition, cached, as few of them repeat. Raises ValueError."""
     if not topic:
         raise ValueError(topic)
     return TopicPartition(topic.decode(), NO_BROKER if broker == _NONE else _number(broker), _number(partition))

@@ -1,4 +1,4 @@
-"""Keys out of payloads: a field of JSON, a group of a regular expression, a column of fixed width.
+"""Keys from payloads: a field of JSON, a group of a regular expression, a column of fixed width.
 
 Strategy: an extractor is a function from a payload to a key, or None where the payload has none; it never raises,
 whatever the bytes are. What to do without a key is the caller's. Text becomes a key as UTF-8, as Java's
@@ -25,7 +25,7 @@ _BOUNDS = 2
 
 
 def key_extractor(options: Mapping[str, Any]) -> KeyExtractor:
-    """The extractor that one option asks for, exactly one of these. Raises ValueError.
+    """The extractor for the options, of which exactly one must be given. Raises ValueError.
 
     - `json`: a path of names and list positions with dots in between (`user.id`, `items.0.sku`). Text is taken as it
       is; numbers, booleans, lists and objects as compact JSON.

@@ -43,7 +43,7 @@ class TopicNaming:
                 raise ValueError(f"topics.{source} must be a valid topic name, not {target!r}")
 
     def target(self, topic: str) -> str:
-        """Raises ValueError where what comes out is no name that brokers allow."""
+        """The target's topic. Raises ValueError where its name is not valid."""
         name = self._table.get(topic) or self._template.replace(_FIELD, topic)
         if not is_topic(name):
             raise ValueError(
@@ -54,7 +54,7 @@ class TopicNaming:
 
 
 def is_topic(name: str) -> bool:
-    """Whether brokers of 0.8 and later take this name."""
+    """Whether the name is valid at brokers of 0.8 and later."""
     return _TOPIC.fullmatch(name) is not None and name not in {".", ".."}
 
 
@@ -62,7 +62,7 @@ class SourceNumbering(Protocol):
     """The number that a source partition stands for."""
 
     async def number(self, partition: TopicPartition) -> int:
-        """0 or more, always the same for a partition. Raises BrokerError, ZooKeeperError while it is not known."""
+        """0 or more, always the same for a partition. Raises BrokerError, ZooKeeperError while it is unknown."""
         ...
 
 

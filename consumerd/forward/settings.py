@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from consumerd.wire.v08.records import Codec
+from consumerd.wire.v08.records import RecordCodec
 
 if TYPE_CHECKING:
     from consumerd.forward.keys import KeyExtractor
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 KIB = 1024
 
 
-class Placing(StrEnum):
+class ForwardPlacing(StrEnum):
     """Which partition of the target a message goes to."""
 
     #: That of its source partition: order is kept.
@@ -28,8 +28,8 @@ class Placing(StrEnum):
     ROUND_ROBIN = "round_robin"
 
 
-class Resume(StrEnum):
-    """Who says where to go on with a partition."""
+class ForwardResume(StrEnum):
+    """Where a partition is resumed."""
 
     #: The group's committed offset: what came after it is forwarded again.
     COMMITTED = "committed"
@@ -41,7 +41,7 @@ class Resume(StrEnum):
 class ForwardSettings:
     """Sizes in bytes, times in seconds. Raises ValueError for what does not go together."""
 
-    placing: Placing = Placing.KEEP
+    placing: ForwardPlacing = ForwardPlacing.KEEP
     #: Takes keys out of the payloads of messages that have none.
     key: KeyExtractor | None = None
     #: Whether a message without a key stops the daemon, rather than going without one.
@@ -50,7 +50,7 @@ class ForwardSettings:
     headers: bool = True
     #: A name of the source for the headers.
     cluster: str | None = None
-    codec: Codec = Codec.NONE
+    codec: RecordCodec = RecordCodec.NONE
     #: Keep the timestamps that messages have, rather than giving them the present one.
     keep_timestamps: bool = True
     #: The largest message, its key, headers and a few bytes more included: the target's message.max.bytes.
@@ -59,7 +59,7 @@ class ForwardSettings:
     chunk_bytes: int = 512 * KIB
     #: Have the brokers recognise a chunk that is sent again. None: where they can.
     idempotent: bool | None = None
-    resume: Resume = Resume.COMMITTED
+    resume: ForwardResume = ForwardResume.COMMITTED
     #: Partitions of topics that are created, one number for all, or by the target's names: others are not made then.
     #: None: none is.
     partitions: int | Mapping[str, int] | None = None
@@ -69,9 +69,9 @@ class ForwardSettings:
     delivery_timeout: float = 120.0
 
     def __post_init__(self) -> None:
-        if self.resume is Resume.TARGET and not self.headers:
+        if self.resume is ForwardResume.TARGET and not self.headers:
             raise ValueError('resume = "target" needs headers = true: they say what the target has')
-        if self.resume is Resume.TARGET and self.placing is not Placing.KEEP:
+        if self.resume is ForwardResume.TARGET and self.placing is not ForwardPlacing.KEEP:
             raise ValueError(
                 'resume = "target" requires placing = "keep": with other placings the last message of a source '
                 "partition "

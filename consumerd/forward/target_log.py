@@ -1,4 +1,4 @@
-"""Reading partitions of the target front to back, for whoever wants to know what is there.
+"""Reading partitions of the target from the front to the end, for comparisons and for resuming.
 
 Strategy: plain FETCH requests over the connections that the client has, one after the other, asking for no waiting.
 What comes is decoded with the offsets and headers it has; a message that is larger than what was asked for is asked for
@@ -26,8 +26,8 @@ _FETCH_BYTES: Final = 1 << 20
 _MOST_BYTES: Final = 256 << 20
 
 
-class Bounds(NamedTuple):
-    """The first offset that is kept, and the one that the next message will have."""
+class LogBounds(NamedTuple):
+    """The first offset that is kept, and the offset of the next message."""
 
     start: int
     end: int
@@ -46,14 +46,14 @@ class TargetLog:
         known = self._client.metadata.topics.get(topic)
         return [] if known is None else sorted(known.partitions)
 
-    async def bounds(self, topic: str, partition: int) -> Bounds:
+    async def bounds(self, topic: str, partition: int) -> LogBounds:
         """Raises BrokerError where they cannot be had within the client's time for retries."""
         what = f"offsets of {topic}/{partition}"
 
         async def ask(time: int) -> int:
             return await self._client.retrying(what, lambda: self._offset(topic, partition, time))
 
-        return Bounds(await ask(EARLIEST), await ask(LATEST))
+        return LogBounds(await ask(EARLIEST), await ask(LATEST))
 
     async def read(self, topic: str, partition: int, start: int, end: int) -> AsyncIterator[list[Record]]:
         """The records from `start` up to `end`, piece by piece.
@@ -73,7 +73,7 @@ class TargetLog:
             size = self._larger(found, size, f"{topic}/{partition} offset {start}")
 
     def _larger(self, found: RecordSet, size: int, where: str) -> int:
-        """What to ask for after an answer that brought nothing."""
+        """The size to request after a response without records."""
         if found.end is BatchEnd.CORRUPT:
             raise CorruptDataError(f"the target has no records at {where}: {found.problem}")
         if size >= _MOST_BYTES:
@@ -105,7 +105,7 @@ class TargetLog:
         return await self._client.node_channel(node.id)
 
     def _raise_for(self, code: int, channel: Channel, topic: str, partition: int) -> None:
-        """Raise BrokerRefusedError for an error code; one of a broker that does not lead has the leader asked for."""
+        """Raise BrokerRefusedError for an error code; marks the metadata stale where it has to be."""
         if error := error_of(code, f"broker {channel.address} refuses to tell of {topic}/{partition}"):
             if error.info.refresh:
                 self._client.stale([topic])

@@ -1,4 +1,4 @@
-"""The target's topics: how many partitions they have, and making those that are missing.
+"""The target's topics: their numbers of partitions, and the creation of missing ones.
 
 Strategy: a topic is looked up before a feed's first message; one that is missing is created if a number of partitions
 was given. Somebody else may be faster, which is as good. That the target can hold headers is looked at before the first
@@ -30,7 +30,7 @@ _DEFAULTS_SINCE: Final = 4
 _TIMEOUT_MS: Final = 30_000
 
 
-class TargetTopics:
+class ForwardTopics:
     """The topics of the cluster behind `client`.
 
     `partitions` and `replication_factor` are those of created ones, as in `ForwardSettings`.
@@ -58,7 +58,7 @@ class TargetTopics:
             )
 
     async def count(self, topic: str) -> int:
-        """The number of partitions; the topic is created if need be and asked for.
+        """The number of partitions; a missing topic is created if partitions are configured.
 
         Raises NoTopicError where it is neither there nor to be created, BrokerRefusedError, BrokerError.
         """
@@ -75,7 +75,7 @@ class TargetTopics:
             return await self._look(topic) or await self._create(topic, partitions)
 
     async def _look(self, topic: str) -> int:
-        """0 where it is not there."""
+        """The number of partitions; 0 for a missing topic."""
         known = self._client.metadata.topics.get(topic)
         if known is not None and known.partitions:
             return len(known.partitions)
@@ -107,7 +107,7 @@ class TargetTopics:
         return count
 
     def _look_at_replicas(self, topic: str) -> None:
-        """A single replica that nobody asked for is Kafka's default; a cluster of several brokers can keep more."""
+        """Warn of a single replica by default, where a cluster of several brokers can keep more."""
         metadata = self._client.metadata
         replicas = min(len(each.replicas) for each in metadata.topics[topic].partitions.values())
         if replicas == 1 < len(metadata.nodes) and self._replication_factor is None:

@@ -13,8 +13,7 @@ from consumerd.group.assignment import (
 )
 from consumerd.group.assignors import Spelling
 from consumerd.group.membership import Member
-from consumerd.group.membership_settings import MembershipSettings
-from consumerd.group.membership_tables import Hold, Link, Phase
+from consumerd.group.membership_tables import Hold, Link, MembershipSettings, Phase
 from consumerd.group.rules import GroupRules, Topics, V07Rules, V08Rules
 
 __all__ = [

@@ -89,7 +89,7 @@ def roundrobin_owners(
 
 
 def agrees_on_streams(topics: Iterable[str], members: Mapping[str, Wanted]) -> bool:
-    """Whether each member has as many streams for one topic as for any other that somebody wants.
+    """Whether each member has as many streams for one topic as for any other topic of the group.
 
     Old consumers before 0.10.2 ask for it where "roundrobin" is configured.
     """

@@ -80,11 +80,6 @@ class CoordinatedMember:
     # ---- What others may see ----------------------------------------------------------------------------------------
 
     @property
-    def phase(self) -> Phase:
-        """Where the member is."""
-        return self._phase
-
-    @property
     def leads(self) -> bool:
         """Whether this member is the leader, which assigns the partitions of this generation."""
         return self._leads
@@ -101,7 +96,7 @@ class CoordinatedMember:
 
     @property
     def lease_until(self) -> float:
-        """Until when nobody else can have been given what is ours (rule 3), on the clock of `handle`."""
+        """Until when our partitions cannot have been given to others (rule 3), on the clock of `handle`."""
         if not self.session_id:
             return -_NEVER
         return min(self._confirmed_at + self._settings.session_timeout, self._quiet_at + self._rebalance_timeout)
@@ -119,7 +114,7 @@ class CoordinatedMember:
         return actions
 
     def _on_started(self, _: e.Started) -> None:
-        """Nothing changed: what the state allows begins."""
+        """Nothing changed: begin what the state allows."""
 
     def _on_timer_fired(self, _: e.TimerFired) -> None:
         self._timer_at = math.inf

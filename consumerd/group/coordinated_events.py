@@ -42,7 +42,7 @@ class LeaseExpired:
 
 @dataclass(frozen=True, slots=True)
 class OwnershipLost:
-    """A commit was refused, or a sink says that somebody else has the partition."""
+    """A commit was refused, or a sink reports another owner of the partition."""
 
     partition: TopicPartition
 
@@ -228,7 +228,7 @@ class Abandon:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Nobody waits any more for the request that this ticket belongs to: give it up."""
+    """The request of this ticket is obsolete: cancel it."""
 
     ticket: int
 

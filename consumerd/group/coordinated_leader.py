@@ -28,7 +28,7 @@ class MemberSubscriptions(NamedTuple):
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """All topics that somebody wants, sorted."""
+        """All topics that any member subscribes to, sorted."""
         return tuple(sorted({topic for topics in self.members.values() for topic in topics}))
 
 

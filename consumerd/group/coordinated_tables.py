@@ -38,7 +38,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from consumerd.defaults import default_of
-from consumerd.group.membership_settings import MembershipSettings
+from consumerd.group.membership_tables import MembershipSettings
 
 
 class Phase(Enum):

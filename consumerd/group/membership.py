@@ -24,20 +24,79 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from consumerd.group import events as e
 from consumerd.group.membership_holdings import Holding, Holdings
-from consumerd.group.membership_nudges import Nudges
-from consumerd.group.membership_settings import MembershipSettings
 from consumerd.group.membership_snapshots import SnapshotRequest, SnapshotSchedule, Spread
-from consumerd.group.membership_tables import LINK, PHASE, Hold, HoldCause, Link, LinkCause, Phase, PhaseCause, follow
+from consumerd.group.membership_tables import (
+    LINK,
+    PHASE,
+    Hold,
+    HoldCause,
+    Link,
+    LinkCause,
+    MembershipSettings,
+    Phase,
+    PhaseCause,
+    follow,
+)
 from consumerd.group.rules import V07Rules
 from consumerd.group.target_assignment import TargetAssignment, TargetAssignmentBuilder
 from consumerd.registry import DialectError, StaticSubscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Set as AbstractSet
 
     from consumerd.group.rules import GroupRules
     from consumerd.partition import TopicPartition
     from consumerd.registry import Subscription
+
+
+#: Nudges in vain end up this many reconciliations apart.
+_LONGEST_PAUSE = 20
+
+
+class _Nudges:
+    """Whether a nudge is due: JVM members give up 8 s after a trigger and sit idle until the next one; we provide it.
+
+    two signs. One is a release so late (M3), or after a trigger of unknown age, that a peer may have stopped waiting.
+    The other is partitions that are not where they should be from one reconciliation to the next: those of peers
+    without an owner, ours in the hands of others. That catches what the first sign cannot know: our process was stopped
+    and did not notice, a peer lost its watch. As long as some of them find their place, a peer is at work (a JVM member
+    claims hundreds of partitions one after the other, for half a minute), and a nudge would have it begin anew. A nudge
+    costs each healthy peer one rebalance, so those for the second sign, which may be in vain, become rarer and rarer.
+    """
+
+    def __init__(self, settings: MembershipSettings) -> None:
+        self._settings = settings
+        self.due = False
+        self._misplaced: AbstractSet[TopicPartition] = frozenset()
+        self._not_before = 0.0
+        self._pause = settings.reconcile_interval
+
+    def released(self, trigger: float, trigger_known: bool, now: float) -> None:
+        """A partition was released because of something that happened at `trigger`."""
+        if not trigger_known or now - trigger > self._settings.nudge_after:
+            self.due = True
+
+    def surveyed(self, misplaced: AbstractSet[TopicPartition], now: float) -> None:
+        """These partitions were not where they should be at a reconciliation."""
+        still, at_work = self._misplaced & misplaced, bool(self._misplaced - misplaced)
+        self._misplaced = misplaced
+        if not misplaced:
+            self._pause = self._settings.reconcile_interval
+        elif still and not at_work and now >= self._not_before:
+            self.due = True
+            self._not_before = now + self._pause
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE * self._settings.reconcile_interval)
+
+    def taken(self) -> bool:
+        """Whether to nudge now; asking clears it."""
+        due, self.due = self.due, False
+        return due
+
+    def forget(self) -> None:
+        """The session is over, and that alone wakes everybody."""
+        self.due = False
+        self._misplaced = frozenset()
 
 
 class Member:
@@ -62,7 +121,7 @@ class Member:
         self._target_builder = TargetAssignmentBuilder(consumer_id, subscription, rules or V07Rules())
         self._topics = frozenset(subscription.streams) if isinstance(subscription, StaticSubscription) else None
         self._snapshots = SnapshotSchedule(self.settings, Spread(consumer_id))
-        self._nudges = Nudges(self.settings)
+        self._nudges = _Nudges(self.settings)
         self._holdings = Holdings()
         self._link = Link.NONE
         self._phase = Phase.OUTSIDE

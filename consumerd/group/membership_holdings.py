@@ -52,7 +52,7 @@ class Holdings:
         return self._by_partition.get(partition)
 
     def waiting_for(self, ticket: int) -> list[Holding]:
-        """The holdings whose action under way has this ticket; none for an answer that nobody waits for any more."""
+        """The holdings whose action under way has this ticket; none for an obsolete answer."""
         return list(self._by_ticket.get(ticket, {}).values())
 
     def waiting_among(self, ticket: int, partitions: Iterable[TopicPartition]) -> list[Holding]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 if TYPE_CHECKING:
-    from consumerd.group.membership_settings import MembershipSettings
+    from consumerd.group.membership_tables import MembershipSettings
     from consumerd.partition import TopicPartition
 
 #: A snapshot that fails is repeated after up to this many retry intervals (5 s by default).
@@ -103,7 +103,7 @@ class SnapshotSchedule:
         self.pending = request.merged(self.pending)
 
     def hurry(self) -> None:
-        """Do not wait for the settling time: nobody else waits with us."""
+        """Do not wait for the settling time: no other member waits as well."""
         self._not_before = 0.0
 
     def retry(self, now: float) -> None:
@@ -138,7 +138,7 @@ class SnapshotSchedule:
         self.pending = None
 
     def end(self, ticket: int, now: float) -> SnapshotInProgress | None:
-        """The snapshot was taken. None for one that nobody waits for any more."""
+        """The snapshot was taken. None for one that is obsolete."""
         ended = self.in_progress
         if ended is None or ended.ticket != ticket:
             return None
@@ -150,7 +150,7 @@ class SnapshotSchedule:
         return ended
 
     def fail(self, ticket: int, now: float) -> None:
-        """The snapshot could not be taken and is still needed. Nothing for one that nobody waits for."""
+        """The snapshot could not be taken and is still needed. Does nothing for one that is obsolete."""
         failed = self.in_progress
         if failed is None or failed.ticket != ticket:
             return

@@ -1,7 +1,9 @@
 """Handlers: the plugin interface, loading by entry point, retries and dead letters, and the built-in handlers."""
 
 from consumerd.handlers.api import Handler, HandlerContext, MessageHandler, PartitionTakenError, message_handler
-from consumerd.handlers.dead_letters import DeadLetters, FileDeadLetters, Letter
+from consumerd.handlers.dead_letter_files import FileDeadLetters
+from consumerd.handlers.dead_letter_topic import TopicDeadLetters
+from consumerd.handlers.dead_letters import DeadLetters, Letter
 from consumerd.handlers.loading import load_handler, make_handler, plain_handler
 from consumerd.handlers.messages import Batch, Content, Identity, KeyedMessage, Message
 from consumerd.handlers.retry import OnFailure, RetryPolicy, retrying
@@ -23,6 +25,7 @@ __all__ = [
     "PartitionTakenError",
     "RetryPolicy",
     "Secret",
+    "TopicDeadLetters",
     "load_handler",
     "make_handler",
     "message_handler",

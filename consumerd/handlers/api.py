@@ -73,6 +73,12 @@ class Handler(Protocol):
         return None
 
 
+def keeps_positions(plugin: object) -> bool:
+    """Whether a handler, as its plugin made it, answers `position` by itself."""
+    own = getattr(type(plugin), "position", None)
+    return own is not None and own is not Handler.position
+
+
 class MessageHandler(Handler):
     """A handler made of a coroutine function for one message; see `message_handler`."""
 

@@ -1,37 +1,29 @@
-"""Where messages go that a handler would not take: each must be on disk before its offset may be committed.
+"""Messages that a handler would not take: what is kept of each, and what a place for them promises.
 
-Strategy: an append-only NDJSON file, one write(2) with O_APPEND and one fsync for all letters of a failure (for each
-few thousand where there are more), so that members on one host can share the file. A letter holds the message's whole
-identity, its exact bytes and the error. After a crash between the letter and the commit it is written again at the next
-delivery: identity tells.
+Strategy: a letter holds the message's whole identity, its exact bytes and the error. It is one JSON object wherever
+it is stored as a line or as a message; the reader treats such lines as hostile. After a crash between a letter and
+the commit the letter is written again at the next delivery: identity tells.
 
-The file is nobody's to delete but the user's, so it has a limit, at which the daemon stops, and may be moved away at
-any time: the next letter goes to a new one. A handler that refuses everything must not fill the disk meanwhile.
+The places are `consumerd.handlers.dead_letter_files` and `consumerd.handlers.dead_letter_topic`.
 """
 
 from __future__ import annotations
 
 import base64
+import binascii
 import json
-import os
-import threading
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from consumerd.errors import ConfigError, HandlerFailedError
-from consumerd.handlers.threads import in_thread
-from consumerd.partition import NO_BROKER
+from consumerd.handlers.messages import Identity, KeyedMessage, Message
+from consumerd.partition import NO_BROKER, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from consumerd.handlers.messages import Message
-    from consumerd.ports import Clock
-
-
-#: Bytes up to which a file of dead letters grows by default.
-MAX_SIZE: Final = 1 << 30
+#: Characters of an error's text that are kept: it may quote a message of megabytes.
+MAX_ERROR: Final = 4000
+_MAX_OFFSET: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +35,22 @@ class Letter:
     error: BaseException
     #: How often the handler was asked.
     attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLetter:
+    """A letter as it was read back. `failed_at`: seconds since the epoch."""
+
+    message: Message | KeyedMessage
+    error_type: str
+    error: str
+    attempts: int
+    failed_at: float
+
+    @property
+    def identity(self) -> Identity:
+        """Of the message."""
+        return self.message.identity
 
 
 class DeadLetters(Protocol):
@@ -59,113 +67,102 @@ class DeadLetters(Protocol):
     async def stop(self) -> None: ...
 
 
-class FileDeadLetters(DeadLetters):
-    """Appends letters to the file at `path`, made (with its folders) when missing.
+def error_text(error: BaseException) -> str:
+    """What is kept of an error's text."""
+    return str(error)[:MAX_ERROR]
 
-    Each line: `topic`, `broker`, `partition`, `offset`, `index`, `payload_base64`, `error_type`, `error`, `attempts`,
-    `failed_at` (seconds since the epoch); of 0.8 and later also `key_base64`, `timestamp`, `headers`.
-    A line that a crash cut short stays, and the next one begins on its own. The file grows up to `max_size` bytes.
+
+def encode_letter(letter: Letter, failed_at: float) -> bytes:
+    """The letter as one JSON object, without a newline.
+
+    `topic`, `broker`, `partition`, `offset`, `index`, `payload_base64`, `error_type`, `error`, `attempts`, `failed_at`;
+    of messages of 0.8 and later `broker` is null, and there are `key_base64`, `timestamp` and `headers`.
     """
-
-    def __init__(self, path: Path | str, *, clock: Clock, max_size: int = MAX_SIZE) -> None:
-        self._path = Path(path)
-        self._clock = clock
-        self._max_size = max_size
-        self._descriptor: int | None = None
-        self._lock = threading.Lock()
-
-    def check(self) -> None:
-        """Raise ConfigError where `start` could not make the file. Nothing is made: another user may be looking."""
-        path = self._path
-        if path.is_dir():
-            raise ConfigError(f"handler.dead_letter: {path} is a directory; name a file.")
-        there = path if path.exists() else next(parent for parent in path.absolute().parents if parent.exists())
-        if there != path and not there.is_dir():
-            raise ConfigError(f"handler.dead_letter: {path} cannot be created: {there} is not a directory.")
-        if not os.access(there, os.W_OK if there == path else os.W_OK | os.X_OK):
-            raise ConfigError(f"handler.dead_letter: {path} cannot be written: no permission for {there}.")
-
-    async def start(self) -> None:
-        try:
-            await in_thread(self._open)
-        except OSError as error:
-            raise ConfigError(
-                f"handler.dead_letter: the dead-letter file {self._path} cannot be opened: {error.strerror}."
-            ) from error
-
-    async def write(self, letters: Sequence[Letter]) -> None:
-        try:
-            await in_thread(lambda: self._append(letters))
-        except OSError as error:
-            raise HandlerFailedError(
-                f"cannot write to the dead-letter file {self._path}: {error.strerror}; "
-                "the messages are not committed and are delivered again after a restart."
-            ) from error
-
-    async def stop(self) -> None:
-        self._close()
-
-    # -- in a thread, one at a time
-
-    def _open(self) -> int:
-        if self._descriptor is not None and self._was_moved(self._descriptor):
-            self._close()
-        if self._descriptor is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(folder)  # a new file is only there after a power failure if its folder says so
-            finally:
-                os.close(folder)
-        return self._descriptor
-
-    def _was_moved(self, descriptor: int) -> bool:
-        """Whether the path names another file by now, or none."""
-        try:
-            return not os.path.samestat(self._path.stat(), os.fstat(descriptor))
-        except FileNotFoundError:
-            return True
-
-    def _close(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-    def _append(self, letters: Sequence[Letter]) -> None:
-        with self._lock:
-            descriptor = self._open()
-            size = os.fstat(descriptor).st_size
-            torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-            data = memoryview(b"\n" * torn + b"".join(self._line(letter) for letter in letters))
-            if size + len(data) > self._max_size:
-                raise HandlerFailedError(
-                    f"the dead-letter file {self._path} has {size} bytes and would exceed "
-                    f"handler.dead_letter_max_size ({self._max_size}): find out why messages fail, then move the file "
-                    "away or raise the limit; the messages stay uncommitted and come again after a restart."
-                )
-            while data:
-                data = data[os.write(descriptor, data) :]
-            os.fsync(descriptor)
-
-    def _line(self, letter: Letter) -> bytes:
-        message = letter.message
-        record = {
-            **message.identity._asdict(),
-            "payload_base64": _base64(message.payload),
-            "error_type": type(letter.error).__qualname__,
-            "error": str(letter.error),
-            "attempts": letter.attempts,
-            "failed_at": round(self._clock.wall(), 3),
+    message = letter.message
+    record = {
+        **message.identity._asdict(),
+        "payload_base64": _base64(message.payload),
+        "error_type": type(letter.error).__qualname__,
+        "error": error_text(letter.error),
+        "attempts": letter.attempts,
+        "failed_at": round(failed_at, 3),
+    }
+    if message.broker == NO_BROKER:  # of 0.8 or later
+        record |= {
+            "broker": None,
+            "key_base64": _base64(message.key),
+            "timestamp": message.timestamp,
+            "headers": [[name, _base64(value)] for name, value in message.headers],
         }
-        if message.broker == NO_BROKER:  # of 0.8 or later
-            record |= {
-                "broker": None,
-                "key_base64": _base64(message.key),
-                "timestamp": message.timestamp,
-                "headers": [[name, _base64(value)] for name, value in message.headers],
-            }
-        return json.dumps(record).encode() + b"\n"
+    return json.dumps(record).encode()
+
+
+def decode_letter(line: bytes) -> StoredLetter:
+    """The letter that `encode_letter` made. Raises ValueError with a reason for anything else."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        raise ValueError("it is not a JSON object") from None
+    if not isinstance(record, dict):
+        raise ValueError("it is not a JSON object")
+    topic = _field(record, "topic", str)
+    if not topic:
+        raise ValueError("topic is empty")
+    offset, number = (_number(record, name, _MAX_OFFSET) for name in ("offset", "partition"))
+    index, attempts = (_number(record, name, _MAX_OFFSET) for name in ("index", "attempts"))
+    failed_at = record.get("failed_at")
+    if isinstance(failed_at, bool) or not isinstance(failed_at, int | float) or not 0 <= failed_at < 1e12:
+        raise ValueError("failed_at must be a time in seconds")
+    message: Message | KeyedMessage
+    if record.get("broker") is None:
+        message = KeyedMessage(
+            TopicPartition.numbered(topic, number), offset, 0, offset + 1, _bytes(record, "payload_base64"),
+            _bytes(record, "key_base64"), _field(record, "timestamp", int), 0, _headers(record),
+        )  # fmt: skip
+    else:
+        broker = _number(record, "broker", (1 << 31) - 1)
+        payload = _bytes(record, "payload_base64")
+        if payload is None:
+            raise ValueError("payload_base64 is missing")
+        message = Message(TopicPartition(topic, broker, number), offset, index, offset, payload)
+    return StoredLetter(
+        message, _field(record, "error_type", str), _field(record, "error", str), attempts, float(failed_at)
+    )
+
+
+def _field(record: dict[str, Any], name: str, kind: type[Any]) -> Any:
+    value = record.get(name)
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise ValueError(f"{name} is missing or of the wrong type")
+    return value
+
+
+def _number(record: dict[str, Any], name: str, most: int) -> int:
+    value: int = _field(record, name, int)
+    if not 0 <= value <= most:
+        raise ValueError(f"{name} is out of range")
+    return value
+
+
+def _bytes(record: dict[str, Any], name: str) -> bytes | None:
+    value = record.get(name)
+    return None if value is None else _from_base64(value, name)
+
+
+def _from_base64(value: object, name: str) -> bytes:
+    try:
+        return base64.b64decode(value, validate=True)  # type: ignore[arg-type]  # it may be anything
+    except (TypeError, ValueError, binascii.Error):
+        raise ValueError(f"{name} is not base64") from None
+
+
+def _headers(record: dict[str, Any]) -> tuple[tuple[str, bytes | None], ...]:
+    headers = []
+    for header in record.get("headers") or ():
+        if not isinstance(header, list) or len(header) != 2 or not isinstance(header[0], str):
+            raise ValueError("headers must be pairs of a name and a value")
+        headers.append((header[0], None if header[1] is None else _from_base64(header[1], "a header")))
+    return tuple(headers)
 
 
 def _base64(data: bytes | None) -> str | None:

@@ -1,8 +1,9 @@
 """Messages as a handler sees them: batches, single messages, and what tells one from every other.
 
-Strategy: the batch is the unit, because handing over costs the same for one message as for ten thousand. `Batch` is
-a view of decoded messages: the payloads are there as a list, identities are made only when asked for. A handler that
-works through a batch in order may `mark` how far it came; whoever retries, drains or commits then goes on from there.
+Strategy: the batch is the unit, because handing over costs the same for one message as for ten thousand. `Batch` is a
+view of decoded messages: identities, and payloads where the decoder left them in its buffer, are made when asked for.
+A handler that works through a batch in order may `mark` how far it came; whoever retries, drains or commits then goes
+on from there.
 
 A message's identity is (topic, broker, partition, offset of its outermost message, index); see golden notes, 2. Since
 0.8 every message has an offset of its own: broker is NO_BROKER there, and index 0.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast, overload
 
 from consumerd.wire.batch import PIECE
@@ -20,6 +21,7 @@ from consumerd.wire.batch import PIECE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from consumerd.native import NativePayloads
     from consumerd.partition import TopicPartition
 
 
@@ -123,8 +125,17 @@ class Content(Protocol):
 
     @property
     def payloads(self) -> Sequence[bytes | None]:
-        """The messages' payloads, in order."""
+        """The messages' payloads, in order, all of them made."""
         ...
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[bytes | None]: ...
+
+    @overload
+    def __getitem__(self, position: int) -> bytes | None: ...
+    @overload
+    def __getitem__(self, position: slice) -> Sequence[bytes | None]: ...
 
     @property
     def start_offset(self) -> int: ...
@@ -143,21 +154,34 @@ class Content(Protocol):
         ...
 
 
+class BatchBuffer(NamedTuple):
+    """The payloads from number `first` on, of which number 0 stands at or after `offset` in the log."""
+
+    payloads: NativePayloads
+    first: int
+    offset: int
+
+
 class Batch(Sequence[bytes]):
     """Consecutive messages of one partition: a sequence of payloads that knows where they come from.
 
     `partition` names topic, broker and partition. Of brokers of 0.8 and later a payload may be None: a tombstone. The
     messages fill the range `start_offset` to `next_offset` of the
-    partition's log, and always whole outermost messages of it, except after `rest`.
+    partition's log, and always whole outermost messages of it, except after `rest` and `part`.
     """
 
-    __slots__ = ("_content", "_counted", "_first", "_handled", "_length", "partition")
+    __slots__ = ("_content", "_counted", "_cut", "_first", "_handled", "_length", "partition")
 
-    def __init__(self, partition: TopicPartition, content: Content, *, first: int = 0) -> None:
+    def __init__(
+        self, partition: TopicPartition, content: Content, *, first: int = 0, length: int | None = None
+    ) -> None:
         self.partition = partition
         self._content = content
         self._first = first
-        self._length = len(content.payloads) - first
+        whole = len(content) - first
+        self._length = whole if length is None else length
+        #: There are messages behind the last one, which are another batch's.
+        self._cut = self._length < whole
         self._handled = 0
         self._counted = False
 
@@ -173,20 +197,21 @@ class Batch(Sequence[bytes]):
 
     @property
     def payloads(self) -> list[bytes]:
-        """The payloads as a list. It may be the batch's own: do not change it.
+        """The payloads as a list. It may be the batch's own: do not change it. What needs some of them, or one after
+        the other, makes fewer objects with `batch[i]` and iteration.
 
         A large compressed message is unpacked as a whole for this; who iterates over the batch gets it in pieces.
         """
         payloads = self._content.payloads
-        if self._first or not isinstance(payloads, list):
-            payloads = payloads[self._first :]
+        if self._first or self._cut or not isinstance(payloads, list):
+            payloads = payloads[self._first : self._first + self._length]
         return cast("list[bytes]", payloads)  # typed for those who have no tombstones: nearly all
 
     @property
     def keys(self) -> list[bytes | None] | None:
         """The messages' keys, one for each, or None where the protocol has none (0.7)."""
         keys: list[bytes | None] | None = getattr(self._content, "keys", None)
-        return keys[self._first :] if keys and self._first else keys
+        return keys[self._first : self._first + self._length] if keys and (self._first or self._cut) else keys
 
     @property
     def start_offset(self) -> int:
@@ -196,7 +221,7 @@ class Batch(Sequence[bytes]):
     @property
     def next_offset(self) -> int:
         """The position to commit when all messages are handled."""
-        return self._content.next_offset
+        return self._content.prefix(self._first + self._length) if self._cut else self._content.next_offset
 
     @property
     def handled(self) -> int:
@@ -221,14 +246,30 @@ class Batch(Sequence[bytes]):
 
     def rest(self, count: int) -> Batch:
         """The batch without its first `count` messages, for handing over the remainder. Shares the payloads."""
-        return Batch(self.partition, self._content, first=self._first + count) if count else self
+        return self.part(count, self._length - count) if count else self
+
+    def part(self, first: int, length: int) -> Batch:
+        """The batch of `length` messages from number `first` on. Shares the payloads.
+
+        Where it begins and ends should be boundaries of outermost messages: see `consumerd.handlers.batching`.
+        """
+        return Batch(self.partition, self._content, first=self._first + first, length=length)
+
+    @property
+    def buffer(self) -> BatchBuffer | None:
+        """Where the payloads are, for sinks that need no object for each; None where they are objects, and for a part
+        of a batch that ends before the buffer does.
+        """
+        payloads: NativePayloads | None = getattr(self._content, "buffer", None)
+        return None if payloads is None or self._cut else BatchBuffer(payloads, self._first, self._content.start_offset)
 
     def messages(self) -> Iterator[Message]:
         """The messages with their identities, made as they are asked for; of brokers of 0.8 and later `KeyedMessage`s,
         which have all that a `Message` has.
         """
         make = _message if self.keys is None else cast("Callable[[tuple[Any, ...]], Message]", _keyed_message)
-        return self._content.messages_as(make, self.partition, first=self._first)
+        messages = self._content.messages_as(make, self.partition, first=self._first)
+        return islice(messages, self._length) if self._cut else messages
 
     def __len__(self) -> int:
         return self._length
@@ -242,18 +283,19 @@ class Batch(Sequence[bytes]):
             start, stop, step = position.indices(self._length)
             if step != 1:
                 return self.payloads[position]
-            return cast("list[bytes]", list(self._content.payloads[self._first + start : self._first + stop]))
+            return cast("list[bytes]", list(self._content[self._first + start : self._first + stop]))
         if not -self._length <= position < self._length:
             raise IndexError("message index out of range")
-        return cast("bytes", self._content.payloads[self._first + position % self._length])
+        return cast("bytes", self._content[self._first + position % self._length])
 
     def __iter__(self) -> Iterator[bytes]:
-        payloads = cast("Sequence[bytes]", self._content.payloads)
-        if not self._first:
+        payloads = cast("Sequence[bytes]", self._content)
+        if not self._first and not self._cut:
             return iter(payloads)
         # Not `islice`, which would go through all that was handled: whoever retries message by message asks often.
-        starts = range(self._first, len(payloads), PIECE)
-        return chain.from_iterable(payloads[start : start + PIECE] for start in starts)
+        end = self._first + self._length
+        starts = range(self._first, end, PIECE)
+        return chain.from_iterable(payloads[start : min(start + PIECE, end)] for start in starts)
 
     def __repr__(self) -> str:
         return f"<Batch {self.partition} {self.start_offset}-{self.next_offset}: {self._length} messages>"

@@ -11,6 +11,9 @@ one that does not count gets the whole batch again. The unit of giving up follow
                   skip         log it, go on after it
                   dead_letter  write it down, confirmed on disk, then go on after it
 
+An attempt that exceeds `timeout` is cancelled and has failed, also where it returns after its cancellation. One that
+swallows the cancellation is reported, and its partition stands still until it ends: no message is ever with two calls.
+
 A `HandlerFailedError` out of the handler is its own last word: it passes at once, and no policy skips over it.
 `start`, `stop` and `position` are tried as often and with the same pauses; there nothing can be skipped. A call of
 `sys.exit` is a failure like any other: it must not end the process without drain and commit.
@@ -30,6 +33,7 @@ from consumerd.errors import HandlerFailedError
 from consumerd.handlers.api import Handler
 from consumerd.handlers.dead_letters import Letter
 from consumerd.handlers.pieces import in_pieces
+from consumerd.metrics import HandlerCounts
 
 if TYPE_CHECKING:
     import random
@@ -50,6 +54,8 @@ MAX_OFFSET: Final = (1 << 63) - 1
 #: Messages, and bytes of their payloads, that are written as dead letters at once.
 _LETTERS: Final = 10_000
 _LETTER_BYTES: Final = 1 << 20
+#: Seconds that a handler has to obey its cancellation before the log says that it does not.
+OBEY_SECONDS: Final = 5.0
 
 OnFailure = Literal["stop", "skip", "dead_letter"]
 
@@ -78,15 +84,17 @@ def retrying(
     rng: random.Random,
     name: str = "handler",
     dead_letters: DeadLetters | None = None,
+    counts: HandlerCounts | None = None,
 ) -> Handler:
     """Wrap `handler` so that its failures are met with `policy`; `name` is what errors and logs call it.
 
-    The wrapper starts and stops `dead_letters`, which `on_failure="dead_letter"` needs. Its `handle` raises
-    HandlerFailedError when the policy, or the handler itself, says to stop.
+     The wrapper starts and stops `dead_letters`, which `on_failure="dead_letter"` needs. Its `handle` raises
+     HandlerFailedError when the policy, or the handler itself, says to stop.
+    What comes of failures is added to `counts`.
     """
     if (policy.on_failure == "dead_letter") != (dead_letters is not None):
         raise ValueError('on_failure="dead_letter" and a place for dead letters go together')
-    return _Retrying(handler, policy, clock, rng, name, dead_letters)
+    return _Retrying(handler, policy, clock, rng, name, dead_letters, counts or HandlerCounts())
 
 
 @dataclass(slots=True)
@@ -106,6 +114,7 @@ class _Retrying(Handler):
         rng: random.Random,
         name: str,
         dead_letters: DeadLetters | None,
+        counts: HandlerCounts,
     ) -> None:
         self._inner = inner
         self._policy = policy
@@ -113,6 +122,7 @@ class _Retrying(Handler):
         self._rng = rng
         self._name = name
         self._dead_letters = dead_letters
+        self._counts = counts
         self._started = False
 
     async def start(self, context: HandlerContext) -> None:
@@ -212,25 +222,45 @@ class _Retrying(Handler):
         """One attempt at the rest of `batch`. Progress makes the failure that of another message: the first one."""
         done = batch.handled
         rest = batch.rest(done)
-        timeout = asyncio.timeout(self._policy.timeout)
         try:
-            async with timeout:
-                await _answer(self._inner.handle(rest))
+            await self._in_time(rest)
         except Exception as error:
+            self._counts.failures[batch.partition.topic] += 1
             failures.count = 1 if rest.handled else failures.count + 1
             failures.last = error
-            if timeout.expired() and isinstance(error, TimeoutError):
-                failures.last = TimeoutError(f"timed out after {self._policy.timeout:g} s")
             raise
         finally:
             if rest is not batch and rest.counted:
                 batch.mark(done + rest.handled)
+
+    async def _in_time(self, batch: Batch) -> None:
+        """One call of the handler. Raises what it raises, and TimeoutError once it has ended after its time.
+
+        What a handler does after its cancellation does not count, unless it marked all of the batch as handled.
+        """
+        seconds = self._policy.timeout
+        if seconds is None:
+            await _answer(self._inner.handle(batch))
+            return
+        timeout = asyncio.timeout(seconds)
+        overdue = _Overdue(self._name, batch, seconds)
+        try:
+            with overdue:
+                async with timeout:
+                    await _answer(self._inner.handle(batch))
+        except TimeoutError as error:
+            if not timeout.expired():
+                raise
+            raise TimeoutError(f"timed out after {seconds:g} s") from error
+        if timeout.expired() and not (batch.counted and batch.handled == len(batch)):
+            raise TimeoutError(f"timed out after {seconds:g} s, and returned in spite of its cancellation")
 
     def _pause(self, failures: _Failures) -> float:
         bound = self._policy.initial_backoff * 2.0 ** min(failures.count - 1, 64)
         return self._rng.uniform(0.0, min(bound, self._policy.max_backoff))
 
     def _log(self, batch: Batch, failures: _Failures, state: RetryCallState) -> None:
+        self._counts.retries[batch.partition.topic] += 1
         log.warning(
             "handler_failed",
             handler=self._name,
@@ -256,6 +286,8 @@ class _Retrying(Handler):
             given_up = islice(rest.messages(), end - batch.handled)
             for piece in in_pieces(given_up, _LETTERS, _LETTER_BYTES, _payload_size):
                 await self._dead_letters.write([Letter(m, failures.last, failures.count) for m in piece])
+        given_up_as = self._counts.skipped if self._dead_letters is None else self._counts.dead_lettered
+        given_up_as[batch.partition.topic] += end - batch.handled
         log.error(
             "messages_dead_lettered" if self._dead_letters is not None else "messages_skipped",
             handler=self._name,
@@ -266,6 +298,35 @@ class _Retrying(Handler):
             attempts=failures.count,
             reason=_brief(failures.last),
         )
+
+
+class _Overdue:
+    """Reports a call that goes on after it was cancelled for its timeout, and its end."""
+
+    def __init__(self, name: str, batch: Batch, seconds: float) -> None:
+        self._fields = {"handler": name, "partition": str(batch.partition), "offset": batch.start_offset}
+        self._seconds = seconds
+        self._reported = False
+
+    def __enter__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._begun = loop.time()
+        self._timer = loop.call_later(self._seconds + OBEY_SECONDS, self._report)
+
+    def _report(self) -> None:
+        self._reported = True
+        log.error(
+            "handler_cancellation_ignored",
+            **self._fields,
+            timeout=self._seconds,
+            reason="the call was cancelled and goes on; its partition stands still until it ends",
+        )
+
+    def __exit__(self, *outcome: object) -> None:
+        self._timer.cancel()
+        if self._reported:
+            seconds = round(asyncio.get_running_loop().time() - self._begun, 3)
+            log.warning("handler_ended_late", **self._fields, seconds=seconds)
 
 
 async def _answer(call: Awaitable[_T]) -> _T:

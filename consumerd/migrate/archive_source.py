@@ -12,25 +12,25 @@ from itertools import pairwise
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.archive import Finding, find_sources
+from consumerd.archive import ArchiveFinding, find_sources
 from consumerd.archive.opening import open_segments
 from consumerd.errors import ConfigError, CorruptDataError, NotFoundError
-from consumerd.migrate.message_source import SourceMessage, Unreadable
+from consumerd.migrate.message_source import SourceMessage, UnreadableStretch
 from consumerd.partition import TopicPartition
 from consumerd.storage.archive import DEFAULT_EXPANSION, MAX_SEGMENT_BYTES, Flaw, FlawKind, read_runs
-from consumerd.storage.archive_names import DEFAULT_LAYOUT, Layout
+from consumerd.storage.archive_names import DEFAULT_LAYOUT, ArchiveLayout
 from consumerd.wire.v07.walk import LAYOUTS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
-    from consumerd.archive import Source
-    from consumerd.storage.archive_items import Run
+    from consumerd.archive import SegmentSource
+    from consumerd.storage.archive_items import ArchivedRun
 
 
 class _Segment(NamedTuple):
     start: int
-    source: Source
+    source: SegmentSource
 
 
 class ArchiveSource:
@@ -46,7 +46,7 @@ class ArchiveSource:
     ) -> None:
         self._paths = paths
         self._topics = topics
-        self._layout = Layout(layout, broker)
+        self._layout = ArchiveLayout(layout, broker)
         self._segments: dict[TopicPartition, list[_Segment]] = {}
 
     async def partitions(self) -> dict[TopicPartition, tuple[int, int]]:
@@ -55,13 +55,14 @@ class ArchiveSource:
         for source in find_sources(self._paths):
             if source.is_tar and source.part is None:
                 raise ConfigError(
-                    f"{source.name} is a packed tar, which takes reading for every look: unpack it first."
+                    f"{source.name} is a compressed tar, "
+                    "which would be read as a whole for every range: decompress it first."
                 )
             name = self._layout.name(source.name)
             if name.broker is None:
                 raise ConfigError(
-                    f"{source.name} is of no broker: give --broker-id, or a --layout with {{broker}}; "
-                    "the old identity of a message has it."
+                    f"{source.name} has no broker: give --broker-id, or a --layout with {{broker}}; "
+                    "it is part of a message's identity."
                 )
             if not self._topics or name.topic in self._topics:
                 partition = TopicPartition(name.topic, name.broker, name.partition)
@@ -81,23 +82,23 @@ class ArchiveSource:
         return bounds
 
     def _end(self, segment: _Segment) -> int:
-        """Where the last whole message of a segment ends."""
+        """The end of the last whole message of a segment."""
         end = segment.start
         for item in self._items(segment, None):
             if not isinstance(item, Flaw) or item.kind is not FlawKind.TORN:
                 end = item.next_offset
         return end
 
-    def _items(self, segment: _Segment, stop: int | None) -> Iterator[Run | Flaw]:
+    def _items(self, segment: _Segment, stop: int | None) -> Iterator[ArchivedRun | Flaw]:
         opened = open_segments(segment.source, expansion=DEFAULT_EXPANSION, on_bytes=lambda _: None)
         for each in opened:
-            if isinstance(each, Finding):
+            if isinstance(each, ArchiveFinding):
                 raise CorruptDataError(each.problem)
             yield from read_runs(each.stream, segment.start, resync=True, stop=stop)
 
     async def read(
         self, partition: TopicPartition, start: int, end: int
-    ) -> AsyncIterator[list[SourceMessage] | Unreadable]:
+    ) -> AsyncIterator[list[SourceMessage] | UnreadableStretch]:
         """Raises CorruptDataError, ReadFailedError."""
         segments = self._segments[partition]
         ends = [segment.start for segment in segments[1:]] + [start + MAX_SEGMENT_BYTES + 1 + end]
@@ -109,14 +110,14 @@ class ArchiveSource:
                     if found := [SourceMessage(*each) for each in _places(item) if start <= each[0] < end]:
                         yield found
                 elif start <= item.offset < end:
-                    yield Unreadable(item.offset, item.problem)
+                    yield UnreadableStretch(item.offset, item.problem)
 
 
 _by_start = attrgetter("start")
 _by_partition = itemgetter(0)
 
 
-def _places(run: Run) -> Iterator[tuple[int, int, bytes]]:
+def _places(run: ArchivedRun) -> Iterator[tuple[int, int, bytes]]:
     """Offset, index and payload of every message of a run."""
     if run.codec:
         for index, payload in enumerate(run.payloads, run.first):

@@ -1,4 +1,4 @@
-"""A 0.7 cluster as the source of a comparison: its partitions by ZooKeeper, its messages by FETCH.
+"""A cluster as the source of a comparison: of 0.7 by ZooKeeper and FETCH, of 0.8 and later by a `TargetLog`.
 
 Strategy: partition after partition, one request at a time. Where a partition ends is either what its broker says, or
 what a group has committed: then only what that group declared forwarded is looked for on the target.
@@ -14,17 +14,18 @@ from consumerd.cluster.reading import data, read_all
 from consumerd.consumer.simple import SimpleConsumer
 from consumerd.errors import BrokerError, CorruptDataError, NotFoundError
 from consumerd.group import partitions_of
-from consumerd.migrate.message_source import SourceMessage, Unreadable
+from consumerd.migrate.message_source import SourceMessage, UnreadableStretch
+from consumerd.partition import TopicPartition
 from consumerd.registry import offset_path, parse_offset
 from consumerd.wire.v07 import BatchEnd
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
+    from consumerd.forward import TargetLog
     from consumerd.net import Connector
-    from consumerd.partition import TopicPartition
     from consumerd.ports import ZooKeeper
-    from consumerd.registry import Broker
+    from consumerd.registry import RegisteredBroker
 
 _FETCH_BYTES = 1 << 20
 _MOST_BYTES = 256 << 20
@@ -40,10 +41,10 @@ class ClusterSource:
         self._connect = connect
         self._topics = topics
         self._group = group
-        self._brokers: dict[int, Broker] = {}
+        self._brokers: dict[int, RegisteredBroker] = {}
 
     async def partitions(self) -> dict[TopicPartition, tuple[int, int]]:
-        """Raises NotFoundError for a topic or group that nobody has, BrokerError where a broker does not tell."""
+        """Raises NotFoundError for an unknown topic or group, BrokerError where a broker does not answer."""
         view = ClusterView(self._zk)
         self._brokers = await view.read_brokers()
         found = await view.read_topics(self._topics or None)
@@ -61,18 +62,18 @@ class ClusterSource:
         return bounds
 
     async def _committed(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """What the group has committed of these. Raises NotFoundError if that is nothing at all."""
+        """The group's committed offsets of these. Raises NotFoundError if there are none."""
         texts = await read_all(partitions, lambda partition: data(self._zk, offset_path(group, partition)))
         found = {partition: parse_offset(text) for partition, text in texts.items() if text is not None}
         if not found:
             raise NotFoundError(
-                f"group {group!r} has committed no offset of what is to be compared; see `consumerd group list`."
+                f"group {group!r} has committed no offsets of the compared topics; see `consumerd group list`."
             )
         return found
 
     async def read(
         self, partition: TopicPartition, start: int, end: int
-    ) -> AsyncIterator[list[SourceMessage] | Unreadable]:
+    ) -> AsyncIterator[list[SourceMessage] | UnreadableStretch]:
         """Raises BrokerError, CorruptDataError."""
         host, port = self._brokers[partition.broker].address
         size = _FETCH_BYTES
@@ -89,12 +90,43 @@ class ClusterSource:
                 if batch.next_offset > start:
                     start, size = batch.next_offset, _FETCH_BYTES
                 elif batch.end is BatchEnd.CORRUPT:
-                    problem = batch.problem or "bytes that are no message"
+                    problem = batch.problem or "bytes that are not a message"
                     if batch.resume_offset is None or batch.resume_offset <= start:
                         raise CorruptDataError(f"{partition} cannot be read from {start} on: {problem}")
-                    yield Unreadable(start, problem)
+                    yield UnreadableStretch(start, problem)
                     start = batch.resume_offset
                 elif size < _MOST_BYTES:
                     size = min(_MOST_BYTES, max(batch.needed or 0, 2 * size))
                 else:
-                    raise CorruptDataError(f"{partition} cannot be read from {start} on: no message comes")
+                    raise CorruptDataError(
+                        f"{partition} cannot be read from {start} on: the broker returned no message"
+                    )
+
+
+class V08ClusterSource:
+    """The topics named of the cluster of 0.8 or later that `log` reads, as the target is read.
+
+    Messages of transactions that were not committed are there, too, as the mirror reads them unless told otherwise.
+    """
+
+    def __init__(self, log: TargetLog, topics: Sequence[str]) -> None:
+        self._log = log
+        self._topics = topics
+
+    async def partitions(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Raises NotFoundError for a missing topic, BrokerError."""
+        found: dict[TopicPartition, tuple[int, int]] = {}
+        for topic in self._topics:
+            numbers = await self._log.partitions(topic)
+            if not numbers:
+                raise NotFoundError(f"the source has no topic {topic!r}; see `consumerd topics list`.")
+            for number in numbers:
+                found[TopicPartition.numbered(topic, number)] = await self._log.bounds(topic, number)
+        return found
+
+    async def read(
+        self, partition: TopicPartition, start: int, end: int
+    ) -> AsyncIterator[list[SourceMessage] | UnreadableStretch]:
+        """Raises BrokerError, CorruptDataError."""
+        async for records in self._log.read(partition.topic, partition.partition, start, end):
+            yield [SourceMessage(record.offset, 0, record.payload) for record in records]

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from consumerd.migrate.ranges import Range
+    from consumerd.migrate.ranges import SourceRange
     from consumerd.partition import TopicPartition
 
 
 @dataclass(slots=True)
-class Counts:
+class MessageCounts:
     """Messages, of a range or of many. What is `duplicated` or `foreign` counts every copy too many."""
 
     #: Messages of the source.
@@ -29,13 +29,13 @@ class Counts:
     #: They claim to be messages of the source that it does not have, or have no identity at all.
     foreign: int = 0
 
-    def add(self, other: Counts) -> None:
+    def add(self, other: MessageCounts) -> None:
         """Count what `other` counts, too."""
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def is_clean(self, *, duplicates: bool = False, foreign: bool = False) -> bool:
-        """Whether nothing is wrong, but for what is allowed."""
+        """Whether there are no differences, except for allowed ones."""
         return not (
             self.missing
             or self.changed
@@ -50,7 +50,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class ExampleMessage:
     """One message that is wrong: which, and how."""
 
     kind: str
@@ -67,7 +67,7 @@ class RangeReport:
 
     start: int
     end: int
-    counts: Counts
+    counts: MessageCounts
     source_sum: str
     target_sum: str
     source_order: str
@@ -75,7 +75,7 @@ class RangeReport:
     target_order: str | None
 
     @classmethod
-    def of(cls, found: Range, counts: Counts) -> RangeReport:
+    def of(cls, found: SourceRange, counts: MessageCounts) -> RangeReport:
         """What was seen of `found`."""
         here, there = found.source, found.target
         order = None if there.in_order is None else f"{there.in_order:016x}"
@@ -104,7 +104,7 @@ class PartitionReport:
     end: int
     places: list[int]
     ranges: list[RangeReport]
-    counts: Counts
+    counts: MessageCounts
     #: Messages of the partition on the target from before `start` or behind `end`.
     outside: int = 0
     unreadable: list[str] = field(default_factory=list)
@@ -125,17 +125,17 @@ class PartitionReport:
 
 
 @dataclass(slots=True)
-class Report:
+class ComparisonReport:
     """All of it. `strangers`: topic/partition of the target -> messages there that are of no partition compared."""
 
     partitions: list[PartitionReport]
     strangers: dict[str, int]
-    examples: list[Example]
+    examples: list[ExampleMessage]
 
     @property
-    def totals(self) -> Counts:
+    def totals(self) -> MessageCounts:
         """Of all partitions, strangers among the foreign."""
-        totals = Counts(foreign=sum(self.strangers.values()))
+        totals = MessageCounts(foreign=sum(self.strangers.values()))
         for partition in self.partitions:
             totals.add(partition.counts)
         return totals
@@ -157,21 +157,21 @@ class Report:
         }
 
 
-class Examples:
-    """The first few of each kind."""
+class ExampleMessages:
+    """The first few messages of each kind."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._counted: dict[str, int] = {}
-        self.found: list[Example] = []
+        self.found: list[ExampleMessage] = []
 
     def add(self, kind: str, message: object) -> None:
         """Keep it, if there is room."""
         count = self._counted[kind] = self._counted.get(kind, 0) + 1
         if count <= self._most:
-            self.found.append(Example(kind, str(message)))
+            self.found.append(ExampleMessage(kind, str(message)))
 
     def extend(self, kind: str, messages: Iterable[object]) -> None:
-        """Several."""
+        """Keep several."""
         for message in messages:
             self.add(kind, message)

@@ -1,4 +1,4 @@
-"""What is left: partitions of a cluster, or of an archive of 0.7's segments, read front to back.
+"""The source of a comparison: partitions of a cluster, or of an archive of 0.7's segments, read front to back.
 
 Strategy: one protocol for all. Bounds are taken once, before anything is read, so that a log that still grows has an
 end. What cannot be read is told and passed over, as far as its length can be believed: a mirror that skipped it has it
@@ -23,7 +23,7 @@ class SourceMessage(NamedTuple):
     payload: bytes | None
 
 
-class Unreadable(NamedTuple):
+class UnreadableStretch(NamedTuple):
     """A stretch without messages that can be read, from `offset` on; one sentence."""
 
     offset: int
@@ -37,8 +37,10 @@ class MessageSource(Protocol):
         """All of them, with where they begin and end. Raises NotFoundError, ConfigError, BrokerError, ..."""
         ...
 
-    def read(self, partition: TopicPartition, start: int, end: int) -> AsyncIterator[list[SourceMessage] | Unreadable]:
-        """What stands in [start, end), in order; both are boundaries of outermost messages.
+    def read(
+        self, partition: TopicPartition, start: int, end: int
+    ) -> AsyncIterator[list[SourceMessage] | UnreadableStretch]:
+        """The messages in [start, end), in order; both are boundaries of outermost messages.
 
         Raises BrokerError, CorruptDataError, and what the source's files say.
         """

@@ -10,29 +10,33 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from consumerd.migrate.findings import Counts
+from consumerd.migrate.findings import MessageCounts
 from consumerd.migrate.sums import MessagePosition, message_number
 
 if TYPE_CHECKING:
     from consumerd.forward import SourceIdentity
-    from consumerd.migrate.findings import Examples
-    from consumerd.migrate.ranges import Range
+    from consumerd.migrate.findings import ExampleMessages
+    from consumerd.migrate.ranges import SourceRange
     from consumerd.partition import TopicPartition
 
 
 @dataclass(slots=True)
-class Suspect:
+class SuspectRange:
     """A range with its messages."""
 
     partition: TopicPartition
-    range: Range
+    range: SourceRange
     #: What the source has, in order.
     expected: dict[MessagePosition, int] = field(default_factory=dict)
     seen: set[MessagePosition] = field(default_factory=set)
-    counts: Counts = field(default_factory=Counts)
+    counts: MessageCounts = field(default_factory=MessageCounts)
 
     def see(
-        self, identity: SourceIdentity, payload: bytes | None, furthest: MessagePosition | None, examples: Examples
+        self,
+        identity: SourceIdentity,
+        payload: bytes | None,
+        furthest: MessagePosition | None,
+        examples: ExampleMessages,
     ) -> None:
         """A message of the target that claims to be of this range; `furthest` on was what came before it there."""
         position, counts = identity.place, self.counts
@@ -55,8 +59,8 @@ class Suspect:
             counts.out_of_order += 1
             examples.add("out of order", f"{identity}: after offset {furthest[0]} index {furthest[1]}")
 
-    def finish(self, examples: Examples) -> Counts:
-        """When all of the target was seen."""
+    def finish(self, examples: ExampleMessages) -> MessageCounts:
+        """Add what is missing, once all of the target was read."""
         missing = [position for position in self.expected if position not in self.seen]
         self.counts.source = len(self.expected)
         self.counts.missing = len(missing)

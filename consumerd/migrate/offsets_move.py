@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class TranslationChoiceError(ConsumerdError):
-    """The clusters do not tell whether offsets are to be translated, or the choice contradicts them."""
+    """Whether offsets are to be translated is unknown, or the choice contradicts the clusters."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.USAGE
 

@@ -1,9 +1,9 @@
-"""Which offsets a group gets where it goes, and what speaks against it. Nothing is written here.
+"""Plans the offsets of a group that moves to another cluster, and checks them. Nothing is written here.
 
-Strategy: every partition of the target becomes a `Move`: a change of the target's offset, with where it comes from. The
-numbers are kept where both sides are one cluster (offsets in ZooKeeper and in Kafka number the same messages), and
-translated by what the forwarder wrote everywhere else. What would go back on the target, what its logs do not hold and
-who lives on either side are problems: nothing is written while there is one.
+Strategy: every partition of the target becomes an `OffsetMove`: a change of the target's offset, with where it comes
+from. The numbers are kept where both sides are one cluster (offsets in ZooKeeper and in Kafka number the same
+messages), and translated by what the forwarder wrote everywhere else. What would go back on the target, what its logs
+do not hold and who lives on either side are problems: nothing is written while there is one.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from consumerd.admin import Change, LogRange, V08ChangePlanner, V08GroupSnapshot, in_the_way
+from consumerd.admin import LogRange, OffsetChange, V08ChangePlanner, V08GroupSnapshot, in_the_way
 from consumerd.cluster import GroupView
 from consumerd.errors import NotFoundError
-from consumerd.migrate.offsets_translation import Translator
+from consumerd.migrate.offsets_translation import OffsetTranslator
 from consumerd.partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -26,37 +26,37 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """One partition of the target. `end`: where its log ends; None where nobody tells."""
+class OffsetMove:
+    """One partition of the target. `end`: the end of its log; None where it is unknown."""
 
-    change: Change
+    change: OffsetChange
     #: Old partitions with their offsets, as far as they went to this partition.
     sources: tuple[tuple[TopicPartition, int], ...] = ()
     end: int | None = None
 
     @property
     def lag(self) -> int | None:
-        """Messages that the group will be handed there, as of now."""
+        """The number of messages that the group will read there, as of now."""
         after = self.change.after
         return None if self.end is None or after is None else max(0, self.end - after)
 
 
 @dataclass(slots=True)
 class MovePlan:
-    """What would be done. `problems` and `notes` are sentences about more than one partition."""
+    """The planned moves. `problems` and `notes` are sentences about more than one partition."""
 
-    moves: list[Move] = field(default_factory=list)
+    moves: list[OffsetMove] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
-    def changes(self) -> list[Change]:
-        """What to write."""
+    def changes(self) -> list[OffsetChange]:
+        """The changes to write."""
         return [move.change for move in self.moves]
 
     @property
     def refusals(self) -> list[str]:
-        """All that speaks against it."""
+        """All problems."""
         single = [f"{each.partition}: {each.problem}" for each in self.changes if each.problem is not None]
         return [*self.problems, *single]
 
@@ -90,7 +90,7 @@ class MovePlanner:
 
     @property
     def committed(self) -> Mapping[TopicPartition, int]:
-        """What is moved."""
+        """The offsets to move."""
         return self._committed
 
     def _require(self) -> None:
@@ -109,7 +109,7 @@ class MovePlanner:
         for partition, offset in sorted(self._committed.items()):
             moved = TopicPartition.numbered(self._rename(partition.topic), partition.partition)
             if moved.partition not in there.get(moved.topic, ()):
-                notes.append(f"{partition}: the target has no {moved}, so its offset {offset} stays behind")
+                notes.append(f"{partition}: the target has no {moved}, so its offset {offset} is not moved")
                 continue
             wanted[moved] = min(offset, wanted.get(moved, offset))
             sources[moved].append((partition, offset))
@@ -131,7 +131,7 @@ class MovePlanner:
         for partition in sorted(self._committed):
             by_topic[self._rename(partition.topic)].append(partition)
         there = await self._target.topics(by_topic)
-        translator = Translator(log, self._committed, cluster=cluster)
+        translator = OffsetTranslator(log, self._committed, cluster=cluster)
         wanted: dict[TopicPartition, int] = {}
         sources: dict[TopicPartition, list[tuple[TopicPartition, int]]] = {}
         plan = MovePlan()
@@ -166,15 +166,15 @@ class MovePlanner:
         for change in changes:
             known = ranges[change.partition]
             end = known.end if isinstance(known, LogRange) else None
-            plan.moves.append(Move(_forwards_only(change), tuple(sources.get(change.partition, ())), end))
+            plan.moves.append(OffsetMove(_forwards_only(change), tuple(sources.get(change.partition, ())), end))
         return plan
 
     def _alive(self) -> list[str]:
-        """Who still works on the old side: what they commit from now on would be left behind."""
+        """Live members of the old group, whose later commits would not be moved."""
         return in_the_way(self._source, self._committed)
 
     def _unread(self) -> list[str]:
-        """What of the old side could not be understood: perhaps an offset."""
+        """Problems of reading the old group, which may hide an offset."""
         return self._source.view.problems
 
     async def _snapshot(self) -> V08GroupSnapshot:
@@ -184,7 +184,7 @@ class MovePlanner:
             return V08GroupSnapshot(GroupView(self._group), {}, self._target.coordinator)
 
 
-def _forwards_only(change: Change) -> Change:
+def _forwards_only(change: OffsetChange) -> OffsetChange:
     before, after = change.before, change.after
     if change.problem is None and before is not None and after is not None and after < before:
         return change._replace(problem=f"it would move backwards by {before - after:,}")

@@ -1,4 +1,4 @@
-"""Where a group goes on in a topic that was forwarded: from offsets of the old logs to those of the new one.
+"""Where a group resumes in a topic that was forwarded: from offsets of the old logs to those of the new one.
 
 Strategy: forwarded messages say in their headers who they were (`consumerd.forward.identity`). A message of the target
 is *handled* if its headers name a partition of the old group and an offset before what the group committed there. Each
@@ -23,7 +23,7 @@ from consumerd.forward import read_identity
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
 
-    from consumerd.forward.target_log import Bounds
+    from consumerd.forward.target_log import LogBounds
     from consumerd.partition import TopicPartition
     from consumerd.wire.v08.records import Record
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 class ForwardedLog(Protocol):
     """What was forwarded: `consumerd.forward.TargetLog`."""
 
-    async def bounds(self, topic: str, partition: int) -> Bounds: ...
+    async def bounds(self, topic: str, partition: int) -> LogBounds: ...
 
     def read(self, topic: str, partition: int, start: int, end: int) -> AsyncIterator[list[Record]]: ...
 
 
 class PartitionOffset(NamedTuple):
-    """Where the group goes on in one partition of the target, and where that ended when it was looked at.
+    """Where the group resumes in one partition of the target, and the end of that partition when it was read.
 
     `sources`: old partitions of which something was seen up to there.
     """
@@ -48,7 +48,7 @@ class PartitionOffset(NamedTuple):
 
 
 @dataclass(slots=True)
-class Translation:
+class TopicTranslation:
     """One topic of the target. `problems` and `notes` are sentences."""
 
     offsets: dict[int, PartitionOffset] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Translation:
     notes: list[str] = field(default_factory=list)
 
 
-class Translator:
+class OffsetTranslator:
     """Translates for one group. `committed`: old partition -> offset that it committed.
 
     `cluster`: the name of the source in the headers; None where it has none.
@@ -71,13 +71,13 @@ class Translator:
 
     async def translate(
         self, topic: str, numbers: Iterable[int], sources: Iterable[TopicPartition], empty: Iterable[TopicPartition]
-    ) -> Translation:
+    ) -> TopicTranslation:
         """The partitions `numbers` of the target's `topic`, to which `sources` (all of them committed) were forwarded.
 
         `empty`: sources whose logs hold nothing. Raises BrokerError, CorruptDataError.
         """
         scan = _Scan(set(sources), self._cluster)
-        found = Translation()
+        found = TopicTranslation()
         for number in sorted(numbers):
             bounds = await self._log.bounds(topic, number)
             scan.here = set()
@@ -88,7 +88,7 @@ class Translator:
         self._judge(found, topic, scan, set(empty))
         return found
 
-    async def _first_open(self, topic: str, number: int, bounds: Bounds, scan: _Scan) -> int:
+    async def _first_open(self, topic: str, number: int, bounds: LogBounds, scan: _Scan) -> int:
         """The first offset whose message is not known to be handled."""
         async for records in self._log.read(topic, number, *bounds):
             for record in records:
@@ -107,13 +107,13 @@ class Translator:
             if not scan.missing:
                 return
 
-    def _judge(self, found: Translation, topic: str, scan: _Scan, empty: set[TopicPartition]) -> None:
+    def _judge(self, found: TopicTranslation, topic: str, scan: _Scan, empty: set[TopicPartition]) -> None:
         for source in sorted(scan.sources):
             committed, first = self._committed[source], scan.first.get(source)
             if first is not None and first > committed:
                 found.problems.append(
                     f"{source}: the group is at {committed}, and {topic} has messages from {first} on: "
-                    "those in between were not forwarded"
+                    "the messages in between were not forwarded"
                 )
             elif first is None and source in empty:
                 found.notes.append(f"{source}: its log is empty")
@@ -130,7 +130,7 @@ class Translator:
 
 
 class _Scan:
-    """What was seen of the old partitions."""
+    """The records of old partitions that were read."""
 
     def __init__(self, sources: set[TopicPartition], cluster: str | None) -> None:
         self.sources = sources

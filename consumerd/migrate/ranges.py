@@ -12,7 +12,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.migrate.sums import MessagePosition, Summing, Sums, source_number
+from consumerd.migrate.sums import MessagePosition, RangeSums, RunningSums, source_number
 
 if TYPE_CHECKING:
     from consumerd.partition import TopicPartition
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 RANGE_MESSAGES = 10_000
 
 
-class Span(NamedTuple):
+class OffsetSpan(NamedTuple):
     """Where messages of a range stand in a partition of the target, [low, high), and what was furthest on before."""
 
     low: int
@@ -30,38 +30,40 @@ class Span(NamedTuple):
 
 
 @dataclass(slots=True)
-class Seen:
+class TargetRange:
     """What the target has of a range, as far as the sums go."""
 
-    summing: Summing = field(default_factory=Summing)
+    summing: RunningSums = field(default_factory=RunningSums)
     #: Messages that came when a later one had come.
     late: int = 0
     #: By partition of the target.
-    spans: dict[int, Span] = field(default_factory=dict)
+    spans: dict[int, OffsetSpan] = field(default_factory=dict)
 
     def note(self, partition: int, offset: int, furthest: MessagePosition | None) -> None:
         """A message of the range stands there, behind all that were noted before."""
         span = self.spans.get(partition)
-        self.spans[partition] = Span(offset, offset + 1, furthest) if span is None else span._replace(high=offset + 1)
+        self.spans[partition] = (
+            OffsetSpan(offset, offset + 1, furthest) if span is None else span._replace(high=offset + 1)
+        )
 
 
 @dataclass(slots=True)
-class Range:
+class SourceRange:
     """Messages [start, end) of a source partition."""
 
     start: int
     end: int
-    source: Sums
-    seen: Seen = field(default_factory=Seen)
+    source: RangeSums
+    seen: TargetRange = field(default_factory=TargetRange)
 
     @property
-    def target(self) -> Sums:
-        """The sums of what came fresh."""
+    def target(self) -> RangeSums:
+        """The sums of the target's messages of the range."""
         return self.seen.summing.result(ordered=len(self.seen.spans) == 1)
 
     @property
     def agrees(self) -> bool:
-        """Whether nothing is to be looked at closely."""
+        """Whether source and target agree, so that messages need not be compared."""
         here, there = self.source, self.target
         if self.seen.late or (here.count, here.total) != (there.count, there.total):
             return False
@@ -75,35 +77,35 @@ class SourceRanges:
         self.partition = partition
         self.start = start
         self.end = start
-        self.ranges: list[Range] = []
+        self.ranges: list[SourceRange] = []
         #: Stretches of the source that no one can read: messages, or what should be some.
         self.unreadable: list[str] = []
         self._starts: list[int] = []
         self._size = size
-        self._summing = Summing()
+        self._summing = RunningSums()
         self._begin = start
         self._last = -1
 
     def add(self, offset: int, index: int, payload: bytes | None) -> None:
-        """The next message of the source."""
+        """Add the next message of the source."""
         if self._summing.count >= self._size and offset != self._last:
             self._cut(offset)
         self._last = offset
         self._summing.add(source_number((offset, index), payload))
 
     def close(self, end: int) -> None:
-        """The source ends here."""
+        """End the last range."""
         if self._summing.count or end > self._begin:
             self._cut(end)
         self.end = end
 
     def _cut(self, end: int) -> None:
-        self.ranges.append(Range(self._begin, end, self._summing.result()))
+        self.ranges.append(SourceRange(self._begin, end, self._summing.result()))
         self._starts.append(self._begin)
-        self._summing = Summing()
+        self._summing = RunningSums()
         self._begin = end
 
-    def find(self, offset: int) -> Range | None:
+    def find(self, offset: int) -> SourceRange | None:
         """The range of an offset; None before the first and behind the last."""
         if not self.start <= offset < self.end:
             return None

@@ -33,7 +33,7 @@ def source_number(position: MessagePosition, payload: bytes | None) -> int:
     return message_number(position, None if payload is None else crc32(payload), payload)
 
 
-class Sums(NamedTuple):
+class RangeSums(NamedTuple):
     """What a range comes to. `in_order` is None where its messages came from several places."""
 
     count: int  # type: ignore[assignment]  # nobody counts members of these
@@ -42,19 +42,19 @@ class Sums(NamedTuple):
 
 
 @dataclass(slots=True)
-class Summing:
-    """Sums under way."""
+class RunningSums:
+    """Sums that are being computed."""
 
     count: int = 0
     total: int = 0
     in_order: int = 0
 
     def add(self, number: int) -> None:
-        """One message more."""
+        """Add a message."""
         self.count += 1
         self.total = (self.total + number) & _MASK
         self.in_order = (self.in_order * _FACTOR + number) & _MASK
 
-    def result(self, *, ordered: bool = True) -> Sums:
-        """As they stand."""
-        return Sums(self.count, self.total, self.in_order if ordered else None)
+    def result(self, *, ordered: bool = True) -> RangeSums:
+        """The sums so far."""
+        return RangeSums(self.count, self.total, self.in_order if ordered else None)

@@ -1,4 +1,4 @@
-"""Comparing what is left with what is there: the source's ranges, the target's messages, and a close look.
+"""Compares a source with a target: by sums of ranges, then message by message where these differ.
 
 Strategy: three passes. The source is read once, and becomes sums of ranges. Every partition of the target's topics is
 read once, its messages added to the ranges that they say they are of. Ranges whose sums agree, and whose messages came
@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from consumerd.errors import NotFoundError
 from consumerd.forward import read_identity
-from consumerd.migrate.findings import Counts, Examples, PartitionReport, RangeReport, Report
-from consumerd.migrate.message_source import Unreadable
-from consumerd.migrate.narrowing import Suspect
+from consumerd.migrate.findings import ComparisonReport, ExampleMessages, MessageCounts, PartitionReport, RangeReport
+from consumerd.migrate.message_source import UnreadableStretch
+from consumerd.migrate.narrowing import SuspectRange
 from consumerd.migrate.ranges import RANGE_MESSAGES, SourceRanges
 from consumerd.migrate.sums import MessagePosition, message_number, source_number
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from consumerd.forward import TopicNaming
-    from consumerd.forward.target_log import Bounds
+    from consumerd.forward.target_log import LogBounds
     from consumerd.migrate.message_source import MessageSource
-    from consumerd.migrate.ranges import Range
+    from consumerd.migrate.ranges import SourceRange
     from consumerd.partition import TopicPartition
     from consumerd.wire.v08.records import Record
 
@@ -38,11 +38,11 @@ CLOSE_RANGES = 20
 
 
 class VerificationTarget(Protocol):
-    """What is read of the target; `consumerd.forward.TargetLog` has it."""
+    """The reads of the target that a comparison needs; see `consumerd.forward.TargetLog`."""
 
     async def partitions(self, topic: str) -> list[int]: ...
 
-    async def bounds(self, topic: str, partition: int) -> Bounds: ...
+    async def bounds(self, topic: str, partition: int) -> LogBounds: ...
 
     def read(self, topic: str, partition: int, start: int, end: int) -> AsyncIterator[list[Record]]: ...
 
@@ -70,17 +70,17 @@ class Comparison:
         self._naming = naming
         self._cluster = cluster
         self._size = range_messages
-        self._examples = Examples(examples)
+        self._examples = ExampleMessages(examples)
         self._progress = progress
         self._ranges: dict[TopicPartition, SourceRanges] = {}
         self._outside: defaultdict[TopicPartition, int] = defaultdict(int)
         self._strangers: defaultdict[str, int] = defaultdict(int)
         #: (source partition, topic's partition on the target) -> the furthest position.
         self._furthest: dict[tuple[TopicPartition, int], MessagePosition] = {}
-        self._bounds: dict[tuple[str, int], Bounds] = {}
+        self._bounds: dict[tuple[str, int], LogBounds] = {}
 
-    async def run(self) -> Report:
-        """Raises NotFoundError for a topic that is not there, and what reading either side raises."""
+    async def run(self) -> ComparisonReport:
+        """Raises NotFoundError for a missing topic, and what reading either side raises."""
         partitions = await self._source.partitions()
         by_topic: defaultdict[str, list[TopicPartition]] = defaultdict(list)
         for partition in partitions:
@@ -100,14 +100,14 @@ class Comparison:
                 await self._scan(topic, number, frozenset(mine))
             close = await self._look_closely(topic, mine)
             reports += [self._report(partition, topic, close) for partition in mine]
-        return Report(reports, dict(self._strangers), self._examples.found)
+        return ComparisonReport(reports, dict(self._strangers), self._examples.found)
 
     # -- the source
 
     async def _sum_up(self, partition: TopicPartition, start: int, end: int) -> None:
         ranges = self._ranges[partition] = SourceRanges(partition, start, self._size)
         async for found in self._source.read(partition, start, end):
-            if isinstance(found, Unreadable):
+            if isinstance(found, UnreadableStretch):
                 ranges.unreadable.append(found.problem)
                 continue
             for offset, index, payload in found:
@@ -152,15 +152,18 @@ class Comparison:
 
     # -- a close look
 
-    async def _look_closely(self, topic: str, mine: Sequence[TopicPartition]) -> dict[int, Counts]:
-        """What is wrong in the ranges that do not agree, by the ranges' ids."""
-        close: dict[int, Counts] = {}
+    async def _look_closely(self, topic: str, mine: Sequence[TopicPartition]) -> dict[int, MessageCounts]:
+        """The counts of the ranges that do not agree, by the ranges' ids."""
+        close: dict[int, MessageCounts] = {}
         suspects = [
-            Suspect(partition, each) for partition in mine for each in self._ranges[partition].ranges if not each.agrees
+            SuspectRange(partition, each)
+            for partition in mine
+            for each in self._ranges[partition].ranges
+            if not each.agrees
         ]
         for first in range(0, len(suspects), CLOSE_RANGES):
             group = suspects[first : first + CLOSE_RANGES]
-            self._progress(f"a close look at {len(group)} of {len(suspects)} ranges of {topic}")
+            self._progress(f"comparing {len(group)} of {len(suspects)} ranges of {topic} by message")
             for suspect in group:
                 await self._expect(suspect)
             for number in self._numbers(topic):
@@ -169,15 +172,15 @@ class Comparison:
                 close[id(suspect.range)] = suspect.finish(self._examples)
         return close
 
-    async def _expect(self, suspect: Suspect) -> None:
+    async def _expect(self, suspect: SuspectRange) -> None:
         found = suspect.range
         async for messages in self._source.read(suspect.partition, found.start, found.end):
-            if not isinstance(messages, Unreadable):
+            if not isinstance(messages, UnreadableStretch):
                 for offset, index, payload in messages:
                     position = offset, index
                     suspect.expected[position] = source_number(position, payload)
 
-    async def _compare(self, topic: str, number: int, group: Sequence[Suspect]) -> None:
+    async def _compare(self, topic: str, number: int, group: Sequence[SuspectRange]) -> None:
         spans = [span for suspect in group if (span := suspect.range.seen.spans.get(number)) is not None]
         if not spans:
             return
@@ -204,10 +207,10 @@ class Comparison:
 
     # -- what came of it
 
-    def _report(self, partition: TopicPartition, topic: str, close: dict[int, Counts]) -> PartitionReport:
+    def _report(self, partition: TopicPartition, topic: str, close: dict[int, MessageCounts]) -> PartitionReport:
         ranges = self._ranges[partition]
         reports = [RangeReport.of(each, close.get(id(each)) or _clean(each)) for each in ranges.ranges]
-        counts = Counts()
+        counts = MessageCounts()
         for report in reports:
             counts.add(report.counts)
         numbers = sorted({number for each in ranges.ranges for number in each.seen.spans})
@@ -217,6 +220,6 @@ class Comparison:
         )  # fmt: skip
 
 
-def _clean(found: Range) -> Counts:
+def _clean(found: SourceRange) -> MessageCounts:
     count = found.source.count
-    return Counts(source=count, there=count)
+    return MessageCounts(source=count, there=count)

@@ -1,4 +1,4 @@
-"""Copying topics from one cluster to another: the handler, where messages are placed, and what would go in circles."""
+"""Copying topics from one cluster to another: the handler, the placement of messages, and the detection of loops."""
 
 from consumerd.mirror.circles import (
     CircleError,
@@ -11,16 +11,16 @@ from consumerd.mirror.circles import (
 )
 from consumerd.mirror.handler import MirrorHandler
 from consumerd.mirror.placing import KeepingPartitioner, PlacedRouter, SourceCounts, SourcePartition
-from consumerd.mirror.topics import TargetTopics
+from consumerd.mirror.topics import MirrorTopics
 
 __all__ = [
     "CircleError",
     "KeepingPartitioner",
     "MirrorHandler",
+    "MirrorTopics",
     "PlacedRouter",
     "SourceCounts",
     "SourcePartition",
-    "TargetTopics",
     "find_reverse_mirrors",
     "is_subscribed",
     "mirror_host",

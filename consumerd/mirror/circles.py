@@ -1,4 +1,4 @@
-"""Mirrors that would feed themselves.
+"""Detects mirrors that would copy their own output in a loop.
 
 Strategy: a mirror writes to the topics that it reads, so source and target must not be one cluster. Brokers tell: each
 announces itself with a name of its own making (`host-milliseconds`), so a broker that is registered on both sides is
@@ -30,13 +30,13 @@ _MARK = "mirror-"
 
 
 class CircleError(ConsumerdError):
-    """Source and target are the same cluster: every message would be mirrored again and again."""
+    """Source and target are the same cluster, so the mirror would copy its own output in a loop."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.REFUSED
 
 
 def mirror_host(host: str) -> str:
-    """The host's name as it stands in a consumer id, so that others can see what this member does."""
+    """The host's name for a consumer id, which shows others that this member is a mirror."""
     return _MARK + host
 
 

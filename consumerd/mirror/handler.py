@@ -28,7 +28,7 @@ from consumerd.wire.errors import InvalidTopicError
 if TYPE_CHECKING:
     from consumerd.handlers import Batch
     from consumerd.mirror.placing import SourceCounts
-    from consumerd.mirror.topics import TargetTopics
+    from consumerd.mirror.topics import MirrorTopics
     from consumerd.partition import TopicPartition
     from consumerd.producer import Producer
 
@@ -54,7 +54,7 @@ class MirrorHandler(Handler):
     `counts` is None where any partition will do, `topics` where the target has no ZooKeeper to look into.
     """
 
-    def __init__(self, producer: Producer, counts: SourceCounts | None, topics: TargetTopics | None = None) -> None:
+    def __init__(self, producer: Producer, counts: SourceCounts | None, topics: MirrorTopics | None = None) -> None:
         self._producer = producer
         self._counts = counts
         self._topics = topics
@@ -63,7 +63,7 @@ class MirrorHandler(Handler):
         self.sent = 0
 
     async def handle(self, batch: Batch) -> None:
-        """Send what is left of `batch`, marking it as the target takes it.
+        """Send what is left of `batch`, marking it as the target confirms it.
 
         Raises HandlerFailedError for what cannot be mended, else what the producer raises.
         """

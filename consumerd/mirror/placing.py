@@ -1,4 +1,4 @@
-"""Where a source partition's messages go on the target: always to the same partition, so that their order is kept.
+"""Which partition of the target a source partition's messages go to: always the same, so that their order is kept.
 
 Strategy: the source partition travels as the key of its messages. On a target with ZooKeeper the key's index among the
 target's partitions, sorted by broker and number, is (broker * partitions per broker + partition) mod n: clusters of the
@@ -77,7 +77,7 @@ class PlacedRouter(Router):
         self._counts: dict[tuple[tuple[str, int], str], int] = {}
 
     async def route(self, topic: str, key: Hashable, partition: int | None) -> Route:
-        """Raises ConnectError when the broker cannot be asked for its partitions."""
+        """Where to send. Raises ConnectError when the broker does not return its partitions."""
         assert isinstance(key, SourcePartition)
         address = self._brokers[key.broker % len(self._brokers)]
         count = self._counts.get((address, topic))

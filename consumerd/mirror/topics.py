@@ -1,4 +1,4 @@
-"""Making a topic on the target before the first message goes there.
+"""Creates a topic on the target before the first message is sent to it.
 
 Strategy: in 0.7 a topic begins to be when something is produced to it, and until it is registered producers know
 nothing but its partition 0. Messages of all source partitions would begin there and change their place later, and with
@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 _PAUSE, _PATIENCE = 0.05, 10.0
 
 
-class TargetTopics:
+class MirrorTopics:
     """The topics of the target, by its ZooKeeper."""
 
     def __init__(self, zk: ZooKeeper, *, connect: Connector, clock: Clock) -> None:

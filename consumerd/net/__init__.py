@@ -1,7 +1,7 @@
 """Framed, pipelined connections to brokers (ring 1). See `connection` for the rules they keep."""
 
 from consumerd.net.connect import Connection, Connector, connect
-from consumerd.net.connection import BrokerConnection
+from consumerd.net.connection import BrokerConnection, ConnectionSettings
 from consumerd.net.errors import (
     BadFrameError,
     ConnectError,
@@ -11,7 +11,6 @@ from consumerd.net.errors import (
     TlsError,
     UnexpectedTlsError,
 )
-from consumerd.net.settings import ConnectionSettings
 
 __all__ = [
     "BadFrameError",

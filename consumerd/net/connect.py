@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from consumerd.errors import reason_of
 from consumerd.net.addresses import addresses_of
-from consumerd.net.connection import BrokerConnection
+from consumerd.net.connection import BrokerConnection, ConnectionSettings
 from consumerd.net.errors import ConnectError, TlsError
-from consumerd.net.settings import ConnectionSettings
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -23,7 +22,9 @@ if TYPE_CHECKING:
 DEFAULT_SETTINGS = ConnectionSettings()
 #: What OpenSSL says where something else than TLS comes back, or nothing.
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNEXPECTED_EOF_WHILE_READING")
-_NONE_THERE: Final = "what is there speaks none, or hung up; is this the port of its listener with TLS?"
+_NOT_A_TLS_LISTENER: Final = (
+    "the listener does not speak TLS, or closed the connection; is this the port of its TLS listener?"
+)
 
 
 class Connection(Protocol):
@@ -43,8 +44,6 @@ class Connection(Protocol):
     async def close(self) -> None: ...
 
     def abort(self) -> None: ...
-
-    def raise_if_closed(self) -> None: ...
 
 
 #: The port: `await connector(host, port)` opens a connection or raises BrokerError.
@@ -67,10 +66,10 @@ async def connect(
             " check the network between this host and the broker"
         ) from None
     except SSLError as error:
-        raise TlsError(f"cannot speak TLS with broker {host}:{port}: {_tls_trouble(error)}") from error
+        raise TlsError(f"cannot speak TLS with broker {host}:{port}: {_tls_failure(error)}") from error
     except (OSError, ValueError, OverflowError) as error:
         if ssl is not None and isinstance(error, ConnectionResetError | ConnectionAbortedError):
-            raise TlsError(f"cannot speak TLS with broker {host}:{port}: {_NONE_THERE}") from error
+            raise TlsError(f"cannot speak TLS with broker {host}:{port}: {_NOT_A_TLS_LISTENER}") from error
         # ValueError covers host names that cannot be encoded: they come from ZooKeeper and may be anything.
         raise ConnectError(
             f"cannot connect to broker {host}:{port}: {reason_of(error)}; is it running, and is that its address?"
@@ -81,13 +80,13 @@ async def connect(
     return made
 
 
-def _tls_trouble(error: SSLError) -> str:
+def _tls_failure(error: SSLError) -> str:
     """What is wrong, and what to look at."""
     if isinstance(error, SSLCertVerificationError):
         why = error.verify_message.rstrip(".")
         return f"its certificate is not accepted ({why}); check which authority signed it, and for which names"
     if error.reason in _NO_TLS:
-        return _NONE_THERE
+        return _NOT_A_TLS_LISTENER
     return f"{error.reason or error}; its log may say more"
 
 

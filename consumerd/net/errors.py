@@ -30,7 +30,7 @@ class RequestTimeoutError(ConnectionClosedError):
 
 
 class BadFrameError(ConnectionClosedError):
-    """The broker sent bytes that are no answer: a length that cannot be, or something nobody asked for."""
+    """The broker sent an invalid response: an impossible length, or bytes without a request."""
 
 
 class UnexpectedTlsError(BadFrameError):

@@ -36,16 +36,6 @@ class FrameReceiver:
         self._need = 0  # bytes of the present frame with its header; 0 while the header is incomplete
         self._allocate(RESTING_BYTES)
 
-    @property
-    def capacity(self) -> int:
-        """Bytes that the buffer holds in memory now."""
-        return len(self._buffer)
-
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes received of a frame that is not complete yet."""
-        return self._filled
-
     def free(self) -> memoryview:
         """Where the next bytes go: never empty."""
         if self._filled == len(self._buffer):

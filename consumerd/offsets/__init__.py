@@ -1,13 +1,12 @@
 """Which offsets were handled, and where they are stored (ring 1)."""
 
-from consumerd.offsets.choice import OffsetSettings, Storage, make_store
+from consumerd.offsets.choice import NoOffsets, OffsetSettings, Storage, make_store
 from consumerd.offsets.claimed_store import ClaimedStore
 from consumerd.offsets.dual_store import DualOffsetStore
 from consumerd.offsets.errors import OffsetsHeldError, OffsetsUnavailableError
 from consumerd.offsets.kafka_store import CommittedOffset, KafkaOffsetStore, Membership
-from consumerd.offsets.no_store import NoOffsets
-from consumerd.offsets.store import CommitResult, UnclaimedZooKeeperOffsetStore, ZooKeeperOffsetStore
-from consumerd.offsets.tracker import HandledPrefix, Range
+from consumerd.offsets.store import CommitResult, OffsetStore, UnclaimedZooKeeperOffsetStore, ZooKeeperOffsetStore
+from consumerd.offsets.tracker import HandledPrefix
 
 __all__ = [
     "ClaimedStore",
@@ -19,9 +18,9 @@ __all__ = [
     "Membership",
     "NoOffsets",
     "OffsetSettings",
+    "OffsetStore",
     "OffsetsHeldError",
     "OffsetsUnavailableError",
-    "Range",
     "Storage",
     "UnclaimedZooKeeperOffsetStore",
     "ZooKeeperOffsetStore",

@@ -14,14 +14,16 @@ from consumerd.offsets.claimed_store import ClaimedStore
 from consumerd.offsets.dual_store import DualOffsetStore
 from consumerd.offsets.guards import OwnedGuard
 from consumerd.offsets.kafka_store import KafkaOffsetStore
-from consumerd.offsets.no_store import NoOffsets
-from consumerd.offsets.store import UnclaimedZooKeeperOffsetStore, ZooKeeperOffsetStore
+from consumerd.offsets.store import CommitResult, UnclaimedZooKeeperOffsetStore, ZooKeeperOffsetStore
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from consumerd.client import ClusterClient
-    from consumerd.offsets.dual_store import Store
     from consumerd.offsets.guards import Ownership
     from consumerd.offsets.kafka_store import Membership
+    from consumerd.offsets.store import OffsetStore
+    from consumerd.partition import TopicPartition
     from consumerd.ports import ZooKeeper
 
 Storage = Literal["zookeeper", "kafka", "both", "none"]
@@ -47,6 +49,28 @@ class OffsetSettings:
         return self.storage in ("kafka", "both")
 
 
+class NoOffsets:
+    """Stores nothing and reports success: the handler stores offsets itself, or nobody needs them."""
+
+    keeps_for: float | None = None
+
+    async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """None has an offset."""
+        return {}
+
+    async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """None has an offset."""
+        return {}
+
+    async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        """Nothing is kept, so nothing is written by others."""
+        return frozenset()
+
+    async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
+        """All is well."""
+        return CommitResult(frozenset(positions), frozenset())
+
+
 def make_store(
     settings: OffsetSettings,
     group: str,
@@ -56,15 +80,15 @@ def make_store(
     membership: Membership | None = None,
     claimed: bool = False,
     ownership: Ownership | None = None,
-) -> Store:
+) -> OffsetStore:
     """The store of `group`. `client` and `zk` are needed as `settings` say; `membership`: where a broker coordinates.
 
     `claimed`: the group's members claim their partitions in ZooKeeper; `ownership` knows which are ours.
     """
     if settings.storage == "none":
         return NoOffsets()
-    in_zookeeper: Store | None = None
-    in_kafka: Store | None = None
+    in_zookeeper: OffsetStore | None = None
+    in_kafka: OffsetStore | None = None
     if settings.in_zookeeper:
         if zk is None:
             raise ValueError("offsets in ZooKeeper need a session")

@@ -19,8 +19,8 @@ from consumerd.zk.errors import SessionChanged
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from consumerd.offsets.dual_store import Store
     from consumerd.offsets.guards import Ownership
+    from consumerd.offsets.store import OffsetStore
     from consumerd.partition import TopicPartition
     from consumerd.ports import ZooKeeper
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class ClaimedStore:
     """Keeps offsets in `store` (Kafka's), of partitions that are claimed in `zk`."""
 
-    def __init__(self, zk: ZooKeeper, group: str, store: Store, ownership: Ownership | None = None) -> None:
+    def __init__(self, zk: ZooKeeper, group: str, store: OffsetStore, ownership: Ownership | None = None) -> None:
         self._zk = zk
         self._group = group
         self._owned = OwnedGuard(zk, group, ownership)

@@ -16,7 +16,7 @@ To set a group back, set it back in both stores: the one that was forgotten wins
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -26,33 +26,19 @@ from consumerd.offsets.store import CommitResult
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from consumerd.offsets.store import OffsetStore
     from consumerd.partition import TopicPartition
 
 log = structlog.get_logger(__name__)
 
 
-class Store(Protocol):
-    """Either of the two."""
-
-    @property
-    def keeps_for(self) -> float | None: ...
-
-    async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]: ...
-
-    async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]: ...
-
-    async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]: ...
-
-    async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult: ...
-
-
 class DualOffsetStore:
-    """Two stores of one group. `guarding` is the one that refuses whoever has lost a partition.
+    """Two stores of one group. `guarding` is the one that rejects commits of lost partitions.
 
     `name`: what the other one is, for sentences.
     """
 
-    def __init__(self, group: str, guarding: Store, following: Store, name: str) -> None:
+    def __init__(self, group: str, guarding: OffsetStore, following: OffsetStore, name: str) -> None:
         self._group = group
         self._name = name
         self._guarding = guarding
@@ -76,12 +62,12 @@ class DualOffsetStore:
         return _larger(guarding, following)
 
     async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """As `load`, for whoever only looks."""
+        """As `load`, without effect on later commits."""
         wanted = list(partitions)
         return _larger(await self._guarding.peek(wanted), await self._following.peek(wanted))
 
     async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """What somebody else wrote in either."""
+        """The partitions that others wrote in either store."""
         wanted = list(partitions)
         return await self._guarding.changed(wanted) | await self._following.changed(wanted)
 

@@ -50,7 +50,7 @@ class GuardFailure(Enum):
 
 
 class Ownership(Protocol):
-    """Whoever claims partitions, and watches their owner nodes."""
+    """The part of a member that claims partitions and watches their owner nodes."""
 
     def known_version(self, partition: TopicPartition, session_id: int) -> int | None:
         """The version of the owner node that this session made; None unless its watch says that it still stands."""

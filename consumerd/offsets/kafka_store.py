@@ -147,7 +147,7 @@ class KafkaOffsetStore:
         return found
 
     async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """Nobody can tell: the coordinator keeps strangers out, and offsets have no versions."""
+        """Always empty: the coordinator rejects commits of other members, and offsets have no versions."""
         return frozenset()
 
     async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:

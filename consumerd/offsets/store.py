@@ -11,7 +11,7 @@ Strategy. Two things are proven by each commit, by ZooKeeper itself and not by a
 The offsets go out as multis of about a hundred operations each, all in flight at once. A refusal names one operation,
 and the multi is sent again after mending:
 
-    the guard's operation failed   the owner node is looked at: not ours means lost, and it is left out
+    the guard's operation failed   all owner nodes of the multi are looked at: not ours means lost, and it is left out
     set(offset): version differs   somebody wrote: the node is read. If we still own the partition, what was written by
     create(offset): node exists    a peer that is none any more (a thawed one) is overwritten, but never by less
     set(offset): no node           create instead, parents made before
@@ -34,7 +34,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import structlog
 
@@ -70,6 +70,23 @@ class CommitResult(NamedTuple):
     committed: frozenset[TopicPartition]
     #: Their owner node is gone or not ours: nothing was written, and their fetchers must stop.
     lost: frozenset[TopicPartition]
+
+
+class OffsetStore(Protocol):
+    """Committed offsets of a group, wherever they are; see `ZooKeeperOffsetStore` for the promises."""
+
+    @property
+    def keeps_for(self) -> float | None:
+        """Seconds for which an offset is sure to be kept if it is not written again; None: for ever."""
+        ...
+
+    async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]: ...
+
+    async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]: ...
+
+    async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]: ...
+
+    async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult: ...
 
 
 class _Step(NamedTuple):
@@ -165,7 +182,7 @@ class ZooKeeperOffsetStore:
         return found
 
     async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """As `load`, at any time, for whoever only looks: what somebody else wrote stays news to the next commit."""
+        """As `load`, at any time, without effect on later commits: they still notice what others wrote."""
         wanted = list(partitions)
         nodes = await each_of(wanted, self._nodes.read)
         return {
@@ -175,7 +192,7 @@ class ZooKeeperOffsetStore:
         }
 
     async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """Those whose node somebody else has written since we last knew it. Raises the errors of the session.
+        """Those whose node others have written since our last read or write. Raises the errors of the session.
 
         Versions are checked by multis, a hundred in one request; only where one is refused, or there is no node (which
         ZooKeeper cannot check), each is asked for.
@@ -240,7 +257,7 @@ class ZooKeeperOffsetStore:
 
 
 class UnclaimedZooKeeperOffsetStore(ZooKeeperOffsetStore):
-    """For partitions that are ours by other means than an owner node; while somebody else has one, they are not."""
+    """For partitions assigned without owner nodes; one that has an owner node is not ours."""
 
     def __init__(self, zk: ZooKeeper, group: str) -> None:
         super().__init__(zk, group, VacantGuard(zk, group))
@@ -275,7 +292,7 @@ class _Commit:
             pass
 
     def _respect_floor(self, partition: TopicPartition, position: int) -> None:
-        """Write nothing below what somebody else has written, unless we go back ourselves (a seek)."""
+        """Write nothing below what others have written, except by a seek back."""
         known = self._known[partition]
         if known.last is not None and position < known.last:
             known.going_back = True
@@ -354,6 +371,7 @@ class _Commit:
             failure = await self._guard.resolve(partition, self._session_id, cause)
             if failure is GuardFailure.LOST:
                 self._lose(partition)
+                await self._lose_what_is_not_held(list(self._open))
             elif failure is GuardFailure.REFUSED or self._tries[partition] > PATIENCE:
                 self._refuse(partition, cause)
         elif self._tries[partition] > PATIENCE or not isinstance(cause, BadVersion | NodeExists | NoNode):
@@ -361,16 +379,21 @@ class _Commit:
         else:
             await self._read_again()
 
+    async def _lose_what_is_not_held(self, partitions: list[TopicPartition]) -> None:
+        """Where one partition was lost others often were, too: one round trip for all of them, not two for each."""
+        held = await each_of(partitions, partial(self._guard.holds, session_id=self._session_id))
+        for partition in [each for each, ours in zip(partitions, held, strict=True) if not ours]:
+            self._lose(partition)
+
     async def _read_again(self) -> None:
         """See what stands in all nodes of this multi: where one is not as we knew it, others may not be, either."""
         order = list(self._open)
         nodes = await each_of(order, self._nodes.read)
         missing = {each.topic for each, (_, version) in zip(order, nodes, strict=True) if version is None}
         await each_of(sorted(missing), self._nodes.ensure_parent)
-        written = [each for each, (_, version) in zip(order, nodes, strict=True) if self._is_news(each, version)]
-        held = await each_of(written, partial(self._guard.holds, session_id=self._session_id))
-        for partition in [each for each, ours in zip(written, held, strict=True) if not ours]:
-            self._lose(partition)
+        await self._lose_what_is_not_held(
+            [each for each, (_, version) in zip(order, nodes, strict=True) if self._is_news(each, version)]
+        )
         for partition, (data, version) in zip(order, nodes, strict=True):
             if partition in self._open:
                 self._take_in(partition, data, version)

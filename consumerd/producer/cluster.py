@@ -2,7 +2,7 @@
 
 Strategy: one `V08Producer` below, which batches, retries and keeps the order of each partition. In the foreground
 `send` waits until the brokers have confirmed what it was given; in the background it returns when that is buffered, and
-what was given up later is counted here, batch by batch, and told by the next flush.
+what was given up later is counted here, batch by batch, and raised by the next flush.
 """
 
 from __future__ import annotations
@@ -129,12 +129,12 @@ class ClusterProducer:
             log.error("messages_not_sent", messages=count, topics=[batch.partition.topic], reason=reason_of(error))
 
     async def flush(self) -> None:
-        """Return when all that was sent is settled. Raises NotSentError where some was given up since the last time."""
+        """Return when everything sent is settled. Raises NotSentError if messages failed since the last call."""
         await self._producer.flush()
         self._tell()
 
     def _tell(self) -> None:
-        """Raise NotSentError about what was given up since the last time, also if that was just now."""
+        """Raise NotSentError for messages that failed since the last call."""
         for batch in [batch for batch in self._pending if batch.outcome.done()]:
             self._settled(batch, batch.outcome)
         if self._failed:
@@ -142,7 +142,7 @@ class ClusterProducer:
             raise NotSentError(count, str(cause)) from cause
 
     async def close(self, timeout: float | None = None) -> None:
-        """Send what is left, for at most `timeout` seconds (by default `delivery_timeout`), and end.
+        """Send what is left, for at most `timeout` seconds (by default `delivery_timeout`), and close.
 
         Raises as `flush`.
         """
@@ -159,7 +159,7 @@ class ClusterProducer:
         if error is None:
             await self.close()
         elif isinstance(error, Exception) and self._background:
-            # What was accepted is sent; the error in the block tells more than one about that could.
+            # What was accepted is sent; the error in the block matters more than one of the flush.
             try:
                 await self.close()
             except Exception as own:

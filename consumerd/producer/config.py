@@ -20,7 +20,7 @@ from consumerd.net import ConnectionSettings
 from consumerd.producer.v07.settings import ProducerSettings, QueueSettings, WhenFull
 from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.compression import Codec
-from consumerd.wire.v08.records import Codec as RecordCodec
+from consumerd.wire.v08.records import RecordCodec
 from consumerd.zk import Session
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class ProducerConfig:
             )
 
     def require_v08(self) -> None:
-        """Raise ConfigError for what a producer for brokers of 0.8 and later does not have."""
+        """Raise ConfigError for settings that a producer for Kafka 0.8 and later does not have."""
         given = {
             "callbacks": self.callbacks is not None,
             "event_handler": self.event_handler is not None,
@@ -143,7 +143,7 @@ class ProducerConfig:
 
 
 def _brokers(name: str, text: str) -> tuple[tuple[str, int], ...]:
-    """0.7's form is id:host:port,id:host:port; the id tells brokers apart in its logs only."""
+    """0.7's form is id:host:port,id:host:port; it uses the id in its logs only."""
     found = []
     for item in filter(None, (piece.strip() for piece in text.split(","))):
         first, colon, rest = item.partition(":")

@@ -1,4 +1,4 @@
-"""From what the caller has to the bytes of a message (spec 003, 5.1: Encoder)."""
+"""From the caller's values to the bytes of a message (spec 003, 5.1: Encoder)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Encoder(Protocol):
-    """Makes messages. What it raises reaches whoever sends, or with an asynchronous producer whoever flushes."""
+    """Makes messages. Its errors are raised by `send`, or with an asynchronous producer by `flush`."""
 
     def encode(self, message: Any, /) -> bytes:
         """The payload of `message`."""

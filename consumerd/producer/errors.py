@@ -23,7 +23,7 @@ class EncodingError(ConsumerdError):
 
 
 class PartitionerError(ConsumerdError):
-    """A partitioner cannot place a key, or names a place that there is not."""
+    """A partitioner cannot place a key, or returns a partition that does not exist."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.USAGE
 
@@ -33,7 +33,7 @@ class NoBrokerError(BrokerError):
 
 
 class NoPartitionError(NotFoundError):
-    """The partition that was asked for is none of the topic's."""
+    """The requested partition does not exist in the topic."""
 
 
 class UncertainError(BrokerError):
@@ -78,7 +78,7 @@ class ProducerClosedError(RuntimeError):
 
 
 class NotSentError(BrokerError):
-    """Messages that an asynchronous producer took were given up: `count` of them since the last report."""
+    """An asynchronous producer dropped messages that it had accepted: `count` of them since the last report."""
 
     def __init__(self, count: int, cause: str) -> None:
         super().__init__(f"{count} queued messages were not sent or not confirmed; first error: {cause}")

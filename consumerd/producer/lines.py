@@ -17,7 +17,7 @@ _CHUNK = 1 << 20
 
 
 class InputError(ConsumerdError):
-    """The input cannot be read, or is not what was said."""
+    """The input cannot be read, or does not have the declared form."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.USAGE
 

@@ -44,7 +44,7 @@ class _CalledPartitioner(Partitioner):
 
 
 def checked_index(partitioner: Partitioner, key: Any, count: int) -> int:
-    """The index for `key`. Raises PartitionerError for a number that is none, and what the partitioner raises."""
+    """The index for `key`. Raises PartitionerError for an invalid index, and what the partitioner raises."""
     index = partitioner.partition(key, count)
     if not isinstance(index, int) or not 0 <= index < count:
         raise PartitionerError(f"the partitioner must return a number from 0 to {count - 1}, not {index!r}.")
@@ -52,7 +52,7 @@ def checked_index(partitioner: Partitioner, key: Any, count: int) -> int:
 
 
 def load_partitioner(given: str | Partitioner | Callable[[Any, int], int] | None) -> Partitioner:
-    """A partitioner from what a user gives: itself, a function (key, count) -> index, or a name; None is the default.
+    """The partitioner that a user gives as an object, a function (key, count) -> index, or a name; None is the default.
 
     A name is an entry point of the group `consumerd.partitioners`, or module:attribute; it stands for a partitioner, a
     class of them, or a function. Raises PluginError.

@@ -10,7 +10,7 @@ from consumerd.producer.errors import PluginError
 
 
 def load_plugin(kind: str, group: str, name: str) -> object:
-    """What `name` stands for. `kind` is the word for it in errors. Raises PluginError."""
+    """The object that `name` refers to. `kind` names it in errors. Raises PluginError."""
     if ":" not in name:
         found = {point.value: point for point in entry_points(group=group) if point.name == name}
         if len(found) != 1:

@@ -1,4 +1,4 @@
-"""Whose znodes are these: Kafka 0.7's, or the JSON of 0.8 and later?
+"""The dialect of znodes: that of Kafka 0.7, or the JSON of 0.8 and later.
 
 Ring 0. The two never share a group: their members do not even agree on what a partition is called. Here are their names
 and what tells the members' values apart, for whoever parses them; which of the two is spoken at a place is for
@@ -14,7 +14,7 @@ from consumerd.registry.text import text_of
 
 
 class Dialect(Enum):
-    """The two ways in which Kafka's generations write their znodes."""
+    """The two formats of Kafka's znodes."""
 
     V07 = "0.7"
     V08 = "0.8+"

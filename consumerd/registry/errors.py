@@ -18,7 +18,7 @@ class RegistryError(ConsumerdError):
 
 
 class NameRefusedError(RegistryError):
-    """A name that no node can have: who gave it mends it, and ZooKeeper was not even asked."""
+    """A name that no node can have; ZooKeeper was not asked."""
 
     exit_code = ExitCode.USAGE
 

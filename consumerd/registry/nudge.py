@@ -1,4 +1,4 @@
-"""The nudge: how to wake the members of a group that gave up their rebalance.
+"""The nudge: makes members of a group that gave up their rebalance start another one.
 
 Ring 0. Every member watches the children of `/consumers/G/ids`. A dummy id that is created and deleted in one
 transaction makes all of them look again, and no rebalance ever sees it (notes on mixed groups: it woke every member

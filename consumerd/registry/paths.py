@@ -1,4 +1,4 @@
-"""Where Kafka 0.7 keeps what in ZooKeeper: one function per kind of node.
+"""The paths of Kafka 0.7 in ZooKeeper: one function per kind of node.
 
 Ring 0. Paths are relative to the chroot (spec 001 "ZooKeeper Directories"; golden notes, 4). All parents are
 persistent with null data. Names that come from users are checked here, because a `/` in a group id would otherwise

@@ -65,7 +65,7 @@ def agreed_dialect(said: Mapping[str, Dialect | None], place: str) -> Dialect | 
             found.setdefault(dialect, name)
     if len(found) > 1:
         raise DialectError(
-            f"{found[Dialect.V07]} is registered as Kafka 0.7 does it and {found[Dialect.V08]} as 0.8 or later does, "
-            f"which cannot share {place}: give each generation a ZooKeeper chroot and a group of its own"
+            f"{found[Dialect.V07]} is registered in the format of Kafka 0.7 and {found[Dialect.V08]} in that of "
+            f"0.8 or later, which cannot share {place}: give each a ZooKeeper chroot and a group of its own"
         )
     return next(iter(found), None)

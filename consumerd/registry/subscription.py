@@ -1,4 +1,4 @@
-"""What a member wants: the value of its node under `/consumers/G/ids`.
+"""The subscription of a member: the value of its node under `/consumers/G/ids`.
 
 Ring 0. Three forms (golden notes, 4): `{ "t1": 2,"t2": 1 }` for topics with numbers of streams, `*N*regex` for a
 whitelist and `!N!regex` for a blacklist with N streams for every topic. Written with exactly 0.7.2's blanks; any JSON
@@ -60,13 +60,13 @@ class StaticSubscription:
         return f"{{ {entries} }}"
 
     def streams_for(self, topic: str) -> int:
-        """How many streams of this member take part in `topic`; 0 when it does not subscribe."""
+        """The number of this member's streams of `topic`; 0 when it does not subscribe."""
         return self.streams.get(topic, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class FilterSubscription:
-    """Every topic that a filter lets through, with the same number of streams for each."""
+    """Every topic that a filter includes, with the same number of streams for each."""
 
     filter: TopicFilter
     streams: int
@@ -80,7 +80,7 @@ class FilterSubscription:
         return f"{mark}{self.streams}{mark}{self.filter.text}"
 
     def streams_for(self, topic: str) -> int:
-        """How many streams of this member take part in `topic`; 0 when the filter does not let it through."""
+        """The number of this member's streams of `topic`; 0 when the filter excludes it."""
         return self.streams if self.filter.matches(topic) else 0
 
 
@@ -94,7 +94,7 @@ def parse_subscription(data: bytes | str | None) -> Subscription:
         match = _FILTER.fullmatch(text)
         if match is None:
             raise RegistryError(
-                f"the subscription {shown(text)} is no filter: expected *streams*regex or !streams!regex"
+                f"the subscription {shown(text)} is not a filter: expected *streams*regex or !streams!regex"
             )
         mark, streams, pattern = match.groups()
         return FilterSubscription(TopicFilter(FilterKind(mark), pattern), int(streams))
@@ -107,5 +107,5 @@ def parse_subscription(data: bytes | str | None) -> Subscription:
     except (ValueError, RecursionError):
         raise RegistryError(f"the subscription {shown(text)} is neither JSON nor a filter") from None
     if not isinstance(value, dict):
-        raise RegistryError(f"the subscription {shown(text)} is no map of topics to numbers of streams")
+        raise RegistryError(f"the subscription {shown(text)} is not a map of topics to numbers of streams")
     return StaticSubscription(value)

@@ -22,7 +22,7 @@ _TRIMMED = "".join(map(chr, range(0x21)))
 
 
 class FilterKind(Enum):
-    """Whether the pattern names the topics that are wanted or those that are not."""
+    """Whether the pattern names the topics to include or to exclude."""
 
     WHITELIST = "*"
     BLACKLIST = "!"
@@ -63,7 +63,7 @@ class TopicFilter:
         object.__setattr__(self, "_program", _compiled(self.text))
 
     def matches(self, topic: str) -> bool:
-        """Is `topic` subscribed to: does the whole name match (whitelist), or not match (blacklist)?
+        """Whether `topic` is included: its whole name matches (whitelist), or does not match (blacklist).
 
         Raises RegistryError for a pattern so intricate that one name takes hundreds of thousands of steps.
         """

@@ -19,7 +19,7 @@ MAX_PARTITIONS = 100_000
 MAX_BROKER_ID = (1 << 31) - 1
 
 
-class Broker(NamedTuple):
+class RegisteredBroker(NamedTuple):
     """A live broker as it announces itself. `creator` is `host-milliseconds`, or "" where the node does not say."""
 
     id: int
@@ -38,7 +38,7 @@ def parse_broker_id(name: str) -> int:
     return decimal(name, "a broker id", least=0, most=MAX_BROKER_ID)
 
 
-def parse_broker(broker: int, data: bytes | str | None) -> Broker:
+def parse_broker(broker: int, data: bytes | str | None) -> RegisteredBroker:
     """Read `creator:host:port` (0.7), `host:port` (spec 001) or Jafka's `creator:host:port:true`.
 
     Jafka writes `#` for the colons of an IPv6 host. Raises DialectError for the JSON of 0.8+, else RegistryError.
@@ -55,12 +55,12 @@ def parse_broker(broker: int, data: bytes | str | None) -> Broker:
     if len(parts) != 3 or not parts[1] or not parts[1].isprintable() or " " in parts[1]:
         raise RegistryError(f"{what} is {shown(text)}: expected creator:host:port or host:port")
     creator, host, port = parts
-    return Broker(
+    return RegisteredBroker(
         broker, creator, host.replace("#", ":"), decimal(port, f"the port of broker {broker}", least=1, most=65535)
     )
 
 
-def format_broker(broker: Broker) -> str:
+def format_broker(broker: RegisteredBroker) -> str:
     """`creator:host:port`, or `host:port` without a creator.
 
     Raises RegistryError for a host or creator with a colon (IPv6): every 0.7 peer splits the value at colons.
@@ -89,7 +89,7 @@ def parse_partition_count(data: bytes | str | None) -> int:
 
 
 def format_partition_count(count: int) -> str:
-    """Decimal text. Raises RegistryError for what `parse_partition_count` would refuse."""
+    """Decimal text. Raises RegistryError for what `parse_partition_count` rejects."""
     return str(_within(count, "a partition count", 1, MAX_PARTITIONS))
 
 
@@ -100,7 +100,7 @@ def parse_offset(data: bytes | str | None) -> int:
 
 
 def format_offset(offset: int) -> str:
-    """Decimal text. Raises RegistryError for what `parse_offset` would refuse."""
+    """Decimal text. Raises RegistryError for what `parse_offset` rejects."""
     return str(_within(offset, "an offset", 0, MAX_OFFSET))
 
 

@@ -1,10 +1,10 @@
 """Where the landing of a pipeline began, fixed before its first batch.
 
-Strategy: Spark writes down where a batch ends, and asks the source again where the first one begins, each time it is
-tried. By then `latest` is another place and `earliest` may be one, so what came in between would be skipped by nobody's
-decision, and afterwards nobody could tell what was to be landed. Therefore the options are resolved once, and the
-offsets kept in a file of the checkpoint, made whole or not at all; `land` starts from them, `reconcile` expects
-everything from there on. A partition that comes later is added when the first batch that knows it is landed.
+Strategy: Spark writes down where a batch ends, but asks the source again where the first batch begins each time it is
+tried. By then `latest` has moved and `earliest` may have, so messages in between would be skipped, and afterwards
+nobody could tell what was to be landed. Therefore the options are resolved once and the offsets kept in a file of the
+checkpoint, which is written atomically; `land` starts from them, and `reconcile` expects everything from there on. A
+partition that appears later is added when the first batch that has it is landed.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consumerd.errors import NotFoundError
-from consumerd.spark.checkpoints import Checkpoint
-from consumerd.spark.offset_log import CheckpointError, OffsetLog
+from consumerd.spark.checkpoints import Checkpoint, CheckpointError, OffsetLog
 from consumerd.spark.source.discovery import open_origin
 from consumerd.spark.source.offsets import entries, format_offsets, parse_offsets, sorted_offsets
 from consumerd.spark.source.options import read_options
@@ -32,7 +31,7 @@ _REPLACED = frozenset({"startingoffsets", "startingtimestamp", "startingoffsetsb
 
 
 def begin(spark: SparkSession, pipeline: PipelineSpec, source: Mapping[str, str]) -> dict[str, str]:
-    """The options to start the stream of `land` with: those of `source`, where it began in place of where to start.
+    """The options for the stream of `land`: those of `source`, with the recorded offsets as start.
 
     Once a batch is done the checkpoint says where to go on, and the options stay as they are. Raises what planning
     raises, NotFoundError for a partition that is gone before it was read, CheckpointError for a file that is not ours.
@@ -48,14 +47,14 @@ def begin(spark: SparkSession, pipeline: PipelineSpec, source: Mapping[str, str]
             raise NotFoundError(missing)
         asked = options.start_of_stream()
         starts = starting(logs, options, asked, Losses(fail=options.fail_on_data_loss))
-        # What was asked for and was gone before the first batch was to be landed, too.
+        # Requested offsets that were deleted before the first batch were to be landed, too.
         timed = options.starting_timestamp is not None or options.starting_times is not None
         if not timed and not isinstance(asked, int):
             starts |= {key: offset for key, offset in entries(asked) if 0 <= offset < logs[key].start}
         path, files = locate(spark, _path(pipeline), renames=False)
         files.make_folder(path.rpartition("/")[0])
         if not files.create(path, format_offsets(sorted_offsets(starts)).encode()):
-            return begin(spark, pipeline, source)  # somebody else was first
+            return begin(spark, pipeline, source)  # another run was first
     else:
         # Partitions that came since begin where their log does.
         starts = {key: log.start for key, log in logs.items()} | dict(entries(fixed))
@@ -82,7 +81,7 @@ def began(spark: SparkSession, pipeline: PipelineSpec) -> Offsets | None:
 
 
 def note_new(spark: SparkSession, pipeline: PipelineSpec, batch: int) -> None:
-    """Write down where partitions begin that a batch knows and no earlier one did, before it is landed.
+    """Record the start of partitions that are new in a batch, before it is landed.
 
     The stream's offsets say so too, but Spark forgets those of old batches, and retention moves on. Raises as `begin`.
     """

@@ -1,16 +1,15 @@
-"""What a checkpoint of Spark tells: whose batch numbers these are, and how far they went.
+"""Spark's checkpoints: which batches a query planned and completed, and whether a table belongs to it.
 
-Strategy: three facts are read from the folder, all written by Spark: the id in `metadata`, made once with the
-checkpoint, the batches in `offsets`, each noted before it runs, and those in `commits`, each noted when it is done.
-With them a step sees before its first batch whether the table is the one that it wrote: a table that was removed, or
-put back from an older copy, lacks batches that would never be written again; a checkpoint that was put back would give
-numbers that the table has to other rows, which would never be written at all. And it sees whether the files that Spark
-goes on from are whole, since Spark says of one that is not only what its parser met.
+Strategy: four facts are read from the directory, all written by Spark: the id in `metadata`, created with the
+checkpoint, the batches in `offsets`, written before each runs, with the offsets that they end at, and those in
+`commits`, written when each is done. From them a step sees before its first batch whether the table is the one that it
+wrote: a table that was removed or restored from an older copy lacks batches that would never be written again; a
+restored checkpoint would assign batch numbers that the table has to other rows, which would never be written. It also
+sees whether the files that Spark continues from are complete, since Spark reports only what its parser met.
 
-One run at a time uses a checkpoint: a lock of the kernel's on a file in its folder, which ends with the process that
-holds it, so nothing is left behind by a kill. Spark itself notices a second run only when both want to note the same
-batch; by then each may have removed what the other one was writing. That is how it is noticed on file systems that
-have no locks.
+One run at a time uses a checkpoint: a kernel lock on a file in its directory, which ends with its process, so a kill
+leaves nothing behind. Spark itself notices a second run only when both want to write the same batch; by then each may
+have removed what the other was writing. On file systems without locks that is the only check.
 """
 
 from __future__ import annotations
@@ -21,10 +20,9 @@ import os
 import socket
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from consumerd.errors import ConsumerdError, ExitCode
-from consumerd.spark.offset_log import CheckpointError, OffsetLog
+from consumerd.errors import ConsumerdError, CorruptDataError, ExitCode
 from consumerd.spark.tables.errors import TableBehindError, TableCorruptError
 from consumerd.spark.tables.files import LocalFiles, locate
 
@@ -65,11 +63,11 @@ class Checkpoint:
         return found
 
     def last_committed(self) -> int | None:
-        """The number of the last batch that was done; None before the first one."""
+        """The number of the last completed batch; None before the first one."""
         return self._last("commits")
 
     def last_planned(self) -> int | None:
-        """The number of the last batch whose offsets are noted; None before the first one."""
+        """The number of the last planned batch; None before the first one."""
         return self._last("offsets")
 
     def _last(self, folder: str) -> int | None:
@@ -77,7 +75,7 @@ class Checkpoint:
         return max((int(name) for name in names if name.isascii() and name.isdigit()), default=None)
 
     def must_be_whole(self) -> None:
-        """Raise CheckpointError or TableCorruptError if a file that Spark goes on from is missing or not whole."""
+        """Raise CheckpointError or TableCorruptError if a file that Spark continues from is missing or damaged."""
         planned, done = self.last_planned(), self.last_committed()
         if planned is None and done is None:
             return
@@ -94,7 +92,7 @@ class Checkpoint:
             raise CheckpointError(f"{self.path}/commits/{done} is not a valid entry of a commit log: {_REMEDY}.")
 
     def must_match(self, table: Table) -> None:
-        """Raise if the table and the checkpoint are not of one time, or the checkpoint is not whole.
+        """Raise if the table does not match the checkpoint, or the checkpoint is damaged.
 
         TableBehindError if the table lacks a batch that was done, CheckpointError if it has one that was never planned,
         or as `must_be_whole`.
@@ -121,7 +119,7 @@ class Checkpoint:
 
 @contextmanager
 def locked(spark: SparkSession, checkpoint: str) -> Iterator[None]:
-    """Lock the checkpoint against other runs, where its file system has locks.
+    """Lock the checkpoint against other runs, if its file system has locks.
 
     Raises CheckpointLockedError, and OSError if the lock file cannot be written.
     """
@@ -150,10 +148,57 @@ def locked(spark: SparkSession, checkpoint: str) -> Iterator[None]:
 
 
 def _is_entry(data: bytes) -> bool:
-    """Whether that is a version, and JSON in what follows."""
+    """Whether that is a version line followed by JSON."""
     version, *lines = data.decode(errors="replace").splitlines() or [""]
     try:
         found = [json.loads(line) for line in lines if line.strip()]
     except (ValueError, RecursionError):
         return False
     return version.startswith("v") and bool(found)
+
+
+class CheckpointError(CorruptDataError):
+    """A file of a checkpoint is missing or damaged."""
+
+
+class OffsetLog:
+    """The offsets of a query with one source, whose checkpoint is in the directory `path`."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self.path, self._files = locate(spark, f"{path}/offsets", renames=False)
+
+    def end(self, batch: int) -> Any:
+        """Where a batch ends, in the source's JSON; None if Spark deleted it or the source had nothing.
+
+        Raises CheckpointError.
+        """
+        lines = self._lines(batch)
+        return None if lines is None or lines[2] == "-" else self._parsed(batch, lines[2])
+
+    def watermark(self, batch: int) -> int | None:
+        """The watermark of a batch, in milliseconds since 1970; None if Spark deleted it. Raises as `end`."""
+        lines = self._lines(batch)
+        if lines is None:
+            return None
+        found = self._parsed(batch, lines[1])
+        watermark = found.get("batchWatermarkMs") if isinstance(found, dict) else None
+        return watermark if isinstance(watermark, int) else None
+
+    def _lines(self, batch: int) -> list[str] | None:
+        data = self._files.read(f"{self.path}/{batch}")
+        if data is None:
+            return None
+        lines = data.decode(errors="replace").splitlines()
+        if len(lines) < 3 or not lines[0].startswith("v"):
+            raise CheckpointError(
+                f"{self.path}/{batch} is not a valid entry of an offset log: restore the checkpoint from a backup."
+            )
+        return lines
+
+    def _parsed(self, batch: int, line: str) -> Any:
+        try:
+            return json.loads(line)
+        except ValueError as error:
+            raise CheckpointError(
+                f"{self.path}/{batch} contains no valid offsets ({error}): restore the checkpoint from a backup."
+            ) from None

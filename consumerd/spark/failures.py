@@ -1,11 +1,11 @@
-"""What went wrong in Spark, as one declared error.
+"""Failures of Spark and the file system as one declared error.
 
-Strategy: our own code raises declared errors in the driver, in planners and in workers, but an error that has been
-through the JVM comes back as text: a traceback within the message of some exception of Spark's. The last line of such
-a traceback has the class and the sentence, so the error is made anew from it, exit code included. A file system that
-takes no more is named with its reason, wherever in the chain of Java's causes that stands, and a JVM that has ended
-with how it did. Whatever else Spark says becomes a `SparkFailedError` with its first line and the innermost cause; the
-whole is in the error's cause, and in Spark's log.
+Strategy: our own code raises declared errors in the driver, in planners and in workers, but an error that has passed
+through the JVM arrives as text: a traceback within the message of a Spark exception. The last line of the traceback has
+the class and the message, from which the error is rebuilt, exit code included. A file system error is reported with its
+reason, wherever in the chain of Java causes it is, and a dead JVM with how it ended. Everything else becomes a
+`SparkFailedError` with its first line and the innermost cause; the full text is in the error's cause and in Spark's
+log.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class FileFailedError(SparkFailedError):
 
 @contextmanager
 def declared_errors(place: str | None = None) -> Iterator[None]:
-    """Raise what Spark and the file system raise meanwhile as a ConsumerdError.
+    """Raise errors of Spark and the file system as a ConsumerdError.
 
     `place`: where is written meanwhile, for the sentence about a file system that takes no more.
     """
@@ -125,9 +125,9 @@ def _file_failed(refused: re.Match[str], text: str, place: str | None) -> FileFa
 
 
 def _said(texts: list[str]) -> list[str]:
-    """The first line of what Spark says, of a traceback the last one, and the innermost of Java's causes."""
+    """The first line of Spark's message (of a traceback the last one) and the innermost Java cause."""
     lines = [line.strip() for line in texts[0].splitlines() if line.strip()]
-    said = [_QUERY_ENDED.sub("", lines[0]) if lines else "without a word"]
+    said = [_QUERY_ENDED.sub("", lines[0]) if lines else "Spark gave no reason"]
     if "Traceback (most recent call last)" in texts[0] and (raised := _EXCEPTION.findall(texts[0])):
         said = [said[0].partition("Traceback (")[0].strip(" :"), raised[-1]]
     for cause in reversed(texts[1:]):
@@ -147,7 +147,7 @@ def _declared_class(module: str, name: str) -> type[ConsumerdError] | None:
 
 
 def _texts(error: Exception) -> list[str]:
-    """What an exception says, and then its causes in Java, outermost first."""
+    """The message of an exception, and then its Java causes, outermost first."""
     java: Any = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
     texts = [] if isinstance(error, Py4JJavaError) else [str(error)]
     try:

@@ -1,8 +1,8 @@
-"""The JVM behind a session that has ended under it: whether it did, by what, and a session after it.
+"""The JVM behind a session: whether and how it ended, and starting another session after that.
 
-Strategy: pyspark keeps the process that it started beside its gateway, so its exit status is asked for. That is done
-only after a call to it failed as calls to a dead process do, since a connection breaks a moment before the kernel has
-buried who held it. A JVM that spark-submit has started is nobody's child here: then how the call failed has to do.
+Strategy: pyspark keeps the process that it started beside its gateway, so its exit status can be read. It is read only
+after a call has failed as calls to a dead process do, since a connection breaks a moment before the kernel reaps the
+process. A JVM that spark-submit has started is not a child of this process: then only the failed call tells.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pyspark.sql import SparkSession, SQLContext
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Seconds for a process whose connections are gone to be gone as well. What it held in memory has to be freed first.
+#: Seconds for a process to end after its connections: the kernel frees its memory first.
 _BURIAL: Final = 10.0
 #: Modules of py4j that log to the root logger what they raise as well.
 _PY4J: Final = ("py4j/java_gateway.py", "py4j/clientserver.py")
 
 
 def how_it_ended(error: BaseException) -> str | None:
-    """How the JVM ended, in words that go on `Spark's JVM ...`, if `error` is that of a call to one that is gone.
+    """How the JVM ended, in words that follow `Spark's JVM`, if `error` is that of a call to a dead one; else None.
 
     Blocks for some seconds where the connection broke and the process still stands.
     """
@@ -54,7 +54,7 @@ def is_gone() -> bool:
 
 
 def forget() -> None:
-    """Let the next session start a JVM of its own. What belonged to the one that is gone is closed."""
+    """Let the next session start a JVM of its own, and close what belonged to the dead one."""
     context: Any = SparkContext._active_spark_context  # noqa: SLF001 - pyspark has no public way, here and below
     if context is not None:
         context._jsc = None  # noqa: SLF001 - so that `stop` asks nothing of the JVM
@@ -84,7 +84,7 @@ def end_session(spark: SparkSession) -> None:
 
 @contextlib.contextmanager
 def quiet_end(spark: SparkSession) -> Iterator[None]:
-    """Leave it to the error to tell of a JVM that ends meanwhile: py4j and a server of pyspark's print tracebacks."""
+    """Suppress the tracebacks that py4j and a pyspark server print when the JVM ends; the error reports it."""
 
     def passes(record: logging.LogRecord) -> bool:
         return not record.pathname.endswith(_PY4J)
@@ -106,7 +106,7 @@ def _process() -> subprocess.Popen[bytes] | None:
 
 
 def _is_of_connection(error: BaseException) -> bool:
-    """Whether a call got no answer. One with a trace, or an exception of Java's, is an answer."""
+    """Whether a call got no response. One with a trace, or a Java exception, is a response."""
     if isinstance(error, Py4JError):
         return not isinstance(error, Py4JJavaError) and "Trace:" not in str(error)
     return isinstance(error, (ConnectionRefusedError, ConnectionResetError))

@@ -1,9 +1,9 @@
-"""The first step: messages from the source into bronze, as they are.
+"""The land step: messages from the source into bronze, unchanged.
 
-Strategy: one streaming query; its checkpoint says which offsets make a batch before the batch is read, so whatever is
-killed when, batch N is the same messages again, and the table knows whether it has batch N. Nothing is parsed, nothing
-is left out: what cannot be read is a row that says so. A new pipeline starts at the earliest offset, not at the latest
-as streams do by default, because it is there to land what there is.
+Strategy: one streaming query. Its checkpoint defines the offsets of a batch before the batch is read, so after any kill
+batch N has the same messages again, and the table knows whether it has batch N. Nothing is parsed and nothing is left
+out: bytes that cannot be read are a row that says so. A new pipeline starts at the earliest offset, not at the latest
+as streams do by default, because it is to land everything.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from consumerd.spark.beginning import begin, note_new
-from consumerd.spark.checkpoints import Checkpoint
+from consumerd.spark.checkpoints import Checkpoint, OffsetLog
 from consumerd.spark.failures import declared_errors
-from consumerd.spark.offset_log import OffsetLog
 from consumerd.spark.queries import run_query
 from consumerd.spark.source import register
 from consumerd.spark.source.discovery import committer_of
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LandResult:
-    """What one run landed."""
+    """The result of one run."""
 
     pipeline: str
     table: str
@@ -51,7 +50,7 @@ class LandResult:
 
 
 def land(spark: SparkSession, pipeline: PipelineSpec, *, available_now: bool = True) -> LandResult:
-    """Land what is there and end; or, with `available_now=False`, go on at the pipeline's `trigger` until a signal.
+    """Land what is there and return; with `available_now=False`, repeat at the pipeline's `trigger` until a signal.
 
     Raises ConsumerdError: of the source (options, brokers, data loss), of the table (owned by another checkpoint,
     behind this one) and of Spark.

@@ -1,14 +1,15 @@
-"""Jars that pyspark does not bring along, and the settings that go with them: for Avro and for Delta tables.
+"""Jars that pyspark does not include, and their settings: for Avro and for Delta tables.
 
-Strategy: a pipeline declares what it needs; which jars go with the pyspark that is locked was tried, and stands here:
-not every version of a package has a jar of that version in the public repositories. Spark fetches jars by their Maven
-coordinates and keeps them. Where a jar with that name is there already (in Spark's own folder, or named in
-`spark.jars`), nothing is fetched: that is the way for machines without a network.
+Strategy: a pipeline declares what it needs. Which jars match the locked pyspark was tested and is written here: not
+every version of a package has a jar of that version in the public repositories. Spark downloads jars by their Maven
+coordinates and caches them. If a jar of that name is present (in Spark's own directory, or in `spark.jars`), nothing is
+downloaded, so machines without a network can be prepared.
 """
 
 from __future__ import annotations
 
 import re
+import warnings
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,32 +18,26 @@ from typing import TYPE_CHECKING, Final
 from pyspark.find_spark_home import _find_spark_home
 
 from consumerd.errors import ConfigError
+from consumerd.spark.tables.delta import DELTA_PACKAGE, DELTA_SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from consumerd.spark.spec import PipelineSpec
 
-_SCALA: Final = "2.13"
 #: Reads Avro with Spark 4.2 as well; there is no 4.2 of it.
-AVRO_PACKAGE: Final = f"org.apache.spark:spark-avro_{_SCALA}:4.1.1"
-#: What the package delta-spark 4.4.1 goes with, of which there is no jar.
-DELTA_PACKAGE: Final = f"io.delta:delta-spark_4.2_{_SCALA}:4.4.0"
-DELTA_SETTINGS: Final[Mapping[str, str]] = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-}
+AVRO_PACKAGE: Final = "org.apache.spark:spark-avro_2.13:4.1.1"
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
-    """What a session has to have for some pipelines: Maven coordinates, and Spark properties."""
+class RequiredPackages:
+    """What a session needs for some pipelines: Maven coordinates and Spark properties."""
 
     packages: tuple[str, ...] = ()
     config: Mapping[str, str] = field(default_factory=dict)
 
 
-def needs_of(pipelines: Iterable[PipelineSpec], config: Mapping[str, str]) -> Needs:
+def required_packages(pipelines: Iterable[PipelineSpec], config: Mapping[str, str]) -> RequiredPackages:
     """What these pipelines need besides `config`, the Spark properties that the user has set.
 
     Raises ConfigError where a pipeline has Delta tables and the extra is not installed.
@@ -55,7 +50,13 @@ def needs_of(pipelines: Iterable[PipelineSpec], config: Mapping[str, str]) -> Ne
         packages.append(_delta_package())
         settings = {key: value for key, value in DELTA_SETTINGS.items() if key not in config}
     there = _jars(config)
-    return Needs(tuple(each for each in packages if not _is_there(each, there)), settings)
+    return RequiredPackages(tuple(each for each in packages if not _is_there(each, there)), settings)
+
+
+def needs_of(pipelines: Iterable[PipelineSpec], config: Mapping[str, str]) -> RequiredPackages:
+    """Deprecated name of `required_packages`."""
+    warnings.warn(f"{__name__}.needs_of is deprecated: use required_packages.", DeprecationWarning, stacklevel=2)
+    return required_packages(pipelines, config)
 
 
 def _delta_package() -> str:
@@ -69,7 +70,7 @@ def _delta_package() -> str:
 
 
 def _jars(config: Mapping[str, str]) -> list[str]:
-    """Names of the jar files that Spark finds without fetching anything."""
+    """Names of the jar files that Spark finds without a download."""
     named = [part.rpartition("/")[2] for part in config.get("spark.jars", "").split(",")]
     return named + [path.name for path in (Path(_find_spark_home()) / "jars").glob("*.jar")]
 

@@ -1,10 +1,10 @@
 """Messages into declared columns, and the reason why one does not fit.
 
-Strategy: the reader of a format yields every declared field as it is in the message, scalars of text formats as text;
-then one rule for all formats brings each to its type, so that a value that does not fit is told from one that is not
-there, and the reason can name the field. Everything is columns of Spark; no row passes through Python.
+Strategy: the reader of a format returns every declared field as it is in the message, scalars of text formats as text;
+then one rule for all formats casts each to its type, so that a value that does not fit is distinguished from a missing
+one, and the reason can name the field. Everything is Spark columns; no row passes through Python.
 
-Reasons have few different texts (a field, a kind of fault), so that they can be counted; the value itself is in the
+Reasons have few distinct texts (a field and a kind of error), so that they can be counted; the value itself is in the
 quarantined row.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from consumerd.spark.spec import RefineSpec
-    from consumerd.spark.spec_types import FieldType
+    from consumerd.spark.spec_model import FieldType
 
 #: Column with the reason; null where the message fits.
 REASON: Final = "reason"
@@ -61,7 +61,7 @@ def parse(frame: DataFrame, spec: RefineSpec) -> DataFrame:
 
 
 def _readable(frame: DataFrame) -> list[Column]:
-    """What the source says of the message."""
+    """Whether the source could read the message."""
     reasons = [F.when(~F.col("crc_ok"), F.lit("the CRC is wrong"))] if "crc_ok" in frame.columns else []
     if CORRUPT.name in frame.columns:
         # Sentences name offsets: they are in the quarantined row, and their kind is the reason.
@@ -70,7 +70,7 @@ def _readable(frame: DataFrame) -> list[Column]:
 
 
 def _cast(raw: Column, kind: FieldType, parse: str) -> Column:
-    """The value as its type, null where it cannot be that."""
+    """The value cast to its type, null if it does not fit."""
     if kind.epoch is not None:
         micros = raw.try_cast("decimal(38,6)") * F.lit(1_000_000 // kind.epoch)
         return F.when(micros.between(_FIRST_MICROS, _LAST_MICROS), F.timestamp_micros(micros.try_cast("bigint")))
@@ -87,7 +87,7 @@ def _quoted(name: str) -> str:
 
 
 class _Reading(NamedTuple):
-    """A frame with what was read, the fields as they are in the message, and what can be wrong with a message."""
+    """A frame, the fields as they are in the message, and the possible errors of a message."""
 
     frame: DataFrame
     raw: Mapping[str, Column]
@@ -168,10 +168,10 @@ def _regex(frame: DataFrame, spec: RefineSpec) -> _Reading:
 
 
 def check_pattern(spark: SparkSession, spec: RefineSpec) -> None:
-    """Raise ConfigError for a pattern that Java does not take."""
+    """Raise ConfigError for a pattern that is not valid in Java."""
     if spec.pattern is None:
         return
-    gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - only Java can tell, and pyspark does not ask it
+    gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - only Java knows, and pyspark has no call for it
     try:
         gateway.jvm.java.util.regex.Pattern.compile(spec.pattern)
     except IllegalArgumentException as error:

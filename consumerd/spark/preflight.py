@@ -1,7 +1,7 @@
-"""What would stop a step right after Spark has started, found out before: Spark's start takes longest of all.
+"""Checks before Spark starts, which takes longest of all: what would stop a step right after the start.
 
-Strategy: with the very functions that the step itself uses, so nothing is refused here that would have worked there.
-Where only Spark can tell (tables on other file systems than local ones), it is left to Spark.
+Strategy: it calls the same functions as the step itself, so nothing is refused here that would have worked there. What
+only Spark can tell (tables on other than local file systems) is left to Spark.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from consumerd.errors import ConfigError, NotFoundError
+from consumerd.spark.aggregate import DeclaredWindows
 from consumerd.spark.failures import FileFailedError
 from consumerd.spark.source.discovery import open_origin
 from consumerd.spark.source.options import STREAM_ONLY, read_options, refuse_options
 from consumerd.spark.spec_check import check_pipeline
-from consumerd.spark.windows import DeclaredWindows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ _DEFAULT_SYSTEM: Final = "fs.default"
 
 
 def check_steps(pipeline: PipelineSpec, steps: Sequence[str], config: Mapping[str, str]) -> None:
-    """Raise what the first of these steps that cannot work would raise. Blocks while it looks at the source.
+    """Raise the error of the first of these steps that would fail. Blocks while it reads the source's partitions.
 
     `config`: Spark's properties, which may say that paths are elsewhere.
     """
@@ -71,7 +71,7 @@ def check_read(options: Mapping[str, str], target: str | None = None) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise FileFailedError unless files can be made in the folder, or it can be made."""
+    """Raise FileFailedError unless the directory is writable or can be created."""
     place = folder.absolute()
     while not place.exists() and place != place.parent:
         place = place.parent
@@ -82,7 +82,7 @@ def check_folder(folder: Path) -> None:
 
 
 def _look(options: Mapping[str, str], *, resumed: bool) -> None:
-    """Raise what planning would raise of places and names. `resumed`: a stream may have outlived what it began with."""
+    """Raise what planning would raise. `resumed`: the partitions of a stream may be gone by now."""
     read = read_options(options)
     origin = open_origin(read)
     found = origin.snapshot()
@@ -91,7 +91,7 @@ def _look(options: Mapping[str, str], *, resumed: bool) -> None:
 
 
 def _local(path: str, config: Mapping[str, str]) -> Path | None:
-    """The folder on this machine; None where it is somewhere else, or only Spark can say."""
+    """The directory on this machine; None if it is remote, or only Spark can tell."""
     if path.startswith("file:/"):
         return Path("/" + path.removeprefix("file:").lstrip("/"))
     elsewhere = any(name in os.environ for name in _CONFIGURED_BY) or any(_DEFAULT_SYSTEM in name for name in config)

@@ -1,12 +1,12 @@
-"""What became of each batch of a streaming query: how long it took, and how far the source's end was away.
+"""Progress of each batch of a streaming query: how long it took, and its lag behind the end of the source.
 
-Strategy: Spark remembers the last hundred batches of a running query and forgets them when it ends. Whoever waits for
-a query polls a recorder meanwhile, which adds new batches to a file of JSON lines. The file is replaced as a whole,
-since not every file system can append. It is bounded: beyond `MAX_BATCHES` the older half is thinned, of two neighbours
-the one further behind stays, so the past is kept ever more coarsely and never forgotten. A line names the partitions
-that are furthest behind and none of the others, since there may be thousands.
+Strategy: Spark keeps the last hundred batches of a running query and drops them when it ends. While waiting for a
+query, a recorder is polled that adds new batches to a file of JSON lines. The file is replaced as a whole, since not
+every file system can append. It is bounded: beyond `MAX_BATCHES` the older half is thinned, and of two neighbours the
+one with more lag is kept, so the past is kept ever more coarsely but never forgotten. A line names only the partitions
+with the most lag, since there may be thousands.
 
-The file serves reports only. Nothing is ever resumed from it, so what could not be written costs a log line, no batch.
+The file serves reports only. Nothing is resumed from it, so a failed write costs a log line and no batch.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class BatchProgress:
     started: datetime
     seconds: float
     #: Bytes between where the batch ended and where the source ended when the batch was planned, over all partitions;
-    #: None where the source does not tell its end.
+    #: None if the source does not report its end.
     behind: int | None
     furthest: tuple[PartitionLag, ...] = ()
     #: Of the partitions the one that is behind least and most, and their mean; None as for `behind`.
@@ -73,7 +73,7 @@ class BatchProgress:
 
 @dataclass(frozen=True, slots=True)
 class ProgressHistory:
-    """The batches that were noted, in order; and how many lines could not be read."""
+    """The recorded batches in order, and the number of unreadable lines."""
 
     batches: tuple[BatchProgress, ...] = ()
     unreadable: int = 0
@@ -88,13 +88,13 @@ class ProgressLog:
         self._max_batches = max_batches
 
     def read(self) -> ProgressHistory:
-        """All that was noted; nothing where there is no file. Raises OSError or Py4JJavaError, as `files` do."""
+        """All records; none if there is no file. Raises OSError or Py4JJavaError, as `files` do."""
         decoded = [_decode(line) for line in (self._files.read(self._path) or b"").splitlines() if line.strip()]
         batches = tuple(batch for batch in decoded if batch is not None)
         return ProgressHistory(batches, len(decoded) - len(batches))
 
     def add(self, batches: Iterable[BatchProgress]) -> None:
-        """Note these too; a batch that was tried again after a kill counts as it went last. Raises as `read`."""
+        """Add records; a batch that was retried after a kill counts as it went last. Raises as `read`."""
         known = {(batch.query, batch.batch): batch for batch in (*self.read().batches, *batches)}
         kept = sorted(known.values(), key=lambda batch: batch.started)
         while len(kept) > self._max_batches:
@@ -111,7 +111,7 @@ def open_log(spark: SparkSession, pipeline: PipelineSpec, step: str) -> Progress
 
 
 class ProgressRecorder:
-    """Notes each batch of a running query once."""
+    """Records each batch of a running query once."""
 
     def __init__(self, query: StreamingQuery, log: ProgressLog) -> None:
         self._query = query
@@ -119,7 +119,7 @@ class ProgressRecorder:
         self._last = -1
 
     def poll(self) -> None:
-        """Note the batches that ended since the last call. A file that cannot be written is logged, not raised."""
+        """Record the batches that ended since the last call. A failed write is logged, not raised."""
         last = self._query.lastProgress
         if last is None or last["batchId"] <= self._last:
             return  # without fetching the other ninety-nine, which are large where partitions are many
@@ -135,12 +135,12 @@ class ProgressRecorder:
 
 
 def thin(batches: Sequence[BatchProgress]) -> list[BatchProgress]:
-    """Half as many: of each two neighbours the one that was further behind."""
+    """Half as many: of each two neighbours the one with more lag."""
     return [max(batches[at : at + 2], key=lambda batch: batch.behind or 0) for at in range(0, len(batches), 2)]
 
 
 def measure(progress: Mapping[str, Any]) -> BatchProgress | None:
-    """What to note of an entry of `recentProgress`; None of one without a batch (a trigger that found nothing)."""
+    """The record of an entry of `recentProgress`; None for one without a batch (a trigger that found nothing)."""
     durations = progress["durationMs"]
     if "addBatch" not in durations:
         return None
@@ -164,7 +164,7 @@ def measure(progress: Mapping[str, Any]) -> BatchProgress | None:
 
 
 def source_metrics(progress: Mapping[str, Any], *, counts_messages: bool = False) -> dict[str, float | str] | None:
-    """How far the partitions of a query over this source are behind, of an entry of `query.recentProgress`.
+    """The lag metrics of an entry of `query.recentProgress`, by the names of Spark's Kafka connector.
 
     The names are those of Spark's Kafka connector: `minOffsetsBehindLatest`, `maxOffsetsBehindLatest`,
     `avgOffsetsBehindLatest`, over the partitions, in `unit`: `bytes` of the log, or `messages` of a topic of 0.8 and

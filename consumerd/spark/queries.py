@@ -1,9 +1,9 @@
-"""Running one streaming query to its end, or until somebody asks to stop.
+"""Running one streaming query to its end, or until a signal.
 
-Strategy: Spark's `foreachBatch` hands each micro-batch to a function of ours, which writes it to tables by its number,
-so that a batch that comes again is not written again. While the query runs, the main thread waits in short turns: it
-notes progress and looks whether a signal came. A stop lets the batch at work end, within `grace` seconds; one that is
-cut short comes again at the next start. Errors from the JVM become declared ones.
+Strategy: Spark's `foreachBatch` hands each micro-batch to a function, which writes it to tables under its number, so
+that a retried batch is not written again. While the query runs, the main thread waits in short intervals: it records
+progress and checks for a signal. A stop lets the current batch finish within `grace` seconds; a batch that is cut short
+is retried at the next start. Errors from the JVM become declared ones.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TURN: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class QueryRun:
-    """How a query went. `stopped`: it was asked to before all was done."""
+    """The outcome of a query. `stopped`: a signal ended it before all was done."""
 
     batches: int
     seconds: float
@@ -78,7 +78,7 @@ def run_query(
 
 
 def _wait(query: StreamingQuery, recorder: ProgressRecorder, stop: threading.Event, grace: float) -> bool:
-    """Wait for the end; whether it was asked for."""
+    """Wait for the end; returns whether a signal asked for it."""
     try:
         while not stop.is_set():
             if query.awaitTermination(_TURN):  # type: ignore[arg-type]  # takes floats, says int
@@ -106,7 +106,7 @@ def _ended(query: StreamingQuery) -> int | None:
 
 @contextmanager
 def stop_on_signals() -> Iterator[threading.Event]:
-    """An event that the first SIGTERM or SIGINT sets; the second one does what it did before.
+    """An event that the first SIGTERM or SIGINT sets; a second one has its previous effect.
 
     Outside the main thread, where signals cannot be caught, nothing sets it.
     """

@@ -1,36 +1,49 @@
-"""Whether everything that was to be landed is there, once and unaltered: every partition, by its own log.
+"""The reconcile step: whether every message has landed once and unaltered, partition by partition.
 
 Strategy: what the checkpoint planned, what the source has, what is in bronze, and what is in silver and quarantine are
 layers over the log of each partition; a sweep (`consumerd.spark.coverage`) finds where they differ. Bronze's rows chain
-by themselves, so gaps and duplicates show without the source; reading the source again tells a gap of the log from a
-lost one, counts, and compares a hash that does not depend on order. With `shallow` that is done only where there are
-gaps. What neither bronze nor the source has is lost, unless an earlier comparison has proven it to be no message
-(`consumerd.spark.reconcile_proven`) or the pipeline's `gone` declares it. All of it is summed up in Spark; the driver
-gets a few numbers per partition and the first stretches of each kind.
+by themselves, so gaps and duplicates show without the source. The source is read again to distinguish a gap of the log
+from a lost message, to count, and to compare a hash that does not depend on order; with `shallow` only where there are
+gaps. What neither bronze nor the source has is lost, unless an earlier comparison proved that there was no message
+(`ProvenRange`) or the pipeline's `gone` declares it. Spark aggregates everything; the driver gets a few numbers per
+partition and the first stretches of each kind.
+
+A position of the log without a message (the end of a transaction, a compressed message without content) looks, once
+retention has removed it, just like a message that never landed. So a reconciliation that finds a partition complete
+writes down its range, the number of its rows in bronze and the sum of their hashes. As long as bronze has the same rows
+there, what it lacks is what the log lacked. The record is void once a single row differs, or when a declaration of
+`gone` that it was made under is withdrawn.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from consumerd.errors import reason_of
-from consumerd.spark.checkpoints import Checkpoint
-from consumerd.spark.coverage import PARTITION, content_hash, runs
+from consumerd.spark.checkpoints import Checkpoint, OffsetLog
+from consumerd.spark.coverage import PARTITION, content_hash, found_stretches, kinds, runs, sweep
 from consumerd.spark.failures import declared_errors
-from consumerd.spark.offset_log import OffsetLog
-from consumerd.spark.reconcile_expected import Available, Span, available, common, planned, source_rows, spans_frame
-from consumerd.spark.reconcile_proven import Seal, read_seals, write_seals
-from consumerd.spark.reconcile_result import PartitionCheck, ReconcileResult, Stretches
-from consumerd.spark.reconcile_sweep import found_stretches, kinds, sweep
+from consumerd.spark.reconcile_expected import (
+    OffsetSpan,
+    SourceSpans,
+    available,
+    common,
+    planned,
+    source_rows,
+    spans_frame,
+)
+from consumerd.spark.reconcile_result import LogStretches, PartitionCheck, ReconcileResult
 from consumerd.spark.runs import PLACE
 from consumerd.spark.source.columns import IDENTITY
 from consumerd.spark.source.options import read_options
 from consumerd.spark.tables import open_table
+from consumerd.spark.tables.files import locate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -62,7 +75,7 @@ def reconcile(spark: SparkSession, pipeline: PipelineSpec, *, shallow: bool = Fa
 
 
 class _Reconciliation:
-    """The tables of one pipeline, and what is asked of them."""
+    """One reconciliation of the tables of one pipeline."""
 
     def __init__(self, spark: SparkSession, pipeline: PipelineSpec) -> None:
         self._spark = spark
@@ -75,7 +88,7 @@ class _Reconciliation:
         self._last_batch: int | None = None
 
     def close(self) -> None:
-        """Give back the memory of what was kept."""
+        """Release cached frames."""
         for frame in self._kept:
             frame.unpersist()
 
@@ -89,22 +102,26 @@ class _Reconciliation:
             refined=bool(self._refined),
         )
         wanted, self._last_batch = planned(self._spark, self._pipeline, self._bronze, self._first_landed)
-        spans, pieces = Available({}, []) if shallow else available(self._pipeline, wanted)
+        spans, pieces = SourceSpans({}, []) if shallow else available(self._pipeline, wanted)
         query = Checkpoint(self._spark, self._pipeline.checkpoint("land")).query_id()
-        seals = read_seals(self._spark, self._pipeline, query)
-        bronze = self._bronze_runs(pieces, seals, hashed=not shallow)
+        proven_ranges = read_proven(self._spark, self._pipeline, query)
+        bronze = self._bronze_runs(pieces, proven_ranges, hashed=not shallow)
         landed = _by_partition(bronze)
-        held = {key: seal for key, seal in seals.items() if landed.get(key, _Count()).holds(seal, hashed=not shallow)}
+        held = {
+            key: proven
+            for key, proven in proven_ranges.items()
+            if landed.get(key, _Count()).holds(proven, hashed=not shallow)
+        }
         layers = {
             "planned": self._span_runs(wanted.items()),
             "bronze": bronze,
-            "proven": self._span_runs((key, Span(seal.start, seal.end)) for key, seal in held.items()),
+            "proven": self._span_runs((key, OffsetSpan(proven.start, proven.end)) for key, proven in held.items()),
             "declared": self._span_runs(
-                ((each.topic, each.partition), Span(each.start, each.end)) for each in self._pipeline.gone
+                ((each.topic, each.partition), OffsetSpan(each.start, each.end)) for each in self._pipeline.gone
             ),
         } | self._refined_layers(bronze)
         if shallow:
-            # What was proven before is looked at again as long as it can be: only reading tells what is there.
+            # Proven ranges are read again while the source still has them: only reading shows what is there.
             unproven = {name: frame for name, frame in layers.items() if name not in ("proven", "declared")}
             gaps = found_stretches(sweep(unproven), {"gaps": kinds(lossless=True, dedup=True, refined=False)["gaps"]})
             spans, pieces = available(self._pipeline, _around(gaps, wanted))
@@ -129,7 +146,7 @@ class _Reconciliation:
         checks = []
         for key in sorted({*wanted, *landed, *found}):
             counts = landed.get(key, _Count())
-            span = wanted.get(key) or Span(counts.first, counts.last)
+            span = wanted.get(key) or OffsetSpan(counts.first, counts.last)
             check = PartitionCheck(
                 *key,
                 start=span.start,
@@ -155,27 +172,27 @@ class _Reconciliation:
                 check = replace(check, reasons=tuple(f"[{each.start}, {each.end}): {each.reason}" for each in reasons))
             checks.append(check.with_stretches(found.get(key, {})))
         if not shallow:
-            self._seal(query, seals, landed, checks)
+            self._write_proven(query, proven_ranges, landed, checks)
         return ReconcileResult(self._pipeline.name, shallow, tuple(checks))
 
-    def _seal(
-        self, query: str, known: Mapping[Key, Seal], landed: Mapping[Key, _Count], checks: list[PartitionCheck]
+    def _write_proven(
+        self, query: str, known: Mapping[Key, ProvenRange], landed: Mapping[Key, _Count], checks: list[PartitionCheck]
     ) -> None:
-        """Keep what was proven: of partitions that are complete all of it, of others what was known before."""
-        seals = dict(known)
+        """Store proven ranges: of complete partitions all of it, of others what was known before."""
+        proven_ranges = dict(known)
         for check in checks:
             key = check.topic, check.broker_partition
             if check.is_landed:
                 gone = [(one.start, one.end) for one in self._pipeline.gone if (one.topic, one.partition) == key]
                 count = landed.get(key, _Count())
-                seals[key] = Seal(check.start, check.end, count.rows, count.whole, tuple(gone))
+                proven_ranges[key] = ProvenRange(check.start, check.end, count.rows, count.whole, tuple(gone))
         try:
-            write_seals(self._spark, self._pipeline, query, seals)
+            write_proven(self._spark, self._pipeline, query, proven_ranges)
         except (OSError, Py4JJavaError) as error:  # who may only read may compare all the same
             _log.warning("proof_write_failed", pipeline=self._pipeline.name, reason=reason_of(error))
 
     def _keep(self, frame: DataFrame) -> DataFrame:
-        """The same frame, computed once."""
+        """The same frame, cached."""
         self._kept.append(frame.persist())
         return self._kept[-1]
 
@@ -189,15 +206,17 @@ class _Reconciliation:
         rows = self._rows().groupBy(*PARTITION).agg(F.min("offset").alias("first")).collect()
         return {_key(row): row["first"] for row in rows}
 
-    def _bronze_runs(self, pieces: list[tuple[Key, Span]], seals: Mapping[Key, Seal], *, hashed: bool) -> DataFrame:
+    def _bronze_runs(
+        self, pieces: list[tuple[Key, OffsetSpan]], proven_ranges: Mapping[Key, ProvenRange], *, hashed: bool
+    ) -> DataFrame:
         """Runs of bronze: `seen` where the source is read again, `due` where `refine` should have been, `proven` within
-        a seal.
+        a proven range.
         """
         rows = self._rows()
         due = F.lit(True) if self._refined_to is None else F.col("batch") <= self._refined_to
         conditions = {"seen": F.lit(False), "proven": F.lit(False)}
         for name, spans in {
-            "seen": pieces, "proven": [(key, Span(seal.start, seal.end)) for key, seal in seals.items()]
+            "seen": pieces, "proven": [(key, OffsetSpan(each.start, each.end)) for key, each in proven_ranges.items()]
         }.items():  # fmt: skip
             if spans:
                 frame = spans_frame(self._spark, spans).toDF(
@@ -219,15 +238,15 @@ class _Reconciliation:
         rows = [runs(frame) for frame in self._refined.values()]
         return {"due": bronze.where("due"), "refined": rows[0] if len(rows) == 1 else rows[0].unionByName(rows[1])}
 
-    def _span_runs(self, spans: Iterable[tuple[Key, Span]]) -> DataFrame:
+    def _span_runs(self, spans: Iterable[tuple[Key, OffsetSpan]]) -> DataFrame:
         """Each span as one run."""
         frame = spans_frame(self._spark, spans).where("start < end")
         return frame.selectExpr(
             *PARTITION, "start AS start_offset", "0L AS start_index", "end AS end_offset", "0L AS end_index"
         )
 
-    def _altered(self, spans: Mapping[Key, Span]) -> dict[Key, dict[str, Stretches]]:
-        """Where bronze has another value than the source: all of `spans` is read once more, so only where it has."""
+    def _altered(self, spans: Mapping[Key, OffsetSpan]) -> dict[Key, dict[str, LogStretches]]:
+        """Where bronze has another value than the source; reads all of `spans` again."""
         if not spans:
             return {}
         one, other = source_rows(self._spark, self._pipeline, spans), self._rows()
@@ -256,7 +275,7 @@ class _Reconciliation:
 
 
 def _refined(spark: SparkSession, pipeline: PipelineSpec) -> tuple[dict[str, DataFrame], int | None]:
-    """Rows of silver and of quarantine, as far as `refine` is done, and up to which batch of bronze that is.
+    """Rows of silver and of quarantine that `refine` has completed, and the last batch of bronze among them.
 
     Nothing where it has done nothing; None where its checkpoint does not count by batches (Delta).
     """
@@ -291,9 +310,9 @@ class _Count:
         self.proven_rows: int = row["proven_rows"] if row else 0
         self.proven_digest: int = int(row["proven_hash"]) % (1 << 64) if row else 0
 
-    def holds(self, seal: Seal, *, hashed: bool) -> bool:
-        """Whether the rows within the seal are still those that it was made of."""
-        return self.proven_rows == seal.rows and (not hashed or self.proven_digest == seal.digest)
+    def holds(self, proven: ProvenRange, *, hashed: bool) -> bool:
+        """Whether the rows in the range are still those that proved it complete."""
+        return self.proven_rows == proven.rows and (not hashed or self.proven_digest == proven.digest)
 
 
 def _by_partition(frame: DataFrame) -> dict[Key, _Count]:
@@ -320,15 +339,56 @@ def _counts(frame: DataFrame) -> dict[Key, int]:
     return {_key(row): row["count"] for row in frame.groupBy(*PARTITION).count().collect()}
 
 
-def _around(gaps: Mapping[Key, Mapping[str, Stretches]], wanted: Mapping[Key, Span]) -> dict[Key, Span]:
-    """What has to be read again to judge the gaps: from the first one of a partition to the end of the last one."""
+def _around(gaps: Mapping[Key, Mapping[str, LogStretches]], wanted: Mapping[Key, OffsetSpan]) -> dict[Key, OffsetSpan]:
+    """The ranges to read again to classify gaps: from the first one of a partition to the end of the last one."""
     spans = {}
     for key, by_kind in gaps.items():
         found = by_kind["gaps"]
-        # Where the end of a compressed message is, only reading on tells.
-        spans[key] = Span(found.first[0].start, wanted[key].end if found.end_index else found.end)
+        # The end of a compressed message is only known by reading further.
+        spans[key] = OffsetSpan(found.first[0].start, wanted[key].end if found.end_index else found.end)
     return spans
 
 
 def _key(row: Row) -> Key:
     return row["topic"], row["broker_partition"]
+
+
+class ProvenRange(NamedTuple):
+    """Bronze was complete in [start, end) of one partition: so many rows, and `digest` is the sum of their hashes."""
+
+    start: int
+    end: int
+    rows: int
+    digest: int
+    #: What was declared gone then.
+    declared: tuple[tuple[int, int], ...] = ()
+
+
+def read_proven(spark: SparkSession, pipeline: PipelineSpec, query: str) -> dict[Key, ProvenRange]:
+    """The ranges of the checkpoint with this id; none if the file is missing or has other content."""
+    path, files = locate(spark, _path(pipeline), renames=False)
+    try:
+        found = json.loads(files.read(path) or b"{}")
+        if found.get("query") != query:
+            return {}
+        proven_ranges = {
+            (topic, name): ProvenRange(start, end, rows, digest, tuple((low, high) for low, high in declared))
+            for topic, name, start, end, rows, digest, declared in found["partitions"]
+        }
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}  # an unreadable proof is void; the next comparison writes another one
+    gone = {(each.topic, each.partition, each.start, each.end) for each in pipeline.gone}
+    return {key: proven for key, proven in proven_ranges.items() if {(*key, *each) for each in proven.declared} <= gone}
+
+
+def write_proven(
+    spark: SparkSession, pipeline: PipelineSpec, query: str, proven_ranges: Mapping[Key, ProvenRange]
+) -> None:
+    """Keep these and no others. Raises OSError."""
+    path, files = locate(spark, _path(pipeline), renames=False)
+    rows = [[*key, *proven] for key, proven in sorted(proven_ranges.items())]
+    files.replace(path, json.dumps({"query": query, "partitions": rows}).encode() + b"\n")
+
+
+def _path(pipeline: PipelineSpec) -> str:
+    return f"{pipeline.checkpoint('land')}/proven.json"  # it is of this checkpoint, and goes where that goes

@@ -1,8 +1,8 @@
-"""What should have been landed: from the checkpoint of `land`, and from the source itself, apart from what `land` did.
+"""What should have landed, from the checkpoint of `land` and from the source itself.
 
-Strategy: the checkpoint tells up to where batches were planned, `consumerd.spark.beginning` from where; what lies in
-between is expected, whatever bronze says. Which part of it the source still has is asked of the source, and that part
-is read again as a batch, with what is not there left out instead of failing: what is missing is for the sweep to tell.
+Strategy: the checkpoint tells where the planned batches end, `consumerd.spark.beginning` where they begin; everything
+in between is expected, whatever bronze has. The part of it that the source still has is read again as a batch, and
+missing offsets are skipped instead of failing the query: the sweep reports them.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from consumerd.errors import NotFoundError
 from consumerd.spark.beginning import began
-from consumerd.spark.checkpoints import Checkpoint
+from consumerd.spark.checkpoints import Checkpoint, CheckpointError, OffsetLog
 from consumerd.spark.coverage import PARTITION
-from consumerd.spark.offset_log import CheckpointError, OffsetLog
 from consumerd.spark.source import register
-from consumerd.spark.source.columns import Mode
+from consumerd.spark.source.columns import ParseMode
 from consumerd.spark.source.discovery import open_origin
 from consumerd.spark.source.offsets import entries, format_offsets, sorted_offsets
 from consumerd.spark.source.options import STREAM_ONLY, read_options
@@ -42,31 +41,31 @@ _REPLACED: Final = frozenset(
 )  # fmt: skip
 
 
-class Span(NamedTuple):
+class OffsetSpan(NamedTuple):
     """A range [start, end) of one partition's log."""
 
     start: int
     end: int
 
 
-class Plan(NamedTuple):
+class LandingPlan(NamedTuple):
     """What was to be landed. Rows of bronze count up to `last_batch`: a query may be adding to it."""
 
-    spans: dict[Key, Span]
+    spans: dict[Key, OffsetSpan]
     last_batch: int
 
 
 def planned(
     spark: SparkSession, pipeline: PipelineSpec, bronze: Table, first_landed: Callable[[], Mapping[Key, int]]
-) -> Plan:
-    """What was to be landed of every partition. Raises NotFoundError where nothing ever was, CheckpointError.
+) -> LandingPlan:
+    """What was to be landed of every partition. Raises NotFoundError if nothing was ever landed, CheckpointError.
 
     `first_landed`: the first offset of each partition in bronze, for partitions that appeared after landing began: they
     begin where their log does, and nobody wrote down where that was.
     """
     checkpoint = Checkpoint(spark, pipeline.checkpoint("land"))
     offsets = OffsetLog(spark, checkpoint.path)
-    # A batch may be in the table and not be committed yet; one that the checkpoint does not know is none of land's.
+    # A batch may be in the table and not committed yet; one that the checkpoint does not list is not land's.
     known = [batch for batch in (bronze.last_batch, checkpoint.last_committed()) if batch is not None]
     if not known:
         raise NotFoundError(f"the pipeline {pipeline.name} has not landed anything yet: run land first.")
@@ -84,21 +83,21 @@ def planned(
         for key in unknown:
             firsts = [log.start for log in (logs.get(key),) if log is not None]
             starts[key] = min([*firsts, *(offset for offset in (landed.get(key),) if offset is not None)], default=0)
-    return Plan({key: Span(min(starts[key], end), end) for key, end in entries(ends)}, max(known))
+    return LandingPlan({key: OffsetSpan(min(starts[key], end), end) for key, end in entries(ends)}, max(known))
 
 
-class Available(NamedTuple):
+class SourceSpans(NamedTuple):
     """What the source has of a range: by partition from where to where, and the pieces of it between its gaps."""
 
-    spans: dict[Key, Span]
-    pieces: list[tuple[Key, Span]]
+    spans: dict[Key, OffsetSpan]
+    pieces: list[tuple[Key, OffsetSpan]]
 
 
-def available(pipeline: PipelineSpec, wanted: Mapping[Key, Span]) -> Available:
+def available(pipeline: PipelineSpec, wanted: Mapping[Key, OffsetSpan]) -> SourceSpans:
     """The part of `wanted` that the source has now; partitions of which it has nothing are left out."""
     logs = open_origin(read_options(pipeline.source)).snapshot()
     found = {
-        key: Span(max(span.start, logs[key].start), min(span.end, logs[key].end))
+        key: OffsetSpan(max(span.start, logs[key].start), min(span.end, logs[key].end))
         for key, span in wanted.items()
         if key in logs
     }
@@ -107,26 +106,28 @@ def available(pipeline: PipelineSpec, wanted: Mapping[Key, Span]) -> Available:
     for key, (start, end) in spans.items():
         for low, high in logs[key].gaps():
             if low < end and start < high:
-                pieces.append((key, Span(start, max(start, low))))
+                pieces.append((key, OffsetSpan(start, max(start, low))))
                 start = high
-        pieces.append((key, Span(start, end)))
-    return Available(spans, [(key, span) for key, span in pieces if span.start < span.end])
+        pieces.append((key, OffsetSpan(start, end)))
+    return SourceSpans(spans, [(key, span) for key, span in pieces if span.start < span.end])
 
 
-def common(one: Iterable[tuple[Key, Span]], other: Iterable[tuple[Key, Span]]) -> list[tuple[Key, Span]]:
-    """What is in both, piece by piece."""
-    by_key: dict[Key, list[Span]] = {}
+def common(
+    one: Iterable[tuple[Key, OffsetSpan]], other: Iterable[tuple[Key, OffsetSpan]]
+) -> list[tuple[Key, OffsetSpan]]:
+    """The intersection of both, piece by piece."""
+    by_key: dict[Key, list[OffsetSpan]] = {}
     for key, span in other:
         by_key.setdefault(key, []).append(span)
     found = [
-        (key, Span(max(span.start, each.start), min(span.end, each.end)))
+        (key, OffsetSpan(max(span.start, each.start), min(span.end, each.end)))
         for key, span in one
         for each in by_key.get(key, ())
     ]
     return [(key, span) for key, span in found if span.start < span.end]
 
 
-def source_rows(spark: SparkSession, pipeline: PipelineSpec, spans: Mapping[Key, Span]) -> DataFrame:
+def source_rows(spark: SparkSession, pipeline: PipelineSpec, spans: Mapping[Key, OffsetSpan]) -> DataFrame:
     """The source's rows in `spans`, at least one; of the columns what tells them apart, key and value.
 
     Where the pipeline leaves out what is no message, such rows are here, with the reason in `_corrupt`.
@@ -134,7 +135,7 @@ def source_rows(spark: SparkSession, pipeline: PipelineSpec, spans: Mapping[Key,
     assigned: dict[str, list[str]] = {}
     for topic, name in sorted(spans):
         assigned.setdefault(topic, []).append(name)
-    dropping = read_options(pipeline.source).mode is Mode.DROPMALFORMED
+    dropping = read_options(pipeline.source).mode is ParseMode.DROPMALFORMED
     replaced = _REPLACED | ({"mode"} if dropping else set())
     kept = {name: value for name, value in pipeline.source.items() if name.lower() not in replaced}
     options = kept | {

@@ -1,4 +1,4 @@
-"""What `reconcile` found, as plain values. Nothing here knows Spark."""
+"""The result of `reconcile`, as plain values. Nothing here imports Spark."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: Stretches that are told one by one, per partition; all are counted.
+#: Stretches that are listed one by one, per partition; all are counted.
 LISTED: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class LogStretch:
     """Places [start, end) of a partition's log. The indexes are 0 but within a compressed message."""
 
     start: int
@@ -30,11 +30,11 @@ def _place(offset: int, index: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretches:
+class LogStretches:
     """Stretches of one kind: how many there are, and the first of them."""
 
     count: int = 0
-    first: tuple[Stretch, ...] = ()
+    first: tuple[LogStretch, ...] = ()
     #: The place behind the last one of all.
     end: int = 0
     end_index: int = 0
@@ -46,7 +46,7 @@ class Stretches:
 
 @dataclass(frozen=True, slots=True)
 class PartitionCheck:
-    """One partition: what was to be there, and what is.
+    """One partition: what was expected, and what was found.
 
     Messages are counted where the source was read again; None where it was not.
     """
@@ -69,33 +69,33 @@ class PartitionCheck:
     #: Rows of bronze that `refine` has not come to yet.
     pending: int = 0
     #: In the source and not in bronze.
-    gaps: Stretches = Stretches()
+    gaps: LogStretches = LogStretches()
     #: Where the log itself has no message, as reading it has shown, now or at an earlier comparison: places that
     #: compaction left, ends of transactions, compressed messages that hold none.
-    empty: Stretches = Stretches()
+    empty: LogStretches = LogStretches()
     #: Where the source has bytes that are no message, and the pipeline leaves such out (DROPMALFORMED).
-    dropped: Stretches = Stretches()
-    #: Not in bronze, and not in the source any more: lost, as far as anybody can tell.
-    trimmed: Stretches = Stretches()
+    dropped: LogStretches = LogStretches()
+    #: Neither in bronze nor in the source any more: lost.
+    trimmed: LogStretches = LogStretches()
     #: The same, where the pipeline's `gone` declares it, and why it does.
-    declared: Stretches = Stretches()
+    declared: LogStretches = LogStretches()
     reasons: tuple[str, ...] = ()
     #: In bronze, and not in the source any more, in the midst of what it has: compaction does that.
-    compacted: Stretches = Stretches()
+    compacted: LogStretches = LogStretches()
     #: In bronze, and not where the source has a message, or beyond what was to be landed.
-    unexpected: Stretches = Stretches()
+    unexpected: LogStretches = LogStretches()
     #: In bronze, and neither in silver nor in quarantine.
-    unrefined: Stretches = Stretches()
+    unrefined: LogStretches = LogStretches()
     #: In silver and quarantine more often than once, or without being in bronze.
-    surplus: Stretches = Stretches()
+    surplus: LogStretches = LogStretches()
     #: In both, with different values.
-    altered: Stretches = Stretches()
+    altered: LogStretches = LogStretches()
     #: Whether the hash over identities and values is the source's; None where it was not compared.
     same_hash: bool | None = None
     #: Sum of xxHash64 of identity and value over the rows that were compared, modulo 2**64.
     digest: int | None = None
 
-    def with_stretches(self, found: Mapping[str, Stretches]) -> PartitionCheck:
+    def with_stretches(self, found: Mapping[str, LogStretches]) -> PartitionCheck:
         """The same with stretches by the name of their kind; kinds that are no field are left out."""
         known = {each.name for each in fields(self)}
         changes: dict[str, Any] = {kind: value for kind, value in found.items() if kind in known}
@@ -103,14 +103,14 @@ class PartitionCheck:
 
     @property
     def missing(self) -> int | None:
-        """Messages of the source that are not in bronze; None where nobody counted them."""
+        """Messages of the source that are not in bronze; None if they were not counted."""
         if self.expected is None or self.compared is None:
             return None if self.gaps.count else 0
         return max(0, self.expected - (self.compared - self.duplicates))
 
     @property
     def is_clean(self) -> bool:
-        """Whether every place is landed once, unaltered as far as it was looked at, and refined, or has a reason."""
+        """Whether every position has landed once, unaltered, and was refined, or has a reason."""
         return self.is_landed and not self.unrefined.count and not self.surplus.count
 
     @property

@@ -1,12 +1,12 @@
-"""The second step: bronze into silver, the messages that fit once each, and quarantine, the others with the reason.
+"""The refine step: bronze into silver, where each valid message is once, and quarantine with the reason for the others.
 
-Strategy: one streaming query over bronze, whose checkpoint says which of bronze's batches make a batch. A batch is
-parsed, freed of what was there before, and appended to two tables under one number. Killed between the two, it comes
-again, finds the first one done and does the second; both times the same rows go the same way, since everything that
-decides is in the batch itself or in batches before it.
+Strategy: one streaming query over bronze, whose checkpoint defines which batches of bronze make a batch. A batch is
+parsed, deduplicated, and appended to two tables under one number. After a kill between the two it is retried, finds the
+first append done and does the second; both times the same rows go to the same table, since everything that decides is
+in the batch itself or in earlier batches.
 
-Of rows with one identity the one that can be read stays, of several such the first landed. Whether a batch can hold
-rows that were there before is told by offsets alone (`seen`); only then is it compared with the tables.
+Of rows with one identity the one that can be parsed is kept, of several such the first landed. Offsets alone tell
+whether a batch can hold rows that were there before (`seen`); only then is it compared with the tables.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from consumerd.spark.checkpoints import Checkpoint
 from consumerd.spark.failures import declared_errors
 from consumerd.spark.parsing import REASON, check_pattern, parse
 from consumerd.spark.queries import run_query
-from consumerd.spark.seen import Seen, SeenLog, Source, Stretch
+from consumerd.spark.seen import OffsetStretch, SeenLog, SeenOffsets, SeenPartition
 from consumerd.spark.source.columns import IDENTITY
 from consumerd.spark.tables import open_table
 from consumerd.spark.tables.files import locate
@@ -95,7 +95,7 @@ def refine(spark: SparkSession, pipeline: PipelineSpec) -> RefineResult:
 
 
 class _Refining:
-    """What is kept from one batch to the next."""
+    """The state from one batch to the next."""
 
     def __init__(self, spark: SparkSession, pipeline: PipelineSpec) -> None:
         assert pipeline.refine is not None
@@ -110,7 +110,7 @@ class _Refining:
         self.duplicates = 0
 
     def store(self, frame: DataFrame, batch: int) -> None:
-        """One batch, into both tables."""
+        """Append one batch to both tables."""
         with ExitStack() as cached:
             rows = _cached(parse(frame, self._spec), cached)
             if self._spec.dedup:
@@ -139,7 +139,9 @@ class _Refining:
             # A row without a reason first, then the one that landed first; the value makes the choice repeatable.
             order = Window.partitionBy(*IDENTITY).orderBy(F.col(REASON).isNotNull(), "batch", F.hash("value"))
             parsed = parsed.withColumn("__number", F.row_number().over(order)).where("__number = 1").drop("__number")
-        stretches = [Stretch(Source(*(row[name] for name in _SOURCE)), row["start"], row["end"]) for row in found]
+        stretches = [
+            OffsetStretch(SeenPartition(*(row[name] for name in _SOURCE)), row["start"], row["end"]) for row in found
+        ]
         seen = self._seen.before(batch)
         if seen is None:  # duplicates were allowed so far, or the file was lost
             seen = self._seen_in_tables(batch)
@@ -153,7 +155,7 @@ class _Refining:
         self.duplicates += rows - kept
         return parsed
 
-    def _earlier(self, overlapping: list[Stretch], batch: int) -> DataFrame:
+    def _earlier(self, overlapping: list[OffsetStretch], batch: int) -> DataFrame:
         """Identities of earlier batches near these stretches. Files without such offsets are skipped by Parquet."""
         near = F.col("offset").between(min(each.start for each in overlapping), max(each.end for each in overlapping))
         if len(overlapping) <= _MAX_CONDITIONS:
@@ -162,22 +164,22 @@ class _Refining:
         return reduce(DataFrame.unionAll, identities)
 
     def _tables(self) -> list[Table]:
-        """Those of the two that were written ever: killed before its first batch, quarantine comes later."""
+        """Those of the two that exist: after a kill before its first batch, quarantine may not."""
         return [table for table in (self.silver, self.quarantine) if table.exists]
 
-    def _seen_in_tables(self, batch: int) -> Seen:
+    def _seen_in_tables(self, batch: int) -> SeenOffsets:
         """The state before `batch`, from the rows themselves: of each source one interval."""
-        seen = Seen()
+        seen = SeenOffsets()
         for table in self._tables():
             seen = seen.with_stretches(
-                Stretch(Source(*(row[name] for name in _SOURCE)), row["start"], row["end"])
+                OffsetStretch(SeenPartition(*(row[name] for name in _SOURCE)), row["start"], row["end"])
                 for row in _stretches(table.read(to=batch - 1))
             )
         return seen
 
 
 def _cached(frame: DataFrame, stack: ExitStack) -> DataFrame:
-    """The frame, computed once until the stack is left."""
+    """The frame, cached until the stack is closed."""
     kept = frame.persist()
     stack.callback(kept.unpersist)
     return kept
@@ -200,6 +202,6 @@ def _stretches(frame: DataFrame) -> list[Row]:
     )
 
 
-def _within(stretch: Stretch) -> Column:
+def _within(stretch: OffsetStretch) -> Column:
     here = [F.col(name).eqNullSafe(F.lit(value)) for name, value in zip(_SOURCE, stretch.source, strict=True)]
     return reduce(and_, here) & F.col("offset").between(stretch.start, stretch.end)

@@ -1,40 +1,34 @@
-"""All steps of a pipeline, one after the other.
+"""All steps of a pipeline, one after the other, and compaction of its tables.
 
-Strategy: each step goes on where it was, so the whole may be repeated at any time, and what a killed run did is kept. A
-signal ends the step at work gracefully and leaves out those that follow. Steps that the pipeline does not declare are
-left out, too.
+Strategy: each step continues where it stopped, so a run may be repeated at any time and keeps what a killed run did. A
+signal ends the current step gracefully and skips those that follow, as are steps that the pipeline does not declare.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from consumerd.errors import ConfigError
 from consumerd.spark.aggregate import aggregate
-from consumerd.spark.compact import compact
+from consumerd.spark.failures import declared_errors
 from consumerd.spark.land import land
 from consumerd.spark.reconcile import reconcile
 from consumerd.spark.refine import refine
+from consumerd.spark.spec_model import interval_seconds
+from consumerd.spark.tables import CompactResult, open_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pyspark.sql import SparkSession
 
+    from consumerd.spark.report.facts import StepResult
     from consumerd.spark.spec import PipelineSpec
 
-#: All steps in their order; `compact` is none of a run's own, it is done when asked for.
+#: All steps in their order; `compact` is not part of a run by default.
 STEPS: Final = ("land", "refine", "aggregate", "compact", "reconcile", "report")
 DEFAULT_STEPS: Final = tuple(step for step in STEPS if step != "compact")
-
-
-class StepResult(Protocol):
-    """What every step returns."""
-
-    def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +47,7 @@ class RunResult:
 
 
 def declared_steps(pipeline: PipelineSpec) -> tuple[str, ...]:
-    """What a run does unless it is told otherwise: all that the pipeline declares."""
+    """The default steps of a run: all that the pipeline declares."""
     left_out = set()
     if pipeline.refine is None:
         left_out |= {"refine", "aggregate"}
@@ -105,3 +99,30 @@ def run_pipeline(spark: SparkSession, pipeline: PipelineSpec, steps: Iterable[st
             if getattr(results[step], "stopped", False):
                 return RunResult(pipeline.name, results, stopped=True)
     return RunResult(pipeline.name, results, stopped=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineCompactResult:
+    """The compaction of each existing table of a pipeline."""
+
+    pipeline: str
+    tables: tuple[CompactResult, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {"pipeline": self.pipeline, "tables": [each.as_json() for each in self.tables]}
+
+
+def compact(spark: SparkSession, pipeline: PipelineSpec) -> PipelineCompactResult:
+    """Compact the existing ones of bronze, silver, quarantine and aggregate. Raises ConsumerdError.
+
+    Steps of the pipeline may run meanwhile: they go by the numbers of batches, which stay.
+    """
+    spec = pipeline.compact_spec
+    results = []
+    with declared_errors():
+        for path in (pipeline.bronze, pipeline.silver, pipeline.quarantine, pipeline.aggregate):
+            table = open_table(spark, path, pipeline.format)
+            if table.exists:
+                results.append(table.compact(spec.target_bytes, keep_seconds=interval_seconds(spec.keep)))
+    return PipelineCompactResult(pipeline.name, tuple(results))

@@ -1,12 +1,12 @@
-"""Rows -> the stretches of the log that they cover without a break: a few numbers for many rows.
+"""Rows -> the ranges of the log that they cover without a gap: a few numbers for many rows.
 
-Strategy: a row knows its place, (offset, index), and the place that follows it: of a compressed message's leaves the
-next leaf, after the last one (and after a plain message) the next message. So rows chain, and a row that is missing
-breaks the chain, be it the last leaf of a wrapper: how many leaves there were need not be known. Rows that follow each
-other in a batch become one run, with their number and the sum of their hashes; nothing has to be in order for that to
-be right, but in the order of the log it is short.
+Strategy: a row knows its position, (offset, index), and the position that follows it: for a message within a compressed
+one the next index, after the last one (and after a plain message) the next offset. So rows chain, and a missing row
+breaks the chain, even the last message of a compressed one: how many there were need not be known. Rows that follow
+each other in a batch become one run, with their number and the sum of their hashes. The result is right in any order of
+rows, and short in the order of the log.
 
-Executors run this: it knows Arrow and nothing else.
+Executors import this module: it needs Arrow and nothing else.
 """
 
 from __future__ import annotations

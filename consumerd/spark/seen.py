@@ -1,11 +1,12 @@
-"""Which stretches of which partitions earlier batches held, so that a batch that lies elsewhere needs no comparison.
+"""The offsets of earlier batches, so that only a batch that overlaps them is checked for duplicates.
 
-Strategy: of each partition the intervals [first offset, end) of all batches before, merged where they touch: as logs
-are landed in order that is one interval per partition, however long the history. Only a batch that reaches into one of
-them is compared with the rows that are there. The state after batch N is a file of its own, written before batch N is
-stored; a batch that comes again starts from the state after N - 1, as the first time.
+Strategy: for each partition the intervals [first offset, end) of all earlier batches, merged where they touch: since
+logs are landed in order that is one interval per partition, however long the history. Only a batch that overlaps one of
+them is compared with the existing rows. The state after batch N is a file of its own, written before batch N is stored;
+a retried batch starts from the state after N - 1, like the first time.
 
-Offsets of a partition whose topic was made anew begin at 0 again; its rows then meet the old ones, as identities do.
+Offsets of a partition whose topic was created again start at 0 again; its rows then overlap the old ones, as their
+identities do.
 """
 
 from __future__ import annotations
@@ -23,44 +24,44 @@ if TYPE_CHECKING:
 _KEPT: Final = 5
 
 
-class Source(NamedTuple):
-    """What offsets belong to."""
+class SeenPartition(NamedTuple):
+    """The partition that offsets belong to."""
 
     topic: str | None
     broker: int | None
     partition: int | None
 
 
-class Stretch(NamedTuple):
+class OffsetStretch(NamedTuple):
     """Offsets of one source: from `start` up to, and without, `end`."""
 
-    source: Source
+    source: SeenPartition
     start: int
     end: int
 
 
-Interval = tuple[int, int]
+OffsetInterval = tuple[int, int]
 
 
-class Seen:
+class SeenOffsets:
     """Merged, ascending intervals of each source."""
 
-    def __init__(self, intervals: Mapping[Source, list[Interval]] | None = None) -> None:
+    def __init__(self, intervals: Mapping[SeenPartition, list[OffsetInterval]] | None = None) -> None:
         self._intervals = {source: list(found) for source, found in (intervals or {}).items()}
 
-    def overlapping(self, stretches: Iterable[Stretch]) -> list[Stretch]:
+    def overlapping(self, stretches: Iterable[OffsetStretch]) -> list[OffsetStretch]:
         """Those that share an offset with an earlier one."""
         return [each for each in stretches if self._meets(each)]
 
-    def _meets(self, stretch: Stretch) -> bool:
+    def _meets(self, stretch: OffsetStretch) -> bool:
         intervals = self._intervals.get(stretch.source, [])
         # The first interval that ends behind the start is the only one that can begin before the end.
         index = bisect_left(intervals, stretch.start + 1, key=lambda interval: interval[1])
         return index < len(intervals) and intervals[index][0] < stretch.end
 
-    def with_stretches(self, stretches: Iterable[Stretch]) -> Seen:
+    def with_stretches(self, stretches: Iterable[OffsetStretch]) -> SeenOffsets:
         """The state after a batch that held these."""
-        grown = Seen(self._intervals)
+        grown = SeenOffsets(self._intervals)
         for source, start, end in stretches:
             grown._intervals[source] = merge([*grown._intervals.get(source, []), (start, end)])
         return grown
@@ -70,28 +71,28 @@ class Seen:
         return json.dumps([[*source, intervals] for source, intervals in self._intervals.items()]).encode() + b"\n"
 
     @classmethod
-    def decode(cls, data: bytes) -> Seen | None:
-        """None where that is no state."""
+    def decode(cls, data: bytes) -> SeenOffsets | None:
+        """The state, or None for invalid data."""
         try:
-            found: dict[Source, list[Interval]] = {}
+            found: dict[SeenPartition, list[OffsetInterval]] = {}
             for topic, broker, partition, intervals in json.loads(data):
-                found[Source(topic, broker, partition)] = [(int(start), int(end)) for start, end in intervals]
+                found[SeenPartition(topic, broker, partition)] = [(int(start), int(end)) for start, end in intervals]
         except (ValueError, TypeError, RecursionError):
             return None
         return cls(found)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Seen) and self._intervals == other._intervals
+        return isinstance(other, SeenOffsets) and self._intervals == other._intervals
 
     __hash__ = None  # type: ignore[assignment]  # it compares by what it holds
 
     def __repr__(self) -> str:
-        return f"Seen({self._intervals!r})"
+        return f"SeenOffsets({self._intervals!r})"
 
 
-def merge(intervals: Iterable[Interval]) -> list[Interval]:
+def merge(intervals: Iterable[OffsetInterval]) -> list[OffsetInterval]:
     """Ascending and disjoint; those that touch become one."""
-    merged: list[Interval] = []
+    merged: list[OffsetInterval] = []
     for start, end in sorted(intervals):
         if merged and start <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(merged[-1][1], end))
@@ -106,19 +107,19 @@ class SeenLog:
     def __init__(self, files: Files, folder: str) -> None:
         self._files = files
         self._folder = folder
-        self._last: tuple[int, Seen] | None = None
+        self._last: tuple[int, SeenOffsets] | None = None
 
-    def before(self, batch: int) -> Seen | None:
+    def before(self, batch: int) -> SeenOffsets | None:
         """The state after batch `batch - 1`; None where it was never written or cannot be read."""
         if batch == 0:
-            return Seen()
+            return SeenOffsets()
         if self._last is not None and self._last[0] == batch - 1:
             return self._last[1]
         data = self._files.read(self._path(batch - 1))
-        return None if data is None else Seen.decode(data)
+        return None if data is None else SeenOffsets.decode(data)
 
-    def store(self, batch: int, seen: Seen) -> None:
-        """Keep the state after `batch`; states that nobody can ask for any more go."""
+    def store(self, batch: int, seen: SeenOffsets) -> None:
+        """Store the state after `batch`, and remove states that are not needed any more."""
         self._files.make_folder(self._folder)
         self._files.replace(self._path(batch), seen.encode())
         self._last = (batch, seen)

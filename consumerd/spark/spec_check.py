@@ -1,7 +1,7 @@
-"""What `consumerd check` finds out about pipelines beyond their tables: options of the source, files that are named.
+"""What `consumerd check` verifies of pipelines beyond their tables: options of the source, and files.
 
-Strategy: everything that can be told without a JVM and without a connection, with the very functions that the steps use
-later, so that what is checked is what will be read.
+Strategy: everything that can be checked without a JVM and without a connection, with the same functions that the steps
+use later, so that what is checked is what will be read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def check_spark(spec: SparkSpec) -> None:
-    """Raise ConfigError with one sentence about the first thing that is wrong with a pipeline."""
+    """Raise ConfigError for the first invalid pipeline."""
     for pipeline in spec.pipelines.values():
         try:
             check_pipeline(pipeline)
@@ -36,7 +36,7 @@ def check_pipeline(pipeline: PipelineSpec) -> None:
 
 
 def check_avro(spec: RefineSpec, path: Path) -> None:
-    """Raise ConfigError where the file holds no schema of a record with the declared fields."""
+    """Raise ConfigError unless the file is the schema of a record with the declared fields."""
     schema = avro_schema(path)
     names = [field.get("name") for field in schema["fields"] if isinstance(field, dict)]
     for name, field in spec.fields.items():

@@ -1,4 +1,4 @@
-"""`config.example.toml`, whole: the daemon's tables and, all of it commented out, one pipeline on Spark.
+"""`config.example.toml`: the daemon's tables and, commented out, one pipeline on Spark.
 
 `python -m consumerd.spark.spec_example` prints it; a test compares it with the file in the repository.
 """

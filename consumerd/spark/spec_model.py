@@ -1,20 +1,26 @@
 """The tables of `[spark]` in a configuration file: pydantic models, unknown keys refused.
 
-Strategy: what can be told without a JVM, a broker or a file is checked here, so that `consumerd check` finds it: types,
-patterns, intervals, and that the steps fit together. `consumerd.spark.spec` makes of these what the steps work with.
+Strategy: what can be verified without a JVM, a broker or a file is verified here, so that `consumerd check` finds it:
+types, patterns, intervals, and that the steps fit together. `consumerd.spark.spec` resolves these for the steps.
+
+Types of fields are a small grammar over Spark's own names, so that what is accepted here is what Spark's parser
+accepts, with additional types for numbers that mean a time. `bigint not null` declares a required field.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 from annotated_types import Ge, Gt
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
 from consumerd.config.base import Section
-from consumerd.spark.spec_types import FieldType, parse_type
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 #: Columns of silver that are there in any case, so that no declared field may have their names.
 SILVER_COLUMNS: Final = (
@@ -69,28 +75,30 @@ class FieldSpec(Section):
 
     @property
     def parsed(self) -> FieldType:
-        """The type, read."""
+        """The parsed type."""
         return parse_type(self.type)
 
 
 class RefineSpec(Section):
-    """From bronze to silver: how messages are read, and what is put aside."""
+    """From bronze to silver: how messages are parsed, and what is quarantined."""
 
     parse: Literal["json", "avro", "regex"] = Field(
-        "json", description="What messages are: JSON objects, Avro records, or lines that match `pattern`."
+        "json", description="Format of the messages: JSON objects, Avro records, or lines that match `pattern`."
     )
     fields: dict[str, FieldSpec] = Field(
         min_length=1,
         description=(
             "Columns of silver and their types: Spark's names (also array<...>, map<...>, struct<...>), or "
-            'timestamp_s, timestamp_ms, timestamp_us for numbers since 1970. `"bigint not null"` has to be there, else '
-            'the message is quarantined. `{ type = "string", from = "topic" }` where the message calls it otherwise.'
+            "timestamp_s, timestamp_ms, timestamp_us for numbers since 1970. A message without a `not null` field is "
+            'quarantined. A field of another name is written `{ type = "string", from = "topic" }`.'
         ),
         examples=[{"id": "bigint not null", "at": "timestamp_ms", "page": "string"}],
     )
     pattern: str | None = Field(
         None,
-        description="For regex: has to match the whole message; named groups are the fields. Java's syntax.",
+        description=(
+            "For regex: expression in Java's syntax that must match the whole message; its named groups are the fields."
+        ),
         examples=["(?<at>\\S+) (?<level>[A-Z]+) (?<text>.*)"],
     )
     avro_schema: Path | None = Field(
@@ -101,20 +109,20 @@ class RefineSpec(Section):
     avro_prefix: Literal["none", "confluent", "single-object"] = Field(
         "none",
         description=(
-            "For avro: bytes before the record: none, 5 (a zero and a schema's number), or 10 (single-object encoding)."
+            "For avro: bytes before the record: none, 5 (a zero and a schema id), or 10 (single-object encoding)."
         ),
     )
     event_time: str | None = Field(
         None,
         description=(
-            "The field that tells when it happened, a timestamp; aggregate needs it. Has to be there then. Where "
-            "messages tell no time, `landed_at`: when they landed."
+            "Timestamp field with the time of the event, which every message must have; aggregate requires it. For "
+            "messages without a time use `landed_at`, when they landed."
         ),
         examples=["at"],
     )
-    dedup: bool = Field(True, description="Keep one row of each identity, of those that landed before too.")
+    dedup: bool = Field(True, description="Keep one row of each identity, those that landed earlier included.")
 
-    @field_validator("fields", mode="before")
+    @field_validator("fields", mode="before", json_schema_input_type=dict[str, FieldSpec | str])
     @classmethod
     def _short(cls, fields: Any) -> Any:
         """`name = "bigint"` is short for `name = { type = "bigint" }`."""
@@ -167,7 +175,10 @@ class AggregateSpec(Section):
         examples=["15 minutes"],
     )
     watermark: Interval = Field(
-        "1 hour", description="How late an event may be: a window is written this long after its end was seen."
+        "1 hour",
+        description=(
+            "Maximum delay of an event: a window is written once an event this much later than its end was seen."
+        ),
     )
     group_by: tuple[str, ...] = Field((), description="Columns of silver to group by, besides the window.")
     sums: tuple[str, ...] = Field((), description="Numeric fields to sum; rows are counted in any case.")
@@ -180,12 +191,12 @@ class AggregateSpec(Section):
 
 
 class CompactSpec(Section):
-    """Small files made into large ones."""
+    """Merging of small files into large ones."""
 
-    target: Size = Field("128m", validate_default=True, description="Size of a file, about, in bytes or as `128m`.")
-    keep: Interval = Field(
-        "1 hour", description="How long what was merged stays on disk, for readers that began before."
+    target: Size = Field(
+        "128m", validate_default=True, description="Approximate size of a file, in bytes or as `128m`."
     )
+    keep: Interval = Field("1 hour", description="How long merged files stay on disk, for readers that started before.")
 
     @property
     def target_bytes(self) -> int:
@@ -218,23 +229,27 @@ class PipelineSection(Section):
         repr=False,
         min_length=1,
         description=(
-            "Options of the data source `consumerd`: where (path, zookeeper, brokers, bootstrap, or files for what the "
-            "files handler wrote) and what (assign, subscribe, subscribePattern), and the like."
+            "Options of the data source `consumerd`: where to read (path, zookeeper, brokers, bootstrap, or "
+            "files for what the files handler wrote), what to read (assign, subscribe, subscribePattern), and "
+            "any others."
         ),
         examples=[{"zookeeper": "zk1:2181/kafka", "subscribe": "events"}],
     )
     trigger: str = Field(
         "available-now",
-        description="available-now: land what is there and end; `10 seconds`: go on until stopped, that often.",
+        description=(
+            "When to land: `available-now` lands what is there and ends; an interval such as `10 seconds` repeats "
+            "until stopped."
+        ),
     )
     batches_per_trigger: Annotated[int, Gt(0)] = Field(
-        64, description="How many batches of a table the next step takes at a time."
+        64, description="Number of batches of a table that the next step takes at a time."
     )
     gone: tuple[GoneSpec, ...] | None = Field(
         None,
         description=(
-            "Offsets that were lost before they landed, with the reason. Reconcile does not call a pipeline clean that "
-            "lacks any others."
+            "Offsets that were lost before they landed, each with the reason. Reconcile reports all others "
+            "that are missing as gaps."
         ),
         examples=[[{"topic": "events", "partition": "0-2", "start": 0, "end": 7100, "reason": "retention in May"}]],
     )
@@ -267,22 +282,23 @@ class SparkSection(Section):
 
     root: str = Field(
         min_length=1,
-        description="Folder or URL of all tables, one folder for each pipeline in it.",
+        description="Folder or URL of all tables, with one folder for each pipeline.",
         examples=["/var/lib/consumerd/lake"],
     )
     format: Literal["parquet", "delta"] = Field(
-        "parquet", description="Tables are Parquet, or Delta (extra `delta`), which object stores such as S3 need."
+        "parquet",
+        description="Format of the tables: Parquet, or Delta (extra `delta`), which object stores such as S3 require.",
     )
     master: str | None = Field(
         None,
         min_length=1,
-        description="Spark's master. [default: spark-submit's, or local[*]]",
+        description="Spark master. [default: spark-submit's, or local[*]]",
         examples=["spark://spark-1:7077"],
     )
     config: dict[str, str] = Field(
         repr=False,
         default_factory=dict,
-        description="Properties of Spark.",
+        description="Spark properties.",
         examples=[{"spark.driver.memory": "2g"}],
     )
     pipelines: dict[str, PipelineSection] = Field(default_factory=dict, description="Pipelines by name.")
@@ -294,3 +310,157 @@ class SparkSection(Section):
             if not _FOLDER.fullmatch(name):
                 raise ValueError(f"{name!r} is not a valid pipeline name: it is the name of a folder")
         return pipelines
+
+
+_NUMBERS: Final = ("tinyint", "smallint", "int", "bigint", "float", "double")
+_SCALARS: Final = (*_NUMBERS, "boolean", "string", "binary", "date", "timestamp")
+#: Other spellings, also Spark's.
+_ALIASES: Final[Mapping[str, str]] = {
+    "byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint", "real": "float", "bool": "boolean",
+}  # fmt: skip
+#: Numbers since 1970-01-01T00:00:00Z, by how many of them make a second.
+EPOCHS: Final[Mapping[str, int]] = {"timestamp_s": 1, "timestamp_ms": 1000, "timestamp_us": 1_000_000}
+_TOKEN = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[<>(),:])")
+#: Deeper nesting than this is an attack on the reader of the file, or a mistake.
+_MAX_DEPTH: Final = 32
+
+
+class FieldType(NamedTuple):
+    """A declared type. `ddl`: the column's type in Spark; `epoch`: ticks per second, where the input is a number."""
+
+    ddl: str
+    required: bool = False
+    epoch: int | None = None
+
+    @property
+    def name(self) -> str:
+        """As it is declared, without `not null`."""
+        return self.ddl if self.epoch is None else next(name for name, ticks in EPOCHS.items() if ticks == self.epoch)
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether it is an array, a map or a struct."""
+        return "<" in self.ddl
+
+    @property
+    def is_number(self) -> bool:
+        """Whether values can be summed."""
+        return self.ddl in _NUMBERS or self.ddl.startswith("decimal(")
+
+    @property
+    def is_time(self) -> bool:
+        """Whether values can be the time of an event."""
+        return self.ddl == "timestamp"
+
+
+def parse_type(text: str) -> FieldType:
+    """Read `bigint`, `decimal(10,2) not null`, `array<struct<a:int,b:string>>`, `timestamp_ms` and the like.
+
+    Raises ValueError with a sentence that names what is wrong.
+    """
+    words = text.strip().lower()
+    required = words.endswith(" not null")
+    words = words.removesuffix(" not null").strip()
+    if words in EPOCHS:
+        return FieldType("timestamp", required, EPOCHS[words])
+    reader = _Reader(text.strip()[: len(words)])
+    ddl = reader.type(0)
+    reader.end()
+    return FieldType(ddl, required)
+
+
+class _Reader:
+    """Recursive descent over the tokens of one type."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+
+    def _peek(self) -> str:
+        match = _TOKEN.match(self._text, self._at)
+        return match[1] if match else ""
+
+    def _next(self) -> str:
+        match = _TOKEN.match(self._text, self._at)
+        if match is None:
+            rest = self._text[self._at :].strip()
+            raise ValueError(
+                f"{self._text!r} is not a type: " + (f"{rest[:20]!r} is unexpected" if rest else "it ends too early")
+            )
+        self._at = match.end()
+        return match[1]
+
+    def _expect(self, token: str) -> None:
+        found = self._next()
+        if found != token:
+            raise ValueError(f"{self._text!r} is not a type: {token!r} is missing before {found!r}")
+
+    def end(self) -> None:
+        """Raise ValueError if any text is left."""
+        rest = self._text[self._at :].strip()
+        if rest:
+            raise ValueError(f"{self._text!r} is not a type: {rest[:20]!r} is unexpected")
+
+    def type(self, depth: int) -> str:
+        """The next type, in its canonical spelling."""
+        if depth > _MAX_DEPTH:
+            raise ValueError(f"a type is nested more than {_MAX_DEPTH} deep")
+        name = self._next().lower()
+        name = _ALIASES.get(name, name)
+        if name in _SCALARS:
+            return name
+        if name == "decimal":
+            return self._decimal()
+        if name == "array":
+            self._expect("<")
+            element = self.type(depth + 1)
+            self._expect(">")
+            return f"array<{element}>"
+        if name == "map":
+            self._expect("<")
+            key = self.type(depth + 1)
+            self._expect(",")
+            value = self.type(depth + 1)
+            self._expect(">")
+            return f"map<{key},{value}>"
+        if name == "struct":
+            return self._struct(depth)
+        known = (*_SCALARS, *_ALIASES, *EPOCHS, "decimal", "array", "map", "struct")
+        nearest = difflib.get_close_matches(name, known, n=1)
+        hint = f", did you mean {nearest[0]!r}?" if nearest else f"; known are {', '.join(_SCALARS)}, decimal(p,s)"
+        raise ValueError(f"{name!r} is not a type{hint}")
+
+    def _decimal(self) -> str:
+        if self._peek() != "(":
+            return "decimal(10,0)"
+        self._expect("(")
+        precision = self._number()
+        scale = 0
+        if self._peek() == ",":
+            self._expect(",")
+            scale = self._number()
+        self._expect(")")
+        if not (1 <= precision <= 38 and scale <= precision):
+            raise ValueError(f"decimal({precision},{scale}) is not a type: precision is 1 to 38, scale at most that")
+        return f"decimal({precision},{scale})"
+
+    def _number(self) -> int:
+        token = self._next()
+        if not token.isdigit() or len(token) > 3:
+            raise ValueError(f"{self._text!r} is not a type: {token!r} is not a small number")
+        return int(token)
+
+    def _struct(self, depth: int) -> str:
+        self._expect("<")
+        fields = []
+        while True:
+            name = self._next()
+            if not name.isidentifier():
+                raise ValueError(f"{self._text!r} is not a type: {name!r} is not a valid field name")
+            self._expect(":")
+            fields.append(f"{name}:{self.type(depth + 1)}")
+            if self._peek() != ",":
+                break
+            self._expect(",")
+        self._expect(">")
+        return f"struct<{','.join(fields)}>"

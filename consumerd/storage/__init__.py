@@ -10,43 +10,43 @@ from consumerd.storage.errors import (
 )
 from consumerd.storage.files import Files, OsFiles, OsSegmentFile, SegmentFile
 from consumerd.storage.log import Log
-from consumerd.storage.manager import CLEAN_MARKER, Damaged, LoadReport, LogManager, Truncation
-from consumerd.storage.recovery import Cut, Damage, Extent, recover, walk
+from consumerd.storage.manager import CLEAN_MARKER, DamagedLog, LoadReport, LogManager, LogTruncation
+from consumerd.storage.recovery import IntactExtent, TailCut, TailDamage, recover, walk
 from consumerd.storage.retention import DeletePolicy, MaxAge, MaxBytes, SegmentFacts
-from consumerd.storage.segment import Segment, Slice, parse_segment_name, segment_name
+from consumerd.storage.segment import Segment, SegmentSlice, parse_segment_name, segment_name
 from consumerd.storage.settings import LogSettings
-from consumerd.storage.system import Entry, System, SystemCalls
+from consumerd.storage.system import DirectoryEntry, OsSystemCalls, SystemCalls
 
 __all__ = [
     "CLEAN_MARKER",
     "CorruptLogError",
-    "Cut",
-    "Damage",
-    "Damaged",
     "DamagedArchiveError",
+    "DamagedLog",
     "DeletePolicy",
+    "DirectoryEntry",
     "DirectoryInUseError",
-    "Entry",
-    "Extent",
     "Files",
     "FlushFailedError",
+    "IntactExtent",
     "LoadReport",
     "Log",
     "LogManager",
     "LogSettings",
+    "LogTruncation",
     "MaxAge",
     "MaxBytes",
     "OffsetOutOfRangeError",
     "OsFiles",
     "OsSegmentFile",
+    "OsSystemCalls",
     "Segment",
     "SegmentFacts",
     "SegmentFile",
-    "Slice",
+    "SegmentSlice",
     "StorageError",
-    "System",
     "SystemCalls",
-    "Truncation",
+    "TailCut",
+    "TailDamage",
     "parse_segment_name",
     "recover",
     "segment_name",

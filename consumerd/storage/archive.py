@@ -19,16 +19,16 @@ from consumerd.storage.archive_items import (
     FREE_EXPANSION,
     MAX_SEGMENT_BYTES,
     MESSAGE_FLAWS,
+    ArchivedRun,
+    ByteStream,
     Flaw,
     FlawKind,
-    Run,
-    Stream,
 )
-from consumerd.storage.archive_resync import CHAIN_ROOM, RESYNC_WINDOW, Search
+from consumerd.storage.archive_resync import CHAIN_ROOM, RESYNC_WINDOW, BoundarySearch
 from consumerd.storage.errors import DamagedArchiveError
 from consumerd.wire.crc import crc32
 from consumerd.wire.errors import CorruptMessageError
-from consumerd.wire.v07 import DEFAULT_LIMITS, Codec, Limits, OuterMessage, Tail, read_outer
+from consumerd.wire.v07 import DEFAULT_LIMITS, Codec, DecodeLimits, MessageSetTail, OuterMessage, read_outer
 from consumerd.wire.v07.outer import HEADER_SIZE
 from consumerd.wire.v07.unwrap import unwrap, unwrap_pieces
 from consumerd.wire.v07.walk import LAYOUTS, walk
@@ -42,10 +42,10 @@ __all__ = [
     "MAX_SEGMENT_BYTES",
     "MESSAGE_FLAWS",
     "WINDOW",
+    "ArchivedRun",
+    "ByteStream",
     "Flaw",
     "FlawKind",
-    "Run",
-    "Stream",
     "read_runs",
 ]
 
@@ -58,17 +58,17 @@ _LOOK_AHEAD = 1 << 20
 
 
 def read_runs(
-    stream: Stream,
+    stream: ByteStream,
     start: int,
     *,
-    limits: Limits = DEFAULT_LIMITS,
+    limits: DecodeLimits = DEFAULT_LIMITS,
     window: int = WINDOW,
     resync: bool = False,
     expansion: int = DEFAULT_EXPANSION,
     max_bytes: int = MAX_SEGMENT_BYTES,
     piece_bytes: int | None = None,
     stop: int | None = None,
-) -> Iterator[Run | Flaw]:
+) -> Iterator[ArchivedRun | Flaw]:
     """Everything in the segment whose first byte has offset `start`, in order and without a gap.
 
     Never raises for what it reads. What the stream raises comes through, but for DamagedArchiveError, which is a flaw.
@@ -85,9 +85,9 @@ class _Reader:
 
     def __init__(
         self,
-        stream: Stream,
+        stream: ByteStream,
         start: int,
-        limits: Limits,
+        limits: DecodeLimits,
         window: int,
         resync: bool,
         expansion: int,
@@ -112,13 +112,13 @@ class _Reader:
         self.damage: str | None = None
         self.expanded = 0
         self.magic = 1
-        self.search = Search(self.most)
+        self.search = BoundarySearch(self.most)
 
     @property
     def offset(self) -> int:
         return self.base + self.at
 
-    def read(self) -> Iterator[Run | Flaw]:
+    def read(self) -> Iterator[ArchivedRun | Flaw]:
         while self.offset < self.stop and self._fill(1):
             if (run := self._plain_run()) is not None:
                 yield run
@@ -132,14 +132,14 @@ class _Reader:
         if self.offset >= self.stop:
             return
         if self.damage is not None:
-            problem = f"the segment breaks off at offset {self.offset}: {self.damage}"
+            problem = f"the segment is truncated at offset {self.offset}: {self.damage}"
             yield Flaw(FlawKind.ARCHIVE, self.offset, self.offset, problem)
         elif not self.left and self.stream.read(1):
-            problem = f"the segment goes on at offset {self.offset}, which makes it larger than any segment can be"
+            problem = f"the segment continues at offset {self.offset}, beyond the largest size of a segment"
             yield Flaw(FlawKind.OVERSIZE, self.offset, self.offset, problem)
 
     def _fill(self, needed: int) -> bool:
-        """Have `needed` unused bytes at hand, unless the stream ends before."""
+        """Read until `needed` unused bytes are there, unless the stream ends before."""
         have = len(self.data) - self.at
         if have < needed and not self.ended:
             missing = needed - have
@@ -161,7 +161,7 @@ class _Reader:
         self.ended = missing > 0 or not self.left
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def _plain_run(self) -> Run | None:
+    def _plain_run(self) -> ArchivedRun | None:
         payloads: list[bytes] = []
         layout = LAYOUTS[self.magic]
         end = walk(self.data, self.at, payloads.append, layout)
@@ -170,7 +170,7 @@ class _Reader:
             end = self.at + layout.overhead * big + sum(map(len, payloads))
         if not payloads:
             return None
-        run = Run(self.offset, self.base + end, self.magic, Codec.NONE, payloads)
+        run = ArchivedRun(self.offset, self.base + end, self.magic, Codec.NONE, payloads)
         self.at = end
         return run
 
@@ -179,13 +179,13 @@ class _Reader:
         most = self.most + HEADER_SIZE[1] - HEADER_SIZE[self.magic]
         return next((number for number, payload in enumerate(payloads) if len(payload) > most), None)
 
-    def _opened(self, item: OuterMessage) -> Iterator[Run | Flaw]:
+    def _opened(self, item: OuterMessage) -> Iterator[ArchivedRun | Flaw]:
         """A message that is valid in itself."""
         assert item.codec is not None
         self.at += 4 + item.size
         if item.codec is Codec.NONE:
             self.magic = item.magic
-            yield Run(item.offset, item.next_offset, item.magic, item.codec, [item.payload])
+            yield ArchivedRun(item.offset, item.next_offset, item.magic, item.codec, [item.payload])
             return
         allowed = max(FREE_EXPANSION, self.expansion * (item.next_offset - self.start)) - self.expanded
         limits = self.limits
@@ -194,7 +194,7 @@ class _Reader:
         try:
             pieces, expanded = self._unwrapped(item.codec, item.payload, limits)
         except CorruptMessageError as error:
-            problem = f"the message at offset {item.offset} cannot be opened: {error}"
+            problem = f"the message at offset {item.offset} cannot be decompressed: {error}"
             yield Flaw(
                 FlawKind.WRAPPER, item.offset, item.next_offset, problem, item.magic, item.codec, True, item.payload
             )
@@ -202,11 +202,11 @@ class _Reader:
         self.expanded += expanded
         first, leaves = 0, next(pieces)
         for following in pieces:
-            yield Run(item.offset, item.offset, item.magic, item.codec, leaves, first)
+            yield ArchivedRun(item.offset, item.offset, item.magic, item.codec, leaves, first)
             first, leaves = first + len(leaves), following
-        yield Run(item.offset, item.next_offset, item.magic, item.codec, leaves, first)
+        yield ArchivedRun(item.offset, item.next_offset, item.magic, item.codec, leaves, first)
 
-    def _unwrapped(self, codec: Codec, payload: bytes, limits: Limits) -> tuple[Iterator[list[bytes]], int]:
+    def _unwrapped(self, codec: Codec, payload: bytes, limits: DecodeLimits) -> tuple[Iterator[list[bytes]], int]:
         if self.piece_bytes is not None:
             return unwrap_pieces(codec, payload, limits=limits, piece_bytes=self.piece_bytes)
         leaves, expanded = unwrap(codec, payload, limits=limits)
@@ -233,8 +233,8 @@ class _Reader:
         crc_ok = kind is FlawKind.CODEC
         return Flaw(kind, item.offset, item.next_offset, problem, item.magic, item.codec, crc_ok, raw)
 
-    def _no_message(self, tail: Tail) -> Flaw:
-        """What stands where neither a message nor anything of its length can stand."""
+    def _no_message(self, tail: MessageSetTail) -> Flaw:
+        """The flaw where neither a message begins nor anything of its length."""
         origin = self.offset
         if self.resync and (found := self._next_chain(to_end=tail.problem is None)) is not None:
             return self._skipped(origin, found)
@@ -247,19 +247,19 @@ class _Reader:
         problem = f"at offset {origin} stands {what}; the last {self.offset - origin} bytes are unreadable"
         return Flaw(FlawKind.NONSENSE, origin, self.offset, problem)
 
-    def _torn(self, tail: Tail, rest: int) -> Flaw:
+    def _torn(self, tail: MessageSetTail, rest: int) -> Flaw:
         kind = FlawKind.TORN
         if self.damage is not None:
             kind, problem = FlawKind.ARCHIVE, f"the message at offset {tail.offset} is cut off: {self.damage}"
             self.damage = None
         elif tail.needed is not None:
-            problem = f"the message at offset {tail.offset} is torn: it takes {tail.needed} bytes and {rest} are there"
+            problem = f"the message at offset {tail.offset} is torn: it has {rest} of its {tail.needed} bytes"
         else:
             problem = f"the segment ends {rest} bytes into a length field, at offset {tail.offset}"
         return Flaw(kind, tail.offset, self.offset, problem)
 
     def _next_chain(self, *, to_end: bool) -> int | None:
-        """Where in `data` messages go on after the present place; reads as far as it takes.
+        """The position in `data` where messages continue after the present one; reads as far as needed.
 
         `to_end`: only where they go on to the very end. What is cut off there need not be damaged otherwise, and may be
         a compressed message, inside of which chains can stand.
@@ -280,7 +280,7 @@ class _Reader:
     def _skipped(self, origin: int, found: int) -> Flaw:
         self.at = found
         size = self.offset - origin
-        problem = f"the {size} bytes from offset {origin} on are no messages; intact ones go on at {self.offset}"
+        problem = f"the {size} bytes from offset {origin} on are not messages; intact ones continue at {self.offset}"
         return Flaw(FlawKind.NONSENSE, origin, self.offset, problem)
 
     def _drain(self) -> None:

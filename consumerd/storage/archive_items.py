@@ -1,4 +1,4 @@
-"""What a reader of segments finds: runs of messages, flaws, the stream that both come out of, and how large all can be.
+"""What a reader of segments yields: runs of messages and flaws; the stream that it reads, and the limits of both.
 
 Strategy: values without behaviour, apart from the reader, because whoever makes rows of them needs nothing else of it.
 """
@@ -19,15 +19,15 @@ DEFAULT_EXPANSION = 200
 FREE_EXPANSION = 1 << 30
 
 
-class Stream(Protocol):
-    """Bytes in order. Raises DamagedArchiveError where they end before their time."""
+class ByteStream(Protocol):
+    """Bytes in order. Raises DamagedArchiveError where they are truncated."""
 
     def read(self, size: int, /) -> bytes:
         """At least one and at most `size` bytes; b"" at the end."""
         ...
 
 
-class Run(NamedTuple):
+class ArchivedRun(NamedTuple):
     """Messages in a row: plain ones (`codec` NONE, offsets follow from the lengths) or the leaves of one wrapper.
 
     `next_offset` is the position to commit after the last of them. A wrapper may come in several runs: `first` is the
@@ -43,13 +43,13 @@ class Run(NamedTuple):
 
 
 class FlawKind(StrEnum):
-    """What stands where a message should. The values are the names that `consumerd log verify` prints."""
+    """What is found instead of a message. The values are the names that `consumerd log verify` prints."""
 
     CRC = "bad-crc"
     MAGIC = "unknown-magic"
     HEADER = "short-header"
     CODEC = "unknown-codec"
-    #: A compressed message that is intact itself and cannot be opened: damaged, a bad inner CRC, or too large.
+    #: A compressed message that is intact itself and cannot be decompressed: damaged, a bad inner CRC, or too large.
     WRAPPER = "unreadable-wrapper"
     #: Bytes that are no messages (spec 003, 5.5: a block that was added without having been written).
     NONSENSE = "nonsense-block"

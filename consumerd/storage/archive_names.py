@@ -1,4 +1,4 @@
-"""Which segment a file is, by its path: a layout such as `broker-{broker}/{topic}-{partition}` of the folders above it.
+"""The identity of a segment by its path: a layout such as `broker-{broker}/{topic}-{partition}` of its folders.
 
 Strategy: a layout is matched against the last folders of the path only, so that it does not matter where the tree
 stands. Inside an archive the path goes on after `!/`, so the archive's own name is a folder that a layout can use, too.
@@ -26,7 +26,7 @@ _INT32 = 1 << 31
 
 
 class SegmentName(NamedTuple):
-    """The identity of a segment. `broker` is None where neither the path nor anybody says it."""
+    """The identity of a segment. `broker` is None where neither the path nor an option names it."""
 
     topic: str
     broker: int | None
@@ -41,10 +41,10 @@ class SegmentName(NamedTuple):
 
 
 class MisnamedSegmentError(ConfigError):
-    """A file ends like a segment, but its path does not say which one it is."""
+    """A file has the suffix of a segment, but its path does not say which one it is."""
 
 
-class Layout:
+class ArchiveLayout:
     """The pattern of the folders above segments: `{topic}`, `{partition}`, perhaps `{broker}`, `*` and plain text.
 
     Raises ConfigError for a text that is none.
@@ -56,7 +56,7 @@ class Layout:
         self._depth = text.count("/") + 1
         self._pattern = _compiled(text)
         if broker is not None and "{broker}" in text:
-            raise ConfigError(f"the layout {text!r} names the broker already; leave out either that or the broker id")
+            raise ConfigError(f"the layout {text!r} already names the broker; omit either that or the broker id")
 
     def name(self, path: str) -> SegmentName:
         """Which segment `path` is; `.gz` and `.zst` at the end are no part of its name. Raises MisnamedSegmentError."""
@@ -68,7 +68,7 @@ class Layout:
             )
         match = self._pattern.fullmatch("/".join(folders[-self._depth :]))
         if match is None:
-            raise MisnamedSegmentError(f"{path} does not match the layout {self.text}; give another one")
+            raise MisnamedSegmentError(f"{path} does not match the layout {self.text}; give another --layout")
         found = match.groupdict()
         numbers = {key: int(found[key]) for key in ("partition", "broker") if key in found}
         try:
@@ -92,7 +92,7 @@ def _compiled(text: str) -> re.Pattern[str]:
     while position < len(text):
         token = _TOKEN.match(text, position)
         if token is None:
-            raise ConfigError(f"the layout {text!r} has a brace without its counterpart")
+            raise ConfigError(f"the layout {text!r} has an unmatched brace")
         field, star, plain = token.groups()
         if field is not None:
             if field not in _FIELDS or field in seen:

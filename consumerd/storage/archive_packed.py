@@ -1,4 +1,4 @@
-"""Unpacking a compressed file front to back, a piece at a time: .gz here, others by a decoder handed in.
+"""Decompressing a file from the front to the end, a piece at a time: .gz here, others by a given decoder.
 
 Strategy: the decoder gets pieces of the packed stream and a bound for what may come out of them; both sides are
 counted, and it ends where the one has grown past all measure. Members in a row are one file, as gzip and zstd have it.
@@ -18,7 +18,7 @@ from consumerd.storage.errors import DamagedArchiveError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from consumerd.storage.archive_items import Stream
+    from consumerd.storage.archive_items import ByteStream
 
 #: Bytes of the packed stream read at once.
 _PACKED_WINDOW = 1 << 18
@@ -29,7 +29,7 @@ _PIECE = 1 << 20
 _IsalError: type[Exception] = isal_zlib.IsalError  # type: ignore[assignment]
 
 
-class Decoder(Protocol):
+class MemberDecoder(Protocol):
     """One member of a compressed file."""
 
     @property
@@ -42,11 +42,11 @@ class Decoder(Protocol):
 
     @property
     def unconsumed_tail(self) -> bytes:
-        """What of the last input was not looked at; to be given again."""
+        """The unread rest of the last input, which must be given again."""
         ...
 
     def decompress(self, data: bytes, max_length: int, /) -> bytes:
-        """What comes out of `data`, about `max_length` bytes at most. Raises DamagedArchiveError."""
+        """The content of `data`, of about `max_length` bytes at most. Raises DamagedArchiveError."""
         ...
 
 
@@ -76,12 +76,12 @@ class GzipDecoder:
 
 
 class UnpackedStream:
-    """What is in a compressed file, as a `Stream`. `what` names the compression in errors."""
+    """The content of a compressed file, as a `ByteStream`. `what` names the compression in errors."""
 
     def __init__(
         self,
-        packed: Stream,
-        decoder: Callable[[], Decoder] = GzipDecoder,
+        packed: ByteStream,
+        decoder: Callable[[], MemberDecoder] = GzipDecoder,
         *,
         what: str = "gzip",
         expansion: int = DEFAULT_EXPANSION,
@@ -107,7 +107,7 @@ class UnpackedStream:
         """The unpacked bytes in pieces that are not empty."""
         data = self._more()
         if not data:
-            raise DamagedArchiveError(f"it has no {self._what} data at all, not even that of an empty file")
+            raise DamagedArchiveError(f"it has no {self._what} data, not even that of an empty file")
         while data:
             decoder = self._new_decoder()
             while not decoder.eof:
@@ -118,7 +118,7 @@ class UnpackedStream:
                 elif not decoder.eof:
                     more = self._more()
                     if not more:
-                        raise DamagedArchiveError(f"the {self._what} data is cut short")
+                        raise DamagedArchiveError(f"the {self._what} data is truncated")
                     data += more
             data = decoder.unused_data.lstrip(b"\0")
             while not data and (more := self._more()):
@@ -133,6 +133,7 @@ class UnpackedStream:
         self._bytes_out += len(piece)
         if self._bytes_out > max(FREE_EXPANSION, self._expansion * self._bytes_in):
             raise DamagedArchiveError(
-                f"the {self._what} data grows to more than {self._expansion} times its size; if that is right, allow it"
+                f"the {self._what} data grows to more than {self._expansion} times its size; "
+                "if that is expected, allow it"
             )
         return piece

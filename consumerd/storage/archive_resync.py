@@ -1,4 +1,4 @@
-"""Finding where the messages of a damaged segment go on.
+"""Finding where the messages of a damaged segment continue.
 
 Strategy: a compiled pattern proposes places where a length and a magic could stand, and a place counts when a *chain*
 begins there: an intact message, followed by another intact one or by the very end. The CRCs of two messages do not
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from consumerd.wire.v07 import OuterMessage, Tail, read_outer
+from consumerd.wire.v07 import MessageSetTail, OuterMessage, read_outer
 from consumerd.wire.v07.outer import HEADER_SIZE
 
 #: Bytes that a search wants to see at once.
@@ -26,7 +26,7 @@ _WORK_PER_PLACE = 2048
 _BELIEVED_AFTER = 16
 
 
-class Search:
+class BoundarySearch:
     """The searches in one segment."""
 
     def __init__(self, max_payload: int) -> None:
@@ -60,7 +60,7 @@ class Search:
         """Whether intact messages follow each other from `position` to the very end of `data`."""
         while position < len(data):
             message = read_outer(data, position, position, self._max_payload)
-            if isinstance(message, Tail) or not message.valid:
+            if isinstance(message, MessageSetTail) or not message.valid:
                 return False
             self._work -= 4 + message.size
             position = message.next_offset
@@ -70,7 +70,7 @@ class Search:
         """Whether lengths can be followed from `position` to an intact message, as far as `data` shows."""
         for _ in range(_BELIEVED_AFTER):
             item = read_outer(data, position, position, self._max_payload)
-            if isinstance(item, Tail):
+            if isinstance(item, MessageSetTail):
                 return item.problem is None
             if item.valid:
                 return True
@@ -81,7 +81,7 @@ class Search:
 
     def _is_chain(self, data: bytes, position: int, at_end: bool) -> bool:
         first = read_outer(data, position, position, self._max_payload)
-        if isinstance(first, Tail) or not first.valid:
+        if isinstance(first, MessageSetTail) or not first.valid:
             return False
         after = first.next_offset
         if after == len(data):

@@ -18,7 +18,7 @@ from consumerd.storage.errors import DamagedArchiveError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from consumerd.storage.archive_items import Stream
+    from consumerd.storage.archive_items import ByteStream
 
 _BLOCK = 512
 _EMPTY = bytes(_BLOCK)
@@ -34,7 +34,7 @@ _SPARSE = b"GNU.sparse."
 
 
 class TarKind(Enum):
-    """What a member is, as far as a reader of files cares."""
+    """The kind of a member."""
 
     FILE = "file"
     LINK = "link"
@@ -59,7 +59,7 @@ class TarMember(NamedTuple):
 
 
 class SeekableStream(Protocol):
-    """A stream that can leave out what nobody reads."""
+    """A stream that can skip bytes."""
 
     def read(self, size: int, /) -> bytes: ...
 
@@ -67,7 +67,7 @@ class SeekableStream(Protocol):
 
 
 class MemberStream:
-    """The bytes of one member. Ends with the member; dead as soon as the next one is asked for."""
+    """The bytes of one member. Invalid as soon as the next member is requested."""
 
     def __init__(self, tar: _Tar, size: int) -> None:
         self._tar = tar
@@ -81,8 +81,8 @@ class MemberStream:
         return data
 
 
-def read_members(stream: Stream) -> Iterator[tuple[TarMember, MemberStream]]:
-    """The members of a tar with their bytes. What of these was not read is skipped.
+def read_members(stream: ByteStream) -> Iterator[tuple[TarMember, MemberStream]]:
+    """The members of a tar with their bytes, which are skipped where they are not read.
 
     The stream is read to its very end: several tars in a row are one, and a compressed one gets to check its own sum.
     Raises DamagedArchiveError, also for a tar without an end mark: what follows the cut is missing.
@@ -107,14 +107,14 @@ def list_members(stream: SeekableStream) -> list[TarMember]:
 class _Tar:
     """The stream and where it stands."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: ByteStream) -> None:
         self.stream = stream
         self.position = 0
 
     def read_some(self, size: int) -> bytes:
         data = self.stream.read(size)
         if not data:
-            raise DamagedArchiveError(f"the tar is cut short at byte {self.position}")
+            raise DamagedArchiveError(f"the tar is truncated at byte {self.position}")
         self.position += len(data)
         return data
 

@@ -15,7 +15,15 @@ from consumerd.errors import NotFoundError
 from consumerd.storage.errors import StorageError
 from consumerd.storage.segment import parse_segment_name
 from consumerd.wire.errors import CorruptMessageError
-from consumerd.wire.v07 import DEFAULT_LIMITS, Codec, Limits, OuterMessage, Tail, leaf_payloads, read_outer
+from consumerd.wire.v07 import (
+    DEFAULT_LIMITS,
+    Codec,
+    DecodeLimits,
+    MessageSetTail,
+    OuterMessage,
+    leaf_payloads,
+    read_outer,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -74,7 +82,7 @@ def _with_start(path: Path) -> tuple[Path, int]:
 
 
 def read_segment(
-    path: Path, start: int, *, limits: Limits = DEFAULT_LIMITS, window: int = WINDOW
+    path: Path, start: int, *, limits: DecodeLimits = DEFAULT_LIMITS, window: int = WINDOW
 ) -> Iterator[LogEntry]:
     """The entries of the file at `path`, whose first byte has offset `start`. Raises StorageError if reading fails."""
     try:
@@ -85,7 +93,7 @@ def read_segment(
 
 
 def read_entries(
-    file: BinaryIO, start: int, *, limits: Limits = DEFAULT_LIMITS, window: int = WINDOW
+    file: BinaryIO, start: int, *, limits: DecodeLimits = DEFAULT_LIMITS, window: int = WINDOW
 ) -> Iterator[LogEntry]:
     """The entries of a seekable binary file from its present position on, which has offset `start`."""
     data, position, offset, wanted = b"", 0, start, window
@@ -104,14 +112,14 @@ def read_entries(
         yield _rest(item, size, rest)
 
 
-def _open(message: OuterMessage, limits: Limits) -> LogEntry:
+def _open(message: OuterMessage, limits: DecodeLimits) -> LogEntry:
     payloads: list[bytes] = []
     problem = None
     if message.valid:
         try:
             payloads = leaf_payloads(message, limits=limits)
         except CorruptMessageError as error:
-            problem = f"the message at offset {message.offset} cannot be opened: {error}"
+            problem = f"the message at offset {message.offset} cannot be decompressed: {error}"
     else:
         problem = f"the message at offset {message.offset} has {message.problem}"
     return LogEntry(
@@ -126,12 +134,12 @@ def _open(message: OuterMessage, limits: Limits) -> LogEntry:
     )
 
 
-def _rest(tail: Tail, size: int | None, rest: int) -> LogEntry:
+def _rest(tail: MessageSetTail, size: int | None, rest: int) -> LogEntry:
     """The last `rest` bytes of a file, at which the messages end."""
     if tail.problem is not None:
         problem = f"at offset {tail.offset} stands {tail.problem}; the last {rest} bytes of the file are unreadable"
     elif tail.needed is not None:
-        problem = f"the message at offset {tail.offset} is torn: it takes {tail.needed} bytes and the file has {rest}"
+        problem = f"the message at offset {tail.offset} is torn: the file has {rest} of its {tail.needed} bytes"
     else:
         problem = f"the file ends {rest} bytes into a length field, at offset {tail.offset}"
     return LogEntry(tail.offset, tail.offset + rest, False, None, None, size, [], problem)

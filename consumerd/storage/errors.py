@@ -20,11 +20,11 @@ class DirectoryInUseError(StorageError):
 
 
 class CorruptLogError(CorruptDataError):
-    """Segment files are damaged or do not fit together; nothing is served until a human has looked."""
+    """Segment files are damaged or do not fit together; nothing is served until they are repaired."""
 
 
 class DamagedArchiveError(CorruptDataError):
-    """A compressed file or a tar around segments is damaged, cut short, or grows past all measure."""
+    """A compressed file or a tar around segments is damaged, truncated, or expands beyond the limit."""
 
 
 class FlushFailedError(StorageError):

@@ -1,4 +1,4 @@
-"""The narrow port between the log and its files, and the real thing behind it.
+"""The port between the log and its files, and its implementation on the operating system.
 
 Strategy: the log needs a handful of operations on a directory and on an open file, and each says what survives a loss
 of power when it returns; those are the port. `OsFiles` makes them of the system's calls in an order that keeps the
@@ -18,7 +18,7 @@ import threading
 from typing import TYPE_CHECKING, Protocol
 
 from consumerd.storage.errors import DirectoryInUseError, StorageError
-from consumerd.storage.system import Entry, System
+from consumerd.storage.system import DirectoryEntry, OsSystemCalls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -57,7 +57,7 @@ class SegmentFile(Protocol):
         ...
 
     def sync(self) -> None:
-        """Return when everything written so far survives a loss of power."""
+        """Make everything written so far durable."""
         ...
 
     def rest(self, *, at_once: bool = False) -> None:
@@ -73,7 +73,7 @@ class SegmentFile(Protocol):
 class Files(Protocol):
     """The directory operations of the log. All raise StorageError."""
 
-    def entries(self, directory: Path) -> list[Entry]:
+    def entries(self, directory: Path) -> list[DirectoryEntry]:
         """What is in a directory, sorted by name."""
         ...
 
@@ -82,7 +82,7 @@ class Files(Protocol):
         ...
 
     def sync_directory(self, directory: Path) -> None:
-        """Return when the names in it survive a loss of power: what a killed process made may not have been synced."""
+        """Make the names in it durable: what a killed process created may not have been synced."""
         ...
 
     def open(self, path: Path, *, create: bool) -> SegmentFile:
@@ -102,7 +102,7 @@ class Files(Protocol):
         ...
 
     def lock(self, directory: Path) -> contextlib.AbstractContextManager[None]:
-        """Hold a directory for this process until the context ends. Raises DirectoryInUseError."""
+        """Lock a directory for this process until the context ends. Raises DirectoryInUseError."""
         ...
 
 
@@ -206,9 +206,9 @@ class OsFiles:
     """The operating system's file system behind the `Files` port."""
 
     def __init__(self, system: SystemCalls | None = None) -> None:
-        self._system = system or System()
+        self._system = system or OsSystemCalls()
 
-    def entries(self, directory: Path) -> list[Entry]:
+    def entries(self, directory: Path) -> list[DirectoryEntry]:
         with _refusals("list", directory):
             return sorted(self._system.entries(directory))
 

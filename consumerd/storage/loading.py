@@ -1,4 +1,4 @@
-"""From the files of a log's directory to its segments: found, checked against each other, and mended after a crash.
+"""From the files of a log's directory to its segments: found, checked against each other, recovered after a crash.
 
 Strategy: names say where segments begin and sizes where they end, so that only the last one can have been cut short;
 it is walked (`consumerd.storage.recovery`) unless a clean stop noted the very end that it has.
@@ -10,7 +10,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 from consumerd.storage.errors import CorruptLogError
-from consumerd.storage.recovery import Cut, recover
+from consumerd.storage.recovery import TailCut, recover
 from consumerd.storage.segment import SUFFIX, Segment, parse_segment_name, segment_name
 
 if TYPE_CHECKING:
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from consumerd.storage.files import Files
 
 
-def load_segments(directory: Path, files: Files, trusted_end: int | None) -> tuple[list[Segment], Cut | None]:
+def load_segments(directory: Path, files: Files, trusted_end: int | None) -> tuple[list[Segment], TailCut | None]:
     """The segments in `directory`, the last one recovered, and what was cut off; an empty one gets its first segment.
 
     `trusted_end`: the end offset that a clean stop noted. Raises as `Log.open`, with all files closed.
     """
     segments: list[Segment] = []
-    cut: Cut | None = None
+    cut: TailCut | None = None
     try:
         for start, path in sorted(_segment_paths(directory, files)):
             file = files.open(path, create=False)
@@ -73,8 +73,8 @@ def _check_contiguous(segments: Sequence[Segment]) -> None:
             )
 
 
-def _mend(directory: Path, files: Files, last: Segment) -> Cut | None:
-    """Make sure of what a crash left behind: cut the last segment where it stops to be intact, sync all the rest."""
+def _mend(directory: Path, files: Files, last: Segment) -> TailCut | None:
+    """Recover from a crash: cut the last segment where it stops being intact, sync all the rest."""
     files.sync_directory(directory)  # a killed process may have made names that were never synced
     cut = None
     if last.size:

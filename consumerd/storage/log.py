@@ -19,7 +19,7 @@ from consumerd.errors import reason_of
 from consumerd.storage.errors import FlushFailedError, OffsetOutOfRangeError, StorageError
 from consumerd.storage.loading import create_segment, load_segments
 from consumerd.storage.retention import SegmentFacts
-from consumerd.storage.segment import Segment, Slice
+from consumerd.storage.segment import Segment, SegmentSlice
 from consumerd.wire.v07 import EARLIEST, LATEST
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from consumerd.storage.files import Files
-    from consumerd.storage.recovery import Cut
+    from consumerd.storage.recovery import TailCut
     from consumerd.storage.retention import DeletePolicy
     from consumerd.storage.settings import LogSettings
 
@@ -51,7 +51,7 @@ class Log:
     @classmethod
     def open(
         cls, directory: Path, files: Files, settings: LogSettings, *, now: float, trusted_end: int | None = None
-    ) -> tuple[Log, Cut | None]:
+    ) -> tuple[Log, TailCut | None]:
         """Load the segments in `directory`, recovering the last one; an empty directory gets its first segment.
 
         `trusted_end` is the end offset that a clean stop noted: if the log still ends there, nothing is walked.
@@ -84,10 +84,6 @@ class Log:
         """The end of what readers see."""
         last = self._segments[-1]
         return last.start + last.flushed
-
-    @property
-    def unflushed_messages(self) -> int:
-        return self._unflushed
 
     def roll_due(self, now: float) -> bool:
         """Whether the next append must go to a new segment (golden notes, 3)."""
@@ -163,7 +159,7 @@ class Log:
             self._last_flush = now
 
     def clean(self, now: float, now_ms: int) -> list[str]:
-        """Delete what retention lets go; returns the file names.
+        """Delete what retention does not keep; returns the file names.
 
         A log that goes whole keeps its end in an empty segment, so this may roll: it counts as the one writer. Readers
         that hold a segment keep reading it. Blocks on the disk. Raises StorageError, also for a policy that fails, and
@@ -191,7 +187,7 @@ class Log:
                 segment.close()
         return [segment.path.name for segment in gone]
 
-    def slice(self, offset: int, max_bytes: int) -> Slice:
+    def slice(self, offset: int, max_bytes: int) -> SegmentSlice:
         """The flushed bytes from `offset`, at most `max_bytes`, never beyond the end of one segment.
 
         No check that a message starts at `offset` (golden notes, 1). Raises OffsetOutOfRangeError.
@@ -204,7 +200,7 @@ class Log:
             )
         segment = segments[bisect_right(segments, offset, key=_start_of) - 1]
         position = offset - segment.start
-        return Slice(segment, position, min(max_bytes, segment.flushed - position))
+        return SegmentSlice(segment, position, min(max_bytes, segment.flushed - position))
 
     def read(self, offset: int, max_bytes: int) -> bytes:
         """The bytes of `slice`. Raises OffsetOutOfRangeError, StorageError, ValueError for a negative size."""
@@ -259,7 +255,7 @@ class Log:
 
 
 def _ask(policy: DeletePolicy, segments: Sequence[Segment], now_ms: int) -> int:
-    """How many leading segments `policy` lets go. It may be anybody's code: raises StorageError for what it raises."""
+    """The number of leading segments that `policy` deletes. Raises StorageError for whatever custom code raises."""
     facts = [
         SegmentFacts(segment.path, segment.start, segment.flushed, segment.file.modified_ms()) for segment in segments
     ]

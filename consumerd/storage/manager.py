@@ -18,31 +18,31 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.storage.errors import CorruptLogError
 from consumerd.storage.log import Log
-from consumerd.storage.system import Entry
+from consumerd.storage.system import DirectoryEntry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from consumerd.storage.files import Files
-    from consumerd.storage.recovery import Cut
+    from consumerd.storage.recovery import TailCut
     from consumerd.storage.settings import LogSettings
 
 #: The name that 0.7.2 uses; it reads no content, so ours does not disturb it.
 CLEAN_MARKER = ".kafka_cleanshutdown"
 #: What file systems put into the root of a volume, which log.dir may be.
-_FOREIGN = frozenset({Entry("lost+found", is_directory=True)})
+_FOREIGN = frozenset({DirectoryEntry("lost+found", is_directory=True)})
 
 
-class Truncation(NamedTuple):
+class LogTruncation(NamedTuple):
     """A log whose last segment was cut off at `end_offset`."""
 
     name: str
     end_offset: int
-    cut: Cut
+    cut: TailCut
 
 
-class Damaged(NamedTuple):
+class DamagedLog(NamedTuple):
     """A log that is not served, because its segments contradict each other; `reason` is one sentence."""
 
     name: str
@@ -51,11 +51,11 @@ class Damaged(NamedTuple):
 
 @dataclass(slots=True)
 class LoadReport:
-    """What whoever started the broker should be told about the logs that were loaded."""
+    """What is to be logged about the logs that were loaded."""
 
-    truncated: list[Truncation] = field(default_factory=list)
+    truncated: list[LogTruncation] = field(default_factory=list)
     #: Logs out of service. Nothing of theirs was touched.
-    damaged: list[Damaged] = field(default_factory=list)
+    damaged: list[DamagedLog] = field(default_factory=list)
     #: Files in log.dir that are not ours; left alone.
     stray: list[str] = field(default_factory=list)
     #: The clean marker held something else than a note of ours or nothing: every log was checked.
@@ -115,12 +115,12 @@ class LogManager:
             )
         except CorruptLogError as error:
             self._damaged[topic, int(number)] = str(error)
-            report.damaged.append(Damaged(name, str(error)))
+            report.damaged.append(DamagedLog(name, str(error)))
             return
         log.rest(at_once=True)  # or a start would need a descriptor for each segment of every log
         self._keep(topic, int(number), log)
         if cut is not None:
-            report.truncated.append(Truncation(name, log.end_offset, cut))
+            report.truncated.append(LogTruncation(name, log.end_offset, cut))
 
     def _keep(self, topic: str, partition: int, log: Log) -> bool:
         self._logs[topic, partition] = log
@@ -172,7 +172,7 @@ class LogManager:
         return len(self._logs)
 
     def close(self, now: float) -> None:
-        """Flush every log, write the clean marker, let go of the directory. Raises StorageError, without a marker."""
+        """Flush every log, write the clean marker, unlock the directory. Raises StorageError, without a marker."""
         try:
             for log in self:
                 log.flush(now)
@@ -183,7 +183,7 @@ class LogManager:
             self.abandon()
 
     def abandon(self) -> None:
-        """Let go without flushing and without the marker: the next start looks at every log."""
+        """Unlock without a flush and without the marker: the next start checks every log."""
         for log in self:
             log.close()
         self._logs.clear()

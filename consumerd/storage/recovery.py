@@ -13,7 +13,7 @@ import struct
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.storage.archive_resync import RESYNC_WINDOW, Search
+from consumerd.storage.archive_resync import RESYNC_WINDOW, BoundarySearch
 from consumerd.wire.crc import crc32
 from consumerd.wire.v07.walk import LAYOUTS, verify
 
@@ -29,7 +29,7 @@ _ANY_SIZE = 0x7FFFFFFF
 _MIN_SIZE = (5, 6)  # magic, (attributes,) crc: by magic 0 and 1
 
 
-class Damage(Enum):
+class TailDamage(Enum):
     """Why a walk ended before the end of the file."""
 
     PARTIAL = "a partial message"
@@ -38,25 +38,25 @@ class Damage(Enum):
     UNKNOWN_MAGIC = "a message of unknown magic"
 
 
-class Extent(NamedTuple):
+class IntactExtent(NamedTuple):
     """What a walk found: `valid` bytes of whole, intact messages, then `damage` (None: the file ends there)."""
 
     valid: int
-    damage: Damage | None
+    damage: TailDamage | None
 
 
-class Cut(NamedTuple):
+class TailCut(NamedTuple):
     """What a recovery did: of the segment's file it took the last `dropped` bytes, beginning with `damage`.
 
     `aside` is where they were kept, None where nothing among them could be a message.
     """
 
-    damage: Damage
+    damage: TailDamage
     dropped: int
     aside: Path | None
 
 
-def walk(file: SegmentFile, size: int, start: int = 0) -> Extent:
+def walk(file: SegmentFile, size: int, start: int = 0) -> IntactExtent:
     """Check every message of `file` from `start` up to `size`. Reads the whole range; raises StorageError."""
     position = start
     need = _WINDOW
@@ -65,11 +65,11 @@ def walk(file: SegmentFile, size: int, start: int = 0) -> Extent:
         used, damage, need = _walk_window(window, size - position)
         position += used
         if damage is not None:
-            return Extent(position, damage)
-    return Extent(position, None)
+            return IntactExtent(position, damage)
+    return IntactExtent(position, None)
 
 
-def _walk_window(window: bytes, left: int) -> tuple[int, Damage | None, int]:
+def _walk_window(window: bytes, left: int) -> tuple[int, TailDamage | None, int]:
     """Check the whole messages in `window`, which begins a range of `left` bytes.
 
     Returns the bytes they take, the damage that ended the walk (None: more window is needed, or the range is done),
@@ -83,29 +83,29 @@ def _walk_window(window: bytes, left: int) -> tuple[int, Damage | None, int]:
         if at == left:
             break
         if left - at < _HEADER.size:
-            return at, Damage.PARTIAL, 0
+            return at, TailDamage.PARTIAL, 0
         if have - at < _HEADER.size:
             return at, None, _HEADER.size
         length, magic = unpack(window, at)
         if length < _MIN_SIZE[0]:
-            return at, Damage.BAD_SIZE, 0
+            return at, TailDamage.BAD_SIZE, 0
         end = at + 4 + length
         if end > left:
-            return at, Damage.PARTIAL, 0
+            return at, TailDamage.PARTIAL, 0
         if magic > 1:
-            return at, Damage.UNKNOWN_MAGIC, 0
+            return at, TailDamage.UNKNOWN_MAGIC, 0
         if length < _MIN_SIZE[magic]:
-            return at, Damage.BAD_SIZE, 0
+            return at, TailDamage.BAD_SIZE, 0
         if end > have:
             return at, None, end - at
         body = at + 9 + magic
         if crc32(window[body:end]) != int.from_bytes(window[body - 4 : body], "big"):
-            return at, Damage.BAD_CRC, 0
+            return at, TailDamage.BAD_CRC, 0
         at = end
     return at, None, 0
 
 
-def recover(files: Files, path: Path, file: SegmentFile) -> Cut | None:
+def recover(files: Files, path: Path, file: SegmentFile) -> TailCut | None:
     """Cut `file` after its last message that can be trusted, durably; None if there was nothing to cut.
 
     Raises StorageError.
@@ -115,15 +115,15 @@ def recover(files: Files, path: Path, file: SegmentFile) -> Cut | None:
     if damage is None:
         return None
     aside = None
-    if damage is Damage.UNKNOWN_MAGIC or _intact_after(file, position, size):
+    if damage is TailDamage.UNKNOWN_MAGIC or _intact_after(file, position, size):
         aside = _free_name(files, path, position)
         files.write(aside, _pieces(file, position, size))
     file.truncate(position)
-    return Cut(damage, size - position, aside)
+    return TailCut(damage, size - position, aside)
 
 
 def _free_name(files: Files, path: Path, position: int) -> Path:
-    """A name beside the segment; not one of an earlier cut at the same place."""
+    """A file name beside the segment that no earlier cut at the same place has."""
     taken = {entry.name for entry in files.entries(path.parent)}
     name = base = f"{path.name}.cut-{position}"
     number = 1
@@ -146,7 +146,7 @@ def _intact_after(file: SegmentFile, position: int, size: int) -> bool:
     if _intact_next(file, position, size):
         return True
     data = file.read_at(position, min(RESYNC_WINDOW, size - position))
-    return Search(_ANY_SIZE).find(data, 1, len(data), at_end=position + len(data) == size) is not None
+    return BoundarySearch(_ANY_SIZE).find(data, 1, len(data), at_end=position + len(data) == size) is not None
 
 
 def _intact_next(file: SegmentFile, position: int, size: int) -> bool:

@@ -101,8 +101,8 @@ class Segment:
             self.file.close()
 
 
-class Slice(NamedTuple):
-    """The answer to a fetch: `length` bytes from `position` of one segment's file.
+class SegmentSlice(NamedTuple):
+    """The part of a file that answers a fetch: `length` bytes from `position` of one segment's file.
 
     `length` is negative only where the caller asked for a negative size: 0.7.2 answers that with a broken frame, and
     whoever wants to be like it needs the number (golden notes, 1).

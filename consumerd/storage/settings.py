@@ -1,4 +1,4 @@
-"""How one log behaves: when it rolls, flushes and forgets."""
+"""How one log behaves: when it rolls, flushes and deletes."""
 
 from __future__ import annotations
 

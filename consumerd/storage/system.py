@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Entry(NamedTuple):
+class DirectoryEntry(NamedTuple):
     """One name in a directory."""
 
     name: str
@@ -61,7 +61,7 @@ class SystemCalls(Protocol):
 
     def is_directory(self, path: Path) -> bool: ...
 
-    def entries(self, directory: Path) -> list[Entry]:
+    def entries(self, directory: Path) -> list[DirectoryEntry]:
         """What is in a directory, in any order."""
         ...
 
@@ -78,7 +78,7 @@ class SystemCalls(Protocol):
         ...
 
 
-class System:
+class OsSystemCalls:
     """The operating system."""
 
     def open(self, path: Path, flags: int) -> int:
@@ -99,9 +99,9 @@ class System:
     def is_directory(self, path: Path) -> bool:
         return path.is_dir()
 
-    def entries(self, directory: Path) -> list[Entry]:
+    def entries(self, directory: Path) -> list[DirectoryEntry]:
         with os.scandir(directory) as found:
-            return [Entry(entry.name, entry.is_dir()) for entry in found]
+            return [DirectoryEntry(entry.name, entry.is_dir()) for entry in found]
 
     def remove(self, path: Path) -> None:
         path.unlink()

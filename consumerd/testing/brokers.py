@@ -233,7 +233,7 @@ class InProcessBroker(LoopbackBroker):
         self._port = self._broker.port
 
     async def _end(self, *, graceful: bool) -> None:
-        """Raises what ended the broker, if that was not we."""
+        """Raises the error that ended the broker, unless the test stopped it."""
         task, self._task = self._task, None
         session, self._session = self._session, None
         try:

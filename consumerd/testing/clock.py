@@ -21,7 +21,7 @@ class FakeClock:
     def __init__(self, now: float = 1000.0, *, wall: float = 1_700_000_000.0, auto: bool = False) -> None:
         self.now = now
         self.auto = auto
-        #: Every sleep that was asked for, in order, in seconds.
+        #: Every sleep that was requested, in order, in seconds.
         self.sleeps: list[float] = []
         self._wall = wall - now
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
@@ -92,7 +92,7 @@ class FakeClock:
 
 
 class PassingPauses:
-    """`clock` for whoever only pauses: each sleep moves the time at once, for everybody, and is noted in `pauses`."""
+    """`clock` for code that only pauses: each sleep advances the time at once, for all, and is recorded in `pauses`."""
 
     def __init__(self, clock: FakeClock, pauses: list[float]) -> None:
         self._clock = clock

@@ -25,7 +25,7 @@ def segments_of(directory: Path) -> list[tuple[Path, int]]:
 
 
 def entries_of(directory: Path) -> list[tuple[Path, int, LogEntry]]:
-    """What the segments of a partition hold: (file, its start offset, entry)."""
+    """The entries of a partition's segments: (file, its start offset, entry)."""
     return [(path, start, entry) for path, start in segments_of(directory) for entry in read_segment(path, start)]
 
 

@@ -1,4 +1,4 @@
-"""What goes wrong between a test and the tools of this room."""
+"""Errors of tests that use the tools of this room."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from consumerd.errors import ConsumerdError, ExitCode
 
 
 class HarnessError(ConsumerdError):
-    """The test asks for what cannot be done now, such as a delivery before the start."""
+    """A call that is not possible now, such as a delivery before the start."""
 
     exit_code = ExitCode.USAGE
 

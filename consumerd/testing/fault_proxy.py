@@ -40,7 +40,7 @@ class Direction(Enum):
 
     @property
     def other(self) -> Direction:
-        """The way back."""
+        """The opposite direction."""
         return Direction.TO_CLIENT if self is Direction.TO_SERVER else Direction.TO_SERVER
 
 
@@ -146,7 +146,7 @@ class Link:
 
 
 class FaultProxy:
-    """Forwards `127.0.0.1:port` to `target_host:target_port`, and fails as told. An async context manager.
+    """Forwards `127.0.0.1:port` to `target_host:target_port`, and injects faults. An async context manager.
 
     `hook(direction, data)` sees every chunk before it is forwarded and returns what goes on in its place (b"" for
     nothing); it may call the methods below. With `frames` the chunks are whole frames, int32 length included.
@@ -234,7 +234,7 @@ class FaultProxy:
         await self._passages[direction].wait()
 
     def pass_on(self, direction: Direction, data: bytes) -> bytes:
-        """What is forwarded in place of `data`."""
+        """The bytes to forward in place of `data`."""
         if direction in self._lost:
             return b""
         if self.hook is not None:

@@ -114,7 +114,7 @@ class MemoryGroup:
         return None if data is None else int(data)
 
     def owner(self, topic: str, partition: int = 0, *, broker: int = 0) -> str | None:
-        """The name of the member that owns the partition in ZooKeeper; None for nobody."""
+        """The name of the member that owns the partition in ZooKeeper, if any."""
         data = self._data(owner_path(self.name, TopicPartition(topic, broker, partition)))
         return None if data is None else parse_owner(data)[0].removeprefix(f"{self.name}_")
 
@@ -176,13 +176,13 @@ class MemoryGroup:
         return member
 
     def expire(self, member: Member) -> None:
-        """Have ZooKeeper expire the member's session: all it owned is free; the member joins anew by itself."""
+        """Have ZooKeeper expire the member's session: all it owned is free; the member rejoins by itself."""
         self.zookeeper.expire(member.zk)
 
     # -- waiting
 
     async def until(self, condition: Callable[[], bool], seconds: float = 5.0) -> None:
-        """Return when `condition()` holds. Raises TimeoutError, which tells how the members are."""
+        """Return when `condition()` holds. Raises TimeoutError, which describes the members."""
         try:
             await self.journal.until(condition, seconds)
         except TimeoutError:

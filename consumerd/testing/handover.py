@@ -35,7 +35,7 @@ class Handover:
         self._patience = patience
         self._why_waiting = why_waiting
         self._entered = asyncio.Event()
-        self.task = asyncio.create_task(work(self), name=f"hand over {partition}")
+        self.task = asyncio.create_task(work(self), name=f"deliver {partition}")
         self.task.add_done_callback(self._ended)
 
     @property
@@ -52,7 +52,7 @@ class Handover:
         await self._entered.wait()
 
     async def result(self) -> Delivery:
-        """What came of it. Raises what ended it, TimeoutError, and HarnessError when it was revoked."""
+        """The result. Raises the handler's error, TimeoutError, and HarnessError when it was revoked."""
         try:
             await asyncio.wait({self.task}, timeout=self._patience)
         except asyncio.CancelledError:
@@ -72,7 +72,7 @@ class Handover:
     def _ended(self, task: asyncio.Task[Delivery]) -> None:
         self._entered.set()
         if not task.cancelled():
-            task.exception()  # whoever wants it asks for the result
+            task.exception()  # the caller gets it with the result
 
 
 async def cancel(handovers: Sequence[Handover], patience: float) -> None:

@@ -1,4 +1,4 @@
-"""A daemon around a handler, without the daemon: a test says when messages come, when time passes, when it dies.
+"""A daemon around a handler, without the daemon: a test decides when messages come, time passes, it crashes.
 
 Strategy: everything between a fetched batch and a committed offset is real: the handler is loaded, checked and wrapped
 in its retry policy by the code of the daemon, batches are decoded from encoded message sets, and what counts as
@@ -73,7 +73,7 @@ class HandlerHarness:
         self._life: Life | None = None
         self._next: Handler | None = self._build()
 
-    # -- what can be looked at
+    # -- state
 
     @property
     def handler(self) -> Any:
@@ -226,7 +226,7 @@ class HandlerHarness:
 
     def fail(self, error: Exception | None = None, *, times: int = 1) -> None:
         """Have the next `times` attempts raise `error` (an OSError by default) in the handler's place."""
-        self._failures += [error or OSError("the harness was told to fail")] * times
+        self._failures += [error or OSError("a failure that the test injected")] * times
 
     # -- ownership
 

@@ -1,4 +1,4 @@
-"""What happens in a group under test, in order, and waiting until it has happened.
+"""The events of a group under test, in order, and waiting for them.
 
 Strategy: one list of short entries that everybody writes to, and one event that is set with each; whoever waits for a
 condition looks again after every entry.
@@ -15,7 +15,7 @@ from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Between looks at what is not noted in the journal, in seconds.
+#: Time between checks of what the journal does not record, in seconds.
 _TICK = 0.01
 
 
@@ -32,7 +32,7 @@ class Journal:
         self.tell()
 
     def tell(self) -> None:
-        """Something changed that somebody may wait for."""
+        """Wake all waiters: something has changed."""
         self._news.set()
 
     def of(self, *about: str) -> list[tuple[str, str]]:
@@ -40,7 +40,7 @@ class Journal:
         return [entry for entry in self.entries if entry[1] in about]
 
     async def until(self, condition: Callable[[], bool], seconds: float = 5.0) -> None:
-        """Return when `condition()` holds; raises TimeoutError. Every entry leads to a look; so does a tick."""
+        """Return when `condition()` holds; raises TimeoutError. It is checked after every entry, and every tick."""
         async with asyncio.timeout(seconds):
             while not condition():
                 self._news.clear()

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from consumerd.handlers import Handler
-    from consumerd.offsets import Range
     from consumerd.partition import TopicPartition
     from consumerd.testing.partition_log import PartitionLog
 
@@ -51,13 +50,13 @@ class Life:
         self._patience = patience
         self._why_waiting = why_waiting
         self._trackers: dict[TopicPartition, HandledPrefix] = {}
-        self._in_hand: dict[TopicPartition, tuple[Handover, Range, Batch]] = {}
+        self._in_hand: dict[TopicPartition, tuple[Handover, Batch]] = {}
         self._turns: defaultdict[TopicPartition, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._handovers: list[Handover] = []
 
     @property
     def partitions(self) -> list[TopicPartition]:
-        """What is claimed, or about to be."""
+        """The partitions that are claimed, or about to be."""
         return sorted({*self._trackers, *(each.partition for each in self._running())})
 
     def position(self, partition: TopicPartition) -> int | None:
@@ -65,8 +64,8 @@ class Life:
         if (tracker := self._trackers.get(partition)) is None:
             return None
         if partition in self._in_hand:
-            _, token, batch = self._in_hand[partition]
-            tracker.done(token, batch.prefix(batch.handled))
+            _, batch = self._in_hand[partition]
+            tracker.done(batch.prefix(batch.handled))
         return tracker.position
 
     async def claim(self, partition: TopicPartition) -> int:
@@ -113,7 +112,7 @@ class Life:
         return [each for each in self._handovers if not each.done and partition in (None, each.partition)]
 
     def _held(self, partition: TopicPartition) -> Handover | None:
-        """What the handler has in its hands."""
+        """The deliveries that the handler has not finished."""
         return self._in_hand[partition][0] if partition in self._in_hand else None
 
     def _entered(self, partition: TopicPartition) -> None:
@@ -151,13 +150,13 @@ class Life:
     async def _hand_over(self, handover: Handover, tracker: HandledPrefix, end: int) -> None:
         partition = handover.partition
         batch = Batch(partition, self._logs[partition].read(tracker.position, end))
-        token = tracker.begin(batch.start_offset, batch.next_offset)
-        self._in_hand[partition] = handover, token, batch
+        tracker.begin(batch.start_offset, batch.next_offset)
+        self._in_hand[partition] = handover, batch
         try:
             if len(batch):
                 await self.handler.handle(batch)
         except BaseException as error:
-            tracker.done(token, batch.prefix(batch.handled))
+            tracker.done(batch.prefix(batch.handled))
             tracker.reset(tracker.position)  # what was not handled may come again
             if isinstance(error, PartitionTakenError):
                 self._trackers.pop(partition)
@@ -166,7 +165,7 @@ class Life:
             raise
         finally:
             del self._in_hand[partition]
-        tracker.done(token)
+        tracker.done(batch.next_offset)
 
     def _attempts_of(self, partition: TopicPartition, first: int) -> tuple[Attempt, ...]:
         return tuple(attempt for attempt in self._attempts[first:] if attempt.partition == partition)

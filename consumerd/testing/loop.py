@@ -72,7 +72,7 @@ class LoopThread:
         return self.run(work())
 
     def close(self) -> None:
-        """Cancel what is left, await its end, and end the thread. May be called twice."""
+        """Cancel running work, await its end, and end the thread. May be called twice."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._ending.set)
         self._thread.join()

@@ -50,7 +50,7 @@ class Member:
         await self.zk.close()
 
     def unseen_failure(self) -> BaseException | None:
-        """What stopped it, if nobody asked for that with `ended` or `stop`."""
+        """The error that stopped it, unless `ended` or `stop` has raised it."""
         if self._looked_at or not self.task.done() or self.task.cancelled():
             return None
         return self.task.exception()

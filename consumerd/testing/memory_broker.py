@@ -20,10 +20,10 @@ from consumerd.wire.v07 import (
     EARLIEST,
     LATEST,
     Codec,
+    DecodeLimits,
     ErrorCode,
     FetchRequest,
     FetchResponse,
-    Limits,
     MultiFetchRequest,
     MultiFetchResponse,
     MultiProduceRequest,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 #: With 0.7.2's max.message.size.
-_LIMITS = Limits(max_message_bytes=1_000_000)
+_LIMITS = DecodeLimits(max_message_bytes=1_000_000)
 
 
 class MemoryBroker:
@@ -140,7 +140,7 @@ class MemoryConnection:
     async def request(self, frame: bytes, *, max_response: int | None = None, timeout: float | None = None) -> bytes:
         """The body of the response. Raises ConnectionClosedError, and what the broker's `on_request` says."""
         answer = await self._exchange(frame)
-        self.raise_if_closed()
+        self._require_open()
         if isinstance(answer, Exception):
             self.abort()
             raise answer
@@ -153,7 +153,7 @@ class MemoryConnection:
             self.abort()
 
     async def _exchange(self, frame: bytes) -> bytes | Exception | None:
-        self.raise_if_closed()
+        self._require_open()
         answer = self._broker.answer(decode_request(frame[4:]))
         await asyncio.sleep(0)
         return answer
@@ -171,7 +171,7 @@ class MemoryConnection:
         self._broker.connections.discard(self)
         self._ended.set()
 
-    def raise_if_closed(self) -> None:
+    def _require_open(self) -> None:
         """Raise ConnectionClosedError once it has ended."""
         if self.closed:
             raise ConnectionClosedError("the connection in memory was closed", blamed=True)

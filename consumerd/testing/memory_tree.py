@@ -71,7 +71,7 @@ class MemoryTree:
         return self._at(path).data
 
     def children(self, path: str) -> list[str]:
-        """Names below a node, in no order anybody may rely on. Raises ServerError(NO_NODE)."""
+        """Names below a node, in no particular order. Raises ServerError(NO_NODE)."""
         return sorted(self._at(path).children, reverse=True)
 
     def stat(self, path: str) -> NodeStat:

@@ -31,7 +31,7 @@ from consumerd.testing.memory_tree import Kind, MemoryTree
 from consumerd.zk.acl import parse_acl
 from consumerd.zk.base_session import BaseSession
 from consumerd.zk.errors import ConnectionLost, MultiFailed, ServerError, error_for
-from consumerd.zk.lifecycle import NO_PASSWORD, Lifecycle
+from consumerd.zk.lifecycle import NO_PASSWORD, SessionLifecycle
 from consumerd.zk.watches import WatchTable
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ _FIRST_SESSION = 0x1_0000_0000
 
 
 class Link:
-    """What stands for a session's connection: requests in, answers and watch events out, until `kill`."""
+    """The connection of a session: requests in, responses and watch events out, until `kill`."""
 
     host, port = "memory", 0
 
@@ -150,7 +150,7 @@ class MemorySession(BaseSession):
     """One client. Made by `MemoryZooKeeper.session`; used like `consumerd.zk.Session`."""
 
     def __init__(
-        self, server: MemoryZooKeeper, lifecycle: Lifecycle, watches: WatchTable, *, chroot: str, clock: Clock
+        self, server: MemoryZooKeeper, lifecycle: SessionLifecycle, watches: WatchTable, *, chroot: str, clock: Clock
     ) -> None:
         super().__init__(lifecycle, watches, chroot=chroot, acl=parse_acl("open"), clock=clock)
         self._server = server
@@ -241,7 +241,7 @@ class MemoryZooKeeper:
         """A client, not started yet. Its calls wait `wait_connected` seconds of the loop for a connection."""
         watches = WatchTable()
         wait = session_timeout if wait_connected is None else wait_connected
-        lifecycle = Lifecycle("memory", session_timeout, wait, clock=self._clock, watches=watches)
+        lifecycle = SessionLifecycle("memory", session_timeout, wait, clock=self._clock, watches=watches)
         return MemorySession(self, lifecycle, watches, chroot=chroot, clock=self._clock)
 
     # -- faults

@@ -154,7 +154,7 @@ def consumerd_broker_factory(
 
 @pytest.fixture
 def consumerd_broker(consumerd_broker_factory: BrokerFactory) -> LoopbackBroker:
-    """A Kafka 0.7 broker in this process, with topics of four partitions, known to no ZooKeeper."""
+    """A Kafka 0.7 broker in this process, with topics of four partitions, without ZooKeeper."""
     return consumerd_broker_factory(partitions=4)
 
 
@@ -173,7 +173,7 @@ class ProxyFactory(Protocol):
 
 @pytest.fixture
 def consumerd_proxy_factory(consumerd_loop: LoopThread) -> Iterator[ProxyFactory]:
-    """Starts TCP proxies that fail as told, and end with the test: `consumerd_proxy_factory(host, port)`."""
+    """Starts TCP proxies that inject faults, and end with the test: `consumerd_proxy_factory(host, port)`."""
     from consumerd.testing.proxy import LoopbackProxy  # noqa: PLC0415
 
     def start(host: str, port: int, **arguments: Any) -> LoopbackProxy:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class LoopbackProxy:
-    """Forwards `host`:`port` (of its own, on loopback) to a server, and fails as told.
+    """Forwards `host`:`port` (of its own, on loopback) to a server, and injects faults.
 
     `hook` and `frames` as for `FaultProxy`; the hook is called on the loop's thread.
     """

@@ -34,7 +34,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A batch that was handed over until it was taken, or given up as the policy says."""
+    """A batch that was handed over until it was handled, or failed by the policy."""
 
     partition: TopicPartition
     start_offset: int
@@ -79,7 +79,7 @@ class ObservedHandler(Handler):
     def __init__(self, inner: Handler, attempts: list[Attempt], failures: deque[Exception]) -> None:
         self._inner = inner
         self.attempts = attempts
-        #: Told of every attempt when it begins.
+        #: Called at the beginning of every attempt.
         self.entered: Callable[[TopicPartition], None] = lambda _: None
         self._failures = failures
 

@@ -1,8 +1,9 @@
 """What the decoders of both dialects make of a fetch response: payloads, where they reach, and why no further.
 
-Strategy: payloads are plain `bytes` in a list (those of a large compressed message are packed), and what else is to be
-known is worked out when asked for, in pieces that cost no line of Python for each message. Who hands batches on need
-not know the dialect; how identities and positions follow from what a dialect keeps is its own part.
+Strategy: payloads are plain `bytes` in a list, or a buffer and an index from which they are made when asked for
+(those of a large compressed message are packed). What else is to be known is worked out when asked for, in pieces
+that cost no line of Python for each message. Who hands batches on need not know the dialect; how identities and
+positions follow from what a dialect keeps is its own part.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from enum import Enum
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, overload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -43,7 +44,7 @@ class BatchEnd(Enum):
     CORRUPT = "corrupt"
 
 
-class Ending(TypedDict, total=False):
+class BatchEnding(TypedDict, total=False):
     """What is known of a batch's end, where that is not simply COMPLETE."""
 
     end: BatchEnd
@@ -62,12 +63,12 @@ class DecodedBatch(ABC, Generic[_Payload, _Run]):
     """
 
     __slots__ = (
+        "_payloads",
         "_runs",
         "end",
         "memory_bytes",
         "needed",
         "next_offset",
-        "payloads",
         "problem",
         "resume_offset",
         "start_offset",
@@ -80,9 +81,9 @@ class DecodedBatch(ABC, Generic[_Payload, _Run]):
         start_offset: int,
         next_offset: int,
         payload_bytes: int,
-        **ending: Unpack[Ending],
+        **ending: Unpack[BatchEnding],
     ) -> None:
-        self.payloads = payloads
+        self._payloads = payloads
         self._runs = runs
         self.start_offset = start_offset
         self.next_offset = next_offset
@@ -92,15 +93,27 @@ class DecodedBatch(ABC, Generic[_Payload, _Run]):
         self.resume_offset = ending.get("resume_offset")
         self.needed = ending.get("needed")
 
+    @property
+    def payloads(self) -> Sequence[_Payload]:
+        """All payloads, in order."""
+        return self._payloads
+
     def __len__(self) -> int:
-        return len(self.payloads)
+        return len(self._payloads)
 
     def __iter__(self) -> Iterator[_Payload]:
-        return iter(self.payloads)
+        return iter(self._payloads)
+
+    @overload
+    def __getitem__(self, position: int) -> _Payload: ...
+    @overload
+    def __getitem__(self, position: slice) -> Sequence[_Payload]: ...
+    def __getitem__(self, position: int | slice) -> _Payload | Sequence[_Payload]:
+        return self._payloads[position]
 
     def __repr__(self) -> str:
         return (
-            f"<{type(self).__name__} of {len(self.payloads)} messages, offsets {self.start_offset} to "
+            f"<{type(self).__name__} of {len(self)} messages, offsets {self.start_offset} to "
             f"{self.next_offset}, {self.end.value}>"
         )
 
@@ -122,9 +135,9 @@ class DecodedBatch(ABC, Generic[_Payload, _Run]):
 
         0 gives `start_offset`, all of them `next_offset`. Raises ValueError for a count that the batch has not.
         """
-        if not 0 <= count <= len(self.payloads):
-            raise ValueError(f"a prefix of {count} messages of a batch of {len(self.payloads)}")
-        if count == len(self.payloads):
+        if not 0 <= count <= len(self):
+            raise ValueError(f"a prefix of {count} messages of a batch of {len(self)}")
+        if count == len(self):
             return self.next_offset
         return self._inside(count) if count else self.start_offset
 

@@ -88,7 +88,7 @@ def decompress(codec: Codec, data: bytes, *, limit: int) -> bytes:
     return data
 
 
-class Allowance:
+class DecompressionAllowance:
     """What one message, with all that is nested in it, may still cost, and how much work the present step has done.
 
     `bytes` that come out of decompressing, and `pieces` (gzip members and snappy blocks) to be opened for them.
@@ -113,7 +113,7 @@ class Allowance:
         self.pieces -= 1
         self.done += _OPENING
         if self.pieces < 0:
-            raise TooLargeError("a compressed message is put together of too many compressed pieces")
+            raise TooLargeError("a compressed message consists of too many compressed pieces")
 
     def due(self, work: int = 0) -> bool:
         """Count `work`; whether the step has done enough by now, in which case the next one begins."""
@@ -124,7 +124,9 @@ class Allowance:
         return True
 
 
-def decompress_steps(codec: Codec, data: bytes, allowance: Allowance) -> Generator[None, None, bytes | bytearray]:
+def decompress_steps(
+    codec: Codec, data: bytes, allowance: DecompressionAllowance
+) -> Generator[None, None, bytes | bytearray]:
     """As `decompress`, in steps of a millisecond or two, and within an allowance."""
     out = bytearray()
     if codec is Codec.GZIP:
@@ -148,7 +150,9 @@ def decompress_steps(codec: Codec, data: bytes, allowance: Allowance) -> Generat
     return data
 
 
-def _member_steps(data: bytes, position: int, out: bytearray, allowance: Allowance) -> Generator[None, None, int]:
+def _member_steps(
+    data: bytes, position: int, out: bytearray, allowance: DecompressionAllowance
+) -> Generator[None, None, int]:
     """Inflate the member at `position` onto `out`; returns where it ends."""
     allowance.open()
     inflater = isal_zlib.decompressobj(16 + isal_zlib.MAX_WBITS)
@@ -159,7 +163,7 @@ def _member_steps(data: bytes, position: int, out: bytearray, allowance: Allowan
             position += len(fed)
             window = min(2 * window, _PIECE_IN)
             if not fed:
-                raise DecompressionError("the gzip payload is cut short")
+                raise DecompressionError("the gzip payload is truncated")
         try:
             piece = inflater.decompress(fed, _PIECE_OUT)
         except _IsalError as error:
@@ -215,7 +219,7 @@ def _inflate(data: bytes, left: int, limit: int) -> tuple[bytes, bytes]:
     if len(piece) > left:
         raise _too_large("gzip payload", limit)
     if not inflater.eof:
-        raise DecompressionError("the gzip payload is cut short")
+        raise DecompressionError("the gzip payload is truncated")
     return piece, inflater.unused_data
 
 
@@ -227,7 +231,7 @@ def _inflate_member(data: bytes, start: int, left: int, limit: int) -> tuple[byt
     while not inflater.eof:
         fed = data[position : position + window]
         if not fed:
-            raise DecompressionError("the gzip payload is cut short")
+            raise DecompressionError("the gzip payload is truncated")
         try:
             piece = inflater.decompress(fed, left + 1)
         except _IsalError as error:
@@ -309,4 +313,4 @@ def _claimed_size(block: bytes) -> int:
             if size > 0xFFFFFFFF:
                 break
             return size
-    raise DecompressionError("a snappy block has no valid length in front")
+    raise DecompressionError("a snappy block has no valid length")

@@ -136,7 +136,7 @@ def _extent(data: bytes, position: int, flags: int, block_size: int) -> tuple[in
             raise DecompressionError(f"an lz4 block claims {stored} bytes where {block_size} are the most")
         most += stored if size & _RAW else min(block_size, stored * _MAX_RATIO)
         position += stored + after
-    raise DecompressionError("the lz4 payload is cut short")
+    raise DecompressionError("the lz4 payload is truncated")
 
 
 def _too_large(limit: int) -> DecompressionError:

@@ -57,7 +57,7 @@ class ScramClient:
             return self._prove(challenge)
         proof = _fields(challenge)
         if b"e" in proof:
-            raise ScramError(f"it says {proof[b'e'].decode('ascii', 'replace')!r}")
+            raise ScramError(f"it reported {proof[b'e'].decode('ascii', 'replace')!r}")
         if not hmac.compare_digest(_decoded(proof.get(b"v", b"")), self._signature):
             raise ScramError("its signature is wrong")
         self._begun = False
@@ -69,7 +69,7 @@ class ScramClient:
             raise ScramError("it requires an unsupported extension")
         nonce, rounds = offer.get(b"r", b""), offer.get(b"i", b"")
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
-            raise ScramError("its nonce does not extend ours")
+            raise ScramError("its nonce does not extend the client's")
         if not (rounds.isdigit() and len(rounds) <= len(str(MOST_ROUNDS))):
             raise ScramError("its iteration count is invalid")
         if not FEWEST_ROUNDS <= int(rounds) <= MOST_ROUNDS:

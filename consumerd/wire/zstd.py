@@ -60,7 +60,7 @@ def _most(data: bytes) -> int:
             head = int.from_bytes(data[position : position + 3], "little")
             last, kind, size = bool(head & 1), head >> 1 & 3, head >> 3
             if position + 3 > end or kind > _COMPRESSED or (kind != _RLE and size > _MAX_BLOCK):
-                raise DecompressionError("the zstd payload is damaged or cut short")
+                raise DecompressionError("the zstd payload is damaged or truncated")
             pieces -= 1
             if pieces < 0:
                 raise DecompressionError(f"the zstd payload has more than {most_pieces(end)} blocks in {end} bytes")
@@ -68,14 +68,14 @@ def _most(data: bytes) -> int:
             most += _MAX_BLOCK if kind == _COMPRESSED else size
         position += 4 if checksum else 0
     if position != end:
-        raise DecompressionError("the zstd payload is cut short")
+        raise DecompressionError("the zstd payload is truncated")
     return most
 
 
 def _skip_header(data: bytes, position: int) -> tuple[int, bool]:
     """Where a frame's blocks begin, and whether a checksum follows them."""
     if position + 5 > len(data):
-        raise DecompressionError("the zstd payload is cut short")
+        raise DecompressionError("the zstd payload is truncated")
     descriptor = data[position + 4]
     single = bool(descriptor & 0x20)
     content_size = _CONTENT_SIZE_BYTES[descriptor >> 6] or (1 if single else 0)

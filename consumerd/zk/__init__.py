@@ -1,8 +1,8 @@
 """The one supervised ZooKeeper session of a process (ring 1), on aiozk's protocol."""
 
 from consumerd.zk.acl import parse_acl
-from consumerd.zk.connect_string import ConnectString, Host, parse_connect_string
-from consumerd.zk.connection import Limits
+from consumerd.zk.connect_string import ConnectString, ZooKeeperHost, parse_connect_string
+from consumerd.zk.connection import ConnectionLimits
 from consumerd.zk.errors import (
     AuthFailed,
     BadReply,
@@ -29,11 +29,10 @@ __all__ = [
     "BadReply",
     "BadVersion",
     "ConnectString",
+    "ConnectionLimits",
     "ConnectionLost",
-    "Host",
     "InvalidACL",
     "InvalidPath",
-    "Limits",
     "MultiFailed",
     "NoAuth",
     "NoChildrenForEphemerals",
@@ -46,6 +45,7 @@ __all__ = [
     "Session",
     "SessionChanged",
     "UnexpectedReply",
+    "ZooKeeperHost",
     "parse_acl",
     "parse_connect_string",
 ]

@@ -1,4 +1,4 @@
-"""Access control for the nodes we create: `open`, `creator-all`, or a list of `scheme:id:perms`.
+"""Access control for created nodes: `open`, `creator-all`, or a list of `scheme:id:perms`.
 
 Strategy: the scheme ends at the first colon and the permissions begin after the last, so that ids may hold colons
 (`digest:user:hash:cdrwa`, `ip:2001:db8::/32:r`). Permissions are ZooKeeper's letters: create, delete, read, write,
@@ -30,7 +30,7 @@ def parse_acl(setting: AclSetting) -> list[Any]:
     """The ACL entries (aiozk's `ACL`) that a setting stands for. Raises ConfigError."""
     if isinstance(setting, str):
         if setting not in _NAMED:
-            raise ConfigError(f"the ACL {setting!r} is neither `open` nor `creator-all` nor a list of scheme:id:perms")
+            raise ConfigError(f"the ACL must be `open`, `creator-all` or a list of scheme:id:perms, not {setting!r}")
         setting = _NAMED[setting]
     if not setting:
         raise ConfigError("the list of ACL entries is empty; write `open` for nodes that everybody may change")

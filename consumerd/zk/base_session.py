@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from consumerd.ports import SessionEvent, SessionState
     from consumerd.zk.connection import Connection
-    from consumerd.zk.lifecycle import Lifecycle
+    from consumerd.zk.lifecycle import SessionLifecycle
     from consumerd.zk.watches import WatchTable
 
 #: A deleted node whose watch event was lost is noticed after so many seconds.
@@ -55,7 +55,7 @@ _NO_NODE, _NO_AUTH, _NODE_EXISTS = -101, -102, -110
 
 
 def node_stat(stat: Stat) -> NodeStat:
-    """Ours of aiozk's Stat."""
+    """The `Stat` of `consumerd.ports` for aiozk's."""
     return NodeStat(stat.version, stat.ephemeral_owner, stat.num_children, stat.created_zxid, stat.modified)
 
 
@@ -99,7 +99,9 @@ async def _is_there(connection: Connection, full: str) -> bool:
 class BaseSession(ABC):
     """The calls of `consumerd.ports.ZooKeeper`, one attempt each. `async with` starts and closes the session."""
 
-    def __init__(self, lifecycle: Lifecycle, watches: WatchTable, *, chroot: str, acl: list[Any], clock: Clock) -> None:
+    def __init__(
+        self, lifecycle: SessionLifecycle, watches: WatchTable, *, chroot: str, acl: list[Any], clock: Clock
+    ) -> None:
         self._lifecycle = lifecycle
         self._watches = watches
         self._chroot = chroot
@@ -108,7 +110,7 @@ class BaseSession(ABC):
 
     @abstractmethod
     async def start(self, timeout: float | None = None) -> None:
-        """Get a session, within `timeout` seconds."""
+        """Establish a session within `timeout` seconds."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -127,7 +129,7 @@ class BaseSession(ABC):
 
     @property
     def state(self) -> SessionState:
-        """Where the session stands."""
+        """The state of the session."""
         return self._lifecycle.state
 
     @property
@@ -275,7 +277,7 @@ class BaseSession(ABC):
             return True
 
     async def _correct(self, connection: Connection, path: str, full: str, data: bytes) -> None:
-        """The node is ours, from a lost reply or an earlier call: make it say what was asked for."""
+        """The session owns the node, from a lost reply or an earlier call: write the data if it differs."""
         found = await self._ask(connection, protocol.GetDataRequest(path=full, watch=False), path)
         if found.data != data:
             await self._ask(connection, protocol.SetDataRequest(path=full, data=data, version=found.stat.version), path)

@@ -14,7 +14,7 @@ from consumerd.errors import ConfigError
 DEFAULT_PORT = 2181
 
 
-class Host(NamedTuple):
+class ZooKeeperHost(NamedTuple):
     """One server of an ensemble; `name` without brackets."""
 
     name: str
@@ -27,7 +27,7 @@ class Host(NamedTuple):
 class ConnectString(NamedTuple):
     """The servers in the order given, and the chroot: `""` or a path such as `/kafka` without a slash at its end."""
 
-    hosts: tuple[Host, ...]
+    hosts: tuple[ZooKeeperHost, ...]
     chroot: str
 
 
@@ -40,7 +40,7 @@ def parse_connect_string(text: str) -> ConnectString:
     return ConnectString(hosts, _parse_chroot(slash + rest, text))
 
 
-def _parse_host(piece: str, text: str) -> Host:
+def _parse_host(piece: str, text: str) -> ZooKeeperHost:
     if not piece:
         raise ConfigError(f"the ZooKeeper connect string {text!r} has an empty host; write host:port,host:port/chroot")
     if piece.startswith("["):
@@ -52,7 +52,7 @@ def _parse_host(piece: str, text: str) -> Host:
         name, colon, port = piece.partition(":")
         if ":" in port:
             raise ConfigError(f"write the IPv6 address in {piece!r} in brackets, such as [::1]:2181")
-    return Host(_check_name(name, text), _parse_port(port, piece) if colon else DEFAULT_PORT)
+    return ZooKeeperHost(_check_name(name, text), _parse_port(port, piece) if colon else DEFAULT_PORT)
 
 
 def _check_name(name: str, text: str) -> str:

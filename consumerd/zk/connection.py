@@ -1,4 +1,4 @@
-"""One connection to one ZooKeeper server: aiozk's framing and bookkeeping, with an end that is noticed at once.
+"""One connection to one ZooKeeper server: aiozk's framing and bookkeeping, with an end that is detected at once.
 
 Strategy: aiozk's `Connection` keeps the map of outstanding requests; opening, writing, reading and ending are our own,
 for these reasons. The library first asks `srvr` on a throw-away connection, without a time limit. It takes a FIN for
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import ssl as tls
     from collections.abc import Callable
 
-    from consumerd.zk.connect_string import Host
+    from consumerd.zk.connect_string import ZooKeeperHost
 
 _SIZE = struct.Struct("!i")
 _REPLY_HEADER = struct.Struct("!iqi")  # xid, zxid, error code
@@ -47,7 +47,7 @@ class NeverSent(ConnectionLost):
     """The connection ended before the request was written."""
 
 
-class Limits(NamedTuple):
+class ConnectionLimits(NamedTuple):
     """What one connection takes. Sizes are in bytes, without the 4-byte length of a frame."""
 
     #: ZooKeeper's `jute.maxbuffer`: a larger request makes the server drop the connection.
@@ -67,11 +67,11 @@ class Connection(AiozkConnection):  # type: ignore[misc]
 
     def __init__(
         self,
-        host: Host,
+        host: ZooKeeperHost,
         address: str,
         *,
         ssl: tls.SSLContext | None,
-        limits: Limits,
+        limits: ConnectionLimits,
         on_watch: Callable[[str], None],
         on_end: Callable[[Connection], None],
     ) -> None:
@@ -194,7 +194,7 @@ class Connection(AiozkConnection):  # type: ignore[misc]
                 future.set_exception(ConnectionLost(self._loss()))
 
     def _loss(self) -> str:
-        reason = self.end_reason or "it failed while writing"
+        reason = self.end_reason or "writing failed"
         return f"the connection to ZooKeeper at {self._where} was lost: {reason}"
 
     async def wait_closed(self) -> None:
@@ -226,7 +226,7 @@ class Connection(AiozkConnection):  # type: ignore[misc]
         waiting = self.pending_specials.get(xid)
         future = waiting.pop() if waiting else self.pending.pop(xid, None)
         if future is None:
-            raise BadReply(f"{self._where} answered request {xid}, which was never asked")
+            raise BadReply(f"{self._where} answered request {xid}, which was never sent")
         self.last_zxid = max(self.last_zxid, zxid)
         try:
             result = None if code else self._parse_reply(opcode, payload)

@@ -28,7 +28,7 @@ class NoNode(NodeError):
 
 
 class NodeExists(NodeError):
-    """A node to create is there already."""
+    """A node to create already exists."""
 
     reason = "the ZooKeeper node {path} already exists"
 
@@ -46,7 +46,7 @@ class NotEmpty(NodeError):
 
 
 class NoAuth(NodeError):
-    """The ACL of the node does not let us."""
+    """The ACL of the node denies access."""
 
     reason = "ZooKeeper denies access to {path}; check the node's ACL and the configured credentials"
 

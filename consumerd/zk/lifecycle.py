@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 NO_PASSWORD = bytes(16)
 
 
-class Lifecycle:
+class SessionLifecycle:
     """State of one session and the calls that wait for it. Times in seconds of the clock's monotonic time."""
 
     def __init__(self, servers: str, timeout: float, wait: float, *, clock: Clock, watches: WatchTable) -> None:
@@ -141,7 +141,7 @@ class Lifecycle:
         self._lease_from = max(self._lease_from, since)
 
     def detach(self, connection: Connection) -> None:
-        """A connection ended; of no consequence unless it is the live one."""
+        """A connection ended; ignored unless it is the live one."""
         if connection is not self._connection:
             return
         self._connection = None
@@ -152,7 +152,7 @@ class Lifecycle:
         self._wake()
 
     def expire(self) -> None:
-        """The server's word: the session is over. Only an announced one is anybody's business."""
+        """The server reported that the session is over. Listeners are notified of announced sessions only."""
         self.granted_id, self.password = 0, NO_PASSWORD
         session_id, self.session_id = self.session_id, 0
         if session_id:
@@ -161,7 +161,7 @@ class Lifecycle:
             self._wake()
 
     def refuse(self) -> None:
-        """Take no new calls: the session is being closed, which is nothing to tell listeners."""
+        """Refuse new calls: the session is being closed, of which listeners are not notified."""
         self._closed = True
         self._wake()
 

@@ -92,7 +92,7 @@ def first_failure(payload: bytes) -> tuple[int, int] | None:
                 offset = _skip_result(kind, payload, offset)
             index += 1
     except struct.error as error:
-        raise BadReply("ZooKeeper's reply to a multi is cut off") from error
+        raise BadReply("ZooKeeper's reply to a multi is truncated") from error
 
 
 def _skip_result(kind: int, payload: bytes, offset: int) -> int:

@@ -1,8 +1,7 @@
 """The one ZooKeeper session of a process: what `consumerd.ports.ZooKeeper` promises, on aiozk's protocol.
 
-Strategy: this is the front. The `Lifecycle` knows state, lease and events, the `Supervisor` keeps the connection, the
-`WatchTable` holds the callbacks for changes, `BaseSession` sends the requests; here they are put together, started and
-closed.
+Strategy: `SessionLifecycle` knows state, lease and events, `SessionSupervisor` keeps the connection, `WatchTable` holds
+the callbacks for changes, and `BaseSession` sends the requests; here they are put together, started and closed.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from consumerd.ports import Check
 from consumerd.zk.acl import AclSetting, needs_identity, parse_acl
 from consumerd.zk.base_session import BaseSession, ensure_on
 from consumerd.zk.connect_string import parse_connect_string
-from consumerd.zk.connection import Connection, Limits
+from consumerd.zk.connection import Connection, ConnectionLimits
 from consumerd.zk.errors import AUTH_CODES, CONNECTION_CODES, AuthFailed, ServerError, error_for
-from consumerd.zk.lifecycle import Lifecycle
+from consumerd.zk.lifecycle import SessionLifecycle
 from consumerd.zk.multi import MultiRequest, encode_operations
-from consumerd.zk.supervisor import Settings, Supervisor
+from consumerd.zk.supervisor import SessionSettings, SessionSupervisor
 from consumerd.zk.watches import WatchTable
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ class Session(BaseSession):
         ssl: tls.SSLContext | None = None,
         auth: Sequence[Credential] = (),
         acl: AclSetting = "open",
-        limits: Limits | None = None,
+        limits: ConnectionLimits | None = None,
     ) -> None:
         hosts, chroot = parse_connect_string(connect)
         if not (0 < session_timeout <= LONGEST_TIMEOUT and connect_timeout > 0):
@@ -71,14 +70,14 @@ class Session(BaseSession):
         self.connect = connect
         self._credentials = [_check_credential(*credential) for credential in auth]
         watches = WatchTable()
-        settings = Settings(
+        settings = SessionSettings(
             hosts=hosts,
             session_timeout=session_timeout,
             connect_timeout=connect_timeout,
             ssl=ssl,
-            limits=limits or Limits(),
+            limits=limits or ConnectionLimits(),
         )
-        lifecycle = Lifecycle(
+        lifecycle = SessionLifecycle(
             ",".join(map(str, hosts)),
             session_timeout,
             session_timeout if wait_connected is None else wait_connected,
@@ -86,7 +85,7 @@ class Session(BaseSession):
             watches=watches,
         )
         super().__init__(lifecycle, watches, chroot=chroot, acl=parse_acl(acl), clock=clock)
-        self._supervisor = Supervisor(
+        self._supervisor = SessionSupervisor(
             settings, lifecycle, clock=clock, rng=rng, prepare=self._prepare, on_watch=watches.fire
         )
         self._start_limit = max(session_timeout, connect_timeout * len(hosts))
@@ -95,7 +94,7 @@ class Session(BaseSession):
     # -- lifecycle
 
     async def start(self, timeout: float | None = None) -> None:
-        """Begin, and return when the first session is established (its chroot exists then).
+        """Start, and return when the first session is established (its chroot exists then).
 
         `timeout` seconds default to the session timeout, or the connect timeout times the servers if that is more.
         Raises NotConnected, AuthFailed, NoAuth (for the chroot); the session is closed then.

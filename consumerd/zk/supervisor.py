@@ -28,10 +28,9 @@ from aiozk import protocol
 from consumerd.errors import ZooKeeperError, reason_of
 from consumerd.net.addresses import addresses_of
 from consumerd.ports import SessionState
-from consumerd.zk.backoff import Backoff
-from consumerd.zk.connection import Connection, ConnectionEnded, HandshakeClosed, Limits
+from consumerd.zk.connection import Connection, ConnectionEnded, ConnectionLimits, HandshakeClosed
 from consumerd.zk.errors import CONNECTION_CODES, BadReply, ConnectionLost, ServerError, error_for
-from consumerd.zk.lifecycle import NO_PASSWORD, Lifecycle
+from consumerd.zk.lifecycle import NO_PASSWORD, SessionLifecycle
 
 if TYPE_CHECKING:
     import ssl as tls
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from consumerd.ports import Clock
-    from consumerd.zk.connect_string import Host
+    from consumerd.zk.connect_string import ZooKeeperHost
 
 log = structlog.get_logger(__name__)
 
@@ -48,26 +47,59 @@ HEARTBEAT_LIMIT = 5 / 12
 RESET_ZXID_AFTER = 1.5
 _CLOSE_GRACE = 0.5
 _CLOSE_LIMIT = 1.0
+#: Seconds by which a timer may fire early: what is left then is not worth another one.
+_TIMER_SLACK = 0.001
 
 
 def _respect_cancellation() -> None:
-    """Before Python 3.13 a TaskGroup that ends with an error forgets that its task was cancelled at the same time."""
+    """Raise a pending cancellation.
+
+    Before Python 3.13 a TaskGroup that ends with an error forgets that its task was cancelled at the same time.
+    """
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
 
 
-class Settings(NamedTuple):
+_FIRST_DELAY = 0.05
+_LARGEST_DELAY = 1.0
+#: A connection that lived this long (and twice the last delay) was healthy.
+_HEALTHY = 0.25
+
+
+class Backoff:
+    """Delays between connection attempts: 0, 0.05, 0.1 ... 1 s, each cut to 50-100 % at random.
+
+    The jitter keeps members from reconnecting in step. A healthy connection resets the delay.
+    """
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self._next = 0.0
+
+    def delay(self) -> float:
+        """Seconds to wait now; the next delay is longer."""
+        delay = self._next
+        self._next = min(_LARGEST_DELAY, max(_FIRST_DELAY, delay * 2))
+        return delay * self._rng.uniform(0.5, 1.0)
+
+    def lived(self, seconds: float) -> None:
+        """A connection was up for `seconds`: if it was healthy, the next attempt starts at once."""
+        if seconds >= max(_HEALTHY, self._next):
+            self._next = 0.0
+
+
+class SessionSettings(NamedTuple):
     """How to connect; times in seconds."""
 
-    hosts: Sequence[Host]
+    hosts: Sequence[ZooKeeperHost]
     session_timeout: float
     connect_timeout: float
     ssl: tls.SSLContext | None
-    limits: Limits
+    limits: ConnectionLimits
 
 
-class Supervisor:
+class SessionSupervisor:
     """Runs the rounds (`run`, the one task) and ends the session (`farewell`).
 
     `prepare(connection, new)` is awaited on every connection before anybody else may use it.
@@ -75,8 +107,8 @@ class Supervisor:
 
     def __init__(
         self,
-        settings: Settings,
-        lifecycle: Lifecycle,
+        settings: SessionSettings,
+        lifecycle: SessionLifecycle,
         *,
         clock: Clock,
         rng: Random,
@@ -92,9 +124,9 @@ class Supervisor:
         self._zxid = 0
         self._without_zxid = False
         self._last_contact = clock.monotonic()
-        self._noted: dict[Host, str] = {}
+        self._noted: dict[ZooKeeperHost, str] = {}
         #: How many addresses each name has.
-        self._addresses: dict[Host, int] = {}
+        self._addresses: dict[ZooKeeperHost, int] = {}
 
     async def run(self) -> None:
         """Keep the session until it is closed (then cancelled).
@@ -117,7 +149,7 @@ class Supervisor:
             self._lifecycle.finish(failure)
 
     async def _one_round(self) -> float | None:
-        """Try each server until one takes us; serve it to its end. When that connection began, or None."""
+        """Try each server until one accepts; serve the connection to its end. Returns when it began, or None."""
         hosts = self._settings.hosts
         refused = False
         for host in self._rng.sample(hosts, len(hosts)):
@@ -143,13 +175,13 @@ class Supervisor:
                 except (OSError, BadReply) as error:
                     self._note(host, f"{host}: {reason_of(error)}")
                 finally:
-                    connection.kill("it is of no use")
+                    connection.kill("the connection is unusable")
                     await connection.wait_closed()
         if refused:
             self._consider_zxid()
         return None
 
-    async def _resolve(self, host: Host) -> list[str]:
+    async def _resolve(self, host: ZooKeeperHost) -> list[str]:
         """The addresses of a server's name in random order, since any may be silent; none if that cannot be told."""
         try:
             async with asyncio.timeout(self._attempt_limit()):
@@ -169,8 +201,8 @@ class Supervisor:
             log.warning("zxid_reset", zxid=self._zxid, seconds=round(silent, 1))
             self._zxid, self._without_zxid = 0, True
 
-    def _note(self, host: Host, problem: str) -> None:
-        """Log what is new of a host, not the same again in every round of a long outage."""
+    def _note(self, host: ZooKeeperHost, problem: str) -> None:
+        """Log a new problem of a host, and not the same one in every round of a long outage."""
         self._lifecycle.problem = problem
         if self._noted.get(host) != problem:
             self._noted[host] = problem
@@ -183,7 +215,7 @@ class Supervisor:
     # -- one connection
 
     async def _attempt(self, connection: Connection) -> float | None:
-        """Connect and shake hands: when the handshake was sent, or None for the word that the session is over."""
+        """Connect and shake hands. Returns when the handshake was sent, or None when the session has expired."""
         session = self._lifecycle
         async with asyncio.timeout(self._attempt_limit()):
             await connection.connect()
@@ -207,7 +239,7 @@ class Supervisor:
         return sent
 
     def _attempt_limit(self) -> float:
-        """A silent server may not eat the third of the timeout that is left for coming back."""
+        """Seconds for one attempt: a silent server leaves time for the others within the session timeout."""
         share = max(2, sum(self._addresses.get(host, 1) for host in self._settings.hosts))
         return min(self._settings.connect_timeout, max(0.2, self._lifecycle.timeout / share))
 
@@ -273,11 +305,11 @@ class Supervisor:
         silence = self._lifecycle.timeout * HEARTBEAT_LIMIT
         try:
             while not answer.done():
-                until = min(max(sent, connection.heard) + silence, sent + self._lifecycle.timeout)
-                if until <= loop.time():
+                left = min(max(sent, connection.heard) + silence, sent + self._lifecycle.timeout) - loop.time()
+                if left < _TIMER_SLACK:
                     answer.cancel()
                     raise self._end(connection, "the server does not answer heartbeats")
-                await asyncio.wait([answer], timeout=until - loop.time())
+                await asyncio.wait([answer], timeout=left)
             answer.result()
         finally:
             answer.cancel()  # nobody looks at it any more

@@ -40,12 +40,12 @@ class WatchTable:
         return remove
 
     def fire(self, path: str) -> None:
-        """Tell the watchers of one path."""
+        """Call the watchers of one path."""
         for changed in list(self._by_path.get(path, {}).values()):
             self._call(changed, path)
 
     def fire_all(self) -> None:
-        """Tell everybody: what they read before the reconnect may be stale."""
+        """Call all watchers: what they read before the reconnect may be stale."""
         for path in list(self._by_path):
             self.fire(path)
 

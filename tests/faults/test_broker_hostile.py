@@ -90,7 +90,7 @@ async def test_garbage(broker: Broker) -> None:
     await until_alone(broker)
 
 
-async def test_a_slow_reader_holds_up_nobody(broker: Broker) -> None:
+async def test_slow_reader_does_not_delay_other_clients(broker: Broker) -> None:
     reader, writer = await connect(broker)
     writer.write(ProduceRequest("t", 0, BIG * 20).encode() + PROBE)
     await reader.readexactly(len(PROBE_ANSWER))
@@ -116,7 +116,7 @@ async def test_a_slow_reader_holds_up_nobody(broker: Broker) -> None:
     await until_alone(broker)
 
 
-async def test_a_thousand_connections(broker: Broker) -> None:
+async def test_serves_a_thousand_connections(broker: Broker) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < 2200:
         if hard != resource.RLIM_INFINITY and hard < 2200:
@@ -137,7 +137,7 @@ async def test_a_thousand_connections(broker: Broker) -> None:
     await until_alone(broker)
 
 
-async def test_truncated_frames_wait_and_half_closes_are_answered(broker: Broker) -> None:
+async def test_waits_for_truncated_frames_and_answers_half_closed_connections(broker: Broker) -> None:
     waiting = []
     for cut in range(1, len(PROBE)):
         reader, writer = await connect(broker)
@@ -156,7 +156,7 @@ async def test_truncated_frames_wait_and_half_closes_are_answered(broker: Broker
     await until_alone(broker)
 
 
-async def test_clients_that_reset(broker: Broker) -> None:
+async def test_survives_connections_reset_by_clients(broker: Broker) -> None:
     """RST in every state: before a request, within one, while an answer is on its way."""
     reader, writer = await connect(broker)
     writer.write(ProduceRequest("t", 0, BIG * 5).encode() + PROBE)
@@ -173,7 +173,7 @@ async def test_clients_that_reset(broker: Broker) -> None:
     await until_alone(broker)
 
 
-async def test_a_frame_that_is_promised_but_does_not_come_takes_no_memory(broker: Broker) -> None:
+async def test_allocates_no_memory_for_an_announced_frame_before_it_arrives(broker: Broker) -> None:
     before = psutil.Process().memory_info().rss
     clients = []
     for _ in range(50):

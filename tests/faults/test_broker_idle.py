@@ -52,7 +52,7 @@ def ask(sock: socket.socket) -> bytes:
     return sock.recv(100)
 
 
-async def test_ten_thousand_idle_connections(
+async def test_serves_ten_thousand_idle_connections(
     tmp_path: Path, crowd: list[socket.socket], missing: Callable[[str], NoReturn]
 ) -> None:
     count = enough(missing)

@@ -53,7 +53,7 @@ async def ask(port: int, *requests: bytes) -> bytes:
         writer.close()
 
 
-async def test_what_was_flushed_survives_kill_nine(tmp_path: Path) -> None:
+async def test_flushed_messages_survive_sigkill(tmp_path: Path) -> None:
     """Killed in the middle of a flood: what a fetch has ever shown is there after the restart, and nothing invented."""
     messages = [encode_message(b"%07d" % i + b"x" * (i % 200)) for i in range(20_000)]
     whole = b"".join(messages)
@@ -130,7 +130,7 @@ async def everything(port: int, partition: int) -> list[bytes]:
     return payloads
 
 
-async def test_kill_nine_again_and_again(tmp_path: Path) -> None:
+async def test_flushed_messages_survive_repeated_sigkill(tmp_path: Path) -> None:
     """Four lives on one directory, killed while three producers flood it: what was shown once is there ever after, in
     order, without a gap, and what is there was sent.
     """
@@ -174,7 +174,7 @@ async def test_kill_nine_again_and_again(tmp_path: Path) -> None:
             assert all(isinstance(end, asyncio.CancelledError | OSError | None) for end in ends), ends
 
 
-async def test_a_restart_within_the_session_timeout_waits_for_its_old_node(zk_root: str, tmp_path: Path) -> None:
+async def test_restart_within_the_session_timeout_waits_for_the_old_node(zk_root: str, tmp_path: Path) -> None:
     """Where 0.7.2 dies with `A broker is already registered on the path` (golden notes, 4)."""
     arguments = ("--log-dir", tmp_path / "log", "--broker-id", "3", "--zookeeper", zk_root)
     settings = ("--set", "zk.sessiontimeout.ms=2000")
@@ -198,7 +198,7 @@ async def test_a_restart_within_the_session_timeout_waits_for_its_old_node(zk_ro
             await zk.get("/brokers/ids/3")
 
 
-async def test_a_stop_beside_a_frozen_zookeeper_says_what_was_not_done_and_why(
+async def test_reports_what_a_stop_with_a_frozen_zookeeper_left_undone(
     zookeeper_factory: ZooKeeperFactory, tmp_path: Path
 ) -> None:
     server = await zookeeper_factory(tick_ms=3000)
@@ -214,7 +214,7 @@ async def test_a_stop_beside_a_frozen_zookeeper_says_what_was_not_done_and_why(
     assert all(line.get("reason", "-") for line in lines)
 
 
-async def test_an_id_taken_is_one_sentence_and_a_code(zk_root: str, tmp_path: Path) -> None:
+async def test_reports_a_broker_id_in_use_with_an_exit_code(zk_root: str, tmp_path: Path) -> None:
     arguments = ("--zookeeper", zk_root, "--set", "zk.sessiontimeout.ms=1000")
     async with child(tmp_path / "one.txt", "--log-dir", tmp_path / "a", *arguments) as first:
         await ready(first)
@@ -230,7 +230,7 @@ async def test_an_id_taken_is_one_sentence_and_a_code(zk_root: str, tmp_path: Pa
     ("arguments", "code", "sentence"),
     [
         (("--no-zookeeper",), 3, "consumerd: the broker needs a directory for its logs: give --log-dir or log.dir"),
-        (("--log-dir", "LOG"), 3, "give --zookeeper HOST:PORT, or --no-zookeeper to do without"),
+        (("--log-dir", "LOG"), 3, "give --zookeeper HOST:PORT, or --no-zookeeper to run without it"),
         (("--log-dir", "LOG", "--no-zookeeper", "--zookeeper", "x:1"), 3, "contradict each other: give one of them"),
         (("--log-dir", "LOG", "--no-zookeeper", "--set", "port=1"), 3, "--port and --set port contradict each other"),
         (("--log-dir", "LOG", "--no-zookeeper", "--set", "num.partitons=1"), 3, "did you mean num.partitions?"),
@@ -244,7 +244,7 @@ async def test_an_id_taken_is_one_sentence_and_a_code(zk_root: str, tmp_path: Pa
         (("--log-dir", "LOG", "--partitions", "0"), 2, "Invalid value for '--partitions'"),
     ],
 )
-async def test_bad_input_is_one_sentence_and_a_code(
+async def test_reports_invalid_input_with_an_exit_code(
     tmp_path: Path, arguments: tuple[str, ...], code: int, sentence: str
 ) -> None:
     (tmp_path / "bad" / "nonsense").mkdir(parents=True)
@@ -285,7 +285,7 @@ zk.synctime.ms=2000
 """
 
 
-async def test_a_server_properties_of_0_7(tmp_path: Path) -> None:
+async def test_starts_with_server_properties_of_0_7(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text(SERVER_PROPERTIES.format(log=tmp_path / "log"))
     arguments = ("--config", file, "--no-zookeeper", "--set", "log.file.size=100", "--broker-id", "6")
@@ -306,7 +306,7 @@ async def test_a_server_properties_of_0_7(tmp_path: Path) -> None:
     assert len(list((tmp_path / "log" / "wide-6").iterdir())) == 3
 
 
-async def test_a_second_signal_forces(tmp_path: Path) -> None:
+async def test_second_signal_forces_the_exit(tmp_path: Path) -> None:
     """A client that does not read holds up the graceful stop; the second signal does not wait for it."""
     arguments = ("--log-dir", tmp_path / "log", "--no-zookeeper", "--set", "log.flush.interval=1")
     async with child(tmp_path / "out.txt", *arguments) as process:

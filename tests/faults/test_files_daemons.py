@@ -175,7 +175,7 @@ async def caught_up(daemons: Daemons, broker: Broker) -> None:
             await asyncio.sleep(0.1)
 
 
-async def test_kill_stop_and_join_leave_neither_duplicate_nor_hole(zk_root: str, tmp_path: Path) -> None:
+async def test_files_have_no_duplicates_or_gaps_after_kill_stop_and_join(zk_root: str, tmp_path: Path) -> None:
     daemons = Daemons(tmp_path, zk_root)
     config = BrokerConfig(log_dir=tmp_path / "log", port=0, partitions=PARTITIONS, flush_messages=1)
     stop = asyncio.Event()

@@ -154,7 +154,7 @@ def _killed(folder: Path, size: int, fatal: int) -> bool:
     return os.WIFSIGNALED(status)
 
 
-def test_sigkill_at_every_step(tmp_path: Path) -> None:
+def test_stores_each_batch_once_through_sigkill_at_every_step(tmp_path: Path) -> None:
     # A fresh interpreter without threads: forking this one is neither safe nor without warnings.
     script = (
         "import importlib.util, pathlib, sys\n"
@@ -273,7 +273,7 @@ ROOT = Path("/model")
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("keep_names", [True, False])
-async def test_power_lost_at_every_step(keep_names: bool) -> None:
+async def test_stores_each_batch_once_through_power_loss_at_every_step(keep_names: bool) -> None:
     died = 0
     for fatal in itertools.count():
         disk = Forgetful()
@@ -298,7 +298,7 @@ async def test_power_lost_at_every_step(keep_names: bool) -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_a_position_was_built_on_survives_the_power_too() -> None:
+async def test_files_behind_a_reported_position_survive_power_loss() -> None:
     """A member dies between its rename and the sync; the next one goes on behind that range, and then power is lost."""
     disk = Forgetful()
     dead = FilesHandler.on(disk, ROOT)
@@ -363,7 +363,7 @@ class Pausable(OsDisk):
 
 
 @pytest.mark.asyncio
-async def test_a_zombie_that_wakes_up_at_any_step_neither_doubles_nor_loses(tmp_path: Path) -> None:
+async def test_former_owner_that_resumes_at_any_step_neither_repeats_nor_loses(tmp_path: Path) -> None:
     outcomes: set[str] = set()
     for stop_at in itertools.count():
         directory = tmp_path / str(stop_at)
@@ -401,7 +401,7 @@ async def test_a_zombie_that_wakes_up_at_any_step_neither_doubles_nor_loses(tmp_
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_of_two_that_take_over_at_one_time_at_most_one_writes(tmp_path: Path, seed: int) -> None:
+def test_one_of_two_concurrent_new_owners_writes(tmp_path: Path, seed: int) -> None:
     """All interleavings of two take-overs, a quarter per case; both then try to store the same range."""
     take_over_steps = 6
     schedules = list(itertools.combinations(range(2 * take_over_steps), take_over_steps))[seed::4]

@@ -15,8 +15,8 @@ from consumerd.client import ChannelOpener, ClientSettings, ClusterClient, Plain
 from consumerd.clock import SystemClock
 from consumerd.consumer import ConsumerSettings, CoordinatedConsumer
 from consumerd.errors import BrokerError, ConsumerdError, ExitCode
-from consumerd.fetch import ByteBudget, FetchSettings, Lane, OffsetBeyondError
-from consumerd.fetch.v08.pool import V08FetchPool
+from consumerd.fetch import ByteBudget, FetchPool, FetchSettings, Lane, OffsetBeyondError
+from consumerd.fetch.v08.brokers import V08Brokers
 from consumerd.group.coordinated_tables import CoordinationSettings
 from consumerd.handlers import Handler
 from consumerd.net import ConnectionSettings, connect
@@ -76,7 +76,7 @@ def sometimes(
 
 
 @pytest.mark.parametrize("kind", [*BROKEN, *LYING])
-async def test_a_client_takes_no_nonsense_for_an_answer(kind: str) -> None:
+async def test_client_rejects_invalid_responses(kind: str) -> None:
     async with HostileKafka(random.Random(kind)) as broker:
         questions: dict[Api, Callable[[ClusterClient], Any]] = {
             apis.API_VERSIONS: lambda client: client.refresh(),
@@ -131,14 +131,14 @@ async def take(lane: Lane, found: list[bytes], until: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_fetching_loses_nothing_to_answers_that_are_none(seed: int) -> None:
+async def test_fetcher_loses_no_message_to_invalid_responses(seed: int) -> None:
     rng = random.Random(seed)
     async with HostileKafka(rng) as broker, client_of(broker) as client:
         broker.log = {number: list(payloads) for number, payloads in SENT.items()}
         broker.spoil = sometimes(rng, BROKEN, of=tuple(VERSIONS))
         told = Told()
         settings = FetchSettings(max_wait=0.05, retry_backoff_min=0.01, retry_backoff_max=0.05)
-        pool = V08FetchPool(client, settings, CLOCK, rng, told)
+        pool = FetchPool(V08Brokers(client, settings, CLOCK, rng, told))
         running = asyncio.create_task(pool.run())
         await asyncio.sleep(0)
         found: defaultdict[int, list[bytes]] = defaultdict(list)
@@ -157,14 +157,14 @@ async def test_fetching_loses_nothing_to_answers_that_are_none(seed: int) -> Non
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_fetching_survives_lies(seed: int) -> None:
+async def test_fetcher_survives_well_formed_false_responses(seed: int) -> None:
     rng = random.Random(seed)
     async with HostileKafka(rng) as broker, client_of(broker) as client:
         broker.log = {number: list(payloads) for number, payloads in SENT.items()}
         broker.spoil = sometimes(rng, BROKEN + LYING * 3)
         told = Told()
         settings = FetchSettings(max_wait=0.05, retry_backoff_min=0.01, retry_backoff_max=0.05)
-        pool = V08FetchPool(client, settings, CLOCK, rng, told)
+        pool = FetchPool(V08Brokers(client, settings, CLOCK, rng, told))
         running = asyncio.create_task(pool.run())
         await asyncio.sleep(0)
         lanes = {place: Lane(place, ByteBudget(1 << 20), max_bytes=1 << 20) for place in PLACES}
@@ -197,7 +197,7 @@ async def test_fetching_survives_lies(seed: int) -> None:
 
 
 @pytest.mark.parametrize("listed", [(1 << 63) - 1, -5])
-async def test_an_offset_that_no_log_has_is_an_error_of_the_broker_by_its_name(listed: int) -> None:
+async def test_names_a_broker_that_reports_an_impossible_offset(listed: int) -> None:
     class AtTheEnd(HostileKafka):
         """Its log has one message, whose successor would have no offset."""
 
@@ -215,7 +215,7 @@ async def test_an_offset_that_no_log_has_is_an_error_of_the_broker_by_its_name(l
     rng = random.Random(1)
     async with AtTheEnd(rng) as broker, client_of(broker) as client:
         if listed < 0:
-            pool = V08FetchPool(client, FetchSettings(), CLOCK, rng, Told())
+            pool = FetchPool(V08Brokers(client, FetchSettings(), CLOCK, rng, Told()))
             with pytest.raises(WireError, match=f"broker .* answered with offset {listed} of {PLACES[0]}"):
                 await pool.list_offsets(PLACES[0], -1)
             return
@@ -256,7 +256,7 @@ def member(client: ClusterClient, handler: Handler, rng: random.Random) -> Coord
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_a_member_loses_nothing_to_answers_that_are_none(seed: int) -> None:
+async def test_member_loses_no_message_to_invalid_responses(seed: int) -> None:
     rng = random.Random(seed)
     async with HostileKafka(rng) as broker, client_of(broker) as client:
         broker.log = {number: list(payloads) for number, payloads in SENT.items()}
@@ -278,7 +278,7 @@ async def test_a_member_loses_nothing_to_answers_that_are_none(seed: int) -> Non
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_a_member_ends_by_lies_with_a_sentence_or_goes_on(seed: int) -> None:
+async def test_member_reports_or_survives_well_formed_false_responses(seed: int) -> None:
     rng = random.Random(seed)
     async with HostileKafka(rng) as broker, client_of(broker) as client:
         broker.log = {number: list(payloads) for number, payloads in SENT.items()}
@@ -298,7 +298,7 @@ async def test_a_member_ends_by_lies_with_a_sentence_or_goes_on(seed: int) -> No
 
 
 @pytest.mark.parametrize("kinds", [BROKEN, BROKEN + LYING * 3], ids=["broken", "lying"])
-async def test_every_delivery_comes_to_an_end(kinds: tuple[str, ...]) -> None:
+async def test_completes_every_delivery(kinds: tuple[str, ...]) -> None:
     rng = random.Random(5)
     async with HostileKafka(rng) as broker, client_of(broker) as client:
         broker.spoil = sometimes(rng, kinds, of=(apis.PRODUCE, apis.INIT_PRODUCER_ID, apis.METADATA))
@@ -325,7 +325,7 @@ async def test_every_delivery_comes_to_an_end(kinds: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("kind", [None, *BROKEN, *LYING])
-async def test_nobody_is_authenticated_by_nonsense(kind: str | None) -> None:
+async def test_invalid_responses_never_authenticate(kind: str | None) -> None:
     def scram() -> Scram:
         return Scram("SCRAM-SHA-256", "alice", "x")
 

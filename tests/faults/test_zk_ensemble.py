@@ -39,7 +39,7 @@ def ensemble(java: JavaRuntime, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.mark.zookeeper
 @pytest.mark.asyncio
-async def test_the_lease_runs_out_though_a_follower_without_a_leader_still_answers(ensemble: ZooKeeperEnsemble) -> None:
+async def test_lease_ends_while_a_follower_without_a_leader_still_answers(ensemble: ZooKeeperEnsemble) -> None:
     """The leader is frozen: its followers keep their clients for `syncLimit` ticks, longer than the session lives."""
     leader = await ensemble.leader()
     follower = next(server for index, server in enumerate(ensemble.servers) if index != leader)
@@ -66,7 +66,7 @@ async def test_the_lease_runs_out_though_a_follower_without_a_leader_still_answe
 
 @pytest.mark.zookeeper
 @pytest.mark.asyncio
-async def test_a_rolling_restart_costs_neither_the_session_nor_a_commit(ensemble: ZooKeeperEnsemble) -> None:
+async def test_keeps_session_and_commits_through_a_rolling_restart(ensemble: ZooKeeperEnsemble) -> None:
     await ensemble.leader()
     nodes = [f"/offsets/{number}" for number in range(50)]
     connect = ensemble.connect + "/rolling"
@@ -114,7 +114,7 @@ async def test_a_rolling_restart_costs_neither_the_session_nor_a_commit(ensemble
 
 @pytest.mark.zookeeper
 @pytest.mark.asyncio
-async def test_without_a_quorum_calls_end_in_time_and_come_back_with_it(ensemble: ZooKeeperEnsemble) -> None:
+async def test_calls_time_out_without_a_quorum_and_succeed_with_it(ensemble: ZooKeeperEnsemble) -> None:
     async with Session(
         ensemble.connect, clock=SystemClock(), rng=random.Random(3), session_timeout=10, wait_connected=0.5
     ) as session:

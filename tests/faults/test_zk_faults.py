@@ -41,7 +41,7 @@ class InOrder(random.Random):
 
 
 @pytest.mark.parametrize("rst", [False, True])
-async def test_01_the_end_of_a_connection_is_noticed_at_once(zk: ZkRig, rst: bool) -> None:
+async def test_01_notices_a_closed_connection_at_once(zk: ZkRig, rst: bool) -> None:
     session = await zk.session(30.0)
     session_id = session.session_id
     zk.proxy.stall(Direction.TO_CLIENT)
@@ -59,7 +59,7 @@ async def test_01_the_end_of_a_connection_is_noticed_at_once(zk: ZkRig, rst: boo
     assert time.monotonic() - started < 10.0  # and not when a heartbeat stays out, after 20 s
 
 
-async def test_02_six_thousand_watches_survive_a_connection_that_breaks_while_they_are_armed_anew(zk: ZkRig) -> None:
+async def test_02_six_thousand_watches_survive_a_disconnect_while_they_are_set_again(zk: ZkRig) -> None:
     # On a busy machine 6000 calls take seconds; only the connection that we break is to break.
     session = await zk.session(60.0)
     paths = [f"/a-rather-long-name-as-in-owners-and-offsets-{i:06}-{'x' * 150}" for i in range(6000)]
@@ -107,7 +107,7 @@ async def test_02_six_thousand_watches_survive_a_connection_that_breaks_while_th
 
 
 @pytest.mark.parametrize("how", ["stall", "blackhole"])
-async def test_03_a_silent_host_costs_one_connect_timeout(zk: ZkRig, how: str) -> None:
+async def test_03_skips_a_silent_host_after_one_connect_timeout(zk: ZkRig, how: str) -> None:
     async with FaultProxy(zk.proxy.target_host, zk.proxy.target_port) as silent:
         getattr(silent, how)()
         started = time.monotonic()
@@ -117,7 +117,7 @@ async def test_03_a_silent_host_costs_one_connect_timeout(zk: ZkRig, how: str) -
         await session.get("/")
 
 
-async def test_04_a_fin_in_the_handshake_does_not_cost_the_session(zk: ZkRig) -> None:
+async def test_04_keeps_the_session_when_the_server_closes_during_the_handshake(zk: ZkRig) -> None:
     session = await zk.session(4.0)
     session_id = session.session_id
     await session.create_ephemeral("/mine", b"", wait=0)
@@ -129,7 +129,7 @@ async def test_04_a_fin_in_the_handshake_does_not_cost_the_session(zk: ZkRig) ->
     await session.create_ephemeral("/mine", b"again", wait=0)
 
 
-async def test_05_a_lost_handshake_reply_does_not_swap_the_session(zk: ZkRig) -> None:
+async def test_05_keeps_the_session_when_the_handshake_reply_is_lost(zk: ZkRig) -> None:
     session = await zk.session(4.0, connect_timeout=0.4)
     session_id = session.session_id
     await session.create_ephemeral("/mine", b"", wait=0)
@@ -140,14 +140,14 @@ async def test_05_a_lost_handshake_reply_does_not_swap_the_session(zk: ZkRig) ->
     assert session.session_id == await zk.owner("/mine") == session_id
 
 
-async def test_05_a_lost_handshake_reply_of_a_new_session_leaves_one_session(zk: ZkRig) -> None:
+async def test_05_leaves_one_session_when_the_first_handshake_reply_is_lost(zk: ZkRig) -> None:
     swallowed = zk.once(to_client, lambda frame: b"")
     session = await zk.session(4.0, connect_timeout=0.3)
     assert swallowed.is_set()
     assert zk.drain() == [(SessionEvent.NEW, session.session_id)]
 
 
-async def test_06_an_outage_costs_a_second_more_than_it_lasts_at_most(zk: ZkRig) -> None:
+async def test_06_reconnects_within_a_second_after_an_outage(zk: ZkRig) -> None:
     session = await zk.session(30.0)
     session_id = session.session_id
     zk.proxy.refuse()
@@ -160,7 +160,7 @@ async def test_06_an_outage_costs_a_second_more_than_it_lasts_at_most(zk: ZkRig)
     assert time.monotonic() - started < 8.0  # a second, and what a busy machine takes
 
 
-async def test_07_a_chroot_is_part_of_the_connect_string_and_is_made(zk: ZkRig) -> None:
+async def test_07_creates_the_chroot_of_the_connect_string(zk: ZkRig) -> None:
     base = zk.chroot
     zk.chroot = f"{base}/deep/er"
     session = await zk.session()
@@ -175,7 +175,7 @@ async def test_07_a_chroot_is_part_of_the_connect_string_and_is_made(zk: ZkRig) 
 
 
 @pytest.mark.parametrize("how", ["refused", "mid-connect", "stalled"])
-async def test_08_close_is_quick_while_the_server_is_away(zk: ZkRig, how: str) -> None:
+async def test_08_closes_quickly_while_the_server_is_unavailable(zk: ZkRig, how: str) -> None:
     before = zk.session_tasks()
     session = Session(zk.proxy.connect + zk.chroot, clock=SystemClock(), rng=random.Random(1), session_timeout=40.0)
     await session.start()
@@ -221,7 +221,7 @@ async def test_09_cancelled_calls_do_not_poison_later_ones(zk: ZkRig) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_10_an_end_of_file_inside_a_reply_neither_spins_nor_hangs(zk: ZkRig) -> None:
+async def test_10_reconnects_after_a_truncated_reply(zk: ZkRig) -> None:
     session = await zk.session()
     await zk.observer.create("/large", bytes(300_000))
     cut = zk.once(
@@ -237,7 +237,7 @@ async def test_10_an_end_of_file_inside_a_reply_neither_spins_nor_hangs(zk: ZkRi
     assert time.process_time() - used < 1.0  # the library spun for 3 s
 
 
-async def test_11_versions_are_the_callers_and_hold_under_a_chroot(zk: ZkRig) -> None:
+async def test_11_checks_versions_of_the_caller_under_a_chroot(zk: ZkRig) -> None:
     session = await zk.session()
     await session.create("/node", b"0")
     _, stat = await session.get("/node")
@@ -251,7 +251,7 @@ async def test_11_versions_are_the_callers_and_hold_under_a_chroot(zk: ZkRig) ->
     assert (await session.set("/node", b"mine")).version == 2
 
 
-async def test_12_a_failed_multi_names_the_operation_and_writes_nothing(zk: ZkRig) -> None:
+async def test_12_failed_multi_names_the_operation_and_writes_nothing(zk: ZkRig) -> None:
     session = await zk.session()
     await session.create("/a", b"0")
     operations: list[Operation] = [
@@ -273,7 +273,7 @@ async def test_12_a_failed_multi_names_the_operation_and_writes_nothing(zk: ZkRi
     assert (error.value.index, type(error.value.cause)) == (0, BadVersion)
 
 
-async def test_13_a_watcher_outlives_missing_nodes_and_leaves_nothing_behind(zk: ZkRig) -> None:
+async def test_13_watcher_survives_missing_nodes_and_removes_its_watches(zk: ZkRig) -> None:
     session = await zk.session()
     changed = asyncio.Event()
     forget = session.watch("/topic", changed.set)
@@ -315,7 +315,7 @@ async def test_13_a_watcher_outlives_missing_nodes_and_leaves_nothing_behind(zk:
     assert len(session._watches) == 0
 
 
-async def test_14_credentials_go_first_on_every_connection(zk: ZkRig) -> None:
+async def test_14_sends_credentials_first_on_every_connection(zk: ZkRig) -> None:
     session = await zk.session(auth=[("digest", "bob:secret"), ("digest", b"eve:other")], acl="creator-all")
     await session.create("/secret", b"s")
     with pytest.raises(NoAuth):

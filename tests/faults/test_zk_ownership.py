@@ -27,7 +27,9 @@ DELETE, MULTI = 2, 14
 # -- ownership
 
 
-async def test_another_owner_is_waited_for_and_never_adopted(zk: ZkRig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_claim_waits_for_another_owner_and_never_adopts_its_node(
+    zk: ZkRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(base_session, "_REREAD_INTERVAL", 3600.0)
     mine, other = await zk.session(), await zk.session()
     await other.create_ephemeral("/owners/t/0-0", b"other", wait=0)
@@ -47,7 +49,7 @@ async def test_another_owner_is_waited_for_and_never_adopted(zk: ZkRig, monkeypa
     assert (data, stat.ephemeral_owner) == (None, 0)
 
 
-async def test_a_crashed_owner_is_waited_for_until_its_session_ends(zk: ZkRig) -> None:
+async def test_claim_waits_until_the_session_of_a_crashed_owner_ends(zk: ZkRig) -> None:
     mine, other = await zk.session(), await zk.session(1.0)
     await other.create_ephemeral("/owner", b"", wait=0)
     assert other._task is not None
@@ -58,7 +60,7 @@ async def test_a_crashed_owner_is_waited_for_until_its_session_ends(zk: ZkRig) -
     assert await zk.owner("/owner") == mine.session_id
 
 
-async def test_a_create_whose_answer_is_lost_is_resolved_by_looking(zk: ZkRig) -> None:
+async def test_reads_the_node_after_a_create_without_a_response(zk: ZkRig) -> None:
     session = await zk.session()
     await session.ensure("/owners")
     lost = zk.once(lambda direction, frame: direction is Direction.TO_CLIENT and b"/owners/x" in frame, zk.cut_instead)
@@ -68,14 +70,14 @@ async def test_a_create_whose_answer_is_lost_is_resolved_by_looking(zk: ZkRig) -
     assert (await zk.observer.get("/owners/x"))[1].version == 0
 
 
-async def test_a_node_of_our_own_with_other_data_is_corrected(zk: ZkRig) -> None:
+async def test_corrects_its_own_node_with_other_data(zk: ZkRig) -> None:
     session = await zk.session()
     await session.create_ephemeral("/x", b"stream-0", wait=0)
     await session.create_ephemeral("/x", b"stream-1", wait=0)
     assert (await zk.observer.get("/x"))[0] == b"stream-1"
 
 
-async def test_a_delete_whose_answer_is_lost_is_resolved_by_looking(zk: ZkRig) -> None:
+async def test_reads_the_node_after_a_delete_without_a_response(zk: ZkRig) -> None:
     session = await zk.session()
     await session.create_ephemeral("/x", b"", wait=0)
     zk.requests.clear()
@@ -87,7 +89,7 @@ async def test_a_delete_whose_answer_is_lost_is_resolved_by_looking(zk: ZkRig) -
 
 
 @pytest.mark.parametrize("wait", [0.0, 5.0])
-async def test_a_claim_ends_with_the_session_it_was_made_for(zk: ZkRig, wait: float) -> None:
+async def test_claim_ends_with_its_session(zk: ZkRig, wait: float) -> None:
     mine, other = await zk.session(), await zk.session()
     first = mine.session_id
     await other.create_ephemeral("/owner", b"", wait=0)
@@ -130,7 +132,7 @@ async def stored(zk: ZkRig, count: int) -> set[bytes | None]:
     return {data for data, _ in await asyncio.gather(*calls)}
 
 
-async def test_a_thousand_offsets_are_committed_in_ten_requests(zk: ZkRig) -> None:
+async def test_commits_a_thousand_offsets_in_ten_requests(zk: ZkRig) -> None:
     session = await zk.session()
     await make_offsets(session, 1000)
     zk.requests.clear()
@@ -139,7 +141,7 @@ async def test_a_thousand_offsets_are_committed_in_ten_requests(zk: ZkRig) -> No
     assert await stored(zk, 1000) == {b"123456789"}
 
 
-async def test_a_commit_across_a_cut_is_all_there_after_a_retry(zk: ZkRig) -> None:
+async def test_commit_is_complete_after_a_retry_over_a_lost_connection(zk: ZkRig) -> None:
     session = await zk.session()
     await make_offsets(session, 1000)
     zk.once(lambda direction, frame: direction is Direction.TO_CLIENT and len(frame) > 7000, zk.cut_instead)
@@ -149,7 +151,7 @@ async def test_a_commit_across_a_cut_is_all_there_after_a_retry(zk: ZkRig) -> No
     assert await stored(zk, 1000) == {b"777"}
 
 
-async def test_a_commit_without_its_owner_node_is_refused_as_a_whole(zk: ZkRig) -> None:
+async def test_rejects_a_whole_commit_if_one_owner_node_is_missing(zk: ZkRig) -> None:
     session = await zk.session()
     await make_offsets(session, 100)
     await zk.observer.delete("/owner")
@@ -162,7 +164,7 @@ async def test_a_commit_without_its_owner_node_is_refused_as_a_whole(zk: ZkRig) 
 # -- cancellation
 
 
-async def test_calls_cancelled_at_any_moment_leave_a_working_session(zk: ZkRig) -> None:
+async def test_session_works_after_calls_are_cancelled_at_any_moment(zk: ZkRig) -> None:
     """Ownership calls are cancelled after 0, 1, 2 ... steps of the loop; the next one must see the truth."""
     session = await zk.session()
     calls: list[Callable[[], Awaitable[Any]]] = [

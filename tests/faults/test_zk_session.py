@@ -57,7 +57,7 @@ async def gone(zk: ZkRig, path: str, within: float) -> None:
 # -- the lease
 
 
-async def test_the_lease_of_a_healthy_session_stays_between_half_and_three_quarters(zk: ZkRig) -> None:
+async def test_lease_of_a_healthy_session_stays_between_half_and_three_quarters(zk: ZkRig) -> None:
     session = await zk.session(4.0)
     started = time.monotonic()
     seen: list[tuple[float, float]] = []
@@ -70,7 +70,7 @@ async def test_the_lease_of_a_healthy_session_stays_between_half_and_three_quart
 
 
 @pytest.mark.parametrize("direction", list(Direction))
-async def test_no_lease_is_left_when_the_server_expires_a_stalled_session(zk: ZkRig, direction: Direction) -> None:
+async def test_lease_ends_before_the_server_expires_a_stalled_session(zk: ZkRig, direction: Direction) -> None:
     session = await zk.session(4.0)
     session_id = session.session_id
     await session.create_ephemeral("/mine", b"", wait=0)
@@ -93,7 +93,7 @@ async def test_no_lease_is_left_when_the_server_expires_a_stalled_session(zk: Zk
     assert session.lease_left() > 0
 
 
-async def test_a_process_that_was_stopped_sees_at_once_that_its_lease_is_over(zk: ZkRig) -> None:
+async def test_suspended_process_notices_the_ended_lease_at_once(zk: ZkRig) -> None:
     clock = SkippingClock()
     session = await zk.session(2.0, clock=clock)
     clock.skipped = 4.0
@@ -101,7 +101,7 @@ async def test_a_process_that_was_stopped_sees_at_once_that_its_lease_is_over(zk
     assert session.lease_left() < -2.0
 
 
-async def test_a_stall_shorter_than_the_session_costs_no_session(zk: ZkRig) -> None:
+async def test_keeps_the_session_through_a_shorter_stall(zk: ZkRig) -> None:
     session = await zk.session(2.0)
     session_id = session.session_id
     zk.proxy.stall()
@@ -114,7 +114,7 @@ async def test_a_stall_shorter_than_the_session_costs_no_session(zk: ZkRig) -> N
 # -- expiry and fencing
 
 
-async def test_an_expired_session_is_followed_by_a_new_one(zk: ZkRig) -> None:
+async def test_starts_a_new_session_after_expiry(zk: ZkRig) -> None:
     session = await zk.session()
     first = session.session_id
     told = asyncio.Event()
@@ -136,7 +136,7 @@ async def test_an_expired_session_is_followed_by_a_new_one(zk: ZkRig) -> None:
     assert await zk.owner("/mine") is None
 
 
-async def test_a_multi_is_sent_on_the_session_it_names_or_not_at_all(zk: ZkRig) -> None:
+async def test_sends_a_multi_only_in_the_session_it_names(zk: ZkRig) -> None:
     session = await zk.session()
     first = session.session_id
     await session.create("/offset", b"0")
@@ -158,7 +158,7 @@ async def test_a_multi_is_sent_on_the_session_it_names_or_not_at_all(zk: ZkRig) 
     assert (await session.get("/offset"))[0] == b"1"
 
 
-async def test_a_multi_waits_for_its_suspended_session(zk: ZkRig) -> None:
+async def test_multi_waits_for_its_suspended_session(zk: ZkRig) -> None:
     session = await zk.session()
     await session.create("/offset", b"0")
     zk.proxy.refuse()
@@ -170,7 +170,7 @@ async def test_a_multi_waits_for_its_suspended_session(zk: ZkRig) -> None:
     assert (await session.get("/offset"))[0] == b"2"
 
 
-async def test_calls_wait_a_bounded_time_and_are_not_sent(zk: ZkRig) -> None:
+async def test_calls_without_a_connection_time_out_unsent(zk: ZkRig) -> None:
     session = await zk.session(40.0, wait_connected=0.2)
     zk.proxy.refuse()
     zk.proxy.cut()
@@ -183,7 +183,7 @@ async def test_calls_wait_a_bounded_time_and_are_not_sent(zk: ZkRig) -> None:
     assert zk.requests == []
 
 
-async def test_retry_ends_by_its_deadline_with_the_last_reason(zk: ZkRig) -> None:
+async def test_retry_raises_the_last_error_at_its_deadline(zk: ZkRig) -> None:
     session = await zk.session(40.0, wait_connected=0.05)
     zk.proxy.refuse()
     zk.proxy.cut()
@@ -200,7 +200,7 @@ async def test_retry_ends_by_its_deadline_with_the_last_reason(zk: ZkRig) -> Non
 # -- sizes, credentials, defects
 
 
-async def test_a_request_above_the_servers_limit_keeps_the_connection(zk: ZkRig) -> None:
+async def test_rejects_a_request_above_the_server_limit_and_keeps_the_connection(zk: ZkRig) -> None:
     session = await zk.session()
     with pytest.raises(RequestTooLarge):
         await session.create("/huge", bytes(0xFFFFF))
@@ -213,7 +213,7 @@ async def test_a_request_above_the_servers_limit_keeps_the_connection(zk: ZkRig)
     assert zk.proxy.accepted == 1
 
 
-async def test_refused_credentials_end_the_session_with_a_clear_error(zk: ZkRig) -> None:
+async def test_reports_refused_credentials(zk: ZkRig) -> None:
     session = Session(zk.proxy.connect, clock=SystemClock(), rng=random.Random(1), auth=[("no-such-scheme", "x")])
     with pytest.raises(AuthFailed, match="'no-such-scheme' credentials"):
         await session.start(2)
@@ -225,7 +225,7 @@ async def test_refused_credentials_end_the_session_with_a_clear_error(zk: ZkRig)
     await session.close()
 
 
-async def test_a_chroot_that_may_not_be_made_is_a_clear_error(zk: ZkRig) -> None:
+async def test_reports_a_chroot_that_cannot_be_created(zk: ZkRig) -> None:
     owner = await zk.session(auth=[("digest", "bob:secret")], acl="creator-all")
     await owner.create("/closed", None)
     session = Session(
@@ -240,14 +240,14 @@ async def test_a_chroot_that_may_not_be_made_is_a_clear_error(zk: ZkRig) -> None
     await session.close()
 
 
-async def test_a_server_that_is_not_there_is_a_clear_error() -> None:
+async def test_reports_an_unreachable_server() -> None:
     session = Session("127.0.0.1:1", clock=SystemClock(), rng=random.Random(1))
     with pytest.raises(NotConnected, match=r"127\.0\.0\.1:1 .*refused|Connect call failed.*check that it runs"):
         await session.start(0.3)
     assert session.state is SessionState.CLOSED
 
 
-async def test_a_failing_listener_does_not_cost_the_session(zk: ZkRig) -> None:
+async def test_keeps_the_session_when_a_listener_fails(zk: ZkRig) -> None:
     session = await zk.session()
 
     def broken(event: SessionEvent, session_id: int) -> None:
@@ -275,7 +275,7 @@ async def test_reconnects_leave_no_tasks_and_no_connections(zk: ZkRig) -> None:
     assert zk.proxy.open_connections == 1
 
 
-async def test_cancelling_start_leaves_nothing(zk: ZkRig) -> None:
+async def test_cancelled_start_leaves_no_tasks_and_no_connections(zk: ZkRig) -> None:
     before = zk.session_tasks()
     for steps in range(1, 13):
         session = Session(zk.proxy.connect + zk.chroot, clock=SystemClock(), rng=random.Random(1))
@@ -289,7 +289,7 @@ async def test_cancelling_start_leaves_nothing(zk: ZkRig) -> None:
         assert zk.session_tasks() == before
 
 
-async def test_a_killed_server_costs_nothing(zookeeper_factory: Any) -> None:
+async def test_keeps_the_session_when_the_server_is_killed_and_restarted(zookeeper_factory: Any) -> None:
     """Its session outlasts what a JVM takes to start on a busy machine."""
     server: ZooKeeperServer = await zookeeper_factory(tick_ms=3000)
     async with Session(server.connect, clock=SystemClock(), rng=random.Random(1), session_timeout=60.0) as session:
@@ -301,7 +301,7 @@ async def test_a_killed_server_costs_nothing(zookeeper_factory: Any) -> None:
         assert session.session_id == first
 
 
-async def test_a_wiped_server_costs_the_session(zookeeper_factory: Any) -> None:
+async def test_starts_a_new_session_after_the_server_lost_its_data(zookeeper_factory: Any) -> None:
     server: ZooKeeperServer = await zookeeper_factory(tick_ms=1000)
     events: asyncio.Queue[tuple[SessionEvent, int]] = asyncio.Queue()
     session = Session(server.connect + "/app", clock=SystemClock(), rng=random.Random(1), session_timeout=6.0)

@@ -22,14 +22,14 @@ from consumerd.storage import DamagedArchiveError
 from consumerd.storage.archive import Flaw, read_runs
 from consumerd.storage.archive_packed import GzipDecoder, UnpackedStream
 from consumerd.storage.archive_tar import TarKind, list_members, read_members
-from consumerd.wire.v07 import BatchEnd, Codec, Limits, decode_batch, encode_message_set
+from consumerd.wire.v07 import BatchEnd, Codec, DecodeLimits, decode_batch, encode_message_set
 from tests.fuzz.mangling import mangled
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 SECONDS = float(os.environ.get("CONSUMERD_LONG_SECONDS", "60"))
-LIMITS = Limits(max_message_bytes=1 << 20, max_decompressed_bytes=1 << 20)
+LIMITS = DecodeLimits(max_message_bytes=1 << 20, max_decompressed_bytes=1 << 20)
 
 
 class Dribble:
@@ -105,7 +105,7 @@ def tar_of(samples: list[bytes], form: int) -> bytes:
 
 @pytest.mark.long
 @pytest.mark.timeout(SECONDS + 60)
-def test_mangled_archives(golden: Path) -> None:
+def test_survives_mangled_archives(golden: Path) -> None:
     segments = [path.read_bytes()[:4000] for path in (golden / "kafka-0.7.2" / "logs").rglob("*.kafka")]
     segments += [encode_message_set([b"x" * size] * 20, codec=codec) for size in (0, 1, 100) for codec in Codec]
     tars = [tar_of(segments[:3], form) for form in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)]

@@ -21,8 +21,8 @@ from consumerd.wire import DecompressionError
 from consumerd.wire.lz4 import lz4_decompress
 from consumerd.wire.v08.records import (
     BatchEnd,
-    Codec,
-    Limits,
+    DecodeLimits,
+    RecordCodec,
     decode_records,
     encode_message_set,
     encode_record_batch,
@@ -31,14 +31,14 @@ from consumerd.wire.zstd import zstd_decompress
 from tests.fuzz.mangling import mangled
 
 SECONDS = float(os.environ.get("CONSUMERD_LONG_SECONDS", "60"))
-LIMITS = Limits(max_message_bytes=1 << 20, max_decompressed_bytes=1 << 20)
+LIMITS = DecodeLimits(max_message_bytes=1 << 20, max_decompressed_bytes=1 << 20)
 START = 1000
 
 
 def samples() -> list[bytes]:
     """Of each format and codec, with and without keys, in sizes whose numbers take one, two and more bytes."""
     found = []
-    for codec in Codec:
+    for codec in RecordCodec:
         for size in (0, 50, 62, 100, 9000):
             values = [b"v" * size, None, *(b"%d" % number * (size // 2) for number in range(20))][
                 : 100_000 // (size + 1)
@@ -50,7 +50,7 @@ def samples() -> list[bytes]:
                 plain: dict[str, Any] = {"codec": codec, "keys": given, "timestamps": times, "base_offset": START}
                 marked = {**plain, "headers": headers, "transactional": True, "log_append_time": 5}
                 found += [encode_record_batch(values, **options) for options in (plain, marked)]
-                if codec is not Codec.ZSTD:
+                if codec is not RecordCodec.ZSTD:
                     found += [encode_message_set(values, magic=magic, **plain) for magic in (0, 1)]
     return found
 
@@ -105,7 +105,7 @@ def run(rng: random.Random, rounds: int, until: float) -> dict[BatchEnd, int]:
     return ends
 
 
-def test_mangled_records() -> None:
+def test_survives_mangled_records() -> None:
     ends = run(random.Random(8), 3000, time.monotonic() + 60)
     assert all(ends.values())
     # Mangled, and yet read: the CRCs are right again.
@@ -114,7 +114,7 @@ def test_mangled_records() -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(SECONDS + 60)
-def test_mangled_records_for_long() -> None:
+def test_survives_mangled_records_in_long_runs() -> None:
     seed = random.SystemRandom().getrandbits(32)
     try:
         ends = run(random.Random(seed), 1 << 60, time.monotonic() + SECONDS)

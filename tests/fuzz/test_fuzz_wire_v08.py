@@ -53,7 +53,7 @@ def exercise(rng: random.Random, key: int, version: int, data: bytes) -> int:
 
 @pytest.mark.timeout(LONG_SECONDS + 60)
 @pytest.mark.parametrize("seconds", [1.0, pytest.param(LONG_SECONDS, marks=pytest.mark.long, id="long")])
-def test_mangled_messages(golden: Path, seconds: float) -> None:
+def test_survives_mangled_messages(golden: Path, seconds: float) -> None:
     samples = []
     for path in sorted((golden / "kafka-0.8-0.10").glob("*.json")):
         for capture in json.loads(path.read_text()):

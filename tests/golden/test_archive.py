@@ -70,7 +70,7 @@ def compare(rows: list[dict[str, Any]], dump: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", DUMPED)
 @pytest.mark.parametrize(("form", "read"), [("ndjson", ndjson), ("parquet", parquet)])
-def test_exports_are_what_the_real_consumer_saw(
+def test_exports_what_the_real_consumer_saw(
     logs: Path, tmp_path: Path, name: str, form: str, read: Callable[[Path], list[dict[str, Any]]]
 ) -> None:
     dump = json.loads((logs / f"{name}.dump.json").read_text())
@@ -81,7 +81,7 @@ def test_exports_are_what_the_real_consumer_saw(
 
 
 @pytest.mark.parametrize("ending", [".tar", ".tar.gz", ".tar.zst"])
-def test_exports_of_tars_are_the_same(logs: Path, tmp_path: Path, ending: str) -> None:
+def test_exports_the_same_from_tars(logs: Path, tmp_path: Path, ending: str) -> None:
     plain = tmp_path / "logs.tar"
     with tarfile.open(plain, "w") as tar:
         tar.add(logs / "producer-mix", "logs")
@@ -113,7 +113,7 @@ def test_whole_logs_are_sound(logs: Path, capsys: pytest.CaptureFixture[str], na
     assert not any(found.values())
 
 
-def test_counts_of_the_real_producer(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_counts_messages_of_the_real_producer(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["log", "verify", str(logs / "producer-mix")]) == ExitCode.OK
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     found = {line[1].rpartition("/")[2]: (int(line[2]), int(line[4])) for line in lines if line[0] == "partition"}
@@ -140,7 +140,7 @@ VERDICTS = {
 
 
 @pytest.mark.parametrize("name", list(VERDICTS))
-def test_damage_has_its_name(logs: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_names_the_kind_of_damage(logs: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     code, found = verified(capsys, logs / name)
     assert {
         partition: [(finding["finding"], finding["offset"], finding["end"]) for finding in findings]
@@ -149,9 +149,7 @@ def test_damage_has_its_name(logs: Path, capsys: pytest.CaptureFixture[str], nam
     assert code == ExitCode.CHECK_FAILED
 
 
-def test_what_the_real_broker_cut_off_is_where_the_first_finding_is(
-    logs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_first_finding_is_where_the_real_broker_cut(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before, after = logs / "recovery-before" / "log", logs / "recovery-after" / "log"
     _, found = verified(capsys, before)
     cut = 0
@@ -165,6 +163,6 @@ def test_what_the_real_broker_cut_off_is_where_the_first_finding_is(
     assert cut == 5
 
 
-def test_what_was_recovered_is_sound_where_anybody_looked(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_recovered_segments_are_sound(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, found = verified(capsys, logs / "recovery-after")
     assert [name for name, findings in found.items() if findings] == ["badcrc-older-0"]

@@ -52,7 +52,7 @@ async def until_below(zk: Session, path: str, names: list[str]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_session_expiry(golden: Path, zk_root: str, tmp_path: Path) -> None:
+async def test_expires_sessions_as_recorded(golden: Path, zk_root: str, tmp_path: Path) -> None:
     recorded = json.loads((golden / "kafka-0.7.2" / "behaviour" / "session_expiry.json").read_bytes())
     before, gone, back, after = recorded[:4]
     host, creator = re.compile(r"(.*)-\d{13}:(127\.0\.0\.1):\d+"), re.compile(r"127\.0\.0\.1-(\d{13}):.*")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.broker.registration import Registration
+from consumerd.broker.registration import BrokerRegistration
 from consumerd.clock import SystemClock
 from consumerd.zk import Session
 
@@ -32,7 +32,7 @@ async def _tree(zk: Session, path: str = "/brokers") -> Tree:
 
 
 @pytest.mark.asyncio
-async def test_trees_of_two_brokers(golden: Path, zk_root: str) -> None:
+async def test_reads_trees_of_two_brokers(golden: Path, zk_root: str) -> None:
     def expected(name: str) -> Tree:
         nodes = json.loads((golden / "kafka-0.7.2" / "zk" / name).read_bytes())
         return {
@@ -41,9 +41,9 @@ async def test_trees_of_two_brokers(golden: Path, zk_root: str) -> None:
             if path != "/"
         }
 
-    def registration(zk: Session, broker: int, port: int, wall_ms: int, counts: dict[str, int]) -> Registration:
+    def registration(zk: Session, broker: int, port: int, wall_ms: int, counts: dict[str, int]) -> BrokerRegistration:
         partitions_of = lambda topic: counts.get(topic, 4)  # noqa: E731
-        return Registration(zk, broker, "127.0.0.1", port, partitions_of, FixedClock(wall_ms))
+        return BrokerRegistration(zk, broker, "127.0.0.1", port, partitions_of, FixedClock(wall_ms))
 
     def session() -> Session:
         return Session(zk_root, clock=SystemClock(), rng=random.Random(1), session_timeout=4)

@@ -112,7 +112,7 @@ async def _play(running: Broker, case: dict[str, Any], request: bytes, probe: by
 
 
 @pytest.mark.asyncio
-async def test_every_wire_case(golden: Path, tmp_path: Path) -> None:
+async def test_answers_every_recorded_request(golden: Path, tmp_path: Path) -> None:
     recording = json.loads((golden / "kafka-0.7.2" / "wire" / "cases.json").read_bytes())
     probe = bytes.fromhex(recording["probe_request_hex"])
     assert len(recording["cases"]) == 113
@@ -181,7 +181,7 @@ async def _replay(
 
 @pytest.mark.timeout(300)
 @pytest.mark.asyncio
-async def test_the_replay_script_agrees(golden: Path, tmp_path: Path) -> None:
+async def test_agrees_with_the_replay_script(golden: Path, tmp_path: Path) -> None:
     """The given judge, with its silences of 0.6 s: it would notice bytes and closes that nobody waits for.
 
     Writes to one topic depend on each other, and stay together; the silences of different shares pass at one time.
@@ -200,7 +200,7 @@ async def test_the_replay_script_agrees(golden: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_which_requests_create_a_topic(golden: Path, tmp_path: Path) -> None:
+async def test_creates_topics_upon_the_recorded_requests(golden: Path, tmp_path: Path) -> None:
     recording = json.loads((golden / "kafka-0.7.2" / "wire" / "topic_creation.json").read_bytes())
     # the recording ran with num.partitions=4 and the default max.message.size
     settings = {"num.partitions": "4", "max.message.size": "1000000", "max.socket.request.bytes": "10000000"}
@@ -238,7 +238,7 @@ async def _latest_and_fetches(running: Broker, file_size: int) -> tuple[int, lis
 
 
 @pytest.mark.asyncio
-async def test_flush_gating(golden: Path, tmp_path: Path) -> None:
+async def test_flushes_as_recorded(golden: Path, tmp_path: Path) -> None:
     """behaviour/flush_gating.json: what is visible follows the flushes, by count and by time.
 
     Sets of 20-byte entries; the recording waited for its 3 s, here the scheduler is quick and its effect is awaited.

@@ -96,7 +96,7 @@ class Playback:
 
 
 @pytest.mark.parametrize("number", range(6, 27))
-async def test_the_low_level_consumer_sends_the_same_bytes(recorded: dict[int, Recorded], number: int) -> None:
+async def test_simple_consumer_sends_the_recorded_bytes(recorded: dict[int, Recorded], number: int) -> None:
     real = recorded[number]
     played = Playback(real.answered)
     async with SimpleConsumer("127.0.0.1", 9092, connect=played) as consumer:
@@ -116,7 +116,7 @@ async def test_the_low_level_consumer_sends_the_same_bytes(recorded: dict[int, R
     assert len(real.asked) >= 1
 
 
-async def test_the_low_level_consumer_reads_what_was_produced(recorded: dict[int, Recorded]) -> None:
+async def test_simple_consumer_reads_what_was_produced(recorded: dict[int, Recorded]) -> None:
     produced: list[bytes] = []
     for number in (1, 5):
         for frame in recorded[number].asked:
@@ -233,7 +233,7 @@ async def read_all(connector: ConsumerConnector, topic: str) -> list[Any]:
     raise AssertionError("the stream ended")
 
 
-async def test_a_first_run_asks_for_the_same_offsets(scene: Any, recorded: dict[int, Recorded]) -> None:
+async def test_first_run_requests_the_recorded_offsets(scene: Any, recorded: dict[int, Recorded]) -> None:
     async with scene() as made:
         async with made.connector() as connector:
             assert len(await read_all(connector, "sn-a")) == 17
@@ -247,7 +247,7 @@ async def test_a_first_run_asks_for_the_same_offsets(scene: Any, recorded: dict[
 
 
 @pytest.mark.parametrize(("handled", "committed"), [(1, 0), (2, 0), (3, 71)])
-async def test_a_run_that_stops_inside_a_compressed_message(
+async def test_resumes_after_a_stop_inside_a_compressed_message(
     scene: Any, recorded: dict[int, Recorded], handled: int, committed: int
 ) -> None:
     partition = TopicPartition("sn-gz", 0, 1)
@@ -268,7 +268,7 @@ async def test_a_run_that_stops_inside_a_compressed_message(
 
 
 @pytest.mark.parametrize(("number", "policy"), [(21, "earliest"), (23, "latest")])
-async def test_an_offset_out_of_range_is_reset_as_recorded(
+async def test_resets_an_offset_out_of_range_as_recorded(
     scene: Any, recorded: dict[int, Recorded], number: int, policy: Any
 ) -> None:
     async with scene() as made:
@@ -285,9 +285,7 @@ async def test_an_offset_out_of_range_is_reset_as_recorded(
 
 
 @pytest.mark.parametrize("number", [22, 24, 25, 26])
-async def test_where_the_real_consumer_gives_up_ours_says_why(
-    scene: Any, recorded: dict[int, Recorded], number: int
-) -> None:
+async def test_explains_where_the_real_consumer_fails(scene: Any, recorded: dict[int, Recorded], number: int) -> None:
     """An offset inside a message (7), or out of range with a policy that is neither earliest nor latest."""
     real = recorded[number].asked
     start = fetched([real])["sn-a", 0][0]

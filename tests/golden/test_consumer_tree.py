@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.broker.registration import Registration
+from consumerd.broker.registration import BrokerRegistration
 from consumerd.clock import SystemClock
 from consumerd.cluster.reading import children
 from consumerd.consumer import ConsumerSettings, GroupConsumer, V07Backend
@@ -106,7 +106,7 @@ class Replay:
         self._registrations = []
         for broker, (port, started) in BROKERS.items():
             partitions_of = _two_of_beta if broker == 1 else _four
-            registration = Registration(self.zk, broker, "127.0.0.1", port, partitions_of, FixedClock(started))
+            registration = BrokerRegistration(self.zk, broker, "127.0.0.1", port, partitions_of, FixedClock(started))
             await registration.register(["alpha", "gamma-x", "beta"])
             self._registrations.append(registration)
 
@@ -200,7 +200,7 @@ def blacklist(text: str, streams: int) -> FilterSubscription:
 
 
 @pytest.mark.asyncio
-async def test_the_recorded_sequence(golden: Path, zk_root: str) -> None:
+async def test_sends_the_recorded_sequence(golden: Path, zk_root: str) -> None:
     async with AsyncExitStack() as stack:
         replay = Replay(zk_root, golden, stack)
         stack.push_async_callback(replay.cancel_all)

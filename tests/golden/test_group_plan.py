@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_observed_assignments(golden: Path, tmp_path: Path) -> None:
+def test_reproduces_observed_assignments(golden: Path, tmp_path: Path) -> None:
     lines = (golden / "kafka-0.7.2/rebalance/observed.jsonl").read_text().splitlines()
     for line in lines:
         case = json.loads(line)

@@ -14,7 +14,7 @@ import pytest_asyncio
 from consumerd.admin import (
     BrokerLogs,
     ChangePlanner,
-    OffsetsQuestion,
+    OffsetsQuery,
     OffsetTarget,
     OffsetTargetKind,
     differences,
@@ -92,7 +92,7 @@ async def zookeeper(golden: Path, tmp_path: Path) -> AsyncIterator[MemoryZooKeep
         yield zookeeper
 
 
-async def test_export(golden: Path) -> None:
+async def test_exports_offsets_as_recorded(golden: Path) -> None:
     lines = (golden / "kafka-0.7.2/tools/ExportZkOffsets.txt").read_text()
     async with load(golden, "25-group-all-down").session() as zk:
         offsets, problems = await collect_offsets([GROUP], [], ClusterView(zk).read_group)
@@ -101,7 +101,7 @@ async def test_export(golden: Path) -> None:
     assert problems == []
 
 
-async def test_offset_checker(golden: Path, zookeeper: MemoryZooKeeper) -> None:
+async def test_reads_lag_as_the_recorded_offset_checker(golden: Path, zookeeper: MemoryZooKeeper) -> None:
     expected = checked(golden)
     assert len(expected) == 8
     async with zookeeper.session() as zk:
@@ -111,20 +111,20 @@ async def test_offset_checker(golden: Path, zookeeper: MemoryZooKeeper) -> None:
     assert {each.owner for each in lags} == {None}
 
 
-async def test_offset_shell(golden: Path, zookeeper: MemoryZooKeeper) -> None:
+async def test_reads_offsets_as_the_recorded_offset_shell(golden: Path, zookeeper: MemoryZooKeeper) -> None:
     text = (golden / "kafka-0.7.2/tools/GetOffsetShell.txt").read_text()
     asked = re.findall(r"--partition (\d+) --time (-\d) --offsets (\d+)\nget (\d+) results\n((?:\d+\n)+)", text + "\n")
     assert len(asked) == 4
     async with zookeeper.session() as zk:
         snapshot = await read_v07_snapshot(zk, GROUP)
     for partition, time, number, count, offsets in asked:
-        question = OffsetsQuestion(TopicPartition(TOPIC, 0, int(partition)), int(time), int(number))
+        question = OffsetsQuery(TopicPartition(TOPIC, 0, int(partition)), int(time), int(number))
         answer = (await BrokerLogs(snapshot.brokers, connect).ask([question]))[question]
         assert answer == tuple(map(int, offsets.split()))
         assert len(offsets.split()) == int(count)
 
 
-async def test_update_offsets(golden: Path, zookeeper: MemoryZooKeeper) -> None:
+async def test_updates_offsets_as_recorded(golden: Path, zookeeper: MemoryZooKeeper) -> None:
     text = (golden / "kafka-0.7.2/tools/UpdateOffsetsInZK.txt").read_text()
     expected = {
         TopicPartition.parse(TOPIC, name): int(offset)
@@ -149,9 +149,7 @@ async def test_update_offsets(golden: Path, zookeeper: MemoryZooKeeper) -> None:
         ("30-wildcard-consumers", None),
     ],
 )
-async def test_rebalances_that_the_real_verifier_would_call_successful(
-    golden: Path, dump: str, members: int | None
-) -> None:
+async def test_verifies_rebalances_as_the_real_verifier(golden: Path, dump: str, members: int | None) -> None:
     zookeeper = load(golden, dump)
     groups = {path.split("/")[2] for path in zookeeper.dump() if re.fullmatch(r"/consumers/[^/]+/ids/[^/]+", path)}
     assert groups

@@ -44,7 +44,7 @@ def known(captures: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], byte
             yield capture, bytes.fromhex(capture["request_hex"]), bytes.fromhex(response) if response else None
 
 
-def test_requests_there_and_back(captures: list[dict[str, Any]]) -> None:
+def test_reads_the_requests_it_wrote(captures: list[dict[str, Any]]) -> None:
     versions = set()
     for capture, frame, _ in known(captures):
         if capture["label"] in MADE_UP:
@@ -58,7 +58,7 @@ def test_requests_there_and_back(captures: list[dict[str, Any]]) -> None:
     assert len(versions) == 37
 
 
-def test_responses_there_and_back(captures: list[dict[str, Any]]) -> None:
+def test_reads_the_responses_it_wrote(captures: list[dict[str, Any]]) -> None:
     count = 0
     for capture, _, frame in known(captures):
         if frame is None:
@@ -81,14 +81,14 @@ def errors(body: Any) -> set[int]:
     return set().union(*(errors(value) for value in body)) if isinstance(body, list) else set()
 
 
-def test_a_controlled_shutdown_of_version_0_has_no_client_id(captures: list[dict[str, Any]]) -> None:
+def test_controlled_shutdown_of_version_0_has_no_client_id(captures: list[dict[str, Any]]) -> None:
     frames = {capture["api_version"]: frame for capture, frame, _ in known(captures) if capture["api_key"] == 7}
     assert len(frames[0]) == 4 + 8 + 4
     assert decode_request(APIS[7], frames[0][4:]).header.client_id is None
     assert decode_request(APIS[7], frames[1][4:]).header.client_id == "golden"
 
 
-def test_versions_that_no_broker_has_are_refused(captures: list[dict[str, Any]]) -> None:
+def test_rejects_versions_that_no_broker_has(captures: list[dict[str, Any]]) -> None:
     frames = [bytes.fromhex(capture["request_hex"]) for capture in captures if capture["api_version"] == 99]
     assert len(frames) > 4
     for frame in frames:
@@ -98,7 +98,7 @@ def test_versions_that_no_broker_has_are_refused(captures: list[dict[str, Any]])
         assert version == 99
 
 
-def test_what_was_made_up_is_a_frame_error(captures: list[dict[str, Any]]) -> None:
+def test_invented_bytes_are_a_frame_error(captures: list[dict[str, Any]]) -> None:
     frames = [(capture, frame) for capture, frame, _ in known(captures) if capture["label"] in MADE_UP]
     assert len(frames) == 2
     for capture, frame in frames:
@@ -106,7 +106,7 @@ def test_what_was_made_up_is_a_frame_error(captures: list[dict[str, Any]]) -> No
             decode_request(APIS[capture["api_key"]], frame[4:])
 
 
-def test_answers_to_versions_that_a_broker_does_not_know(captures: list[dict[str, Any]]) -> None:
+def test_reads_responses_to_unsupported_versions(captures: list[dict[str, Any]]) -> None:
     answers = {
         capture["api_key"]: bytes.fromhex(capture["response_hex"])
         for capture in captures

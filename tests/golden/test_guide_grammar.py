@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from consumerd.wire.v08 import APIS, ERRORS, RequestHeader, ResponseHeader, Type
+from consumerd.wire.v08 import APIS, ERRORS, FieldType, RequestHeader, ResponseHeader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,12 +69,12 @@ def described(fields: tuple[Field, ...], version: int) -> list[Node]:
     for one in fields:
         if not one.in_version(version):
             continue
-        node = Node(one.name, one.type is Type.ARRAY)
-        content = one.of if one.type in (Type.ARRAY, Type.STRUCT) else one.type
-        if isinstance(content, Type):
+        node = Node(one.name, one.type is FieldType.ARRAY)
+        content = one.of if one.type in (FieldType.ARRAY, FieldType.STRUCT) else one.type
+        if isinstance(content, FieldType):
             # The guide says of arrays neither, and of record sets and byte strings, that they may be null.
-            nullable = content is Type.STRING and one.null_in(version) and not node.array
-            word = "BYTES" if content is Type.RECORDS else content.value
+            nullable = content is FieldType.STRING and one.null_in(version) and not node.array
+            word = "BYTES" if content is FieldType.RECORDS else content.value
             node.word = f"NULLABLE_{word}" if nullable else word
         else:
             node.parts = described(content, version)
@@ -115,27 +115,27 @@ def test_every_message_has_the_fields_of_the_guide(messages: dict[tuple[int, str
         assert list(map(str, ours)) == list(map(str, nodes)), f"{api.name} {direction} {version}"
 
 
-def test_every_version_of_the_guide_is_described(messages: dict[tuple[int, str, int], list[Node]]) -> None:
+def test_describes_every_version_of_the_guide(messages: dict[tuple[int, str, int], list[Node]]) -> None:
     assert {key for key, _, _ in messages} == set(range(21))
     for key, _, version in messages:
         assert APIS[key].versions[0] <= version <= APIS[key].versions[1]
         APIS[key].check(version)
 
 
-def test_the_apis_are_named_as_in_the_guide(guide: list[str]) -> None:
+def test_names_apis_as_the_guide(guide: list[str]) -> None:
     start = guide.index("Api Keys")
     named = {int(row[2]): row[1] for line in guide[start : start + 40] if (row := _KEY.match(line))}
     assert named == {key: api.name for key, api in APIS.items() if key <= 20}
 
 
-def test_the_headers_are_those_of_the_guide(guide: list[str]) -> None:
+def test_headers_are_those_of_the_guide(guide: list[str]) -> None:
     for title, header in (("Request", RequestHeader), ("Response", ResponseHeader)):
         (line,) = [line for line in guide if line.startswith(f"{title} Header => ")]
         # Tagged fields came later.
         assert tuple(line.split("=>")[1].split()) == header._fields[:-1]
 
 
-def test_the_error_codes_are_those_of_the_guide(guide: list[str]) -> None:
+def test_error_codes_are_those_of_the_guide(guide: list[str]) -> None:
     rows = [row for line in guide if (row := _ERROR.match(line))]
     assert [int(row[2]) for row in rows] == list(range(-1, 44))
     for name, code, retriable, _ in (row.groups() for row in rows):

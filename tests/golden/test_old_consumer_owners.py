@@ -44,7 +44,7 @@ def owners(rules: V08Rules, members: dict[str, str]) -> dict[tuple[str, str], st
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_owners(golden: Path, version: str) -> None:
+def test_writes_owners_as_recorded(golden: Path, version: str) -> None:
     steps = json.loads((golden / "zookeeper" / f"oldconsumer-{version}.json").read_text())["steps"]
     looked_at = []
     for step in steps:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.clock import SystemClock
-from consumerd.net import ConnectionClosedError
 from consumerd.producer import (
     AsyncProducer,
     Producer,
@@ -77,10 +76,6 @@ class Recorder:
     def abort(self) -> None:
         self.closed = True
 
-    def raise_if_closed(self) -> None:
-        if self.closed:
-            raise ConnectionClosedError("closed")
-
 
 def recorded(golden: Path, connection: int) -> list[bytes]:
     captures = json.loads((golden / "kafka-0.7.2" / "wire" / "client_captures.json").read_bytes())
@@ -111,7 +106,7 @@ def decoded(frame: bytes) -> list[Sent]:
     return found
 
 
-async def test_plain_batches_one_and_several(golden: Path) -> None:
+async def test_sends_plain_batches_as_recorded(golden: Path) -> None:
     recorder = Recorder()
     async with producer(static(), recorder) as ours:
         await ours.send("sn-a", [b"one"])
@@ -123,7 +118,7 @@ async def test_plain_batches_one_and_several(golden: Path) -> None:
 
 
 @pytest.mark.parametrize(("connection", "topic", "codec"), [(2, "sn-gz", Codec.GZIP), (3, "sn-sn", Codec.SNAPPY)])
-async def test_compressed_batches(golden: Path, connection: int, topic: str, codec: Codec) -> None:
+async def test_sends_compressed_batches_as_recorded(golden: Path, connection: int, topic: str, codec: Codec) -> None:
     theirs = [decoded(frame) for frame in recorded(golden, connection)]
     recorder = Recorder()
     async with producer(static(), recorder, codec) as ours:
@@ -133,7 +128,7 @@ async def test_compressed_batches(golden: Path, connection: int, topic: str, cod
     assert len(theirs) == 2
 
 
-async def test_keys_partitions_and_a_new_topic(golden: Path, zk_root: str) -> None:
+async def test_sends_keys_partitions_and_a_new_topic_as_recorded(golden: Path, zk_root: str) -> None:
     theirs = recorded(golden, 5)
     recorder = Recorder()
     async with Session(zk_root, clock=SystemClock(), rng=random.Random(1)) as zk:
@@ -168,7 +163,7 @@ def recorded_times(golden: Path, connection: int) -> list[float]:
     return [c["t"] for c in captures if c["conn"] == connection and c.get("dir") == "c2s" and "frame" in c]
 
 
-async def test_the_asynchronous_producer(golden: Path) -> None:
+async def test_sends_as_the_recorded_asynchronous_producer(golden: Path) -> None:
     """batch.size=4, queue.time=1000: a full batch at once, the rest when time is up, and at the end what is left."""
     theirs = recorded(golden, 4)
     first, second, _ = recorded_times(golden, 4)
@@ -195,7 +190,7 @@ async def test_the_asynchronous_producer(golden: Path) -> None:
     assert len(theirs) == len(recorder.frames) == 3
 
 
-async def test_what_the_mirror_maker_sent(golden: Path, zk_root: str) -> None:
+async def test_sends_as_the_recorded_mirror_maker(golden: Path, zk_root: str) -> None:
     """New topics on the target, gzip: one MULTIPRODUCE with an entry for each topic's partition 0."""
     (theirs,) = recorded(golden, 27)
     wanted = {topic: payloads for topic, _, _, payloads in decoded(theirs)}

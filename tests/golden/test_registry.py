@@ -61,7 +61,7 @@ def values(tree: Tree, pattern: str) -> Iterator[tuple[str, str, tuple[str, ...]
             yield path, node["data"], match.groups()
 
 
-def test_broker_nodes(golden: Path) -> None:
+def test_reads_broker_nodes(golden: Path) -> None:
     seen = 0
     for tree in v07_trees(golden):
         for path, text, (broker,) in values(tree, "/brokers/ids/(.+)"):
@@ -76,7 +76,7 @@ def test_broker_nodes(golden: Path) -> None:
     assert seen > 100
 
 
-def test_group_nodes(golden: Path) -> None:
+def test_reads_group_nodes(golden: Path) -> None:
     seen = {"ids": 0, "owners": 0, "offsets": 0}
     for tree in v07_trees(golden):
         for path, text, (group, consumer_id) in values(tree, "/consumers/([^/]+)/ids/(.+)"):
@@ -96,7 +96,7 @@ def test_group_nodes(golden: Path) -> None:
     assert min(seen.values()) > 20
 
 
-def test_the_dialect_of_every_recorded_generation(golden: Path) -> None:
+def test_recognises_the_dialect_of_every_recording(golden: Path) -> None:
     seen: set[tuple[Dialect, str]] = set()
     for path in (golden / "zookeeper").glob("*.json"):
         expected = Dialect.V07 if re.search(r"-0\.7\.2|jafka", path.name) else Dialect.V08
@@ -115,7 +115,7 @@ def test_the_dialect_of_every_recorded_generation(golden: Path) -> None:
     assert len(seen) == 4
 
 
-def test_observed_assignments_are_reproduced(golden: Path) -> None:
+def test_reproduces_observed_assignments(golden: Path) -> None:
     lines = (golden / "kafka-0.7.2/rebalance/observed.jsonl").read_text().splitlines()
     for line in lines:
         case = json.loads(line)
@@ -127,7 +127,7 @@ def test_observed_assignments_are_reproduced(golden: Path) -> None:
 
 
 @pytest.mark.parametrize("group", ["grp2", "grpw"])
-def test_assignments_in_the_dumps_of_real_groups_are_reproduced(golden: Path, group: str) -> None:
+def test_reproduces_assignments_of_real_groups(golden: Path, group: str) -> None:
     compared = 0
     for path in sorted((golden / "kafka-0.7.2/zk").glob("[23]*.json")):
         (tree,) = trees(path)

@@ -54,7 +54,7 @@ def values(tree: Tree, pattern: str) -> Iterator[tuple[str, str, tuple[str, ...]
             yield path, node["data"], match.groups()
 
 
-def test_brokers(golden: Path) -> None:
+def test_reads_and_writes_brokers_as_recorded(golden: Path) -> None:
     versions: dict[int, int] = {}
     for _, tree in v08_trees(golden):
         for path, text, (name,) in values(tree, "/brokers/ids/(.+)"):
@@ -69,7 +69,7 @@ def test_brokers(golden: Path) -> None:
     assert sorted(versions) == [1, 2, 3, 4, 5]
 
 
-def test_topics(golden: Path) -> None:
+def test_reads_topics_as_recorded(golden: Path) -> None:
     versions, leaderless, configs = set(), 0, 0
     for _, tree in v08_trees(golden):
         for path, text, (topic,) in values(tree, "/brokers/topics/([^/]+)"):
@@ -96,7 +96,7 @@ def test_topics(golden: Path) -> None:
     assert configs > 20
 
 
-def test_groups(golden: Path) -> None:
+def test_reads_and_writes_groups_as_recorded(golden: Path) -> None:
     seen = {"ids": 0, "owners": 0, "offsets": 0}
     for name, tree in v08_trees(golden):
         for path, text, (group, consumer_id) in values(tree, "/consumers/([^/]+)/ids/(.+)"):

@@ -10,11 +10,11 @@ import pytest
 from consumerd.storage import (
     CLEAN_MARKER,
     CorruptLogError,
-    Damage,
     LogManager,
     LogSettings,
     OffsetOutOfRangeError,
     OsFiles,
+    TailDamage,
 )
 
 
@@ -48,7 +48,7 @@ def _compare(logs: LogManager, topic: str, expected: dict[str, Any]) -> None:
     assert _fetch(logs, topic, 0) == expected["fetch_offset_0"]
 
 
-def test_recovery_before_and_after(golden: Path, tmp_path: Path) -> None:
+def test_recovers_as_recorded(golden: Path, tmp_path: Path) -> None:
     """Every case agrees in what is kept and served. What 0.7.2 destroys in the middle of a file is kept aside."""
     source = golden / "kafka-0.7.2" / "logs"
     cases = json.loads((source / "recovery.json").read_bytes())
@@ -73,7 +73,7 @@ def test_recovery_before_and_after(golden: Path, tmp_path: Path) -> None:
     assert aside == {"badcrc-mid-0/00000000000000008769.kafka.cut-173": 2400 - 173}
 
 
-def test_an_empty_clean_marker_is_not_believed(golden: Path, tmp_path: Path) -> None:
+def test_distrusts_an_empty_clean_marker(golden: Path, tmp_path: Path) -> None:
     """Where 0.7.2 keeps and serves the torn tail, because its marker also comes from failed starts, we cut it off."""
     source = golden / "kafka-0.7.2" / "logs"
     case = json.loads((source / "recovery.json").read_bytes())["rec3/torn-clean"]
@@ -87,7 +87,7 @@ def test_an_empty_clean_marker_is_not_believed(golden: Path, tmp_path: Path) -> 
     assert _segments(folder) == {**case["after"], last: 2337}  # as without the marker: recovery.json, torn3
 
 
-def test_what_0_7_2_refuses_to_start_with(golden: Path, tmp_path: Path) -> None:
+def test_rejects_logs_that_0_7_2_rejects_at_start(golden: Path, tmp_path: Path) -> None:
     """Torn in the middle: that log is out of service, untouched. An unknown magic: cut there, and kept beside it."""
     for name in ("recovery-torn-middle", "recovery-badmagic"):
         shutil.copytree(golden / "kafka-0.7.2" / "logs" / name / "log", tmp_path / name)
@@ -104,14 +104,14 @@ def test_what_0_7_2_refuses_to_start_with(golden: Path, tmp_path: Path) -> None:
     logs = LogManager(tmp_path / "recovery-badmagic", OsFiles(), lambda topic: LogSettings())
     (truncation,) = logs.open(0.0).truncated
     logs.close(0.0)
-    assert truncation.cut.damage is Damage.UNKNOWN_MAGIC
+    assert truncation.cut.damage is TailDamage.UNKNOWN_MAGIC
     assert truncation.cut.aside is not None
     cut = truncation.cut.aside.parent / truncation.cut.aside.name.split(".cut-")[0]
     for path, data in before.items():
         assert path.read_bytes() + (truncation.cut.aside.read_bytes() if path == cut else b"") == data
 
 
-def test_segments_of_the_real_producer_are_whole(golden: Path, tmp_path: Path) -> None:
+def test_reads_segments_of_the_real_producer(golden: Path, tmp_path: Path) -> None:
     """A broker killed with -9 left these behind: nothing is cut, and every segment follows the one before."""
     shutil.copytree(golden / "kafka-0.7.2" / "logs" / "producer-mix", tmp_path / "log")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.kafka")}

@@ -8,7 +8,7 @@ from pathlib import Path
 from consumerd.storage import CLEAN_MARKER, LogManager, LogSettings, MaxAge, MaxBytes, OffsetOutOfRangeError, OsFiles
 
 
-def test_the_recorded_cleanup(golden: Path, tmp_path: Path) -> None:
+def test_deletes_as_recorded(golden: Path, tmp_path: Path) -> None:
     """168 hours and 5000 bytes, with some files touched nine days back. The contents do not matter, the sizes do."""
     topics = json.loads((golden / "kafka-0.7.2" / "behaviour" / "retention.json").read_bytes())["topics"]
     assert sorted(topics) == ["gzip", "mixed", "plain", "snappy"]

@@ -30,7 +30,7 @@ BROKEN_07 = {
 SEVERAL_07 = {"fetch_pipelined"}
 
 
-def test_frames_of_0_7(golden: Path) -> None:
+def test_decodes_frames_of_0_7(golden: Path) -> None:
     done = 0
     for case in json.loads((golden / "kafka-0.7.2" / "wire" / "cases.json").read_text())["cases"]:
         if case["request_type"] not in RequestType.__members__:
@@ -56,7 +56,7 @@ def test_frames_of_0_7(golden: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["kafka-0.8.2.2-single.json", "kafka-0.10.1.1-single.json"])
-def test_frames_of_the_guide(golden: Path, name: str) -> None:
+def test_decodes_frames_of_the_guide(golden: Path, name: str) -> None:
     done = 0
     for capture in json.loads((golden / "kafka-0.8-0.10" / name).read_text()):
         key, version = capture["api_key"], capture["api_version"]

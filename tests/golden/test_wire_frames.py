@@ -10,9 +10,9 @@ import pytest
 from consumerd.wire import CorruptMessageError, FrameError, InvalidTopicError, OversizeMessageError
 from consumerd.wire.v07 import (
     BatchEnd,
+    DecodeLimits,
     ErrorCode,
     FetchRequest,
-    Limits,
     MultiFetchRequest,
     MultiProduceRequest,
     OffsetsRequest,
@@ -61,7 +61,7 @@ def requests(golden: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
                 yield case, body
 
 
-def test_requests_are_encoded_again_to_the_same_bytes(golden: Path) -> None:
+def test_encodes_recorded_requests_to_the_same_bytes(golden: Path) -> None:
     seen = 0
     for case, body in requests(golden):
         try:
@@ -75,7 +75,7 @@ def test_requests_are_encoded_again_to_the_same_bytes(golden: Path) -> None:
     assert seen >= 95
 
 
-def test_what_we_cannot_parse_closed_the_connection(golden: Path) -> None:
+def test_rejects_what_closed_the_connection(golden: Path) -> None:
     refused = set()
     for case, body in requests(golden):
         try:
@@ -93,9 +93,9 @@ def produce_entries(request: Request) -> tuple[ProduceRequest, ...]:
     return request.produces if isinstance(request, MultiProduceRequest) else ()
 
 
-def test_sets_are_accepted_dropped_or_refused_like_the_real_broker_did(golden: Path) -> None:
+def test_checks_produced_sets_as_the_real_broker(golden: Path) -> None:
     seen = {"stored": 0, "dropped": 0, "refused": 0}
-    limits = Limits(max_message_bytes=MAX_MESSAGE_SIZE)
+    limits = DecodeLimits(max_message_bytes=MAX_MESSAGE_SIZE)
     for case, body in requests(golden):
         if not case["name"].startswith("produce_"):
             continue
@@ -134,7 +134,7 @@ def fetches(request: Request) -> tuple[FetchRequest, ...]:
     return request.fetches if isinstance(request, MultiFetchRequest) else ()
 
 
-def test_responses_decode_and_are_encoded_again_to_the_same_bytes(golden: Path) -> None:
+def test_encodes_recorded_responses_to_the_same_bytes(golden: Path) -> None:
     seen = 0
     for case in cases(golden):
         if case["name"] in BROKEN_ANSWERS:
@@ -164,7 +164,7 @@ def test_responses_decode_and_are_encoded_again_to_the_same_bytes(golden: Path) 
     assert seen >= 37
 
 
-def test_the_broken_answers_are_frame_errors(golden: Path) -> None:
+def test_broken_responses_are_frame_errors(golden: Path) -> None:
     for case in cases(golden):
         if case["name"] == "multifetch_size_negative":
             # The length announces more than comes; what came already contradicts itself.
@@ -174,7 +174,7 @@ def test_the_broken_answers_are_frame_errors(golden: Path) -> None:
     pytest.fail("the case is gone")
 
 
-def test_recorded_error_codes(golden: Path) -> None:
+def test_decodes_recorded_error_codes(golden: Path) -> None:
     expected = {
         "fetch_beyond_end": ErrorCode.OFFSET_OUT_OF_RANGE,
         "fetch_offset_minus2": ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -203,7 +203,7 @@ def captured(golden: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
             yield event, bytes.fromhex(event["frame"])
 
 
-def test_requests_of_the_real_clients(golden: Path) -> None:
+def test_decodes_requests_of_the_real_clients(golden: Path) -> None:
     kinds: dict[str, int] = {}
     for event, frame in captured(golden):
         if event["dir"] != "c2s":
@@ -222,7 +222,7 @@ def test_requests_of_the_real_clients(golden: Path) -> None:
     assert kinds.keys() == {"PRODUCE", "MULTIPRODUCE", "MULTIFETCH", "OFFSETS"}
 
 
-def test_responses_to_the_real_clients(golden: Path) -> None:
+def test_decodes_responses_to_the_real_clients(golden: Path) -> None:
     waiting: dict[int, list[Request]] = {}
     answers = 0
     for event, frame in captured(golden):

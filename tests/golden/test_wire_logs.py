@@ -7,6 +7,8 @@ import json
 import shutil
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from consumerd.cli.main import run
 from consumerd.errors import ExitCode
 from consumerd.wire.v07 import BatchEnd, Codec, MessageBatch, check_produced_set, decode_batch, iter_outer
@@ -15,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    import pytest
+pytestmark = pytest.mark.usefixtures("either_codec")
+
 
 CODECS = {
     Codec.NONE: "NoCompressionCodec",
@@ -34,11 +37,11 @@ def dumped(golden: Path) -> Iterator[tuple[Path, int, dict[str, Any]]]:
             yield folder / name, int((folder / name).stem), seen
 
 
-def test_there_are_dumps(golden: Path) -> None:
+def test_finds_dumps(golden: Path) -> None:
     assert len(list(dumped(golden))) >= 35
 
 
-def test_shallow(golden: Path) -> None:
+def test_reads_outer_messages_as_dumped(golden: Path) -> None:
     for path, start, seen in dumped(golden):
         found = [
             {
@@ -60,7 +63,7 @@ def view(batch: MessageBatch) -> list[tuple[int, str]]:
     return [(message.next_offset, message.payload.hex()) for message in batch.messages()]
 
 
-def test_consumer_view(golden: Path) -> None:
+def test_decodes_the_consumer_s_view_as_dumped(golden: Path) -> None:
     for path, start, seen in dumped(golden):
         assert seen["consumer_error"] is None
         batch = decode_batch(path.read_bytes(), start)
@@ -69,7 +72,7 @@ def test_consumer_view(golden: Path) -> None:
         assert batch.next_offset - start == seen["valid_bytes"] == seen["file_bytes"]
 
 
-def test_committing_after_each_message_commits_what_the_real_consumer_would(golden: Path) -> None:
+def test_commit_positions_are_those_of_the_real_consumer(golden: Path) -> None:
     for path, start, seen in dumped(golden):
         batch = decode_batch(path.read_bytes(), start)
         committed = [batch.prefix(count) for count in range(1, len(batch) + 1)]
@@ -78,14 +81,14 @@ def test_committing_after_each_message_commits_what_the_real_consumer_would(gold
         assert committed[:-1] == reported[:-1], path
 
 
-def test_what_the_real_broker_stored_we_would_store(golden: Path) -> None:
+def test_accepts_what_the_real_broker_stored(golden: Path) -> None:
     for path, _, seen in dumped(golden):
         checked = check_produced_set(path.read_bytes())
         assert checked.valid_bytes == seen["valid_bytes"]
         assert (checked.outer_count, checked.leaf_count) == (len(seen["shallow"]), len(seen["consumer_view"]))
 
 
-def test_log_dump_prints_the_same(golden: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dumps_the_same_entries(golden: Path, capsys: pytest.CaptureFixture[str]) -> None:
     expected: dict[str, dict[str, Any]] = {str(path): seen for path, _, seen in dumped(golden)}
     logs = golden / "kafka-0.7.2" / "logs"
     names = [logs / dump.name.removesuffix(".dump.json") for dump in logs.glob("*.dump.json")]
@@ -109,9 +112,7 @@ def test_log_dump_prints_the_same(golden: Path, capsys: pytest.CaptureFixture[st
         assert payloads == [leaf["payload_hex"] for leaf in expected[name]["consumer_view"]]
 
 
-def test_damaged_logs_lose_nothing_but_the_damage(
-    golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_logs_lose_only_the_damage(golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What recovery kept is what we read before the damage; the rest is shown as not valid, never left out."""
     before = golden / "kafka-0.7.2" / "logs" / "recovery-before"
     after = golden / "kafka-0.7.2" / "logs" / "recovery-after"

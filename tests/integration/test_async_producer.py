@@ -40,7 +40,7 @@ class ByNumber(consumerd.Partitioner):
         return key % count
 
 
-async def test_a_producer_of_0_7_properties_on_zookeeper(tmp_path: Path, zk_root: str) -> None:
+async def test_producer_of_0_7_properties_finds_brokers_in_zookeeper(tmp_path: Path, zk_root: str) -> None:
     config = consumerd.ProducerConfig.from_properties(
         {
             "zk.connect": zk_root,
@@ -93,7 +93,7 @@ async def _registered(zk_root: str) -> list[str]:
         return found
 
 
-async def test_own_partitioner_and_encoder_in_a_synchronous_one(tmp_path: Path, zk_root: str) -> None:
+async def test_synchronous_producer_uses_a_custom_partitioner_and_encoder(tmp_path: Path, zk_root: str) -> None:
     class Csv(consumerd.Encoder):
         def encode(self, message: Any, /) -> bytes:
             return ";".join(message).encode()
@@ -114,7 +114,7 @@ async def test_own_partitioner_and_encoder_in_a_synchronous_one(tmp_path: Path, 
 
 
 @pytest.mark.kill
-async def test_sigkill_of_the_broker_loses_nothing_and_keeps_the_order(tmp_path: Path) -> None:
+async def test_loses_nothing_and_keeps_the_order_when_the_broker_is_killed(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path, None, partitions=2, settings={"log.flush.interval": 1})
     config = consumerd.ProducerConfig(
         brokers=(("127.0.0.1", broker.port),),
@@ -154,7 +154,7 @@ async def test_sigkill_of_the_broker_loses_nothing_and_keeps_the_order(tmp_path:
         await broker.stop()
 
 
-async def test_verified_by_real_flushes(tmp_path: Path) -> None:
+async def test_verifies_after_real_flushes(tmp_path: Path) -> None:
     """The broker flushes by time only: reading back has to wait for it, and what is too large is not there."""
     settings: dict[str, str | int] = {
         "log.flush.interval": 1_000_000,
@@ -176,7 +176,7 @@ async def test_verified_by_real_flushes(tmp_path: Path) -> None:
         assert sorted(found) == sorted([b"same"] * 5 + [b"%d" % n for n in range(5)])
 
 
-async def test_a_queue_that_fills_while_the_broker_is_away(tmp_path: Path) -> None:
+async def test_drops_messages_when_the_queue_fills_during_an_outage(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path, None, settings={"log.flush.interval": 1})
     config = consumerd.ProducerConfig(
         brokers=(("127.0.0.1", broker.port),),

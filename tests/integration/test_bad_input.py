@@ -45,7 +45,7 @@ def assert_one_sentence(outcome: Any, code: ExitCode, *words: str) -> None:
 # -- the configuration and the handler
 
 
-async def test_configurations_that_cannot_be_used(world: Any, cli: Any) -> None:
+async def test_rejects_invalid_configurations(world: Any, cli: Any) -> None:
     # The many ways to be wrong are in tests/unit/daemon; here it is what a process makes of them.
     good = format_toml(world.config())
     nowhere = {"name": "null", "on_failure": "dead_letter", "dead_letter": "/dev/null/dead"}
@@ -56,7 +56,7 @@ async def test_configurations_that_cannot_be_used(world: Any, cli: Any) -> None:
             "unknown key 'commit.intervall', did you mean 'interval'?",
         ),
         ("check", world.write(good + "[commit\n"), "is not TOML"),
-        ("check", world.write('[group]\nid = "g"\nwhitelist = "a(b"\n'), "group: "),
+        ("check", world.write('[group]\nid = "g"\nwhitelist = "a(b"\n'), "group.whitelist: "),
         ("run", world.write(good.replace(world.chroot, "host:port")), "host:port"),
         ("check", world.write(format_toml(world.config(group={"id": ".."}))), "'..' cannot be a group"),
         (
@@ -71,7 +71,7 @@ async def test_configurations_that_cannot_be_used(world: Any, cli: Any) -> None:
         assert_one_sentence(outcome, ExitCode.CONFIG, words)
 
 
-async def test_handlers_that_cannot_be_had(world: Any) -> None:
+async def test_rejects_handlers_that_cannot_be_loaded(world: Any) -> None:
     cases = [
         ({"name": "prnt"}, "unknown handler 'prnt', did you mean 'print'?"),
         ({"name": "no_such_module:Handler"}, "no module named 'no_such_module'"),
@@ -84,7 +84,7 @@ async def test_handlers_that_cannot_be_had(world: Any) -> None:
     assert await world.zk.exists("/consumers") is None  # nothing was joined
 
 
-async def test_handlers_that_call_sys_exit_have_failed(world: Any, cli: Any) -> None:
+async def test_treats_sys_exit_of_a_handler_as_failure(world: Any, cli: Any) -> None:
     """A service manager takes exit code 0 for a stop that somebody wanted, and does not start the daemon again."""
     await world.broker()
     await world.append(TP, b"one")
@@ -108,7 +108,7 @@ async def test_handlers_that_call_sys_exit_have_failed(world: Any, cli: Any) -> 
     assert not await world.zk.children("/consumers/stop/ids")
 
 
-async def test_a_traceback_comes_with_debug_only(world: Any, cli: Any) -> None:
+async def test_shows_tracebacks_with_debug_only(world: Any, cli: Any) -> None:
     outcome = await cli("--debug", "run", "-c", "/no/such/file.toml")
     assert outcome.code == ExitCode.CONFIG
     assert "Traceback" in outcome.stderr
@@ -118,7 +118,7 @@ async def test_a_traceback_comes_with_debug_only(world: Any, cli: Any) -> None:
 # -- ZooKeeper
 
 
-async def test_a_zookeeper_that_cannot_be_reached_or_refuses_us(world: Any) -> None:
+async def test_reports_an_unreachable_or_refusing_zookeeper(world: Any) -> None:
     dead = f"127.0.0.1:{free_port()}"
     secret = Session(
         world.chroot,
@@ -144,7 +144,7 @@ async def test_a_zookeeper_that_cannot_be_reached_or_refuses_us(world: Any) -> N
 # -- topics
 
 
-async def test_a_topic_that_does_not_exist(world: Any, cli: Any) -> None:
+async def test_rejects_a_missing_topic(world: Any, cli: Any) -> None:
     outcome = await cli("consume", "--zookeeper", world.chroot, "--group", "look", "--topic", "nope", "--exit-at-end")
     assert_one_sentence(outcome, ExitCode.NOT_FOUND, "'nope'")
     daemon = await world.daemon(group={"dialect": "0.7"})  # which no broker says yet
@@ -159,7 +159,7 @@ async def test_a_topic_that_does_not_exist(world: Any, cli: Any) -> None:
 # -- members
 
 
-async def test_a_consumer_id_that_a_live_member_holds(world: Any) -> None:
+async def test_rejects_a_consumer_id_of_a_live_member(world: Any) -> None:
     await world.broker()
     await world.append(TP, b"one")
     first = await world.daemon("first", group={"consumer_id": "pod-0"})
@@ -174,7 +174,7 @@ async def test_a_consumer_id_that_a_live_member_holds(world: Any) -> None:
     assert await first.stop() == ExitCode.OK
 
 
-async def test_groups_and_brokers_of_another_dialect(world: Any) -> None:
+async def test_rejects_groups_and_brokers_of_another_dialect(world: Any) -> None:
     await world.broker()
     await world.append(TP, b"one")
     await world.zk.ensure("/consumers/g/ids")
@@ -188,7 +188,7 @@ async def test_groups_and_brokers_of_another_dialect(world: Any) -> None:
     assert_one_sentence(await world.run(), ExitCode.ZOOKEEPER, "broker 7", "0.8")
 
 
-async def test_znodes_of_others_that_hold_garbage_do_not_stop_us(world: Any) -> None:
+async def test_ignores_garbage_in_other_znodes(world: Any) -> None:
     await world.broker()
     await world.append(TP, b"one")
     for path, data in {
@@ -214,7 +214,7 @@ async def test_znodes_of_others_that_hold_garbage_do_not_stop_us(world: Any) -> 
     assert await daemon.stop() == ExitCode.OK
 
 
-async def test_a_committed_offset_that_is_no_number(world: Any) -> None:
+async def test_rejects_a_non_numeric_committed_offset(world: Any) -> None:
     await world.broker()
     end = await world.append(TP, b"one")
     await world.zk.ensure("/consumers/g/offsets/t")
@@ -232,7 +232,7 @@ async def test_a_committed_offset_that_is_no_number(world: Any) -> None:
 # -- data
 
 
-async def test_a_corrupt_segment_by_policy(world: Any) -> None:
+async def test_corrupt_segment_follows_its_policy(world: Any) -> None:
     other = TopicPartition("t", 0, 1)
     await world.broker(partitions=2)
     sound = await world.append(TP, b"one", b"two")
@@ -260,7 +260,7 @@ async def test_a_corrupt_segment_by_policy(world: Any) -> None:
     assert await world.offset(TP) == end
 
 
-async def test_an_oversize_message_by_policy(world: Any) -> None:
+async def test_oversize_message_follows_its_policy(world: Any) -> None:
     await world.broker()
     sound = await world.append(TP, b"one")
     await world.append(TP, b"x" * 50_000)
@@ -283,7 +283,7 @@ async def test_an_oversize_message_by_policy(world: Any) -> None:
     await world.until_printed(growing, "x" * 50_000, "two")
 
 
-async def test_an_offset_that_the_broker_does_not_have(world: Any) -> None:
+async def test_offset_out_of_range_follows_its_policy(world: Any) -> None:
     await world.broker()
     await world.append(TP, b"one")
     await world.zk.ensure("/consumers/g/offsets/t")
@@ -361,7 +361,7 @@ ANSWERS: dict[str, Callable[[bytes], bytes | None]] = {
 
 
 @pytest.mark.parametrize("answers", [list(ANSWERS)[:5], list(ANSWERS)[5:]])
-async def test_brokers_that_answer_garbage_cost_only_their_own_partitions(world: Any, answers: list[str]) -> None:
+async def test_invalid_responses_stop_only_partitions_of_that_broker(world: Any, answers: list[str]) -> None:
     await world.broker()
     async with contextlib.AsyncExitStack() as stack:
         evil = [await stack.enter_async_context(EvilBroker(ANSWERS[name])) for name in answers]
@@ -389,7 +389,7 @@ async def test_brokers_that_answer_garbage_cost_only_their_own_partitions(world:
         assert "exception" not in text
 
 
-async def test_producing_to_a_dead_broker(cli: Any) -> None:
+async def test_reports_a_dead_broker(cli: Any) -> None:
     dead = f"127.0.0.1:{free_port()}"
     outcome = await cli("produce", "--broker", dead, "--topic", "t", stdin=b"line\n")
     assert_one_sentence(outcome, ExitCode.BROKER, dead)
@@ -398,7 +398,7 @@ async def test_producing_to_a_dead_broker(cli: Any) -> None:
 # -- handlers that misbehave
 
 
-async def test_a_handler_that_always_fails(world: Any) -> None:
+async def test_stops_when_a_handler_always_fails(world: Any) -> None:
     await world.broker()
     sound = await world.append(TP, b"good", b"good")
     await world.append(TP, b"bad")
@@ -416,7 +416,7 @@ async def test_a_handler_that_always_fails(world: Any) -> None:
 
 
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
-async def test_a_handler_that_obeys_no_cancellation_is_left_behind(world: Any, loop: str) -> None:
+async def test_abandons_a_handler_that_ignores_cancellation(world: Any, loop: str) -> None:
     await world.broker()
     await world.append(TP, b"one")
     daemon = await world.daemon(handler={"name": "bad_handlers:Stubborn"}, daemon={"loop": loop})
@@ -435,7 +435,7 @@ async def test_a_handler_that_obeys_no_cancellation_is_left_behind(world: Any, l
     await world.until_printed(second, "one")
 
 
-async def test_a_reader_of_the_output_that_went_away(world: Any, cli: Any) -> None:
+async def test_exits_when_the_reader_closes_the_output(world: Any, cli: Any) -> None:
     await world.broker()
     end = await world.append(TP, *(b"%d" % number for number in range(20_000)))
     path = world.write(format_toml(world.config()))

@@ -57,7 +57,7 @@ async def until(look: Callable[[], Awaitable[bool]], seconds: float = 15.0) -> N
             await asyncio.sleep(0.02)
 
 
-async def test_address_and_topics_come_and_go(zk_root: str, tmp_path: Path) -> None:
+async def test_registers_and_removes_address_and_topics(zk_root: str, tmp_path: Path) -> None:
     async with session(zk_root) as observer, session(zk_root) as zk:
         async with make(tmp_path, zk, 7) as broker:
             address = await value(observer, "/brokers/ids/7")
@@ -79,7 +79,7 @@ async def _is(zk: Session, path: str, expected: str | None) -> bool:
     return await value(zk, path) == expected
 
 
-async def test_an_id_held_by_a_live_broker_is_refused(zk_root: str, tmp_path: Path) -> None:
+async def test_rejects_the_id_of_a_live_broker(zk_root: str, tmp_path: Path) -> None:
     async with session(zk_root, 1.0) as one, session(zk_root, 1.0) as two, make(tmp_path / "a", one):
         before = await value(one, "/brokers/ids/0")
         with pytest.raises(
@@ -90,7 +90,7 @@ async def test_an_id_held_by_a_live_broker_is_refused(zk_root: str, tmp_path: Pa
         assert await value(one, "/brokers/ids/0") == before
 
 
-async def test_a_deleted_address_is_written_again(zk_root: str, tmp_path: Path) -> None:
+async def test_writes_a_deleted_address_again(zk_root: str, tmp_path: Path) -> None:
     async with session(zk_root) as observer, session(zk_root) as zk, make(tmp_path, zk):
         before = await value(observer, "/brokers/ids/0")
         await observer.delete("/brokers/ids/0")
@@ -102,7 +102,7 @@ async def test_a_deleted_address_is_written_again(zk_root: str, tmp_path: Path) 
         await until(again)
 
 
-async def test_all_is_registered_anew_after_the_session_expired(
+async def test_registers_everything_again_after_the_session_expired(
     zookeeper: ZooKeeperServer, zk_root: str, tmp_path: Path
 ) -> None:
     """behaviour/session_expiry.json: the nodes vanish while the broker is cut off, and come back with a new creator."""
@@ -130,9 +130,7 @@ async def test_all_is_registered_anew_after_the_session_expired(
         assert zk.session_id != old_session
 
 
-async def test_a_stop_without_zookeeper_ends_all_the_same(
-    zookeeper: ZooKeeperServer, zk_root: str, tmp_path: Path
-) -> None:
+async def test_stops_without_zookeeper(zookeeper: ZooKeeperServer, zk_root: str, tmp_path: Path) -> None:
     chroot = zk_root[zk_root.index("/") :]
     async with FaultProxy("127.0.0.1", zookeeper.port) as proxy, session(proxy.connect + chroot, 1.0) as zk:
         broker = make(tmp_path, zk)

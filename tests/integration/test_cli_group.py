@@ -44,7 +44,7 @@ async def registered(zk_root: str) -> AsyncIterator[str]:
 
 
 @pytest.mark.asyncio
-async def test_everything_that_looks(registered: str) -> None:
+async def test_read_only_commands(registered: str) -> None:
     async def output(*arguments: str) -> str:
         done = await consumerd(*arguments, "--zookeeper", registered)
         assert (done.returncode, done.stderr) == (0, "")
@@ -67,7 +67,7 @@ async def test_everything_that_looks(registered: str) -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_does_not_exist_is_said_and_not_created(zookeeper: ZooKeeperServer, registered: str) -> None:
+async def test_names_missing_groups_and_creates_nothing(zookeeper: ZooKeeperServer, registered: str) -> None:
     done = await consumerd("group", "describe", "--zookeeper", registered, "--group", "nobody")
     assert (done.returncode, done.stdout) == (ExitCode.NOT_FOUND, "")
     assert done.stderr.startswith("consumerd: there is no group 'nobody'")
@@ -79,7 +79,7 @@ async def test_what_does_not_exist_is_said_and_not_created(zookeeper: ZooKeeperS
 
 
 @pytest.mark.asyncio
-async def test_an_unreachable_zookeeper_is_one_sentence() -> None:
+async def test_reports_an_unreachable_zookeeper() -> None:
     done = await consumerd("topics", "list", "--zookeeper", f"127.0.0.1:{free_port()}/kafka", "--timeout", "0.5")
     assert done.returncode == ExitCode.ZOOKEEPER
     assert done.stderr.startswith("consumerd: no connection to ZooKeeper at 127.0.0.1:")
@@ -87,7 +87,7 @@ async def test_an_unreachable_zookeeper_is_one_sentence() -> None:
 
 
 @pytest.mark.asyncio
-async def test_an_address_that_cannot_be_one_is_a_configuration_error() -> None:
+async def test_rejects_an_invalid_address() -> None:
     done = await consumerd("topics", "list", "--zookeeper", "host:port")
     assert done.returncode == ExitCode.CONFIG
     assert done.stderr.count("\n") == 1

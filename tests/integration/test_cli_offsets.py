@@ -97,7 +97,7 @@ async def produce(broker: BrokerProcess) -> None:
     await connection.close()
 
 
-async def test_offsets_of_a_living_and_of_a_stopped_group(zk_root: str, tmp_path: Path, tools: Tools) -> None:
+async def test_sets_offsets_of_stopped_groups_only(zk_root: str, tmp_path: Path, tools: Tools) -> None:
     end = SIZE * MESSAGES
     async with broker_at(zk_root, tmp_path) as broker:
         await produce(broker)
@@ -140,7 +140,7 @@ async def test_offsets_of_a_living_and_of_a_stopped_group(zk_root: str, tmp_path
     assert (await tools("group", "list")).out == "g\n"
 
 
-async def test_the_doctor_frees_a_partition_for_a_daemon(zk_root: str, tmp_path: Path, tools: Tools) -> None:
+async def test_doctor_frees_a_partition_for_a_daemon(zk_root: str, tmp_path: Path, tools: Tools) -> None:
     async with broker_at(zk_root, tmp_path) as broker:
         await produce(broker)
         async with Session(zk_root, clock=SystemClock(), rng=random.Random(1), session_timeout=5) as zk:
@@ -160,7 +160,7 @@ async def test_the_doctor_frees_a_partition_for_a_daemon(zk_root: str, tmp_path:
                 assert (await tools("group", "verify", "--group", "g")).code == 0
 
 
-async def test_a_nudge_wakes_a_member_that_gave_up(zk_root: str, tmp_path: Path, tools: Tools) -> None:
+async def test_nudge_wakes_a_member_that_stopped_rebalancing(zk_root: str, tmp_path: Path, tools: Tools) -> None:
     """A stand-in for a JVM member: it watches the ids, and looks again only when they change."""
     async with Session(zk_root, clock=SystemClock(), rng=random.Random(1), session_timeout=5) as zk:
         await zk.create_ephemeral("/brokers/topics/t/0", b"1", wait=0)
@@ -186,7 +186,7 @@ async def test_a_nudge_wakes_a_member_that_gave_up(zk_root: str, tmp_path: Path,
         assert mended.rows[-1] == ["done", "nudge the group"]
 
 
-async def test_credentials_come_from_the_daemons_configuration(zk_root: str, tmp_path: Path, tools: Tools) -> None:
+async def test_takes_credentials_from_the_daemon_configuration(zk_root: str, tmp_path: Path, tools: Tools) -> None:
     credentials = ("digest", "user:secret")
     async with Session(zk_root, clock=SystemClock(), rng=random.Random(1), auth=[credentials], acl="creator-all") as zk:
         await zk.ensure("/consumers/g/offsets/t")

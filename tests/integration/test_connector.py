@@ -166,7 +166,7 @@ class Worker(RebalanceListener):
         return held
 
 
-async def test_members_come_and_go_gracefully_and_each_message_is_delivered_once(ground: Ground) -> None:
+async def test_delivers_each_message_once_while_members_join_and_leave(ground: Ground) -> None:
     await ground.produce(sets=20)
     workers = [Worker(ground.config(), streams=1, by_batch=number == 1) for number in range(4)]
 
@@ -207,7 +207,7 @@ async def test_members_come_and_go_gracefully_and_each_message_is_delivered_once
                 assert await simple.get_offsets_before("t", number, LATEST, 1) == (int(committed or b"-1"),)
 
 
-async def test_a_process_that_is_killed_in_the_loop_loses_nothing(ground: Ground, tmp_path: Path) -> None:
+async def test_loses_nothing_when_the_process_is_killed_in_its_loop(ground: Ground, tmp_path: Path) -> None:
     await ground.produce(sets=30)
     script = tmp_path / "victim.py"
     script.write_text(
@@ -259,7 +259,7 @@ async def following(stream: MessageStream) -> Message:
             return await anext(stream)
 
 
-async def test_positions_seek_pause_and_timeouts(ground: Ground) -> None:
+async def test_supports_positions_seek_pause_and_timeouts(ground: Ground) -> None:
     await ground.produce(sets=10)
     async with ConsumerConnector(ground.config(consumer_timeout=0.3)) as connector:
         (stream,) = (await connector.create_message_streams({"t": 1}))["t"]
@@ -290,7 +290,7 @@ async def test_positions_seek_pause_and_timeouts(ground: Ground) -> None:
             seen.add((await following(stream)).partition)
 
 
-async def test_a_filter_stream_picks_up_new_topics_and_drops_vanished_ones(ground: Ground) -> None:
+async def test_filter_stream_adds_new_topics_and_drops_deleted_ones(ground: Ground) -> None:
     await ground.produce("alpha")
     await ground.produce("beta")
     async with ConsumerConnector(ground.config()) as connector, ground.session() as zk:
@@ -316,7 +316,7 @@ async def test_a_filter_stream_picks_up_new_topics_and_drops_vanished_ones(groun
         assert {message.topic for message in seen} == {"alpha", "gamma"}
 
 
-async def test_owner_nodes_that_a_peer_deleted_are_told_as_lost_and_claimed_anew(ground: Ground) -> None:
+async def test_reports_deleted_owner_nodes_as_lost_and_claims_them_again(ground: Ground) -> None:
     """JVM members delete by path. What this process handled is not repeated, though none of it was committed."""
     await ground.produce(sets=5)
     worker = Worker(ground.config(commit_interval=60.0))

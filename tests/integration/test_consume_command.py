@@ -28,7 +28,7 @@ def consumerd(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProces
 
 
 @pytest.mark.asyncio
-async def test_topics_are_chosen_by_name_or_by_filter(zk_root: str, tmp_path: Path) -> None:
+async def test_selects_topics_by_name_or_filter(zk_root: str, tmp_path: Path) -> None:
     settings = {"log.flush.interval": 1}
     async with BrokerProcess(tmp_path, zk_root, settings=settings) as broker:
         for topic in ("red", "blue"):
@@ -44,7 +44,7 @@ async def test_topics_are_chosen_by_name_or_by_filter(zk_root: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("choice", [(), ("--topic", "a", "--whitelist", "b")])
-def test_exactly_one_choice_is_wanted(choice: tuple[str, ...]) -> None:
+def test_requires_exactly_one_selection(choice: tuple[str, ...]) -> None:
     done = consumerd("consume", "--zookeeper", "127.0.0.1:1", "--group", "g", *choice)
     assert done.returncode == ExitCode.USAGE
     assert b"exactly one of" in done.stderr

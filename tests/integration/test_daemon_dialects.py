@@ -38,18 +38,18 @@ async def members(world: Any) -> list[str]:
     [
         ({BROKER: NEW_BROKER}, {"dialect": "0.7"}, ExitCode.ZOOKEEPER, "speak the dialect of Kafka 0.8+, and"),
         ({MEMBER: OLD_MEMBER}, {"dialect": "0.8"}, ExitCode.ZOOKEEPER, "speak the dialect of Kafka 0.7, and"),
-        ({BROKER: NEW_BROKER, MEMBER: OLD_MEMBER}, {}, ExitCode.ZOOKEEPER, "broker 0 as 0.8 or later does"),
+        ({BROKER: NEW_BROKER, MEMBER: OLD_MEMBER}, {}, ExitCode.ZOOKEEPER, "broker 0 in that of 0.8 or later"),
         (
             {BROKER: OLD_BROKER, MEMBER: NEW_MEMBER},
             {"dialect": "0.7"},
             ExitCode.ZOOKEEPER,
-            "broker 0 is registered as Kafka 0.7 does it",
+            "broker 0 is registered in the format of Kafka 0.7",
         ),
         ({BROKER: OLD_BROKER}, {"assignor": "roundrobin"}, ExitCode.CONFIG, "members of Kafka 0.7 support range only"),
         ({BROKER: OLD_BROKER}, {"offsets": "both"}, ExitCode.CONFIG, "brokers of Kafka 0.7 do not store offsets"),
     ],
 )
-async def test_what_does_not_fit_is_refused_before_anything_is_registered(
+async def test_rejects_a_mismatch_before_registration(
     world: Any, nodes: dict[str, bytes], group: dict[str, str], code: ExitCode, sentence: str
 ) -> None:
     await register(world, nodes)
@@ -62,7 +62,7 @@ async def test_what_does_not_fit_is_refused_before_anything_is_registered(
     assert await members(world) == before
 
 
-async def test_with_nobody_there_a_daemon_waits_and_can_be_stopped(world: Any) -> None:
+async def test_waits_for_a_first_broker_and_can_be_stopped(world: Any) -> None:
     daemon = DaemonProcess(world.directory, world.config())
     async with asyncio.timeout(60):
         starting = asyncio.create_task(daemon.start())
@@ -76,12 +76,12 @@ async def test_with_nobody_there_a_daemon_waits_and_can_be_stopped(world: Any) -
     assert await daemon.wait(60) == ExitCode.OK
 
 
-async def test_who_wants_only_what_there_is_does_not_wait(world: Any, cli: Any) -> None:
+async def test_exit_at_end_does_not_wait(world: Any, cli: Any) -> None:
     outcome = await cli("consume", "--zookeeper", world.chroot, "--group", "g", "--whitelist", "t.*", "--exit-at-end")
     assert (outcome.code, outcome.stdout) == (ExitCode.OK, "")
 
 
-async def test_a_first_broker_shows_the_dialect_and_a_stranger_changes_nothing(world: Any) -> None:
+async def test_first_broker_decides_the_dialect(world: Any) -> None:
     daemon = DaemonProcess(world.directory, world.config())
     async with asyncio.timeout(60):
         starting = asyncio.create_task(daemon.start())

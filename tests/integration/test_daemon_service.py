@@ -42,7 +42,7 @@ class Manager:
 
 
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
-async def test_the_service_manager_is_told_and_sigterm_ends_in_order(world: Any, loop: str) -> None:
+async def test_notifies_the_service_manager_and_stops_on_sigterm(world: Any, loop: str) -> None:
     await world.broker()
     end = await world.append(TP, b"one")
     manager = Manager(world.directory / "notify")
@@ -74,7 +74,7 @@ async def test_the_service_manager_is_told_and_sigterm_ends_in_order(world: Any,
     assert await world.zk.children("/consumers/g/owners/t") == []
 
 
-async def test_a_stop_takes_as_long_as_the_drain_may_at_most(world: Any) -> None:
+async def test_stop_takes_at_most_the_drain_timeout(world: Any) -> None:
     await world.broker()
     await world.append(TP, b"one")
     daemon = await world.daemon(handler={"name": "bad_handlers:Stalled"}, rebalance={"drain_timeout": 0.3})
@@ -86,7 +86,7 @@ async def test_a_stop_takes_as_long_as_the_drain_may_at_most(world: Any) -> None
     assert await world.offset(TP) == 0
 
 
-async def test_the_stop_deadline_forces(world: Any) -> None:
+async def test_forces_the_exit_at_the_stop_deadline(world: Any) -> None:
     await world.broker()
     await world.append(TP, b"one")
     daemon = await world.daemon(
@@ -100,7 +100,7 @@ async def test_the_stop_deadline_forces(world: Any) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_second_signal_does_not_wait_for_a_handler(world: Any, number: signal.Signals) -> None:
+async def test_second_signal_does_not_wait_for_a_handler(world: Any, number: signal.Signals) -> None:
     await world.broker()
     await world.append(TP, b"one")
     daemon = await world.daemon(handler={"name": "bad_handlers:Stalled"}, rebalance={"drain_timeout": 60.0})
@@ -117,7 +117,7 @@ async def test_a_second_signal_does_not_wait_for_a_handler(world: Any, number: s
     assert await world.zk.children("/consumers/g/ids") == []
 
 
-async def test_a_stop_while_zookeeper_is_away_ends_at_the_deadline(world: Any, zookeeper_factory: Any) -> None:
+async def test_stops_at_the_deadline_while_zookeeper_is_unavailable(world: Any, zookeeper_factory: Any) -> None:
     zookeeper = await zookeeper_factory(tick_ms=250)
     daemon = await world.daemon(
         group={"dialect": "0.7"},  # without a broker, nothing else says so
@@ -130,7 +130,7 @@ async def test_a_stop_while_zookeeper_is_away_ends_at_the_deadline(world: Any, z
     assert await daemon.wait(60) == ExitCode.FORCED
 
 
-async def test_a_filter_follows_topics_that_come_and_go(world: Any) -> None:
+async def test_filter_follows_created_and_deleted_topics(world: Any) -> None:
     await world.broker()
     await world.append(TopicPartition("log-a", 0, 0), b"a")
     await world.append(TopicPartition("other", 0, 0), b"never")
@@ -149,7 +149,7 @@ async def _free(world: Any, topic: str) -> bool:
     return not await world.zk.children(f"/consumers/g/owners/{topic}")
 
 
-async def test_a_broker_that_joins_brings_its_partitions(world: Any) -> None:
+async def test_consumes_partitions_of_a_new_broker(world: Any) -> None:
     await world.broker(0)
     await world.append(TP, b"one")
     daemon = await world.daemon()
@@ -170,7 +170,7 @@ async def _owned(world: Any, names: list[str]) -> bool:
     return names == sorted(await world.zk.children("/consumers/g/owners/t"))
 
 
-async def test_what_is_in_zookeeper_are_the_bytes_of_0_7(world: Any) -> None:
+async def test_writes_the_znodes_of_0_7_byte_for_byte(world: Any) -> None:
     await world.broker(partitions=2)
     end = await world.append(TP, b"one", b"two")
     other = await world.append(TopicPartition("t", 0, 1), b"x")

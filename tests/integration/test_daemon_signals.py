@@ -43,7 +43,7 @@ def last_line(daemon: Any) -> str:
 @pytest.mark.parametrize(
     ("by", "loop"), [("computing", "uvloop"), ("sleeping", "asyncio"), ("deadlock_in_c", "uvloop")]
 )
-async def test_a_held_loop_is_told_with_its_stack_and_a_second_signal_ends_it(world: Any, by: str, loop: str) -> None:
+async def test_logs_the_stack_of_a_blocked_loop(world: Any, by: str, loop: str) -> None:
     await world.broker()
     await world.append(TP, b"one")
     daemon = await world.daemon(
@@ -64,7 +64,7 @@ async def test_a_held_loop_is_told_with_its_stack_and_a_second_signal_ends_it(wo
     assert not await world.offset(TP)
 
 
-async def test_c_code_that_keeps_the_interpreters_lock_is_told_and_may_let_signals_in(world: Any) -> None:
+async def test_second_signal_forces_the_exit_while_c_code_holds_the_gil(world: Any) -> None:
     await world.broker()
     await world.append(TP, b"one")
     daemon = await world.daemon(
@@ -79,7 +79,7 @@ async def test_c_code_that_keeps_the_interpreters_lock_is_told_and_may_let_signa
     assert "second signal, SIGTERM, with the event loop held at" in last_line(daemon)
 
 
-async def test_the_stop_deadline_counts_for_a_held_loop_too(world: Any) -> None:
+async def test_stop_deadline_holds_for_a_blocked_loop(world: Any) -> None:
     await world.broker()
     await world.append(TP, b"one")
     daemon = await world.daemon(
@@ -91,7 +91,7 @@ async def test_the_stop_deadline_counts_for_a_held_loop_too(world: Any) -> None:
 
 
 @pytest.mark.parametrize(("number", "loop"), [(signal.SIGHUP, "uvloop"), (signal.SIGQUIT, "asyncio")])
-async def test_other_signals_that_end_processes_stop_in_order(world: Any, number: signal.Signals, loop: str) -> None:
+async def test_stops_in_order_on_other_terminating_signals(world: Any, number: signal.Signals, loop: str) -> None:
     await world.broker()
     end = await world.append(TP, b"one")
     slow = {"name": "bad_handlers:Slow", "options": {"seconds": 0.5}}
@@ -110,7 +110,7 @@ async def test_other_signals_that_end_processes_stop_in_order(world: Any, number
 
 
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
-async def test_user_signals_show_stacks_or_nothing_and_the_daemon_goes_on(world: Any, loop: str) -> None:
+async def test_shows_stacks_on_sigusr1_and_ignores_sigusr2(world: Any, loop: str) -> None:
     await world.broker()
     await world.append(TP, b"one")
     daemon = await world.daemon(daemon={"loop": loop})
@@ -128,7 +128,7 @@ async def test_user_signals_show_stacks_or_nothing_and_the_daemon_goes_on(world:
     assert await daemon.stop() == ExitCode.OK
 
 
-async def test_sys_exit_in_a_task_of_the_handlers_stops_in_order(world: Any) -> None:
+async def test_stops_in_order_after_sys_exit_in_a_task_of_a_handler(world: Any) -> None:
     await world.broker()
     end = await world.append(TP, b"one")
     outcome = await world.run(handler={"name": "bad_handlers:Leaving"})
@@ -139,9 +139,7 @@ async def test_sys_exit_in_a_task_of_the_handlers_stops_in_order(world: Any) -> 
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-async def test_a_signal_before_anything_was_joined_is_one_line_and_no_failure(
-    world: Any, number: signal.Signals
-) -> None:
+async def test_signal_before_joining_exits_cleanly(world: Any, number: signal.Signals) -> None:
     path = world.write(format_toml(world.config(handler={"name": "bad_handlers:Building"})))
     process = await asyncio.create_subprocess_exec(
         *consumerd_command("run", "-c", path),
@@ -162,7 +160,7 @@ async def test_a_signal_before_anything_was_joined_is_one_line_and_no_failure(
     assert await world.zk.exists("/consumers") is None
 
 
-async def test_nearly_from_the_first_moment_a_signal_finds_a_listener(tmp_path: Path) -> None:
+async def test_handles_signals_early_in_startup(tmp_path: Path) -> None:
     """What takes long (configuration, ZooKeeper, the handler) is imported after that."""
     script = (
         "import importlib, os, signal, sys\n"
@@ -184,7 +182,7 @@ async def test_nearly_from_the_first_moment_a_signal_finds_a_listener(tmp_path: 
     assert ended.returncode == ExitCode.OK
 
 
-async def test_signals_to_a_process_that_a_handler_forked_are_its_own(tmp_path: Path) -> None:
+async def test_ignores_signals_sent_to_a_forked_process_of_a_handler(tmp_path: Path) -> None:
     """As those that a pool of processes is ended with: the pipe that tells of signals is shared with them."""
     script = (
         "import os, signal, sys, time\n"

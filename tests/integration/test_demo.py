@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 from typing import TYPE_CHECKING
 
+import aiohttp
 import psutil
 import pytest
 
@@ -31,7 +33,7 @@ def demo(tmp_path: Path, *arguments: str) -> Child:
 
 @pytest.mark.spark
 @pytest.mark.timeout(400)
-async def test_every_message_is_counted_by_identity(java: JavaRuntime, tmp_path: Path) -> None:
+async def test_counts_every_message_by_identity(java: JavaRuntime, tmp_path: Path) -> None:
     folder = tmp_path / "input"
     folder.mkdir()
     repeated = [b"the same line"] * 6_000 + [b""] * 1_000
@@ -58,7 +60,7 @@ async def test_every_message_is_counted_by_identity(java: JavaRuntime, tmp_path:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-async def test_all_children_end_with_it(java: JavaRuntime, tmp_path: Path, number: signal.Signals) -> None:
+async def test_ends_all_child_processes(java: JavaRuntime, tmp_path: Path, number: signal.Signals) -> None:
     async with demo(tmp_path) as child:
         await child.wait_for_line(lambda line: "brokers listen" in line, 60)
         family = psutil.Process(child.pid).children(recursive=True)
@@ -75,7 +77,32 @@ async def test_all_children_end_with_it(java: JavaRuntime, tmp_path: Path, numbe
         assert list((tmp_path / "tmp").iterdir()) == []
 
 
-async def test_an_input_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+async def test_keep_serves_status_pages_until_stopped(java: JavaRuntime, tmp_path: Path) -> None:
+    (tmp_path / "input").write_bytes(b"".join(b"line %d\n" % number for number in range(5_000)))
+    arguments = ("--input", str(tmp_path / "input"), "--seconds", "2", "--no-spark", "--keep")
+    async with demo(tmp_path, *arguments) as child:
+        await child.wait_for_line(lambda line: "the demo goes on" in line, 200)
+        result = json.loads((tmp_path / "demo.out").read_text())
+        assert result["distinct"] == result["produced"] == 5_000
+        urls = re.findall(r"daemon-\d: (http://\S+)", child.output())
+        assert len(urls) == 3
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(60)) as session, asyncio.timeout(120):
+            for url in urls:
+                async with session.get(url) as page:
+                    assert page.status == 200
+            while True:
+                async with session.get(f"{urls[0]}status.json") as answer:
+                    status = await answer.json()
+                if status["totals"]["messages"] and sum(each["partitions"] for each in status["members"]["live"]) == 8:
+                    break
+                await asyncio.sleep(0.2)
+        assert len(status["members"]["live"]) == 3
+        child.signal(signal.SIGTERM)
+        assert await child.wait(60) == 0
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+async def test_reports_a_missing_input(tmp_path: Path) -> None:
     async with demo(tmp_path, "--input", str(tmp_path / "no")) as child:
         assert await child.wait(30) == 8
     assert child.output() == f"consumerd: the input {tmp_path}/no does not exist: name a file or a folder with text\n"

@@ -26,18 +26,18 @@ pytestmark = pytest.mark.zookeeper
 
 
 @pytest.mark.asyncio
-async def test_the_shared_server_serves_on_any_loop(zookeeper: ZooKeeperServer, zk_root: str) -> None:
+async def test_shared_server_serves_on_any_loop(zookeeper: ZooKeeperServer, zk_root: str) -> None:
     assert await zookeeper.mode() == "standalone"
     assert zk_root.startswith(f"{zookeeper.connect}/t-")
 
 
 @pytest.mark.asyncio
-async def test_the_shared_server_serves_on_the_next_loop_too(zookeeper: ZooKeeperServer) -> None:
+async def test_shared_server_serves_on_the_next_loop_too(zookeeper: ZooKeeperServer) -> None:
     assert "minSessionTimeout=1000" in await four_letter_word(zookeeper.port, "conf")
 
 
 @pytest.mark.asyncio
-async def test_data_survive_a_kill_and_the_port_stays(zookeeper_factory: ZooKeeperFactory) -> None:
+async def test_keeps_data_and_port_after_a_kill(zookeeper_factory: ZooKeeperFactory) -> None:
     server = await zookeeper_factory(tick_ms=200)
     port, pid = server.port, server.pid
     assert "maxSessionTimeout=4000" in await four_letter_word(port, "conf")
@@ -50,7 +50,7 @@ async def test_data_survive_a_kill_and_the_port_stays(zookeeper_factory: ZooKeep
 
 
 @pytest.mark.asyncio
-async def test_a_paused_server_is_silent_and_goes_on(zookeeper_factory: ZooKeeperFactory) -> None:
+async def test_paused_server_is_silent_until_resumed(zookeeper_factory: ZooKeeperFactory) -> None:
     server = await zookeeper_factory()
     server.pause()
     assert await server.mode(timeout=0.3) is None
@@ -63,7 +63,7 @@ async def test_a_paused_server_is_silent_and_goes_on(zookeeper_factory: ZooKeepe
 
 
 @pytest.mark.asyncio
-async def test_a_taken_port_is_one_clear_error(java: JavaRuntime, zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
+async def test_reports_a_port_in_use(java: JavaRuntime, zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
     second = ZooKeeperServer(tmp_path, zookeeper.port, java=java)
     with pytest.raises(ZooKeeperStartError, match="Address already in use") as failure:
         await second.start()
@@ -73,7 +73,7 @@ async def test_a_taken_port_is_one_clear_error(java: JavaRuntime, zookeeper: Zoo
 
 
 @pytest.mark.asyncio
-async def test_a_free_port_that_was_taken_meanwhile_is_replaced(
+async def test_takes_another_port_if_the_free_one_was_taken_meanwhile(
     java: JavaRuntime, zookeeper: ZooKeeperServer, tmp_path: Path
 ) -> None:
     second = ZooKeeperServer(tmp_path, java=java)
@@ -84,20 +84,20 @@ async def test_a_free_port_that_was_taken_meanwhile_is_replaced(
 
 
 @pytest.mark.asyncio
-async def test_a_wrong_configuration_shows_the_end_of_the_log(java: JavaRuntime, tmp_path: Path) -> None:
+async def test_shows_the_end_of_the_log_for_an_invalid_configuration(java: JavaRuntime, tmp_path: Path) -> None:
     with pytest.raises(ZooKeeperStartError, match=r"Error processing .*zoo\.cfg"):
         await ZooKeeperServer(tmp_path, java=java, config={"tickTime": "soon"}).start()
 
 
 @pytest.mark.asyncio
-async def test_a_folder_with_blanks_and_accents_works(java: JavaRuntime, tmp_path: Path) -> None:
+async def test_accepts_a_folder_with_blanks_and_accents(java: JavaRuntime, tmp_path: Path) -> None:
     async with ZooKeeperServer(tmp_path / "un été #1", java=java) as server:
         assert await server.mode() == "standalone"
         assert (server.data_directory / "version-2").is_dir()
 
 
 @pytest.mark.asyncio
-async def test_a_cancelled_start_leaves_no_process(java: JavaRuntime, tmp_path: Path) -> None:
+async def test_cancelled_start_leaves_no_process(java: JavaRuntime, tmp_path: Path) -> None:
     server = ZooKeeperServer(tmp_path, java=java)
     starting = asyncio.create_task(server.start())
     while not server.running:
@@ -110,7 +110,7 @@ async def test_a_cancelled_start_leaves_no_process(java: JavaRuntime, tmp_path: 
 
 
 @pytest.mark.asyncio
-async def test_three_elect_a_leader_again_and_again(java: JavaRuntime, tmp_path: Path) -> None:
+async def test_ensemble_elects_a_leader_after_each_stop(java: JavaRuntime, tmp_path: Path) -> None:
     async with ZooKeeperEnsemble(tmp_path, java=java, tick_ms=200) as ensemble:
         assert len(ensemble.connect.split(",")) == 3
         first = await ensemble.leader()
@@ -124,7 +124,7 @@ async def test_three_elect_a_leader_again_and_again(java: JavaRuntime, tmp_path:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-async def test_the_server_dies_with_its_parent(java: JavaRuntime, tmp_path: Path, number: signal.Signals) -> None:
+async def test_server_ends_with_its_parent(java: JavaRuntime, tmp_path: Path, number: signal.Signals) -> None:
     program = textwrap.dedent("""
         import asyncio, pathlib, sys
         from consumerd.embedded import ZooKeeperServer
@@ -146,12 +146,12 @@ async def test_the_server_dies_with_its_parent(java: JavaRuntime, tmp_path: Path
         await asyncio.to_thread(server.wait, 10)
 
 
-def test_ports_differ() -> None:
+def test_takes_different_ports() -> None:
     assert free_port() != free_port()
 
 
 @pytest.mark.asyncio
-async def test_tls_on_a_second_port(zookeeper_factory: ZooKeeperFactory, tls_files: TlsFiles) -> None:
+async def test_serves_tls_on_a_second_port(zookeeper_factory: ZooKeeperFactory, tls_files: TlsFiles) -> None:
     server = await zookeeper_factory(tls=tls_files.zookeeper)
     context = ssl.create_default_context(cafile=str(tls_files.authority))
     assert server.secure_port is not None
@@ -165,7 +165,9 @@ async def test_tls_on_a_second_port(zookeeper_factory: ZooKeeperFactory, tls_fil
 
 
 @pytest.mark.asyncio
-async def test_tls_may_ask_for_a_client_certificate(zookeeper_factory: ZooKeeperFactory, tls_files: TlsFiles) -> None:
+async def test_requires_a_client_certificate_if_configured(
+    zookeeper_factory: ZooKeeperFactory, tls_files: TlsFiles
+) -> None:
     server = await zookeeper_factory(tls=replace(tls_files.zookeeper, client_certificate=True))
     context = ssl.create_default_context(cafile=str(tls_files.authority))
 

@@ -46,7 +46,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(target)}
 
 
-def test_it_is_loaded_by_name_and_works(environment: dict[str, str]) -> None:
+def test_loads_by_name_and_handles_messages(environment: dict[str, str]) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], env=environment, check=False, capture_output=True, text=True, timeout=60
     )
@@ -63,7 +63,9 @@ def test_it_is_loaded_by_name_and_works(environment: dict[str, str]) -> None:
         ("{ top = 0 }", ExitCode.HANDLER, "refused its options: ValueError: top must be at least 1."),
     ],
 )
-def test_check_knows_it(environment: dict[str, str], tmp_path: Path, options: str, code: int, words: str) -> None:
+def test_check_accepts_its_options(
+    environment: dict[str, str], tmp_path: Path, options: str, code: int, words: str
+) -> None:
     config = tmp_path / "config.toml"
     config.write_text(f'[group]\nid = "g"\ntopics = {{ t = 1 }}\n[handler]\nname = "wordcount"\noptions = {options}\n')
     done = subprocess.run(
@@ -79,7 +81,7 @@ def test_check_knows_it(environment: dict[str, str], tmp_path: Path, options: st
     assert "Traceback" not in done.stderr
 
 
-def test_its_own_tests_pass(environment: dict[str, str], tmp_path: Path) -> None:
+def test_passes_its_own_tests(environment: dict[str, str], tmp_path: Path) -> None:
     shutil.copytree(PLUGIN, tmp_path / "plugin", ignore=shutil.ignore_patterns("__pycache__"))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-W", "error", "-p", "no:cacheprovider", "plugin"],
@@ -94,7 +96,7 @@ def test_its_own_tests_pass(environment: dict[str, str], tmp_path: Path) -> None
     assert "3 passed" in done.stdout
 
 
-def test_installing_it_leaves_nothing_in_the_source(environment: dict[str, str]) -> None:
+def test_installation_leaves_no_files_in_the_source(environment: dict[str, str]) -> None:
     found = {str(path.relative_to(PLUGIN)) for path in PLUGIN.rglob("*") if path.is_file()}
     assert {name for name in found if "__pycache__" not in name} == {
         "README.md",

@@ -25,7 +25,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 @pytest.mark.asyncio
-async def test_the_library_consumer_prints_every_message_once(zk_root: str, tmp_path: Path) -> None:
+async def test_library_consumer_prints_every_message_once(zk_root: str, tmp_path: Path) -> None:
     words = [b"one", b"two", b"three", b"four"]
     async with BrokerProcess(tmp_path, zk_root, settings={"log.flush.interval": 1}) as broker:
         connection = await connect("127.0.0.1", broker.port)
@@ -62,7 +62,7 @@ def payloads(database: Path) -> list[bytes]:
 
 @pytest.mark.asyncio
 @pytest.mark.usefixtures("sink_path")
-async def test_the_sqlite_sink_stores_each_message_once_through_crashes(
+async def test_sqlite_sink_stores_each_message_once_through_crashes(
     consumerd_handler: HandlerFactory, tmp_path: Path
 ) -> None:
     database = tmp_path / "events.db"
@@ -83,7 +83,7 @@ async def test_the_sqlite_sink_stores_each_message_once_through_crashes(
 
 @pytest.mark.asyncio
 @pytest.mark.usefixtures("sink_path")
-async def test_the_sqlite_sink_stores_neither_rows_nor_position_of_a_batch_that_fails(
+async def test_sqlite_sink_stores_neither_rows_nor_position_of_a_failed_batch(
     consumerd_handler: HandlerFactory, tmp_path: Path
 ) -> None:
     database = tmp_path / "events.db"

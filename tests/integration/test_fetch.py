@@ -11,7 +11,7 @@ import pytest
 
 from consumerd.broker import Broker, BrokerConfig
 from consumerd.clock import SystemClock
-from consumerd.fetch import ByteBudget, FetchPool, FetchSettings, Lane
+from consumerd.fetch import ByteBudget, FetchPool, FetchSettings, Lane, V07Brokers
 from consumerd.net import ConnectionSettings, connect
 from consumerd.partition import TopicPartition
 from consumerd.testing.fault_proxy import Direction, FaultProxy
@@ -81,7 +81,9 @@ class Scene:
         self.ground = Ground(self.proxy)
         self.budget = ByteBudget(200_000)
         self.pool = FetchPool(
-            self.ground.connect, self.ground, self.budget, SETTINGS, SystemClock(), random.Random(1), self.ground
+            V07Brokers(
+                self.ground.connect, self.ground, self.budget, SETTINGS, SystemClock(), random.Random(1), self.ground
+            )
         )
         self.running = asyncio.create_task(self.pool.run())
         self.lanes = {number: self.add(number) for number in range(PARTITIONS)}
@@ -140,7 +142,7 @@ def scene(tmp_path: Path) -> Any:
     return make
 
 
-async def test_everything_once_and_in_order_across_segments(scene: Any) -> None:
+async def test_fetches_everything_once_and_in_order_across_segments(scene: Any) -> None:
     async with scene() as s:
         await s.produce(100)
         got: dict[int, list[bytes]] = {number: [] for number in s.lanes}
@@ -154,7 +156,7 @@ async def test_everything_once_and_in_order_across_segments(scene: Any) -> None:
 
 
 @pytest.mark.parametrize("fault", ["fin", "rst", "half-close", "refuse", "stall", "blackhole", "delay"])
-async def test_faults_on_the_way_lose_and_repeat_nothing(scene: Any, fault: str) -> None:
+async def test_network_faults_lose_and_repeat_nothing(scene: Any, fault: str) -> None:
     async with scene() as s:
         got: dict[int, list[bytes]] = {number: [] for number in s.lanes}
         for _ in range(2):
@@ -180,7 +182,7 @@ async def test_faults_on_the_way_lose_and_repeat_nothing(scene: Any, fault: str)
         assert (s.pool.counters.disconnects > 0) == (fault != "delay")
 
 
-async def test_a_broker_that_restarts_elsewhere(scene: Any) -> None:
+async def test_follows_a_broker_that_restarts_at_another_address(scene: Any) -> None:
     async with scene() as s:
         got: dict[int, list[bytes]] = {number: [] for number in s.lanes}
         await s.produce(50)

@@ -90,7 +90,7 @@ async def quiet(process: psutil.Process) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-async def test_a_stalled_handler(world: Any, case: str) -> None:
+async def test_memory_is_bounded_while_a_handler_stalls(world: Any, case: str) -> None:
     make, size = CASES[case]
     write_logs(world.log_dir(), make(), size)
     daemon = await world.daemon(
@@ -131,7 +131,7 @@ SIZES = [(500_000, 50 * 10**6), pytest.param(6_600_000, ALLOWED, marks=[pytest.m
 
 @pytest.mark.parametrize(("leaves", "allowed"), SIZES)
 @pytest.mark.parametrize("handler", HANDLERS)
-async def test_one_message_of_very_many(
+async def test_memory_is_bounded_by_a_message_that_expands_to_very_many(
     world: Any, handler: str, leaves: int, allowed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(world.directory)
@@ -146,7 +146,9 @@ async def test_one_message_of_very_many(
 
 
 @pytest.mark.parametrize(("leaves", "allowed"), SIZES)
-async def test_a_mirror_of_one_message_of_very_many(world: Any, leaves: int, allowed: int) -> None:
+async def test_mirror_memory_is_bounded_by_a_message_that_expands_to_very_many(
+    world: Any, leaves: int, allowed: int
+) -> None:
     block = copies(b"", 10 * leaves)
     write_logs(world.log_dir(1), block, 1)
     await world.broker(0)

@@ -85,7 +85,7 @@ async def clusters(directory: Path, zk_root: str) -> AsyncIterator[Clusters]:
         yield made
 
 
-async def test_all_that_is_there_partition_by_partition(tmp_path: Path, zk_root: str) -> None:
+async def test_mirrors_each_partition(tmp_path: Path, zk_root: str) -> None:
     async with clusters(tmp_path, zk_root) as made:
         await made.produce("alpha", 500)
         await made.produce("beta", 300, codec=Codec.GZIP)
@@ -113,7 +113,7 @@ def self_size(broker: BrokerProcess, topic: str, partition: int) -> int:
 
 
 @pytest.mark.parametrize("any_partition", [False, True])
-async def test_to_a_list_of_brokers(tmp_path: Path, zk_root: str, any_partition: bool) -> None:
+async def test_mirrors_to_a_list_of_brokers(tmp_path: Path, zk_root: str, any_partition: bool) -> None:
     async with clusters(tmp_path, zk_root) as made:
         await made.produce("alpha", 300)
         arguments = ["--topic", "alpha", "--to-broker", made.target.address, "--exit-at-end", "--codec", "snappy"]
@@ -125,7 +125,7 @@ async def test_to_a_list_of_brokers(tmp_path: Path, zk_root: str, any_partition:
             assert target == source  # also though the topic is new there
 
 
-async def test_what_is_refused_or_missing_is_one_sentence(tmp_path: Path, zk_root: str) -> None:
+async def test_reports_refused_or_missing_targets(tmp_path: Path, zk_root: str) -> None:
     async with clusters(tmp_path, zk_root) as made:
         await made.produce("alpha", 10)
         newer = f"{zk_root}/newer"
@@ -179,7 +179,7 @@ class MirrorProcess(Process):
         await self._launch(consumerd_command("mirror", *self.arguments), "ready", timeout)
 
 
-async def test_two_members_new_topics_a_warning_and_a_graceful_stop(tmp_path: Path, zk_root: str) -> None:
+async def test_two_members_mirror_new_topics_and_stop_gracefully(tmp_path: Path, zk_root: str) -> None:
     async with clusters(tmp_path, zk_root) as made, AsyncExitStack() as stack:
         await made.produce("alpha", 100)
         there = ("--from-zookeeper", made.source_place, "--to-zookeeper", made.target_place)
@@ -214,7 +214,7 @@ async def test_two_members_new_topics_a_warning_and_a_graceful_stop(tmp_path: Pa
         reverse.kill()  # before it makes rounds
 
 
-async def test_a_configuration_of_a_daemon(tmp_path: Path, zk_root: str) -> None:
+async def test_takes_the_source_from_a_daemons_configuration(tmp_path: Path, zk_root: str) -> None:
     async with clusters(tmp_path, zk_root) as made:
         await made.produce("alpha", 30)
         path = tmp_path / "source.toml"
@@ -232,7 +232,7 @@ async def test_a_configuration_of_a_daemon(tmp_path: Path, zk_root: str) -> None
         assert made.held(made.target, "alpha") == made.held(made.source, "alpha")
 
 
-async def test_ctrl_c_is_a_graceful_stop(tmp_path: Path, zk_root: str) -> None:
+async def test_ctrl_c_stops_gracefully(tmp_path: Path, zk_root: str) -> None:
     async with clusters(tmp_path, zk_root) as made:
         await made.produce("alpha", 30)
         process = MirrorProcess(

@@ -40,7 +40,7 @@ def many(count: int, topic: str = "t") -> list[TopicPartition]:
     return [TopicPartition(topic, number % 3, number) for number in range(count)]
 
 
-async def test_first_and_later_commits(zk_root: str) -> None:
+async def test_writes_first_and_later_commits(zk_root: str) -> None:
     async with session(zk_root) as zk:
         store = ZooKeeperOffsetStore(zk, GROUP)
         partitions = many(130) + many(3, "другая тема")
@@ -57,7 +57,7 @@ async def test_first_and_later_commits(zk_root: str) -> None:
         assert await zk.get(offsets_path(GROUP, "t")) == (None, (await zk.get(offsets_path(GROUP, "t")))[1])
 
 
-async def test_a_lost_owner_node_costs_only_its_partition(zk_root: str) -> None:
+async def test_lost_owner_node_rejects_only_its_partition(zk_root: str) -> None:
     async with session(zk_root) as zk, session(zk_root) as peer:
         store = ZooKeeperOffsetStore(zk, GROUP)
         partitions = many(60)
@@ -74,7 +74,7 @@ async def test_a_lost_owner_node_costs_only_its_partition(zk_root: str) -> None:
         assert {partition for partition, offset in stored.items() if offset == 1} == {gone, taken}
 
 
-async def test_an_owner_node_lost_between_the_look_and_the_write(zk_root: str) -> None:
+async def test_rejects_a_commit_after_the_owner_node_was_lost(zk_root: str) -> None:
     """The server has the last word: the node goes after the owner was checked, and before the multi arrives."""
     async with session(zk_root) as zk, session(zk_root) as peer:
         partitions = many(5)
@@ -103,7 +103,7 @@ class _Meddler:
         await self._zk.multi(operations, session_id=session_id)  # type: ignore[arg-type]
 
 
-async def test_offset_nodes_that_come_and_go(zk_root: str) -> None:
+async def test_handles_offset_nodes_that_come_and_go(zk_root: str) -> None:
     async with session(zk_root) as zk:
         store = ZooKeeperOffsetStore(zk, GROUP)
         partitions = many(10)
@@ -116,7 +116,7 @@ async def test_offset_nodes_that_come_and_go(zk_root: str) -> None:
         assert await store.load(partitions) == dict.fromkeys(partitions, 2)
 
 
-async def test_nothing_is_written_for_a_session_that_is_over(zk_root: str) -> None:
+async def test_writes_nothing_for_an_expired_session(zk_root: str) -> None:
     async with session(zk_root) as zk:
         store = ZooKeeperOffsetStore(zk, GROUP)
         partitions = many(3)
@@ -127,7 +127,7 @@ async def test_nothing_is_written_for_a_session_that_is_over(zk_root: str) -> No
         assert await store.commit({}, session_id=zk.session_id) == (frozenset(), frozenset())
 
 
-async def test_an_offset_that_is_no_number(zk_root: str) -> None:
+async def test_rejects_a_non_numeric_offset(zk_root: str) -> None:
     async with session(zk_root) as zk:
         partition = many(1)[0]
         await zk.ensure(offsets_path(GROUP, "t"))
@@ -136,7 +136,7 @@ async def test_an_offset_that_is_no_number(zk_root: str) -> None:
             await ZooKeeperOffsetStore(zk, GROUP).load([partition])
 
 
-async def test_a_cancelled_commit_leaves_no_task_behind(zk_root: str) -> None:
+async def test_cancelled_commit_leaves_no_task_behind(zk_root: str) -> None:
     async with session(zk_root) as zk:
         store = ZooKeeperOffsetStore(zk, GROUP)
         partitions = many(100)

@@ -119,7 +119,7 @@ def run(environment: Path, *arguments: str, cwd: Path) -> subprocess.CompletedPr
 # -- what is in them
 
 
-def test_the_sdist_holds_all_that_a_packager_needs(sdist_names: set[str]) -> None:
+def test_sdist_has_all_that_a_packager_needs(sdist_names: set[str]) -> None:
     wanted = {
         "LICENSE", "README.md", "CHANGELOG.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "PKG-INFO",
         "pyproject.toml", "Makefile", "config.example.toml", "consumerd/__init__.py", "consumerd/py.typed",
@@ -134,7 +134,7 @@ def test_the_sdist_holds_all_that_a_packager_needs(sdist_names: set[str]) -> Non
     assert not [name for name in sdist_names if "__pycache__" in name or name.startswith((".venv", "dist"))]
 
 
-def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path, sdist_names: set[str]) -> None:
+def test_wheel_has_the_package_only(wheel: Path, sdist_names: set[str]) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         launcher = archive.getinfo("consumerd/spark/java_home/bin/java")
@@ -148,7 +148,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path, sdist_names: 
     assert {"consumerd/py.typed", f"{info}/licenses/LICENSE", f"{info}/entry_points.txt"} <= names
 
 
-def test_the_metadata_keep_java_and_spark_to_the_extras(metadata: Message) -> None:
+def test_metadata_has_java_and_spark_in_extras_only(metadata: Message) -> None:
     assert metadata["Version"] == __version__
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Requires-Python"] == ">=3.11"
@@ -162,14 +162,14 @@ def test_the_metadata_keep_java_and_spark_to_the_extras(metadata: Message) -> No
 # -- what they do
 
 
-def test_the_installed_command_runs(environment: Path, tmp_path: Path) -> None:
+def test_installed_command_runs(environment: Path, tmp_path: Path) -> None:
     done = run(environment, "consumerd", "--version", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert __version__ in done.stdout
     assert run(environment, "python", "-m", "consumerd", "--version", cwd=tmp_path).stdout == done.stdout
 
 
-def test_the_core_imports_without_the_heavy_ones(environment: Path, tmp_path: Path) -> None:
+def test_core_imports_without_extras(environment: Path, tmp_path: Path) -> None:
     script = """
 import importlib, importlib.metadata, importlib.util, json, pkgutil, sys
 import consumerd
@@ -198,7 +198,7 @@ print(json.dumps({"where": consumerd.__file__, "failed": failed, "entries": entr
     assert {"files", "null", "print"} <= set(said["entries"]["consumerd.handlers"])
 
 
-def test_core_commands_work_without_the_heavy_ones(environment: Path, tmp_path: Path) -> None:
+def test_core_commands_work_without_extras(environment: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text(
         '[group]\nid = "g"\ntopics = { t = 1 }\n[handler]\nname = "files"\noptions = { directory = "out" }\n'
@@ -216,14 +216,14 @@ def test_core_commands_work_without_the_heavy_ones(environment: Path, tmp_path: 
         assert expected.replace(" ", "") in done.stdout.replace(" ", "")
 
 
-def test_the_demo_says_what_it_lacks(environment: Path, tmp_path: Path) -> None:
+def test_demo_names_its_missing_extra(environment: Path, tmp_path: Path) -> None:
     done = run(environment, "consumerd", "demo", cwd=tmp_path)
     assert done.returncode not in (ExitCode.OK, ExitCode.INTERNAL)
     assert "consumerd[embedded]" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_the_pinned_core_requirements_are_enough(metadata: Message) -> None:
+def test_pinned_core_requirements_are_complete(metadata: Message) -> None:
     """Operators install from requirements/core.txt, with hashes, where nothing that is missing may be fetched."""
     lines = (ROOT / "requirements" / "core.txt").read_text().splitlines()
     pinned = {canonicalize_name(line.partition("==")[0]) for line in lines if "==" in line and not line.startswith(" ")}

@@ -71,7 +71,7 @@ LINES = [b"", b"one", b"\xff\x00\r", b"", b"one", "привет".encode(), b"x" 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy"])
 @pytest.mark.parametrize("magic", ["0", "1"])
-async def test_all_lines_in_order_with_any_bytes(tmp_path: Path, codec: str, magic: str) -> None:
+async def test_sends_all_lines_in_order_with_any_bytes(tmp_path: Path, codec: str, magic: str) -> None:
     async with make_broker(tmp_path) as broker:
         address = f"127.0.0.1:{broker.port}"
         for data in (b"\n".join(LINES), b"last\n"):  # without and with a newline at the end
@@ -86,13 +86,13 @@ async def test_all_lines_in_order_with_any_bytes(tmp_path: Path, codec: str, mag
             assert {m.magic for m in found} == {int(magic)}
 
 
-async def test_no_input_sends_nothing(tmp_path: Path) -> None:
+async def test_sends_nothing_for_empty_input(tmp_path: Path) -> None:
     async with make_broker(tmp_path) as broker:
         assert await produce(b"", "--broker", f"127.0.0.1:{broker.port}", "--topic", "t") == (0, "")
         assert await stored(broker.port, "t", 0) == []
 
 
-async def test_batches_have_the_size_asked_for(tmp_path: Path) -> None:
+async def test_sends_batches_of_the_given_size(tmp_path: Path) -> None:
     async with make_broker(tmp_path) as broker:
         address = f"127.0.0.1:{broker.port}"
         code, _ = await produce(
@@ -103,7 +103,7 @@ async def test_batches_have_the_size_asked_for(tmp_path: Path) -> None:
         assert [len(decode_batch(data[m.offset : m.next_offset], 0)) for m in iter_outer(data)] == [4, 4, 2]
 
 
-async def test_a_line_goes_out_when_it_is_there(tmp_path: Path) -> None:
+async def test_sends_a_line_as_soon_as_it_is_read(tmp_path: Path) -> None:
     async with make_broker(tmp_path) as broker:
         process = await start("--broker", f"127.0.0.1:{broker.port}", "--topic", "t", "--partition", "0")
         assert process.stdin is not None
@@ -142,7 +142,7 @@ async def test_keys_choose_the_partition_in_zookeeper(zk_root: str, tmp_path: Pa
         assert "line 2 has no key separator '\\\\t'" in errors
 
 
-async def test_errors_are_one_sentence_and_a_code(zk_root: str, tmp_path: Path) -> None:
+async def test_reports_errors_in_one_sentence_with_an_exit_code(zk_root: str, tmp_path: Path) -> None:
     dead = free_port()
     async with Session(zk_root, clock=SystemClock(), rng=random.Random()), make_broker(tmp_path) as broker:
         address = f"127.0.0.1:{broker.port}"
@@ -178,7 +178,7 @@ async def test_errors_are_one_sentence_and_a_code(zk_root: str, tmp_path: Path) 
             assert code == expected
 
 
-async def test_keys_without_zookeeper_are_remarked_upon(tmp_path: Path) -> None:
+async def test_warns_about_keys_without_zookeeper(tmp_path: Path) -> None:
     async with make_broker(tmp_path) as broker:
         code, errors = await produce(
             b"k:v\n", "--broker", f"127.0.0.1:{broker.port}", "--topic", "t", "--key-separator", ":"
@@ -188,7 +188,7 @@ async def test_keys_without_zookeeper_are_remarked_upon(tmp_path: Path) -> None:
         assert await stored(broker.port, "t", 0) + await stored(broker.port, "t", 1) == [b"v"]
 
 
-async def test_ctrl_c_ends_it_also_while_it_waits_for_input(tmp_path: Path) -> None:
+async def test_ctrl_c_ends_a_wait_for_input(tmp_path: Path) -> None:
     async with make_broker(tmp_path) as broker:
         process = await start("--broker", f"127.0.0.1:{broker.port}", "--topic", "t", "--partition", "0")
         assert process.stdin is not None
@@ -202,7 +202,7 @@ async def test_ctrl_c_ends_it_also_while_it_waits_for_input(tmp_path: Path) -> N
         assert errors.strip() == b"consumerd: interrupted"
 
 
-async def test_a_terminal_is_told_how_much_was_sent(tmp_path: Path) -> None:
+async def test_prints_a_summary_on_a_terminal(tmp_path: Path) -> None:
     controller, terminal = pty.openpty()
     async with make_broker(tmp_path) as broker:
         process = await asyncio.create_subprocess_exec(
@@ -216,7 +216,7 @@ async def test_a_terminal_is_told_how_much_was_sent(tmp_path: Path) -> None:
     os.close(controller)
 
 
-async def test_in_the_background(tmp_path: Path) -> None:
+async def test_sends_in_the_background(tmp_path: Path) -> None:
     async with make_broker(tmp_path, flush_messages=1) as broker:
         address = f"127.0.0.1:{broker.port}"
         more = ("--batch-size", "50", "--queue-size", "120", "--queue-time", "0.01", "--codec", "gzip")
@@ -232,7 +232,7 @@ async def test_in_the_background(tmp_path: Path) -> None:
         assert "Traceback" not in errors
 
 
-async def test_an_unfinished_batch_does_not_wait_for_the_end_of_the_input(tmp_path: Path) -> None:
+async def test_sends_an_unfinished_batch_before_the_end_of_input(tmp_path: Path) -> None:
     async with make_broker(tmp_path) as broker:
         process = await start(
             "--broker", f"127.0.0.1:{broker.port}", "--topic", "t", "--partition", "0", "--async", "--queue-time", "0.1"
@@ -249,7 +249,7 @@ async def test_an_unfinished_batch_does_not_wait_for_the_end_of_the_input(tmp_pa
 
 
 @pytest.mark.parametrize("queued", [(), ("--async",)])
-async def test_verified(tmp_path: Path, queued: tuple[str, ...]) -> None:
+async def test_verifies_what_was_sent(tmp_path: Path, queued: tuple[str, ...]) -> None:
     """A broker drops what is larger than its limit without a word: only reading back tells."""
     async with make_broker(tmp_path, max_message_bytes=1000) as broker:
         arguments = ("--broker", f"127.0.0.1:{broker.port}", "--topic", "t", "--verify", *queued)

@@ -92,7 +92,7 @@ LINES = [b"", b"one", b"\xff\x00\n", b"one", "привет".encode(), b"x" * 100
     ("magic", "codec"),
     [(0, Codec.NONE), (1, Codec.NONE), (1, Codec.GZIP), (1, Codec.SNAPPY), (0, Codec.SNAPPY)],
 )
-async def test_what_is_sent_is_stored(tmp_path: Path, magic: int, codec: Codec) -> None:
+async def test_stores_what_is_sent(tmp_path: Path, magic: int, codec: Codec) -> None:
     async with make_broker(tmp_path) as broker:
         async with make_producer(broker.port, magic=magic, codec=codec) as producer:
             await producer.send("t", LINES, partition=1)
@@ -109,7 +109,7 @@ async def test_what_is_sent_is_stored(tmp_path: Path, magic: int, codec: Codec) 
         assert len(outer) == (7 if codec is Codec.NONE else 2)
 
 
-async def test_the_broker_chooses_a_partition(tmp_path: Path) -> None:
+async def test_lets_the_broker_choose_a_partition(tmp_path: Path) -> None:
     async with make_broker(tmp_path) as broker, make_producer(broker.port) as producer:
         for n in range(20):
             await producer.send("t", [b"%d" % n])
@@ -118,7 +118,7 @@ async def test_the_broker_chooses_a_partition(tmp_path: Path) -> None:
         assert sorted(both[0] + both[1]) == sorted(b"%d" % n for n in range(20))
 
 
-async def test_several_batches_travel_together_or_merged(tmp_path: Path) -> None:
+async def test_sends_several_batches_in_one_request_or_merged(tmp_path: Path) -> None:
     data = [ProducerData("t", [b"%d" % n], partition=n % 2) for n in range(6)] + [
         ProducerData("u", [b"x"], partition=0)
     ]
@@ -135,7 +135,7 @@ async def test_several_batches_travel_together_or_merged(tmp_path: Path) -> None
             assert len(list(iter_outer(answer.data))) == (1 if merge else 3)
 
 
-async def test_nothing_is_sent_that_a_broker_would_drop(tmp_path: Path) -> None:
+async def test_rejects_messages_that_a_broker_would_drop(tmp_path: Path) -> None:
     async with make_broker(tmp_path, max_message_bytes=1000) as broker:
         async with make_producer(broker.port, max_message_bytes=1000) as producer:
             with pytest.raises(MessageSizeTooLargeError, match="has 1001 bytes and the limit is 1000"):
@@ -149,7 +149,7 @@ async def test_nothing_is_sent_that_a_broker_would_drop(tmp_path: Path) -> None:
         assert [len(p) for p in await stored(broker.port, "t", 0)] == [1000]
 
 
-async def test_a_batch_larger_than_a_request_goes_in_several(tmp_path: Path) -> None:
+async def test_splits_a_batch_that_exceeds_a_request(tmp_path: Path) -> None:
     payloads = [b"%03d" % n * 100 for n in range(200)]
     async with make_broker(tmp_path, max_request_bytes=5000) as broker:
         async with make_producer(broker.port, max_request_bytes=5000) as producer:
@@ -157,7 +157,7 @@ async def test_a_batch_larger_than_a_request_goes_in_several(tmp_path: Path) -> 
         assert await stored(broker.port, "t", 0) == payloads
 
 
-async def test_a_refusal_is_an_error_after_the_resends(tmp_path: Path) -> None:
+async def test_raises_an_uncertain_error_after_all_resends(tmp_path: Path) -> None:
     clock = Impatient()
     async with make_broker(tmp_path) as broker:
         async with make_producer(broker.port, clock=clock) as producer:
@@ -172,7 +172,7 @@ async def test_a_refusal_is_an_error_after_the_resends(tmp_path: Path) -> None:
         assert await stored(broker.port, "t", 0) == [b"y"]
 
 
-async def test_without_confirmation_only_a_flush_tells(tmp_path: Path) -> None:
+async def test_flush_reports_errors_without_confirmation(tmp_path: Path) -> None:
     async with make_broker(tmp_path) as broker:
         producer = make_producer(broker.port, confirm=False)
         await producer.send("t", [b"x"], partition=99)
@@ -198,7 +198,7 @@ async def _refused(producer: Producer) -> None:
 
 
 @pytest.mark.parametrize("confirm", [True, False])
-async def test_a_fin_is_noticed_before_the_next_send(tmp_path: Path, confirm: bool) -> None:
+async def test_notices_a_closed_connection_before_the_next_send(tmp_path: Path, confirm: bool) -> None:
     port = free_port()
     async with make_producer(port, confirm=confirm) as producer:
         for life in range(3):
@@ -209,7 +209,7 @@ async def test_a_fin_is_noticed_before_the_next_send(tmp_path: Path, confirm: bo
         assert await stored(port, "t", 0) == [b"0", b"1", b"2"]
 
 
-async def test_a_broker_that_is_down_is_tried_again_and_then_named() -> None:
+async def test_retries_and_then_names_an_unreachable_broker() -> None:
     clock = Impatient()
     port = free_port()
     async with make_producer(port, clock=clock, retries=4, initial_backoff=0.5, max_backoff=1.0) as producer:
@@ -219,7 +219,7 @@ async def test_a_broker_that_is_down_is_tried_again_and_then_named() -> None:
     assert all(0 <= pause <= bound for pause, bound in zip(clock.pauses, (0.5, 1.0, 1.0, 1.0), strict=True))
 
 
-async def test_a_broker_that_comes_back_gets_the_batch(tmp_path: Path) -> None:
+async def test_sends_the_batch_to_a_restarted_broker(tmp_path: Path) -> None:
     port = free_port()
     broker = make_broker(tmp_path, port=port)
 
@@ -235,7 +235,7 @@ async def test_a_broker_that_comes_back_gets_the_batch(tmp_path: Path) -> None:
     await broker.stop()
 
 
-async def test_a_connection_cut_before_the_answer_has_the_batch_sent_again(tmp_path: Path) -> None:
+async def test_resends_a_batch_whose_response_is_lost(tmp_path: Path) -> None:
     cuts = iter([True, True, False])
 
     def cut_answers(direction: Direction, data: bytes) -> bytes:
@@ -252,7 +252,7 @@ async def test_a_connection_cut_before_the_answer_has_the_batch_sent_again(tmp_p
         assert await stored(broker.port, "t", 0) == [b"a", b"b"] * 3
 
 
-async def test_a_broker_that_dies_with_the_batch_leaves_it_uncertain(tmp_path: Path) -> None:
+async def test_reports_a_batch_as_uncertain_when_the_broker_dies(tmp_path: Path) -> None:
     def die(direction: Direction, data: bytes) -> bytes:
         if direction is Direction.TO_CLIENT:
             proxy.refuse()
@@ -270,7 +270,7 @@ async def test_a_broker_that_dies_with_the_batch_leaves_it_uncertain(tmp_path: P
         assert await stored(broker.port, "t", 0) == [b"a"]
 
 
-async def test_a_request_lost_half_way_is_not_stored_and_comes_again(tmp_path: Path) -> None:
+async def test_resends_a_request_that_was_lost_half_way(tmp_path: Path) -> None:
     cuts = iter([True])
 
     def lose_the_end(direction: Direction, data: bytes) -> bytes:
@@ -287,7 +287,7 @@ async def test_a_request_lost_half_way_is_not_stored_and_comes_again(tmp_path: P
         assert await stored(broker.port, "t", 0) == [payload]
 
 
-async def test_a_broker_that_hangs_is_an_error_in_time(tmp_path: Path) -> None:
+async def test_times_out_on_a_hanging_broker(tmp_path: Path) -> None:
     async def hasty(host: str, port: int) -> Any:
         return await connect(host, port, settings=ConnectionSettings(request_timeout=0.2))
 
@@ -308,7 +308,7 @@ async def test_a_broker_that_hangs_is_an_error_in_time(tmp_path: Path) -> None:
         assert payloads[-1] == b"c"
 
 
-async def test_concurrent_sends_share_one_connection_and_a_cancelled_one_disturbs_nobody(tmp_path: Path) -> None:
+async def test_concurrent_sends_share_a_connection_and_survive_a_cancelled_one(tmp_path: Path) -> None:
     async with make_broker(tmp_path) as broker, FaultProxy("127.0.0.1", broker.port) as proxy:
         async with make_producer(proxy.port) as producer:
             tasks = [asyncio.create_task(producer.send("t", [b"%02d" % n], partition=0)) for n in range(50)]
@@ -320,7 +320,7 @@ async def test_concurrent_sends_share_one_connection_and_a_cancelled_one_disturb
         assert [p for p in payloads if p != b"25"] == [b"%02d" % n for n in range(50) if n != 25]
 
 
-async def test_an_error_in_the_block_is_not_hidden_by_the_flush(tmp_path: Path) -> None:
+async def test_raises_the_error_of_the_block_rather_than_that_of_the_flush(tmp_path: Path) -> None:
     async with make_broker(tmp_path) as broker:
 
         async def fail() -> None:
@@ -348,7 +348,7 @@ async def until(look: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_new_topic_starts_in_partition_0_and_is_spread_once_it_is_known(zk_root: str, tmp_path: Path) -> None:
+async def test_sends_to_partition_0_until_a_new_topic_is_registered(zk_root: str, tmp_path: Path) -> None:
     async with (
         session(zk_root) as zk,
         session(zk_root) as mine,
@@ -385,7 +385,7 @@ async def test_a_new_topic_starts_in_partition_0_and_is_spread_once_it_is_known(
             assert sum(map(len, by_candidate)) == 40 + sent
 
 
-async def test_a_broker_that_joins_later_gets_its_share_of_a_topic(zk_root: str, tmp_path: Path) -> None:
+async def test_sends_a_share_of_a_topic_to_a_new_broker(zk_root: str, tmp_path: Path) -> None:
     async with (
         session(zk_root) as zk,
         session(zk_root) as mine,
@@ -408,7 +408,7 @@ async def test_a_broker_that_joins_later_gets_its_share_of_a_topic(zk_root: str,
                 assert await stored(one.port, "t", 0)
 
 
-async def test_brokers_without_the_topic_take_part_with_partition_0_beside_those_that_have_it(zk_root: str) -> None:
+async def test_sends_to_partition_0_of_brokers_without_the_topic(zk_root: str) -> None:
     async with session(zk_root) as zk, session(zk_root) as mine:
         for path, data in {
             "/brokers/ids/0": b"somebody-1:127.0.0.1:9000",
@@ -445,7 +445,7 @@ async def test_brokers_without_the_topic_take_part_with_partition_0_beside_those
         await router.close()
 
 
-async def test_a_broker_that_moves_is_followed(zk_root: str, tmp_path: Path) -> None:
+async def test_follows_a_broker_to_another_port(zk_root: str, tmp_path: Path) -> None:
     async with session(zk_root) as zk, session(zk_root) as mine:
         router = ZooKeeperRouter(mine, rng=random.Random(5))
         async with make_producer(router, clock=Impatient(), retries=3) as producer:
@@ -466,7 +466,7 @@ async def test_a_broker_that_moves_is_followed(zk_root: str, tmp_path: Path) -> 
                     assert (await stored(port, "t", 0))[-1] == b"%d" % life
 
 
-async def test_a_partition_count_that_changes_is_seen(zk_root: str) -> None:
+async def test_notices_a_changed_partition_count(zk_root: str) -> None:
     async with session(zk_root) as zk, session(zk_root) as mine:
         await zk.ensure("/brokers/ids")
         await zk.create("/brokers/ids/3", b"somebody-1:127.0.0.1:9092")
@@ -493,7 +493,7 @@ async def test_a_partition_count_that_changes_is_seen(zk_root: str) -> None:
         await router.close()
 
 
-async def test_nodes_that_make_no_sense(zk_root: str) -> None:
+async def test_rejects_invalid_nodes(zk_root: str) -> None:
     async with session(zk_root) as zk, session(zk_root) as mine:
         for path, data in {
             "/brokers/ids/0": b"nonsense",
@@ -528,7 +528,7 @@ async def test_nodes_that_make_no_sense(zk_root: str) -> None:
         await router.close()
 
 
-async def test_while_zookeeper_is_away_the_last_knowledge_serves(zookeeper: Any, zk_root: str, tmp_path: Path) -> None:
+async def test_uses_the_last_known_brokers_without_zookeeper(zookeeper: Any, zk_root: str, tmp_path: Path) -> None:
     through = f"127.0.0.1:{free_port()}/{zk_root.partition('/')[2]}"
     proxy = FaultProxy("127.0.0.1", zookeeper.port, port=int(through.partition("/")[0].partition(":")[2]))
     async with (

@@ -25,7 +25,7 @@ WRITTEN = {"produce.py": [b"one", b"two"], "background.py": [b"event %d" % n for
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(("name", "text"), PROGRAMS, ids=[name for name, _ in PROGRAMS])
-async def test_a_program_of_the_page(tmp_path: Path, name: str, text: str) -> None:
+async def test_runs_a_program_of_the_page(tmp_path: Path, name: str, text: str) -> None:
     async with BrokerProcess(tmp_path, None, settings={"log.flush.interval": 1}) as broker:
         assert "9092" in text
         program = tmp_path / name
@@ -37,5 +37,5 @@ async def test_a_program_of_the_page(tmp_path: Path, name: str, text: str) -> No
     assert [p for path, start in segments for e in read_segment(path, start) for p in e.payloads] == WRITTEN[name]
 
 
-def test_the_page_has_them_all() -> None:
+def test_page_has_all_programs() -> None:
     assert {name for name, _ in PROGRAMS} == set(WRITTEN)

@@ -14,7 +14,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 
 
-def test_the_ten_line_handler_loads_with_the_configuration_beside_it(tmp_path: Path) -> None:
+def test_loads_the_ten_line_handler_with_its_configuration(tmp_path: Path) -> None:
     code, config = blocks("python")[0], blocks("toml")[0]
     (tmp_path / "wordcount.py").write_text(code)
     (tmp_path / "events.toml").write_text(config)
@@ -31,7 +31,7 @@ def test_the_ten_line_handler_loads_with_the_configuration_beside_it(tmp_path: P
     assert "is valid: group events" in done.stdout
 
 
-def test_every_file_that_the_readme_links_to_exists() -> None:
+def test_links_to_existing_files() -> None:
     links = re.findall(r"\]\(([^)#]+)\)", (ROOT / "README.md").read_text())
     here = [link for link in links if "://" not in link]
     assert len(here) > 5

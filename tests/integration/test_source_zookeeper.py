@@ -49,7 +49,7 @@ def stored(zookeeper: str, group: str) -> bytes | None:
     return ask_zookeeper(zookeeper, 10, get)
 
 
-def test_partitions_are_those_that_are_registered(
+def test_reads_the_registered_partitions(
     consumerd_broker_factory: BrokerFactory, zk_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     brokers = [consumerd_broker_factory(broker_id=number, partitions=2, zookeeper=zk_root) for number in (0, 10)]
@@ -79,7 +79,7 @@ def test_partitions_are_those_that_are_registered(
         look(f"{host}/none", subscribe="t").snapshot()
 
 
-def test_offsets_are_written_into_groups_that_nobody_uses(zk_root: str) -> None:
+def test_writes_offsets_only_to_groups_without_members(zk_root: str) -> None:
     async def prepare(session: Session) -> None:
         await session.ensure("/consumers")
 
@@ -116,7 +116,7 @@ def test_offsets_are_written_into_groups_that_nobody_uses(zk_root: str) -> None:
         check_group(zk_root, "a/b")
 
 
-def test_a_zookeeper_that_is_away_ends_no_stream(caplog: pytest.LogCaptureFixture) -> None:
+def test_stream_continues_while_zookeeper_is_unavailable(caplog: pytest.LogCaptureFixture) -> None:
     offsets = {PARTITION.topic: {PARTITION.name: 1}}
     place = f"127.0.0.1:{free_port()}"
     with pytest.raises(ZooKeeperError):

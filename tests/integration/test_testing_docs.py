@@ -42,23 +42,23 @@ def run(pytester: pytest.Pytester, names: set[str], passed: int, document: Path 
 WITHOUT_SERVERS = {"test_wordcount.py", "test_failures.py", "test_ledger.py", "test_cancellation.py", "test_group.py"}
 
 
-def test_every_example_is_run_here() -> None:
+def test_runs_every_example_of_the_page() -> None:
     assert set(examples()) == {*WITHOUT_SERVERS, "test_servers.py"}
 
 
-def test_handlers_and_groups(pytester: pytest.Pytester) -> None:
+def test_runs_examples_of_handlers_and_groups(pytester: pytest.Pytester) -> None:
     run(pytester, WITHOUT_SERVERS, passed=8)
 
 
-def test_servers(pytester: pytest.Pytester, java: JavaRuntime) -> None:
+def test_runs_examples_of_servers(pytester: pytest.Pytester, java: JavaRuntime) -> None:
     run(pytester, {"test_servers.py"}, passed=4)
 
 
-def test_the_readmes_handler(pytester: pytest.Pytester) -> None:
+def test_runs_the_handler_of_the_readme(pytester: pytest.Pytester) -> None:
     run(pytester, {"wordcount.py", "test_wordcount.py"}, passed=1, document=ROOT / "README.md")
 
 
-def test_every_fixture_is_in_the_table_and_the_other_way_round(pytester: pytest.Pytester) -> None:
+def test_table_lists_exactly_the_fixtures(pytester: pytest.Pytester) -> None:
     listed = set(re.findall(r"^\| `(consumerd_\w+)`", DOCUMENT.read_text(), re.MULTILINE))
     result = pytester.runpytest_subprocess("--fixtures", "-p", "no:asyncio", timeout=60)
     assert listed == set(re.findall(r"^(consumerd_\w+)", result.stdout.str(), re.MULTILINE))

@@ -27,7 +27,7 @@ def session_over(context: ssl.SSLContext | None, connect: str, **options: Any) -
     return Session(connect, clock=SystemClock(), rng=random.Random(1), ssl=context, session_timeout=4, **options)
 
 
-async def test_tls(zookeeper_factory: Any, tls_files: TlsFiles) -> None:
+async def test_connects_over_tls(zookeeper_factory: Any, tls_files: TlsFiles) -> None:
     server: ZooKeeperServer = await zookeeper_factory(tls=replace(tls_files.zookeeper, client_certificate=True))
     known = ssl.create_default_context(cafile=str(tls_files.authority))
     known.load_cert_chain(tls_files.client)

@@ -54,11 +54,11 @@ async def comes_back_and_closes(port: int, context: ssl.SSLContext | None) -> No
     assert len(asyncio.all_tasks()) == 1
 
 
-def test_uvloop(zookeeper: Any) -> None:
+def test_works_on_uvloop(zookeeper: Any) -> None:
     run(comes_back_and_closes(zookeeper.port, None))
 
 
-def test_uvloop_with_tls(zookeeper_factory: Any, tls_files: TlsFiles) -> None:
+def test_works_on_uvloop_over_tls(zookeeper_factory: Any, tls_files: TlsFiles) -> None:
     async def scenario() -> None:
         server = await zookeeper_factory(tls=tls_files.zookeeper)
         await comes_back_and_closes(server.secure_port, ssl.create_default_context(cafile=str(tls_files.authority)))

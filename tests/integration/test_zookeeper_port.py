@@ -69,7 +69,7 @@ async def settle(*sessions: ZooKeeper) -> None:
 
 
 @pytest.mark.asyncio
-async def test_nodes(zk: ZooKeeper) -> None:
+async def test_creates_reads_changes_and_deletes_nodes(zk: ZooKeeper) -> None:
     assert await zk.exists("/a") is None
     await zk.create("/a", None)
     await zk.create("/a/y", b"1")
@@ -87,7 +87,7 @@ async def test_nodes(zk: ZooKeeper) -> None:
 
 
 @pytest.mark.asyncio
-async def test_refusals(zk: ZooKeeper) -> None:
+async def test_raises_the_declared_errors(zk: ZooKeeper) -> None:
     await zk.create("/a", b"")
     await zk.create("/a/e", b"", ephemeral=True)
     for call, error in (
@@ -111,7 +111,7 @@ async def test_refusals(zk: ZooKeeper) -> None:
 
 
 @pytest.mark.asyncio
-async def test_ensure_makes_parents_with_null_data(zk: ZooKeeper) -> None:
+async def test_ensure_creates_parents_with_null_data(zk: ZooKeeper) -> None:
     await zk.create("/a", b"kept")
     await zk.ensure("/a/b/c")
     await zk.ensure("/a/b/c")
@@ -119,7 +119,7 @@ async def test_ensure_makes_parents_with_null_data(zk: ZooKeeper) -> None:
 
 
 @pytest.mark.asyncio
-async def test_ephemerals_go_with_their_session(zk: ZooKeeper, connect: Connect) -> None:
+async def test_ephemeral_nodes_end_with_their_session(zk: ZooKeeper, connect: Connect) -> None:
     async with connect() as peer:
         await peer.create("/e", b"", ephemeral=True)
         gone = Told()
@@ -130,7 +130,7 @@ async def test_ephemerals_go_with_their_session(zk: ZooKeeper, connect: Connect)
 
 
 @pytest.mark.asyncio
-async def test_owned_nodes(zk: ZooKeeper, connect: Connect) -> None:
+async def test_creates_and_deletes_owned_nodes(zk: ZooKeeper, connect: Connect) -> None:
     async with connect() as peer:
         await peer.create_ephemeral("/g/ids/a", b"peer", wait=0)
         with pytest.raises(NodeExists):
@@ -149,7 +149,7 @@ async def test_owned_nodes(zk: ZooKeeper, connect: Connect) -> None:
 
 
 @pytest.mark.asyncio
-async def test_multi(zk: ZooKeeper) -> None:
+async def test_multi_applies_all_operations_or_none(zk: ZooKeeper) -> None:
     await zk.multi([])
     await zk.multi([Create("/a", b"1"), Create("/a/e", b"", ephemeral=True), SetData("/a", b"2"), Check("/a", 1)])
     assert (await zk.get("/a/e"))[1].ephemeral_owner == zk.session_id
@@ -167,7 +167,7 @@ async def test_multi(zk: ZooKeeper) -> None:
 
 
 @pytest.mark.asyncio
-async def test_watches_are_told_once_and_of_what_they_are_for(zk: ZooKeeper, connect: Connect) -> None:
+async def test_watches_fire_once_for_their_event(zk: ZooKeeper, connect: Connect) -> None:
     async with connect() as peer:
         data, children, missing = Told(), Told(), Told()
         await peer.create("/d", b"")
@@ -206,7 +206,7 @@ async def test_watches_are_told_once_and_of_what_they_are_for(zk: ZooKeeper, con
 
 
 @pytest.mark.asyncio
-async def test_a_read_of_a_missing_node_arms_nothing(zk: ZooKeeper, connect: Connect) -> None:
+async def test_read_of_a_missing_node_sets_no_watch(zk: ZooKeeper, connect: Connect) -> None:
     async with connect() as peer:
         told = Told()
         zk.watch("/m", told)
@@ -219,7 +219,7 @@ async def test_a_read_of_a_missing_node_arms_nothing(zk: ZooKeeper, connect: Con
 
 
 @pytest.mark.asyncio
-async def test_a_deleted_node_tells_data_and_children_watchers(zk: ZooKeeper, connect: Connect) -> None:
+async def test_deletion_fires_data_and_child_watches(zk: ZooKeeper, connect: Connect) -> None:
     async with connect() as peer:
         await peer.create("/d", b"")
         told = Told()

@@ -147,6 +147,8 @@ class Group:
             "kafka": {"bootstrap": self.bootstrap},
             "rebalance": {"reconcile_interval": 2.0},
             "commit": {"interval": 0.5},
+            "health": {"listen": "127.0.0.1:0", "metrics": True},
+            "metrics": {"lag_interval": 0.5},
             "handler": {
                 "name": "consumerd.embedded.recorder:RecordHandler",
                 "options": {"directory": str(self.records), "pause": pause},

@@ -29,7 +29,7 @@ from consumerd.registry import (
     partition_state_path,
 )
 from consumerd.wire.v08.apis import PRODUCE
-from consumerd.wire.v08.records import Codec, encode_message_set
+from consumerd.wire.v08.records import RecordCodec, encode_message_set
 from tests.interop.zk_group import GROUP, Handed, ZooKeeperGroup
 from tests.interop.zk_group_account import COMMIT_INTERVAL, LOOK_TO_CLAIM, OldAccount
 from tests.support.jafka import java_command
@@ -152,7 +152,7 @@ class OldGroup(ZooKeeperGroup):
     @asynccontextmanager
     async def _sending(self) -> AsyncIterator[Callable[[TopicPartition, list[bytes], bool], Awaitable[None]]]:
         async def send(place: TopicPartition, payloads: list[bytes], packed: bool) -> None:
-            codec = Codec.GZIP if packed else Codec.NONE
+            codec = RecordCodec.GZIP if packed else RecordCodec.NONE
             await self.client.retrying("produce", partial(self._send, place, payloads, codec))
 
         yield send
@@ -160,10 +160,10 @@ class OldGroup(ZooKeeperGroup):
     def _payload(self, place: TopicPartition, position: int) -> bytes:
         return b"%d:%d" % (place.partition, position)
 
-    async def _send(self, place: TopicPartition, payloads: list[bytes], codec: Codec) -> None:
+    async def _send(self, place: TopicPartition, payloads: list[bytes], codec: RecordCodec) -> None:
         await self._append({place: payloads}, codec)
 
-    async def _append(self, sets: Mapping[TopicPartition, list[bytes]], codec: Codec) -> None:
+    async def _append(self, sets: Mapping[TopicPartition, list[bytes]], codec: RecordCodec) -> None:
         """Send to partitions that have one leader, in one request."""
         first = next(iter(sets))
         leader = await self.client.leader(first.topic, first.partition)
@@ -301,7 +301,7 @@ class WideGroup(OldGroup):
         """A message to each partition at once, twice a second."""
         while not stop.is_set():
             sets = {place: [self._payload(place, len(payloads))] for place, payloads in self.sent.items()}
-            await self._append(sets, Codec.NONE)
+            await self._append(sets, RecordCodec.NONE)
             for place, payloads in sets.items():
                 self.sent[place] += payloads
             with suppress(TimeoutError):

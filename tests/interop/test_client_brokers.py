@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.client import Generation, error_of
+from consumerd.client import BrokerRelease, error_of
 from consumerd.errors import BrokerError
 from consumerd.wire.v08.apis import OFFSETS
 from tests.support.kafka import RELEASES
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.interop
 EVERYDAY = ("0.8.2.2", "0.10.1.1", "3.9.1")
-GENERATIONS = {"0.8.2.2": Generation.V0_8, "0.9.0.1": Generation.V0_9}
+BROKER_RELEASES = {"0.8.2.2": BrokerRelease.V0_8, "0.9.0.1": BrokerRelease.V0_9}
 
 
 async def end_of(client: ClusterClient, topic: str, partition: int) -> int:
@@ -38,11 +38,11 @@ async def end_of(client: ClusterClient, topic: str, partition: int) -> int:
 @pytest.mark.parametrize(
     "version", [pytest.param(name, marks=[] if name in EVERYDAY else [pytest.mark.long]) for name in RELEASES]
 )
-async def test_versions_metadata_leaders_and_coordinators(version: str, kafka: Any, cluster_client: Any) -> None:
+async def test_reads_versions_metadata_leaders_and_coordinators(version: str, kafka: Any, cluster_client: Any) -> None:
     broker = await kafka(version, broker_id=3)
     async with cluster_client(broker) as client:
         channel = await client.any_channel()
-        assert channel.versions.generation is GENERATIONS.get(version, Generation.TOLD)
+        assert channel.versions.release is BROKER_RELEASES.get(version, BrokerRelease.V0_10_OR_NEWER)
 
         with pytest.raises(BrokerError, match=r"returned no metadata of the topic|UNKNOWN_TOPIC|LEADER_NOT_AVAILABLE"):
             await client.leader("events", 0)
@@ -68,7 +68,7 @@ async def test_versions_metadata_leaders_and_coordinators(version: str, kafka: A
 
 
 @pytest.mark.asyncio
-async def test_a_broker_that_is_away_is_tried_until_the_time_is_up(kafka: Any, cluster_client: Any) -> None:
+async def test_retries_an_unavailable_broker_until_the_timeout(kafka: Any, cluster_client: Any) -> None:
     broker = await kafka("3.9.1")
     async with cluster_client(broker) as client:
         await client.refresh()

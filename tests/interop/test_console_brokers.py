@@ -59,7 +59,7 @@ async def counts(at: tuple[str, str]) -> list[int]:
 @pytest.mark.parametrize(
     "version", [pytest.param(name, marks=[] if name in EVERYDAY else [pytest.mark.long]) for name in RELEASES]
 )
-async def test_lines_there_and_back(version: str, kafka: Any, zk_root: str, tmp_path: Path) -> None:
+async def test_console_reads_back_the_produced_lines(version: str, kafka: Any, zk_root: str, tmp_path: Path) -> None:
     broker = await kafka(version, config={"auto.create.topics.enable": "false", "message.max.bytes": "100000"})
     release = RELEASES[version]
     at = ("--bootstrap-server", broker.address)

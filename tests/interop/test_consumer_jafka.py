@@ -54,7 +54,9 @@ async def until(condition: Callable[[], object], timeout: float = 120.0) -> None
             await asyncio.sleep(0.02)
 
 
-async def test_the_low_level_consumer(zk: KazooClient, zk_root: str, jafka_broker: JafkaBrokerFactory) -> None:
+async def test_simple_consumer_reads_a_jafka_broker(
+    zk: KazooClient, zk_root: str, jafka_broker: JafkaBrokerFactory
+) -> None:
     broker = await jafka_broker(zk_root, partitions=2)
     middle = await produce(broker.port, "t", 1, [b"one", b"two"])
     end = await produce(broker.port, "t", 1, [b"three", b"four"], Codec.GZIP)
@@ -77,7 +79,7 @@ async def test_the_low_level_consumer(zk: KazooClient, zk_root: str, jafka_broke
         assert len(await consumer.fetch("t", 1, 0, 1 << 20)) == 4  # over a new connection
 
 
-async def test_streams_of_a_jafka_broker(zk: KazooClient, zk_root: str, jafka_broker: JafkaBrokerFactory) -> None:
+async def test_streams_read_a_jafka_broker(zk: KazooClient, zk_root: str, jafka_broker: JafkaBrokerFactory) -> None:
     broker = await jafka_broker(zk_root, partitions=2)
     payloads = [[b"%d/%d" % (number, index) for index in range(50)] for number in range(2)]
     ends = {}
@@ -98,7 +100,7 @@ async def test_streams_of_a_jafka_broker(zk: KazooClient, zk_root: str, jafka_br
     assert sorted(zk.get_children("/consumers/g/owners/events")) == []
 
 
-async def test_a_connector_and_a_jvm_member_share_a_group(
+async def test_connector_and_jvm_member_share_a_group(
     zk: KazooClient, zk_root: str, jafka_broker: JafkaBrokerFactory, jafka_consumer: JafkaConsumerFactory
 ) -> None:
     broker = await jafka_broker(zk_root, partitions=2)

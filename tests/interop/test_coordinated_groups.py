@@ -12,6 +12,7 @@ from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import aiohttp
 import pytest
 import pytest_asyncio
 
@@ -57,7 +58,40 @@ async def group(
     [pytest.param(version, marks=[] if version == "0.10.1.1" else [pytest.mark.long]) for version in COORDINATING],
     indirect=True,
 )
-async def test_members_join_leave_die_and_the_broker_goes_away(group: Group) -> None:
+async def test_status_and_metrics_show_the_group_and_lag_in_messages(group: Group) -> None:
+    first, second = await group.daemon(), await group.daemon()
+    await group.until(lambda: group.fair(first, second))
+    for partition in range(PARTITIONS):
+        await group.produce(partition, [b"one", b"two"])
+    (url,) = [event["url"] for event in first.events() if event["event"] == "http_listening"]
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(60)) as session, asyncio.timeout(120):
+        while True:
+            async with session.get(f"{url}status.json") as answer:
+                status = await answer.json()
+            rows = status["partitions"]
+            if rows and all(row["handled"] == 2 and row["lag"] == 0 for row in rows):
+                break
+            await asyncio.sleep(0.1)
+        async with session.get(f"{url}metrics") as answer:
+            metrics = await answer.text()
+    assert {row["lag_unit"] for row in rows} == {"messages"}
+    members = status["members"]["live"]
+    assert sorted(member["this"] for member in members) == [False, True]
+    assert sum(member["partitions"] for member in members) == PARTITIONS
+    assert next(member["partitions"] for member in members if member["this"]) == len(rows)
+    assert (status["members"]["not_live"], status["members"]["unowned"]) == ([], [])
+    place = f'broker="",group="{GROUP}",partition="{rows[0]["partition"]}",topic="{TOPIC}"'
+    assert f"consumerd_lag{{{place}}} 0.0" in metrics
+    assert f"consumerd_messages_handled_total{{{place}}} 2.0" in metrics
+    assert "consumerd_lag_bytes{" not in metrics
+
+
+@pytest.mark.parametrize(
+    "group",
+    [pytest.param(version, marks=[] if version == "0.10.1.1" else [pytest.mark.long]) for version in COORDINATING],
+    indirect=True,
+)
+async def test_loses_nothing_when_members_join_leave_and_die_and_the_broker_restarts(group: Group) -> None:
     producer = asyncio.create_task(group.produce_on())
     first = await group.daemon()
     second = await group.daemon(session_timeout=LONG_SESSION, rebalance_timeout=LONG_SESSION)
@@ -97,7 +131,7 @@ async def test_members_join_leave_die_and_the_broker_goes_away(group: Group) -> 
 
 @pytest.mark.long
 @pytest.mark.parametrize("group", ["0.9.0.1", "0.10.0.1"], indirect=True)
-async def test_a_member_joins_with_the_timeouts_that_are_the_defaults(group: Group) -> None:
+async def test_member_joins_with_default_timeouts(group: Group) -> None:
     """Brokers of 0.9 refuse the session timeout of 45 s, and are asked for 30 s."""
     await group.produce(0, [b"x"] * 10)
     daemon = await group.daemon(session_timeout=None, heartbeat_interval=None, rebalance_timeout=None)
@@ -111,7 +145,7 @@ async def test_a_member_joins_with_the_timeouts_that_are_the_defaults(group: Gro
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("group", ["3.9.1"], indirect=True)
-async def test_members_that_stand_still_again_and_again(group: Group) -> None:
+async def test_survives_repeatedly_suspended_members(group: Group) -> None:
     """Also at the very moment at which they were given partitions, which are others' when they wake."""
     producer = asyncio.create_task(group.produce_on())
     still = await group.daemon()
@@ -148,7 +182,7 @@ def shared_with() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("group", "kind", "assignor"), list(shared_with()), indirect=["group"])
-async def test_a_group_is_shared_with_members_of_other_projects(
+async def test_shares_a_group_with_members_of_other_projects(
     group: Group, kind: str, assignor: str, missing: Callable[[str], Any]
 ) -> None:
     module = {"kafka-python": "kafka", "aiokafka": "aiokafka", "confluent": "confluent_kafka"}.get(kind)
@@ -172,7 +206,7 @@ async def test_a_group_is_shared_with_members_of_other_projects(
 
 
 @pytest.mark.parametrize("group", ["3.9.1"], indirect=True)
-async def test_a_static_member_comes_back_to_its_share_and_a_twin_is_refused(group: Group) -> None:
+async def test_static_member_resumes_its_share_and_its_duplicate_is_rejected(group: Group) -> None:
     first = await group.daemon(instance_id="a", session_timeout=LONG_SESSION, rebalance_timeout=LONG_SESSION)
     # Longer than a restart may take.
     second = await group.daemon(instance_id="b", session_timeout=LONG_SESSION, rebalance_timeout=LONG_SESSION)
@@ -192,7 +226,7 @@ async def test_a_static_member_comes_back_to_its_share_and_a_twin_is_refused(gro
 
 
 @pytest.mark.parametrize("group", ["3.9.1", pytest.param("0.10.1.1", marks=pytest.mark.long)], indirect=True)
-async def test_new_topics_of_a_filter_are_found(group: Group) -> None:
+async def test_finds_new_topics_of_a_filter(group: Group) -> None:
     daemon = await group.daemon(topics=None, whitelist="events|even.*")
     await group.until(lambda: len(group.share(daemon)) == PARTITIONS)
     await group.create("even-more")
@@ -201,7 +235,7 @@ async def test_new_topics_of_a_filter_are_found(group: Group) -> None:
 
 
 @pytest.mark.parametrize("group", ["0.8.2.2", pytest.param("3.9.1", marks=pytest.mark.long)], indirect=True)
-async def test_fixed_partitions_go_on_where_they_were(group: Group) -> None:
+async def test_fixed_partitions_resume_at_their_offsets(group: Group) -> None:
     for number in range(PARTITIONS):
         await group.produce(number, [b"%d" % number] * 10)
     fixed: dict[str, Any] = {"coordination": "fixed", "topics": None, "partitions": {TOPIC: [1, 4]}}
@@ -217,7 +251,7 @@ async def test_fixed_partitions_go_on_where_they_were(group: Group) -> None:
 
 
 @pytest.mark.parametrize("group", ["3.9.1"], indirect=True)
-async def test_fixed_partitions_that_cannot_be_had_end_the_daemon_with_a_sentence(group: Group) -> None:
+async def test_reports_unavailable_fixed_partitions(group: Group) -> None:
     await group.daemon()
     await group.produce(1, [b"x"])
     fixed: dict[str, Any] = {"coordination": "fixed", "topics": None}
@@ -235,7 +269,7 @@ async def test_fixed_partitions_that_cannot_be_had_end_the_daemon_with_a_sentenc
     assert group.daemons[-1].returncode == ExitCode.NOT_FOUND
 
 
-async def test_a_cluster_that_cannot_be_reached_is_named(tmp_path: Path) -> None:
+async def test_names_an_unreachable_cluster(tmp_path: Path) -> None:
     config: dict[str, dict[str, Any]] = {
         "group": {"id": GROUP, "coordination": "kafka", "topics": {TOPIC: 1}},
         "kafka": {"bootstrap": [f"127.0.0.1:{free_port()}"], "connection_timeout": 1.0},

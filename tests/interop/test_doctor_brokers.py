@@ -70,7 +70,7 @@ async def deal(client: ClusterClient, joined: dict[str, Any], *partitions: int) 
 
 
 @pytest.mark.parametrize("version", versions(("3.9.1",), "0.10.1.1"))
-async def test_the_doctor_sees_what_a_broker_does_not(
+async def test_doctor_finds_what_a_broker_does_not_report(
     version: str,
     kafka: Any,
     cluster_client: Any,
@@ -119,7 +119,7 @@ async def test_the_doctor_sees_what_a_broker_does_not(
 
 
 @pytest.mark.parametrize("version", versions(("3.9.1",), "4.1.0"))
-async def test_members_of_the_consumer_protocol_are_shown_and_examined(
+async def test_shows_and_checks_members_of_the_consumer_protocol(
     version: str,
     kafka: Any,
     broker_java: Callable[[KafkaRelease], JavaRuntime],

@@ -233,7 +233,7 @@ def scene(kafka: Any, cluster_client: Any, zk_root: str, zk: KazooClient, java: 
     return make
 
 
-async def test_a_group_changes_hands_between_the_jvm_and_us_with_nothing_handed_over_twice(
+async def test_repeats_nothing_when_a_group_moves_between_jvm_and_consumerd(
     scene: Any,
 ) -> None:
     begun: AbstractAsyncContextManager[Scene] = scene("0.8.2.2")
@@ -259,7 +259,7 @@ async def test_a_group_changes_hands_between_the_jvm_and_us_with_nothing_handed_
         assert await group.stored() == ({18}, {18})
 
 
-async def test_a_group_of_a_broker_leaves_a_way_back_in_zookeeper(scene: Any) -> None:
+async def test_coordinated_group_can_return_to_zookeeper(scene: Any) -> None:
     begun: AbstractAsyncContextManager[Scene] = scene("0.10.1.1")
     async with begun as group:
         await group.produce(10)
@@ -273,7 +273,7 @@ async def test_a_group_of_a_broker_leaves_a_way_back_in_zookeeper(scene: Any) ->
         assert await group.stored() == ({16}, {15})
 
 
-async def test_members_that_are_killed_leave_nothing_in_either_place_that_was_not_handled(scene: Any) -> None:
+async def test_killed_members_commit_only_handled_messages_to_both_stores(scene: Any) -> None:
     begun: AbstractAsyncContextManager[Scene] = scene("0.10.1.1")
     async with begun as group:
         await group.produce(1)

@@ -19,7 +19,7 @@ from consumerd.producer.v08.murmur2 import key_partition
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
-from consumerd.wire.v08.records import Codec as NewCodec
+from consumerd.wire.v08.records import RecordCodec as NewCodec
 from consumerd.wire.v08.records import decode_records, encode_record_batch
 from tests.support.kafka import SHORT_SESSION
 
@@ -53,7 +53,7 @@ async def held(client: Any, topic: str) -> list[list[Record]]:
     return found
 
 
-async def test_old_messages_arrive_with_their_identity_in_their_order(kafka: Any, cluster_client: Any) -> None:
+async def test_forwards_messages_with_their_identity_in_order(kafka: Any, cluster_client: Any) -> None:
     broker = await kafka("3.9.1", config={"auto.create.topics.enable": "false"})
     sources = {TopicPartition("events", b, p): (b * 2 + p) % 3 for b in range(2) for p in range(2)}
     handler = handler_to(
@@ -89,7 +89,7 @@ async def test_old_messages_arrive_with_their_identity_in_their_order(kafka: Any
     }
 
 
-async def test_keys_decide_where_they_are_taken_out_of_payloads(kafka: Any, cluster_client: Any) -> None:
+async def test_places_messages_by_extracted_keys(kafka: Any, cluster_client: Any) -> None:
     kafka_python = pytest.importorskip("kafka")
     broker = await kafka("3.9.1", partitions=3)
     handler = handler_to(broker, topics={"events": "users"}, partitions=3, key={"json": "user.id"}, codec="lz4")
@@ -121,7 +121,7 @@ async def test_keys_decide_where_they_are_taken_out_of_payloads(kafka: Any, clus
     assert not any(name.endswith((".broker", ".crc")) for name, _ in tombstone.headers)
 
 
-async def test_messages_without_a_key_take_turns_where_that_is_asked_for(kafka: Any, cluster_client: Any) -> None:
+async def test_round_robin_places_messages_without_a_key(kafka: Any, cluster_client: Any) -> None:
     broker = await kafka("3.9.1", partitions=3)
     for options, counts in (({"placing": "keep"}, [0, 300, 0]), ({"placing": "round_robin"}, [100, 400, 100])):
         handler = handler_to(broker, partitions=3, **options)
@@ -135,7 +135,7 @@ async def test_messages_without_a_key_take_turns_where_that_is_asked_for(kafka: 
         await handler.stop()
 
 
-async def test_what_cannot_be_mended_is_the_last_word(kafka: Any, cluster_client: Any) -> None:
+async def test_stops_on_permanent_errors(kafka: Any, cluster_client: Any) -> None:
     broker = await kafka("3.9.1", partitions=1, config={"message.max.bytes": 20_000})
     source = TopicPartition("events", 0, 0)
     handler = handler_to(broker, partitions=1, chunk_bytes=300_000)
@@ -164,7 +164,7 @@ async def test_what_cannot_be_mended_is_the_last_word(kafka: Any, cluster_client
     assert [record.payload for record in found] == [*payloads, b"first"]
 
 
-async def test_it_goes_on_after_what_the_target_has(kafka: Any, cluster_client: Any) -> None:
+async def test_resumes_after_the_last_message_of_the_target(kafka: Any, cluster_client: Any) -> None:
     broker = await kafka("3.9.1", partitions=2)
     one, other = TopicPartition("events", 0, 0), TopicPartition("events", 0, 2)  # both to partition 0
     payloads = [b"%d" % n for n in range(70)]
@@ -207,7 +207,7 @@ def wire(payloads: list[bytes]) -> bytes:
     )
 
 
-async def test_nothing_is_lost_or_swapped_while_the_target_is_away(kafka: Any, cluster_client: Any) -> None:
+async def test_keeps_all_messages_in_order_while_the_target_is_unavailable(kafka: Any, cluster_client: Any) -> None:
     broker = await kafka("3.9.1", partitions=2, config=SHORT_SESSION)
     handler = handler_to(broker, partitions=2, chunk_bytes=1000)
     impatient = handler_to(broker, chunk_bytes=1000, resume="target", delivery_timeout=0.5)
@@ -240,7 +240,7 @@ async def test_nothing_is_lost_or_swapped_while_the_target_is_away(kafka: Any, c
     assert [record.payload for record in others] == payloads
 
 
-async def test_a_target_without_headers_is_refused_or_goes_without(kafka: Any, cluster_client: Any) -> None:
+async def test_rejects_a_target_without_headers_unless_they_are_optional(kafka: Any, cluster_client: Any) -> None:
     broker = await kafka("0.10.1.1", partitions=2)
     refused = handler_to(broker)
     with pytest.raises(HandlerFailedError, match=r"older than 0.11 and does not support headers.*headers = false"):
@@ -274,7 +274,7 @@ async def consumerd(*arguments: str) -> tuple[int | None, str]:
     return process.returncode, errors.decode()
 
 
-async def test_the_mirror_reads_groups_of_newer_clusters_and_refuses_circles(kafka: Any, cluster_client: Any) -> None:
+async def test_mirrors_newer_clusters_and_rejects_loops(kafka: Any, cluster_client: Any) -> None:
     # What retention deletes, it deletes at once, not half a minute after the start: the messages are of 1970.
     broker = await kafka("3.9.1", partitions=2, config=EAGER_RETENTION)
     async with cluster_client(broker) as client:
@@ -301,7 +301,7 @@ async def test_the_mirror_reads_groups_of_newer_clusters_and_refuses_circles(kaf
             ]
 
 
-async def test_the_mirror_reads_groups_of_0_8_in_zookeeper(kafka: Any, cluster_client: Any, zk_root: str) -> None:
+async def test_mirrors_groups_of_0_8_in_zookeeper(kafka: Any, cluster_client: Any, zk_root: str) -> None:
     source, target = await kafka("0.8.2.2", partitions=2), await kafka("3.9.1")
     async with (
         cluster_client(source) as client,

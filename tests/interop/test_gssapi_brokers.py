@@ -14,10 +14,10 @@ import pytest_asyncio
 
 from consumerd.client import (
     AuthenticationError,
+    BrokerRelease,
     ChannelOpener,
     ClientSettings,
     ClusterClient,
-    Generation,
     SaslAuthenticator,
 )
 from consumerd.clock import SystemClock
@@ -104,7 +104,7 @@ async def start_broker(kafka: Any, version: str, kdc: KeyDistributionCentre, fol
         if release.number >= (0, 9)
     ],
 )
-async def test_tickets_open_the_way(
+async def test_authenticates_with_a_ticket(
     version: str, kafka: Any, kdc: KeyDistributionCentre, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from consumerd.client.sasl_gssapi import GssapiIdentity
@@ -120,7 +120,9 @@ async def test_tickets_open_the_way(
         assert await client.retrying("create a topic", led) == 1
         assert client.metadata.nodes[1].port == port
         channel = await client.any_channel()
-        assert channel.versions.generation is (Generation.V0_9 if version == "0.9.0.1" else Generation.TOLD)
+        assert channel.versions.release is (
+            BrokerRelease.V0_9 if version == "0.9.0.1" else BrokerRelease.V0_10_OR_NEWER
+        )
         again = await client.private_channel(1)  # with the ticket that is there
         await again.close()
 
@@ -148,7 +150,7 @@ async def test_tickets_open_the_way(
         await client.refresh()
 
 
-async def test_a_daemon_is_a_member_by_its_keytab(kafka: Any, kdc: KeyDistributionCentre, tmp_path: Path) -> None:
+async def test_daemon_authenticates_with_a_keytab(kafka: Any, kdc: KeyDistributionCentre, tmp_path: Path) -> None:
     port = await start_broker(kafka, "3.9.1", kdc, tmp_path)
     daemon = DaemonProcess(
         tmp_path,

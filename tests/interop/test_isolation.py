@@ -31,9 +31,7 @@ def names(kind: str, numbers: Iterable[int]) -> list[str]:
     return [f"{kind}-{number}" for number in numbers]
 
 
-async def test_what_was_aborted_is_never_handed_over_and_positions_move_past_it(
-    kafka: Any, cluster_client: Any, tmp_path: Path, missing: Any
-) -> None:
+async def test_skips_aborted_messages(kafka: Any, cluster_client: Any, tmp_path: Path, missing: Any) -> None:
     if importlib.util.find_spec("confluent_kafka") is None:
         missing("confluent-kafka is not installed: see the dependency group `dev`")
     import confluent_kafka

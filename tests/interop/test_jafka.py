@@ -58,7 +58,9 @@ async def until(condition: Callable[[], object], timeout: float = 120.0) -> None
             await asyncio.sleep(0.02)
 
 
-async def test_raw_produce_and_fetch(zk: KazooClient, zk_root: str, jafka_broker: JafkaBrokerFactory) -> None:
+async def test_keeps_produced_messages_over_a_restart(
+    zk: KazooClient, zk_root: str, jafka_broker: JafkaBrokerFactory
+) -> None:
     broker = await jafka_broker(zk_root, broker_id=3, partitions=2)
     await send(broker.port, produce(b"t", 1, b"hello", b"", b"\xff"))
     expected = message(b"hello") + message(b"") + message(b"\xff")
@@ -74,7 +76,7 @@ async def test_raw_produce_and_fetch(zk: KazooClient, zk_root: str, jafka_broker
     assert await fetch(broker.port, b"t", 1, 0) == (0, expected)
 
 
-async def test_a_group_of_two_jvm_members(
+async def test_two_jvm_members_share_a_group(
     zk: KazooClient, zk_root: str, jafka_broker: JafkaBrokerFactory, jafka_consumer: JafkaConsumerFactory
 ) -> None:
     broker = await jafka_broker(zk_root, partitions=2)

@@ -136,7 +136,7 @@ def assert_exactly_once(result: AuditResult, sent: int) -> None:
     assert (result.produced, result.distinct, result.handled, result.duplicated) == (sent, sent, sent, 0)
 
 
-async def test_a_jafka_broker_feeds_our_daemon(
+async def test_daemon_reads_a_jafka_broker(
     zk: KazooClient,
     zk_root: str,
     tmp_path: Path,
@@ -167,7 +167,7 @@ async def test_a_jafka_broker_feeds_our_daemon(
         assert await ours.stop() == 0
 
 
-async def test_our_broker_serves_jafkas_producer_and_consumer(
+async def test_our_broker_serves_producer_and_consumer_of_jafka(
     zk: KazooClient,
     zk_root: str,
     tmp_path: Path,

@@ -33,7 +33,7 @@ async def all_ways(group: MixedGroup, streams: int) -> None:
     await group.account()
 
 
-async def test_a_mixed_group_on_a_jafka_broker(
+async def test_mixed_group_shares_a_jafka_broker(
     zk: KazooClient,
     zk_root: str,
     tmp_path: Path,
@@ -51,7 +51,7 @@ async def test_a_mixed_group_on_a_jafka_broker(
         await all_ways(group, streams=1)
 
 
-async def test_a_mixed_group_on_our_broker(
+async def test_mixed_group_shares_our_broker(
     zk: KazooClient, zk_root: str, tmp_path: Path, jafka_consumer: JafkaConsumerFactory
 ) -> None:
     """With shorter times, and two streams in each JVM."""
@@ -69,7 +69,7 @@ async def test_a_mixed_group_on_our_broker(
 
 
 @pytest.mark.parametrize("obeys", [True, False], ids=["in time", "too late"])
-async def test_a_slow_handler_beside_a_jvm_member(
+async def test_slow_handler_releases_partitions_to_a_jvm_member(
     zk: KazooClient,
     zk_root: str,
     tmp_path: Path,

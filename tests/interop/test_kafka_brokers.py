@@ -22,7 +22,7 @@ EVERYDAY = ("0.8.2.2", "0.10.1.1", "3.9.1")
 @pytest.mark.parametrize(
     "version", [pytest.param(name, marks=[] if name in EVERYDAY else [pytest.mark.long]) for name in RELEASES]
 )
-async def test_a_broker_starts_and_names_itself(version: str, kafka: Any, zk: KazooClient) -> None:
+async def test_broker_registers_restarts_and_stops(version: str, kafka: Any, zk: KazooClient) -> None:
     broker = await kafka(version, broker_id=3)
     port = broker.port
     if broker.zookeeper is not None:

@@ -36,7 +36,7 @@ def kafka_module(missing: Callable[[str], NoReturn]) -> Callable[[str], Any]:
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_metadata(kafka_module: Callable[[str], Any], version: int) -> None:
+def test_metadata_is_the_same_as_in_kafka_python(kafka_module: Callable[[str], Any], version: int) -> None:
     theirs = kafka_module("kafka.protocol.consumer.metadata").ConsumerProtocolSubscription
     ours = MemberMetadata(("a", "b"), b"u", (("a", (2, 3)),) if version else (), 5, "r", version).encode()
     found = theirs.decode(ours)
@@ -49,7 +49,7 @@ def test_metadata(kafka_module: Callable[[str], Any], version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_assignment(kafka_module: Callable[[str], Any], version: int) -> None:
+def test_assignment_is_the_same_as_in_kafka_python(kafka_module: Callable[[str], Any], version: int) -> None:
     theirs = kafka_module("kafka.protocol.consumer.metadata").ConsumerProtocolAssignment
     ours = MemberAssignment((("a", (0, 1)), ("b", (7,))), b"", version)
     found = theirs.decode(ours.encode())

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from consumerd.wire.v08.records import BatchEnd, Codec, decode_records, encode_message_set, encode_record_batch
+from consumerd.wire.v08.records import BatchEnd, RecordCodec, decode_records, encode_message_set, encode_record_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-FORMATS = [(magic, codec) for magic in (0, 1, 2) for codec in Codec if magic == 2 or codec is not Codec.ZSTD]
+FORMATS = [
+    (magic, codec) for magic in (0, 1, 2) for codec in RecordCodec if magic == 2 or codec is not RecordCodec.ZSTD
+]
 COUNT = 300
 VALUES = [None if n % 17 == 5 else b"value %d " % n * (n % 40) for n in range(COUNT)]
 KEYS = [None if n % 3 else b"key" * (n % 30) for n in range(COUNT)]
@@ -32,15 +34,17 @@ def memory_records(missing: Callable[[str], NoReturn]) -> Any:
 
 
 @pytest.fixture(params=FORMATS, ids=lambda found: f"magic {found[0]} {found[1].name.lower()}")
-def form(request: pytest.FixtureRequest, missing: Callable[[str], NoReturn], memory_records: Any) -> tuple[int, Codec]:
+def form(
+    request: pytest.FixtureRequest, missing: Callable[[str], NoReturn], memory_records: Any
+) -> tuple[int, RecordCodec]:
     magic, codec = request.param
     codecs = importlib.import_module("kafka.codec")
-    if not {Codec.LZ4: codecs.has_lz4, Codec.ZSTD: codecs.has_zstd}.get(codec, lambda: True)():
+    if not {RecordCodec.LZ4: codecs.has_lz4, RecordCodec.ZSTD: codecs.has_zstd}.get(codec, lambda: True)():
         missing(f"kafka-python has no {codec.name.lower()} on this machine: the `dev` dependency group brings it")
     return magic, codec
 
 
-def test_it_reads_what_we_write(memory_records: Any, form: tuple[int, Codec]) -> None:
+def test_kafka_python_reads_our_records(memory_records: Any, form: tuple[int, RecordCodec]) -> None:
     magic, codec = form
     if magic == 2:
         data = encode_record_batch(VALUES, codec=codec, keys=KEYS, timestamps=TIMES, headers=HEADERS, base_offset=50)
@@ -60,7 +64,7 @@ def test_it_reads_what_we_write(memory_records: Any, form: tuple[int, Codec]) ->
         assert {n: tuple(record.headers) for n, record in enumerate(found) if record.headers} == HEADERS
 
 
-def test_we_read_what_it_writes(memory_records: Any, form: tuple[int, Codec]) -> None:
+def test_reads_records_of_kafka_python(memory_records: Any, form: tuple[int, RecordCodec]) -> None:
     magic, codec = form
     builder = memory_records.MemoryRecordsBuilder(magic=magic, compression_type=int(codec), batch_size=1 << 20)
     for n in range(COUNT):

@@ -234,7 +234,7 @@ class Move:
     "partitions", [PAGES_PARTITIONS, pytest.param({"clicks": 3, "orders": 2}, marks=pytest.mark.long)], ids=str
 )
 @pytest.mark.asyncio
-async def test_the_runbook(
+async def test_runs_the_commands_of_the_runbook(
     partitions: dict[str, int], kafka: Any, cluster_client: Any, zk_root: str, tmp_path: Path, missing: Any
 ) -> None:
     if importlib.util.find_spec("aiokafka") is None:
@@ -324,7 +324,7 @@ async def test_the_runbook(
         assert await move.lag("events") == 0
 
 
-def test_every_command_of_the_page_is_run() -> None:
+def test_runs_every_command_of_the_page() -> None:
     """What stands in a sentence is a name; what is to be typed stands in a block, and each block is run by a test."""
     source = "".join(path.read_text("utf-8") for path in Path(__file__).parent.glob("test_*.py"))
     for name in blocks("sh"):

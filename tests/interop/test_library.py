@@ -84,7 +84,7 @@ async def take(streams: Iterable[MessageStream], count: int) -> list[tuple[int, 
 
 
 @pytest.mark.parametrize(("version", "coordination"), MATRIX)
-async def test_a_producer_and_a_connector_by_configuration_alone(
+async def test_producer_and_connector_need_configuration_only(
     version: str, coordination: str, kafka: Any, zk_root: str
 ) -> None:
     broker = await kafka(version, partitions=PARTITIONS)
@@ -148,7 +148,7 @@ async def test_a_producer_and_a_connector_by_configuration_alone(
 
 
 @pytest.mark.parametrize("coordination", ["zookeeper", "kafka"])
-async def test_offsets_in_both_stores_with_a_text_in_kafka(
+async def test_commits_to_both_stores_with_metadata_in_kafka(
     coordination: Any, kafka: Any, cluster_client: Any, zk: Any, zk_root: str
 ) -> None:
     broker = await kafka("0.10.1.1", partitions=1)
@@ -166,7 +166,7 @@ async def test_offsets_in_both_stores_with_a_text_in_kafka(
         assert await KafkaOffsetStore(client, "g").read(PLACES[:1]) == {PLACES[0]: CommittedOffset(3, "by me")}
 
 
-async def test_by_a_listener_with_sasl_which_is_given_or_found_in_zookeeper(
+async def test_connects_to_a_sasl_listener_given_or_found_in_zookeeper(
     kafka: Any, zk_root: str, tmp_path: Path
 ) -> None:
     login, plain, secure = tmp_path / "jaas.conf", free_port(), free_port()
@@ -199,7 +199,7 @@ async def test_by_a_listener_with_sasl_which_is_given_or_found_in_zookeeper(
             pass
 
 
-async def test_the_programs_of_the_pages(kafka: Any, tmp_path: Path) -> None:
+async def test_runs_the_programs_of_the_pages(kafka: Any, tmp_path: Path) -> None:
     broker = await kafka("3.9.1", partitions=1)
     printed = b""
     for page in ("producer.md", "library.md"):
@@ -218,9 +218,7 @@ async def test_the_programs_of_the_pages(kafka: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["0.10.1.1", "3.9.1"])
-async def test_what_brokers_refuse_is_told_in_the_background_by_the_next_flush(
-    version: str, kafka: Any, zk_root: str
-) -> None:
+async def test_flush_reports_refused_background_messages(version: str, kafka: Any, zk_root: str) -> None:
     broker = await kafka(version, config={"message.max.bytes": "10000"})
     ground = Ground(broker, version, zk_root, "kafka")
     async with open_producer(ground.producer(background=True)) as producer:

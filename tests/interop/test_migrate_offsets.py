@@ -65,7 +65,7 @@ async def produce(client: ClusterClient, count: int) -> None:
 
 
 @pytest.mark.parametrize("version", ["0.8.2.2", pytest.param("0.10.1.1", marks=pytest.mark.long)])
-async def test_offsets_go_to_kafka_and_back(
+async def test_migrates_offsets_to_kafka_and_back(
     version: str, kafka: Any, cluster_client: Any, zk_root: str, tmp_path: Path
 ) -> None:
     broker = await kafka(version, partitions=3)
@@ -141,7 +141,7 @@ async def test_offsets_go_to_kafka_and_back(
         assert "give --to-zookeeper, --to-bootstrap-server, or --to-config" in told
 
 
-async def test_a_group_of_0_8_goes_on_where_its_topic_was_forwarded_to(
+async def test_group_of_0_8_continues_at_translated_offsets(
     kafka: Any, cluster_client: Any, zk_root: str, tmp_path: Path
 ) -> None:
     old, new = await kafka("0.8.2.2", partitions=3), await kafka("3.9.1")

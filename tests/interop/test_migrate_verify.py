@@ -55,7 +55,7 @@ async def verify(*arguments: str) -> tuple[int | None, str]:
     return process.returncode, output.decode() + errors.decode()
 
 
-async def test_one_of_each_kind_of_trouble(kafka: Any, cluster_client: Any, tmp_path: Path) -> None:
+async def test_finds_each_kind_of_difference(kafka: Any, cluster_client: Any, tmp_path: Path) -> None:
     broker = await kafka("3.9.1", partitions=2)
     sources = [TopicPartition("events", 3, number) for number in range(2)]
     logs = {source: archive(tmp_path / "old", source, 400) for source in sources}

@@ -47,9 +47,7 @@ class Nobody:
 @pytest.mark.parametrize(
     "version", [pytest.param(name, marks=[] if name in EVERYDAY else [pytest.mark.long]) for name in RELEASES]
 )
-async def test_what_was_written_is_read_and_strangers_are_refused(
-    version: str, kafka: Any, cluster_client: Any
-) -> None:
+async def test_reads_back_commits_and_rejects_other_members(version: str, kafka: Any, cluster_client: Any) -> None:
     broker = await kafka(version)
     async with cluster_client(broker) as client:
 
@@ -88,7 +86,7 @@ async def test_what_was_written_is_read_and_strangers_are_refused(
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("version", ["0.8.2.2", pytest.param("0.10.1.1", marks=pytest.mark.long)])
-async def test_offsets_are_in_both_places_as_old_consumers_with_dual_commit_leave_them(
+async def test_writes_offsets_to_both_stores_like_old_consumers_with_dual_commit(
     version: str, kafka: Any, cluster_client: Any, zk_root: str, zk: Any
 ) -> None:
     """Golden: OFFSET_FETCH 0 and 1 tell the same of a group with dual.commit.enabled=true."""
@@ -135,7 +133,7 @@ async def test_offsets_are_in_both_places_as_old_consumers_with_dual_commit_leav
 
 @pytest.mark.asyncio
 @pytest.mark.long
-async def test_an_offset_that_stands_still_lasts_as_long_as_its_daemon(
+async def test_unchanged_offset_does_not_expire_while_its_daemon_runs(
     kafka: Any, cluster_client: Any, tmp_path: Path
 ) -> None:
     """Brokers before 2.1 forget by age alone, and later ones do so where the group has no members, as here."""

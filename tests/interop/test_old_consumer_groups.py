@@ -86,7 +86,7 @@ async def group(
     indirect=True,
     ids=str,
 )
-async def test_members_come_and_go(group: OldGroup) -> None:
+async def test_loses_nothing_while_members_come_and_go(group: OldGroup) -> None:
     """Every way to join and to leave, of ours and of the JVM's, each at other places of the order of ids."""
     streams = 1 if group.scene.assignor == "roundrobin" else 2
     async with group.producing():
@@ -117,7 +117,7 @@ async def test_members_come_and_go(group: OldGroup) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("first", ["ours", "the JVM's"])
-async def test_two_hundred_partitions_are_shared_far_from_zookeeper(group: WideGroup, first: str) -> None:
+async def test_shares_two_hundred_partitions_over_a_distant_zookeeper(group: WideGroup, first: str) -> None:
     """A second member joins, takes half of the partitions, and leaves; each answer of ZooKeeper takes 5 ms."""
     stays, comes = ("m", "q") if first == "ours" else ("q", "m")
 
@@ -147,7 +147,7 @@ async def test_two_hundred_partitions_are_shared_far_from_zookeeper(group: WideG
     ids=str,
 )
 @pytest.mark.parametrize("obeys", [True, False], ids=["in time", "too late"])
-async def test_a_slow_handler_beside_a_jvm_member(
+async def test_slow_handler_releases_partitions_to_a_jvm_member(
     group: OldGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, obeys: bool
 ) -> None:
     moving = TopicPartition.numbered("events", 5)  # of a's 0 to 5, when z comes and takes the last
@@ -155,7 +155,7 @@ async def test_a_slow_handler_beside_a_jvm_member(
 
 
 @pytest.mark.parametrize("group", [Scene("0.8.2.2", filters=True)], indirect=True, ids=str)
-async def test_brokers_go_away_and_come_back(group: OldGroup) -> None:
+async def test_continues_when_brokers_stop_and_return(group: OldGroup) -> None:
     """Ownership does not depend on brokers: nobody rebalances, and everybody reads on."""
     async with group.producing():
         ours = await group.join_ours("m")
@@ -175,7 +175,7 @@ async def test_brokers_go_away_and_come_back(group: OldGroup) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("group", [Scene("0.10.2.2", brokers=3)], indirect=True, ids=str)
-async def test_leaders_change_under_a_group(group: OldGroup) -> None:
+async def test_group_follows_changed_leaders(group: OldGroup) -> None:
     """Leaders die with their broker, and come back: the partitions' owners stay, and follow them."""
     for broker in group.brokers:
         async with group.producing():
@@ -196,7 +196,7 @@ async def test_leaders_change_under_a_group(group: OldGroup) -> None:
     await group.account()
 
 
-async def test_brokers_are_found_at_the_listener_that_the_configuration_asks_for(
+async def test_finds_brokers_at_the_configured_listener(
     kafka: Any, cluster_client: Any, java: JavaRuntime, zk: KazooClient, zk_root: str, tmp_path: Path, tls_files: Any
 ) -> None:
     """ZooKeeper lists plaintext and TLS; a daemon with `[kafka.tls]` takes the latter."""
@@ -225,7 +225,7 @@ async def test_brokers_are_found_at_the_listener_that_the_configuration_asks_for
 
 
 @pytest.mark.parametrize("group", [Scene("0.8.2.2")], indirect=True, ids=str)
-async def test_the_console_prints_what_there_is(group: OldGroup, zk_root: str) -> None:
+async def test_consume_prints_everything(group: OldGroup, zk_root: str) -> None:
     async with group.producing():
         await group.until(lambda: all(len(payloads) >= 16 for payloads in group.sent.values()), "messages")
     command = consumerd_command(

@@ -84,7 +84,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_members_join_share_and_leave_without_losing_or_repeating_anything(
+async def test_members_join_and_leave_without_loss_or_repetition(
     server_jars: tuple[str, list[Path]], zookeeper_factory: Any, tmp_path: Path
 ) -> None:
     release, jars = server_jars

@@ -52,9 +52,7 @@ async def until(condition: Callable[[], object], timeout: float = 120.0) -> None
             await asyncio.sleep(0.05)
 
 
-async def test_a_jvm_member_reads_our_broker(
-    zk_root: str, tmp_path: Path, jafka_consumer: JafkaConsumerFactory
-) -> None:
+async def test_jvm_member_reads_our_broker(zk_root: str, tmp_path: Path, jafka_consumer: JafkaConsumerFactory) -> None:
     payloads = [[b"%d:%d" % (partition, i) + b"x" * (i % 50) for i in range(420)] for partition in range(2)]
     async with our_broker(zk_root, tmp_path / "log") as broker:
         for partition in range(2):

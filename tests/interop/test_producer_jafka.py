@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.clock import SystemClock
-from consumerd.mirror import PlacedRouter, SourcePartition, TargetTopics
+from consumerd.mirror import MirrorTopics, PlacedRouter, SourcePartition
 from consumerd.net import connect
 from consumerd.producer import (
     AsyncProducer,
@@ -52,7 +52,7 @@ async def stored(broker: JafkaBroker, topic: str, partition: int, count: int) ->
         await connection.close()
 
 
-async def test_batches_are_confirmed_and_stored(zk_root: str, jafka_broker: JafkaBrokerFactory) -> None:
+async def test_confirms_and_stores_batches(zk_root: str, jafka_broker: JafkaBrokerFactory) -> None:
     async with Session(zk_root, clock=SystemClock(), rng=random.Random(1)) as zk:
         broker = await jafka_broker(zk_root)
         address = StaticRouter([("127.0.0.1", broker.port)], rng=random.Random(1))
@@ -76,7 +76,7 @@ async def test_batches_are_confirmed_and_stored(zk_root: str, jafka_broker: Jafk
         assert await stored(broker, "plain", 1, len(expected[1])) == expected[1]
 
 
-async def test_in_the_background_and_read_back(zk_root: str, jafka_broker: JafkaBrokerFactory) -> None:
+async def test_sends_in_the_background_and_verifies(zk_root: str, jafka_broker: JafkaBrokerFactory) -> None:
     async with Session(zk_root, clock=SystemClock(), rng=random.Random(1)):  # which makes the chroot
         broker = await jafka_broker(zk_root)
     router = StaticRouter([("127.0.0.1", broker.port)], rng=random.Random(1))
@@ -91,7 +91,7 @@ async def test_in_the_background_and_read_back(zk_root: str, jafka_broker: Jafka
     assert sum(payloads.count(b"any") for payloads in both) == 1
 
 
-async def test_a_mirror_finds_its_places(zk_root: str, jafka_broker: JafkaBrokerFactory) -> None:
+async def test_mirrors_to_a_jafka_broker(zk_root: str, jafka_broker: JafkaBrokerFactory) -> None:
     async with Session(zk_root, clock=SystemClock(), rng=random.Random(1)) as zk:
         broker = await jafka_broker(zk_root)
         placed = PlacedRouter([("127.0.0.1", broker.port)], connect=connect)
@@ -102,5 +102,5 @@ async def test_a_mirror_finds_its_places(zk_root: str, jafka_broker: JafkaBroker
             1,
         ]
         async with asyncio.timeout(120):
-            await TargetTopics(zk, connect=connect, clock=SystemClock()).ensure("made")
+            await MirrorTopics(zk, connect=connect, clock=SystemClock()).ensure("made")
         assert await zk.children("/brokers/topics/made") == [str(broker.broker_id)]

@@ -13,7 +13,7 @@ from consumerd.client import error_of
 from consumerd.wire.v08.apis import CREATE_TOPICS, FETCH, PRODUCE
 from consumerd.wire.v08.records import (
     BatchEnd,
-    Codec,
+    RecordCodec,
     RecordSet,
     TimestampType,
     decode_records,
@@ -72,7 +72,7 @@ class Topic:
         await self.client.retrying("find the topic", led)
 
     async def produce(
-        self, magic: int, codec: Codec, keys: Sequence[bytes | None] = KEYS, headers: dict[int, Any] = HEADERS
+        self, magic: int, codec: RecordCodec, keys: Sequence[bytes | None] = KEYS, headers: dict[int, Any] = HEADERS
     ) -> None:
         columns: dict[str, Any] = {"codec": codec, "keys": keys, "timestamps": TIMES}
         if magic == 2:
@@ -130,12 +130,12 @@ class Topic:
 
 async def times_are_the_brokers(client: ClusterClient, release: tuple[int, ...]) -> None:
     modern = release >= (0, 11)
-    for codec in list(Codec)[: 5 if release >= (2, 1) else 4]:
+    for codec in list(RecordCodec)[: 5 if release >= (2, 1) else 4]:
         topic = Topic(client, f"stamped-{codec.name.lower()}")
         await topic.create(message_timestamp_type="LogAppendTime")
         await topic.produce(2 if modern else 1, codec)
         (found,) = await topic.whole(4 if modern else 3, COUNT, lambda data: None)
-        assert set(found.timestamp_types) == {TimestampType.LOG_APPEND_TIME}
+        assert {record.timestamp_type for record in found.messages()} == {TimestampType.LOG_APPEND_TIME}
         assert len(set(found.timestamps)) == 1
         assert found.timestamps[0] > max(TIMES)
 
@@ -149,13 +149,13 @@ async def times_are_the_brokers(client: ClusterClient, release: tuple[int, ...])
         if (0, 10, 1) <= release.number < (4,)
     ],
 )
-async def test_older_readers_get_older_formats_and_brokers_set_their_time(
+async def test_reads_down_converted_formats_and_broker_timestamps(
     release: str, kafka: Any, cluster_client: Any
 ) -> None:
     """Among them lz4 with the broken header of 0.8 and 0.9, where it was right when it was sent."""
     modern = RELEASES[release].number >= (0, 11)
-    sent = [(magic, codec) for magic in (0, 1) for codec in list(Codec)[:4]]
-    sent += [(2, codec) for codec in list(Codec)[:4] if modern]
+    sent = [(magic, codec) for magic in (0, 1) for codec in list(RecordCodec)[:4]]
+    sent += [(2, codec) for codec in list(RecordCodec)[:4] if modern]
     # Brokers of 0.11 cannot give messages with headers to older readers at all: they answer with error -1.
     given_headers = HEADERS if RELEASES[release].number >= (1,) else {}
     async with cluster_client(await kafka(release)) as client:
@@ -170,7 +170,7 @@ async def test_older_readers_get_older_formats_and_brokers_set_their_time(
 
             def see(data: bytes, magics: set[int] = magics, broken: list[bool] = broken) -> None:
                 magics.add(data[16])
-                if data[16] < 2 and data[17] & 7 == Codec.LZ4:
+                if data[16] < 2 and data[17] & 7 == RecordCodec.LZ4:
                     value = read_message(data, 0).value
                     assert value is not None
                     # Blocks of 64 KiB, no checksums: what the right header ends with.
@@ -194,7 +194,7 @@ async def test_older_readers_get_older_formats_and_brokers_set_their_time(
 
 
 @pytest.mark.asyncio
-async def test_transactions(kafka: Any, cluster_client: Any, missing: Callable[[str], NoReturn]) -> None:
+async def test_reads_transactions(kafka: Any, cluster_client: Any, missing: Callable[[str], NoReturn]) -> None:
     """Of another client: kafka-python's producer commits, aborts, and commits again."""
     try:
         with warnings.catch_warnings():
@@ -238,7 +238,7 @@ async def test_transactions(kafka: Any, cluster_client: Any, missing: Callable[[
 
 
 @pytest.mark.asyncio
-async def test_what_compaction_leaves(kafka: Any, cluster_client: Any) -> None:
+async def test_reads_compacted_logs(kafka: Any, cluster_client: Any) -> None:
     """Gaps in batches; offsets that are gone never come back, and reading goes on behind them."""
     keys = [b"key %d" % (n // 3) for n in range(COUNT)]
     config = {"log.cleaner.backoff.ms": 100, "log.cleaner.min.cleanable.ratio": "0.001"}
@@ -247,7 +247,7 @@ async def test_what_compaction_leaves(kafka: Any, cluster_client: Any) -> None:
         # One batch fills a segment.
         size = len(encode_record_batch(VALUES, keys=keys, timestamps=TIMES, headers=HEADERS))
         await topic.create(cleanup_policy="compact", segment_bytes=str(size + 10))
-        for codec in (Codec.NONE, Codec.LZ4, Codec.NONE):
+        for codec in (RecordCodec.NONE, RecordCodec.LZ4, RecordCodec.NONE):
             await topic.produce(2, codec, keys)
         # The last segment is not compacted; of those before it, the last of each key is left.
         left = [*range(COUNT + 2, 2 * COUNT, 3), *range(2 * COUNT, 3 * COUNT)]

@@ -56,7 +56,7 @@ WITH_ZOOKEEPER = [name for name, release in RELEASES.items() if release.number >
 @pytest.mark.parametrize(
     "version", [pytest.param(each, marks=[] if each == "0.10.1.1" else [pytest.mark.long]) for each in WITH_ZOOKEEPER]
 )
-async def test_plain_with_brokers_of_zookeeper(version: str, kafka: Any, tmp_path: Path) -> None:
+async def test_authenticates_with_plain_to_brokers_of_zookeeper(version: str, kafka: Any, tmp_path: Path) -> None:
     login = tmp_path / "jaas.conf"
     users = 'username="admin" password="a" user_admin="a" user_alice="wonder land"'
     login.write_text("KafkaServer {\n" + JAAS.format("plain.PlainLoginModule", users) + "\n};\n")
@@ -90,7 +90,7 @@ async def test_plain_with_brokers_of_zookeeper(version: str, kafka: Any, tmp_pat
 @pytest.mark.asyncio
 @pytest.mark.long  # test_secure_brokers has the same every day
 @pytest.mark.parametrize("version", ["3.9.1", "4.1.0"])
-async def test_scram_and_plain_over_tls(version: str, kafka: Any, tls_files: Any) -> None:
+async def test_authenticates_with_scram_and_plain_over_tls(version: str, kafka: Any, tls_files: Any) -> None:
     secure, plain = free_port(), free_port()
     users = [
         part
@@ -125,7 +125,7 @@ async def test_scram_and_plain_over_tls(version: str, kafka: Any, tls_files: Any
             await client.refresh()
 
 
-def test_a_server_that_does_not_know_the_password_is_found_out() -> None:
+def test_rejects_a_server_that_does_not_know_the_password() -> None:
     mechanism = Scram("SCRAM-SHA-256", "alice", "x")
     nonce = mechanism.first("broker").decode().rpartition("r=")[2]
     assert mechanism.respond(f"r={nonce}more,s=QSXCR+Q6sek8bf92,i=4096".encode()) is not None

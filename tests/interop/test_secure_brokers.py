@@ -184,7 +184,7 @@ def site(
     "version",
     [EVERYDAY, *(pytest.param(name, marks=pytest.mark.long) for name in ("0.10.2.2", "1.1.1", "2.8.2", "4.1.0"))],
 )
-async def test_everything_works_behind_sasl_ssl(version: str, site: Any, zk_root: str, tmp_path: Path) -> None:
+async def test_all_commands_work_over_sasl_ssl(version: str, site: Any, zk_root: str, tmp_path: Path) -> None:
     old_at = f"{zk_root}/old"
     async with BrokerProcess(tmp_path / "old", old_at, partitions=2) as old:
         here, _ = await asyncio.gather(site(version), fill(old))
@@ -415,8 +415,8 @@ async def _what_is_wrong(site: Site, old_at: str) -> None:
         "mechanism": (site.kafka("SCRAM-SHA-256", tls=False), "answered with TLS on a plaintext connection"),
         "authority": (site.kafka(authority=site.broker.certificates.stranger), "certificate is not accepted"),
         "host": (site.kafka(address=address.replace("127.0.0.1", "localhost")), "not valid for 'localhost'"),
-        "listener": (site.kafka(address=f"127.0.0.1:{site.broker.plaintext_port}"), "its listener with TLS?"),
-        "unknown": (site.kafka() | {"sasl": None}, "or is this a SASL listener?"),
+        "listener": (site.kafka(address=f"127.0.0.1:{site.broker.plaintext_port}"), "the port of its TLS listener?"),
+        "unknown": (site.kafka() | {"sasl": None}, "is this a SASL listener?"),
         "nobody": (site.kafka(address=f"127.0.0.1:{free_port()}"), "is it running"),
     }
 

@@ -27,7 +27,7 @@ from consumerd.spark.source.v08.commits import V08Committer
 from consumerd.spark.source.v08.reading import read_v08_split
 from consumerd.spark.source.v08.split import V08Split
 from consumerd.wire.v08.apis import PRODUCE
-from consumerd.wire.v08.records import Codec, encode_message_set, encode_record_batch
+from consumerd.wire.v08.records import RecordCodec, encode_message_set, encode_record_batch
 from tests.support.kafka import RELEASES, SHORT_SESSION
 
 if TYPE_CHECKING:
@@ -42,12 +42,14 @@ STAMP = 1_700_000_000_123
 REQUEST = ReadRequest(tuple(column.name for column in COLUMNS), fetch_size=2000, timeout=20)
 
 
-def formats_of(version: str) -> list[tuple[int, Codec]]:
+def formats_of(version: str) -> list[tuple[int, RecordCodec]]:
     """(magic, codec) of all that producers can send to a broker of `version`."""
     number = RELEASES[version].number
     magics = [2] if number >= (4,) else [0] + [1] * (number >= (0, 10)) + [2] * (number >= (0, 11))
-    codecs = [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4]
-    return [(magic, codec) for magic in magics for codec in codecs + [Codec.ZSTD] * (magic == 2 and number >= (2, 1))]
+    codecs = [RecordCodec.NONE, RecordCodec.GZIP, RecordCodec.SNAPPY, RecordCodec.LZ4]
+    return [
+        (magic, codec) for magic in magics for codec in codecs + [RecordCodec.ZSTD] * (magic == 2 and number >= (2, 1))
+    ]
 
 
 async def create(client: ClusterClient) -> None:
@@ -58,7 +60,7 @@ async def create(client: ClusterClient) -> None:
     await client.retrying("create the topic", led)
 
 
-async def produce(client: ClusterClient, magic: int, codec: Codec, payloads: list[bytes | None]) -> None:
+async def produce(client: ClusterClient, magic: int, codec: RecordCodec, payloads: list[bytes | None]) -> None:
     keys = [None if payload is None else b"k" + payload[:3] for payload in payloads]
     if magic == 2:
         headers = dict.fromkeys(range(1, len(payloads), 2), (("trace", b"\x01"), ("none", None)))
@@ -98,7 +100,7 @@ def read(splits: list[V08Split], request: ReadRequest = REQUEST) -> list[dict[st
 @pytest.mark.parametrize(
     "version", [pytest.param(name, marks=[] if name in EVERYDAY else [pytest.mark.long]) for name in RELEASES]
 )
-async def test_every_format_and_codec_is_read_and_cut_anywhere(version: str, kafka: Any, cluster_client: Any) -> None:
+async def test_reads_every_format_and_codec_split_anywhere(version: str, kafka: Any, cluster_client: Any) -> None:
     broker = await kafka(version)
     old = RELEASES[version].number < (0, 10)
     expected: list[dict[str, Any]] = []
@@ -156,13 +158,13 @@ async def test_every_format_and_codec_is_read_and_cut_anywhere(version: str, kaf
             await asyncio.to_thread(committer.check)
 
 
-async def test_offsets_are_left_for_lag_tools_in_a_group_of_nobody(kafka: Any, cluster_client: Any) -> None:
+async def test_writes_offsets_for_lag_tools_into_a_group_without_members(kafka: Any, cluster_client: Any) -> None:
     broker = await kafka("3.9.1")
     place = BootstrapLocation((("127.0.0.1", broker.port),))
     partition = TopicPartition.numbered("events", 0)
     async with cluster_client(broker) as client:
         await create(client)
-        await produce(client, 2, Codec.NONE, [b"a", b"b", b"c"])
+        await produce(client, 2, RecordCodec.NONE, [b"a", b"b", b"c"])
         ours = V08Committer(place, "ours", 20)
         await asyncio.to_thread(ours.check)
         assert await asyncio.to_thread(ours.commit, {"events": {"0": 2, "1": 0}}) == 2
@@ -180,12 +182,12 @@ async def test_offsets_are_left_for_lag_tools_in_a_group_of_nobody(kafka: Any, c
             await asyncio.to_thread(member.close)
 
 
-async def test_a_task_goes_on_when_the_broker_is_back(kafka: Any, cluster_client: Any) -> None:
+async def test_task_continues_after_a_broker_restart(kafka: Any, cluster_client: Any) -> None:
     broker = await kafka("3.9.1", config=SHORT_SESSION)
     async with cluster_client(broker) as client:
         await create(client)
         for number in range(4):
-            await produce(client, 2, Codec.SNAPPY, [b"%d" % number] * 50)
+            await produce(client, 2, RecordCodec.SNAPPY, [b"%d" % number] * 50)
     (split,) = await asyncio.to_thread(planned, broker.port)
     reading = read_v08_split(split, ReadRequest(("offset",), fetch_size=100, timeout=60))
     found = (await asyncio.to_thread(next, reading)).to_pylist()
@@ -197,7 +199,7 @@ async def test_a_task_goes_on_when_the_broker_is_back(kafka: Any, cluster_client
     assert [row["offset"] for row in found] == list(range(200))
 
 
-async def test_a_login_in_its_bare_form(kafka: Any, cluster_client: Any, tmp_path: Path) -> None:
+async def test_authenticates_with_raw_sasl_tokens(kafka: Any, cluster_client: Any, tmp_path: Path) -> None:
     login = tmp_path / "jaas.conf"
     users = 'username="admin" password="a" user_admin="a" user_alice="wonder land"'
     login.write_text(f"KafkaServer {{\n{PLAIN} {users};\n}};\n")
@@ -211,13 +213,13 @@ async def test_a_login_in_its_bare_form(kafka: Any, cluster_client: Any, tmp_pat
     )  # fmt: skip
     async with cluster_client(broker) as client:
         await create(client)
-        await produce(client, 1, Codec.GZIP, [b"a", b"b"])
+        await produce(client, 1, RecordCodec.GZIP, [b"a", b"b"])
     await check_login(
         secure, plain, "SASL_PLAINTEXT", tmp_path, "closed the connection during authentication with PLAIN: .* is alice"
     )
 
 
-async def test_a_login_over_tls(kafka: Any, cluster_client: Any, tls_files: Any, tmp_path: Path) -> None:
+async def test_authenticates_over_tls(kafka: Any, cluster_client: Any, tls_files: Any, tmp_path: Path) -> None:
     plain, secure, controller = free_port(), free_port(), free_port()
     config = {
         "listeners": f"PLAINTEXT://127.0.0.1:{plain},SASL_SSL://127.0.0.1:{secure},CONTROLLER://127.0.0.1:{controller}",
@@ -232,7 +234,7 @@ async def test_a_login_over_tls(kafka: Any, cluster_client: Any, tls_files: Any,
     broker = await kafka("3.9.1", port=plain, config=config)
     async with cluster_client(broker) as client:
         await create(client)
-        await produce(client, 2, Codec.ZSTD, [b"a", b"b"])
+        await produce(client, 2, RecordCodec.ZSTD, [b"a", b"b"])
     trusting = {"kafka.ssl.ca.location": tls_files.authority}
     await check_login(
         secure,

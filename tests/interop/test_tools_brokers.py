@@ -13,9 +13,9 @@ import structlog
 
 from consumerd.cli.main import run
 from consumerd.client import error_of
+from consumerd.config.properties import format_properties
 from consumerd.embedded.children import Child
 from consumerd.embedded.ports import free_port
-from consumerd.embedded.properties import format_properties
 from consumerd.errors import ExitCode
 from consumerd.wire.v08.apis import PRODUCE
 from consumerd.wire.v08.records import encode_message_set, encode_record_batch
@@ -112,7 +112,7 @@ def versions(everyday: tuple[str, ...], *others: str) -> list[Any]:
 
 @pytest.mark.zookeeper
 @pytest.mark.parametrize("version", versions(("0.8.2.2",), "0.9.0.1", "0.10.1.1"))
-async def test_topics_and_groups_in_zookeeper(
+async def test_lists_topics_and_groups_of_zookeeper(
     version: str,
     kafka: Any,
     cluster_client: Any,
@@ -259,7 +259,7 @@ async def member(bootstrap: str) -> Any:
 
 
 @pytest.mark.parametrize("version", versions(("0.10.1.1", "3.9.1"), "0.11.0.3", "1.1.1", "2.8.2", "4.1.0"))
-async def test_topics_and_groups_of_brokers(
+async def test_lists_topics_and_groups_of_brokers(
     version: str,
     kafka: Any,
     cluster_client: Any,
@@ -377,7 +377,7 @@ async def test_topics_and_groups_of_brokers(
 
 
 @pytest.mark.zookeeper
-async def test_credentials_come_from_the_configuration(
+async def test_takes_credentials_from_the_configuration(
     kafka: Any, zk_root: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     login = tmp_path / "jaas.conf"
@@ -428,7 +428,7 @@ async def test_credentials_come_from_the_configuration(
 @pytest.mark.long
 @pytest.mark.zookeeper
 @pytest.mark.parametrize("version", ["0.8.2.2", "0.10.1.1"])
-async def test_replicas_and_a_broker_that_dies(
+async def test_shows_replicas_and_a_dead_broker(
     version: str,
     kafka: Any,
     cluster_client: Any,

@@ -32,9 +32,7 @@ CASES = 20_000
 
 
 @pytest.mark.interop
-def test_topic_filters_mean_what_they_mean_to_java(
-    java: JavaRuntime, tmp_path: Path, missing: Callable[[str], NoReturn]
-) -> None:
+def test_topic_filters_match_like_java(java: JavaRuntime, tmp_path: Path, missing: Callable[[str], NoReturn]) -> None:
     try:
         compile_java(java, [Path(__file__).with_name("java") / "TopicMatches.java"], [], tmp_path)
     except MissingRuntimeError as error:

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from consumerd.clock import SystemClock
-from consumerd.fetch import ByteBudget, FetchSettings, Lane
-from consumerd.fetch.v08.pool import V08FetchPool
+from consumerd.fetch import ByteBudget, FetchPool, FetchSettings, Lane
+from consumerd.fetch.v08.brokers import V08Brokers
 from consumerd.partition import TopicPartition
 from consumerd.producer.v08.murmur2 import key_partition
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.v07 import EARLIEST
-from consumerd.wire.v08.records import Codec
+from consumerd.wire.v08.records import RecordCodec
 from tests.support.kafka import RELEASES, SHORT_SESSION
 
 pytestmark = pytest.mark.interop
@@ -41,7 +41,7 @@ class Silent:
 
 async def read_all(client: Any, topic: str, counts: dict[int, int]) -> dict[int, list[Any]]:
     """All records of the partitions of `counts`, which have so many each."""
-    pool = V08FetchPool(client, FetchSettings(max_wait=0.1), CLOCK, random.Random(2), Silent())
+    pool = FetchPool(V08Brokers(client, FetchSettings(max_wait=0.1), CLOCK, random.Random(2), Silent()))
     running = asyncio.create_task(pool.run())
     await asyncio.sleep(0)
     budget = ByteBudget(64 << 20)
@@ -65,19 +65,23 @@ async def read_all(client: Any, topic: str, counts: dict[int, int]) -> dict[int,
     return {partition: task.result() for partition, task in tasks.items()}
 
 
-def codecs_of(version: str) -> list[Codec]:
-    return [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4] + [Codec.ZSTD] * (RELEASES[version].number >= (2, 1))
+def codecs_of(version: str) -> list[RecordCodec]:
+    return [RecordCodec.NONE, RecordCodec.GZIP, RecordCodec.SNAPPY, RecordCodec.LZ4] + [RecordCodec.ZSTD] * (
+        RELEASES[version].number >= (2, 1)
+    )
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
     "version", [pytest.param(name, marks=[] if name in EVERYDAY else [pytest.mark.long]) for name in RELEASES]
 )
-async def test_everything_arrives_in_order_where_its_key_says(version: str, kafka: Any, cluster_client: Any) -> None:
+async def test_sends_everything_in_order_to_the_partition_of_its_key(
+    version: str, kafka: Any, cluster_client: Any
+) -> None:
     async with cluster_client(await kafka(version, partitions=3)) as client:
         sent: defaultdict[int, list[bytes]] = defaultdict(list)
         for codec in codecs_of(version):
-            settings = V08ProducerSettings(codec=codec, batch_bytes=4096, acks=1 if codec is Codec.GZIP else -1)
+            settings = V08ProducerSettings(codec=codec, batch_bytes=4096, acks=1 if codec is RecordCodec.GZIP else -1)
             async with V08Producer(client, settings, clock=CLOCK, rng=random.Random(1)) as producer:
                 deliveries = []
                 for number in range(500):
@@ -93,7 +97,7 @@ async def test_everything_arrives_in_order_where_its_key_says(version: str, kafk
 
 
 @pytest.mark.asyncio
-async def test_nothing_is_lost_doubled_or_swapped_while_a_broker_is_away(kafka: Any, cluster_client: Any) -> None:
+async def test_stores_each_message_once_in_order_while_a_broker_is_down(kafka: Any, cluster_client: Any) -> None:
     broker = await kafka("3.9.1", partitions=2, config=SHORT_SESSION)
     async with cluster_client(broker) as client:
         settings = V08ProducerSettings(batch_bytes=2048, linger=0.002)
@@ -113,7 +117,7 @@ async def test_nothing_is_lost_doubled_or_swapped_while_a_broker_is_away(kafka: 
 
 
 @pytest.mark.asyncio
-async def test_another_client_reads_keys_headers_timestamps_and_tombstones(kafka: Any, cluster_client: Any) -> None:
+async def test_other_clients_read_keys_headers_timestamps_and_tombstones(kafka: Any, cluster_client: Any) -> None:
     consumer_module = pytest.importorskip("kafka")
     broker = await kafka("3.9.1", partitions=1)
     async with cluster_client(broker) as client:
@@ -145,7 +149,7 @@ async def test_another_client_reads_keys_headers_timestamps_and_tombstones(kafka
 
 
 @pytest.mark.asyncio
-async def test_without_acknowledgements_nothing_is_told(kafka: Any, cluster_client: Any) -> None:
+async def test_acks_0_reports_no_offsets(kafka: Any, cluster_client: Any) -> None:
     broker = await kafka("0.10.1.1", partitions=1)
     async with cluster_client(broker) as client:
         settings = V08ProducerSettings(acks=0, keyless="round_robin")
@@ -158,14 +162,12 @@ async def test_without_acknowledgements_nothing_is_told(kafka: Any, cluster_clie
 @pytest.mark.long
 @pytest.mark.asyncio
 @pytest.mark.parametrize("version", ["0.11.0.3", "1.1.1"])
-async def test_a_partition_that_was_quiet_for_longer_than_its_retention(
-    version: str, kafka: Any, cluster_client: Any
-) -> None:
+async def test_sends_to_a_partition_idle_beyond_its_retention(version: str, kafka: Any, cluster_client: Any) -> None:
     quickly = {"log.retention.ms": 1000, "log.retention.check.interval.ms": 200, "log.segment.delete.delay.ms": 100}
     broker = await kafka(version, partitions=1, config=quickly)
     place = TopicPartition.numbered("events", 0)
     async with cluster_client(broker) as client:
-        pool = V08FetchPool(client, FetchSettings(), CLOCK, random.Random(2), Silent())
+        pool = FetchPool(V08Brokers(client, FetchSettings(), CLOCK, random.Random(2), Silent()))
         async with V08Producer(client, clock=CLOCK, rng=random.Random(1)) as producer:
             for number in range(3):  # with its last message the broker forgets the producer
                 delivered = await (await producer.send("events", b"%d" % number))

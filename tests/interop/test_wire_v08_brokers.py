@@ -319,7 +319,7 @@ def authenticate_where_nobody_asks(wire: Wire) -> None:
 @pytest.mark.parametrize(
     "version", [pytest.param(name, marks=[] if name in EVERYDAY else [pytest.mark.long]) for name in VERSIONS]
 )
-async def test_every_version_that_a_broker_serves(version: str, kafka: Any) -> None:
+async def test_exchanges_every_version_that_a_broker_supports(version: str, kafka: Any) -> None:
     release = RELEASES[version]
     broker = await kafka(version, partitions=1, config={"delete.topic.enable": "true"})
     with contextlib.closing(Wire(broker.port, release.number)) as wire:

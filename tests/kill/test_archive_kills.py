@@ -91,7 +91,7 @@ def gone(children: list[psutil.Process]) -> None:
     assert not alive
 
 
-def test_killed_again_and_again(archive: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
+def test_export_resumes_after_repeated_sigkill(archive: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
     out = tmp_path / "out"
     kills = 0
     for _ in range(3):
@@ -111,7 +111,9 @@ def test_killed_again_and_again(archive: Path, expected: dict[str, bytes], tmp_p
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted(archive: Path, expected: dict[str, bytes], tmp_path: Path, number: signal.Signals) -> None:
+def test_export_resumes_after_sigint(
+    archive: Path, expected: dict[str, bytes], tmp_path: Path, number: signal.Signals
+) -> None:
     out = tmp_path / "out"
     process = started(command(archive / "log", out))
     at_work(process, out, 0)
@@ -119,7 +121,7 @@ def test_interrupted(archive: Path, expected: dict[str, bytes], tmp_path: Path, 
     process.send_signal(number)
     _, errors = process.communicate(timeout=DEADLINE)
     assert process.returncode == ExitCode.INTERRUPTED
-    assert b"segments done; the same command goes on\n" in errors
+    assert b"segments done; run the same command to resume\n" in errors
     assert b"Traceback" not in errors
     gone(children)
     assert not list((out / ".partial").iterdir())
@@ -130,7 +132,7 @@ def test_interrupted(archive: Path, expected: dict[str, bytes], tmp_path: Path, 
     assert files(out) == expected
 
 
-def test_ctrl_c_reaches_the_whole_process_group(archive: Path, tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_whole_process_group(archive: Path, tmp_path: Path) -> None:
     """As a terminal sends it: the workers are not to fill the screen with tracebacks."""
     out = tmp_path / "out"
     process = subprocess.Popen(
@@ -144,7 +146,7 @@ def test_ctrl_c_reaches_the_whole_process_group(archive: Path, tmp_path: Path) -
     assert len(said(errors)) == 1
 
 
-def test_a_killed_worker_is_told_of(archive: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
+def test_reports_a_killed_worker(archive: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = started(command(archive / "log", out))
     at_work(process, out, 0)

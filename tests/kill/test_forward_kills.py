@@ -50,7 +50,7 @@ async def verify(*arguments: str) -> tuple[int | None, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("resume", ["target", pytest.param("committed", marks=pytest.mark.long)])
-async def test_sigkill_of_the_mirror_and_of_the_target(
+async def test_loses_nothing_when_mirror_or_target_is_killed(
     tmp_path: Path, zookeeper_factory: Any, java: Any, missing: Callable[[str], NoReturn], resume: str
 ) -> None:
     zookeeper = await zookeeper_factory(tick_ms=250)

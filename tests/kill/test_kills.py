@@ -36,7 +36,7 @@ async def test_members_come_and_go_without_loss(cluster: Any) -> None:
     assert await second.stop() == 0
 
 
-async def test_a_graceful_stop_repeats_nothing(cluster: Any) -> None:
+async def test_graceful_stop_repeats_nothing(cluster: Any) -> None:
     async with cluster.producing():
         first = await cluster.member(zookeeper=LONG_SESSION)
         await cluster.member(zookeeper=LONG_SESSION)
@@ -49,7 +49,7 @@ async def test_a_graceful_stop_repeats_nothing(cluster: Any) -> None:
     assert result.duplicated == 0
 
 
-async def test_sigkill_of_a_member(cluster: Any) -> None:
+async def test_loses_nothing_when_a_member_is_killed(cluster: Any) -> None:
     async with cluster.producing():
         first = await cluster.member()
         await cluster.member()
@@ -60,7 +60,7 @@ async def test_sigkill_of_a_member(cluster: Any) -> None:
     assert_sound(await cluster.wait_handled())
 
 
-async def test_sigkill_of_the_broker_and_back(cluster: Any) -> None:
+async def test_continues_after_the_broker_is_killed_and_restarted(cluster: Any) -> None:
     # The producer rests while the broker is down: the members must not care either way.
     await cluster.member()
     await cluster.member()
@@ -76,7 +76,7 @@ async def test_sigkill_of_the_broker_and_back(cluster: Any) -> None:
     assert_sound(await cluster.wait_handled())
 
 
-async def test_a_broker_that_comes_back_at_another_address(cluster: Any) -> None:
+async def test_follows_a_broker_to_another_address(cluster: Any) -> None:
     await cluster.member()
     async with cluster.producing():
         await cluster.wait_all_owned(1)
@@ -91,7 +91,7 @@ async def test_a_broker_that_comes_back_at_another_address(cluster: Any) -> None
     assert_sound(await cluster.wait_handled())
 
 
-async def test_sigkill_of_zookeeper_and_back(cluster: Any) -> None:
+async def test_continues_after_zookeeper_is_killed_and_restarted(cluster: Any) -> None:
     async with cluster.producing():
         await cluster.member()
         await cluster.member()
@@ -104,7 +104,7 @@ async def test_sigkill_of_zookeeper_and_back(cluster: Any) -> None:
     assert_sound(await cluster.wait_handled())
 
 
-async def test_zookeeper_away_for_longer_than_the_sessions_live(cluster: Any) -> None:
+async def test_rejoins_after_zookeeper_was_down_beyond_the_session_timeout(cluster: Any) -> None:
     async with cluster.producing():
         await cluster.member()
         await cluster.member()
@@ -117,7 +117,7 @@ async def test_zookeeper_away_for_longer_than_the_sessions_live(cluster: Any) ->
     assert_sound(await cluster.wait_handled())
 
 
-async def test_a_member_frozen_for_twice_its_session_hands_nothing_over_any_more(cluster: Any) -> None:
+async def test_member_frozen_for_twice_its_session_delivers_nothing(cluster: Any) -> None:
     async with cluster.producing():
         # Slow enough to have messages waiting in the lanes all the time: those must not come out after the thaw.
         first = await cluster.member(pause=0.4)
@@ -133,7 +133,7 @@ async def test_a_member_frozen_for_twice_its_session_hands_nothing_over_any_more
     assert_sound(await cluster.wait_handled())
 
 
-async def test_a_configured_id_comes_back_after_a_kill_and_waits_for_its_former_node(cluster: Any) -> None:
+async def test_restarted_member_waits_for_the_node_of_its_configured_id(cluster: Any) -> None:
     async with cluster.producing():
         first = await cluster.member(group={"consumer_id": "pod-0"})
         await cluster.member(group={"consumer_id": "pod-1"})

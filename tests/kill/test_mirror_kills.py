@@ -82,7 +82,7 @@ def check(source: list[list[bytes]], target: list[list[bytes]]) -> int:
 
 
 @pytest.mark.parametrize("arguments", [("--codec", "gzip"), ("--verify",)], ids=["gzip", "verify"])
-async def test_sigkill_of_the_mirror_and_of_the_target(
+async def test_loses_nothing_when_mirror_or_target_is_killed(
     tmp_path: Path, zookeeper_factory: Any, arguments: tuple[str, ...]
 ) -> None:
     zookeeper = await zookeeper_factory(tick_ms=250)

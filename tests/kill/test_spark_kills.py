@@ -222,7 +222,7 @@ def check(root: Path, corpus: Corpus) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_killed_between_two_tables_and_amid_compaction(tmp_path: Path) -> None:
+def test_survives_sigkill_between_two_tables_and_during_compaction(tmp_path: Path) -> None:
     corpus = Corpus(tmp_path / "log", random.Random(7))
     corpus.grow(3, 8_000)
     config = configure(tmp_path, per_trigger=16_000)  # three batches to land, and two to refine
@@ -240,7 +240,7 @@ def test_killed_between_two_tables_and_amid_compaction(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", [1])
-def test_killed_at_ten_random_moments(tmp_path: Path, seed: int) -> None:
+def test_survives_sigkill_at_ten_random_moments(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     corpus = Corpus(tmp_path / "log", rng)
     corpus.grow(8, 20_000)

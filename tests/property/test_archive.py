@@ -23,18 +23,26 @@ import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from consumerd.archive import Disk, Export, ExportOptions, Format, Quiet, Stop, find_sources
+from consumerd.archive import (
+    ArchiveExport,
+    ExportFormat,
+    ExportOptions,
+    NoProgress,
+    OutputFileSystem,
+    StopRequest,
+    find_sources,
+)
 from consumerd.archive.zstd import ZstdDecoder
 from consumerd.storage import DamagedArchiveError
-from consumerd.storage.archive import Flaw, Run, read_runs
+from consumerd.storage.archive import ArchivedRun, Flaw, read_runs
 from consumerd.storage.archive_packed import UnpackedStream
 from consumerd.storage.archive_tar import list_members, read_members
-from consumerd.wire.v07 import BatchEnd, Codec, Limits, decode_batch, encode_message_set
+from consumerd.wire.v07 import BatchEnd, Codec, DecodeLimits, decode_batch, encode_message_set
 
-LIMITS = Limits(max_message_bytes=1 << 20, max_decompressed_bytes=1 << 20)
+LIMITS = DecodeLimits(max_message_bytes=1 << 20, max_decompressed_bytes=1 << 20)
 
 
-class NoSync(Disk):
+class NoSync(OutputFileSystem):
     """A disk that nobody pulls the plug of."""
 
     def sync(self, file: Any) -> None: ...
@@ -69,14 +77,14 @@ def write_log(folder: Path, messages: list[bytes], cuts: set[int], start: int) -
     (folder / f"{begin:020d}.kafka").write_bytes(segment)
 
 
-def export(source: Path, out: Path, disk: Disk | None = None, **options: Any) -> None:
-    Export(
+def export(source: Path, out: Path, disk: OutputFileSystem | None = None, **options: Any) -> None:
+    ArchiveExport(
         find_sources([str(source)]),
         out,
         ExportOptions(broker=2, **options),
         workers=1,
-        progress=Quiet(),
-        stop=Stop(),
+        progress=NoProgress(),
+        stop=StopRequest(),
         monotonic=lambda: 0.0,
         disk=disk or NoSync(),
     ).run()
@@ -101,13 +109,13 @@ def parquet_rows(out: Path) -> list[dict[str, Any]]:
 
 
 @settings(max_examples=40)
-@given(MESSAGES, st.sets(st.integers(0, 19)), st.integers(0, 1 << 60), st.sampled_from(list(Format)))
-def test_an_export_is_what_is_decoded(messages: list[bytes], cuts: set[int], start: int, form: Format) -> None:
+@given(MESSAGES, st.sets(st.integers(0, 19)), st.integers(0, 1 << 60), st.sampled_from(list(ExportFormat)))
+def test_exports_what_is_decoded(messages: list[bytes], cuts: set[int], start: int, form: ExportFormat) -> None:
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         write_log(root / "log" / "top-ic-3", messages, cuts, start)
         export(root / "log", root / "out", format=form)
-        rows = parquet_rows(root / "out") if form is Format.PARQUET else ndjson_rows(root / "out")
+        rows = parquet_rows(root / "out") if form is ExportFormat.PARQUET else ndjson_rows(root / "out")
         batch = decode_batch(b"".join(messages), start)
         assert batch.end is BatchEnd.COMPLETE
         found = [(row["offset"], row["index"], row["next_offset"], row["payload"]) for row in rows]
@@ -120,7 +128,7 @@ class Killed(BaseException):
     """The process is gone."""
 
 
-class Dying(Disk):
+class Dying(OutputFileSystem):
     """Dies before its n-th step; what was not synced by then is lost in part, if its power goes, too."""
 
     def __init__(self, steps: int, power: bool) -> None:
@@ -193,7 +201,7 @@ def killed(root: Path, steps: int, power: bool) -> bool:
 
 @pytest.mark.parametrize("grows", [False, True])
 @pytest.mark.parametrize("power", [False, True])
-def test_an_export_killed_at_any_step_goes_on_to_the_same_files(tmp_path: Path, power: bool, grows: bool) -> None:
+def test_export_killed_at_any_step_resumes_to_the_same_files(tmp_path: Path, power: bool, grows: bool) -> None:
     tree_with_a_tar(tmp_path)
     pristine = max((tmp_path / "log" / "plain-0").iterdir())
     data, times = pristine.read_bytes(), pristine.stat()
@@ -224,7 +232,7 @@ def test_an_export_killed_at_any_step_goes_on_to_the_same_files(tmp_path: Path, 
     ]
 )
 @given(st.lists(st.tuples(st.integers(0, 60), st.booleans(), st.booleans()), max_size=6))
-def test_an_export_killed_again_and_again(deaths: list[tuple[int, bool, bool]]) -> None:
+def test_export_killed_repeatedly_resumes_to_the_same_files(deaths: list[tuple[int, bool, bool]]) -> None:
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         tree_with_a_tar(root)
@@ -257,7 +265,7 @@ def test_verify_finds_every_flipped_byte_that_decode_finds(
 
 
 @given(st.lists(st.one_of(PLAIN, WRAPPED), max_size=8), st.data())
-def test_what_is_read_after_damage_was_written(messages: list[bytes], data: st.DataObject) -> None:
+def test_reads_after_damage_only_what_was_written(messages: list[bytes], data: st.DataObject) -> None:
     """Bytes changed, lost or added in the midst: whatever comes out was a message, and most come out."""
     whole = b"".join(messages)
     at = data.draw(st.integers(0, len(whole)))
@@ -267,7 +275,7 @@ def test_what_is_read_after_damage_was_written(messages: list[bytes], data: st.D
     found = list(read_runs(io.BytesIO(whole[:at] + junk + whole[at + lost :]), 0, resync=True))
     ends = [0, *(item.next_offset for item in found)]
     assert [item.offset for item in found] == ends[:-1]
-    read = [payload for item in found if isinstance(item, Run) for payload in item.payloads]
+    read = [payload for item in found if isinstance(item, ArchivedRun) for payload in item.payloads]
     rest = iter(written)
     assert all(payload in rest for payload in read if payload), "neither in order nor written"
     boundaries = list(accumulate((len(message) for message in messages), initial=0))
@@ -295,7 +303,7 @@ class Dribble:
 
 
 @given(HOSTILE, st.booleans())
-def test_hostile_segments_whole_and_byte_by_byte(data: bytes, resync: bool) -> None:
+def test_survives_hostile_segments(data: bytes, resync: bool) -> None:
     def told(stream: Any, window: int) -> list[tuple[Any, ...]]:
         found = list(read_runs(stream, 1000, limits=LIMITS, window=window, resync=resync))
         ends = [1000, *(item.next_offset for item in found)]
@@ -324,7 +332,7 @@ def _tar() -> bytes:
     st.booleans(),
     st.data(),
 )
-def test_hostile_tars(patches: list[tuple[int, bytes]], summed: bool, data: st.DataObject) -> None:
+def test_survives_hostile_tars(patches: list[tuple[int, bytes]], summed: bool, data: st.DataObject) -> None:
     tar = bytearray(_tar())
     for at, patch in patches:
         at %= len(tar)
@@ -346,7 +354,7 @@ def test_hostile_tars(patches: list[tuple[int, bytes]], summed: bool, data: st.D
 
 
 @given(st.sampled_from(["gzip", "zstd"]), st.binary(max_size=2000), st.data())
-def test_hostile_packed_files(codec: str, plain: bytes, data: st.DataObject) -> None:
+def test_survives_hostile_compressed_files(codec: str, plain: bytes, data: st.DataObject) -> None:
     packed = bytearray(
         gzip.compress(plain) if codec == "gzip" else zstandard.ZstdCompressor(write_checksum=True).compress(plain)
     )

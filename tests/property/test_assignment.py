@@ -14,7 +14,7 @@ MEMBERS = st.dictionaries(st.text("ab-_01\u00e9", min_size=1, max_size=4), st.in
 
 
 @given(BROKERS, MEMBERS)
-def test_every_partition_has_one_owner_and_shares_differ_by_one_at_most(
+def test_assigns_every_partition_once_in_shares_that_differ_by_one_at_most(
     brokers: dict[int, int], members: dict[str, int]
 ) -> None:
     owners = assign({"t": brokers}, {name: StaticSubscription({"t": streams}) for name, streams in members.items()})
@@ -35,7 +35,7 @@ def test_every_partition_has_one_owner_and_shares_differ_by_one_at_most(
 
 
 @given(BROKERS, MEMBERS, st.randoms())
-def test_the_order_in_which_things_are_read_does_not_matter(
+def test_assignment_does_not_depend_on_the_order_of_input(
     brokers: dict[int, int], members: dict[str, int], random: object
 ) -> None:
     subscriptions = {name: StaticSubscription({"t": streams}) for name, streams in members.items()}

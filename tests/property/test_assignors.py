@@ -26,7 +26,7 @@ NEW = st.dictionaries(NAMES, st.sets(st.sampled_from(["a", "b", "b-1", "c.d", "u
 
 
 @given(TOPICS, OLD, st.sampled_from(Spelling))
-def test_every_wanted_partition_has_one_owner_that_wants_it(
+def test_assigns_every_required_partition_to_a_subscriber(
     topics: dict[str, int], members: dict[str, StaticSubscription], spelling: Spelling
 ) -> None:
     numbers = {topic: range(count) for topic, count in topics.items()}
@@ -42,7 +42,7 @@ def test_every_wanted_partition_has_one_owner_that_wants_it(
 
 
 @given(TOPICS, st.dictionaries(NAMES, st.integers(1, 3), min_size=1, max_size=5), st.sampled_from(Spelling))
-def test_roundrobin_is_even_where_members_agree(
+def test_roundrobin_is_even_for_equal_subscriptions(
     topics: dict[str, int], streams: dict[str, int], spelling: Spelling
 ) -> None:
     members = {name: StaticSubscription(dict.fromkeys([*topics, "unknown"], count)) for name, count in streams.items()}
@@ -54,7 +54,7 @@ def test_roundrobin_is_even_where_members_agree(
 
 
 @given(TOPICS, OLD, st.randoms())
-def test_the_order_in_which_things_are_read_does_not_matter(
+def test_assignment_does_not_depend_on_the_order_of_input(
     topics: dict[str, int], members: dict[str, StaticSubscription], random: object
 ) -> None:
     numbers = {topic: range(count) for topic, count in topics.items()}
@@ -65,7 +65,7 @@ def test_the_order_in_which_things_are_read_does_not_matter(
 
 
 @given(TOPICS, OLD)
-def test_range_deals_chunks_of_numbers(topics: dict[str, int], members: dict[str, StaticSubscription]) -> None:
+def test_range_assigns_chunks_of_numbers(topics: dict[str, int], members: dict[str, StaticSubscription]) -> None:
     owners = range_owners({topic: range(count) for topic, count in topics.items()}, members)
     for topic, count in topics.items():
         order = sorted(
@@ -81,7 +81,7 @@ def test_range_deals_chunks_of_numbers(topics: dict[str, int], members: dict[str
 
 
 @given(TOPICS, NEW)
-def test_shares_hold_every_wanted_partition_once(topics: dict[str, int], members: dict[str, set[str]]) -> None:
+def test_shares_hold_every_required_partition_once(topics: dict[str, int], members: dict[str, set[str]]) -> None:
     wanted = Counter(
         (topic, number)
         for topic, count in topics.items()
@@ -106,18 +106,18 @@ def test_static_members_come_first() -> None:
     assert roundrobin_shares({"t": 3}, members, {"c": "x"}) == {"c": {"t": [0]}, "a": {"t": [1]}, "b": {"t": [2]}}
 
 
-def test_ten_comes_after_nine() -> None:
+def test_sorts_ten_after_nine() -> None:
     owners = range_owners({"t": range(11)}, {"a": StaticSubscription({"t": 1}), "b": StaticSubscription({"t": 1})})
     assert [owners[TopicPartition.numbered("t", number)][0] for number in range(11)] == ["a"] * 6 + ["b"] * 5
 
 
-def test_hashes_are_javas() -> None:
+def test_hashes_strings_as_java_does() -> None:
     """As jshell says."""
     assert [java_hash(text) for text in ("", "a", "og.t1-0", "[og.t1,0]")] == [0, 97, -1571517706, 1552958913]
     assert java_hash("polygenelubricants") == -(2**31)
 
 
-def test_roundrobin_by_hash_is_not_by_number() -> None:
+def test_roundrobin_orders_by_hash_not_by_number() -> None:
     """Brackets: "[t,10]" is longer than "[t,9]", and its hash far away."""
     members = {name: StaticSubscription({"topic": 1}) for name in ("a", "b")}
     for spelling in Spelling:

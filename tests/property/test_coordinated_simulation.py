@@ -58,7 +58,7 @@ def report(failures: list[str]) -> str:
     return "\n\n".join([f"{len(failures)} schedules failed", *failures[:SHOWN]])
 
 
-def test_no_seeds_break_the_group() -> None:
+def test_group_holds_its_invariants_in_every_schedule() -> None:
     """Never two members hand over one partition; once quiet, every partition has its one consumer; nothing is idle."""
     one = os.environ.get("CONSUMERD_SEED")
     outcomes, failures, taken = simulate([int(one)] if one else range(SEEDS))
@@ -73,12 +73,12 @@ def test_no_seeds_break_the_group() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("first", range(SEEDS, SEEDS + LONG_SEEDS, BLOCK))
-def test_no_more_seeds_break_the_group(first: int) -> None:
+def test_group_holds_its_invariants_in_more_schedules(first: int) -> None:
     _, failures, _ = simulate(range(first, min(first + BLOCK, SEEDS + LONG_SEEDS)))
     assert not failures, report(failures)
 
 
-def test_a_seed_gives_the_same_schedule_again() -> None:
+def test_same_seed_gives_the_same_schedule() -> None:
     assert [CoordinatedSchedule(seed).run() for seed in range(5)] == [
         CoordinatedSchedule(seed).run() for seed in range(5)
     ]
@@ -142,7 +142,7 @@ class DoesNotTryAgain(CoordinatedMember):
         DoesNotTryAgain,
     ],
 )
-def test_a_broken_machine_is_found(broken: type[CoordinatedMember]) -> None:
+def test_simulation_detects_broken_machines(broken: type[CoordinatedMember]) -> None:
     for seed in range(100):
         if simulate([seed], broken)[1]:
             return

@@ -10,10 +10,11 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumerd.fetch import BadMessagePolicy, ByteBudget, FetchPool, FetchSettings, Lane, Reservation
+from consumerd.fetch import BadMessagePolicy, ByteBudget, FetchPool, FetchSettings, Lane, Reservation, V07Brokers
 from consumerd.net import ConnectError, ConnectionClosedError, RequestTimeoutError
 from consumerd.partition import TopicPartition
 from consumerd.wire.v07 import (
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from consumerd.errors import ConsumerdError
+
+pytestmark = pytest.mark.usefixtures("either_codec")
 
 SETTINGS = FetchSettings(poll_bytes=64, fetch_bytes=256, max_fetch_bytes=1 << 20)
 
@@ -148,10 +151,6 @@ class Connection:
     def abort(self) -> None:
         self._over.set()
 
-    def raise_if_closed(self) -> None:
-        if self.closed:
-            raise ConnectionClosedError("cut")
-
 
 class WatchedBudget(ByteBudget):
     """Remembers how much was held at most."""
@@ -224,7 +223,9 @@ class Scene:
     def __init__(self, broker: Broker, budget: ByteBudget, chosen: FetchSettings) -> None:
         self.listener = Listener()
         self.budget = budget
-        self.pool = FetchPool(broker.connect, broker, budget, chosen, JumpingClock(), random.Random(3), self.listener)
+        self.pool = FetchPool(
+            V07Brokers(broker.connect, broker, budget, chosen, JumpingClock(), random.Random(3), self.listener)
+        )
         self.lanes: list[Lane] = []
 
     def lane(self, number: int, **bounds: int) -> Lane:
@@ -260,7 +261,7 @@ class Scene:
     batches=st.integers(1, 3),
     seed=st.integers(0, 1 << 20),
 )
-def test_every_message_once_and_in_order(
+def test_delivers_every_message_once_and_in_order(
     sets: list[tuple[list[bytes], list[bytes]]], fetch: int, poll: int, rate: float, limit: int, batches: int, seed: int
 ) -> None:
     async def main() -> None:
@@ -334,7 +335,7 @@ def test_noise_in_one_partition_never_reaches_another(
     size=st.sampled_from([0, 10, 300]),
     seed=st.integers(0, 1000),
 )
-def test_a_stalled_consumer_never_holds_more_than_the_budget_and_one_batch(
+def test_stalled_consumer_holds_no_more_than_the_budget_and_one_batch(
     codec: Codec, partitions: int, limit: int, size: int, seed: int
 ) -> None:
     """Compression and per-message overhead make far more of a fetch than it reserved; all of it is counted."""

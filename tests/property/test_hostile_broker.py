@@ -49,7 +49,7 @@ STREAMS = st.one_of(
     cancelled=st.sets(st.integers(0, 5)),
     ending=st.sampled_from(["open", "eof", "reset", "close"]),
 )
-def test_only_answers_and_declared_errors(
+def test_returns_responses_or_declared_errors(
     stream: bytes, cuts: list[int], requests: int, cancelled: set[int], ending: str
 ) -> None:
     async def main() -> None:

@@ -108,7 +108,7 @@ def _contents(log: Log) -> bytes:
 
 @settings(deadline=None, max_examples=150)
 @given(_steps)
-def test_a_log_keeps_what_it_flushed_through_anything(steps: list[Append | Flush | Stop | Crash]) -> None:
+def test_log_keeps_what_it_flushed(steps: list[Append | Flush | Stop | Crash]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         run(Path(folder), steps)
 
@@ -168,7 +168,7 @@ def _reopened(folder: Path, model: Model) -> tuple[LogManager, Log]:
     return manager, log
 
 
-def test_a_log_cut_at_every_byte() -> None:
+def test_recovers_a_log_truncated_at_every_byte() -> None:
     """The one case that must never fail, exhaustively: a set, torn anywhere."""
     flushed = [_message(b"kept", 1, False), _message(b"", 0, False)]
     torn = [_message(b"a" * 20, 0, False), _message(b"b" * 30, 1, True), _message(b"", 1, False)]

@@ -219,7 +219,7 @@ def come_back(world: World, fuse: Fuse) -> int:
 
 @settings(deadline=None, max_examples=300)
 @given(_steps, st.integers(0, 1 << 32))
-def test_a_log_keeps_what_it_flushed_through_any_crash(steps: list[Step], seed: int) -> None:
+def test_log_keeps_what_it_flushed_through_any_crash(steps: list[Step], seed: int) -> None:
     assert run(steps, ForgetfulDisk(random.Random(seed))) >= 2
 
 
@@ -242,7 +242,7 @@ def some_steps(rng: random.Random) -> list[Step]:
 
 @pytest.mark.long
 @pytest.mark.timeout(SECONDS + 120)
-def test_a_log_keeps_what_it_flushed_for_long() -> None:
+def test_log_keeps_what_it_flushed_in_long_runs() -> None:
     rng = random.Random()
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
@@ -270,7 +270,7 @@ EVERYTHING: list[Step] = [
 
 
 @pytest.mark.parametrize("power_lost", [False, True])
-def test_an_end_at_every_single_system_call(power_lost: bool) -> None:
+def test_survives_a_crash_at_every_system_call(power_lost: bool) -> None:
     disk = ForgetfulDisk(random.Random(0))
     run(EVERYTHING, disk)
     assert disk.changes > 60
@@ -307,7 +307,7 @@ class Careless:
 
 
 @pytest.mark.parametrize("forgotten", ["names", "bytes"])
-def test_the_test_notices_a_sync_that_is_left_out(forgotten: str) -> None:
+def test_detects_a_missing_sync(forgotten: str) -> None:
     def careless() -> None:
         for seed in range(1000):
             disk = ForgetfulDisk(random.Random(seed))

@@ -13,8 +13,7 @@ import pytest
 
 from consumerd.group import events as e
 from consumerd.group.membership import Member
-from consumerd.group.membership_settings import MembershipSettings
-from consumerd.group.membership_tables import Link, Phase
+from consumerd.group.membership_tables import Link, MembershipSettings, Phase
 from consumerd.partition import TopicPartition
 from consumerd.registry import StaticSubscription
 
@@ -176,7 +175,7 @@ class Driver:
 
 
 @pytest.mark.parametrize("leave", [False, True], ids=["stay", "leave"])
-def test_whatever_happened_it_settles_or_leaves_once_all_goes_well(leave: bool) -> None:
+def test_settles_or_leaves_once_failures_end(leave: bool) -> None:
     """It never asks for a timer that is due, never waits for nothing, and never needs more than its own intervals."""
     refused = 0
     for seed in range(SEEDS):
@@ -200,7 +199,7 @@ def test_whatever_happened_it_settles_or_leaves_once_all_goes_well(leave: bool) 
     assert refused < SEEDS / 2
 
 
-def test_it_does_not_spin_when_everything_fails_at_once() -> None:
+def test_does_not_spin_when_everything_fails() -> None:
     """Answers that take no time at all, and none of them good: whatever is claimed or released, and all is lost."""
     for seed in range(20):
         driver = Driver(seed)

@@ -23,8 +23,7 @@ from consumerd.group import (
     membership_tables,
 )
 from consumerd.group.membership import Member
-from consumerd.group.membership_settings import MembershipSettings
-from consumerd.group.membership_tables import HOLD, LINK, PHASE, Phase
+from consumerd.group.membership_tables import HOLD, LINK, PHASE, MembershipSettings, Phase
 from consumerd.group.rules import V08Rules
 from tests.support.simulator import Handling, Outcome, Profile, Schedule, SimulationError, Weather
 
@@ -87,20 +86,20 @@ def results() -> Results:
     return simulate([int(one)] if one else range(SEEDS))
 
 
-def test_no_seeds_break_the_group(results: Results) -> None:
+def test_group_holds_its_invariants_in_every_schedule(results: Results) -> None:
     """Never two members hand over one partition; once quiet, every partition is where the formula says."""
     assert not results.failures, report(results.failures)
 
 
 @pytest.mark.skipif("CONSUMERD_SEED" in os.environ, reason="one schedule cannot reach everything")
-def test_the_schedules_reach_every_transition(results: Results) -> None:
+def test_schedules_reach_every_transition(results: Results) -> None:
     """What no schedule reaches is not tested by any."""
     missing = {key for table in (LINK, PHASE, HOLD) for key in table} - results.taken.keys()
     assert not missing
 
 
 @pytest.mark.skipif("CONSUMERD_SEED" in os.environ, reason="one schedule cannot have everything")
-def test_the_schedules_are_not_empty(results: Results) -> None:
+def test_schedules_are_not_empty(results: Results) -> None:
     outcomes = results.outcomes
     assert sum(outcome.members >= 2 and outcome.partitions >= 2 for outcome in outcomes) > len(outcomes) / 3
     assert sum(outcome.nudges for outcome in outcomes) > 0
@@ -109,7 +108,7 @@ def test_the_schedules_are_not_empty(results: Results) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("seeds", blocks(LONG_SEEDS), ids=str)
-def test_no_more_seeds_break_the_group(seeds: range) -> None:
+def test_group_holds_its_invariants_in_more_schedules(seeds: range) -> None:
     failures = simulate(seeds).failures
     assert not failures, report(failures)
 
@@ -120,7 +119,7 @@ def test_no_more_seeds_break_the_group(seeds: range) -> None:
     [range(SEEDS // 5), *(pytest.param(seeds, marks=pytest.mark.long) for seeds in blocks(LONG_SEEDS // 5))],
     ids=str,
 )
-def test_groups_of_later_kafka(rules: V08Rules, seeds: range) -> None:
+def test_groups_of_v08_hold_their_invariants(rules: V08Rules, seeds: range) -> None:
     """One machine, other rules: what members register, what partitions are called, who is to own what."""
     profile = Profile(rules=rules)
     results = simulate(seeds, profile)
@@ -129,11 +128,11 @@ def test_groups_of_later_kafka(rules: V08Rules, seeds: range) -> None:
     assert any(simulate([seed], profile, ClaimsBeforeReleasing).failures for seed in range(200))
 
 
-def test_a_seed_gives_the_same_schedule_again() -> None:
+def test_same_seed_gives_the_same_schedule() -> None:
     assert [Schedule(seed).run() for seed in range(20)] == [Schedule(seed).run() for seed in range(20)]
 
 
-def test_what_a_killed_member_had_is_taken_over_within_three_seconds_of_its_session() -> None:
+def test_takes_over_from_a_killed_member_within_three_seconds_of_its_session() -> None:
     profile = Profile(
         jvm=0.0,
         weather=Weather(latency=0.02),
@@ -156,7 +155,7 @@ SLOW_DRAINS = Profile(
 )
 
 
-def test_nudges_wake_jvm_members_that_gave_up() -> None:
+def test_nudges_wake_jvm_members_that_stopped_rebalancing() -> None:
     results = simulate(range(200), SLOW_DRAINS)
     assert not results.failures, report(results.failures)
     assert sum(outcome.gave_up for outcome in results.outcomes) > 10
@@ -268,5 +267,5 @@ class NeverNudges(Member):
         pytest.param(Member, Profile(handling=Handling(heeds_lease=False)), id="IgnoresItsLease"),
     ],
 )
-def test_the_simulation_catches(member: type[Member], profile: Profile | None) -> None:
+def test_simulation_detects_broken_members(member: type[Member], profile: Profile | None) -> None:
     assert any(simulate([seed], profile, member).failures for seed in range(200))

@@ -13,7 +13,7 @@ any_text = st.text(st.characters(codec=None, exclude_categories=()))
 
 
 @given(any_text, any_text)
-def test_the_hash_of_a_concatenation_follows_from_those_of_its_parts(left: str, right: str) -> None:
+def test_hash_of_a_concatenation_follows_from_those_of_its_parts(left: str, right: str) -> None:
     units = len(right.encode("utf-16-be", "surrogatepass")) // 2
     together = java_string_hash(left) * pow(31, units) + java_string_hash(right)
     assert (java_string_hash(left + right) - together) % 2**32 == 0
@@ -21,7 +21,7 @@ def test_the_hash_of_a_concatenation_follows_from_those_of_its_parts(left: str, 
 
 
 @given(st.binary(), st.integers(0, 127))
-def test_the_hash_of_bytes_grows_byte_by_byte(data: bytes, byte: int) -> None:
+def test_hash_of_bytes_grows_byte_by_byte(data: bytes, byte: int) -> None:
     assert (java_bytes_hash(data + bytes([byte])) - (31 * java_bytes_hash(data) + byte)) % 2**32 == 0
 
 

@@ -240,7 +240,7 @@ def check(run: Run) -> None:
 @example_of(  # a sender that is cancelled just when it gets its room
     [("mixed", 1, 0), ("send", 5, 0), ("flush", 0, 0), ("cancel", 0, 0)], (WhenFull.TIMEOUT, 0.5), (1, 1), [], 0
 )
-def test_any_interleaving(
+def test_queue_holds_its_invariants_in_any_interleaving(
     steps: list[tuple[str, int, int]],
     policy: tuple[WhenFull, float],
     sizes: tuple[int, int],

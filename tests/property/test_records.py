@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from consumerd.wire.v08.records import (
     BatchEnd,
-    Codec,
+    DecodeLimits,
     Headers,
-    Limits,
     Record,
+    RecordCodec,
     RecordSet,
     TimestampType,
     decode_records,
@@ -30,7 +30,7 @@ from consumerd.wire.v08.records import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LIMITS = Limits(max_message_bytes=1 << 20, max_decompressed_bytes=1 << 20)
+LIMITS = DecodeLimits(max_message_bytes=1 << 20, max_decompressed_bytes=1 << 20)
 NOW = 1_700_000_000_000
 
 
@@ -203,12 +203,12 @@ def expected(made: list[Made], asked: int) -> list[Row]:
 
 def seen(found: RecordSet) -> list[Row]:
     headers = [found.headers.get(number, ()) for number in range(len(found))]
-    kinds = found.timestamp_types
+    kinds = [record.timestamp_type for record in found.messages()]
     return list(zip(found.offsets, found.payloads, found.keys, found.timestamps, kinds, headers, strict=True))
 
 
 @given(fetches(), st.data())
-def test_everything_comes_out_as_it_was_made(fetch: tuple[int, list[Made]], data: st.DataObject) -> None:
+def test_reads_the_records_it_wrote(fetch: tuple[int, list[Made]], data: st.DataObject) -> None:
     start, made = fetch
     end = made[-1].after if made else start
     asked = data.draw(st.integers(start, end))
@@ -224,7 +224,7 @@ def test_everything_comes_out_as_it_was_made(fetch: tuple[int, list[Made]], data
 
 
 @given(fetches(), st.data())
-def test_a_cut_leaves_what_is_whole(fetch: tuple[int, list[Made]], data: st.DataObject) -> None:
+def test_truncation_leaves_whole_batches(fetch: tuple[int, list[Made]], data: st.DataObject) -> None:
     start, made = fetch
     whole = b"".join(one.data for one in made)
     cut = data.draw(st.integers(0, len(whole)))
@@ -241,7 +241,7 @@ def test_a_cut_leaves_what_is_whole(fetch: tuple[int, list[Made]], data: st.Data
 
 
 @given(fetches(), st.data())
-def test_no_bytes_lead_to_more_than_a_verdict(fetch: tuple[int, list[Made]], data: st.DataObject) -> None:
+def test_reads_any_bytes_without_raising(fetch: tuple[int, list[Made]], data: st.DataObject) -> None:
     start, made = fetch
     mangled = bytearray(b"".join(one.data for one in made))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -260,8 +260,12 @@ def test_no_bytes_lead_to_more_than_a_verdict(fetch: tuple[int, list[Made]], dat
 COLUMNS = st.lists(st.tuples(VALUES, KEYS, TIMES.map(NOW.__add__)), min_size=1, max_size=80)
 
 
-@given(COLUMNS, st.sampled_from([Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4]), st.integers(0, 1))
-def test_message_sets_come_back(rows: list[tuple[bytes, bytes, int]], codec: Codec, magic: int) -> None:
+@given(
+    COLUMNS,
+    st.sampled_from([RecordCodec.NONE, RecordCodec.GZIP, RecordCodec.SNAPPY, RecordCodec.LZ4]),
+    st.integers(0, 1),
+)
+def test_reads_the_message_sets_it_wrote(rows: list[tuple[bytes, bytes, int]], codec: RecordCodec, magic: int) -> None:
     values, keys, times = (list(column) for column in zip(*rows, strict=True))
     data = encode_message_set(values, magic=magic, codec=codec, keys=keys, timestamps=times, base_offset=9)
     found = decode_records(data, 9, limits=LIMITS)
@@ -271,9 +275,9 @@ def test_message_sets_come_back(rows: list[tuple[bytes, bytes, int]], codec: Cod
 
 
 @settings(max_examples=50)
-@given(COLUMNS, st.sampled_from(Codec), st.dictionaries(st.integers(0, 79), HEADERS, max_size=5))
-def test_record_batches_come_back(
-    rows: list[tuple[bytes, bytes, int]], codec: Codec, headers: dict[int, Headers]
+@given(COLUMNS, st.sampled_from(RecordCodec), st.dictionaries(st.integers(0, 79), HEADERS, max_size=5))
+def test_reads_the_record_batches_it_wrote(
+    rows: list[tuple[bytes, bytes, int]], codec: RecordCodec, headers: dict[int, Headers]
 ) -> None:
     values, keys, times = (list(column) for column in zip(*rows, strict=True))
     headers = {number: found for number, found in headers.items() if number < len(values) and found}
@@ -284,9 +288,7 @@ def test_record_batches_come_back(
 
 
 @given(COLUMNS, st.dictionaries(st.integers(0, 79), HEADERS, max_size=5))
-def test_record_batches_are_written_as_described(
-    rows: list[tuple[bytes, bytes, int]], headers: dict[int, Headers]
-) -> None:
+def test_writes_record_batches_as_described(rows: list[tuple[bytes, bytes, int]], headers: dict[int, Headers]) -> None:
     values, keys, times = (list(column) for column in zip(*rows, strict=True))
     headers = {number: found for number, found in headers.items() if number < len(values)}
     ours = encode_record_batch(

@@ -10,10 +10,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from consumerd.registry import (
-    Broker,
     Dialect,
     FilterKind,
     FilterSubscription,
+    RegisteredBroker,
     RegistryError,
     StaticSubscription,
     TopicFilter,
@@ -121,7 +121,7 @@ def test_hostile_json_raises_only_declared_errors(value: object) -> None:
     ),
     st.integers(0, 1 << 50),
 )
-def test_subscriptions_of_08_come_back(subscription: Subscription, wall_ms: int) -> None:
+def test_reads_the_v08_subscriptions_it_wrote(subscription: Subscription, wall_ms: int) -> None:
     text = format_subscription_v08(subscription, wall_ms)
     assert parse_subscription_v08(text.encode()) == subscription
     assert json.loads(text)["timestamp"] == str(wall_ms)
@@ -132,7 +132,7 @@ def test_subscriptions_of_08_come_back(subscription: Subscription, wall_ms: int)
     st.dictionaries(st.integers(0, 99), st.lists(st.integers(0, 9), max_size=3).map(tuple), max_size=9),
     st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=4),
 )
-def test_topics_of_08_come_back(partitions: dict[int, tuple[int, ...]], config: dict[str, str]) -> None:
+def test_reads_the_v08_topics_it_wrote(partitions: dict[int, tuple[int, ...]], config: dict[str, str]) -> None:
     assert parse_topic_assignment(format_topic_assignment(partitions)) == partitions
     assert json.loads(format_topic_config(config)) == {"version": 1, "config": config}
 
@@ -149,7 +149,7 @@ def test_hostile_filters_raise_only_declared_errors(pattern: str, topic: str) ->
 
 @given(st.text(max_size=20))
 @example("'\"a")
-def test_no_comma_and_no_blank_survive(text: str) -> None:
+def test_normalised_filters_have_no_comma_and_no_blank(text: str) -> None:
     normal = normalise(text)
     assert "," not in normal
     assert " " not in normal
@@ -173,23 +173,23 @@ COMMON = st.recursive(
 
 
 @given(COMMON, st.text("abAc.1", max_size=6))
-def test_python_agrees_where_both_speak_the_same_language(pattern: str, topic: str) -> None:
+def test_agrees_with_python_on_the_common_subset(pattern: str, topic: str) -> None:
     assert matches(parse(pattern), topic) is (re.fullmatch(pattern, topic, re.ASCII) is not None)
 
 
 @given(st.dictionaries(NAMES, st.integers(1, 10_000), max_size=5))
-def test_static_subscriptions_come_back(topics: dict[str, int]) -> None:
+def test_reads_the_static_subscriptions_it_wrote(topics: dict[str, int]) -> None:
     subscription = StaticSubscription(topics)
     assert parse_subscription(subscription.format().encode()) == subscription
 
 
 @given(NAMES, st.integers(0, 2**31 - 1))
-def test_owners_come_back(consumer_id: str, stream: int) -> None:
+def test_reads_the_owners_it_wrote(consumer_id: str, stream: int) -> None:
     assert parse_owner(format_owner(consumer_id, stream).encode()) == (consumer_id, stream)
 
 
 @given(st.integers(0, 2**63 - 1))
-def test_offsets_come_back(offset: int) -> None:
+def test_reads_the_offsets_it_wrote(offset: int) -> None:
     assert parse_offset(format_offset(offset).encode()) == offset
 
 
@@ -198,6 +198,6 @@ def test_offsets_come_back(offset: int) -> None:
     st.from_regex(r"([a-z.]{1,9}-[0-9]{1,13})?", fullmatch=True),
     st.integers(1, 65535),
 )
-def test_brokers_come_back(host: str, creator: str, port: int) -> None:
-    broker = Broker(3, creator, host, port)
+def test_reads_the_brokers_it_wrote(host: str, creator: str, port: int) -> None:
+    broker = RegisteredBroker(3, creator, host, port)
     assert parse_broker(3, format_broker(broker).encode()) == broker

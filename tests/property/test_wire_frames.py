@@ -46,7 +46,7 @@ FETCHED = st.builds(FetchResponse, st.sampled_from(ErrorCode), st.binary(max_siz
 
 
 @given(REQUESTS, st.binary(max_size=10))
-def test_requests_there_and_back(request: Request, junk: bytes) -> None:
+def test_reads_the_requests_it_wrote(request: Request, junk: bytes) -> None:
     frame = request.encode()
     assert int.from_bytes(frame[:4]) == len(frame) - 4
     assert decode_request(frame[4:]) == request
@@ -54,14 +54,14 @@ def test_requests_there_and_back(request: Request, junk: bytes) -> None:
 
 
 @given(REQUESTS, st.data())
-def test_a_cut_request_is_a_frame_error(request: Request, data: st.DataObject) -> None:
+def test_truncated_request_is_a_frame_error(request: Request, data: st.DataObject) -> None:
     body = request.encode()[4:]
     cut = body[: data.draw(st.integers(0, len(body) - 1))]
     assert declared(decode_request, cut) is None
 
 
 @given(REQUESTS, st.data())
-def test_a_flipped_bit_is_another_request_or_a_frame_error(request: Request, data: st.DataObject) -> None:
+def test_flipped_bit_is_another_request_or_a_frame_error(request: Request, data: st.DataObject) -> None:
     body = bytearray(request.encode()[4:])
     body[data.draw(st.integers(0, len(body) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     other = declared(decode_request, bytes(body))
@@ -69,21 +69,21 @@ def test_a_flipped_bit_is_another_request_or_a_frame_error(request: Request, dat
 
 
 @given(st.one_of(st.binary(max_size=60), st.binary(max_size=60).map(lambda rest: b"\0" + rest[:1] + b"\0" + rest[1:])))
-def test_any_request_at_all(body: bytes) -> None:
+def test_any_bytes_are_a_request_or_a_frame_error(body: bytes) -> None:
     request = declared(decode_request, body)
     if request is not None and "\ufffd" not in repr(request):
         assert body.startswith(request.encode()[4:])
 
 
 @given(FETCHED)
-def test_fetch_responses_there_and_back(response: FetchResponse) -> None:
+def test_reads_the_fetch_responses_it_wrote(response: FetchResponse) -> None:
     frame = response.encode()
     assert int.from_bytes(frame[:4]) == len(frame) - 4
     assert decode_fetch_response(frame[4:]) == response
 
 
 @given(st.lists(FETCHED, max_size=5))
-def test_multifetch_responses_there_and_back(entries: list[FetchResponse]) -> None:
+def test_reads_the_multifetch_responses_it_wrote(entries: list[FetchResponse]) -> None:
     response = MultiFetchResponse(ErrorCode.NONE, tuple(entries))
     frame = response.encode()
     assert int.from_bytes(frame[:4]) == len(frame) - 4
@@ -92,7 +92,7 @@ def test_multifetch_responses_there_and_back(entries: list[FetchResponse]) -> No
 
 
 @given(st.sampled_from(ErrorCode), st.lists(INT64, max_size=10))
-def test_offsets_responses_there_and_back(error: ErrorCode, offsets: list[int]) -> None:
+def test_reads_the_offsets_responses_it_wrote(error: ErrorCode, offsets: list[int]) -> None:
     response = OffsetsResponse(error, tuple(offsets))
     frame = response.encode()
     assert int.from_bytes(frame[:4]) == len(frame) - 4
@@ -100,7 +100,7 @@ def test_offsets_responses_there_and_back(error: ErrorCode, offsets: list[int]) 
 
 
 @given(st.binary(max_size=80), st.integers(0, 5))
-def test_any_response_at_all(body: bytes, count: int) -> None:
+def test_any_bytes_are_a_response_or_a_frame_error(body: bytes, count: int) -> None:
     declared(decode_fetch_response, body)
     declared(lambda data: decode_multifetch_response(data, count), b"\0\0" + body)
     declared(lambda data: decode_multifetch_response(data, count), body)

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import pytest
 import snappy
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +20,7 @@ from consumerd.wire import CorruptMessageError, OversizeMessageError
 from consumerd.wire.v07 import (
     BatchEnd,
     Codec,
-    Limits,
+    DecodeLimits,
     Message,
     MessageBatch,
     check_produced_set,
@@ -31,7 +32,9 @@ from consumerd.wire.v07 import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-LIMITS = Limits(max_message_bytes=1 << 20, max_decompressed_bytes=1 << 20, max_depth=5)
+pytestmark = pytest.mark.usefixtures("either_codec")
+
+LIMITS = DecodeLimits(max_message_bytes=1 << 20, max_decompressed_bytes=1 << 20, max_depth=5)
 
 
 def frame(payload: bytes, magic: int, attributes: int) -> bytes:
@@ -127,7 +130,7 @@ def assert_laws(batch: MessageBatch) -> None:
 
 
 @given(ROWS, OFFSETS)
-def test_what_was_made_comes_out(made: list[Made], offset: int) -> None:
+def test_decodes_what_was_encoded(made: list[Made], offset: int) -> None:
     batch = decode_batch(joined(made), offset, limits=LIMITS)
     assert list(batch.messages()) == expected_messages(made, offset)
     assert (batch.end, batch.next_offset) == (BatchEnd.COMPLETE, boundaries(made, offset)[-1])
@@ -135,7 +138,7 @@ def test_what_was_made_comes_out(made: list[Made], offset: int) -> None:
 
 
 @given(ROWS, OFFSETS)
-def test_a_prefix_is_always_a_boundary_of_the_outer_set(made: list[Made], offset: int) -> None:
+def test_prefix_is_a_boundary_of_the_outer_set(made: list[Made], offset: int) -> None:
     ends = boundaries(made, offset)
     batch = decode_batch(joined(made), offset, limits=LIMITS)
     for count in range(len(batch) + 1):
@@ -157,7 +160,7 @@ def test_outer_messages_tile_the_set(made: list[Made], offset: int) -> None:
 
 
 @given(ROWS, st.data())
-def test_a_cut_at_any_byte_loses_only_what_is_cut(made: list[Made], data: st.DataObject) -> None:
+def test_truncation_loses_only_what_is_cut(made: list[Made], data: st.DataObject) -> None:
     whole = joined(made)
     cut = data.draw(st.integers(0, len(whole)))
     batch = decode_batch(whole[:cut], 0, limits=LIMITS)
@@ -173,7 +176,7 @@ def test_a_cut_at_any_byte_loses_only_what_is_cut(made: list[Made], data: st.Dat
 
 
 @given(ROWS, st.integers(1, 60))
-def test_fetching_in_pieces_gives_the_same_as_the_whole(made: list[Made], size: int) -> None:
+def test_fetching_in_pieces_equals_the_whole(made: list[Made], size: int) -> None:
     whole = joined(made)
     found: list[Message] = []
     offset, asked = 0, size
@@ -186,7 +189,7 @@ def test_fetching_in_pieces_gives_the_same_as_the_whole(made: list[Made], size: 
 
 
 @given(ROWS.filter(bool), st.data())
-def test_a_flipped_bit_touches_nothing_before_it_and_raises_nothing(made: list[Made], data: st.DataObject) -> None:
+def test_flipped_bit_changes_nothing_before_it_and_raises_nothing(made: list[Made], data: st.DataObject) -> None:
     whole = bytearray(joined(made))
     at = data.draw(st.integers(0, len(whole) - 1))
     whole[at] ^= 1 << data.draw(st.integers(0, 7))
@@ -211,7 +214,7 @@ def payload_of(part: Made) -> bytes:
 
 
 @given(ROWS, st.binary(max_size=60), OFFSETS)
-def test_garbage_after_good_messages(made: list[Made], garbage: bytes, offset: int) -> None:
+def test_reads_good_messages_before_garbage(made: list[Made], garbage: bytes, offset: int) -> None:
     batch = decode_batch(joined(made) + garbage, offset, limits=LIMITS)
     expected = expected_messages(made, offset)
     assert list(batch.messages())[: len(expected)] == expected
@@ -219,7 +222,7 @@ def test_garbage_after_good_messages(made: list[Made], garbage: bytes, offset: i
 
 
 @given(st.binary(max_size=200), st.sampled_from(list(Codec)), OFFSETS)
-def test_any_bytes_at_all(garbage: bytes, codec: Codec, offset: int) -> None:
+def test_reads_any_bytes_or_raises_declared_errors(garbage: bytes, codec: Codec, offset: int) -> None:
     for data in (garbage, frame(garbage, 1, codec), frame(squeeze(Codec.GZIP, garbage, False), 1, 1)):
         assert_laws(decode_batch(data, offset, limits=LIMITS))
         for message in iter_outer(data, offset, limits=LIMITS):
@@ -229,21 +232,21 @@ def test_any_bytes_at_all(garbage: bytes, codec: Codec, offset: int) -> None:
 
 
 @given(ROWS, st.binary(max_size=12))
-def test_a_set_that_a_broker_stores_is_one_that_decodes(made: list[Made], tail: bytes) -> None:
+def test_accepted_set_decodes(made: list[Made], tail: bytes) -> None:
     data = joined(made) + tail
     try:
         checked = check_produced_set(data, limits=LIMITS)
     except CorruptMessageError:
         assert tail  # good messages alone are always taken
         return
-    batch = decode_batch(data[: checked.valid_bytes], 0, limits=Limits(max_depth=5))
+    batch = decode_batch(data[: checked.valid_bytes], 0, limits=DecodeLimits(max_depth=5))
     assert (batch.end, batch.next_offset) == (BatchEnd.COMPLETE, checked.valid_bytes)
     assert len(batch) == checked.leaf_count
     assert checked.valid_bytes >= len(joined(made))
 
 
 @given(st.lists(st.binary(max_size=50)), st.sampled_from(list(Codec)), st.sampled_from([0, 1]))
-def test_what_we_encode_we_decode(payloads: list[bytes], codec: Codec, magic: int) -> None:
+def test_decodes_what_it_encodes(payloads: list[bytes], codec: Codec, magic: int) -> None:
     data = encode_message_set(payloads, magic=magic, codec=codec)
     batch = decode_batch(data, 0)
     assert (batch.payloads, batch.end) == (payloads, BatchEnd.COMPLETE)
@@ -252,7 +255,7 @@ def test_what_we_encode_we_decode(payloads: list[bytes], codec: Codec, magic: in
 
 @settings(max_examples=50)
 @given(ROWS, st.binary(max_size=30), st.integers(1, 80))
-def test_entries_of_a_file_tile_it_and_no_window_matters(made: list[Made], garbage: bytes, window: int) -> None:
+def test_entries_tile_a_file_in_any_window(made: list[Made], garbage: bytes, window: int) -> None:
     data = joined(made) + garbage + joined(made[:2])
 
     def read(size: int) -> list[LogEntry]:

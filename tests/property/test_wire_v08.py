@@ -14,12 +14,12 @@ from consumerd.wire.v08 import (
     APIS,
     Api,
     Direction,
+    FieldType,
     MessageLimits,
     RequestHeader,
     RequestMessage,
     ResponseHeader,
     ResponseMessage,
-    Type,
     decode_body,
     decode_request,
     decode_response,
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
     from consumerd.wire.v08 import Field
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-SIMPLE: dict[Type, st.SearchStrategy[Any]] = {
-    Type.BOOLEAN: st.booleans(),
-    Type.INT8: st.integers(-(1 << 7), (1 << 7) - 1),
-    Type.INT16: st.integers(-(1 << 15), (1 << 15) - 1),
-    Type.INT32: st.integers(-(1 << 31), (1 << 31) - 1),
-    Type.INT64: st.integers(-(1 << 63), (1 << 63) - 1),
-    Type.STRING: TEXT,
-    Type.BYTES: st.binary(max_size=200),
-    Type.RECORDS: st.binary(max_size=200),
-    Type.UUID: st.binary(min_size=16, max_size=16),
+SIMPLE: dict[FieldType, st.SearchStrategy[Any]] = {
+    FieldType.BOOLEAN: st.booleans(),
+    FieldType.INT8: st.integers(-(1 << 7), (1 << 7) - 1),
+    FieldType.INT16: st.integers(-(1 << 15), (1 << 15) - 1),
+    FieldType.INT32: st.integers(-(1 << 31), (1 << 31) - 1),
+    FieldType.INT64: st.integers(-(1 << 63), (1 << 63) - 1),
+    FieldType.STRING: TEXT,
+    FieldType.BYTES: st.binary(max_size=200),
+    FieldType.RECORDS: st.binary(max_size=200),
+    FieldType.UUID: st.binary(min_size=16, max_size=16),
 }
 #: Tags that no schema knows.
 TAGS = st.dictionaries(st.integers(1000, (1 << 32) - 1), st.binary(max_size=200), max_size=2)
@@ -78,11 +78,11 @@ def structures(fields: tuple[Field, ...], version: int, *, flexible: bool) -> st
 
 def values(field: Field, version: int, *, flexible: bool) -> st.SearchStrategy[Any]:
     found: st.SearchStrategy[Any]
-    if isinstance(field.of, Type):
+    if isinstance(field.of, FieldType):
         found = st.lists(SIMPLE[field.of], max_size=3)
-    elif field.type is Type.ARRAY:
+    elif field.type is FieldType.ARRAY:
         found = st.lists(structures(field.of, version, flexible=flexible), max_size=3)
-    elif field.type is Type.STRUCT:
+    elif field.type is FieldType.STRUCT:
         found = structures(field.of, version, flexible=flexible and not field.bare)
     else:
         found = SIMPLE[field.type]
@@ -105,7 +105,7 @@ def shorter(data: bytes) -> Iterator[bytes]:
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
 @settings(max_examples=40)
 @given(data=st.data())
-def test_bodies_there_and_back(api: Api, data: st.DataObject) -> None:
+def test_reads_the_bodies_it_wrote(api: Api, data: st.DataObject) -> None:
     message, body = drawn(data, [message for message in MESSAGES if message[0] is api])
     encoded = encode_body(*message, body)
     assert decode_body(*message, encoded) == body
@@ -114,8 +114,8 @@ def test_bodies_there_and_back(api: Api, data: st.DataObject) -> None:
     assert encode_body(*message, viewed) == encoded
 
 
-@given(st.data(), SIMPLE[Type.INT32], st.none() | TEXT, TAGS)
-def test_whole_messages_there_and_back(
+@given(st.data(), SIMPLE[FieldType.INT32], st.none() | TEXT, TAGS)
+def test_reads_the_messages_it_wrote(
     data: st.DataObject, correlation_id: int, client_id: str | None, tags: dict[int, bytes]
 ) -> None:
     (api, direction, version), body = drawn(data)
@@ -140,7 +140,7 @@ def test_whole_messages_there_and_back(
 
 
 @given(st.data(), st.binary(min_size=1, max_size=3))
-def test_a_body_that_is_cut_off_or_goes_on_is_a_frame_error(data: st.DataObject, junk: bytes) -> None:
+def test_truncated_or_longer_body_is_a_frame_error(data: st.DataObject, junk: bytes) -> None:
     message, body = drawn(data)
     encoded = encode_body(*message, body)
     for wrong in (*shorter(encoded), encoded + junk):
@@ -168,7 +168,7 @@ def test_any_bytes_are_a_message_or_a_frame_error(data: st.DataObject) -> None:
 
 
 @given(st.data())
-def test_the_limit_of_elements_holds(data: st.DataObject) -> None:
+def test_enforces_the_limit_of_elements(data: st.DataObject) -> None:
     message, body = drawn(data)
     encoded = encode_body(*message, body)
     wanted = elements(body)

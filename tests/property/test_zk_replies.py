@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from consumerd.errors import ConsumerdError
 from consumerd.ports import Check
 from consumerd.zk.acl import parse_acl
-from consumerd.zk.connect_string import Host
-from consumerd.zk.connection import Connection, ConnectionEnded, HandshakeClosed, Limits
+from consumerd.zk.connect_string import ZooKeeperHost
+from consumerd.zk.connection import Connection, ConnectionEnded, ConnectionLimits, HandshakeClosed
 from consumerd.zk.errors import BadReply, ServerError
 from consumerd.zk.multi import MultiRequest, encode_operations, first_failure
 
@@ -33,7 +33,12 @@ class Wire:
 
 def connection_fed_with(data: bytes) -> Connection:
     connection = Connection(
-        Host("zk", 1), "127.0.0.1", ssl=None, limits=Limits(reply=1 << 16), on_watch=lambda path: None, on_end=print
+        ZooKeeperHost("zk", 1),
+        "127.0.0.1",
+        ssl=None,
+        limits=ConnectionLimits(reply=1 << 16),
+        on_watch=lambda path: None,
+        on_end=print,
     )
     connection.reader = asyncio.StreamReader()
     connection.writer = cast("Any", Wire())
@@ -65,7 +70,7 @@ streams = st.one_of(st.binary(max_size=300), st.lists(frames, max_size=12).map(b
 
 
 @given(streams)
-def test_replies(data: bytes) -> None:
+def test_any_replies_end_the_connection_or_are_read(data: bytes) -> None:
     async def scenario() -> None:
         connection = connection_fed_with(data)
         futures = [connection.write(request) for request in REQUESTS]
@@ -80,7 +85,7 @@ def test_replies(data: bytes) -> None:
 
 
 @given(streams)
-def test_handshakes(data: bytes) -> None:
+def test_any_handshakes_raise_declared_errors(data: bytes) -> None:
     async def scenario() -> None:
         connection = connection_fed_with(data)
         request = protocol.ConnectRequest(
@@ -96,7 +101,7 @@ def test_handshakes(data: bytes) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_multi_replies(payload: bytes) -> None:
+def test_any_multi_replies_raise_declared_errors(payload: bytes) -> None:
     try:
         failure = first_failure(payload)
     except BadReply:

@@ -29,7 +29,7 @@ from consumerd.offsets.guards import OwnedGuard
 from consumerd.offsets.store import _Commit
 from consumerd.ports import SetData
 from consumerd.registry import owner_path
-from consumerd.zk.supervisor import Supervisor
+from consumerd.zk.supervisor import SessionSupervisor
 from tests.simulation.base_schedule import ScheduleError
 from tests.simulation.daemon import ProcessClock
 from tests.simulation.schedule import KINDS, Schedule
@@ -220,12 +220,12 @@ def no_settling() -> Iterator[None]:
 @contextmanager
 def first_address_only() -> Iterator[None]:
     """Of a ZooKeeper host name the first address is tried, and no other."""
-    resolve = Supervisor._resolve
+    resolve = SessionSupervisor._resolve
 
-    async def first(self: Supervisor, host: Any) -> list[str]:
+    async def first(self: SessionSupervisor, host: Any) -> list[str]:
         return sorted(await resolve(self, host))[:1]  # "nowhere" comes first in the alphabet, too
 
-    with _PATCH(Supervisor, "_resolve", first):
+    with _PATCH(SessionSupervisor, "_resolve", first):
         yield
 
 

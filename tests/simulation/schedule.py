@@ -354,6 +354,8 @@ class Schedule(BaseSchedule[World, Outcome]):
             return
         if self._living_jvm:  # they share nothing while there is a topic that they cannot read
             return
+        if self.world.zookeeper.forbidden:  # one at a time: all others are to be shared
+            return
         topic, broker = self.rng.choice(places)
         self._note(f"unreadable {topic} at {broker}")
         path = topic_broker_path(topic, broker)

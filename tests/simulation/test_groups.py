@@ -44,7 +44,7 @@ def test_one_member_consumes_everything_and_commits_it() -> None:
     assert world.account.violations == []
 
 
-def test_a_member_joins_and_leaves_in_order_and_every_message_is_handed_over_once() -> None:
+def test_delivers_every_message_once_while_a_member_joins_and_leaves() -> None:
     world = join_and_leave(seed=1)
     account = world.account
     assert (account.violations, account.lost, account.repeated) == ([], [], [])
@@ -52,13 +52,13 @@ def test_a_member_joins_and_leaves_in_order_and_every_message_is_handed_over_onc
     assert {each.member for each in account.hand_overs} == {"a", "b"}
 
 
-def test_the_same_seed_gives_the_same_run_and_another_one_does_not() -> None:
+def test_only_the_same_seed_gives_the_same_run() -> None:
     runs = [join_and_leave(seed).account.hand_overs for seed in (7, 7, 8)]
     assert runs[0] == runs[1]
     assert runs[0] != runs[2]
 
 
-def test_a_killed_member_is_replaced_when_its_session_has_expired() -> None:
+def test_takes_over_from_a_killed_member_after_its_session_expired() -> None:
     with World(3) as world:
         world.topic("events", 20)
         world.daemon("a")
@@ -76,7 +76,7 @@ def test_a_killed_member_is_replaced_when_its_session_has_expired() -> None:
     assert [name for _, name in world.zookeeper.expired] == ["b"]
 
 
-def test_a_stopped_member_hands_nothing_over_after_its_lease_and_comes_back() -> None:
+def test_suspended_member_delivers_nothing_after_its_lease_and_rejoins() -> None:
     with World(4) as world:
         world.topic("events", 20)
         world.daemon("a")
@@ -95,7 +95,7 @@ def test_a_stopped_member_hands_nothing_over_after_its_lease_and_comes_back() ->
     assert world.account.lost == []
 
 
-def test_a_consumer_of_the_jvm_joins_and_leaves_a_group_of_ours() -> None:
+def test_jvm_consumer_joins_and_leaves_the_group() -> None:
     with World(5, round_trip=0.005) as world:
         world.topic("events", 20)
         world.daemon("ours")

@@ -37,7 +37,7 @@ def leave(world: World, daemon: Daemon) -> float:
 @pytest.mark.parametrize("initial", ["earliest", "latest"])
 @pytest.mark.parametrize("milliseconds", [1, 5, 10])
 @pytest.mark.parametrize("partitions", [200, 600])
-def test_a_second_member_joins_and_leaves(partitions: int, milliseconds: int, initial: str) -> None:
+def test_second_member_joins_and_leaves(partitions: int, milliseconds: int, initial: str) -> None:
     settings = {"fetch": {"initial": initial}}
     with World(partitions + milliseconds, round_trip=milliseconds / 1000) as world:
         world.topic("events", partitions)
@@ -56,7 +56,7 @@ def test_a_second_member_joins_and_leaves(partitions: int, milliseconds: int, in
     all_is_well(world)
 
 
-def test_what_comes_after_the_latest_place_survives_a_kill_before_the_first_commit() -> None:
+def test_messages_after_the_latest_offset_survive_a_kill_before_the_first_commit() -> None:
     """Where the first member began is no fact that the next one finds again, unless it was written down."""
     settings = {"fetch": {"initial": "latest"}}
     with World(1) as world:
@@ -74,7 +74,7 @@ def test_what_comes_after_the_latest_place_survives_a_kill_before_the_first_comm
 
 
 @pytest.mark.parametrize("milliseconds", [1, 10])
-def test_a_graceful_stop_with_a_thousand_partitions_commits_all(milliseconds: int) -> None:
+def test_graceful_stop_commits_a_thousand_partitions(milliseconds: int) -> None:
     with World(milliseconds, round_trip=milliseconds / 1000) as world:
         world.topic("events", 1000)
         member = world.daemon("a", {"commit": {"interval": 60.0}})
@@ -86,7 +86,7 @@ def test_a_graceful_stop_with_a_thousand_partitions_commits_all(milliseconds: in
     all_is_well(world)
 
 
-def test_the_last_commit_to_a_zookeeper_far_away_is_waited_for() -> None:
+def test_waits_for_the_last_commit_to_a_distant_zookeeper() -> None:
     """It is the first one, too, and makes the nodes above: some eight round trips, and the drain's time is over."""
     settings = {"commit": {"interval": 3600.0}, "rebalance": {"drain_timeout": 0.1}}
     with World(1, round_trip=0.4) as world:
@@ -105,7 +105,7 @@ def test_the_last_commit_to_a_zookeeper_far_away_is_waited_for() -> None:
     all_is_well(world)
 
 
-def test_twenty_five_members_that_start_at_once_settle_soon() -> None:
+def test_twenty_five_members_that_start_together_settle_soon() -> None:
     with World(25, round_trip=0.005) as world:
         world.topic("events", 100)
         for number in range(25):
@@ -132,7 +132,7 @@ def test_twenty_five_members_that_start_at_once_settle_soon() -> None:
     all_is_well(world)
 
 
-def test_a_commit_that_is_late_writes_nothing_once_the_owner_node_is_anothers() -> None:
+def test_late_commit_writes_nothing_after_the_owner_changed() -> None:
     """Between the look at the owner node and the commit's arrival a peer takes the partition over and goes on."""
     partition = TopicPartition("events", 0, 0)
     with World(1, round_trip=0.01) as world:
@@ -195,7 +195,7 @@ def require_taken_over(world: World, partition: TopicPartition, before: Daemon, 
     assert [each.member for each in account.history(partition)] == ["a", "b", "b"]
 
 
-def test_a_process_that_was_stopped_hands_over_nothing_once_its_lease_has_ended() -> None:
+def test_suspended_process_delivers_nothing_after_its_lease_ended() -> None:
     """It finds the handler's end before it finds that its lease is over, and the next batch is there already."""
     partition = TopicPartition("events", 0, 0)
     with World(1) as world:
@@ -213,7 +213,7 @@ def test_a_process_that_was_stopped_hands_over_nothing_once_its_lease_has_ended(
         require_taken_over(world, partition, first, second)
 
 
-def test_a_machine_that_slept_hands_over_nothing_once_the_lease_has_ended() -> None:
+def test_suspended_machine_delivers_nothing_after_the_lease_ended() -> None:
     """Its timers did not run on, and ZooKeeper cannot be reached yet to say that the session is over."""
     partition = TopicPartition("events", 0, 0)
     with World(1) as world:
@@ -235,7 +235,7 @@ def test_a_machine_that_slept_hands_over_nothing_once_the_lease_has_ended() -> N
         require_taken_over(world, partition, first, second)
 
 
-def test_each_end_of_a_lease_takes_what_handlers_have_in_hand() -> None:
+def test_each_end_of_a_lease_cancels_batches_of_handlers() -> None:
     partition = TopicPartition("events", 0, 0)
     with World(1) as world:
         network, host = world.network, world.zookeeper.host
@@ -258,7 +258,7 @@ def test_each_end_of_a_lease_takes_what_handlers_have_in_hand() -> None:
     assert (world.account.violations, world.account.lost, world.account.uncommitted) == ([], [], [])
 
 
-def test_a_member_that_waits_for_one_partition_hears_that_another_is_taken() -> None:
+def test_member_that_waits_for_one_partition_notices_the_loss_of_another() -> None:
     """Nothing else would tell it: it commits nothing, and does not look by itself for an hour."""
     settings = {"commit": {"interval": 3600.0}, "rebalance": {"reconcile_interval": 3600.0}}
     own, wanted = TopicPartition("events", 0, 0), TopicPartition("events", 0, 1)

@@ -36,7 +36,7 @@ def leave(world: BaseWorld, daemon: Daemon) -> float:
 
 @pytest.mark.parametrize("era", ERAS, ids=lambda era: era.name)
 @pytest.mark.parametrize("initial", ["earliest", "latest"])
-def test_a_second_member_joins_and_leaves(era: Era, initial: str) -> None:
+def test_second_member_joins_and_leaves(era: Era, initial: str) -> None:
     settings: dict[str, Any] = {"fetch": {"initial": initial}}
     with KafkaWorld(1, brokers=2, era=era) as world:
         world.topic("events", 6)
@@ -57,7 +57,7 @@ def test_a_second_member_joins_and_leaves(era: Era, initial: str) -> None:
     all_is_well(world)
 
 
-def test_fixed_partitions_are_handed_over_and_committed_over_a_restart() -> None:
+def test_fixed_partitions_resume_from_their_commits_after_a_restart() -> None:
     settings: dict[str, Any] = {"group": {"partitions": {"events": [0, 1]}}}
     with KafkaWorld(1, brokers=2, fixed=True) as world:
         world.topic("events", 2)

@@ -41,29 +41,29 @@ LONG_BLOCK = 200
 
 
 @pytest.mark.parametrize("seeds", blocks(0, COORDINATED, BLOCK) if ONE is None else [ONE], ids=str)
-def test_no_seeds_break_a_coordinated_group(seeds: range) -> None:
+def test_coordinated_group_holds_its_invariants_in_every_schedule(seeds: range) -> None:
     play_all(CoordinatedSchedule, seeds)
 
 
 @pytest.mark.parametrize("seeds", blocks(0, FIXED, BLOCK) if ONE is None else [ONE], ids=str)
-def test_no_seeds_break_fixed_partitions(seeds: range) -> None:
+def test_fixed_partitions_hold_their_invariants_in_every_schedule(seeds: range) -> None:
     play_all(FixedSchedule, seeds)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seeds", blocks(COORDINATED, COORDINATED + LONG_SEEDS, LONG_BLOCK), ids=str)
-def test_no_more_seeds_break_a_coordinated_group(seeds: range) -> None:
+def test_coordinated_group_holds_its_invariants_in_more_schedules(seeds: range) -> None:
     play_all(CoordinatedSchedule, seeds)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seeds", blocks(FIXED, FIXED + LONG_SEEDS // 4, LONG_BLOCK), ids=str)
-def test_no_more_seeds_break_fixed_partitions(seeds: range) -> None:
+def test_fixed_partitions_hold_their_invariants_in_more_schedules(seeds: range) -> None:
     play_all(FixedSchedule, seeds)
 
 
 @one_alone
-def test_the_schedules_are_not_empty() -> None:
+def test_schedules_are_not_empty() -> None:
     outcomes = play_all(CoordinatedSchedule, range(30))
     assert {outcome.kind for outcome in outcomes} == {"calm", "faulty"}
     assert {outcome.era for outcome in outcomes} == {era.name for era in ERAS}
@@ -74,7 +74,7 @@ def test_the_schedules_are_not_empty() -> None:
 
 
 @one_alone
-def test_a_hand_over_without_the_lease_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finds_a_delivery_without_a_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     """A frozen member goes on with what was dealt to another meanwhile."""
 
     async def never(self: Fence, expired: Callable[[], None]) -> None:
@@ -88,7 +88,7 @@ def test_a_hand_over_without_the_lease_is_found(monkeypatch: pytest.MonkeyPatch)
 
 
 @one_alone
-def test_a_drain_that_commits_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finds_a_drain_that_commits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is killed, and yet somebody handles again what was handled."""
 
     def abandon(self: CoordinatedConsumer, partitions: Any, deadline: float, whole: Any = None) -> None:
@@ -101,7 +101,7 @@ def test_a_drain_that_commits_nothing_is_found(monkeypatch: pytest.MonkeyPatch) 
 
 @one_alone
 @pytest.mark.parametrize("schedule", ["CoordinatedSchedule", "FixedSchedule"])
-def test_a_seed_gives_the_same_schedule_in_every_process(schedule: str) -> None:
+def test_seed_gives_the_same_schedule_in_every_process(schedule: str) -> None:
     """Whatever the hashes of strings are there."""
     script = (
         f"from tests.simulation.kafka_schedule import {schedule}\nfor seed in range(4): print({schedule}(seed).run())"

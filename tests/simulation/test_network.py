@@ -56,7 +56,7 @@ def place() -> Iterator[Place]:
     made.loop.unwind()
 
 
-def test_bytes_come_in_order_after_a_round_trip(place: Place) -> None:
+def test_bytes_arrive_in_order_after_a_round_trip(place: Place) -> None:
     async def talk() -> float:
         reader, writer = await place.open("echo", 7)
         begun = place.loop.time()
@@ -86,7 +86,7 @@ def test_connections_overtake_each_other(place: Place) -> None:
     assert sorted(order) == list(range(20))
 
 
-def test_nobody_listening_is_a_refusal_and_a_silent_address_is_no_answer(place: Place) -> None:
+def test_refuses_connections_without_a_listener_and_times_out_at_a_silent_address(place: Place) -> None:
     place.network.silent.add("void")
 
     async def try_both() -> None:
@@ -99,7 +99,7 @@ def test_nobody_listening_is_a_refusal_and_a_silent_address_is_no_answer(place: 
     place.loop.play(try_both())
 
 
-def test_a_name_stands_for_several_addresses(place: Place) -> None:
+def test_name_resolves_to_several_addresses(place: Place) -> None:
     place.network.names["cluster"] = ["nobody", "echo"]
 
     async def talk() -> bytes:
@@ -110,7 +110,7 @@ def test_a_name_stands_for_several_addresses(place: Place) -> None:
     assert place.loop.play(talk()) == b"hello"
 
 
-def test_a_cut_resets_both_sides_and_loses_what_was_on_its_way(place: Place) -> None:
+def test_cut_resets_both_sides_and_loses_bytes_in_flight(place: Place) -> None:
     async def talk() -> None:
         reader, writer = await place.open("echo", 7)
         writer.write(b"lost")
@@ -126,7 +126,7 @@ def test_a_cut_resets_both_sides_and_loses_what_was_on_its_way(place: Place) -> 
     assert peer.seen == []
 
 
-def test_a_stall_says_nothing_and_then_everything_comes(place: Place) -> None:
+def test_stall_delays_all_bytes(place: Place) -> None:
     async def talk() -> bytes:
         reader, writer = await place.open("echo", 7)
         (link,) = place.network.links
@@ -143,7 +143,7 @@ def test_a_stall_says_nothing_and_then_everything_comes(place: Place) -> None:
     assert place.loop.play(talk()) == b"one two "
 
 
-def test_a_lost_reply_was_asked_for_and_never_comes(place: Place) -> None:
+def test_lost_reply_never_arrives_though_its_request_did(place: Place) -> None:
     async def talk() -> None:
         reader, writer = await place.open("echo", 7)
         (link,) = place.network.links
@@ -157,7 +157,7 @@ def test_a_lost_reply_was_asked_for_and_never_comes(place: Place) -> None:
     assert [data for _, data in peer.seen] == [b"asked"]
 
 
-def test_a_dead_process_hangs_up(place: Place) -> None:
+def test_dead_process_closes_its_connections(place: Place) -> None:
     async def talk() -> None:
         await place.open("echo", 7)
 
@@ -168,7 +168,7 @@ def test_a_dead_process_hangs_up(place: Place) -> None:
     assert place.peers[0].is_lost
 
 
-def test_a_writer_waits_while_nothing_is_taken(place: Place) -> None:
+def test_writer_waits_while_nothing_is_read(place: Place) -> None:
     async def talk() -> int:
         _, writer = await place.open("echo", 7)
         (link,) = place.network.links

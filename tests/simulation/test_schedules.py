@@ -30,18 +30,18 @@ def play(seeds: range) -> list[Outcome]:
 
 
 @pytest.mark.parametrize("seeds", blocks(0, SEEDS, BLOCK) if ONE is None else [ONE], ids=str)
-def test_no_seeds_break_the_group(seeds: range) -> None:
+def test_group_holds_its_invariants_in_every_schedule(seeds: range) -> None:
     play(seeds)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seeds", blocks(SEEDS, SEEDS + LONG_SEEDS, LONG_BLOCK), ids=str)
-def test_no_more_seeds_break_the_group(seeds: range) -> None:
+def test_group_holds_its_invariants_in_more_schedules(seeds: range) -> None:
     play(seeds)
 
 
 @one_alone
-def test_the_schedules_are_not_empty() -> None:
+def test_schedules_are_not_empty() -> None:
     assert {Schedule(seed).kind for seed in range(SEEDS)} == set(KINDS)
     outcomes = play(range(20))
     assert sum(outcome.members > 2 and outcome.partitions > 2 for outcome in outcomes) > len(outcomes) / 3
@@ -52,7 +52,7 @@ def test_the_schedules_are_not_empty() -> None:
 
 
 @one_alone
-def test_a_seed_gives_the_same_schedule_in_every_process() -> None:
+def test_seed_gives_the_same_schedule_in_every_process() -> None:
     """Whatever the hashes of strings are there."""
     script = "from tests.simulation.schedule import Schedule\nfor seed in range(6): print(Schedule(seed).run())"
     root = Path(__file__).parents[2]

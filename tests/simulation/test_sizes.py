@@ -48,7 +48,7 @@ def registered(world: World) -> int:
     return 0 if node is None else len(node.children)
 
 
-def test_twenty_five_members_that_start_at_once_share_a_thousand_partitions_soon() -> None:
+def test_twenty_five_members_that_start_together_claim_a_thousand_partitions_soon() -> None:
     with World(25, round_trip=0.005) as world:
         world.topic("events", 1000)
         for number in range(25):
@@ -66,7 +66,7 @@ def test_twenty_five_members_that_start_at_once_share_a_thousand_partitions_soon
 
 
 @pytest.mark.long
-def test_events_in_a_group_of_two_hundred_members_and_two_thousand_partitions_cost_what_moves() -> None:
+def test_requests_of_a_rebalance_are_proportional_to_moved_partitions() -> None:
     members, partitions = 200, 2000
     settings = {"commit": {"interval": 3600.0}, "rebalance": {"reconcile_interval": 3600.0}}
     with World(200, round_trip=0.001) as world:
@@ -105,7 +105,7 @@ def test_events_in_a_group_of_two_hundred_members_and_two_thousand_partitions_co
 
 
 @pytest.mark.parametrize("ours_first", [True, False], ids=["ours first", "theirs first"])
-def test_two_hundred_partitions_beside_a_consumer_of_the_jvm(ours_first: bool) -> None:
+def test_shares_two_hundred_partitions_with_a_jvm_consumer(ours_first: bool) -> None:
     """The other one joins and leaves in order."""
     with World(7 + ours_first, round_trip=0.005) as world:
         world.topic("events", 200)
@@ -139,7 +139,7 @@ def test_two_hundred_partitions_beside_a_consumer_of_the_jvm(ours_first: bool) -
         ]
 
 
-def test_a_server_without_multi_serves_a_group_as_well() -> None:
+def test_group_works_on_a_server_without_multi() -> None:
     """As those of 3.3: claims, commits and releases are single requests."""
     with World(33, round_trip=0.005) as world:
         world.zookeeper.with_multi = False

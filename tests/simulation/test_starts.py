@@ -18,7 +18,7 @@ def begun(world: World) -> int:
 
 
 @pytest.mark.parametrize("initial", ["earliest", "latest"])
-def test_a_thousand_partitions_of_a_broker_far_away_begin_within_three_seconds(initial: str) -> None:
+def test_starts_a_thousand_partitions_of_a_distant_broker_within_three_seconds(initial: str) -> None:
     with World(1, round_trip=0.001) as world:
         world.add_broker(1, latency=FAR)
         world.topic("events", PARTITIONS, broker=1)
@@ -26,7 +26,7 @@ def test_a_thousand_partitions_of_a_broker_far_away_begin_within_three_seconds(i
         world.kernel.until(lambda: begun(world) == PARTITIONS, 3.0, what="all partitions have begun")
 
 
-def test_a_broker_that_hangs_up_on_some_partitions_keeps_the_others_waiting_for_seconds_only() -> None:
+def test_connections_closed_for_some_partitions_delay_the_others_by_seconds_only() -> None:
     bad = {7, 300, 301, 999}
     with World(2, round_trip=0.001) as world:
         broker = world.add_broker(1, latency=FAR)

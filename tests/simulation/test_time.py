@@ -33,7 +33,7 @@ def processes() -> Iterator[Processes]:
         loop.unwind()
 
 
-def test_an_hour_of_sleep_passes_on_all_clocks_and_takes_no_real_time(processes: Processes) -> None:
+def test_sleep_of_an_hour_passes_on_all_clocks_in_no_real_time(processes: Processes) -> None:
     loop = processes.process("one")
     clock = ProcessClock(loop)
 
@@ -67,7 +67,7 @@ def test_processes_wake_in_the_order_of_time(processes: Processes) -> None:
     assert [when for _, when in seen] == pytest.approx([when for _, when in expected])
 
 
-def test_a_stopped_process_has_no_turn_while_time_goes_on_for_others_and_its_clock(processes: Processes) -> None:
+def test_suspended_process_does_not_run_while_its_clock_advances(processes: Processes) -> None:
     frozen, other = processes.process("frozen"), processes.process("other")
     turns: dict[str, list[float]] = {"frozen": [], "other": []}
 
@@ -89,7 +89,7 @@ def test_a_stopped_process_has_no_turn_while_time_goes_on_for_others_and_its_clo
     assert turns["frozen"][3:] == pytest.approx([12.5])
 
 
-def test_a_deadlock_is_an_error_that_names_the_waiting_tasks(processes: Processes) -> None:
+def test_deadlock_raises_an_error_that_names_the_waiting_tasks(processes: Processes) -> None:
     loop = processes.process("stuck")
 
     async def wait_for_nothing() -> None:
@@ -100,7 +100,7 @@ def test_a_deadlock_is_an_error_that_names_the_waiting_tasks(processes: Processe
         processes.kernel.run_dry()
 
 
-def test_a_loop_that_never_sleeps_is_an_error(processes: Processes) -> None:
+def test_loop_that_never_sleeps_raises_an_error(processes: Processes) -> None:
     loop = processes.process("busy")
 
     async def spin() -> None:
@@ -112,7 +112,7 @@ def test_a_loop_that_never_sleeps_is_an_error(processes: Processes) -> None:
         processes.kernel.run(1.0)
 
 
-def test_work_in_a_thread_runs_in_the_time_of_the_loop(processes: Processes) -> None:
+def test_thread_runs_in_the_time_of_the_loop(processes: Processes) -> None:
     loop = processes.process("one")
 
     async def work() -> tuple[int, float]:
@@ -125,7 +125,7 @@ def test_work_in_a_thread_runs_in_the_time_of_the_loop(processes: Processes) -> 
     assert 0.0 < took < 0.1
 
 
-def test_a_signal_without_a_handler_ends_the_process_and_one_with_a_handler_does_not(processes: Processes) -> None:
+def test_signal_ends_a_process_without_a_handler_only(processes: Processes) -> None:
     bare, careful = processes.process("bare"), processes.process("careful")
     told: list[int] = []
     careful.add_signal_handler(signal.SIGTERM, told.append, 1)
@@ -135,7 +135,7 @@ def test_a_signal_without_a_handler_ends_the_process_and_one_with_a_handler_does
     assert (bare.dead, careful.dead, told) == (True, False, [1])
 
 
-def test_an_exception_that_nobody_takes_is_kept(processes: Processes) -> None:
+def test_keeps_unretrieved_exceptions(processes: Processes) -> None:
     loop = processes.process("one")
 
     def fail() -> None:

@@ -62,7 +62,7 @@ def place() -> Iterator[Place]:
         loop.unwind()
 
 
-def test_nodes_are_made_read_changed_and_deleted(place: Place) -> None:
+def test_creates_reads_changes_and_deletes_nodes(place: Place) -> None:
     async def script(zk: Session) -> None:
         await zk.create("/a", b"one")
         await zk.create("/a/b", None)
@@ -85,7 +85,7 @@ def test_nodes_are_made_read_changed_and_deleted(place: Place) -> None:
     assert place.server.requests["client", "setData"] == 2
 
 
-def test_a_multi_is_all_or_nothing_and_names_the_culprit(place: Place) -> None:
+def test_multi_applies_all_or_none_and_names_the_failed_operation(place: Place) -> None:
     async def script(zk: Session) -> None:
         await zk.multi([Create("/a", b"1"), Create("/a/b", b"2"), SetData("/a", b"3"), Check("/a", 1)])
         assert (await zk.get("/a"))[0] == b"3"
@@ -101,7 +101,7 @@ def test_a_multi_is_all_or_nothing_and_names_the_culprit(place: Place) -> None:
     place.play(script)
 
 
-def test_a_server_of_3_3_does_not_answer_a_multi() -> None:
+def test_server_of_3_3_does_not_answer_a_multi() -> None:
     place = Place(with_multi=False)
 
     async def script(zk: Session) -> None:
@@ -114,7 +114,7 @@ def test_a_server_of_3_3_does_not_answer_a_multi() -> None:
     place.kernel.loops[0].unwind()
 
 
-def test_watches_fire_once_and_before_the_answer_that_shows_the_change(place: Place) -> None:
+def test_watches_fire_once_before_the_response_with_the_change(place: Place) -> None:
     told: list[str] = []
 
     async def script(zk: Session) -> None:
@@ -134,7 +134,7 @@ def test_watches_fire_once_and_before_the_answer_that_shows_the_change(place: Pl
     place.play(script)
 
 
-def test_ephemerals_go_with_their_session_when_it_is_closed_or_silent(place: Place) -> None:
+def test_ephemerals_end_with_their_closed_or_expired_session(place: Place) -> None:
     async def own(zk: Session) -> None:
         await zk.create_ephemeral("/owned", b"x", wait=0)
 
@@ -150,7 +150,7 @@ def test_ephemerals_go_with_their_session_when_it_is_closed_or_silent(place: Pla
     assert [owner for _, owner in place.server.expired] == ["silent"]
 
 
-def test_a_session_survives_a_cut_and_learns_of_its_expiry(place: Place) -> None:
+def test_session_survives_a_disconnect_and_notices_its_expiry(place: Place) -> None:
     events: list[SessionEvent] = []
 
     async def script(zk: Session) -> None:
@@ -174,7 +174,7 @@ def test_a_session_survives_a_cut_and_learns_of_its_expiry(place: Place) -> None
     ]
 
 
-def test_a_lost_reply_leaves_the_write_done(place: Place) -> None:
+def test_write_with_a_lost_reply_is_applied(place: Place) -> None:
     async def script(zk: Session) -> None:
         await asyncio.sleep(0.1)  # the first heartbeat is answered
         place.network.links_of("client")[0].lose_reply = True
@@ -201,7 +201,7 @@ def test_sessions_outlive_an_outage(place: Place) -> None:
     place.play(script)
 
 
-def test_a_follower_shows_the_past_but_never_a_client_its_own(place: Place) -> None:
+def test_follower_reads_are_stale_but_never_behind_the_client(place: Place) -> None:
     place.server.entry = place.server.follow(0.5)
 
     async def script(zk: Session) -> None:
@@ -219,7 +219,7 @@ def test_a_follower_shows_the_past_but_never_a_client_its_own(place: Place) -> N
     place.play(script)
 
 
-def test_a_busy_server_answers_at_its_rate() -> None:
+def test_busy_server_answers_at_its_rate() -> None:
     place = Place(rate=1000.0)
 
     async def script(zk: Session) -> None:

@@ -143,7 +143,7 @@ def simulated(seed: int, times: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_real_server_says_the_same(seed: int, zk_root: str, zookeeper: ZooKeeperServer) -> None:
+def test_real_server_responds_alike(seed: int, zk_root: str, zookeeper: ZooKeeperServer) -> None:
     async def work() -> list[Any]:
         async with Session(f"{zk_root}/{seed}", clock=SystemClock(), rng=random.Random(1)) as zk:
             return await Asker(zk, seed).ask(200)

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from consumerd.errors import ConsumerdError
-from consumerd.spark.compact import compact
 from consumerd.spark.land import land_stream
-from consumerd.spark.packages import needs_of
+from consumerd.spark.packages import required_packages
 from consumerd.spark.refine import refine
+from consumerd.spark.run import compact
 from consumerd.spark.session import build_session
 from consumerd.spark.spec import parse_spark
 from consumerd.spark.tables import open_table
@@ -52,7 +52,7 @@ def main(root: Path, jars: str) -> dict[str, Any]:
     config = {"spark.jars": jars, "spark.sql.shuffle.partitions": "1", "spark.log.level": "ERROR"}
     config["spark.databricks.delta.snapshotPartitions"] = "1"
     config["spark.driver.extraJavaOptions"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # as in the session of others
-    needs = needs_of([pipeline], config)
+    needs = required_packages([pipeline], config)
     assert not needs.packages, needs.packages  # the jars are there
     spark = build_session("local[2]", config=config | dict(needs.config))
     said: dict[str, Any] = {}

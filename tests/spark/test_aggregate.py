@@ -72,7 +72,7 @@ def windows(frame: DataFrame, *columns: str) -> list[tuple[Any, ...]]:
     return sorted(found, key=str)
 
 
-def test_every_event_is_in_its_window_once_and_what_is_not_is_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_counts_each_event_once_per_window_and_reports_late_ones(spark: SparkSession, tmp_path: Path) -> None:
     pipeline = pipeline_of(tmp_path)
     silver = Silver(spark, pipeline)
     silver.add((1, "a", 1), (2, "b", 2), (3, "a", 3), (None, "a", 100))
@@ -115,7 +115,7 @@ def test_every_event_is_in_its_window_once_and_what_is_not_is_told(spark: SparkS
         aggregate(spark, pipeline_of(tmp_path, slide="5 minutes"))
 
 
-def test_windows_that_overlap_have_an_event_each(spark: SparkSession, tmp_path: Path) -> None:
+def test_counts_an_event_in_each_overlapping_window(spark: SparkSession, tmp_path: Path) -> None:
     pipeline = pipeline_of(tmp_path, slide="5 minutes", group_by=[], sums=["amount"], watermark="1 minute")
     silver = Silver(spark, pipeline)
     silver.add((7, "a", 1), (12, "b", 2))
@@ -127,7 +127,7 @@ def test_windows_that_overlap_have_an_event_each(spark: SparkSession, tmp_path: 
     assert aggregate(spark, pipeline).late == 2
 
 
-def test_columns_that_collide_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_rejects_colliding_columns(spark: SparkSession, tmp_path: Path) -> None:
     table = {
         "source": {"path": "/nowhere"},
         "refine": {"fields": {"at": "timestamp", "count": "string"}, "event_time": "at"},

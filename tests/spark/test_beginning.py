@@ -29,9 +29,7 @@ def grow(root: Path, partition: int, *payloads: bytes) -> int:
         return segment.tell()
 
 
-def test_what_comes_after_the_beginning_is_landed_however_late_the_first_batch_is(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_lands_everything_after_the_start_however_late_the_first_batch_is(spark: SparkSession, tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     end = grow(logs, 0, b"before")
     pipeline = PipelineSpec("p", str(tmp_path / "lake"), {"path": str(logs), "broker": "4", "subscribe": "t"})
@@ -50,7 +48,7 @@ def test_what_comes_after_the_beginning_is_landed_however_late_the_first_batch_i
     assert begin(spark, pipeline, source) == source, "from now on the checkpoint says where to go on"
 
 
-def test_a_partition_that_is_gone_before_it_was_read_is_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_reports_a_partition_deleted_before_it_was_read(spark: SparkSession, tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     grow(logs, 0, b"a")
     grow(logs, 1, b"b")

@@ -21,7 +21,7 @@ import pytest
 
 from consumerd.embedded import Child, free_port
 from consumerd.embedded.processes import clean_environment, format_toml
-from consumerd.spark.launch import LAUNCHER_VARIABLE, prepare_java
+from consumerd.spark.session import LAUNCHER_VARIABLE, prepare_java
 from consumerd.wire.v07 import Codec, encode_message_set
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def check(found: dict[str, Any]) -> None:
 
 
 @pytest.mark.long
-def test_a_pipeline_on_two_executors(config: Path, environ: dict[str, str], tmp_path: Path) -> None:
+def test_runs_a_pipeline_on_two_executors(config: Path, environ: dict[str, str], tmp_path: Path) -> None:
     driver = {**environ, "PYSPARK_DRIVER_PYTHON": sys.executable}
     (found,) = run(submit(environ, "local-cluster[2,1,1024]", config), driver, tmp_path)
     check(found)
@@ -154,7 +154,7 @@ async def standalone(environ: dict[str, str], folder: Path) -> AsyncIterator[str
 
 
 @pytest.mark.asyncio
-async def test_a_packaged_environment_is_all_that_a_cluster_needs(
+async def test_runs_a_pipeline_with_only_a_packaged_environment(
     config: Path, environ: dict[str, str], tmp_path: Path, missing: Callable[[str], NoReturn]
 ) -> None:
     if sys.prefix == sys.base_prefix:
@@ -186,7 +186,7 @@ async def test_a_packaged_environment_is_all_that_a_cluster_needs(
 
 @pytest.mark.long
 @pytest.mark.asyncio
-async def test_a_pipeline_on_a_standalone_cluster(config: Path, environ: dict[str, str], tmp_path: Path) -> None:
+async def test_runs_a_pipeline_on_a_standalone_cluster(config: Path, environ: dict[str, str], tmp_path: Path) -> None:
     async with standalone(environ, tmp_path) as master:
         driver = {**environ, "PYSPARK_DRIVER_PYTHON": sys.executable}
         (found,) = run(submit(environ, master, config), driver, tmp_path)

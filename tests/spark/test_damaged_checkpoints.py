@@ -76,7 +76,7 @@ def older(checkpoint: Path) -> None:
         (older, r"has batches up to \d+, and the checkpoint .* counts \d+ in all, so it is older than the table"),
     ],
 )
-def test_a_checkpoint_that_cannot_be_gone_on_from_is_named(
+def test_names_the_damaged_file_of_a_checkpoint(
     spark: SparkSession, pipeline: PipelineSpec, damage: Callable[[Path], None], sentence: str
 ) -> None:
     assert land(spark, pipeline).batches > 1
@@ -87,7 +87,7 @@ def test_a_checkpoint_that_cannot_be_gone_on_from_is_named(
     assert "restore the checkpoint from a backup" in str(caught.value)
 
 
-def test_what_spark_itself_goes_on_from_is_let_through(spark: SparkSession, pipeline: PipelineSpec) -> None:
+def test_accepts_a_checkpoint_that_spark_can_continue_from(spark: SparkSession, pipeline: PipelineSpec) -> None:
     rows = land(spark, pipeline).rows
     checkpoint = Path(pipeline.checkpoint("land"))
     without(last(checkpoint / "commits"))  # killed between the table and the commit
@@ -98,7 +98,7 @@ def test_what_spark_itself_goes_on_from_is_let_through(spark: SparkSession, pipe
     assert rows == 300
 
 
-def test_two_runs_on_one_checkpoint_refuse_the_second(spark: SparkSession, pipeline: PipelineSpec) -> None:
+def test_refuses_a_second_run_on_the_same_checkpoint(spark: SparkSession, pipeline: PipelineSpec) -> None:
     checkpoint = Path(pipeline.checkpoint("land"))
     checkpoint.mkdir(parents=True)
     with (checkpoint / LOCK_FILE).open("wb") as lock:
@@ -111,9 +111,7 @@ def test_two_runs_on_one_checkpoint_refuse_the_second(spark: SparkSession, pipel
     assert CheckpointLockedError.exit_code is ExitCode.REFUSED
 
 
-def test_a_batch_that_two_queries_note_is_told_where_no_lock_keeps_them_apart(
-    spark: SparkSession, pipeline: PipelineSpec
-) -> None:
+def test_reports_two_queries_on_a_checkpoint_without_locks(spark: SparkSession, pipeline: PipelineSpec) -> None:
     land(spark, pipeline)
     checkpoint = Path(pipeline.checkpoint("land"))
     ahead = max(int(each.name) for each in (checkpoint / "offsets").iterdir() if each.name.isdigit()) + 1
@@ -143,7 +141,7 @@ def test_a_batch_that_two_queries_note_is_told_where_no_lock_keeps_them_apart(
     assert caught.value.exit_code is ExitCode.SPARK
 
 
-def test_a_full_disk_is_followed_through_the_causes_of_java(spark: SparkSession) -> None:
+def test_finds_a_full_disk_in_the_chain_of_java_causes(spark: SparkSession) -> None:
     gateway: Any = spark.sparkContext._gateway
     jvm = gateway.jvm
     stream = jvm.java.io.FileOutputStream("/dev/full")
@@ -160,7 +158,7 @@ def test_a_full_disk_is_followed_through_the_causes_of_java(spark: SparkSession)
     assert said.startswith("/elsewhere/part-0 cannot be read or written (Permission denied): check free space")
 
 
-def test_a_file_of_ours_on_a_full_disk_is_named(tmp_path: Path) -> None:
+def test_names_our_own_file_on_a_full_disk(tmp_path: Path) -> None:
     import resource
 
     from consumerd.spark.failures import declared_errors

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from consumerd.java import MissingRuntimeError
-from consumerd.spark.packages import AVRO_PACKAGE, DELTA_PACKAGE
+from consumerd.spark.packages import AVRO_PACKAGE
+from consumerd.spark.tables.delta import DELTA_PACKAGE
 from tests.support.maven import fetch_jars
 
 
 @pytest.mark.timeout(400)
-def test_the_pipeline_on_delta_tables_with_avro_messages(tmp_path: Path) -> None:
+def test_runs_a_pipeline_on_delta_tables_with_avro_messages(tmp_path: Path) -> None:
     try:
         jars = [jar for package in (DELTA_PACKAGE, AVRO_PACKAGE) for jar in fetch_jars([package])]
     except MissingRuntimeError as error:

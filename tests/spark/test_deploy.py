@@ -27,7 +27,7 @@ def objects(spark: SparkSession, text: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_the_objects_are_what_kubernetes_takes_and_fit_together(spark: SparkSession) -> None:
+def test_kubernetes_manifests_are_valid_and_consistent(spark: SparkSession) -> None:
     text = (FOLDER / "kubernetes.yaml").read_text()
     found = {each["kind"]: each for each in objects(spark, text)}
     assert list(found) == ["ConfigMap", "ServiceAccount", "Role", "RoleBinding", "CronJob"]
@@ -58,7 +58,7 @@ def test_the_objects_are_what_kubernetes_takes_and_fit_together(spark: SparkSess
     assert [each["mountPath"] for each in container["volumeMounts"]] == [spec.root] == [mounts["lake"]]
 
 
-def test_the_image_and_the_objects_name_the_same_paths() -> None:
+def test_image_and_manifests_use_the_same_paths() -> None:
     made = (FOLDER / "Dockerfile").read_text()
     asked = (FOLDER / "kubernetes.yaml").read_text()
     assert "deploy/spark/pipeline.py /opt/consumerd/pipeline.py" in made

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "spark-archive" / "top_words.py"
 
 
-def test_the_words_of_an_archive_are_counted(spark: SparkSession, tmp_path: Path) -> None:
+def test_example_counts_the_words_of_an_archive(spark: SparkSession, tmp_path: Path) -> None:
     folder = tmp_path / "clicks-0"
     folder.mkdir()
     data = encode_message_set([b"the cat", b"the hat"]) + encode_message_set([b"a cat", b"the end"], codec=Codec.GZIP)

@@ -85,7 +85,7 @@ def rewrite(spark: SparkSession, path: str, condition: str) -> int:
     return gone
 
 
-def test_what_the_daemon_stored_is_landed_once_refined_and_accounted_for(spark: SparkSession, tmp_path: Path) -> None:
+def test_lands_refines_and_reconciles_the_files_of_the_daemon(spark: SparkSession, tmp_path: Path) -> None:
     pipeline = declared(tmp_path, maxBytesPerTrigger="4k")
     asyncio.run(consume(tmp_path / "consumed", 0.6))
     first = land(spark, pipeline)

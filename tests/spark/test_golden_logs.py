@@ -37,7 +37,9 @@ def dumped(logs: Path, name: str) -> dict[str, tuple[list[tuple[int, str]], dict
 
 
 @pytest.mark.parametrize(("name", "max_split_bytes"), [("producer-mix", "2000"), ("wire-broker", "64m")])
-def test_logs_are_what_the_real_consumer_saw(spark: SparkSession, logs: Path, name: str, max_split_bytes: str) -> None:
+def test_reads_recorded_logs_as_the_real_consumer_does(
+    spark: SparkSession, logs: Path, name: str, max_split_bytes: str
+) -> None:
     expected = dumped(logs, name)
     frame = read(spark, logs / name, maxSplitBytes=max_split_bytes)
     by_folder = defaultdict(list)
@@ -58,7 +60,7 @@ def test_logs_are_what_the_real_consumer_saw(spark: SparkSession, logs: Path, na
         assert frame.rdd.getNumPartitions() > len(json.loads((logs / f"{name}.dump.json").read_text()))
 
 
-def test_damaged_logs_lose_nothing_but_the_damage(spark: SparkSession, logs: Path) -> None:
+def test_loses_only_the_damaged_part_of_a_log(spark: SparkSession, logs: Path) -> None:
     """The flaws are where the real broker's recovery cut, and what it kept is what we read before them."""
     before, after = logs / "recovery-before" / "log", logs / "recovery-after" / "log"
     flaws = {

@@ -47,7 +47,7 @@ def jvm_of(pid: int) -> int:
     return next(int(child) for child in children if Path(f"/proc/{child}/comm").read_text().strip() == "java")
 
 
-def test_a_jvm_that_is_killed_while_the_command_works(environment: dict[str, str], tmp_path: Path) -> None:
+def test_reports_a_jvm_that_is_killed_during_a_command(environment: dict[str, str], tmp_path: Path) -> None:
     log = tmp_path / "archive" / "t-0"
     log.mkdir(parents=True)
     (log / f"{0:020}.kafka").write_bytes(encode_message_set([b"%d" % number for number in range(100)]))
@@ -73,7 +73,7 @@ def test_a_jvm_that_is_killed_while_the_command_works(environment: dict[str, str
     assert all(line.startswith("consumerd: ") for line in steps), said
 
 
-def test_a_session_after_one_whose_jvm_died(environment: dict[str, str]) -> None:
+def test_starts_a_session_after_the_jvm_of_another_died(environment: dict[str, str]) -> None:
     ran = subprocess.run([sys.executable, "-c", _TWICE], env=environment, capture_output=True, text=True, check=True)
     sentence, count = ran.stdout.splitlines()
     assert sentence.startswith("Spark's JVM was killed by SIGKILL")

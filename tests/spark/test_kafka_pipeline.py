@@ -148,7 +148,7 @@ def rewrite(spark: SparkSession, path: str, expression: str, column: str = "valu
     changed.write.mode("overwrite").parquet(folder)
 
 
-def test_topics_are_landed_once_refined_and_accounted_for(
+def test_lands_refines_and_reconciles_topics_of_kafka(
     spark: SparkSession, broker: KafkaBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     topics = Topics(broker.address)

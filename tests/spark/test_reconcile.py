@@ -78,7 +78,7 @@ def rewrite(spark: SparkSession, pipeline: PipelineSpec, change: Callable[[DataF
     rows.write.mode("overwrite").parquet(folder)
 
 
-def test_an_intact_table_is_clean_and_everything_wrong_with_one_is_named(
+def test_intact_tables_are_clean_and_every_defect_is_named(
     spark: SparkSession, pipeline: PipelineSpec, logs: dict[int, list[tuple[int, int, int, bytes]]]
 ) -> None:
     with pytest.raises(NotFoundError, match="run land first"):

@@ -10,7 +10,7 @@ import pytest
 
 from consumerd.spark.land import land
 from consumerd.spark.reconcile import reconcile
-from consumerd.spark.report.findings import findings, verdict
+from consumerd.spark.report.page import partition_findings, report_verdict
 from consumerd.spark.spec import GoneSpec, PipelineSpec
 from consumerd.wire.compression import compress
 from consumerd.wire.v07 import Codec, encode_message, encode_message_set
@@ -67,7 +67,7 @@ def lose(spark: SparkSession, pipeline: PipelineSpec, logs: Path, *, head: bool)
 
 
 @pytest.mark.parametrize("head", [False, True], ids=["in the midst", "at the head"])
-def test_messages_that_were_lost_before_they_landed_are_not_clean(
+def test_messages_lost_before_landing_are_not_clean(
     spark: SparkSession, pipeline: PipelineSpec, logs: Path, head: bool
 ) -> None:
     pipeline = lenient(pipeline)
@@ -78,11 +78,11 @@ def test_messages_that_were_lost_before_they_landed_are_not_clean(
         assert not lossy.is_clean
         assert [str(each) for each in check.trimmed.first] == [f"[{first}, {second})"]
         assert (check.start, check.empty.count, check.landed) == (0, 0, 200)
-        assert verdict(lossy).bad
-        assert f"lost before they landed: [{first}, {second})" in findings(check)[0].text
+        assert report_verdict(lossy).bad
+        assert f"lost before they landed: [{first}, {second})" in partition_findings(check)[0].text
 
 
-def test_what_is_declared_gone_is_told_with_its_reason_and_the_rest_is_still_lost(
+def test_reports_declared_losses_with_their_reason_and_others_as_lost(
     spark: SparkSession, pipeline: PipelineSpec, logs: Path
 ) -> None:
     pipeline = lenient(pipeline)
@@ -93,7 +93,7 @@ def test_what_is_declared_gone_is_told_with_its_reason_and_the_rest_is_still_los
     assert declared.is_clean
     assert (check.trimmed.count, [str(each) for each in check.declared.first]) == (0, [f"[{first}, {second})"])
     assert declared.as_json()["partitions"][0]["reasons"] == [f"[{first}, {second}): a disk of May"]
-    assert "but for 1 stretch declared gone" in verdict(declared).text
+    assert "but for 1 stretch declared gone" in report_verdict(declared).text
     # A declaration of a part, or one that is withdrawn: what was proven meanwhile was proven with the declaration.
     half = gone.model_copy(update={"end": second - 1})
     (check,) = reconcile(spark, replace(pipeline, gone=(half,)), shallow=True).partitions
@@ -101,7 +101,7 @@ def test_what_is_declared_gone_is_told_with_its_reason_and_the_rest_is_still_los
     assert not reconcile(spark, pipeline, shallow=True).is_clean
 
 
-def test_what_was_asked_for_and_was_gone_before_the_first_batch_is_lost(
+def test_requested_offsets_deleted_before_the_first_batch_are_lost(
     spark: SparkSession, pipeline: PipelineSpec, logs: Path
 ) -> None:
     first = write(logs, 0, messages(0, LOST))
@@ -113,7 +113,7 @@ def test_what_was_asked_for_and_was_gone_before_the_first_batch_is_lost(
     assert ([str(each) for each in check.trimmed.first], check.is_clean) == ([f"[0, {first})"], False)
 
 
-def test_places_without_a_message_are_remembered_when_retention_takes_them_and_lost_rows_are_not_hidden(
+def test_remembers_empty_offsets_after_retention_without_hiding_lost_rows(
     spark: SparkSession, pipeline: PipelineSpec, logs: Path
 ) -> None:
     head = messages(0, 10) + EMPTY + messages(10, 10)
@@ -136,7 +136,7 @@ def test_places_without_a_message_are_remembered_when_retention_takes_them_and_l
         assert wrong.gaps.first[0].start == 0
 
 
-def test_bytes_that_are_no_message_are_told_where_the_pipeline_leaves_them_out(
+def test_reports_malformed_bytes_that_the_pipeline_drops(
     spark: SparkSession, pipeline: PipelineSpec, logs: Path
 ) -> None:
     good, bad = messages(0, 20), bytearray(messages(20, 1))
@@ -151,7 +151,7 @@ def test_bytes_that_are_no_message_are_told_where_the_pipeline_leaves_them_out(
         assert check.empty.count == 0
 
 
-def test_a_partition_that_came_later_was_to_be_landed_from_where_it_was_seen_to_begin(
+def test_expects_a_later_partition_from_its_first_known_offset(
     spark: SparkSession, pipeline: PipelineSpec, logs: Path
 ) -> None:
     write(logs, 0, messages(0, 20))

@@ -66,7 +66,9 @@ def lander(spark: SparkSession, tmp_path: Path) -> Callable[..., Any]:
 
 
 @pytest.mark.timeout(300, func_only=True)
-def test_every_identity_once_with_its_reason(spark: SparkSession, tmp_path: Path, lander: Callable[..., Any]) -> None:
+def test_refines_each_identity_once_with_its_reason(
+    spark: SparkSession, tmp_path: Path, lander: Callable[..., Any]
+) -> None:
     pipeline = pipeline_of(tmp_path / "lake", fields=FIELDS, event_time="at")
     with pytest.raises(NotFoundError, match="run the step that writes it first"):
         refine(spark, pipeline)
@@ -125,7 +127,7 @@ def test_every_identity_once_with_its_reason(spark: SparkSession, tmp_path: Path
     assert {"value", "reason", "refined_at", "landed_at"} <= set(quarantine.columns)
 
 
-def test_a_lost_checkpoint_or_table_is_told(spark: SparkSession, tmp_path: Path, lander: Callable[..., Any]) -> None:
+def test_reports_a_lost_checkpoint_or_table(spark: SparkSession, tmp_path: Path, lander: Callable[..., Any]) -> None:
     pipeline = pipeline_of(tmp_path / "lake")
     lander(pipeline, [(0, {"id": 1})])
     with pytest.raises(ConfigError, match=r"has no \[refine\] table"):
@@ -141,7 +143,7 @@ def test_a_lost_checkpoint_or_table_is_told(spark: SparkSession, tmp_path: Path,
         lander(pipeline, [(20, {"id": 3})])
 
 
-def test_a_signal_ends_a_run_that_would_go_on(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_signal_ends_a_continuous_query(spark: SparkSession, tmp_path: Path) -> None:
     pipeline = pipeline_of(tmp_path / "lake")
     more = spark.createDataFrame([(bytearray(b"{}"),)], "value binary")
     more.write.mode("append").parquet(str(tmp_path / "other"))
@@ -163,7 +165,7 @@ def test_a_signal_ends_a_run_that_would_go_on(spark: SparkSession, tmp_path: Pat
     assert not spark.streams.active
 
 
-def test_lines_that_match_a_pattern(spark: SparkSession, tmp_path: Path, lander: Callable[..., Any]) -> None:
+def test_parses_lines_with_a_pattern(spark: SparkSession, tmp_path: Path, lander: Callable[..., Any]) -> None:
     pattern = r"(?<at>\d+)(?: (x))? \[(?<level>[A-Z(]+)\] (?<text>.*)"
     fields = {"at": "timestamp_s", "level": "string not null", "text": "string"}
     pipeline = pipeline_of(tmp_path / "lake", parse="regex", pattern=pattern, fields=fields)

@@ -14,7 +14,7 @@ from consumerd.spark.progress import open_log
 from consumerd.spark.reconcile import reconcile
 from consumerd.spark.refine import refine
 from consumerd.spark.report import write_report
-from consumerd.spark.report.facts import Landed, Quarantine, Sample
+from consumerd.spark.report.facts import LandedFacts, QuarantineFacts, QuarantineSample
 from consumerd.spark.report.measure import MAX_VALUE, measure_landed, measure_quarantine, preview
 from consumerd.spark.source.columns import schema_ddl
 from consumerd.spark.spec import parse_spark
@@ -23,7 +23,7 @@ from consumerd.wire.v07 import Codec, encode_message_set
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from consumerd.spark.run import StepResult
+    from consumerd.spark.report.facts import StepResult
 
 START = datetime(2026, 11, 21, 17, tzinfo=UTC)
 BRONZE = f"{schema_ddl()}, landed_at timestamp, batch bigint"
@@ -41,11 +41,11 @@ def row(batch: int, value: bytes | None, *, offset: int = 0, minutes: int = 0, *
 
 
 def test_nothing(spark: SparkSession) -> None:
-    assert measure_landed(bronze(spark, [])) == Landed()
-    assert measure_quarantine(bronze(spark, [], "reason string")) == Quarantine()
+    assert measure_landed(bronze(spark, [])) == LandedFacts()
+    assert measure_quarantine(bronze(spark, [], "reason string")) == QuarantineFacts()
 
 
-def test_few_batches_are_told_apart(spark: SparkSession) -> None:
+def test_shows_few_batches_one_by_one(spark: SparkSession) -> None:
     rows = [row(0, b"x" * 7), row(0, b""), row(3, b"x" * 1000, minutes=1), row(3, None, minutes=1, _corrupt="torn")]
     landed = measure_landed(bronze(spark, rows))
     assert (landed.rows, landed.size, landed.corrupt, landed.batches, landed.width) == (4, 1007, 1, 2, None)
@@ -58,7 +58,7 @@ def test_few_batches_are_told_apart(spark: SparkSession) -> None:
     assert [landed.sizes.percentile(share) for share in (0, 0.5, 1)] == [0, 7, 1000]
 
 
-def test_many_batches_are_shown_by_time_and_sizes_stay_within_nine_percent(spark: SparkSession) -> None:
+def test_shows_many_batches_by_time_with_sizes_within_nine_percent(spark: SparkSession) -> None:
     frame = spark.range(20_000).select(
         F.expr("cast(repeat('x', cast(id % 1000 as int)) as binary)").alias("value"),
         (F.col("id") % 100).alias("batch"),
@@ -74,7 +74,7 @@ def test_many_batches_are_shown_by_time_and_sizes_stay_within_nine_percent(spark
         assert landed.sizes.percentile(share) == pytest.approx(1000 * share, rel=0.09)
 
 
-def test_reasons_by_frequency_with_samples(spark: SparkSession) -> None:
+def test_lists_reasons_by_frequency_with_samples(spark: SparkSession) -> None:
     hostile = "<script>alert(1)</script>"
     rows = [row(0, b"\xff\x00" + b"y" * 500, offset=n, reason="often") for n in range(5, 10)]
     rows += [row(0, None, offset=1, reason=hostile), row(0, b"", offset=2, reason=hostile)]
@@ -84,13 +84,13 @@ def test_reasons_by_frequency_with_samples(spark: SparkSession) -> None:
     assert [(one.text, one.rows) for one in found.reasons] == [("often", 5), ("x" * 300 + "…", 4), (hostile, 2)]
     begin = b"\xff\x00" + b"y" * (MAX_VALUE - 2)
     assert found.reasons[0].samples == (
-        Sample("clicks/0-1 at 5, index 0", begin, truncated=True),
-        Sample("clicks/0-1 at 9, index 0", begin, truncated=True),
+        QuarantineSample("clicks/0-1 at 5, index 0", begin, truncated=True),
+        QuarantineSample("clicks/0-1 at 9, index 0", begin, truncated=True),
     )
     assert [sample.value for sample in found.reasons[2].samples] == [None, b""]
 
 
-def test_very_many_reasons(spark: SparkSession) -> None:
+def test_limits_the_number_of_reasons(spark: SparkSession) -> None:
     frame = spark.range(50_000).select(
         F.lit("t").alias("topic"),
         F.lit("0-1").alias("broker_partition"),
@@ -104,7 +104,7 @@ def test_very_many_reasons(spark: SparkSession) -> None:
     assert (found.reasons[0].text, found.reasons[0].rows, found.other_rows) == ("common", 10, 49_971)
 
 
-def test_a_preview_is_text(spark: SparkSession) -> None:
+def test_preview_contains_text(spark: SparkSession) -> None:
     frame = spark.range(50).selectExpr("id", "cast('a' as binary) as b", "if(id = 49, null, map('k', id)) as `a.b``c`")
     found = preview(frame, ["id"])
     assert found.columns == ("id", "b", "a.b`c")
@@ -113,7 +113,7 @@ def test_a_preview_is_text(spark: SparkSession) -> None:
     assert len(found.rows) == 20
 
 
-def test_a_page_of_a_real_pipeline(spark: SparkSession, tmp_path: Path) -> None:
+def test_writes_the_page_of_a_real_pipeline(spark: SparkSession, tmp_path: Path) -> None:
     hostile = b'{"id": "<script>alert(1)</script>"} \xff'
     folder = tmp_path / "logs" / "clicks-0"
     folder.mkdir(parents=True)

@@ -14,8 +14,7 @@ import pyspark
 import pytest
 
 from consumerd.spark.failures import SparkFailedError, declared_errors
-from consumerd.spark.launch import LAUNCHER_HOME
-from consumerd.spark.session import build_session
+from consumerd.spark.session import LAUNCHER_HOME, build_session
 from consumerd.spark.source.errors import DataLossError
 
 if TYPE_CHECKING:
@@ -42,13 +41,13 @@ print(json.dumps(said))
 """
 
 
-def test_a_session_runs_jobs_and_keeps_to_loopback(spark: SparkSession) -> None:
+def test_session_runs_jobs_and_listens_on_loopback_only(spark: SparkSession) -> None:
     assert spark.range(10).count() == 10
     assert spark.conf.get("spark.driver.bindAddress") == "127.0.0.1"
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
 
 
-def test_a_running_session_is_taken_as_it_is(spark: SparkSession) -> None:
+def test_uses_a_running_session_unchanged(spark: SparkSession) -> None:
     former = str(spark.conf.get("spark.sql.shuffle.partitions"))
     config = {"spark.sql.shuffle.partitions": "3", "spark.driver.memory": "9g"}
     try:
@@ -59,7 +58,7 @@ def test_a_running_session_is_taken_as_it_is(spark: SparkSession) -> None:
         spark.conf.set("spark.sql.shuffle.partitions", former)
 
 
-def test_what_was_raised_in_a_worker_is_what_is_raised(spark: SparkSession) -> None:
+def test_raises_the_error_of_a_worker(spark: SparkSession) -> None:
     def lose(_: int) -> int:
         raise DataLossError("t/0-1 from 5 to 9 is gone; see failOnDataLoss")
 
@@ -69,7 +68,7 @@ def test_what_was_raised_in_a_worker_is_what_is_raised(spark: SparkSession) -> N
         spark.range(1).select(spark.udf.register("lose", lose, "bigint")("id")).collect()
 
 
-def test_what_spark_raises_is_one_sentence(spark: SparkSession) -> None:
+def test_reports_a_spark_error_as_one_sentence(spark: SparkSession) -> None:
     with (
         pytest.raises(SparkFailedError, match=r"^Spark failed: \[UNRESOLVED_COLUMN[^\n]*nope[^\n]*$"),
         declared_errors(),
@@ -100,7 +99,7 @@ def place(tmp_path: Path, missing: Callable[[str], NoReturn]) -> Path:
     return place
 
 
-def test_no_java_on_the_machine_is_needed_and_blanks_in_paths_do_no_harm(place: Path) -> None:
+def test_starts_without_java_on_the_machine_and_with_spaces_in_paths(place: Path) -> None:
     (place / "look.py").write_text(LOOK)
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("JAVA", "SPARK", "PYSPARK"))}
     done = subprocess.run(

@@ -62,7 +62,7 @@ def committed(zookeeper: str, group: str) -> dict[str, Any]:
     return found
 
 
-def test_a_batch_is_what_was_produced(spark: SparkSession, brokers: list[LoopbackBroker], zk_root: str) -> None:
+def test_batch_reads_what_was_produced(spark: SparkSession, brokers: list[LoopbackBroker], zk_root: str) -> None:
     produce(brokers, "clicks", sets=4)
     produce(brokers[1:], "views", sets=1)
     source = {"zookeeper": zk_root, "maxSplitBytes": "3k"}
@@ -80,7 +80,7 @@ def test_a_batch_is_what_was_produced(spark: SparkSession, brokers: list[Loopbac
     assert rows_of(alone) == [row for row in stored(brokers, "clicks") if row[1] == "0-1"]
 
 
-def test_a_stream_reads_all_once_and_leaves_its_offsets_for_lag_tools(
+def test_stream_reads_everything_once_and_commits_offsets_for_lag_tools(
     spark: SparkSession, brokers: list[LoopbackBroker], zk_root: str, tmp_path: Path
 ) -> None:
     def run(**options: str) -> list[int]:
@@ -119,14 +119,14 @@ def test_a_stream_reads_all_once_and_leaves_its_offsets_for_lag_tools(
     brokers[0].start()
     offsets = json.dumps({"clicks": {"0-0": 0, "0-1": -1, "3-0": -1, "3-1": -1}})
     trimmed = {"zookeeper": zk_root, "subscribe": "clicks", "startingOffsets": offsets}
-    with pytest.raises(AnalysisException, match="DataLossError: startingOffsets names 0 of clicks/0-0, which has"):
+    with pytest.raises(AnalysisException, match="DataLossError: startingOffsets names offset 0 of clicks/0-0, whose"):
         spark.read.format("consumerd").options(**trimmed).load().collect()
     rest = spark.read.format("consumerd").options(**trimmed, failOnDataLoss="false").load()
     assert rows_of(rest) == [row for row in stored(brokers, "clicks") if row[1] == "0-0"]
     assert len(rest.collect()) < len([row for row in kept if row[1] == "0-0"])
 
 
-def test_a_stream_refuses_the_group_of_others(
+def test_stream_refuses_a_group_that_is_in_use(
     spark: SparkSession, brokers: list[LoopbackBroker], zk_root: str, tmp_path: Path
 ) -> None:
     produce(brokers[:1], "clicks", sets=1)

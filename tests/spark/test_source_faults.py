@@ -41,7 +41,7 @@ spark.stop()
 
 
 @pytest.mark.timeout(300)  # it starts a JVM of its own
-def test_a_task_is_tried_again_and_a_dead_broker_is_named(
+def test_retries_a_task_and_names_a_dead_broker(
     consumerd_broker_factory: BrokerFactory, consumerd_proxy_factory: ProxyFactory
 ) -> None:
     broker = consumerd_broker_factory(process=True)

@@ -72,7 +72,7 @@ def rows_and_tasks(frame: DataFrame) -> tuple[Rows, int]:
     return sorted((row[0], row[1], row[2], bytes(row[3])) for row in found), len({row[4] for row in found})
 
 
-def test_a_batch_reads_each_message_once_however_it_is_split(spark: SparkSession, archive: Archive) -> None:
+def test_batch_reads_each_message_once_with_any_splits(spark: SparkSession, archive: Archive) -> None:
     for partition in (0, 1):
         for _ in range(2):
             archive.add_segment(partition, 16_000)
@@ -97,7 +97,7 @@ def test_a_batch_reads_each_message_once_however_it_is_split(spark: SparkSession
     assert few.options(path=str(archive.folder), subscribe="t").load().count() == len(archive.rows)
 
 
-def test_a_wrong_option_is_the_last_line_of_the_error(spark: SparkSession, archive: Archive) -> None:
+def test_error_ends_with_the_invalid_option(spark: SparkSession, archive: Archive) -> None:
     archive.add_segment(0)
     wrong = {
         "unknown option subscribed; did you mean subscribe?": {"subscribed": "t"},
@@ -117,7 +117,9 @@ def test_a_wrong_option_is_the_last_line_of_the_error(spark: SparkSession, archi
         assert lines[-1].endswith(f"Error: {sentence}")
 
 
-def test_a_stream_goes_on_where_it_was_and_sees_growth(spark: SparkSession, archive: Archive, tmp_path: Path) -> None:
+def test_stream_continues_from_its_checkpoint_and_sees_growth(
+    spark: SparkSession, archive: Archive, tmp_path: Path
+) -> None:
     source = {"path": str(archive.folder), "subscribePattern": "[s-u]", "startingOffsets": "earliest"}
     ends: list[dict[str, dict[str, int]]] = []
 

@@ -35,7 +35,7 @@ def read(spark: SparkSession, folder: Path, **options: Any) -> DataFrame:
     return spark.read.format("consumerd").options(path=str(folder), broker=0, subscribe="clicks", **options).load()
 
 
-def test_modes(spark: SparkSession, folder: Path) -> None:
+def test_modes_handle_malformed_messages(spark: SparkSession, folder: Path) -> None:
     good = [b"one", b"two", b"three"]
     expected = [*good, b"losX", b"a", b"b", *good, *good]
     rows = read(spark, folder).orderBy("offset", "index").collect()

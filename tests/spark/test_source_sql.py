@@ -40,7 +40,9 @@ def counts(frame: DataFrame) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in frame.collect()]
 
 
-def test_tables_and_views_of_a_catalog(spark: SparkSession, sql: Callable[[str], DataFrame], archive: Path) -> None:
+def test_reads_through_tables_and_views_of_a_catalog(
+    spark: SparkSession, sql: Callable[[str], DataFrame], archive: Path
+) -> None:
     sql(f"CREATE TABLE t USING consumerd OPTIONS (path '{archive}', broker 3, subscribe 't') COMMENT 'what it is'")
     select = "SELECT broker, count(*), count(DISTINCT value) FROM {} GROUP BY broker"
     assert counts(sql(select.format("t"))) == [(3, LINES, LINES)]
@@ -58,7 +60,7 @@ def test_tables_and_views_of_a_catalog(spark: SparkSession, sql: Callable[[str],
     assert (archive / "t-0").is_dir(), "what a table shows is not its own"
 
 
-def test_what_a_table_cannot_have_is_refused_with_a_sentence(sql: Callable[[str], DataFrame], archive: Path) -> None:
+def test_rejects_invalid_table_options_with_one_sentence(sql: Callable[[str], DataFrame], archive: Path) -> None:
     for statement, sentence in (
         (f"CREATE TABLE u USING consumerd OPTIONS (path '{archive}', subscrbe 't')", "did you mean subscribe?"),
         (
@@ -74,7 +76,7 @@ def test_what_a_table_cannot_have_is_refused_with_a_sentence(sql: Callable[[str]
         sql("SELECT * FROM u").collect()
 
 
-def test_writing_says_that_the_source_is_read_only(
+def test_rejects_writes_as_the_source_is_read_only(
     spark: SparkSession, sql: Callable[[str], DataFrame], archive: Path, tmp_path: Path
 ) -> None:
     sql(f"CREATE TABLE t USING consumerd OPTIONS (path '{archive}', subscribe 't')")

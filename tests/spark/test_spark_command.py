@@ -53,7 +53,7 @@ def declared(tmp_path: Path, archive: Path) -> Callable[..., str]:
     return write
 
 
-def test_a_whole_run_and_what_it_says_of_missing_rows(
+def test_runs_all_steps_and_reports_missing_rows(
     spark: SparkSession, declared: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = declared()
@@ -76,7 +76,7 @@ def test_a_whole_run_and_what_it_says_of_missing_rows(
     assert "reconcile\tclean\tno\n" in capsys.readouterr().out
 
 
-def test_a_signal_ends_a_continuous_run_in_order(
+def test_a_signal_ends_a_continuous_run_gracefully(
     spark: SparkSession, declared: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     def stop_it() -> None:
@@ -94,7 +94,7 @@ def test_a_signal_ends_a_continuous_run_in_order(
     assert spark.streams.active == []
 
 
-def test_rounds_of_all_steps_share_a_session_until_a_signal(
+def test_continuous_rounds_share_a_session_until_a_signal(
     spark: SparkSession, declared: Callable[..., str], archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     commits = tmp_path / "lake/p/_checkpoints/refine/commits"
@@ -116,7 +116,7 @@ def test_rounds_of_all_steps_share_a_session_until_a_signal(
     assert "--continuous needs an interval" in capsys.readouterr().err
 
 
-def test_a_signal_ends_a_step_that_would_have_ended_by_itself(
+def test_a_signal_ends_a_step_before_its_end(
     spark: SparkSession, declared: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     def stop_it() -> None:
@@ -131,7 +131,9 @@ def test_a_signal_ends_a_step_that_would_have_ended_by_itself(
     assert run(["spark", "land", "-c", config, "--json"]) == ExitCode.OK
 
 
-def test_a_quick_look(spark: SparkSession, archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_read_command_prints_messages(
+    spark: SparkSession, archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     look = ["spark", "read", "--path", str(archive), "--subscribe", "t"]
     assert run([*look, "--count", "--json"]) == ExitCode.OK
     (row,) = json.loads(capsys.readouterr().out)["rows"]

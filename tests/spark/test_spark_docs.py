@@ -13,12 +13,13 @@ import click
 import pytest
 
 from consumerd.cli.main import cli
-from consumerd.spark.packages import AVRO_PACKAGE, DELTA_PACKAGE
+from consumerd.spark.packages import AVRO_PACKAGE
 from consumerd.spark.run import run_pipeline
 from consumerd.spark.source.columns import COLUMNS
 from consumerd.spark.source.options import OPTIONS
 from consumerd.spark.spec import parse_spark
 from consumerd.spark.tables import open_table
+from consumerd.spark.tables.delta import DELTA_PACKAGE
 from consumerd.wire.v07 import Codec, encode_message_set
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def run(name: str, **replaced: object) -> None:
     exec(compile(text, name, "exec"), {})
 
 
-def test_reading_and_streaming_an_archive(
+def test_examples_read_and_stream_an_archive(
     spark: SparkSession, archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run("read.py", **{"/archive": archive})
@@ -79,7 +80,7 @@ def test_reading_and_streaming_an_archive(
     assert {bytes(row.value) for row in landed.collect()} == {*CLICKS, b"no click"}
 
 
-def test_reading_brokers(
+def test_example_reads_brokers(
     spark: SparkSession, consumerd_broker_factory: BrokerFactory, zk_root: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broker = consumerd_broker_factory(broker_id=0, partitions=1, zookeeper=zk_root)
@@ -88,7 +89,7 @@ def test_reading_brokers(
     assert capsys.readouterr().out.splitlines()[-1] == "7 messages"
 
 
-def test_the_pipeline(
+def test_example_runs_the_pipeline(
     spark: SparkSession, steps_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(steps_file.parent)
@@ -111,7 +112,7 @@ def commands() -> list[str]:
 
 
 @pytest.mark.parametrize("line", commands())
-def test_commands_are_as_the_page_writes_them(line: str) -> None:
+def test_commands_of_the_guide_parse(line: str) -> None:
     words = shlex.split(line, comments=True)[1:]
     command: click.Command | None = cli
     while isinstance(command, click.Group):
@@ -125,7 +126,7 @@ def rows(heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("| `")]
 
 
-def test_all_columns_and_options_are_listed() -> None:
+def test_guide_lists_all_columns_and_options() -> None:
     listed = [name for row in rows("Columns") for name in re.findall(r"`(\w+)`", row[0])]
     assert listed == [column.name for column in COLUMNS]
     options = [name for row in rows("Options") for name in re.findall(r"`([\w.]+)`", row[0])]
@@ -133,6 +134,6 @@ def test_all_columns_and_options_are_listed() -> None:
     assert len(options) == len(set(options))
 
 
-def test_the_jars_that_are_named_are_those_that_the_session_asks_for() -> None:
+def test_deployment_guide_names_the_jars_that_sessions_request() -> None:
     deploying = (ROOT / "deploy" / "spark" / "README.md").read_text("utf-8")
     assert re.findall(r"--packages (\S+?)`", deploying) == [AVRO_PACKAGE, DELTA_PACKAGE]

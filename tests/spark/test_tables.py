@@ -60,7 +60,7 @@ def streamed(table: Table, into: Path, limit: int | None = None) -> list[list[in
 
 
 @pytest.mark.timeout(300, func_only=True)
-def test_batches_are_written_once_and_read_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_writes_and_reads_each_batch_once(spark: SparkSession, tmp_path: Path) -> None:
     table = open_table(spark, str(tmp_path / "t"))
     assert not table.exists
     with pytest.raises(NotFoundError, match=r"table .* does not exist: run"):
@@ -118,7 +118,7 @@ class CrashingFiles:
 
 
 @pytest.mark.timeout(300, func_only=True)
-def test_a_compaction_may_die_anywhere_and_a_stream_goes_on_across_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_survives_a_compaction_killed_anywhere_while_a_stream_reads(spark: SparkSession, tmp_path: Path) -> None:
     table = open_table(spark, str(tmp_path / "t"))
     assert isinstance(table, ParquetTable)
     for batch in range(5):
@@ -156,7 +156,7 @@ def test_a_compaction_may_die_anywhere_and_a_stream_goes_on_across_it(spark: Spa
     assert (again.merged, again.files_before) == (0, again.files_after)
 
 
-def test_appending_may_die_anywhere(spark: SparkSession, tmp_path: Path) -> None:
+def test_survives_an_append_killed_anywhere(spark: SparkSession, tmp_path: Path) -> None:
     at = 0
     while True:
         at += 1
@@ -177,7 +177,7 @@ def test_appending_may_die_anywhere(spark: SparkSession, tmp_path: Path) -> None
     assert at > 6
 
 
-def test_hadoops_file_systems_do_the_same(spark: SparkSession, tmp_path: Path) -> None:
+def test_tables_work_on_hadoop_file_systems(spark: SparkSession, tmp_path: Path) -> None:
     files = HadoopFiles(spark, f"file://{tmp_path}")
     root = f"file://{tmp_path}"
     assert files.create(f"{root}/a", b"first")

@@ -18,7 +18,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.storage import Entry
+from consumerd.storage import DirectoryEntry
 
 if TYPE_CHECKING:
     import random
@@ -237,9 +237,9 @@ class ForgetfulDisk:
         except (FileNotFoundError, NotADirectoryError):
             return False
 
-    def entries(self, directory: Path) -> list[Entry]:
+    def entries(self, directory: Path) -> list[DirectoryEntry]:
         names = self._directory(directory).names
-        return [Entry(name, isinstance(node, _Directory)) for name, node in names.items()]
+        return [DirectoryEntry(name, isinstance(node, _Directory)) for name, node in names.items()]
 
     def remove(self, path: Path) -> None:
         parent = self._directory(path.parent)

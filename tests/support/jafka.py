@@ -9,9 +9,9 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from consumerd.config.properties import format_properties
 from consumerd.embedded.children import Child
 from consumerd.embedded.ports import LOOPBACK
-from consumerd.embedded.properties import format_properties
 from tests.support.errors import JafkaStartError
 from tests.support.loopback_server import LoopbackServer, ask
 from tests.support.maven import fetch_jars

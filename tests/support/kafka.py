@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from consumerd.clock import SystemClock
+from consumerd.config.properties import format_properties
 from consumerd.embedded.children import Child
 from consumerd.embedded.ports import LOOPBACK, free_port
-from consumerd.embedded.properties import format_properties
 from consumerd.registry.paths import broker_path
 from consumerd.zk import Session
 from tests.support.errors import KafkaStartError

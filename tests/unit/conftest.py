@@ -12,7 +12,7 @@ import pytest_asyncio
 from consumerd.admin import BrokerLogs
 from consumerd.clock import SystemClock
 from consumerd.net import ConnectionSettings, connect
-from consumerd.registry import Broker as Registered
+from consumerd.registry import RegisteredBroker as Registered
 from consumerd.wire.v07 import (
     LATEST,
     Codec,

@@ -41,25 +41,25 @@ def code() -> str:
 
 
 @pytest.mark.parametrize("invariant", INVARIANTS, ids=lambda text: text.strip().split("**")[1][:40])
-def test_an_invariant_ends_with_tests_that_exist(invariant: str) -> None:
+def test_invariants_end_with_tests_that_exist(invariant: str) -> None:
     tests = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", invariant)
     assert tests, "it names no test"
     missing = [f"{path}::{name}" for path, name in tests if name not in names_in(path)]
     assert not missing
 
 
-def test_there_are_invariants_and_terms() -> None:
+def test_finds_invariants_and_terms() -> None:
     assert len(INVARIANTS) > 20
     assert len(TERMS) > 30
 
 
 @pytest.mark.parametrize("term", TERMS)
-def test_a_term_of_the_glossary_is_used_in_the_code(term: str) -> None:
+def test_terms_of_the_glossary_are_used_in_the_code(term: str) -> None:
     words = r"[ _-]?".join(re.escape(word) for word in term.split())
     assert re.search(words, code(), flags=re.IGNORECASE)
 
 
-def test_the_table_of_rooms_names_every_room() -> None:
+def test_table_of_rooms_names_every_room() -> None:
     named = {
         room
         for cell in re.findall(r"^\| [012] \| ([^|]+) \|", section("Rooms"), flags=re.MULTILINE)

@@ -33,7 +33,7 @@ WORDED = {"OSError"}
         (ExceptionGroup("", [TimeoutError(), ValueError("x")]), "no answer in time; ValueError: x"),
     ],
 )
-def test_an_error_has_words(error: Exception, words: str) -> None:
+def test_errors_have_a_text(error: Exception, words: str) -> None:
     assert reason_of(error) == words
 
 
@@ -58,7 +58,7 @@ def _bare_uses(tree: ast.AST) -> list[int]:
     return found
 
 
-def test_no_error_that_may_be_without_text_is_told_by_its_text_alone() -> None:
+def test_never_reports_only_the_text_of_errors_that_may_have_none() -> None:
     assert _bare_uses(ast.parse("try: f()\nexcept (KeyError, TimeoutError) as e:\n  log(str(e), f'{e}')")) == [3, 3]
     found = {
         f"{path.relative_to(PACKAGE)}:{line}"

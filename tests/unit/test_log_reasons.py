@@ -39,7 +39,7 @@ def wordless(module: ast.Module) -> list[str]:
     ]
 
 
-def test_what_the_next_test_looks_for_is_found() -> None:
+def test_finds_reasons_that_may_be_empty() -> None:
     source = """
 try:
     pass

@@ -32,18 +32,18 @@ def test_parse_reads_back_what_name_writes() -> None:
         "\u0661-1",
     ],
 )
-def test_parse_refuses_what_no_broker_writes(text: str) -> None:
+def test_parse_rejects_names_that_no_broker_writes(text: str) -> None:
     with pytest.raises(ValueError, match="broker-partition"):
         TopicPartition.parse("t", text)
 
 
-def test_a_partition_of_later_brokers_is_a_number() -> None:
+def test_names_a_partition_of_later_brokers_by_its_number() -> None:
     partition = TopicPartition.numbered("t", 10)
     assert (partition.name, str(partition), partition.broker) == ("10", "t/10", NO_BROKER)
     assert TopicPartition.parse_numbered("t", "10") == partition
 
 
 @pytest.mark.parametrize("text", ["", "-1", "0-1", "01", " 1", "\u0661", "9" * 5000])
-def test_what_is_no_number_is_refused(text: str) -> None:
+def test_rejects_partitions_that_are_not_numbers(text: str) -> None:
     with pytest.raises(ValueError, match="not the number of a partition"):
         TopicPartition.parse_numbered("t", text)

@@ -26,7 +26,7 @@ def anchors(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_make_targets_that_are_named_exist(document: str) -> None:
+def test_names_existing_make_targets(document: str) -> None:
     text = (ROOT / document).read_text()
     named = {
         target
@@ -38,7 +38,7 @@ def test_make_targets_that_are_named_exist(document: str) -> None:
 
 
 @pytest.mark.parametrize("document", [name for name in DOCUMENTS if name.endswith(".md") and name != "CHANGELOG.md"])
-def test_links_lead_somewhere(document: str) -> None:
+def test_links_to_existing_pages(document: str) -> None:
     path = ROOT / document
     for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
         if re.match(r"\w+:", target):

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 from consumerd.config.servers import KafkaSection, ZooKeeperSection
 from consumerd.config.work import DaemonSection
+from consumerd.daemon.health import STUCK_AFTER
 from consumerd.daemon.service import STARTED_AFTER
 from consumerd.errors import ExitCode
 
@@ -21,7 +27,7 @@ def keys() -> dict[str, dict[str, str]]:
             table = line.strip("[]")
         elif line and not line.startswith("#"):
             key, _, value = line.partition("=")
-            tables[table][key] = value
+            tables[table][key] = f"{tables[table][key]}\n{value}" if key in tables[table] else value
     return tables
 
 
@@ -29,13 +35,13 @@ def seconds(value: str) -> float:
     return float(value.removesuffix("s"))
 
 
-def test_what_a_restart_does_not_mend_is_not_restarted() -> None:
+def test_permanent_errors_prevent_a_restart() -> None:
     codes = {int(code) for code in keys()["Service"]["RestartPreventExitStatus"].split()}
     hopeless = {"USAGE", "CONFIG", "HANDLER", "CORRUPT", "ID_TAKEN", "REFUSED"}
     assert codes == {ExitCode[name] for name in hopeless}
 
 
-def test_a_failure_that_comes_at_once_again_meets_the_limit_and_an_outage_does_not() -> None:
+def test_start_limit_stops_immediate_failures_but_not_outages() -> None:
     unit, service = keys()["Unit"], keys()["Service"]
     interval, burst = seconds(unit["StartLimitIntervalSec"]), int(unit["StartLimitBurst"])
     pause = seconds(service["RestartSec"])
@@ -45,10 +51,56 @@ def test_a_failure_that_comes_at_once_again_meets_the_limit_and_an_outage_does_n
         assert burst * (pause + outage) > interval
 
 
-def test_the_daemons_own_deadlines_come_first() -> None:
+def test_deadlines_of_the_daemon_are_shorter_than_those_of_systemd() -> None:
     service = keys()["Service"]
     assert seconds(service["TimeoutStopSec"]) > DaemonSection().stop_timeout + 3
     assert (
         seconds(service["TimeoutStartSec"])
         > ZooKeeperSection.model_fields["connection_timeout"].default + STARTED_AFTER
     )
+
+
+def test_watchdog_is_more_patient_than_the_health_check() -> None:
+    # One notification more may have been sent just before the daemon counted as stuck.
+    assert seconds(keys()["Service"]["WatchdogSec"]) > STUCK_AFTER * 1.5
+
+
+def test_credentials_may_be_missing() -> None:
+    """An absolute path of LoadCredential= must exist; a name is looked up in /etc/credstore, and may be missing."""
+    for credential in keys()["Service"]["LoadCredential"].split("\n"):
+        name, _, source = credential.partition(":")
+        assert re.fullmatch(r"[a-z-]+", name)
+        assert source == f"%i.{name}"
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """The unit as an instance, with a program that is on this machine."""
+    path = tmp_path / "consumerd@events.service"
+    path.write_text(UNIT.read_text().replace("/opt/consumerd/bin/consumerd", "/bin/true"))
+    return path
+
+
+def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        pytest.skip("systemd-analyze is not installed")
+    command = [program, "--no-pager", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_systemd_accepts_the_unit(installed: Path) -> None:
+    done = analyze("verify", str(installed))
+    assert (done.returncode, installed.name in done.stderr) == (0, False), done.stderr
+
+
+def test_systemd_reports_unknown_keys_of_the_unit(installed: Path) -> None:
+    installed.write_text(installed.read_text().replace("WatchdogSec=", "WatchDogSec="))
+    assert "WatchDogSec" in analyze("verify", str(installed)).stderr
+
+
+def test_systemd_finds_little_exposure(installed: Path) -> None:
+    done = analyze("security", "--offline=true", "--threshold=20", str(installed))  # tenths: at most 2.0 of 10
+    if "unrecognized option" in done.stderr:
+        pytest.skip("systemd-analyze is older than version 250")
+    assert done.returncode == 0, done.stdout + done.stderr

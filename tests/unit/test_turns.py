@@ -10,7 +10,7 @@ from consumerd.turns import in_turns
 pytestmark = pytest.mark.asyncio
 
 
-async def test_others_run_after_each_step() -> None:
+async def test_other_tasks_run_after_each_step() -> None:
     seen: list[str] = []
 
     def work(name: str) -> Generator[None, None, str]:
@@ -24,7 +24,7 @@ async def test_others_run_after_each_step() -> None:
     assert seen == ["a", "b"] * 3
 
 
-async def test_what_ends_at_once_gives_nobody_a_turn() -> None:
+async def test_work_without_steps_does_not_yield() -> None:
     turns: list[str] = []
     asyncio.get_running_loop().call_soon(turns.append, "other")
 
@@ -37,7 +37,7 @@ async def test_what_ends_at_once_gives_nobody_a_turn() -> None:
     assert turns == ["other"]
 
 
-async def test_errors_come_out_and_a_cancellation_closes_the_work() -> None:
+async def test_raises_errors_and_closes_the_work_when_cancelled() -> None:
     closed: list[str] = []
 
     def work(fail: bool) -> Generator[None, None, None]:
@@ -60,7 +60,7 @@ async def test_errors_come_out_and_a_cancellation_closes_the_work() -> None:
     assert closed == ["closed", "closed"]
 
 
-async def test_only_what_takes_more_than_one_step_waits_for_the_gate() -> None:
+async def test_only_work_of_several_steps_waits_for_the_gate() -> None:
     gate = asyncio.Semaphore(1)
     await gate.acquire()
     seen: list[int] = []

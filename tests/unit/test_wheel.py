@@ -64,7 +64,7 @@ def entrances() -> set[str]:
     return found
 
 
-def test_every_module_of_the_wheel_is_reached_from_an_entry_point_or_a_documented_import() -> None:
+def test_entry_points_and_documented_imports_reach_every_module() -> None:
     reached: set[str] = set()
     waiting = entrances()
     while waiting:
@@ -73,6 +73,6 @@ def test_every_module_of_the_wheel_is_reached_from_an_entry_point_or_a_documente
     assert sorted(modules().keys() - reached) == []
 
 
-def test_the_wheel_imports_nothing_of_the_tests() -> None:
+def test_wheel_does_not_import_tests() -> None:
     foreign = re.compile(r"^ *(?:from|import) (?:tests|benchmarks)\b", re.MULTILINE)
     assert [name for name, path in modules().items() if foreign.search(path.read_text("utf-8"))] == []

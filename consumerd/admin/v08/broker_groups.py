@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from consumerd.admin.errors import RefusedError
 from consumerd.admin.v08.consumer_groups import add_members, has_patterns
 from consumerd.admin.v08.logs import V08BrokerLogs
-from consumerd.admin.v08.snapshot import Coordinator, V08GroupSnapshot, texts_of
+from consumerd.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot, texts_of
 from consumerd.client import UnsupportedApiError, error_of
 from consumerd.cluster import GroupView, Member, PartitionView
 from consumerd.errors import NotFoundError
@@ -34,7 +34,7 @@ from consumerd.wire.v08.subscription import PROTOCOL_TYPE, decode_assignment, de
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from consumerd.admin.changes import Change
+    from consumerd.admin.changes import OffsetChange
     from consumerd.client import ClusterClient
     from consumerd.cluster import V08Topics
     from consumerd.offsets.kafka_store import CommittedOffset
@@ -50,7 +50,7 @@ _DEAD: Final = "Dead"
 class BrokerGroups:
     """The groups of the cluster of `client`."""
 
-    coordinator = Coordinator.BROKER
+    coordinator = CoordinatorKind.BROKER
 
     def __init__(self, client: ClusterClient) -> None:
         self.client = client
@@ -89,7 +89,7 @@ class BrokerGroups:
         if "group_epoch" in told:
             moving = add_members(view, told, await self.topics() if has_patterns(told) else ())
         if "type" in told:
-            view.problems.append(f"the group is of type {told['type']!r}, whose members brokers do not tell us")
+            view.problems.append(f"the group is of type {told['type']!r}, whose members brokers do not describe")
         committed = await self._committed(group)
         view.offsets = {partition: committed[partition].offset for partition in sorted(committed)}
         state = told.get("state") or told.get("group_state", "")
@@ -125,12 +125,12 @@ class BrokerGroups:
             await self.client.retrying(f"delete group {group}", attempt)
         except UnsupportedApiError as error:
             raise UnsupportedApiError(
-                f"{error}: those before 1.1 forget a group's offsets by themselves, offsets.retention.minutes after "
+                f"{error}: brokers before 1.1 delete a group's offsets by themselves, offsets.retention.minutes after "
                 "its last commit"
             ) from error
 
     async def _describe(self, group: str) -> Mapping[str, Any]:
-        """What the coordinator tells of the group; empty where it coordinates none (0.8) or does not know it."""
+        """The coordinator's description of the group; empty where it coordinates none (0.8) or does not know it."""
 
         async def ask() -> Mapping[str, Any]:
             answer = await self.client.call_coordinator(group, DESCRIBE_GROUPS, {"group_ids": [group]})
@@ -150,7 +150,7 @@ class BrokerGroups:
             return {}
 
     async def _of_consumers(self, group: str) -> Mapping[str, Any]:
-        """What is told of a group of the consumer protocol; empty if it is none, or brokers do not know of such."""
+        """The description of a group of the consumer protocol; empty for another type or old brokers."""
         try:
             answer = await self.client.call_coordinator(group, CONSUMER_GROUP_DESCRIBE, {"group_ids": [group]})
         except UnsupportedApiError:
@@ -166,7 +166,7 @@ class BrokerGroups:
         return {}
 
     async def _listed(self, group: str) -> Mapping[str, Any]:
-        """What the list of groups tells of one that cannot be described; empty where it is not there."""
+        """The entry in the list of groups for one that cannot be described; empty without one."""
         answer = await self.client.call_coordinator(group, LIST_GROUPS, {})
         for each in answer["groups"]:
             if each["group_id"] == group and each.get("group_type"):
@@ -186,12 +186,12 @@ class BrokerGroups:
         return await self.client.retrying(f"offsets of group {group}", ask)
 
     async def addresses(self) -> dict[int, str]:
-        """The live brokers, where they want to be reached. Raises BrokerError."""
+        """The advertised addresses of the live brokers. Raises BrokerError."""
         metadata = await self.client.retrying("metadata", lambda: self.client.refresh(None))
         return {node.id: f"{node.host}:{node.port}" for node in metadata.nodes.values()}
 
     async def topics(self, names: Iterable[str] | None = None) -> V08Topics:
-        """As metadata tell them. Raises BrokerError."""
+        """The topics by metadata. Raises BrokerError."""
         metadata = await self.client.retrying("metadata", lambda: self.client.refresh(None))
         wanted = None if names is None else set(names)
         return {
@@ -203,8 +203,8 @@ class BrokerGroups:
             if wanted is None or topic in wanted
         }
 
-    async def write(self, changes: Sequence[Change], *, force: bool) -> int:
-        """Commit the changes that move anything, as nobody's member; force changes nothing here.
+    async def write(self, changes: Sequence[OffsetChange], *, force: bool) -> int:
+        """Commit the changes outside of the group's membership; `force` has no effect here.
 
         Raises RefusedError where the group lives, BrokerError.
         """
@@ -217,8 +217,8 @@ class BrokerGroups:
             result = await self.client.retrying(f"offsets of group {group}", attempt)
             if result.lost:
                 raise RefusedError(
-                    f"the coordinator of group {group!r} takes offsets from its members only, while there are any "
-                    f"({len(result.lost)} of {len(positions)} were refused): stop them first"
+                    f"the coordinator of group {group!r} accepts offsets only from its members while it has any "
+                    f"({len(result.lost)} of {len(positions)} were rejected): stop them first"
                 )
         return len(moving)
 
@@ -226,7 +226,7 @@ class BrokerGroups:
 def _add_member(view: GroupView, name: str, protocol_type: str, told: Mapping[str, Any]) -> None:
     if protocol_type != PROTOCOL_TYPE:
         view.members[name] = Member(protocol_type, None)
-        view.problems.append(f"member {name} is of protocol type {protocol_type!r}: what it works on is not known here")
+        view.problems.append(f"member {name} has the protocol type {protocol_type!r}, whose assignments cannot be read")
         return
     metadata, assignment = told["member_metadata"], told["member_assignment"]
     try:

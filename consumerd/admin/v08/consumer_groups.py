@@ -1,4 +1,4 @@
-"""Groups of the consumer protocol (KIP-848, brokers of 4.x): what their coordinator tells of them becomes a view.
+"""Groups of the consumer protocol (KIP-848, brokers of 4.x): from their coordinator's description to a view.
 
 Strategy: the coordinator itself deals, and each member goes from what it has to what it is to have at its own pace, so
 that a group may rebalance while most of it works on. What a member has counts as owned. Patterns are matched here, as
@@ -54,10 +54,10 @@ def _member(view: GroupView, name: str, told: Mapping[str, Any], topics: list[st
 
 
 def _matching(pattern: str, topics: list[str]) -> list[str]:
-    """Raises RegistryError for a pattern whose meaning is not certain."""
+    """The names that match a pattern. Raises RegistryError for an unsupported pattern."""
     found = TopicFilter(FilterKind.WHITELIST, pattern)
     if found.text != pattern:  # commas, blanks and quotes mean something else in filters of old consumers
-        raise RegistryError(f"the pattern {pattern!r} is not understood here")
+        raise RegistryError(f"the pattern {pattern!r} is not supported")
     return [topic for topic in topics if found.matches(topic)]
 
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 from consumerd.admin.diagnosis_members import foreign_findings, member_findings
 from consumerd.admin.diagnosis_offsets import offset_findings, silence
 from consumerd.admin.diagnosis_owners import owner_findings
-from consumerd.admin.findings import FindingKind, GroupFinding, capital, listed
-from consumerd.admin.logs import NoAnswer
+from consumerd.admin.findings import GroupFinding, GroupFindingKind, capital, listed
+from consumerd.admin.logs import LookupFailure
 from consumerd.admin.v08.consumer_groups import MOVING
-from consumerd.admin.v08.snapshot import Coordinator, V08GroupSnapshot
+from consumerd.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
 from consumerd.partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _STABLE: Final = "Stable"
 
 def diagnose_v08(snapshot: V08GroupSnapshot, inputs: DiagnosisInput) -> list[GroupFinding]:
     """All findings of one snapshot. Those of `TRANSIENT` kinds may be a rebalance or an election that is under way."""
-    by_broker = snapshot.coordinator is Coordinator.BROKER
+    by_broker = snapshot.coordinator is CoordinatorKind.BROKER
     return [
         *(_broker_findings(snapshot) if by_broker else (*member_findings(snapshot), *owner_findings(snapshot))),
         *offset_findings(snapshot, inputs.ranges, inputs.kept),
@@ -54,7 +54,7 @@ def store_findings(first: DiagnosisInput, second: DiagnosisInput) -> Iterable[Gr
         if min(here, kept) < max(before[0], before[1]):
             behind = "brokers" if kept < here else "ZooKeeper"
             yield GroupFinding(
-                FindingKind.STORES_DIFFER,
+                GroupFindingKind.STORES_DIFFER,
                 str(partition),
                 f"ZooKeeper has the offset {here}, and brokers have {kept}, {abs(here - kept)} messages apart: no "
                 f"member commits to {behind}. Members with offsets.storage=zookeeper start at the first, those with "
@@ -70,7 +70,7 @@ def store_findings(first: DiagnosisInput, second: DiagnosisInput) -> Iterable[Gr
 def _broker_findings(snapshot: V08GroupSnapshot) -> Iterable[GroupFinding]:
     if not snapshot.view.members and not snapshot.view.problems:
         yield GroupFinding(
-            FindingKind.NO_MEMBERS,
+            GroupFindingKind.NO_MEMBERS,
             snapshot.group,
             "The group has no members known to a broker, so no partition has or needs an owner.",
             "Start a member; if the group is dead, delete it with `consumerd group delete`. Old consumers that commit "
@@ -79,7 +79,7 @@ def _broker_findings(snapshot: V08GroupSnapshot) -> Iterable[GroupFinding]:
     if snapshot.state in _REBALANCING:
         members = [snapshot.clients.get(name, name) for name in snapshot.view.members]
         yield GroupFinding(
-            FindingKind.REBALANCING,
+            GroupFindingKind.REBALANCING,
             snapshot.group,
             f"The group is rebalancing ({snapshot.state}), and its {len(members)} members have no partitions until "
             f"that ends: {listed(members)}. A member whose handler does not return blocks the others until its "
@@ -89,7 +89,7 @@ def _broker_findings(snapshot: V08GroupSnapshot) -> Iterable[GroupFinding]:
     if snapshot.moving is not None and snapshot.state in MOVING:
         late = [snapshot.clients.get(name, name) for name in snapshot.moving]
         yield GroupFinding(
-            FindingKind.REBALANCING,
+            GroupFindingKind.REBALANCING,
             snapshot.group,
             f"The group is rebalancing ({snapshot.state}): its coordinator has made a new assignment, which "
             f"{len(late)} of {len(snapshot.view.members)} members have not adopted: {listed(late)}. The others "
@@ -103,7 +103,7 @@ def _broker_findings(snapshot: V08GroupSnapshot) -> Iterable[GroupFinding]:
             partition = TopicPartition.numbered(topic, number)
             if partition not in snapshot.view.owners:
                 yield GroupFinding(
-                    FindingKind.UNOWNED,
+                    GroupFindingKind.UNOWNED,
                     str(partition),
                     f"The partition has no owner, though members subscribe to its topic: {_leader(snapshot)} did not "
                     f"assign it. The partition may be newer than the metadata of the {_dealer(snapshot)}, or the "
@@ -131,7 +131,7 @@ def _leader_findings(inputs: DiagnosisInput) -> Iterable[GroupFinding]:
         if known is not None and known.leader is None:
             replicas = ", ".join(map(str, known.replicas))
             yield GroupFinding(
-                FindingKind.NO_LEADER,
+                GroupFindingKind.NO_LEADER,
                 str(partition),
                 "The partition has no leader, so it can be neither written nor read; its owner waits. Its replicas are "
                 f"on brokers {replicas}.",
@@ -143,14 +143,14 @@ def _not_checked(snapshot: V08GroupSnapshot, inputs: DiagnosisInput) -> Iterable
     reasons: Counter[str] = Counter()
     for partition, answer in inputs.ranges.items():
         known = inputs.topics.get(partition.topic, {}).get(partition.partition)
-        if isinstance(answer, NoAnswer) and (known is None or known.leader is not None):
+        if isinstance(answer, LookupFailure) and (known is None or known.leader is not None):
             reasons[answer.reason] += 1
     for reason, count in reasons.items():
         yield silence("brokers", reason, count)
     # Each fault has one sentence among the problems, and comes first; it has a finding of its own.
     for problem in (*snapshot.view.problems[len(snapshot.view.faults) :], *inputs.unknown):
         yield GroupFinding(
-            FindingKind.NOT_CHECKED,
+            GroupFindingKind.NOT_CHECKED,
             snapshot.group,
             f"{capital(problem)}.",
             "Findings that depend on it are missing here.",

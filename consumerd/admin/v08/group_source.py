@@ -1,4 +1,4 @@
-"""Where the groups of a cluster of Kafka 0.8 or later are: what the tools ask, whoever coordinates them.
+"""The groups of a cluster of Kafka 0.8 or later, whether ZooKeeper or a broker coordinates them.
 
 Strategy: one protocol, `GroupSource`, and two who keep it: `ZooKeeperGroups` here and `BrokerGroups`. Both ask brokers
 what they hold.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
+from consumerd.admin.diagnosis_offsets import DiagnosisInput
 from consumerd.admin.editing import write_changes
-from consumerd.admin.v08.snapshot import Coordinator, numbers_of, read_v08_snapshot, texts_of
+from consumerd.admin.v08.snapshot import CoordinatorKind, numbers_of, read_v08_snapshot, texts_of
 from consumerd.cluster import V08ClusterView
 from consumerd.cluster.reading import children
 from consumerd.errors import BrokerError
@@ -21,7 +22,7 @@ from consumerd.wire.errors import WireError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from consumerd.admin.changes import Change
+    from consumerd.admin.changes import OffsetChange
     from consumerd.admin.v08.logs import V08BrokerLogs
     from consumerd.admin.v08.snapshot import V08GroupSnapshot
     from consumerd.cluster import V08Topics
@@ -37,7 +38,7 @@ class GroupSource(Protocol):
     """A cluster, and the groups that are coordinated in one place."""
 
     @property
-    def coordinator(self) -> Coordinator:
+    def coordinator(self) -> CoordinatorKind:
         """Who coordinates these groups."""
         ...
 
@@ -62,7 +63,7 @@ class GroupSource(Protocol):
         """All topics, or those of `names` that exist."""
         ...
 
-    async def write(self, changes: Sequence[Change], *, force: bool) -> int:
+    async def write(self, changes: Sequence[OffsetChange], *, force: bool) -> int:
         """Write the changes that move anything; returns how many. Raises ChangedMeanwhileError, RefusedError."""
         ...
 
@@ -70,7 +71,7 @@ class GroupSource(Protocol):
 class ZooKeeperGroups:
     """Groups that old consumers (0.8 to 1.1) coordinate among themselves in ZooKeeper."""
 
-    coordinator = Coordinator.ZOOKEEPER
+    coordinator = CoordinatorKind.ZOOKEEPER
 
     def __init__(self, zk: ZooKeeper, logs: V08BrokerLogs) -> None:
         self.zk = zk
@@ -78,7 +79,7 @@ class ZooKeeperGroups:
         self._view = V08ClusterView(zk)
 
     async def names(self) -> list[str]:
-        """The names of all groups that ever were."""
+        """The names of all groups, also of dead ones."""
         return await self._view.read_groups()
 
     async def snapshot(self, group: str) -> V08GroupSnapshot:
@@ -130,6 +131,29 @@ class ZooKeeperGroups:
         """As the brokers' controller registered them."""
         return await self._view.read_topics(names)
 
-    async def write(self, changes: Sequence[Change], *, force: bool) -> int:
+    async def write(self, changes: Sequence[OffsetChange], *, force: bool) -> int:
         """As `write_changes`: fenced by owner nodes and versions, unless forced."""
         return await write_changes(self.zk, changes, force=force)
+
+
+async def read_diagnosis_input(source: GroupSource, group: str, now: float) -> DiagnosisInput:
+    """Everything that the diagnosis of `group` needs. `now`: seconds of any clock.
+
+    What a broker does not answer is missing, with the reason; the rest is still diagnosed. Raises NotFoundError,
+    ZooKeeperError, BrokerError as `source`.
+    """
+    snapshot = await source.snapshot(group)
+    topics = await source.topics(snapshot.topics)
+    ranges = await source.logs.ranges(partition for partition in snapshot.partitions() if snapshot.exists(partition))
+    kept: dict[TopicPartition, int] = {}
+    unknown: tuple[str, ...] = ()
+    if isinstance(source, ZooKeeperGroups):
+        try:
+            kept = await _kept(source, snapshot)
+        except (BrokerError, WireError) as error:
+            unknown = (f"whether brokers keep offsets, too, is not known: {error}",)
+    return DiagnosisInput(snapshot, ranges, now, topics, kept, unknown)
+
+
+async def _kept(source: ZooKeeperGroups, snapshot: V08GroupSnapshot) -> dict[TopicPartition, int]:
+    return await source.kept_by_brokers(snapshot.group, filter(snapshot.exists, snapshot.view.offsets))

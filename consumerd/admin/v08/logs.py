@@ -1,7 +1,7 @@
-"""What brokers of 0.8 and later hold: the ends of partitions' logs, and where a time is in them.
+"""The ranges of logs of brokers of 0.8 and later, and offsets by time.
 
 Strategy: one look at all metadata (asking for a topic by name would make brokers before 0.11 create it), then one
-OFFSETS request per leader and question. As in `logs`, what is not told is an answer too, `NoAnswer`: a partition
+OFFSETS request per leader and question. As in `logs`, what is not told is an answer too, `LookupFailure`: a partition
 without a leader must not hide the others, and nothing is repeated later.
 """
 
@@ -11,7 +11,7 @@ import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from consumerd.admin.logs import LogRange, NoAnswer
+from consumerd.admin.logs import LogRange, LookupFailure
 from consumerd.client import error_of, list_offsets
 from consumerd.errors import BrokerError
 from consumerd.wire.errors import WireError
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 _NOTHING: Final = -1
 
 
-class Moment(NamedTuple):
-    """Where a time is: the offset to start at, and whether the broker knows times of whole segments only (< 0.10.1)."""
+class TimestampOffset(NamedTuple):
+    """The offset of a time, and whether the broker knows times of whole segments only (before 0.10.1)."""
 
     offset: int
     by_segment: bool
@@ -41,42 +41,44 @@ class V08BrokerLogs:
         self.client = client
         self._reason = reason
 
-    async def ranges(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange | NoAnswer]:
+    async def ranges(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange | LookupFailure]:
         """The range of each partition, in the order of `partitions`. Raises nothing for brokers that do not answer."""
         wanted = list(dict.fromkeys(partitions))
         first = await self._ask(wanted, EARLIEST)
-        last = await self._ask([one for one in wanted if not isinstance(first[one], NoAnswer)], LATEST)
+        last = await self._ask([one for one in wanted if not isinstance(first[one], LookupFailure)], LATEST)
         return {one: _range(first[one], last.get(one)) for one in wanted}
 
     async def at_time(
         self, partitions: Iterable[TopicPartition], time_ms: int
-    ) -> dict[TopicPartition, Moment | NoAnswer]:
-        """Where to start to see all that is of `time_ms` (since 1970) or later, as precisely as brokers can tell."""
+    ) -> dict[TopicPartition, TimestampOffset | LookupFailure]:
+        """The offset to start at for all messages since `time_ms` (since 1970), as precisely as brokers find it."""
         wanted = list(dict.fromkeys(partitions))
         told = await self._ask(wanted, time_ms)
         ranges = await self.ranges(wanted)
-        found: dict[TopicPartition, Moment | NoAnswer] = {}
+        found: dict[TopicPartition, TimestampOffset | LookupFailure] = {}
         for one in wanted:
             answer, known = told[one], ranges[one]
-            if isinstance(answer, NoAnswer):
+            if isinstance(answer, LookupFailure):
                 found[one] = answer
-            elif isinstance(known, NoAnswer):
+            elif isinstance(known, LookupFailure):
                 found[one] = known
             elif answer.by_segment:  # the start of the segment before; without one all is younger
-                found[one] = answer if answer.offset != _NOTHING else Moment(known.earliest, by_segment=True)
+                found[one] = answer if answer.offset != _NOTHING else TimestampOffset(known.earliest, by_segment=True)
             else:  # without a message all is older
-                found[one] = answer if answer.offset != _NOTHING else Moment(known.end, by_segment=False)
+                found[one] = answer if answer.offset != _NOTHING else TimestampOffset(known.end, by_segment=False)
         return found
 
-    async def _ask(self, partitions: list[TopicPartition], time: int) -> dict[TopicPartition, Moment | NoAnswer]:
+    async def _ask(
+        self, partitions: list[TopicPartition], time: int
+    ) -> dict[TopicPartition, TimestampOffset | LookupFailure]:
         client = self.client
         if client is None or not partitions:
-            return dict.fromkeys(partitions, NoAnswer(self._reason))
+            return dict.fromkeys(partitions, LookupFailure(self._reason))
         try:
             metadata = await client.refresh(None)
         except (BrokerError, WireError) as error:
-            return dict.fromkeys(partitions, NoAnswer(str(error)))
-        found: dict[TopicPartition, Moment | NoAnswer] = {}
+            return dict.fromkeys(partitions, LookupFailure(str(error)))
+        found: dict[TopicPartition, TimestampOffset | LookupFailure] = {}
         led: defaultdict[int, list[TopicPartition]] = defaultdict(list)
         for one in partitions:
             topic = metadata.topics.get(one.topic)
@@ -84,9 +86,9 @@ class V08BrokerLogs:
             if node is not None:
                 led[node.id].append(one)
             elif topic is None or one.partition not in topic.partitions:
-                found[one] = NoAnswer("the cluster has no such partition")
+                found[one] = LookupFailure("the cluster has no such partition")
             else:
-                found[one] = NoAnswer("the partition has no leader")
+                found[one] = LookupFailure("the partition has no leader")
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._ask_node(client, *item, time)) for item in led.items()]
         for task in tasks:
@@ -95,29 +97,31 @@ class V08BrokerLogs:
 
     async def _ask_node(
         self, client: ClusterClient, node_id: int, partitions: list[TopicPartition], time: int
-    ) -> dict[TopicPartition, Moment | NoAnswer]:
+    ) -> dict[TopicPartition, TimestampOffset | LookupFailure]:
         try:
             channel = await client.node_channel(node_id)
             told = await list_offsets(channel, [(one.topic, one.partition) for one in partitions], time)
         except (BrokerError, WireError) as error:
-            return dict.fromkeys(partitions, NoAnswer(str(error)))
-        found: dict[TopicPartition, Moment | NoAnswer] = {}
+            return dict.fromkeys(partitions, LookupFailure(str(error)))
+        found: dict[TopicPartition, TimestampOffset | LookupFailure] = {}
         for one in partitions:
             part = told.get((one.topic, one.partition))
             if part is None:
-                found[one] = NoAnswer(f"broker {node_id} says nothing of it")
+                found[one] = LookupFailure(f"broker {node_id} returned no entry for it")
             elif refused := error_of(part.error, f"broker {node_id} returned no offset of {one}"):
-                found[one] = NoAnswer(str(refused))
+                found[one] = LookupFailure(str(refused))
             else:
-                found[one] = Moment(next(iter(part.offsets), _NOTHING), part.by_segment)
+                found[one] = TimestampOffset(next(iter(part.offsets), _NOTHING), part.by_segment)
         return found
 
 
-def _range(first: Moment | NoAnswer, last: Moment | NoAnswer | None) -> LogRange | NoAnswer:
-    if isinstance(first, NoAnswer):
+def _range(
+    first: TimestampOffset | LookupFailure, last: TimestampOffset | LookupFailure | None
+) -> LogRange | LookupFailure:
+    if isinstance(first, LookupFailure):
         return first
-    if last is None or isinstance(last, NoAnswer):
-        return last or NoAnswer("the broker did not say where the log ends")
+    if last is None or isinstance(last, LookupFailure):
+        return last or LookupFailure("the broker did not report where the log ends")
     if first.offset == _NOTHING or last.offset == _NOTHING:
-        return NoAnswer("the broker did not say where the log begins and ends")
+        return LookupFailure("the broker did not report where the log begins and ends")
     return LogRange(first.offset, last.offset)

@@ -40,12 +40,12 @@ RULES: Mapping[str, Callable[..., Assignment]] = {
 
 
 class _Wanted(NamedTuple):
-    """What a member wants, as members of 0.8 and later understand it."""
+    """A member's subscription, as members of 0.8 and later read it."""
 
     subscription: Subscription
 
     def streams_for(self, topic: str) -> int:
-        """How many streams of the member take part in `topic`."""
+        """The number of the member's streams of `topic`."""
         if isinstance(self.subscription, FilterSubscription) and topic in INTERNAL_TOPICS:
             return 0  # `exclude.internal.topics`, the default of old consumers
         return self.subscription.streams_for(topic)
@@ -56,8 +56,8 @@ def texts_of(committed: Mapping[TopicPartition, CommittedOffset]) -> dict[TopicP
     return {partition: each.metadata for partition, each in committed.items() if each.metadata}
 
 
-class Coordinator(Enum):
-    """Who says which member owns what."""
+class CoordinatorKind(Enum):
+    """Who assigns partitions to members."""
 
     ZOOKEEPER = "zookeeper"
     BROKER = "broker"
@@ -70,7 +70,7 @@ class V08GroupSnapshot(GroupSnapshot):
     dialect: ClassVar[Dialect] = Dialect.V08
     view: GroupView
     topics: Numbers
-    coordinator: Coordinator = Coordinator.ZOOKEEPER
+    coordinator: CoordinatorKind = CoordinatorKind.ZOOKEEPER
     #: Of groups that a broker coordinates: Stable, Empty, ...; and how its leader deals.
     state: str = ""
     assignor: str = ""
@@ -106,19 +106,19 @@ class V08GroupSnapshot(GroupSnapshot):
         return {name: _Wanted(each.subscription) for name, each in members if each.subscription is not None}
 
     def _agreeing(self) -> list[str]:
-        """The rules by which the owners are what they are."""
+        """The rules that explain the owners."""
         return [name for name, plan in self.plans().items() if plan == self.view.owners]
 
     @property
     def rule(self) -> str:
-        """By which rules the owners may have been dealt, "" for none; where a broker coordinates, its leader's."""
-        if self.coordinator is Coordinator.BROKER:
+        """The rules that may have assigned the owners, "" for none; where a broker coordinates, its leader's."""
+        if self.coordinator is CoordinatorKind.BROKER:
             return self.assignor
         return " or ".join(self._agreeing()) if self.view.owners else ""
 
     def plan(self) -> Assignment:
         """Who should own what, by the rule that is nearest to the owners; where a broker coordinates, who owns what."""
-        if self.coordinator is Coordinator.BROKER:
+        if self.coordinator is CoordinatorKind.BROKER:
             return dict(self.view.owners)
         return self.plans()[self._nearest()]
 
@@ -129,8 +129,8 @@ class V08GroupSnapshot(GroupSnapshot):
 
     @property
     def has_rule(self) -> bool:
-        """False where a broker coordinates: the group's leader deals as it likes."""
-        return self.coordinator is not Coordinator.BROKER
+        """False where a broker coordinates: the group's leader may assign by any rule."""
+        return self.coordinator is not CoordinatorKind.BROKER
 
     @property
     def rule_words(self) -> str:
@@ -139,7 +139,7 @@ class V08GroupSnapshot(GroupSnapshot):
 
     @property
     def rule_doubt(self) -> str:
-        """Members need not follow one rule."""
+        """The doubt that members follow one rule: the end of a sentence."""
         return "; or the members differ in partition.assignment.strategy, or in their release where it is roundrobin"
 
     def exists(self, partition: TopicPartition) -> bool:
@@ -163,22 +163,22 @@ class V08GroupSnapshot(GroupSnapshot):
 
     def owner_stat(self, partition: TopicPartition) -> NodeStat | None:
         """The stat of the partition's owner node; None where there is none, as where a broker coordinates."""
-        if self.coordinator is Coordinator.BROKER:  # whose groups may have names that no node can have
+        if self.coordinator is CoordinatorKind.BROKER:  # whose groups may have names that no node can have
             return None
         return GroupSnapshot.owner_stat(self, partition)
 
     def committed(self, partition: TopicPartition) -> int | None:
-        """The offset that the group committed, wherever that is kept."""
+        """The committed offset, wherever it is stored."""
         return self.view.offsets.get(partition, self.at_broker.get(partition))
 
     def committed_offsets(self) -> dict[TopicPartition, int]:
-        """Everything that the group committed, wherever that is kept."""
+        """All committed offsets of the group, wherever they are stored."""
         return self.at_broker | self.view.offsets
 
     def owner_name(self, partition: TopicPartition) -> str | None:
         """The owner, with its stream where members have several."""
         owner = self.view.owners.get(partition)
-        if owner is not None and self.coordinator is Coordinator.BROKER:
+        if owner is not None and self.coordinator is CoordinatorKind.BROKER:
             return owner[0]
         return GroupSnapshot.owner_name(self, partition)
 

@@ -37,7 +37,7 @@ _LOOK_AGAIN: Final = 0.2
 
 
 def require_nodes(brokers: dict[int, BrokerNode]) -> None:
-    """Raise NotFoundError without brokers, ConfigError for those that are to be asked instead."""
+    """Raise NotFoundError without brokers, ConfigError for brokers that create topics on request."""
     if not brokers:
         raise NotFoundError("no broker is registered in ZooKeeper; check the chroot, and that brokers run")
     newest = max(brokers.values(), key=lambda broker: broker.version)
@@ -49,7 +49,7 @@ def require_nodes(brokers: dict[int, BrokerNode]) -> None:
 
 
 def plan_assignment(plan: TopicPlan, brokers: dict[int, BrokerNode], rng: Random) -> Assignment:
-    """Which brokers are to hold what. Raises ConfigError."""
+    """The replica assignment of a new topic. Raises ConfigError."""
     if plan.assignment is not None:
         require_alive(plan.assignment, brokers.keys())
         return dict(plan.assignment)
@@ -62,7 +62,7 @@ async def create_topic_nodes(zk: ZooKeeper, plan: TopicPlan, assignment: Assignm
     """Write the topic. Raises RefusedError for one that exists or is about to be deleted, ZooKeeperError."""
     name = plan.name
     if await zk.exists(delete_topic_path(name)) is not None:
-        raise RefusedError(f"the topic {name!r} is marked to be deleted: wait until the brokers have done so")
+        raise RefusedError(f"the topic {name!r} is marked for deletion: wait until the brokers have deleted it")
     config = format_topic_config(plan.config).encode()
     config_path, path = topic_config_path(name), topic_path(name)
     for parent in (config_path, path):
@@ -73,7 +73,7 @@ async def create_topic_nodes(zk: ZooKeeper, plan: TopicPlan, assignment: Assignm
         await zk.multi([Create(path, format_topic_assignment(assignment).encode()), settings])
     except MultiFailed as failure:
         if isinstance(failure.cause, NodeExists):
-            raise RefusedError(f"there is a topic {name!r} already") from failure
+            raise RefusedError(f"the topic {name!r} already exists") from failure
         raise
 
 
@@ -111,7 +111,7 @@ async def wait_until_gone(zk: ZooKeeper, topic: str, timeout: float) -> bool:
 
 
 async def _settled(look: Callable[[], Awaitable[list[int]]], timeout: float) -> list[int]:
-    """What `look` finds once that is nothing, or when the time is up."""
+    """The result of `look` once it is empty, or when the time is up."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
     while True:

@@ -1,4 +1,4 @@
-"""A topic of Kafka 0.8 or later as somebody wants it, and which brokers are to hold what of it.
+"""A topic of Kafka 0.8 or later to create, and its replica assignment.
 
 Strategy: where no assignment is given, partitions are dealt to the brokers in turn from a random one on, and so are
 their first replicas; each further round of the brokers puts the other replicas one broker further away, so that those
@@ -40,7 +40,7 @@ class TopicPlan:
 
 
 def check_topic_name(name: str) -> str:
-    """Return `name` if brokers of 0.8 and later take it. Raises ConfigError."""
+    """Return `name` if it is a valid topic of 0.8 and later. Raises ConfigError."""
     if not _NAME.fullmatch(name) or name in (".", ".."):
         raise ConfigError(
             f"{name[:300]!r} cannot be a topic: its name needs 1 to 249 letters, digits, dots, underscores and dashes"
@@ -51,7 +51,7 @@ def check_topic_name(name: str) -> str:
 def check_assignment(assignment: Assignment) -> None:
     """Raise ConfigError unless partitions are numbered from 0 on and have equally many, different replicas."""
     if not assignment or sorted(assignment) != list(range(len(assignment))):
-        raise ConfigError("the assignment of replicas does not number its partitions from 0 on")
+        raise ConfigError("the replica assignment must number its partitions from 0")
     for number, replicas in assignment.items():
         if not replicas or len(set(replicas)) < len(replicas) or len(replicas) != len(assignment[0]):
             raise ConfigError(
@@ -61,18 +61,20 @@ def check_assignment(assignment: Assignment) -> None:
 
 
 def require_alive(assignment: Assignment, alive: Collection[int]) -> None:
-    """Raise ConfigError where a broker of the assignment is not among those alive: some brokers would take it."""
+    """Raise ConfigError where a broker of the assignment is not alive, which some brokers would accept."""
     unknown = {broker for replicas in assignment.values() for broker in replicas}.difference(alive)
     if unknown:
-        raise ConfigError(f"brokers {sorted(unknown)} of the assignment are not alive; {sorted(alive)} are")
+        raise ConfigError(
+            f"brokers {sorted(unknown)} of the assignment are not alive; live brokers are {sorted(alive)}"
+        )
 
 
 def deal_replicas(brokers: Sequence[int], partitions: int, replication: int, rng: Random) -> Assignment:
-    """Deal `partitions` with `replication` replicas each to `brokers` (ids). Raises ConfigError."""
+    """Assign `partitions` with `replication` replicas each to `brokers` (ids). Raises ConfigError."""
     if partitions < 1 or replication < 1:
-        raise ConfigError(f"a topic cannot have {partitions} partitions with {replication} replicas: 1 is the least")
+        raise ConfigError(f"a topic must have at least 1 partition and 1 replica, not {partitions} and {replication}")
     if replication > len(brokers):
-        raise ConfigError(f"{replication} replicas need as many brokers, and {len(brokers)} are alive")
+        raise ConfigError(f"{replication} replicas need {replication} live brokers, but {len(brokers)} are alive")
     order = sorted(brokers)
     count = len(order)
     start, shift = rng.randrange(count), rng.randrange(count)

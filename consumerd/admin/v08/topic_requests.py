@@ -86,7 +86,7 @@ async def _at_controller(client: ClusterClient, api: Api, attempt: Callable[[Cha
             if channel.versions.has(api):
                 raise
             raise UnsupportedApiError(
-                f"broker {channel.address} (Kafka {channel.versions.generation.value}) creates and deletes no topics "
+                f"broker {channel.address} (Kafka {channel.versions.release.value}) creates and deletes no topics "
                 "on request, which began with 0.10.1: give --zookeeper instead of --bootstrap-server"
             ) from error
         except BrokerRefusedError as error:
@@ -117,12 +117,12 @@ def _topic(plan: TopicPlan, version: int) -> dict[str, Any]:
 def _judge(answer: dict[str, Any], what: str, timeout: float) -> None:
     told = answer["topic_error_codes"]
     if len(told) != 1:
-        raise BrokerError(f"{what}: the broker answered for {len(told)} topics where one was asked for")
+        raise BrokerError(f"{what}: the broker returned {len(told)} topics instead of one")
     code, said = told[0]["error_code"], told[0].get("error_message")
     if code == _REQUEST_TIMED_OUT:
         said = (
-            f"the controller was not done with it within {timeout:g} s, and may go on; `consumerd topics describe` "
-            "tells (brokers delete no topics unless delete.topic.enable is true, the default since 1.0)"
+            f"the controller did not finish within {timeout:g} s and may still go on; see `consumerd topics describe` "
+            "(brokers delete no topics unless delete.topic.enable is true, the default since 1.0)"
         )
     if error := error_of(code, what, said):
         raise error

@@ -1,4 +1,4 @@
-"""The demo's last act: what the daemons stored becomes tables, and the tables are compared with what was stored.
+"""The demo's last step: the stored messages become tables, and the tables are compared with the messages.
 
 Strategy: as an operator would do it. A configuration declares the pipeline, `consumerd spark run` runs it as a process
 of its own, and its JSON is the result. The input are the files of the daemons' `files` handler, written under kills and
@@ -36,7 +36,7 @@ _LOOK_EVERY: Final = 0.3
 
 @dataclass(frozen=True, slots=True)
 class PipelineResult:
-    """What the pipeline made of the daemons' files: rows of bronze, of quarantine, and what `reconcile` found."""
+    """The result of the pipeline: rows of bronze, of quarantine, and what `reconcile` found."""
 
     rows_landed: int
     rows_quarantined: int

@@ -11,32 +11,37 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import secrets
 import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from consumerd.config.monitoring import HealthSection
+from consumerd.daemon.endpoints import check_http
 from consumerd.embedded.audit import audit, merge_records
-from consumerd.embedded.corpus import measure, named_corpus, standard_library
+from consumerd.embedded.corpus import Corpus, measure, named_corpus, standard_library
 from consumerd.embedded.demo.feed import Feed, message_limit
 from consumerd.embedded.demo.pipeline import Pipeline, missing_package
 from consumerd.embedded.demo.result import DemoOptions, DemoResult
 from consumerd.embedded.demo.view import MemberStanding, Standing, View
-from consumerd.embedded.demo.watch import Sight, Watch
+from consumerd.embedded.demo.watch import DemoSnapshot, Watch
 from consumerd.embedded.errors import ChildError, InputError
-from consumerd.embedded.ledger import Ledger
+from consumerd.embedded.ledger import Ledger, PartitionLedger
 from consumerd.embedded.processes import BrokerProcess, DaemonProcess
 from consumerd.embedded.zookeeper import ZooKeeperServer
-from consumerd.wire.v07 import Limits
+from consumerd.wire.v07 import DecodeLimits
 from consumerd.zk import Session
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterator
 
-    from consumerd.embedded.corpus import Corpus, Measure
+    from consumerd.embedded.corpus import Measure
     from consumerd.embedded.demo.pipeline import PipelineResult
+    from consumerd.partition import TopicPartition
     from consumerd.ports import Clock
 
 GROUP: Final = "demo"
@@ -49,6 +54,24 @@ COMMIT_INTERVAL: Final = 1.0
 _LOOK_EVERY: Final = 0.2
 #: A group has so long to share out its partitions, or to get on with its lag, before the demo calls it stuck.
 _PATIENCE: Final = 60.0
+#: What daemons serve that go on after the count, and what they get to do.
+_SERVED: Final = HealthSection(listen="127.0.0.1:0", metrics=True)
+_LINES_PER_SECOND: Final = 400
+
+
+class _Endless(Corpus):
+    """The same lines again and again."""
+
+    def lines(self) -> Iterator[bytes]:
+        while True:
+            yield from super().lines()
+
+
+class _Forgetful(Ledger):
+    """For lines that nobody is going to count."""
+
+    def partition(self, partition: TopicPartition) -> PartitionLedger:
+        return PartitionLedger()
 
 
 class Demo:
@@ -64,9 +87,9 @@ class Demo:
         self._daemons: list[DaemonProcess] = []
         #: What the script did to a daemon, by name; one that is not in here has to run.
         self._ended: dict[str, str] = {}
-        self._sight = Sight()
-        #: When the look that gave `_sight` began.
-        self._looked_at = -1.0
+        self._snapshot = DemoSnapshot()
+        #: When the read of `_snapshot` began.
+        self._snapshot_began = -1.0
         self._looked = asyncio.Condition()
 
     @property
@@ -76,26 +99,31 @@ class Demo:
     def _tell(self, text: str) -> None:
         self._view.happened(self._seconds, text)
 
-    async def run(self) -> DemoResult:
-        """Play and count. Raises ConsumerdError when the play cannot go on. Leaves no process behind."""
+    async def run(self, finished: Callable[[DemoResult], None] = lambda _: None) -> DemoResult:
+        """Play and count. Raises ConsumerdError when the play cannot go on. Leaves no process behind.
+
+        `finished` is told the result; with the option `keep` the daemons go on then, until this is cancelled.
+        """
+        if self._options.keep:
+            check_http(_SERVED)
         named = self._options.input
         corpus = await asyncio.to_thread(standard_library if named is None else lambda: named_corpus(named))
         size = await asyncio.to_thread(measure, corpus)
         message_limit(size)
         with self._directory() as directory:
-            return await self._run_in(directory, corpus, size)
+            return await self._run_in(directory, corpus, size, finished)
 
     @contextlib.contextmanager
     def _directory(self) -> Iterator[Path]:
-        keep = self._options.keep
-        if keep is not None:
+        files = self._options.files
+        if files is not None:
             try:
-                keep.mkdir(parents=True, exist_ok=True)
-                if any(keep.iterdir()):
-                    raise InputError(f"{keep} is not empty: name a new directory for the files of the run")
+                files.mkdir(parents=True, exist_ok=True)
+                if any(files.iterdir()):
+                    raise InputError(f"{files} is not empty: name a new directory for the files of the run")
             except OSError as error:
-                raise InputError(f"cannot write the files of the run to {keep}: {error.strerror}") from error
-            yield keep.absolute()
+                raise InputError(f"cannot write the files of the run to {files}: {error.strerror}") from error
+            yield files.absolute()
             return
         made = Path(tempfile.mkdtemp(prefix="consumerd-demo-"))
         try:
@@ -103,7 +131,9 @@ class Demo:
         finally:
             shutil.rmtree(made, ignore_errors=True)
 
-    async def _run_in(self, directory: Path, corpus: Corpus, size: Measure) -> DemoResult:
+    async def _run_in(
+        self, directory: Path, corpus: Corpus, size: Measure, finished: Callable[[DemoResult], None]
+    ) -> DemoResult:
         ledger = Ledger()
         records = directory / "records"
         records.mkdir()
@@ -118,20 +148,46 @@ class Demo:
             for daemon in self._daemons:
                 children.callback(daemon.kill)
             await self._play(zookeeper.connect, ledger, corpus, size, records)
-            for broker in self._brokers:
-                await broker.stop()
-            await zookeeper.stop()
-        result = await asyncio.to_thread(self._count, ledger, records, message_limit(size))
-        if result.audit.sound and self._options.spark:
-            return replace(result, pipeline=await self._land(directory), seconds=self._seconds)
+            if not self._options.keep:
+                for broker in self._brokers:
+                    await broker.stop()
+                await zookeeper.stop()
+            result = await asyncio.to_thread(self._count, ledger, records, message_limit(size))
+            if result.audit.sound and self._options.spark:
+                result = replace(result, pipeline=await self._land(directory), seconds=self._seconds)
+            finished(result)
+            if self._options.keep:
+                await self._go_on(corpus, size)
         return result
+
+    async def _go_on(self, corpus: Corpus, size: Measure) -> None:
+        """Start the daemons anew, with status pages, and send them lines, until cancelled."""
+        for daemon in self._daemons:
+            daemon.config["handler"] = {"name": "null"}
+            # Whoever has the address has the token, too: it is what allows to pause a partition.
+            token = secrets.token_hex(16)
+            daemon.config["health"] = {"listen": _SERVED.listen, "metrics": _SERVED.metrics, "token": token}
+            daemon.config["metrics"] = {"lag_interval": 2.0}
+            await daemon.start()
+            listening = await daemon.wait_for_event("http_listening", 30.0)
+            self._tell(f"{daemon.name}: {listening['url'].replace('//', f'//demo:{token}@')}")
+        self._tell("the demo goes on until it is stopped (Ctrl-C)")
+        if not size.lines:
+            await asyncio.Event().wait()
+        ports = {broker.broker_id: broker.port for broker in self._brokers}
+        feed = Feed(
+            _Endless(corpus.files, corpus.name, corpus.max_lines, corpus.max_bytes), size, _Forgetful(), TOPIC, ports,
+            PARTITIONS, seconds=size.lines / _LINES_PER_SECOND, clock=self._clock, rng=self._rng,
+        )  # fmt: skip
+        await feed.allow(math.inf)
+        await feed.run()
 
     async def _land(self, directory: Path) -> PipelineResult | None:
         if (package := missing_package()) is not None:
             self._tell(f"no tables of it without the package {package}: pip install 'consumerd[spark]'")
             return None
         self._tell("Spark lands what the daemons stored")
-        length = sum(self._sight.ends.values())
+        length = sum(self._snapshot.ends.values())
         pipeline = Pipeline(directory / "pipeline", directory / "files", TOPIC, length, self._options.report)
         child = await asyncio.to_thread(pipeline.prepare)
         await pipeline.run(child, self._tell)
@@ -201,12 +257,12 @@ class Demo:
         while True:
             self._check_children()
             began = self._clock.monotonic()
-            sight = await watch.look()
+            snapshot = await watch.read_snapshot()
             async with self._looked:
-                self._sight, self._looked_at = sight, began
+                self._snapshot, self._snapshot_began = snapshot, began
                 self._looked.notify_all()
             self._view.update(
-                Standing(self._seconds, feed.sent, size.lines, sight.handled, sight.lag, self._members(sight))
+                Standing(self._seconds, feed.sent, size.lines, snapshot.handled, snapshot.lag, self._members(snapshot))
             )
             await self._clock.sleep(_LOOK_EVERY)
 
@@ -218,41 +274,45 @@ class Demo:
                     f"{process.name} exited unexpectedly with status {process.returncode}: {process.child.tail()}"
                 )
 
-    def _members(self, sight: Sight) -> list[MemberStanding]:
+    def _members(self, snapshot: DemoSnapshot) -> list[MemberStanding]:
         return [
             MemberStanding(
                 daemon.name,
                 self._ended.get(daemon.name, "running"),
-                sum(owner == f"{GROUP}_{daemon.name}" for owner in sight.owners.values()),
+                sum(owner == f"{GROUP}_{daemon.name}" for owner in snapshot.owners.values()),
             )
             for daemon in self._daemons
             if daemon.started
         ]
 
-    async def _seen(self, what: str, condition: Callable[[Sight], bool], progress: Callable[[Sight], object]) -> None:
-        """Return when a look that begins from now on sees `condition`.
+    async def _wait_for(
+        self, what: str, condition: Callable[[DemoSnapshot], bool], progress: Callable[[DemoSnapshot], object]
+    ) -> None:
+        """Return when a snapshot that begins after the call fulfils `condition`.
 
         Raises ChildError when `progress` stands still for too long.
         """
         last: object = None
         began = since = self._clock.monotonic()
         async with self._looked:
-            while self._looked_at < began or not condition(self._sight):
-                if (now := progress(self._sight)) != last:
+            while self._snapshot_began < began or not condition(self._snapshot):
+                if (now := progress(self._snapshot)) != last:
                     last, since = now, self._clock.monotonic()
                 if self._clock.monotonic() - since > _PATIENCE:
-                    raise ChildError(f"{what} did not happen within {_PATIENCE:g} s: {self._sight}")
+                    raise ChildError(f"{what} did not happen within {_PATIENCE:g} s: {self._snapshot}")
                 await self._looked.wait()
 
     async def _shared(self, *daemons: DaemonProcess) -> None:
-        """Return when just these own what there is to own."""
+        """Return when exactly these daemons own all partitions."""
         wanted = {f"{GROUP}_{daemon.name}" for daemon in daemons}
 
-        def shared(sight: Sight) -> bool:
-            held = {sight.owners.get(partition) for partition in sight.holding}
-            return bool(held) and held <= wanted and (held == wanted or len(sight.holding) < BROKERS * PARTITIONS)
+        def shared(snapshot: DemoSnapshot) -> bool:
+            held = {snapshot.owners.get(partition) for partition in snapshot.holding}
+            return bool(held) and held <= wanted and (held == wanted or len(snapshot.holding) < BROKERS * PARTITIONS)
 
-        await self._seen(f"a group of {len(daemons)} members", shared, lambda sight: (sight.owners, sight.holding))
+        await self._wait_for(
+            f"a group of {len(daemons)} members", shared, lambda snapshot: (snapshot.owners, snapshot.holding)
+        )
 
     async def _script(self, feed: Feed, feeding: asyncio.Task[None]) -> None:
         first, second, third = self._daemons
@@ -282,7 +342,9 @@ class Demo:
         await feeding
         self._tell(f"all {feed.sent:,} lines are produced")
         await self._shared(third)
-        await self._seen("lag 0", lambda sight: not sight.lag, lambda sight: (sight.committed, sight.handled))
+        await self._wait_for(
+            "lag 0", lambda snapshot: not snapshot.lag, lambda snapshot: (snapshot.committed, snapshot.handled)
+        )
         self._tell("lag is 0")
         await self._stop(third)
 
@@ -292,14 +354,14 @@ class Demo:
         With nothing left to handle there may be no further commit to wait for.
         """
         name = f"{GROUP}_{daemon.name}"
-        before = dict(self._sight.committed)
+        before = dict(self._snapshot.committed)
 
-        def committed(sight: Sight) -> bool:
-            mine = (partition for partition, owner in sight.owners.items() if owner == name)
-            done = feed.idle and not sight.lag
-            return done or any(sight.committed.get(each) != before.get(each) for each in mine)
+        def committed(snapshot: DemoSnapshot) -> bool:
+            mine = (partition for partition, owner in snapshot.owners.items() if owner == name)
+            done = feed.idle and not snapshot.lag
+            return done or any(snapshot.committed.get(each) != before.get(each) for each in mine)
 
-        await self._seen(f"a commit of {daemon.name}", committed, lambda sight: sight.handled)
+        await self._wait_for(f"a commit of {daemon.name}", committed, lambda snapshot: snapshot.handled)
         await self._clock.sleep(COMMIT_INTERVAL / 2)
 
     async def _stop(self, daemon: DaemonProcess) -> None:
@@ -312,7 +374,7 @@ class Demo:
     # -- the count
 
     def _count(self, ledger: Ledger, records: Path, limit: int) -> DemoResult:
-        limits = Limits(max_message_bytes=limit, max_decompressed_bytes=max(64 << 20, limit))
+        limits = DecodeLimits(max_message_bytes=limit, max_decompressed_bytes=max(64 << 20, limit))
         logs = {broker.broker_id: broker.log_directory for broker in self._brokers}
         for partition in list(ledger.partitions):
             ledger.read_log(logs[partition.broker], partition, limits=limits)

@@ -1,4 +1,4 @@
-"""What a demo is asked for, and what comes out of it."""
+"""The options and the result of a demo."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ if TYPE_CHECKING:
 class DemoOptions:
     """`input`: a file or folder, None for the standard library's sources. `seconds`: how long to produce.
 
-    `keep`: a folder for all files of the run, which stay there; None for a temporary one. `report`: where the
+    `files`: a folder for all files of the run, which stay there; None for a temporary one. `report`: where the
     pipeline's page goes; None for a file of the working directory. `spark`: whether to run the pipeline at all.
+    `keep`: go on after the count, with daemons that serve their status pages, until cancelled.
     """
 
     input: Path | None = None
     seconds: float = 8.0
-    keep: Path | None = None
+    files: Path | None = None
     report: Path | None = None
     spark: bool = True
+    keep: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class DemoResult:
 
     @property
     def findings(self) -> list[str]:
-        """What is not as it must be, in words."""
+        """The faults that were found, in words."""
         found = list(self.audit.findings)
         if (pipeline := self.pipeline) is not None:
             if pipeline.rows_landed != self.audit.distinct:
@@ -56,7 +58,7 @@ class DemoResult:
         return self.audit.sound and not self.findings
 
     def as_json(self) -> dict[str, Any]:
-        """What the demo's last line holds; what the pipeline did not count is null."""
+        """The demo's last line; null for what the pipeline did not count."""
         counts = {name: value for name, value in asdict(self.audit).items() if name != "findings"}
         landed = {
             name: getattr(self.pipeline, name, None)

@@ -24,7 +24,7 @@ _EVENTS_SHOWN: Final = 14
 
 @dataclass(frozen=True, slots=True)
 class MemberStanding:
-    """One daemon: its name, what is with it (`running`, `killed`, ...), the partitions it owns in ZooKeeper."""
+    """One daemon: its name, its state (`running`, `killed`, ...), the partitions it owns in ZooKeeper."""
 
     name: str
     state: str
@@ -44,7 +44,7 @@ class Standing:
 
 
 def pipeline_table(steps: Sequence[tuple[str, int, float, str]]) -> Table:
-    """What the pipeline did: step, rows, seconds and a remark for each."""
+    """The steps of the pipeline: rows, seconds and a remark for each."""
     table = Table(box=None, padding=(0, 2), header_style="bold")
     for name in ("step", "rows", "seconds"):
         table.add_column(name, justify="left" if name == "step" else "right")
@@ -95,7 +95,7 @@ class PlainView(View):
 
 
 class TerminalView(View):
-    """A table that is drawn anew in place, over the latest events."""
+    """A table that is redrawn in place, above the latest events."""
 
     def __init__(self, console: Console) -> None:
         self._events: list[str] = []
@@ -109,7 +109,7 @@ class TerminalView(View):
         self._draw()
 
     def update(self, standing: Standing) -> None:
-        """Draw the table anew."""
+        """Redraw the table."""
         self._standing = standing
         self._draw()
 

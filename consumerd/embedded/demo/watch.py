@@ -1,7 +1,7 @@
-"""Watching the demo from outside: owners and committed offsets in ZooKeeper, the ends of the logs, what was handled.
+"""Watching the demo from outside: owners and committed offsets in ZooKeeper, ends of logs, messages handled.
 
-Strategy: nothing is asked of the daemons. What they own and how far they are is what anybody can read in ZooKeeper,
-where logs end is what the files say, and what was handed over is counted in the record files as they grow.
+Strategy: the daemons are not queried. Owners and committed offsets are read from ZooKeeper, the ends of logs from the
+segment files, and delivered messages are counted in the record files as they grow.
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ _COUNT = re.compile(rb'"count":(\d+)')
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """What was seen at one look. Offsets and lag are bytes of the log, as in 0.7."""
+class DemoSnapshot:
+    """One snapshot of the demo. Offsets and lag are bytes of the log, as in 0.7."""
 
     #: Consumer ids by the partitions that they own.
     owners: Mapping[TopicPartition, str] = field(default_factory=dict)
     committed: Mapping[TopicPartition, int] = field(default_factory=dict)
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
-    #: Messages handed over, repetitions included.
+    #: Delivered messages, repetitions included.
     handled: int = 0
 
     @property
     def lag(self) -> int:
-        """Bytes between what is committed and where the logs end."""
+        """Bytes between the committed offsets and the ends of the logs."""
         return sum(abs(end - self.committed.get(partition, 0)) for partition, end in self.ends.items())
 
     @property
     def holding(self) -> frozenset[TopicPartition]:
-        """The partitions that hold anything."""
+        """The partitions with messages."""
         return frozenset(partition for partition, end in self.ends.items() if end)
 
 
 class RecordCounter:
-    """Counts handovers in record files that grow."""
+    """Counts delivered messages in record files that grow."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._read: dict[Path, int] = {}
         self.handled = 0
 
-    def look(self) -> int:
-        """Read what is new; returns the count so far. Blocks."""
+    def read(self) -> int:
+        """Read new lines; return the count so far. Blocks."""
         for path in self._directory.glob("*.ndjson"):
             with path.open("rb") as file:
                 file.seek(self._read.get(path, 0))
@@ -67,7 +67,7 @@ class RecordCounter:
 
 
 class Watch:
-    """Looks at one topic and one group. `logs` are the brokers' log directories by id."""
+    """Observes one topic and one group. `logs` are the brokers' log directories by id."""
 
     def __init__(
         self,
@@ -83,8 +83,8 @@ class Watch:
         self._logs = dict(logs)
         self._counter = RecordCounter(records)
 
-    async def look(self) -> Sight:
-        """See how things are now. Raises ZooKeeperError."""
+    async def read_snapshot(self) -> DemoSnapshot:
+        """The current state. Raises ZooKeeperError."""
         # Ends after commits: a commit never runs ahead of the end that is seen then.
         owners, committed = {}, {}
         for partition in self._partitions:
@@ -92,8 +92,8 @@ class Watch:
                 owners[partition] = parse_owner(data)[0]
             if (data := await self._data(offset_path(self._group, partition))) is not None:
                 committed[partition] = parse_offset(data)
-        ends, handled = await asyncio.to_thread(self._look_at_files)
-        return Sight(owners, committed, ends, handled)
+        ends, handled = await asyncio.to_thread(self._read_files)
+        return DemoSnapshot(owners, committed, ends, handled)
 
     async def _data(self, path: str) -> bytes | None:
         try:
@@ -101,8 +101,8 @@ class Watch:
         except NoNode:
             return None
 
-    def _look_at_files(self) -> tuple[dict[TopicPartition, int], int]:
-        return {partition: self._end(partition) for partition in self._partitions}, self._counter.look()
+    def _read_files(self) -> tuple[dict[TopicPartition, int], int]:
+        return {partition: self._end(partition) for partition in self._partitions}, self._counter.read()
 
     def _end(self, partition: TopicPartition) -> int:
         folder = self._logs[partition.broker] / f"{partition.topic}-{partition.partition}"

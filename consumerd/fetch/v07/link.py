@@ -1,10 +1,10 @@
 """Keeping one connection to one broker, for all fetchers of its partitions.
 
 Strategy: a supervising task connects, waits for the connection's end, and connects again after a jittered back-off;
-whoever needs the connection waits in `connection()`. The address is looked up anew for every attempt. A broker id may
+requests wait for the connection in `connection()`. The address is looked up anew for every attempt. A broker id may
 come back elsewhere: a connection to its old address, where nobody may answer any more, is ended at that news. The
-back-off starts over only after an answer was received (`worked`): a broker that accepts and hangs up is as useless as
-one that refuses.
+back-off starts over only after an answer was received (`worked`): a broker that closes each connection is as
+useless as one that refuses it.
 One log line when it is lost, one when it is back.
 """
 
@@ -21,12 +21,9 @@ from consumerd.fetch.errors import BrokerUnknownError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from random import Random
 
-    from consumerd.fetch.listener import FetchCounters
-    from consumerd.fetch.settings import FetchSettings
+    from consumerd.fetch.policies import FetchServices
     from consumerd.net import Connection, Connector
-    from consumerd.ports import Clock
 
 log = structlog.get_logger(__name__)
 
@@ -59,17 +56,15 @@ class BrokerLink:
         broker: int,
         connect: Connector,
         directory: Directory,
-        settings: FetchSettings,
-        clock: Clock,
-        rng: Random,
-        counters: FetchCounters,
+        services: FetchServices,
     ) -> None:
         self.broker = broker
         self._connect = connect
         self._directory = directory
-        self._clock = clock
-        self._counters = counters
-        self._backoff = Backoff(settings.retry_backoff_min, settings.retry_backoff_max, rng)
+        self._clock = services.clock
+        self._counters = services.counters
+        settings = services.settings
+        self._backoff = Backoff(settings.retry_backoff_min, settings.retry_backoff_max, services.rng)
         self._connection: Connection | None = None
         self._peer: tuple[str, int] | None = None
         self._up = asyncio.Event()
@@ -99,10 +94,10 @@ class BrokerLink:
         return await open_connection(self.broker, self._connect, self._directory)
 
     def worked(self) -> None:
-        """An answer came: the broker is well."""
+        """A response came: start the back-off over."""
         if self._troubled:
             self._troubled = False
-            log.info("broker_back", broker=self.broker, address=_text(self._peer))
+            log.info("broker_reconnected", broker=self.broker, address=_text(self._peer))
         self._backoff.reset()
 
     async def run(self) -> None:

@@ -1,14 +1,13 @@
-"""OFFSETS of many partitions: asked for together, down one connection for each broker.
+"""OFFSETS of many partitions: sent together, over one connection for each broker.
 
-Strategy: those who ask at the same time share a connection, which is opened for the first and closed after the last of
-them; some hundred requests are in flight on it, so a thousand partitions of a broker far away begin in a second or two.
-It is none of the connections that fetch, for a broker answers a bad request by hanging up (golden notes, 1), and that
-must not hit fetches.
+Strategy: simultaneous requests share a connection, which is opened for the first and closed after the last of them;
+some hundred requests are in flight on it, so a thousand partitions of a broker far away begin in a second or two. No
+fetch uses it, because a broker answers a bad request by closing the connection (golden notes, 1).
 
-Nor may it hit other lookups for good. After a hang-up the request that was the oldest goes on alone, over a connection
-of its own; the others try another shared one, and alone after that: which request was the bad one is not sure, since a
-reset connection may lose answers that had come. What a broker hangs up on when it is asked alone is asked alone from
-then on, until it is answered.
+Nor may that fail other lookups for good. When the broker closes the connection, the oldest request is repeated over a
+connection of its own; the others are repeated over another shared one, and alone after that: which request was the bad
+one is not sure, since a reset connection may lose responses that had come. A request on which the broker closes its own
+connection is sent alone from then on, until it is answered.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class OffsetLookups:
         self._directory = directory
         self._shared: dict[int, _Shared] = {}
         self._alone = asyncio.Semaphore(ALONE_AT_ONCE)
-        #: The broker hung up on these when they were asked for alone.
+        #: The broker closed the connection on these when they were sent alone.
         self._refused: set[TopicPartition] = set()
 
     async def list_offsets(self, partition: TopicPartition, time: int, max_number: int = 1) -> tuple[int, ...]:
@@ -130,7 +129,7 @@ class OffsetLookups:
             return shared.connection
 
     def _retire(self, broker: int, shared: _Shared) -> None:
-        """Whoever comes from now on opens another one."""
+        """Later requests open another connection."""
         if self._shared.get(broker) is shared:
             del self._shared[broker]
 

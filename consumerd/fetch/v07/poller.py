@@ -16,24 +16,23 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import structlog
 
 from consumerd.errors import reason_of
 from consumerd.fetch.backoff import sleep_unless
+from consumerd.fetch.fetcher import PartitionResponse
 from consumerd.net import ConnectionClosedError
 from consumerd.wire import WireError
 from consumerd.wire.v07 import FetchRequest, MultiFetchRequest, decode_multifetch_response
 
 if TYPE_CHECKING:
-    from consumerd.fetch.budget import ByteBudget, Reservation
+    from consumerd.fetch.budget import ByteBudget
     from consumerd.fetch.lane import Lane
-    from consumerd.fetch.listener import FetchCounters
-    from consumerd.fetch.settings import FetchSettings
+    from consumerd.fetch.policies import FetchServices
     from consumerd.fetch.v07.link import BrokerLink
     from consumerd.partition import TopicPartition
-    from consumerd.ports import Clock
 
 log = structlog.get_logger(__name__)
 
@@ -44,19 +43,10 @@ MIN_ENTRY_BYTES = 1024
 #: A poll reserves at most this part of the common budget, and of what is free of it.
 BUDGET_SHARE = 16
 FREE_SHARE = 2
-#: Per entry of an answer: int32 length, int16 error.
+#: Per entry of a response: int32 length, int16 error.
 ENTRY_HEADER = 6
-#: Of the answer: int16 error.
-ANSWER_HEADER = 2
-
-
-class Answer(NamedTuple):
-    """What a broker answered for one partition; whoever gets it releases the reservation."""
-
-    error: int
-    data: bytes
-    asked: int
-    reservation: Reservation
+#: Of the response: int16 error.
+RESPONSE_HEADER = 2
 
 
 class Idler:
@@ -70,7 +60,7 @@ class Idler:
         self.delay = 0.0
         self.due = 0.0
         self.paused = False
-        self.future: asyncio.Future[Answer | None] | None = None
+        self.future: asyncio.Future[PartitionResponse | None] | None = None
 
     def reset(self) -> None:
         """The partition brought something: be eager again."""
@@ -80,14 +70,12 @@ class Idler:
 class IdlePoller:
     """Polls for one broker. `run` must be running for `wait` to return."""
 
-    def __init__(
-        self, link: BrokerLink, budget: ByteBudget, settings: FetchSettings, clock: Clock, counters: FetchCounters
-    ) -> None:
+    def __init__(self, link: BrokerLink, budget: ByteBudget, services: FetchServices) -> None:
         self._link = link
         self._budget = budget
-        self._settings = settings
-        self._clock = clock
-        self._counters = counters
+        self._settings = services.settings
+        self._clock = services.clock
+        self._counters = services.counters
         self._idlers: dict[Idler, None] = {}  # a set that keeps its order
         self._nudge = asyncio.Event()
         #: When `run` looks for what is due again, by itself.
@@ -96,10 +84,10 @@ class IdlePoller:
         self._asked: tuple[int, list[tuple[TopicPartition, int]]] = (0, [])
         self._request = b""
 
-    async def wait(self, idler: Idler, offset: int) -> Answer | None:
+    async def wait(self, idler: Idler, offset: int) -> PartitionResponse | None:
         """Wait until `offset` brings data or an error. None: fetch for yourself, the poll failed."""
         idler.offset = offset
-        future: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[PartitionResponse | None] = asyncio.get_running_loop().create_future()
         idler.future = future
         self._postpone(idler, self._clock.monotonic())
         self._idlers[idler] = None
@@ -118,7 +106,7 @@ class IdlePoller:
             idler.future = None
 
     def nudge(self) -> None:
-        """Plan anew: somebody is due earlier, or goes on after a pause."""
+        """Plan again: a partition is due earlier, or was resumed."""
         self._nudge.set()
 
     async def run(self) -> None:
@@ -148,7 +136,7 @@ class IdlePoller:
                 return
             futures = [idler.future for idler in idlers]
             request = self._encoded(idlers, size)
-            longest = ANSWER_HEADER + len(idlers) * (ENTRY_HEADER + size)
+            longest = RESPONSE_HEADER + len(idlers) * (ENTRY_HEADER + size)
             try:
                 body = await connection.request(request, max_response=longest)
                 answers = decode_multifetch_response(body, len(idlers)).entries
@@ -173,7 +161,8 @@ class IdlePoller:
                 if answer.error or answer.data:
                     held = idler.lane.budget.charge(len(answer.data))
                     bulk.resize(max(0, bulk.amount - len(answer.data)))
-                    future.set_result(Answer(answer.error, answer.data, size, held))
+                    response = PartitionResponse(self._link.broker, answer.error, answer.data, size, held)
+                    future.set_result(response)
                 else:
                     self._postpone(idler, now)
         finally:
@@ -205,7 +194,7 @@ class IdlePoller:
         idler.due = now + idler.delay
 
     @staticmethod
-    def _dissolve(futures: list[asyncio.Future[Answer | None] | None]) -> None:
+    def _dissolve(futures: list[asyncio.Future[PartitionResponse | None] | None]) -> None:
         for future in futures:
             if future is not None and not future.done():
                 future.set_result(None)

@@ -38,8 +38,7 @@ import structlog
 from consumerd.errors import HandlerFailedError
 from consumerd.handlers.api import Handler, PartitionTakenError
 from consumerd.handlers.builtin.disk import Disk, OsDisk
-from consumerd.handlers.builtin.records import encode_records
-from consumerd.handlers.pieces import in_pieces
+from consumerd.handlers.builtin.records import encode_pieces
 from consumerd.handlers.threads import in_thread
 from consumerd.wire.v07 import validate_topic
 
@@ -198,10 +197,10 @@ class FilesHandler(Handler):
 
 def _lines(batch: Batch, cancelled: threading.Event) -> Iterator[bytes]:
     """The batch's file, in pieces. Raises _InterruptedError before one that nobody waits for any more."""
-    for count, piece in enumerate(in_pieces(encode_records(batch), _LINES, _BYTES, len)):
+    for count, piece in enumerate(encode_pieces(batch, _LINES, _BYTES)):
         if count and cancelled.is_set():
             raise _InterruptedError
-        yield b"".join(piece)
+        yield piece
 
 
 def _end_of_ranges(path: Path, names: Iterable[str]) -> int | None:

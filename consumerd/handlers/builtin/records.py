@@ -14,6 +14,7 @@ import json
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING
 
+from consumerd.handlers.pieces import in_pieces
 from consumerd.partition import NO_BROKER
 
 if TYPE_CHECKING:
@@ -46,11 +47,32 @@ def _later_fields(message: Message) -> str:
     return fields
 
 
-def encode_records(batch: Batch) -> Iterator[bytes]:
-    """One line, newline included, for every message of `batch`, made as it is asked for."""
+def _origin(batch: Batch) -> str:
+    """How each line of the batch begins, up to the offset."""
     topic, broker, partition = batch.partition
     place = "null" if broker == NO_BROKER else broker
-    origin = f'{{"topic":{encode_basestring(topic)},"broker":{place},"partition":{partition},"offset":'
+    return f'{{"topic":{encode_basestring(topic)},"broker":{place},"partition":{partition},"offset":'
+
+
+def encode_pieces(batch: Batch, lines: int, size: int) -> Iterator[bytes]:
+    """As `encode_records`, with as many lines joined as are at most `lines` and, if more than one, `size` bytes.
+
+    Where payloads are not objects yet they do not become objects for this.
+    """
+    buffer = batch.buffer
+    if buffer is None:
+        yield from map(b"".join, in_pieces(encode_records(batch), lines, size, len))
+        return
+    origin, number = _origin(batch).encode(), buffer.first
+    end = buffer.first + len(batch)
+    while number < end:
+        piece, number = buffer.payloads.json_lines(origin, buffer.offset, number, lines, size)
+        yield piece
+
+
+def encode_records(batch: Batch) -> Iterator[bytes]:
+    """One line, newline included, for every message of `batch`, made as it is asked for."""
+    origin = _origin(batch)
     if batch.keys is not None:
         return (
             f'{origin}{message.offset},"index":0,{payload_field(message.payload)}{_later_fields(message)}}}\n'.encode()

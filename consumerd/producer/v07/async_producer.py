@@ -78,7 +78,7 @@ class AsyncProducer:
 
     @property
     def stats(self) -> AsyncProducerStats:
-        """What was counted so far."""
+        """The counters."""
         return replace(self._stats, enqueued=self._queue.put_count)
 
     @property
@@ -175,7 +175,7 @@ class AsyncProducer:
         await self._producer.flush()
 
     async def close(self, timeout: float | None = None) -> None:
-        """Let nothing in any more, send what is queued, then close everything. May be called again.
+        """Accept nothing more, send what is queued, then close everything. May be called again.
 
         After `timeout` seconds (None: as long as it takes) what is left is given up. Raises as `flush`, when
         everything is closed.
@@ -202,7 +202,7 @@ class AsyncProducer:
         await self._stop(f"no end of sending within {timeout} s")
 
     async def _stop(self, reason: str) -> None:
-        """End the task, however far it is; what is left in the queue has failed. Raises what the task ended with."""
+        """Cancel the task; what is left in the queue has failed. Raises the error of the task."""
         task = self._task
         if task is None:
             return
@@ -230,7 +230,7 @@ class AsyncProducer:
         if error is None:
             await self.close()
         elif isinstance(error, Exception):
-            # What was accepted is sent; the error in the block tells more than one about that could.
+            # What was accepted is sent; the error in the block matters more than one of the flush.
             try:
                 await self.close()
             except Exception as own:

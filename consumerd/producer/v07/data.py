@@ -1,4 +1,4 @@
-"""What is handed to a producer."""
+"""Messages as they are given to a producer."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ class ProducerData:
 
 
 def require_plain(data: ProducerData) -> None:
-    """Raise EncodingError for what brokers of 0.7 cannot keep."""
+    """Raise EncodingError for headers and timestamps, which brokers of 0.7 cannot store."""
     if data.headers or data.timestamp is not None:
         raise EncodingError("brokers of Kafka 0.7 do not support headers or timestamps: remove them.")

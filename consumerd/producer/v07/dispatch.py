@@ -1,7 +1,7 @@
-"""What becomes of a batch that was taken from the queue: callbacks, event handler, and the account of failures.
+"""The handling of a batch from the queue: callbacks, event handler, and the count of failures.
 
 Strategy: nothing that a user's code raises ends the sending: the events in hand have failed, are counted, logged,
-handed to `not_sent`, and told by the next flush; the next batch goes on.
+handed to `not_sent`, and raised by the next flush; the next batch goes on.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Dispatch:
         return batch
 
     async def send(self, events: Sequence[Event]) -> None:
-        """Hand a batch to the event handler, and see what came of it. Raises nothing but a cancellation."""
+        """Hand a batch to the event handler and record the result. Raises nothing but CancelledError."""
         try:
             if self._hooked:
                 events = self._callbacks.before_sending_data(events)
@@ -93,7 +93,7 @@ class Dispatch:
             self._stats.sent += len(events)
 
     async def send_last(self) -> None:
-        """What the callbacks still have when the queue is drained for good."""
+        """The messages that callbacks still hold when the queue is drained for the last time."""
         try:
             last = self._callbacks.last_batch_before_close()
         except Exception:
@@ -103,7 +103,7 @@ class Dispatch:
             await self.send(last)
 
     def failed(self, events: Sequence[Event], error: Exception) -> None:
-        """Events are given up."""
+        """Count and report events that failed."""
         self._stats.failed += len(events)
         if not self._untold:
             self._cause = error
@@ -117,7 +117,7 @@ class Dispatch:
                 log.exception("callback_failed", callback="not_sent")
 
     def tell(self) -> None:
-        """Raise NotSentError about what was given up since the last time."""
+        """Raise NotSentError for events that failed since the last call."""
         if self._cause is not None:
             count, cause = self._untold, self._cause
             self._untold, self._cause = 0, None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: Bytes of a magic-1 message beside its payload: length, magic, attributes, CRC.
 HEADER = 10
 #: A wrapper over more messages than this is not made, however well they compress: consumers hold it decompressed, and
-#: refuse a wrapper that grows too much (`wire.v07.Limits`).
+#: refuse a wrapper that grows too much (`wire.v07.DecodeLimits`).
 MAX_WRAPPED_BYTES = 16 * 1024 * 1024
 
 

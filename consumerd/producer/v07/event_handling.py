@@ -30,7 +30,7 @@ _Failures = list[tuple[Event, Exception]]
 
 
 class DefaultEventHandler(EventHandler):
-    """Encodes and sends. The errors of the network fail what is not confirmed of a batch, after the sender's tries."""
+    """Encodes and sends. After the sender's retries, network errors fail the unconfirmed part of a batch."""
 
     async def handle(self, events: Sequence[Event], producer: Producer, encoder: Encoder) -> None:
         """Raises EventsFailedError."""

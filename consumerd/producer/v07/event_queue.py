@@ -1,4 +1,4 @@
-"""The queue between those who send and the task that sends: bounded, and emptied in batches.
+"""The queue between callers of `send` and the task that sends: bounded, and emptied in batches.
 
 Strategy: a batch is due when there are enough messages, when the oldest has waited for `queue_time`, or when somebody
 is in a hurry (a flush, the end). Not every message has its time noted, that would cost more than the rest: a mark says
@@ -57,7 +57,7 @@ class EventQueue:
     # -- those who send
 
     def offer(self, event: Event) -> bool:
-        """Put `event` in if there is room and nobody waits for it. Raises ProducerClosedError."""
+        """Add `event` if there is room and no other sender waits for it. Raises ProducerClosedError."""
         if self._closed:
             raise ProducerClosedError("the producer is closed.")
         if self._line or len(self._events) >= self._size:
@@ -101,7 +101,7 @@ class EventQueue:
             self._news.set()
 
     def _serve(self) -> None:
-        """Let the first in the line have its turn, if there is room. Nobody else gets in before it has gone."""
+        """Wake the first waiting sender if there is room. No other sender is served before it."""
         if self._line and len(self._events) < self._size:
             self._line[0].set()
 
@@ -121,7 +121,7 @@ class EventQueue:
         return self._hurry
 
     def close(self) -> None:
-        """Let nothing in any more; what is in is due. Who waits for room is told."""
+        """Accept nothing more; what is in is due at once. Senders that wait for room get an error."""
         self._closed = True
         self.hurry()
         for turn in self._line:

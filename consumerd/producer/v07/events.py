@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Event(NamedTuple):
-    """One message on its way. `message` is what the sender gave: the encoder has not seen it."""
+    """One queued message. `message` is the sender's value, not encoded yet."""
 
     topic: str
     message: Any
@@ -31,7 +31,7 @@ class Event(NamedTuple):
 
 
 class EventsFailedError(BrokerError):
-    """What an EventHandler raises when some events of a call failed: (event, its error) pairs. The others are done."""
+    """Raised by an EventHandler when some events of a call failed: (event, its error) pairs. The others are done."""
 
     def __init__(self, failures: Sequence[tuple[Event, Exception]]) -> None:
         super().__init__(f"{len(failures)} events failed; first error: {failures[0][1]}")
@@ -42,7 +42,7 @@ class CallbackHandler:
     """Inherit, and override the points that matter.
 
     What `before_enqueue` and `after_enqueue` raise reaches the sender. What the others raise makes the events in hand
-    failed ones: they are not sent, counted, and told by the next flush.
+    failed ones: they are not sent, counted, and raised by the next flush.
     """
 
     def before_enqueue(self, event: Event) -> Event:

@@ -1,8 +1,8 @@
-"""One connection per broker: what goes over it, and how it is known that the broker took it.
+"""One connection per broker: requests, and how their receipt is confirmed.
 
 Strategy: a broker works through the requests of a connection in order, so an answer to a FETCH of zero bytes that was
 sent behind a batch confirms the batch. A connection that ended with something unconfirmed on it is remembered until
-somebody is told. Connections are made when they are needed, and made anew when they have ended.
+it is reported. Connections are made when they are needed, and made anew when they have ended.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PROBE_ANSWER_BYTES = 1024
 
 @dataclass(slots=True)
 class _Link:
-    """What is known of the connection to one broker."""
+    """The state of the connection to one broker."""
 
     connection: Connection | None = None
     #: One task connects, the others wait for it.
@@ -129,7 +129,7 @@ class BrokerLinks:
         await connection.request(probe, max_response=_PROBE_ANSWER_BYTES)
 
     async def _connected(self, address: Address, link: _Link) -> Connection:
-        """The open connection to a broker, made anew where the last one has ended."""
+        """The open connection to a broker; a new one if the last has ended."""
         async with link.turn:
             await asyncio.sleep(0)  # lets the loop see a FIN that has already come
             if link.connection is not None and link.connection.closed:

@@ -117,5 +117,5 @@ class Producer:
     ) -> None:
         if error is None:
             await self.close()
-        else:  # the error tells more than the flush could
+        else:  # this error matters more than one of the flush
             await self.sender.close()

@@ -1,4 +1,4 @@
-"""Batches to their brokers: routed, encoded, delivered, tried again. What the producers of both kinds stand on.
+"""Batches to their brokers: routed, encoded, delivered, retried. The core of both producers of 0.7.
 
 Strategy: `send` works on a list of what is still to be sent and takes out what is done, broker by broker; a retry
 routes the rest anew, so that a broker that died is left out as soon as that is known. Everything is routed and encoded
@@ -39,7 +39,7 @@ _UNSENT = (ConnectError, NoBrokerError, NotConnected, ConnectionLost)
 
 
 class Sender:
-    """Sends payloads (bytes) over `links` to where `router` says; owns both and closes them."""
+    """Sends payloads (bytes) over `links` to the partitions that `router` chooses; owns and closes both."""
 
     def __init__(
         self, router: Router, *, connect: Connector, clock: Clock, rng: random.Random, settings: ProducerSettings
@@ -84,7 +84,7 @@ class Sender:
             await self._clock.sleep(self._pause(attempt))
 
     async def check(self, item: ProducerData) -> None:
-        """Raise what `send` would raise about `item` itself. Nothing is sent."""
+        """Raise the errors that `send` would raise for `item` itself. Nothing is sent."""
         validate_topic(item.topic)
         route = await self._router.route(item.topic, item.key, item.partition)
         self._encode([(item, route.partition)], merge=False)

@@ -22,11 +22,11 @@ class ProducerSettings:
     max_message_bytes: int = 1_000_000
     #: Largest request (the brokers' max.socket.request.bytes).
     max_request_bytes: int = 100 * 1024 * 1024
-    #: Wait until the broker has taken each batch (see `Producer`). 0.7.2 never does.
+    #: Wait until the broker has received each batch (see `Producer`). 0.7.2 never does.
     confirm: bool = True
     #: Read back what was sent, and raise NotArrivedError for what is not there (see `consumerd.producer.v07.verify`).
     verify: bool = False
-    #: How long to look for it. Brokers show what they have flushed, every 3 s by default.
+    #: Time to wait for it. Brokers return flushed messages only; they flush every 3 s by default.
     verify_timeout: float = 15.0
     #: How often a broker that cannot be reached, or is not known yet, is tried again for one batch.
     retries: int = 5

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 #: Bytes asked for in one fetch; more where a message is larger, up to what a request may have (golden notes, 8).
 _FETCH_BYTES, _MAX_FETCH_BYTES = 1 << 20, 100 << 20
-#: Pauses between looks at a log that has nothing new to show, in seconds: the first, and the longest.
+#: Pauses between reads of a log without new messages, in seconds: the first, and the longest.
 _PAUSE, _MAX_PAUSE = 0.02, 0.5
 _MOST_PARTITIONS = 1 << 20
 
@@ -85,7 +85,7 @@ def _find(read: list[bytes], wanted: list[bytes], begin: int) -> int | None:
 
 
 class Verification:
-    """The look at one request's partitions, before and after. Made by `begin`."""
+    """The verification of one request: its partitions before and after. Made by `begin`."""
 
     def __init__(self, connection: Connection, broker: str, entries: list[ProduceRequest]) -> None:
         self._connection = connection
@@ -123,7 +123,7 @@ class Verification:
         self._ranges[place].expected.append(_digests(decode_batch(entry.messages, 0).payloads))
 
     async def finish(self, clock: Clock, timeout: float) -> None:
-        """Look until all is found. Raises NotArrivedError after `timeout` seconds, ConnectionClosedError."""
+        """Read until everything is found. Raises NotArrivedError after `timeout` seconds, ConnectionClosedError."""
         deadline = clock.monotonic() + timeout
         pause = _PAUSE
         waiting = dict(self._ranges)

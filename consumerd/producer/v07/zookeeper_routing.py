@@ -25,7 +25,7 @@ from consumerd.producer.partitioners import HashPartitioner, Partitioner, checke
 from consumerd.producer.v07.routing import ANY_PARTITION, Route, Router, check_partition
 from consumerd.registry.errors import DialectError, RegistryError
 from consumerd.registry.paths import broker_ids_path, topic_path
-from consumerd.registry.values import Broker, parse_broker, parse_broker_id, parse_partition_count
+from consumerd.registry.values import RegisteredBroker, parse_broker, parse_broker_id, parse_partition_count
 from consumerd.zk.errors import ConnectionLost, NotConnected, SessionChanged
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ DEFAULT_PARTITIONER = HashPartitioner()
 
 
 class _Kept(Generic[T]):
-    """A value read from several nodes, read anew once one of them may have changed."""
+    """A value read from several nodes, and read again once one of them may have changed."""
 
     def __init__(self, zk: ZooKeeper, read: Callable[[_Kept[T]], Awaitable[T]]) -> None:
         self._zk = zk
@@ -157,7 +157,7 @@ def _pairs(counts: dict[int, int], alive: list[int]) -> list[tuple[int, int]]:
     return [(broker, number) for broker in sorted(partitions) for number in range(partitions[broker])]
 
 
-async def _read_brokers(kept: _Kept[dict[int, Broker]]) -> dict[int, Broker]:
+async def _read_brokers(kept: _Kept[dict[int, RegisteredBroker]]) -> dict[int, RegisteredBroker]:
     """The live brokers. Raises DialectError when they are of 0.8 or later; others that do not parse are left out."""
     return await _read_by_broker(kept, broker_ids_path(), parse_broker)
 

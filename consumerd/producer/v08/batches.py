@@ -1,7 +1,7 @@
 """Messages of one partition on their way: the batch that is filled, and those that wait to be sent.
 
 Strategy: one batch is open at a time; it is sealed when it is full or has waited long enough. Sealed ones are sent in
-order, one at a time, so that retries never change the order. What a message becomes is asked of its batch: no future
+order, one at a time, so that retries never change the order. The outcome of a message is that of its batch: no future
 per message.
 """
 
@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.wire.errors import EncodeError
-from consumerd.wire.v08.records import Codec, encode_message_set, encode_record_batch
+from consumerd.wire.v08.records import RecordCodec, encode_message_set, encode_record_batch
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -28,7 +28,7 @@ OVERHEAD = 36
 
 
 class Delivered(NamedTuple):
-    """Where a message went. `offset` is None where nobody told it (acks 0, or a batch that was there already).
+    """Where a message went. `offset` is None where it is not known (acks 0, or a batch that the broker had already).
 
     `timestamp`: the broker's, in milliseconds, where the topic takes the time of appending, else -1.
     """
@@ -39,7 +39,7 @@ class Delivered(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """What will have become of a message: `await` it for a `Delivered`, or the error. Need not be awaited."""
+    """The future outcome of a message: `await` it for a `Delivered`, or the error. Need not be awaited."""
 
     batch: Batch
     #: Which message of the batch.
@@ -99,7 +99,7 @@ class Batch:
         self.size += size
         return _delivery((self, number))
 
-    def encode(self, magic: int, codec: Codec) -> bytes:
+    def encode(self, magic: int, codec: RecordCodec) -> bytes:
         """The record set. Raises EncodeError for what the format cannot hold."""
         if magic == 2:
             return encode_record_batch(
@@ -154,7 +154,7 @@ class PartitionQueue:
             self.open = None
 
     def ready_at(self, now: float) -> float | None:
-        """When its first batch may be sent, as far as this partition goes; None while there is none, or it is busy."""
+        """When the first batch may be sent, by this partition alone; None if there is none, or it is busy."""
         if self.busy:
             return None
         if self.sealed:

@@ -1,7 +1,7 @@
-"""One PRODUCE: batches of partitions that a broker leads -> what became of each.
+"""One PRODUCE request: batches of partitions that a broker leads -> the outcome of each.
 
 Strategy: what a batch looks like on the wire follows from the version that the broker serves: magic 0 up to version 1,
-magic 1 in version 2, record batches from 3 on. Errors that pass by themselves are told apart from those that do not.
+magic 1 in version 2, record batches from 3 on. Temporary errors are told from permanent ones.
 
 Idempotence: each partition has a producer id of its own, asked for before its first batch, and counts its messages. A
 batch that is sent again has the same numbers, so the broker knows it; "duplicate" means that it is there. When a batch
@@ -25,7 +25,7 @@ from consumerd.net import ConnectionClosedError
 from consumerd.wire.errors import EncodeError
 from consumerd.wire.v08.apis import INIT_PRODUCER_ID, PRODUCE
 from consumerd.wire.v08.error_codes import ErrorCode
-from consumerd.wire.v08.records import Codec
+from consumerd.wire.v08.records import RecordCodec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,15 +47,20 @@ _ZSTD: Final = 7
 _MAX_SEQUENCE: Final = (1 << 31) - 1
 _NUMBERS_REFUSED: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 #: Bytes from which on compressing is left to a thread: about a millisecond of work. For less, handing over costs more.
-_THREAD_BYTES: Final = {Codec.GZIP: 256 << 10, Codec.SNAPPY: 1 << 20, Codec.LZ4: 1 << 20, Codec.ZSTD: 256 << 10}
+_THREAD_BYTES: Final = {
+    RecordCodec.GZIP: 256 << 10,
+    RecordCodec.SNAPPY: 1 << 20,
+    RecordCodec.LZ4: 1 << 20,
+    RecordCodec.ZSTD: 256 << 10,
+}
 
 
 class DeliveryError(BrokerError):
-    """A batch that no further attempt can deliver."""
+    """A batch that cannot be delivered by another attempt."""
 
 
 class Outcome(NamedTuple):
-    """What became of a batch. `retry`: `error` may pass. `base_offset`: None where nobody told it."""
+    """The outcome of a batch. `retry`: whether `error` may be temporary. `base_offset`: None if it is not known."""
 
     error: BrokerError | None
     retry: bool = False
@@ -86,7 +91,7 @@ class Exchange:
         self._forbidden = False
 
     def forget(self, queue: PartitionQueue) -> None:
-        """A batch of the queue failed: later ones are somebody else's."""
+        """A batch of the queue failed: later ones get another producer id."""
         self._identities.pop(queue.partition, None)
         queue.sequence = 0
 
@@ -130,13 +135,13 @@ class Exchange:
         except (RequestTooLargeError, UnsupportedApiError) as error:
             failed = DeliveryError(str(error))
             return outcomes | dict.fromkeys(rest, Outcome(failed))
-        told = {
+        parts = {
             (topic["topic"], part["partition"]): part
             for topic in answer["responses"]
             for part in topic["partition_responses"]
         }
         for partition in rest:
-            part = told.get((partition.topic, partition.partition))
+            part = parts.get((partition.topic, partition.partition))
             if part is None:
                 missing = BrokerError(f"broker {node_id} sent a PRODUCE response without {partition}")
                 outcomes[partition] = Outcome(missing, retry=True)
@@ -147,52 +152,52 @@ class Exchange:
         return outcomes
 
     def _see_refusal(self, node_id: int) -> None:
-        """Raise ConnectionClosedError if the broker hung up on what it does not answer: it can say no more with acks 0.
+        """Raise ConnectionClosedError if the broker closed the connection: with acks 0 it has no other way to refuse.
 
-        As a rule it leads a partition no more; sent there again, everything would be lost until somebody asks who does.
+        As a rule it does not lead a partition any more; what is sent there before new metadata is read, is lost.
         """
         channel = self._unconfirmed.get(node_id)
         if channel is not None and channel.closed:
             del self._unconfirmed[node_id]
-            self._client.stale()  # of which of its partitions that was, it does not say
+            self._client.stale()  # which of its partitions it was, is not known
             raise ConnectionClosedError(
                 f"broker {channel.address} closed the connection; messages sent with acks = 0 may be lost"
             )
 
     def _patience(self, channel: Channel) -> float:
-        """Seconds for an answer: the broker's own waiting, and some more for it to say so."""
+        """Seconds to wait for a response: the broker's own timeout, and the time for the response itself."""
         return self._held_back + self._client.settings.connection.request_timeout
 
     def _outcome(self, partition: TopicPartition, part: dict[str, Any]) -> Outcome:
         code = part["error_code"]
         if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             return Outcome(None)
-        error = error_of(code, f"a batch for {partition} was not taken", part.get("error_message"))
+        error = error_of(code, f"the broker refused a batch for {partition}", part.get("error_message"))
         if error is None:
             base = part["base_offset"]
             return Outcome(None, base_offset=None if base < 0 else base, timestamp=part.get("timestamp", -1))
         return Outcome(error, retry=error.retriable)
 
     def _renumber(self, queue: PartitionQueue, code: int) -> BrokerRefusedError:
-        """Have the first batch sent with numbers of a fresh id; returns why."""
+        """Have the first batch sent with sequence numbers of a new producer id; returns the reason."""
         batch = queue.sealed[0]
         batch.sent, batch.sequence = False, -1
         self.forget(queue)
-        error = error_of(code, f"a batch for {queue.partition} was not taken")
+        error = error_of(code, f"the broker refused a batch for {queue.partition}")
         assert error is not None
         return error
 
     async def _encoded(self, channel: Channel, version: int, queue: PartitionQueue) -> bytes:
         batch = queue.sealed[0]
         codec = self._settings.codec
-        if codec is Codec.ZSTD and version < _ZSTD:
+        if codec is RecordCodec.ZSTD and version < _ZSTD:
             raise EncodeError(f"broker {channel.address} does not support zstd; use gzip, snappy or lz4")
         magic = 2 if version >= _RECORD_BATCHES else 1 if version == _MAGIC_1 else 0
         if magic == 2 and self._is_idempotent(channel):
             await self._number(queue, batch, channel)
         elif self._settings.idempotent:
             raise EncodeError(f"broker {channel.address} does not support idempotent producers (idempotent = true)")
-        if codec is not Codec.NONE and batch.size > _THREAD_BYTES[codec]:
+        if codec is not RecordCodec.NONE and batch.size > _THREAD_BYTES[codec]:
             return await asyncio.to_thread(batch.encode, magic, codec)
         return batch.encode(magic, codec)
 
@@ -220,7 +225,7 @@ class Exchange:
         queue.sequence += count
 
     async def _new_identity(self, channel: Channel) -> Identity | None:
-        """None where we may have none (before 2.8 that takes IdempotentWrite on the cluster) and can do without."""
+        """None if it is not authorized (before 2.8 IdempotentWrite on the cluster is required) and not required."""
         answer = await channel.call(
             INIT_PRODUCER_ID, {"transactional_id": None, "transaction_timeout_ms": _MAX_SEQUENCE}
         )

@@ -26,7 +26,7 @@ _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_L
 
 @dataclass(frozen=True, slots=True)
 class LinePlan:
-    """What lines become. `separator`: between key and message; `max_bytes`: of a key and a message, in bytes."""
+    """How lines become messages. `separator`: between key and message; `max_bytes`: limit of both together."""
 
     topic: str
     partition: int | None = None
@@ -50,7 +50,7 @@ class LineSender:
     def __init__(self, producer: V08Producer, plan: LinePlan) -> None:
         self._producer = producer
         self._plan = plan
-        #: Taken so far.
+        #: Accepted so far.
         self.lines = 0
         self.bytes = 0
         self._open: dict[asyncio.Future[tuple[int | None, int]], _Share] = {}
@@ -61,7 +61,7 @@ class LineSender:
         """Send all lines; returns when they are confirmed (with acks 0: sent).
 
         Raises (perhaps in a group) InputError and MessageSizeTooLargeError for a line that cannot be sent, after those
-        before it were, and BrokerError with the number of the first line that was not taken.
+        before it were, and BrokerError with the number of the first line that was refused.
         """
         problem: ConsumerdError | None = None
         async with asyncio.TaskGroup() as group:
@@ -105,7 +105,7 @@ class LineSender:
         self.bytes += len(line)
 
     async def _confirm(self) -> None:
-        """See batches confirmed until the end. Raises what became of the first that is not."""
+        """Await the acknowledgement of all batches. Raises the error of the first that fails."""
         while True:
             if not self._open:
                 if self._ended:

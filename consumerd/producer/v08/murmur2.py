@@ -33,5 +33,5 @@ def murmur2(data: bytes) -> int:
 
 @lru_cache(maxsize=1 << 16)
 def key_partition(key: bytes, count: int) -> int:
-    """The partition of `key` among `count` (at least 1). Keys repeat, so what was computed is kept for a while."""
+    """The partition of `key` among `count` (at least 1). Results are cached, since keys repeat."""
     return (murmur2(key) & 0x7FFFFFFF) % count

@@ -71,7 +71,7 @@ class V08Producer:
         self._open = True
 
     async def close(self, timeout: float | None = None) -> None:
-        """Send what is left, for at most `timeout` seconds (by default as long as deliveries may take), and end."""
+        """Send what is left, for at most `timeout` seconds (by default the delivery timeout), and close."""
         self._open = False
         try:
             async with asyncio.timeout(self.settings.delivery_timeout if timeout is None else timeout):
@@ -82,12 +82,12 @@ class V08Producer:
             await self._end()
 
     async def abort(self) -> None:
-        """End at once: nothing more is sent, and what is not settled fails. What is on the wire may still arrive."""
+        """Close at once: nothing more is sent, and unsettled messages fail. Requests on the wire may still arrive."""
         self._open = False
         await self._end()
 
     def _ended(self, running: asyncio.Task[None]) -> None:
-        """Sending is over. If that is by a defect, which `close` raises, nobody may wait for it until then."""
+        """Sending has ended. After a defect, which `close` raises, pending deliveries fail at once."""
         if not running.cancelled() and (error := running.exception()) is not None:
             self._open = False
             self._sender.give_up(ProducerClosedError(f"the producer failed with an internal error: {error!r}"))
@@ -176,7 +176,7 @@ class V08Producer:
         return delivery
 
     async def _route(self, topic: str) -> Route:
-        """What is known of the topic now. Raises ProducerClosedError, BrokerError."""
+        """The route of the topic by the current metadata. Raises ProducerClosedError, BrokerError."""
         self._require_open()
         route = self._routes.get(topic)
         if route is None or route.metadata is not self._client.metadata:
@@ -227,19 +227,19 @@ class V08Producer:
             raise ProducerClosedError("the producer is not open.")
 
     async def partition_count(self, topic: str) -> int:
-        """How many partitions a topic has. Raises BrokerError while nothing is known of it."""
+        """The number of partitions of a topic. Raises BrokerError while it is not known."""
         known = self._client.metadata.topics.get(topic)
         if known is not None and known.partitions:
             return len(known.partitions)
 
-        async def ask() -> int:
+        async def count() -> int:
             metadata = await self._client.topics([topic], create=self.settings.create_topics)
             found = metadata.topics.get(topic)
             if found is None or not found.partitions:
-                await self._client.leader(topic, 0)  # says what is wrong with it
+                await self._client.leader(topic, 0)  # raises what is wrong with it
             return len(found.partitions) if found is not None else 0
 
-        return await self._client.retrying(f"partitions of {topic}", ask)
+        return await self._client.retrying(f"partitions of {topic}", count)
 
     def _new_batch(self, queue: PartitionQueue, reservation: Reservation) -> Batch:
         due = self._clock.monotonic() + self.settings.linger

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Route:
-    """The way to the `count` partitions of `topic`. `metadata`: what told so. `queue_of` makes queues, when needed."""
+    """Routes messages to the `count` partitions of `topic`. `metadata`: its source. `queue_of` makes queues."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""Sealed batches -> brokers: which are ready, who leads them, what became of them.
+"""Sealed batches -> brokers: which are ready, their leaders, their outcomes.
 
-Strategy: one dispatcher looks which batches are ready, finds their leaders, and gives each leader one request with all
-of its; an answer settles batches or puts them back, with a pause. A partition's next batch goes only when the last is
-settled: that keeps the order, whatever is retried.
+Strategy: one dispatcher selects the batches that are ready, finds their leaders, and gives each leader one request with
+all of its; an answer settles batches or puts them back, with a pause. A partition's next batch goes only when the last
+is settled: that keeps the order, whatever is retried.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LONGEST_PAUSE: Final = 2.0
 
 
 class Sender:
-    """The queues of all partitions and their way out. `settled` is told of every batch that needs no more sending,
+    """The queues of all partitions and their way out. `settled` is called for every batch that needs no more sending,
     `sealed` of queues whose open batch had to go.
     """
 
@@ -72,7 +72,7 @@ class Sender:
         self._news.set()
 
     def hurry(self, more: int) -> None:
-        """Send what is open at once, as long as somebody hurries (`more` is 1 to begin and -1 to end)."""
+        """Send open batches at once while a flush is active (`more` is 1 to begin one and -1 to end it)."""
         self._flushing += more
         self._news.set()
 
@@ -101,7 +101,7 @@ class Sender:
                 await self._round(group)
 
     async def _round(self, group: asyncio.TaskGroup) -> None:
-        """Send what is ready, then wait for news or for the next that will be ready."""
+        """Send the batches that are ready, then wait for a change or for the next one."""
         self._news.clear()
         ready, next_at = self._ready(self._clock.monotonic())
         found, left = await self._by_leader(ready)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from consumerd.wire.v08.records import Codec
+from consumerd.wire.v08.records import RecordCodec
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -18,7 +18,7 @@ class V08ProducerSettings:
     #: Who must have a batch before it counts as sent: 0 nobody (nothing is known of it then), 1 the leader, -1 all
     #: replicas in sync.
     acks: Literal[-1, 0, 1] = -1
-    codec: Codec = Codec.NONE
+    codec: RecordCodec = RecordCodec.NONE
     #: A batch of a partition goes out when it has so many bytes ...
     batch_bytes: int = 128 * KIB
     #: ... or when its first message has waited for so long.

@@ -13,7 +13,7 @@ from typing import cast
 
 from consumerd.registry.errors import RegistryError
 from consumerd.registry.regex.charset import TERMINATORS, WORD, CharSet
-from consumerd.registry.regex.program import Behind, Op, Program
+from consumerd.registry.regex.program import Lookbehind, Opcode, Program
 
 #: About a quarter of a second; lists of hundreds of topics take a few thousand.
 MAX_STEPS = 500_000
@@ -50,22 +50,22 @@ class _Run:
                 seen[slot] = 1
                 self.steps += 1
                 op, a, b = program[at]
-                if op is Op.CHAR:
+                if op is Opcode.CHAR:
                     if position >= limit or codes[position] not in cast("CharSet", a):
                         break
                     at += 1
                     position += 1
-                elif op is Op.SPLIT:
+                elif op is Opcode.SPLIT:
                     todo.append((at + cast("int", b), position))
                     at += cast("int", a)
-                elif op is Op.JUMP:
+                elif op is Opcode.JUMP:
                     at += cast("int", a)
-                elif op is Op.AGAIN:
+                elif op is Opcode.AGAIN:
                     head = at + cast("int", a)
                     at = at + cast("int", b) if seen[head * width + position] else head
-                elif op is Op.MATCH:
+                elif op is Opcode.MATCH:
                     return position
-                elif op is Op.ATOMIC:
+                elif op is Opcode.ATOMIC:
                     end = self.first_end(cast("Program", a), position, limit)
                     if end is None:
                         break
@@ -79,20 +79,20 @@ class _Run:
                 raise RegistryError(f"a topic filter takes more than {MAX_STEPS} steps for one name: simplify it")
         return None
 
-    def _holds(self, op: Op, a: object, position: int, limit: int) -> bool:
+    def _holds(self, op: Opcode, a: object, position: int, limit: int) -> bool:
         """An assertion about a position."""
         size = len(self.codes)
-        if op is Op.AHEAD:
+        if op is Opcode.AHEAD:
             return self.first_end(cast("Program", a), position, size) is not None
-        if op is Op.BEHIND:
-            look = cast("Behind", a)
+        if op is Opcode.BEHIND:
+            look = cast("Lookbehind", a)
             starts = range(position - look.least, max(position - look.most, 0) - 1, -1)
             return any(self.first_end(look.program, start, position) is not None for start in starts)
-        if op is Op.LAST:
+        if op is Opcode.LAST:
             return position == limit
-        if op is Op.BEGIN:
+        if op is Opcode.BEGIN:
             return position == 0
-        if op is Op.END:
+        if op is Opcode.END:
             rest = self.codes[position : position + 3]
             return not rest or rest == [13, 10] or (len(rest) == 1 and rest[0] in TERMINATORS)
         before = position > 0 and self.codes[position - 1] in WORD

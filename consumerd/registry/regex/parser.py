@@ -1,28 +1,29 @@
 r"""Reads a documented subset of Java's regular expressions (docs/topic-filters.md) into a program.
 
-Ring 0. A recursive descent over the characters that `reader` hands out. Whatever is not understood exactly is refused
-by name: a member that guessed would claim other partitions than its peers do.
+Ring 0. A recursive descent, character by character. `\Q...\E` is resolved first, as Java does; a character quoted so
+has lost its meaning, and `peek` and `take`, which look for meaning, do not see it. Whatever is not understood exactly
+is rejected by name: a member that guessed would claim other partitions than its peers do.
 """
 
 from __future__ import annotations
 
 import string
+from typing import NamedTuple
 
-from consumerd.registry.errors import shown
+from consumerd.registry.errors import RegistryError, shown
 from consumerd.registry.regex import program as build
-from consumerd.registry.regex.charset import ANY, DOT, CharSet
-from consumerd.registry.regex.program import Fragment, Op, Program
-from consumerd.registry.regex.reader import Char, Flags, Reader
+from consumerd.registry.regex.charset import ANY, DIGIT, DOT, POSIX, SPACE, WORD, CharSet
+from consumerd.registry.regex.program import Opcode, Program, ProgramFragment
 
 #: Groups within groups; keeps the parser and the matcher off Python's recursion limit.
 MAX_DEPTH = 30
 
 _ASSERTIONS = {
-    "A": build.assertion(Op.BEGIN),
-    "z": build.assertion(Op.LAST),
-    "Z": build.assertion(Op.END),
-    "b": build.assertion(Op.BOUNDARY),
-    "B": build.assertion(Op.BOUNDARY, wanted=False),
+    "A": build.assertion(Opcode.BEGIN),
+    "z": build.assertion(Opcode.LAST),
+    "Z": build.assertion(Opcode.END),
+    "b": build.assertion(Opcode.BOUNDARY),
+    "B": build.assertion(Opcode.BOUNDARY, wanted=False),
 }
 #: Longest first: `(?<=` before `(?<`.
 _LOOKS = (
@@ -35,30 +36,153 @@ _QUANTIFIERS: dict[str, tuple[int, int | None]] = {"?": (0, 1), "*": (0, None), 
 _FLAG_LETTERS = frozenset(string.ascii_letters + "-")
 
 
-class _Parser(Reader):
+_CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "a": "\a", "e": "\x1b"}
+_CLASSES = {
+    "d": DIGIT,
+    "D": DIGIT.complement(),
+    "s": SPACE,
+    "S": SPACE.complement(),
+    "w": WORD,
+    "W": WORD.complement(),
+}
+_OCTAL = frozenset(string.octdigits)
+
+
+class Flags(NamedTuple):
+    """What `(?i)` and `(?s)` switch."""
+
+    ignore_case: bool = False
+    dot_all: bool = False
+
+
+class Char(NamedTuple):
+    """A character of the pattern; `quoted` takes away its meaning."""
+
+    text: str
+    quoted: bool
+
+
+def _resolve_quotes(pattern: str) -> list[Char]:
+    chars: list[Char] = []
+    at = 0
+    while at < len(pattern):
+        pair = pattern[at : at + 2]
+        if pair == "\\Q":
+            end = pattern.find("\\E", at + 2)
+            quoted = pattern[at + 2 : end if end >= 0 else len(pattern)]
+            chars.extend(Char(char, True) for char in quoted)
+            at = end + 2 if end >= 0 else len(pattern)
+        else:
+            step = len(pair) if pair[0] == "\\" else 1
+            chars.extend(Char(char, False) for char in pattern[at : at + step])
+            at += step
+    return chars
+
+
+class _Parser:
+    """A place in a pattern. Whatever is wrong or unknown from here on is a RegistryError."""
+
     def __init__(self, pattern: str) -> None:
-        super().__init__(pattern)
+        self.pattern = pattern
+        self.chars = _resolve_quotes(pattern)
+        self.at = 0
         self.depth = 0
+
+    # Characters, and what a backslash makes of those after it.
+
+    def refuse(self, what: str) -> RegistryError:
+        return RegistryError(f"the topic filter {shown(self.pattern)} cannot be used: {what}")
+
+    def peek(self, ahead: int = 0) -> str:
+        """The next character if it has its special meaning, else ""."""
+        at = self.at + ahead
+        return self.chars[at].text if at < len(self.chars) and not self.chars[at].quoted else ""
+
+    def take(self, expected: str) -> bool:
+        """Skip `expected` if it comes next."""
+        if all(self.peek(ahead) == char for ahead, char in enumerate(expected)):
+            self.at += len(expected)
+            return True
+        return False
+
+    def next(self) -> Char:
+        if self.at >= len(self.chars):
+            raise self.refuse("it ends in the middle of a construct")
+        self.at += 1
+        return self.chars[self.at - 1]
+
+    def until(self, end: str) -> str:
+        """The text before the next unquoted `end`, which is skipped."""
+        text = ""
+        while not self.take(end):
+            text += self.next().text
+        return text
+
+    def escape(self, flags: Flags) -> str | CharSet:
+        """After a backslash, anywhere: a character, or a class of them."""
+        letter = self.next().text
+        if letter in _CLASSES:
+            return _CLASSES[letter]
+        if letter in ("p", "P"):
+            return self.posix(letter == "P", flags)
+        if letter in _CONTROL:
+            return _CONTROL[letter]
+        if letter == "x":
+            digits = self.until("}") if self.take("{") else self.next().text + self.next().text
+            return self.code_point(digits, 16)
+        if letter == "u":
+            return self.code_point("".join(self.next().text for _ in range(4)), 16)
+        if letter == "0":
+            return self.octal()
+        if letter == "c":
+            return chr(ord(self.next().text) ^ 64)
+        if letter.isascii() and letter.isalnum():
+            raise self.refuse(f"\\{letter} is not supported")
+        return letter
+
+    def octal(self) -> str:
+        digits = ""
+        while len(digits) < 3 and self.peek() in _OCTAL and int(digits + self.peek(), 8) <= 0o377:
+            digits += self.next().text
+        return self.code_point(digits, 8)
+
+    def code_point(self, digits: str, base: int) -> str:
+        allowed = string.hexdigits if base == 16 else string.octdigits
+        if not 1 <= len(digits) <= 6 or any(digit not in allowed for digit in digits):
+            raise self.refuse(f"{shown(digits)} is not the code of a character")
+        code = int(digits, base)
+        if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
+            raise self.refuse(f"{shown(digits)} is not the code of a character")
+        return chr(code)
+
+    def posix(self, negated: bool, flags: Flags) -> CharSet:
+        r"""The class named by `\p{name}`."""
+        name = self.until("}") if self.take("{") else self.next().text
+        if name not in POSIX:
+            raise self.refuse(f"\\p{{{name[:20]}}} is not supported; POSIX classes are")
+        if flags.ignore_case and name in ("Lower", "Upper"):
+            raise self.refuse(f"\\p{{{name}}} under (?i) differs between versions of Java")
+        return POSIX[name].complement() if negated else POSIX[name]
 
     # Structure: alternatives of sequences of quantified atoms.
 
-    def whole(self) -> Fragment:
+    def whole(self) -> ProgramFragment:
         result = self.alternatives(Flags())
         if self.at < len(self.chars):
-            raise self.refuse("it closes a group that it did not open")
+            raise self.refuse("it closes a group that is not open")
         return result
 
-    def alternatives(self, flags: Flags) -> Fragment:
-        branches: list[Fragment] = []
+    def alternatives(self, flags: Flags) -> ProgramFragment:
+        branches: list[ProgramFragment] = []
         while True:
             branch, flags = self.sequence(flags)
             branches.append(branch)
             if not self.take("|"):
                 return build.choice(branches)
 
-    def sequence(self, flags: Flags) -> tuple[Fragment, Flags]:
+    def sequence(self, flags: Flags) -> tuple[ProgramFragment, Flags]:
         """One branch, and the flags after it: those of `(?i)` hold to the end of the group, across `|`."""
-        parts: list[Fragment] = []
+        parts: list[ProgramFragment] = []
         while self.at < len(self.chars) and self.peek() not in ("|", ")"):
             if self.peek() == "(" and self.peek(1) == "?" and self.peek(2) in _FLAG_LETTERS:
                 self.at += 2
@@ -67,7 +191,7 @@ class _Parser(Reader):
                     flags = inner
                     continue
                 if not self.take(":"):
-                    raise self.refuse(f"(?{self.peek()} is not known here")
+                    raise self.refuse(f"(?{self.peek()} is not supported")
                 atom = self.group(inner)
             else:
                 atom = self.atom(flags)
@@ -75,7 +199,7 @@ class _Parser(Reader):
         return build.chain(parts), flags
 
     def flags(self, flags: Flags) -> Flags:
-        """The letters of `(?i)`, `(?s-i:`; stops before what is none."""
+        """The letters of `(?i)`, `(?s-i:`; stops before anything else."""
         on = True
         while self.peek() in _FLAG_LETTERS:
             letter = self.next().text
@@ -91,8 +215,8 @@ class _Parser(Reader):
                 raise self.refuse(f"the flag {letter} is not supported; only i and s are")
         return flags
 
-    def group(self, flags: Flags) -> Fragment:
-        """What stands between here and the closing parenthesis."""
+    def group(self, flags: Flags) -> ProgramFragment:
+        """The pattern up to the closing parenthesis."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise self.refuse(f"groups are nested deeper than {MAX_DEPTH}")
@@ -102,7 +226,7 @@ class _Parser(Reader):
         self.depth -= 1
         return body
 
-    def opened(self, flags: Flags) -> Fragment:
+    def opened(self, flags: Flags) -> ProgramFragment:
         """A group whose `(` was just read."""
         for mark, look, wanted in _LOOKS:
             if self.take(mark):
@@ -112,12 +236,12 @@ class _Parser(Reader):
         if self.take("?<"):
             name = self.until(">")
             if not (name.isascii() and name.isalnum() and name[0].isalpha()):
-                raise self.refuse(f"{shown(name)} cannot name a group")
+                raise self.refuse(f"{shown(name)} is not a valid group name")
         elif self.peek() == "?" and not self.take("?:"):
             raise self.refuse(f"(?{self.peek(1)} is not supported")
         return self.group(flags)
 
-    def quantified(self, atom: Fragment) -> Fragment:
+    def quantified(self, atom: ProgramFragment) -> ProgramFragment:
         mark = self.peek()
         if mark in _QUANTIFIERS:
             least, most = _QUANTIFIERS[self.next().text]
@@ -140,11 +264,11 @@ class _Parser(Reader):
                 if not comma:
                     return int(first), int(first)
                 return int(first), int(second) if second else None
-        raise self.refuse(f"{{{text[:20]}}} is no repetition")
+        raise self.refuse(f"{{{text[:20]}}} is not a repetition")
 
     # Atoms.
 
-    def atom(self, flags: Flags) -> Fragment:
+    def atom(self, flags: Flags) -> ProgramFragment:
         char = self.next()
         if not char.quoted:
             if char.text == "\\":
@@ -156,9 +280,9 @@ class _Parser(Reader):
             if char.text == ".":
                 return build.one(ANY if flags.dot_all else DOT)
             if char.text == "^":
-                return build.assertion(Op.BEGIN)
+                return build.assertion(Opcode.BEGIN)
             if char.text == "$":
-                return build.assertion(Op.END)
+                return build.assertion(Opcode.END)
             if char.text in ("*", "+", "?", "{"):
                 raise self.refuse(f"{char.text} repeats nothing")
         return build.one(self.single(char.text, flags))
@@ -167,7 +291,7 @@ class _Parser(Reader):
         chars = CharSet([(ord(char), ord(char))])
         return chars.fold() if flags.ignore_case else chars
 
-    def escaped(self, flags: Flags) -> Fragment:
+    def escaped(self, flags: Flags) -> ProgramFragment:
         """After a backslash, outside of brackets."""
         if self.peek() in _ASSERTIONS:
             return _ASSERTIONS[self.next().text]
@@ -203,7 +327,7 @@ class _Parser(Reader):
         self.at += 1
         high = self.bracket_char(flags)
         if isinstance(high, CharSet) or high < low:
-            raise self.refuse("a range in brackets does not go from a lower to a higher character")
+            raise self.refuse("a range in brackets must go from a lower to a higher character")
         return ((ord(low), ord(high)),)
 
     def bracket_char(self, flags: Flags) -> str | CharSet:
@@ -214,4 +338,4 @@ class _Parser(Reader):
 def parse(pattern: str) -> Program:
     """The program for Java's `String.matches(pattern)`. Raises RegistryError, naming the construct it does not know."""
     body = _Parser(pattern).whole()
-    return build.complete(build.chain([body, build.assertion(Op.LAST)]))
+    return build.complete(build.chain([body, build.assertion(Opcode.LAST)]))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MAX_INSTRUCTIONS = 20_000
 
 
-class Op(IntEnum):
+class Opcode(IntEnum):
     """What an instruction does; `a` and `b` are its operands."""
 
     CHAR = auto()  #: take one character of the set `a`
@@ -30,7 +30,7 @@ class Op(IntEnum):
     AGAIN = auto()  #: back to the loop's head at `a`, or, when that was seen here (an empty turn), on to `b`
     ATOMIC = auto()  #: take what the program `a` takes at its first success, and never reconsider
     AHEAD = auto()  #: the program `a` matches from here; `b`: must it?
-    BEHIND = auto()  #: the program `a` (a `Behind`) matches up to here; `b`: must it?
+    BEHIND = auto()  #: the program `a` (a `Lookbehind`) matches up to here; `b`: must it?
     BEGIN = auto()  #: at the beginning
     END = auto()  #: at the end, or before a line terminator that ends the text
     LAST = auto()  #: at the very end
@@ -41,7 +41,7 @@ class Op(IntEnum):
 class Instruction(NamedTuple):
     """One step of a program."""
 
-    op: Op
+    op: Opcode
     a: object = None
     b: object = None
 
@@ -49,7 +49,7 @@ class Instruction(NamedTuple):
 Program = tuple[Instruction, ...]
 
 
-class Behind(NamedTuple):
+class Lookbehind(NamedTuple):
     """The operand of a lookbehind: its program and how far back it may begin."""
 
     program: Program
@@ -57,7 +57,7 @@ class Behind(NamedTuple):
     most: int
 
 
-class Fragment(NamedTuple):
+class ProgramFragment(NamedTuple):
     """Part of a program. It ends by running off its end.
 
     `least` and `most` are the numbers of characters it takes (None: without bound), `cost` its instructions with
@@ -70,7 +70,7 @@ class Fragment(NamedTuple):
     cost: int
 
 
-EMPTY = Fragment((), 0, 0, 0)
+EMPTY = ProgramFragment((), 0, 0, 0)
 
 
 def _check_cost(cost: int) -> None:
@@ -78,17 +78,17 @@ def _check_cost(cost: int) -> None:
         raise RegistryError(f"a topic filter grows to more than {MAX_INSTRUCTIONS} steps: repeat less")
 
 
-def one(chars: CharSet) -> Fragment:
+def one(chars: CharSet) -> ProgramFragment:
     """One character of a set."""
-    return Fragment((Instruction(Op.CHAR, chars),), 1, 1, 1)
+    return ProgramFragment((Instruction(Opcode.CHAR, chars),), 1, 1, 1)
 
 
-def assertion(op: Op, wanted: bool = True) -> Fragment:
+def assertion(op: Opcode, wanted: bool = True) -> ProgramFragment:
     """An assertion about the position."""
-    return Fragment((Instruction(op, None, wanted),), 0, 0, 1)
+    return ProgramFragment((Instruction(op, None, wanted),), 0, 0, 1)
 
 
-def _sum(fragments: Iterable[Fragment]) -> int | None:
+def _sum(fragments: Iterable[ProgramFragment]) -> int | None:
     """The greatest length of all in a row; None when one has no bound."""
     total = 0
     for fragment in fragments:
@@ -98,15 +98,15 @@ def _sum(fragments: Iterable[Fragment]) -> int | None:
     return total
 
 
-def chain(parts: Sequence[Fragment]) -> Fragment:
+def chain(parts: Sequence[ProgramFragment]) -> ProgramFragment:
     """One after the other."""
     cost = sum(part.cost for part in parts)
     _check_cost(cost)
     code = tuple(step for part in parts for step in part.code)
-    return Fragment(code, sum(part.least for part in parts), _sum(parts), cost)
+    return ProgramFragment(code, sum(part.least for part in parts), _sum(parts), cost)
 
 
-def choice(branches: Sequence[Fragment]) -> Fragment:
+def choice(branches: Sequence[ProgramFragment]) -> ProgramFragment:
     """The first branch that leads on; at least one is given."""
     *heads, last = branches
     cost = sum(branch.cost for branch in branches) + 2 * len(heads)
@@ -115,58 +115,58 @@ def choice(branches: Sequence[Fragment]) -> Fragment:
     left = sum(len(branch.code) + 2 for branch in heads) + len(last.code)
     for branch in heads:
         left -= len(branch.code) + 2
-        code += (Instruction(Op.SPLIT, 1, len(branch.code) + 2), *branch.code, Instruction(Op.JUMP, left + 1))
+        code += (Instruction(Opcode.SPLIT, 1, len(branch.code) + 2), *branch.code, Instruction(Opcode.JUMP, left + 1))
     code += last.code
     lengths = [branch.most for branch in branches if branch.most is not None]
     most = max(lengths) if len(lengths) == len(branches) else None
-    return Fragment(tuple(code), min(branch.least for branch in branches), most, cost)
+    return ProgramFragment(tuple(code), min(branch.least for branch in branches), most, cost)
 
 
 def _split(onward: int, lazy: bool) -> Instruction:
-    return Instruction(Op.SPLIT, onward, 1) if lazy else Instruction(Op.SPLIT, 1, onward)
+    return Instruction(Opcode.SPLIT, onward, 1) if lazy else Instruction(Opcode.SPLIT, 1, onward)
 
 
-def _optional(body: Fragment, times: int, lazy: bool) -> Fragment:
+def _optional(body: ProgramFragment, times: int, lazy: bool) -> ProgramFragment:
     """Up to `times`: every turn may be the last, so all turns leave to the same place."""
     code: list[Instruction] = []
     for left in range(times, 0, -1):
         code += (_split(left * (len(body.code) + 1), lazy), *body.code)
     most = None if body.most is None else body.most * times
-    return Fragment(tuple(code), 0, most, (body.cost + 1) * times)
+    return ProgramFragment(tuple(code), 0, most, (body.cost + 1) * times)
 
 
-def _star(body: Fragment, lazy: bool) -> Fragment:
-    code = (_split(len(body.code) + 2, lazy), *body.code, Instruction(Op.AGAIN, -len(body.code) - 1, 1))
-    return Fragment(code, 0, 0 if body.most == 0 else None, body.cost + 2)
+def _star(body: ProgramFragment, lazy: bool) -> ProgramFragment:
+    code = (_split(len(body.code) + 2, lazy), *body.code, Instruction(Opcode.AGAIN, -len(body.code) - 1, 1))
+    return ProgramFragment(code, 0, 0 if body.most == 0 else None, body.cost + 2)
 
 
-def repeat(body: Fragment, least: int, most: int | None, *, lazy: bool = False) -> Fragment:
+def repeat(body: ProgramFragment, least: int, most: int | None, *, lazy: bool = False) -> ProgramFragment:
     """`least` to `most` times (None: without bound)."""
     _check_cost((body.cost + 1) * (least + 1 if most is None else most))
     rest = _star(body, lazy) if most is None else _optional(body, most - least, lazy)
     return chain([*[body] * least, rest])
 
 
-def complete(body: Fragment) -> Program:
+def complete(body: ProgramFragment) -> Program:
     """A whole program that can be run."""
-    return (*body.code, Instruction(Op.MATCH))
+    return (*body.code, Instruction(Opcode.MATCH))
 
 
-def atomic(body: Fragment) -> Fragment:
+def atomic(body: ProgramFragment) -> ProgramFragment:
     """A group that is not entered again once it matched."""
-    return Fragment((Instruction(Op.ATOMIC, complete(body)),), body.least, body.most, body.cost + 1)
+    return ProgramFragment((Instruction(Opcode.ATOMIC, complete(body)),), body.least, body.most, body.cost + 1)
 
 
-def ahead(body: Fragment, wanted: bool) -> Fragment:
+def ahead(body: ProgramFragment, wanted: bool) -> ProgramFragment:
     """Lookahead."""
-    return Fragment((Instruction(Op.AHEAD, complete(body), wanted),), 0, 0, body.cost + 1)
+    return ProgramFragment((Instruction(Opcode.AHEAD, complete(body), wanted),), 0, 0, body.cost + 1)
 
 
-def behind(body: Fragment, wanted: bool) -> Fragment:
+def behind(body: ProgramFragment, wanted: bool) -> ProgramFragment:
     """Lookbehind. Raises RegistryError when its length has no bound, as Java does."""
     if body.most is None:
-        raise RegistryError("a topic filter looks behind without bound: use {n,m} instead of * and + in (?<=...)")
+        raise RegistryError("a lookbehind in a topic filter must be bounded: use {n,m} instead of * and + in (?<=...)")
     # It has to end exactly here: the text that it may take from ends here, so "at the very end" says so.
-    program = (*body.code, Instruction(Op.LAST, None, True), Instruction(Op.MATCH))
-    operand = Behind(program, body.least, body.most)
-    return Fragment((Instruction(Op.BEHIND, operand, wanted),), 0, 0, body.cost + 1)
+    program = (*body.code, Instruction(Opcode.LAST, None, True), Instruction(Opcode.MATCH))
+    operand = Lookbehind(program, body.least, body.most)
+    return ProgramFragment((Instruction(Opcode.BEHIND, operand, wanted),), 0, 0, body.cost + 1)

@@ -55,7 +55,9 @@ def parse_broker_node(broker: int, data: bytes | str | None) -> BrokerNode:
     what = f"the node of broker {broker}"
     text = text_of(data, what)
     if not text.lstrip().startswith("{"):
-        raise DialectError(f"broker {broker} is registered as Kafka 0.7 does it: {shown(text)} is not the JSON of 0.8")
+        raise DialectError(
+            f"broker {broker} is registered in the format of Kafka 0.7: {shown(text)} is not the JSON of 0.8"
+        )
     found = object_of(text, what)
     version = whole(found.get("version"), f"the version of {what}", least=1)
     rack = found.get("rack")
@@ -74,7 +76,7 @@ def _plain_address(found: Mapping[str, Any], what: str) -> tuple[str, int]:
     if host is None:
         return "", -1
     if not isinstance(host, str) or not host.isprintable() or " " in host or len(host) > 255:
-        raise RegistryError(f"{what} has the host {told(host)}: that is no name")
+        raise RegistryError(f"{what} has the host {told(host)}, which is not a host name")
     return host, whole(port, f"the port of {what}", least=1 if host else -1, most=65535)
 
 

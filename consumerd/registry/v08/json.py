@@ -37,7 +37,7 @@ def object_of(data: bytes | str | None, what: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        raise RegistryError(f"{what} is {shown(text)}: that is no JSON") from None
+        raise RegistryError(f"{what} is {shown(text)}: expected JSON") from None
     if not isinstance(value, dict):
         raise RegistryError(f"{what} is {shown(text)}: expected a JSON object")
     return value

@@ -1,4 +1,4 @@
-"""Where Kafka 0.8 and later keep what in ZooKeeper, as far as it differs from 0.7.
+"""The paths of Kafka 0.8 and later in ZooKeeper, as far as they differ from 0.7.
 
 Ring 0. Brokers, members, owners and offsets have the paths of 0.7 (`consumerd.registry.paths`); the names of owner
 and offset nodes are those of `TopicPartition.numbered`. Functions raise RegistryError for a name that no node can have.

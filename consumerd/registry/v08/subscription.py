@@ -1,4 +1,4 @@
-"""What a member of a ZooKeeper-coordinated group of Kafka 0.8 to 1.1 wants: its node under `/consumers/G/ids`.
+"""The subscription of a member of a ZooKeeper-coordinated group of Kafka 0.8 to 1.1: its node under `/consumers/G/ids`.
 
 Ring 0. `{"version":1,"subscription":{"t":2},"pattern":"static","timestamp":"..."}`: topics with numbers of streams, or
 one filter as the only key and "white_list" or "black_list" as the pattern (golden recordings of 0.8.2.2 to 1.1.1). Read
@@ -43,7 +43,7 @@ def parse_subscription_v08(data: bytes | str | None) -> Subscription:
 
 
 def _is_v07(text: str) -> bool:
-    """Does it mean something to a member of 0.7? `{ }` does not count: it says nothing in either dialect."""
+    """Whether it is a subscription in the dialect of 0.7. `{ }` does not count: it is empty in either dialect."""
     try:
         found = parse_subscription(text)
     except RegistryError:

@@ -1,9 +1,9 @@
-"""What a report says, as plain values: what `measure` finds and `page` shows. Nothing here knows Spark or HTML."""
+"""The contents of a report as plain values: `measure` fills them, `page` shows them. Nothing here imports Spark."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,8 +18,16 @@ TOP_REASONS = 20
 CLASSES_PER_DOUBLING = 8
 
 
+class StepResult(Protocol):
+    """What every step returns."""
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
-class Interval:
+class LandedInterval:
     """What landed with one batch, or within a stretch of time."""
 
     start: datetime
@@ -40,7 +48,7 @@ class SizeClass:
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class MessageSizes:
     """How large the values are, in bytes; classes in order, none empty."""
 
     classes: tuple[SizeClass, ...] = ()
@@ -62,7 +70,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Landed:
+class LandedFacts:
     """What is in bronze."""
 
     rows: int = 0
@@ -74,12 +82,12 @@ class Landed:
     last: datetime | None = None
     #: Width of the intervals; None where each is one batch.
     width: timedelta | None = None
-    intervals: tuple[Interval, ...] = ()
-    sizes: Sizes = field(default_factory=Sizes)
+    intervals: tuple[LandedInterval, ...] = ()
+    sizes: MessageSizes = field(default_factory=MessageSizes)
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class QuarantineSample:
     """One quarantined message: where it is, and how its value begins (bytes as they are)."""
 
     where: str
@@ -88,20 +96,20 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class QuarantineReason:
     """Why so many rows are in quarantine."""
 
     text: str
     rows: int
-    samples: tuple[Sample, ...] = ()
+    samples: tuple[QuarantineSample, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Quarantine:
+class QuarantineFacts:
     """The most frequent reasons, and what else there is."""
 
     rows: int = 0
-    reasons: tuple[Reason, ...] = ()
+    reasons: tuple[QuarantineReason, ...] = ()
     other_reasons: int = 0
 
     @property
@@ -110,7 +118,7 @@ class Quarantine:
 
 
 @dataclass(frozen=True, slots=True)
-class Preview:
+class TablePreview:
     """The newest rows of a table, as text."""
 
     columns: tuple[str, ...]
@@ -119,20 +127,20 @@ class Preview:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ReportFacts:
     """All of a report. A None is a step that the pipeline does not have, or that has not run yet."""
 
     pipeline: str
     made: datetime
     #: What the pipeline reads, for people: option and value.
     source: Sequence[tuple[str, str]]
-    landed: Landed
+    landed: LandedFacts
     progress: ProgressHistory
     #: Whether the source's offsets, and so its lag, count messages; else bytes.
     counts_messages: bool = False
     refined: int | None = None
-    quarantine: Quarantine | None = None
-    aggregate: Preview | None = None
+    quarantine: QuarantineFacts | None = None
+    aggregate: TablePreview | None = None
     reconciled: ReconcileResult | None = None
     #: By step, what its result says of itself.
     steps: Mapping[str, Mapping[str, object]] = field(default_factory=dict)

@@ -1,9 +1,9 @@
-"""What the tables of a pipeline hold, in figures: aggregated by Spark, so that only small results reach the driver.
+"""Figures about a pipeline's tables: aggregated by Spark, so that only small results reach the driver.
 
-Strategy: bronze is read twice: once its two small columns `batch` and `landed_at`, to choose intervals, and once its
+Strategy: bronze is read twice: first its two small columns `batch` and `landed_at`, to choose intervals, and then its
 values, counted and summed by interval and size class together; percentiles follow from the classes. The quarantine is
-read for its reasons, and for the first and the last value of those that are shown. However many rows, batches or
-reasons there are, the driver gets some thousand numbers.
+read for its reasons, and for the first and last value of those that are shown. However many rows, batches or reasons
+there are, the driver gets some thousand numbers.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from consumerd.spark.report.facts import (
     CLASSES_PER_DOUBLING,
     TOP_REASONS,
-    Interval,
-    Landed,
-    Preview,
-    Quarantine,
-    Reason,
-    Sample,
+    LandedFacts,
+    LandedInterval,
+    MessageSizes,
+    QuarantineFacts,
+    QuarantineReason,
+    QuarantineSample,
     SizeClass,
-    Sizes,
+    TablePreview,
 )
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ PREVIEW_ROWS: Final = 20
 _DAY: Final = 86400
 
 
-def measure_landed(bronze: DataFrame) -> Landed:
+def measure_landed(bronze: DataFrame) -> LandedFacts:
     """Throughput and sizes of what landed. `bronze`: the source's columns, `landed_at` and `batch`."""
     span = _one(
         bronze.agg(
@@ -54,7 +54,7 @@ def measure_landed(bronze: DataFrame) -> Landed:
         )
     )
     if not span["rows"]:
-        return Landed()
+        return LandedFacts()
     width = choose_width(span["batches"], (span["last"] - span["first"]) / 1e6)
     length = F.octet_length("value").cast("bigint")
     size_class = F.floor(F.log2(length + 1) * CLASSES_PER_DOUBLING).cast("int")
@@ -72,7 +72,7 @@ def measure_landed(bronze: DataFrame) -> Landed:
         )
         .collect()
     )
-    return Landed(
+    return LandedFacts(
         rows=span["rows"],
         size=sum(cell["size"] for cell in cells),
         corrupt=sum(cell["corrupt"] for cell in cells),
@@ -93,7 +93,7 @@ def choose_width(batches: int, seconds: float) -> int | None:
     return next(fitting, -(-int(seconds) // (MAX_INTERVALS * _DAY)) * _DAY)
 
 
-def measure_quarantine(quarantine: DataFrame) -> Quarantine:
+def measure_quarantine(quarantine: DataFrame) -> QuarantineFacts:
     """Rows by reason, the most frequent ones by name. `quarantine`: bronze's columns and `reason`."""
     place = F.struct(*(F.col(name) for name in ("topic", "broker_partition", "offset", "index")))
     sample = F.struct(
@@ -107,34 +107,34 @@ def measure_quarantine(quarantine: DataFrame) -> Quarantine:
     reasons = quarantine.groupBy(text.alias("text")).agg(F.count("*").alias("rows"))
     top = reasons.orderBy(F.desc("rows"), "text").limit(TOP_REASONS).collect()
     if not top:
-        return Quarantine()
+        return QuarantineFacts()
     all_of_them = _one(reasons.agg(F.count("*").alias("reasons"), F.sum("rows").alias("rows")))
     shown = quarantine.where(text.isin([row["text"] for row in top])).groupBy(text.alias("text"))
     ends = shown.agg(F.min_by(sample, place).alias("first"), F.max_by(sample, place).alias("last"))
     samples = {row["text"]: _samples(row) for row in ends.collect()}
-    found = tuple(Reason(row["text"], row["rows"], samples.get(row["text"], ())) for row in top)
-    return Quarantine(all_of_them["rows"], found, all_of_them["reasons"] - len(found))
+    found = tuple(QuarantineReason(row["text"], row["rows"], samples.get(row["text"], ())) for row in top)
+    return QuarantineFacts(all_of_them["rows"], found, all_of_them["reasons"] - len(found))
 
 
-def preview(table: DataFrame, order: Iterable[str]) -> Preview:
+def preview(table: DataFrame, order: Iterable[str]) -> TablePreview:
     """The greatest rows by the columns `order`, the greatest first."""
     texts = [F.substring(F.coalesce(_text(table, name), F.lit("")), 1, MAX_TEXT).alias(name) for name in table.columns]
     rows = table.orderBy(*(F.desc(_quoted(name)) for name in order)).limit(PREVIEW_ROWS).select(*texts).collect()
-    return Preview(tuple(table.columns), tuple(tuple(map(str, row)) for row in rows), table.count())
+    return TablePreview(tuple(table.columns), tuple(tuple(map(str, row)) for row in rows), table.count())
 
 
-def _intervals(cells: Iterable[Row], width: int | None) -> tuple[Interval, ...]:
+def _intervals(cells: Iterable[Row], width: int | None) -> tuple[LandedInterval, ...]:
     merged: dict[int, list[int]] = {}
     for cell in cells:
         rows, size, start = merged.get(cell["interval"], (0, 0, cell["start"]))
         merged[cell["interval"]] = [rows + cell["rows"], size + cell["size"], min(start, cell["start"])]
     return tuple(
-        Interval(_moment(start if width is None else key * width), rows, size, key if width is None else None)
+        LandedInterval(_moment(start if width is None else key * width), rows, size, key if width is None else None)
         for key, (rows, size, start) in sorted(merged.items())
     )
 
 
-def _sizes(cells: Iterable[Row]) -> Sizes:
+def _sizes(cells: Iterable[Row]) -> MessageSizes:
     merged: dict[int, SizeClass] = {}
     for cell in cells:
         number = cell["class"]
@@ -147,14 +147,14 @@ def _sizes(cells: Iterable[Row]) -> Sizes:
             min(before.smallest, cell["smallest"]),
             max(before.largest, cell["largest"]),
         )
-    return Sizes(tuple(one for _, one in sorted(merged.items())))
+    return MessageSizes(tuple(one for _, one in sorted(merged.items())))
 
 
-def _samples(row: Row) -> tuple[Sample, ...]:
+def _samples(row: Row) -> tuple[QuarantineSample, ...]:
     found = []
     for name in ("first", "last"):
         place, value, truncated = row[name]
-        sample = Sample(
+        sample = QuarantineSample(
             f"{place['topic']}/{place['broker_partition']} at {place['offset']}, index {place['index']}",
             None if value is None else bytes(value),
             bool(truncated),

@@ -1,9 +1,9 @@
-"""The plots of a report as SVG to be put into a page: readable without colours, sight or network.
+"""The plots of a report as inline SVG, readable without colours, sight or a network.
 
-Strategy: matplotlib draws with its SVG canvas alone (no pyplot, no window), in colours that stand for names; what it
-wrote is parsed, its metadata dropped, its ids made unique in the page, the colours replaced by CSS variables so that
-the page decides between light and dark, and a title and a description added. The same values give the same bytes. No
-text of the data gets into a plot: numbers and times only.
+Strategy: matplotlib draws with its SVG canvas alone (no pyplot, no window), in colours that stand for names. Its output
+is parsed, the metadata dropped, ids made unique in the page, the colours replaced by CSS variables so that the page
+chooses between light and dark, and a title and a description added. The same values give the same bytes. No text of the
+data gets into a plot, only numbers and times.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from consumerd.spark.progress import BatchProgress
-    from consumerd.spark.report.facts import Landed, SizeClass, Sizes
+    from consumerd.spark.report.facts import LandedFacts, MessageSizes, SizeClass
 
 #: What stands for which CSS variable while matplotlib draws.
 _INK: Final = "#000001"
@@ -72,7 +72,7 @@ _SETTINGS: Final[dict[Any, Any]] = {
 }
 _SVG: Final = "http://www.w3.org/2000/svg"
 _XLINK: Final = "http://www.w3.org/1999/xlink"
-#: More points than this are not to be told apart; each is then the largest of its neighbours.
+#: More points than this are indistinguishable; each is then the largest of its neighbours.
 MAX_POINTS: Final = 400
 _SECOND_OF_DAY: Final = 1 / 86400
 #: Bars of the histogram.
@@ -90,7 +90,7 @@ class Plot:
     description: str
 
 
-def plot_throughput(landed: Landed) -> Plot:
+def plot_throughput(landed: LandedFacts) -> Plot:
     """Rows and bytes per batch, or per stretch of time. There must be intervals."""
     rows = [one.rows for one in landed.intervals]
     sizes = [one.size for one in landed.intervals]
@@ -144,7 +144,7 @@ def plot_lag(batches: Sequence[BatchProgress], *, messages: bool = False) -> Plo
     return _plot("lag", "How far landing was behind", description, draw, height=2.6)
 
 
-def plot_sizes(sizes: Sizes) -> Plot:
+def plot_sizes(sizes: MessageSizes) -> Plot:
     """A histogram of the values' sizes over a logarithmic axis. There must be messages."""
     bars, step = merge(sizes.classes)
 
@@ -205,7 +205,7 @@ def _byte_ticks(most: int) -> list[int]:
     return list(range(0, most + step, step))
 
 
-def _bars(axes: Axes, landed: Landed, values: Sequence[int], colour: str) -> None:
+def _bars(axes: Axes, landed: LandedFacts, values: Sequence[int], colour: str) -> None:
     if landed.width is None:
         batches = [one.batch or 0 for one in landed.intervals]
         axes.bar(range(len(batches)), values, color=colour, linewidth=0)

@@ -1,4 +1,4 @@
-"""Numbers, times and foreign bytes as people read them."""
+"""Numbers, times and foreign bytes formatted for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a pipeline's tables to its page: measure, render, put it in its place at once."""
+"""Write a pipeline's report: measure its tables, render the page, replace the file atomically."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from consumerd.spark.failures import declared_errors
 from consumerd.spark.progress import open_log
 from consumerd.spark.reconcile_result import ReconcileResult
-from consumerd.spark.report.facts import Facts, Landed, Quarantine
+from consumerd.spark.report.facts import LandedFacts, QuarantineFacts, ReportFacts
 from consumerd.spark.report.measure import measure_landed, measure_quarantine, preview
 from consumerd.spark.report.page import render
 from consumerd.spark.source.options import SECRET, read_options
@@ -21,15 +21,14 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from consumerd.spark.report.facts import Preview
-    from consumerd.spark.run import StepResult
+    from consumerd.spark.report.facts import StepResult, TablePreview
     from consumerd.spark.spec import PipelineSpec
     from consumerd.spark.tables import Table
 
 
 @dataclass(frozen=True, slots=True)
 class ReportResult:
-    """Where the page is: a path, or a URL."""
+    """Where the page was written: a path or a URL."""
 
     pipeline: str
     page: str
@@ -40,7 +39,7 @@ class ReportResult:
 
 
 def write_report(spark: SparkSession, pipeline: PipelineSpec, results: Mapping[str, StepResult]) -> ReportResult:
-    """Write the page of a pipeline, in the place of the last one.
+    """Write the page of a pipeline, replacing the last one.
 
     `results`: what the steps of this run returned, by their names. Without one of `reconcile` the page says that nobody
     knows whether everything landed. Tables that are not there yet are no error. Raises ConsumerdError.
@@ -49,7 +48,7 @@ def write_report(spark: SparkSession, pipeline: PipelineSpec, results: Mapping[s
     with declared_errors():
         path, files = locate(spark, pipeline.report, renames=False)
         text = render(
-            Facts(
+            ReportFacts(
                 pipeline=pipeline.name,
                 made=datetime.now(UTC),
                 source=tuple((name, _shown(name, value)) for name, value in pipeline.source.items()),
@@ -78,23 +77,23 @@ def _table(spark: SparkSession, pipeline: PipelineSpec, path: str) -> Table | No
     return table if table.exists else None
 
 
-def _landed(bronze: Table | None) -> Landed:
-    return Landed() if bronze is None else measure_landed(bronze.read())
+def _landed(bronze: Table | None) -> LandedFacts:
+    return LandedFacts() if bronze is None else measure_landed(bronze.read())
 
 
 def _count(table: Table | None) -> int | None:
     return None if table is None else table.read().count()
 
 
-def _quarantine(spark: SparkSession, pipeline: PipelineSpec) -> Quarantine | None:
-    """None before the first refinement: it is silver that tells, since there may be nothing to put aside."""
+def _quarantine(spark: SparkSession, pipeline: PipelineSpec) -> QuarantineFacts | None:
+    """None before the first refinement, which silver tells: quarantine may have no rows."""
     table = _table(spark, pipeline, pipeline.quarantine)
     if table is not None:
         return measure_quarantine(table.read())
-    return None if _table(spark, pipeline, pipeline.silver) is None else Quarantine()
+    return None if _table(spark, pipeline, pipeline.silver) is None else QuarantineFacts()
 
 
-def _preview(table: Table | None) -> Preview | None:
+def _preview(table: Table | None) -> TablePreview | None:
     if table is None:
         return None
     rows = table.read().drop("batch")

@@ -2,8 +2,8 @@
 
 `v07`, `v08` and `files` each hold one kind of log; what they share is here. Executors load `datasource` and the modules
 that it imports, with `wire` and `storage` of consumerd and nothing else, and for brokers of 0.8 and later also
-`v08.reading`, with `client`, `net` and `clock`. The modules that plan (`discovery`, `planning`, `following` and every
-`origin`) run in the driver; nothing imports them at its top that an executor loads.
+`v08.reading`, with `client`, `net` and `clock`. The modules that plan (`discovery`, `planning` and every `origin`) run
+in the driver; nothing that an executor loads imports them at its top.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Which partitions were chosen: `assign`, `subscribe` or `subscribePattern` as one question.
+"""The partitions that `assign`, `subscribe` or `subscribePattern` select.
 
-Strategy: pure. Names that were written down and are not found are told in one sentence with the nearest one that
-exists; a pattern that matches nothing yet is no error, because topics may come.
+Strategy: pure. Missing names are reported in one sentence with the closest existing one; a pattern that matches nothing
+yet is not an error, because topics may be created later.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from consumerd.spark.source.offsets import Key
 
 
-class Choice:
-    """What an option chose."""
+class PartitionChoice:
+    """The partitions that an option selects."""
 
     def __init__(self, topics: Assign | Subscribe | SubscribePattern) -> None:
         self._assign = topics.partitions if isinstance(topics, Assign) else None
@@ -28,25 +28,25 @@ class Choice:
 
     @property
     def topics(self) -> tuple[str, ...] | None:
-        """The topics that were written down; None for a pattern."""
+        """The topics that are named; None for a pattern."""
         return None if self._filter is not None else self._named
 
     @property
     def assigned(self) -> list[Key]:
-        """The partitions that were written down one by one."""
+        """The partitions that are named one by one."""
         return [(topic, name) for topic, names in (self._assign or {}).items() for name in names]
 
     def wants_topic(self, topic: str) -> bool:
-        """Whether partitions of this topic are chosen. Raises RegistryError for a pattern too intricate."""
+        """Whether partitions of this topic are selected. Raises RegistryError for a pattern that is too complex."""
         return topic in self._named if self._filter is None else self._filter.matches(topic)
 
     def wants(self, key: Key) -> bool:
-        """Whether this partition is chosen."""
+        """Whether this partition is selected."""
         topic, name = key
         return self.wants_topic(topic) and (self._assign is None or name in self._assign[topic])
 
     def missing(self, found: Collection[Key], topics: Collection[str], known: Collection[Key] = ()) -> str | None:
-        """What was written down and is not there; None: nothing is missing.
+        """What is named and does not exist, as one sentence; None if nothing is missing.
 
         `topics`: all that are; `known`: partitions that are, chosen or not, as far as somebody knows.
         """

@@ -1,7 +1,7 @@
-"""Which columns the source has, as Spark and as Arrow know them, and which of them somebody asked for.
+"""The columns of the source, for Spark and for Arrow, and which of them a query selects.
 
-Strategy: one table; the schema that Spark is told, the one that batches have and the check of a user's own schema all
-come from it. Executors import this module.
+Strategy: one table, from which the schema for Spark, the schema of batches and the check of a user's schema are made.
+Executors import this module.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-class Mode(StrEnum):
-    """What becomes of bytes that are no message that can be read (option `mode`, in the words of Spark's readers)."""
+class ParseMode(StrEnum):
+    """How to treat bytes that are not a valid message (option `mode`, with the values of Spark's readers)."""
 
     #: A row each, with the reason in `_corrupt`.
     PERMISSIVE = "PERMISSIVE"
@@ -31,7 +31,7 @@ class Mode(StrEnum):
     FAILFAST = "FAILFAST"
 
 
-class Column(NamedTuple):
+class SourceColumn(NamedTuple):
     """One column. `ddl` is its type in Spark's DDL, `arrow` the same type as Arrow names it."""
 
     name: str
@@ -39,47 +39,47 @@ class Column(NamedTuple):
     arrow: pa.DataType
 
 
-HEADERS: Final = Column(
+HEADERS: Final = SourceColumn(
     "headers",
     "array<struct<key:string,value:binary>>",
     pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))),
 )
-CORRUPT: Final = Column("_corrupt", "string", pa.string())
+CORRUPT: Final = SourceColumn("_corrupt", "string", pa.string())
 
 #: All columns, in order. Of a 0.7 message `key`, `timestamp`, `timestampType` and `headers` are always null; of one of
 #: 0.8 and later `broker` is, and `index` is 0.
 COLUMNS: Final = (
-    Column("key", "binary", pa.binary()),
-    Column("value", "binary", pa.binary()),
-    Column("topic", "string", pa.string()),
-    Column("partition", "int", pa.int32()),
-    Column("offset", "bigint", pa.int64()),
-    Column("timestamp", "timestamp", pa.timestamp("us", tz="UTC")),
-    Column("timestampType", "int", pa.int32()),
+    SourceColumn("key", "binary", pa.binary()),
+    SourceColumn("value", "binary", pa.binary()),
+    SourceColumn("topic", "string", pa.string()),
+    SourceColumn("partition", "int", pa.int32()),
+    SourceColumn("offset", "bigint", pa.int64()),
+    SourceColumn("timestamp", "timestamp", pa.timestamp("us", tz="UTC")),
+    SourceColumn("timestampType", "int", pa.int32()),
     HEADERS,
-    Column("broker", "int", pa.int32()),
-    Column("broker_partition", "string", pa.string()),
-    Column("index", "int", pa.int32()),
-    Column("next_offset", "bigint", pa.int64()),
-    Column("codec", "string", pa.string()),
-    Column("crc_ok", "boolean", pa.bool_()),
+    SourceColumn("broker", "int", pa.int32()),
+    SourceColumn("broker_partition", "string", pa.string()),
+    SourceColumn("index", "int", pa.int32()),
+    SourceColumn("next_offset", "bigint", pa.int64()),
+    SourceColumn("codec", "string", pa.string()),
+    SourceColumn("crc_ok", "boolean", pa.bool_()),
     CORRUPT,
 )
-#: What tells a message from all others; `broker` may be null.
+#: What identifies a message; `broker` may be null.
 IDENTITY: Final = ("topic", "broker", "partition", "offset", "index")
 
 _BY_NAME: Final = {column.name: column for column in COLUMNS}
 
 
-def offered(*, include_headers: bool, mode: Mode) -> tuple[Column, ...]:
+def offered(*, include_headers: bool, mode: ParseMode) -> tuple[SourceColumn, ...]:
     """The columns that a source with these options has."""
     left_out = set() if include_headers else {HEADERS}
-    if mode is not Mode.PERMISSIVE:
+    if mode is not ParseMode.PERMISSIVE:
         left_out.add(CORRUPT)
     return tuple(column for column in COLUMNS if column not in left_out)
 
 
-def schema_ddl(include_headers: bool = False, mode: Mode = Mode.PERMISSIVE) -> str:
+def schema_ddl(include_headers: bool = False, mode: ParseMode = ParseMode.PERMISSIVE) -> str:
     """The whole schema as DDL."""
     columns = offered(include_headers=include_headers, mode=mode)
     return ", ".join(f"{column.name} {column.ddl}" for column in columns)
@@ -90,7 +90,9 @@ def arrow_schema(names: Iterable[str]) -> pa.Schema:
     return pa.schema([pa.field(name, _BY_NAME[name].arrow) for name in names])
 
 
-def requested(schema: StructType, *, include_headers: bool = False, mode: Mode = Mode.PERMISSIVE) -> tuple[str, ...]:
+def requested(
+    schema: StructType, *, include_headers: bool = False, mode: ParseMode = ParseMode.PERMISSIVE
+) -> tuple[str, ...]:
     """The names of a user's own schema, which may leave columns out and have them in any order. Raises ColumnError."""
     known = {column.name: column for column in offered(include_headers=include_headers, mode=mode)}
     names: list[str] = []

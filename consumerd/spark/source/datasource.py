@@ -1,42 +1,49 @@
 """The data source as Spark sees it: options in, schema and readers out.
 
-Strategy: thin. Executors unpickle what is here along with each task, so the modules that plan are loaded in the methods
-that only a driver calls. Options are read when the source is made, which is the moment of `.load()`.
+Strategy: thin. Executors unpickle these classes with each task, so the modules that plan are imported in the methods
+that only a driver calls. Options are read when the source is created, at the time of `.load()`.
+
+For `CREATE TABLE ... USING consumerd OPTIONS (...)` Spark creates the source once while the table is created, with the
+table's options among properties of its own (`provider`, `location`, `owner`, ...), and once for every read, without any
+of them (4.2). It does keep the schema. So the options are stored as metadata of its first column, and a reader without
+options takes them from there.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
 from consumerd.errors import ConsumerdError, ExitCode
-from consumerd.spark.source.catalog import is_table, options_in, table_options, with_options
-from consumerd.spark.source.columns import offered, requested, schema_ddl
+from consumerd.spark.source.columns import arrow_schema, offered, requested, schema_ddl
+from consumerd.spark.source.files.ranges import FilesSplit
 from consumerd.spark.source.files.reading import read_files_split
-from consumerd.spark.source.files.split import FilesSplit
 from consumerd.spark.source.filters import Pruning
 from consumerd.spark.source.option_texts import OptionError
 from consumerd.spark.source.options import BATCH_ONLY, STREAM_ONLY, read_options, refuse_options
 from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.source.v07.reading import read_split
-from consumerd.spark.source.v07.split import Split
+from consumerd.spark.source.v07.split import V07Split
 from consumerd.spark.source.v08.split import V08Split
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql.datasource import Filter, InputPartition
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
-    from consumerd.spark.source.following import Follower
+    from consumerd.spark.source.columns import SourceColumn
     from consumerd.spark.source.options import SourceOptions
+    from consumerd.spark.source.planning import StreamPlanner
 
 #: The worker of Spark's that asks a reader for filters. Elsewhere they may be switched off, and Spark then refuses
 #: readers that would take them, instead of not handing them over.
@@ -103,7 +110,7 @@ class ConsumerdDataSource(DataSource):
 
 
 class ReadOnlyError(ConsumerdError):
-    """Somebody wants to write with the source."""
+    """The source was used for writing, which it does not support."""
 
     exit_code = ExitCode.REFUSED
 
@@ -139,7 +146,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, request: ReadRequest) -> None:
         self._options = options
         self._request = request
-        self._following: Follower | None = None
+        self._following: StreamPlanner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_following": None}
@@ -181,17 +188,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self._request)
 
-    def _follower(self) -> Follower:
-        from consumerd.spark.source.following import Follower  # noqa: PLC0415
+    def _follower(self) -> StreamPlanner:
+        from consumerd.spark.source.planning import StreamPlanner  # noqa: PLC0415
 
         if self._following is None:
-            self._following = Follower(self._options)
+            self._following = StreamPlanner(self._options)
         return self._following
 
 
 @contextlib.contextmanager
 def _without_traceback() -> Iterator[None]:
-    """Let a declared error come out by itself: what Spark shows to the user is its class and its sentence."""
+    """Raise a declared error without its cause, so that Spark shows only its class and its sentence."""
     try:
         yield
     except ConsumerdError as error:
@@ -212,7 +219,7 @@ def _request(options: SourceOptions, schema: StructType) -> ReadRequest:
 
 
 def _most(limit: ReadLimit) -> int | None:
-    """How much a micro-batch may take; None: all."""
+    """The limit of a micro-batch; None: no limit."""
     match limit:
         case ReadMaxBytes(most) | ReadMaxRows(most):
             return most
@@ -220,7 +227,7 @@ def _most(limit: ReadLimit) -> int | None:
 
 
 def _read(partition: InputPartition, request: ReadRequest) -> Iterator[pa.RecordBatch]:
-    if isinstance(partition, Split):
+    if isinstance(partition, V07Split):
         return read_split(partition, request)
     if isinstance(partition, FilesSplit):
         return read_files_split(partition, request)
@@ -229,3 +236,46 @@ def _read(partition: InputPartition, request: ReadRequest) -> Iterator[pa.Record
 
         return read_v08_split(partition, request)
     return iter(())  # Spark makes one partition of no partitions
+
+
+#: What only a catalog says.
+_PROVIDER: Final = "provider"
+#: Before the names of the table's options, as they were given.
+_OPTION: Final = "option."
+_METADATA: Final = "consumerd.options"
+#: What is in the schema is shown to everybody who may see the table.
+_NOT_KEPT: Final = "kafka.sasl.password"
+
+
+def is_table(options: Mapping[str, str]) -> bool:
+    """Whether these are the options of a table that is being created."""
+    return _PROVIDER in options and "owner" in options
+
+
+def table_options(options: Mapping[str, str]) -> dict[str, str]:
+    """The source's options among those that Spark passes to CREATE TABLE. Raises OptionError for a password."""
+    found = {name.removeprefix(_OPTION): value for name, value in options.items() if name.startswith(_OPTION)}
+    if "path" in options:  # which the catalog takes for the table's location, and makes a URI of
+        found["path"] = options["path"].removeprefix("file:")
+    if any(name.lower() == _NOT_KEPT for name in found):
+        raise OptionError(
+            f"option {_NOT_KEPT} would be kept in the catalog for everybody to see; use kafka.sasl.password.file"
+        )
+    return found
+
+
+def with_options(columns: Iterable[SourceColumn], options: Mapping[str, str]) -> StructType:
+    """The schema of these columns, with the table's options in it."""
+    schema = from_arrow_schema(arrow_schema(column.name for column in columns))  # DDL is read by a JVM only
+    schema.fields[0].metadata = {_METADATA: json.dumps(dict(options), sort_keys=True)}
+    return schema
+
+
+def options_in(schema: StructType) -> dict[str, str]:
+    """The options that `with_options` has put there; none in any other schema."""
+    for field in schema.fields:
+        kept: Any = (field.metadata or {}).get(_METADATA)
+        if isinstance(kept, str):
+            found = json.loads(kept)
+            return {str(name): str(value) for name, value in found.items()}
+    return {}

@@ -1,6 +1,6 @@
 """Which implementation serves the options of a query: an origin for its partitions, a committer for its offsets.
 
-Strategy: two functions; each dialect has modules of its own, which are loaded only when they are needed.
+Strategy: two functions; each dialect has modules of its own, which are imported only when they are needed.
 """
 
 from __future__ import annotations

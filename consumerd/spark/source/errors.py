@@ -1,4 +1,4 @@
-"""What can go wrong while splits are read. Every class takes one sentence, so that it can be pickled in a worker."""
+"""Errors while splits are read. Every class takes one sentence, so that it can be pickled in a worker."""
 
 from __future__ import annotations
 

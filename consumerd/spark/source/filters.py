@@ -1,8 +1,8 @@
 """Spark's filters -> which splits need not be read at all.
 
-Strategy: a filter on what is the same in every row of a split (topic, broker, partition and their name) is answered
-exactly, so Spark need not look at it again. A filter on offsets only bounds them: it drops splits, and Spark still
-looks at each row. Everything else stays Spark's.
+Strategy: a filter on a column that is constant in a split (topic, broker, partition and their name) is evaluated
+exactly, so Spark need not apply it again. A filter on offsets only drops whole splits, and Spark still applies it to
+each row. All other filters are left to Spark.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Allowed:
 
 
 class Pruning:
-    """What the filters of one query leave; picklable."""
+    """The splits that the filters of one query select; picklable."""
 
     def __init__(self) -> None:
         self._allowed: list[_Allowed] = []
@@ -50,7 +50,7 @@ class Pruning:
         self._high = (1 << 63) - 1
 
     def push(self, filters: Iterable[Filter]) -> Iterator[Filter]:
-        """Take what can be used; those that Spark has to look at come out again."""
+        """Take the filters that can be used; yields those that Spark must still apply."""
         for each in filters:
             name = ".".join(getattr(each, "attribute", ()))
             if name in _SAME and (allowed := _values(name, each)) is not None:
@@ -61,7 +61,7 @@ class Pruning:
             yield each
 
     def wants(self, log: PartitionLog) -> bool:
-        """Whether any row of this partition can be asked for."""
+        """Whether the filters allow any row of this partition."""
         row = {"topic": log.key[0], "broker_partition": log.key[1], "broker": log.broker, "partition": log.partition}
         return all(
             row[allowed.column] is not None if allowed.but_none else row[allowed.column] in allowed.values
@@ -69,7 +69,7 @@ class Pruning:
         )
 
     def overlaps(self, start: int, end: int) -> bool:
-        """Whether an offset from `start` up to `end` can be asked for."""
+        """Whether the filters allow an offset from `start` up to `end`."""
         return self._low < end and start <= self._high
 
     def _bound(self, each: Filter) -> None:

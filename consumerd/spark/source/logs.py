@@ -1,4 +1,4 @@
-"""What planning knows of partitions and of where they are: two protocols, which every dialect implements."""
+"""What planning needs to know about partitions: two protocols that every dialect implements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class PartitionLog(Protocol):
-    """One partition at the moment of a look. Offsets are those of the log; `end` is that of the last whole message."""
+    """A snapshot of one partition. Offsets are those of the log; `end` is that of the last whole message."""
 
     @property
     def key(self) -> Key:
@@ -22,7 +22,7 @@ class PartitionLog(Protocol):
 
     @property
     def broker(self) -> int | None:
-        """The broker's id, None where nobody knows it."""
+        """The broker's id, None if it is unknown."""
         ...
 
     @property
@@ -41,7 +41,7 @@ class PartitionLog(Protocol):
         ...
 
     def gaps(self) -> Sequence[tuple[int, int]]:
-        """Ranges between `start` and `end` that are not there."""
+        """Ranges between `start` and `end` that do not exist."""
         ...
 
     def message_at(self, offset: int) -> int | None:
@@ -57,17 +57,17 @@ class PartitionLog(Protocol):
         ...
 
     def splits(self, start: int, end: int, max_bytes: int) -> list[InputPartition]:
-        """What reads the messages from `start` to `end`, each once; about `max_bytes` each, 0: not cut."""
+        """Splits that read the messages from `start` to `end`, each once; about `max_bytes` each, 0: not cut."""
         ...
 
 
 class Origin(Protocol):
-    """Where partitions are. May keep what it found out between looks."""
+    """Where partitions are. May cache between snapshots."""
 
     def snapshot(self) -> Mapping[Key, PartitionLog]:
-        """The partitions that were chosen and are there now. Raises a ConsumerdError where that cannot be told."""
+        """The selected partitions that exist now. Raises a ConsumerdError if that is unknown."""
         ...
 
     def missing(self, found: Mapping[Key, PartitionLog]) -> str | None:
-        """What was chosen by name and is not in `found`, as one sentence."""
+        """Selected names that are not in `found`, as one sentence."""
         ...

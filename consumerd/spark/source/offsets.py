@@ -1,8 +1,8 @@
-"""Offsets of many partitions: as the options write them, as a stream's checkpoint keeps them.
+"""Offsets of many partitions, as in the options and in a stream's checkpoint.
 
-Strategy: topic -> name of the partition -> offset, in JSON, is the one form of both. -2 and -1 stand for the ends of a
-log, as in 0.7's own OFFSETS request; a checkpoint never holds them. The text of equal offsets is equal, since Spark
-compares texts to see whether there is anything new: topics and names are sorted.
+Strategy: both have one form, JSON: topic -> name of the partition -> offset. -2 and -1 stand for the ends of a log, as
+in 0.7's OFFSETS request; a checkpoint never contains them. Equal offsets have equal text, since Spark compares text to
+see whether there is anything new: topics and names are sorted.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def sorted_offsets(offsets: Mapping[Key, int]) -> dict[str, dict[str, int]]:
 
 
 class _RepeatedError(ValueError):
-    """A key of JSON stands twice."""
+    """A JSON object has a key twice."""
 
 
 def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from consumerd.address import parse_address
 from consumerd.errors import ConfigError
-from consumerd.spark.source.columns import Mode
+from consumerd.spark.source.columns import ParseMode
 from consumerd.spark.source.offsets import Offsets, Position, parse_position
 from consumerd.spark.source.option_values import Assign, Subscribe, SubscribePattern
-from consumerd.storage.archive_names import Layout
+from consumerd.storage.archive_names import ArchiveLayout
 from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.v07 import validate_topic
 
@@ -71,12 +71,12 @@ def byte_count(low: int) -> Callable[[str, str], int]:
     return read
 
 
-def read_mode(name: str, value: str) -> Mode:
-    """One of `Mode`."""
+def read_mode(name: str, value: str) -> ParseMode:
+    """One of `ParseMode`."""
     try:
-        return Mode(value.strip().upper())
+        return ParseMode(value.strip().upper())
     except ValueError:
-        raise OptionError(f"invalid value {value!r} for option {name}: must be one of {', '.join(Mode)}") from None
+        raise OptionError(f"invalid value {value!r} for option {name}: must be one of {', '.join(ParseMode)}") from None
 
 
 def read_paths(name: str, value: str) -> tuple[str, ...]:
@@ -88,7 +88,7 @@ def read_paths(name: str, value: str) -> tuple[str, ...]:
 
 
 def read_path_list(name: str, value: str) -> tuple[str, ...]:
-    """What Spark makes of `load([...])`: a JSON list."""
+    """The JSON list that Spark makes of `load([...])`."""
     form = 'a JSON list of directories such as ["/a", "/b"]'
     found = _json(name, value, form)
     if not (isinstance(found, list) and found and all(isinstance(path, str) and path for path in found)):
@@ -106,7 +106,7 @@ def plain_path(path: str) -> str:
 def read_layout(name: str, value: str) -> str:
     """A layout of folders."""
     try:
-        Layout(value)
+        ArchiveLayout(value)
     except ConfigError as error:
         raise OptionError(f"invalid option {name}: {error}") from None
     return value
@@ -203,7 +203,7 @@ def _is_time(time: Any) -> bool:
 
 
 def with_broker(broker: int | None, assign: Assign) -> Assign:
-    """The partitions with the broker's id, where it is said once for all: `1` is `0-1` of the broker 0."""
+    """The partitions with the broker's id, if it is the same for all: `1` is `0-1` of the broker 0."""
     if broker is None:
         return assign
     return Assign(
@@ -228,7 +228,7 @@ def offsets_with_broker(broker: int | None, offsets: Position | None) -> Any:
 
 
 def named(broker: int, name: str) -> str:
-    """The whole name of a partition that may be written as a number alone."""
+    """The full name of a partition that may be written as a number."""
     return f"{broker}-{int(name)}" if name.isascii() and name.isdigit() and len(name) <= 10 else name
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from consumerd.spark.source.columns import Mode
+from consumerd.spark.source.columns import ParseMode
 from consumerd.storage.archive_names import DEFAULT_LAYOUT
-from consumerd.wire.v07 import DEFAULT_LIMITS, EARLIEST, LATEST, Limits
+from consumerd.wire.v07 import DEFAULT_LIMITS, EARLIEST, LATEST, DecodeLimits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,7 +64,7 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class BootstrapLocation:
-    """Brokers of 0.8 and later, of which `servers` tell: (host, port) each. Offsets count messages there."""
+    """Brokers of 0.8 and later. `servers`: the bootstrap servers as (host, port). Offsets count messages."""
 
     servers: tuple[tuple[str, int], ...]
     #: Leave out what transactions did not commit.
@@ -75,7 +75,7 @@ class BootstrapLocation:
 
 @dataclass(frozen=True, slots=True)
 class FilesLocation:
-    """What the daemon's `files` handler wrote."""
+    """Output of the daemon's `files` handler."""
 
     directory: str
 
@@ -117,7 +117,7 @@ class SourceOptions:
     #: The same by partition.
     starting_times: Offsets | None = None
     fail_on_data_loss: bool = True
-    mode: Mode = Mode.PERMISSIVE
+    mode: ParseMode = ParseMode.PERMISSIVE
     include_headers: bool = False
     min_partitions: int = 1
     #: In what offsets count, bytes or messages, as the next one; 0: nothing is cut that need not be.
@@ -138,9 +138,9 @@ class SourceOptions:
         return isinstance(self.location, BootstrapLocation)
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> DecodeLimits:
         """The limits of decoders."""
-        return Limits(
+        return DecodeLimits(
             max_message_bytes=self.max_message_bytes or DEFAULT_LIMITS.max_message_bytes,
             max_decompressed_bytes=self.max_decompressed_bytes or DEFAULT_LIMITS.max_decompressed_bytes,
         )

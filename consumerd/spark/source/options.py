@@ -1,9 +1,12 @@
-"""The options of the data source: text by name -> values, or one sentence that names the option that is wrong.
+"""The options of the data source: text by name -> values, or one sentence that names the invalid option.
 
-Strategy: one table says which names there are and how each text is read; what only several options together can tell
-(exactly one of these, this one only with that one) is checked afterwards, in one place per rule. Nothing is looked up:
-whether a topic or a file exists is found out when a query is planned. Values are frozen and light, as executors get
-them, too.
+Strategy: one table lists the names and how each text is read; rules that concern several options (exactly one of these,
+this one only with that one) are checked afterwards, in one place per rule. Nothing is looked up: whether a topic or a
+file exists is found out when a query is planned. Values are frozen and light, as executors get them too.
+
+Settings of Kafka's own clients have their names after `kafka.`, as in Spark's connector; those for files and logins
+have librdkafka's names, since Python cannot read Java key stores. Unsupported settings are refused by name, not
+ignored.
 """
 
 from __future__ import annotations
@@ -13,20 +16,13 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from consumerd.spark.source.columns import Mode
-from consumerd.spark.source.option_kafka import (
-    ALIASES,
-    BY_UNIT,
-    DECIDING,
-    KAFKA_READERS,
-    bootstrap_location,
-    read_servers,
-)
+from consumerd.spark.source.columns import ParseMode
 from consumerd.spark.source.option_texts import (
     OptionError,
     byte_count,
     offsets_with_broker,
     plain_path,
+    read_address,
     read_assign,
     read_boolean,
     read_brokers,
@@ -49,14 +45,20 @@ from consumerd.spark.source.option_values import (
     BootstrapLocation,
     BrokersLocation,
     FilesLocation,
+    Login,
     PathLocation,
     SourceOptions,
     Subscribe,
     SubscribePattern,
+    Tls,
     ZooKeeperLocation,
 )
 from consumerd.storage.archive_names import DEFAULT_LAYOUT
+from consumerd.wire.scram import SCRAM_HASHES
 from consumerd.wire.v07 import LATEST
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +87,55 @@ __all__ = [
     "read_options",
     "refuse_options",
 ]
+
+_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_ISOLATION: Final = ("read_uncommitted", "read_committed")
+
+
+def read_servers(name: str, value: str) -> tuple[tuple[str, int], ...]:
+    """Addresses, separated by commas."""
+    servers: dict[tuple[str, int], None] = {}
+    for piece in value.split(","):
+        servers[read_address(name, piece)] = None
+    return tuple(servers)
+
+
+def _one_of(*words: str, hint: str = "") -> Callable[[str, str], str]:
+    def read(name: str, value: str) -> str:
+        found = next((word for word in words if word.lower() == value.strip().lower()), None)
+        if found is None:
+            raise OptionError(f"invalid value {value!r} for option {name}: must be one of {', '.join(words)}{hint}")
+        return found
+
+    return read
+
+
+#: Name -> how its text is read.
+KAFKA_READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
+    "kafka.isolation.level": _one_of(*_ISOLATION),
+    "kafka.security.protocol": _one_of(*_PROTOCOLS),
+    "kafka.ssl.ca.location": read_text,
+    "kafka.ssl.certificate.location": read_text,
+    "kafka.ssl.key.location": read_text,
+    "kafka.ssl.endpoint.identification.algorithm": _one_of("https", "none"),
+    "kafka.sasl.mechanism": _one_of("PLAIN", *SCRAM_HASHES, hint="; others are not supported in Spark"),
+    "kafka.sasl.username": read_text,
+    "kafka.sasl.password": read_text,
+    "kafka.sasl.password.file": read_text,
+}
+#: Other spellings of options.
+ALIASES: Final[Mapping[str, str]] = {"kafka.bootstrap.servers": "bootstrap"}
+#: What settings of a JVM client begin with that say how to connect, what is read and in which form: one of these that
+#: is not supported is refused, since without it something else would happen.
+DECIDING: Final = (
+    "kafka.ssl.", "kafka.sasl.", "kafka.security.", "kafka.isolation.", "kafka.bootstrap.", "kafka.key.deserializer",
+    "kafka.value.deserializer", "kafka.auto.offset.", "kafka.interceptor.",
+)  # fmt: skip
+#: Options of the same use where offsets count bytes, and where they count messages.
+BY_UNIT: Final[Mapping[str, str]] = {
+    "maxSplitBytes": "maxRecordsPerPartition",
+    "maxBytesPerTrigger": "maxOffsetsPerTrigger",
+}
 
 _INT32: Final = 1 << 31
 _INT64: Final = 1 << 63
@@ -127,7 +178,7 @@ _READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
 OPTIONS: Final = tuple(_READERS)
 LOCATIONS: Final = ("path", "zookeeper", "brokers", "bootstrap", "files")
 CHOICES: Final = ("assign", "subscribe", "subscribePattern")
-#: Options that nobody is to see, in lower case.
+#: Options that are never shown, in lower case.
 SECRET: Final = frozenset({"kafka.sasl.password"})
 #: What only a stream takes, and what only a batch.
 STREAM_ONLY: Final = ("maxBytesPerTrigger", "maxOffsetsPerTrigger", "groupId", "commitOffsets")
@@ -140,7 +191,7 @@ _ONLY_WITH: Final = {
     **dict.fromkeys(("maxRecordsPerPartition", *KAFKA_READERS), "bootstrap"),
 }
 _STARTS: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
-#: What was told of already, in lower case.
+#: Ignored settings that were logged already, in lower case.
 _passed_over: set[str] = set()
 _OWN: Final = tuple(name for name in OPTIONS if name not in KAFKA_READERS)
 _LOWERED: Final = {name.lower(): name for name in OPTIONS} | dict(ALIASES)
@@ -177,7 +228,7 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
         starting_timestamp=given.get("startingTimestamp"),
         starting_times=offsets_with_broker(broker, given.get("startingOffsetsByTimestamp")),
         fail_on_data_loss=given.get("failOnDataLoss", True),
-        mode=given.get("mode", Mode.PERMISSIVE),
+        mode=given.get("mode", ParseMode.PERMISSIVE),
         include_headers=given.get("includeHeaders", False),
         min_partitions=given.get("minPartitions", 1),
         max_split=given.get(split, 0 if location == "bootstrap" else DEFAULT_SPLIT_BYTES),
@@ -193,14 +244,14 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
 
 
 def _only_broker(given: Mapping[str, Any]) -> int | None:
-    """The id of the broker that all partitions are on, where the options say that there is one."""
+    """The id of the only broker, if the options name exactly one."""
     if "brokers" in given and len(given["brokers"]) == 1:
         return int(next(iter(given["brokers"])))
     return given.get("broker") if "path" in given else None
 
 
 def _pass_over(key: str) -> None:
-    """Tell once of a setting of Kafka's clients that means nothing here."""
+    """Log once that a setting of Kafka's clients is ignored."""
     if key.lower() not in _passed_over:
         _passed_over.add(key.lower())
         log.warning("option %s is not used by the data source consumerd and is ignored", key[:80])
@@ -284,3 +335,33 @@ def _unknown(key: str) -> str:
     near = difflib.get_close_matches(key.lower(), _LOWERED, n=1)
     hint = f"did you mean {_LOWERED[near[0]]}?" if near else f"known options: {', '.join(_OWN)} and some of Kafka's"
     return f"unknown option {key[:80]}; {hint}"
+
+
+def bootstrap_location(given: Mapping[str, Any]) -> BootstrapLocation:
+    """The cluster that these options describe. Raises OptionError where they contradict each other."""
+    protocol = given.get("kafka.security.protocol", "PLAINTEXT")
+    for word, names in (("SSL", "kafka.ssl."), ("SASL", "kafka.sasl.")):
+        named = [name for name in given if name.startswith(names)]
+        if named and word not in protocol:
+            raise OptionError(
+                f"option {named[0]} has no effect with kafka.security.protocol={protocol}; use one with {word}"
+            )
+    tls = login = None
+    if "SSL" in protocol:
+        certificate, key = given.get("kafka.ssl.certificate.location"), given.get("kafka.ssl.key.location")
+        if key is not None and certificate is None:
+            raise OptionError("option kafka.ssl.key.location requires option kafka.ssl.certificate.location; set both")
+        named = given.get("kafka.ssl.endpoint.identification.algorithm", "https") == "https"
+        tls = Tls(given.get("kafka.ssl.ca.location"), certificate, key, check_hostname=named)
+    if protocol.startswith("SASL"):
+        user = given.get("kafka.sasl.username")
+        password, file = given.get("kafka.sasl.password"), given.get("kafka.sasl.password.file")
+        if user is None or (password is None) == (file is None):
+            raise OptionError(
+                f"kafka.security.protocol={protocol} needs kafka.sasl.username, and exactly one of "
+                "kafka.sasl.password and kafka.sasl.password.file"
+            )
+        login = Login(user, password, file, given.get("kafka.sasl.mechanism", "PLAIN"))
+    return BootstrapLocation(
+        given["bootstrap"], given.get("kafka.isolation.level") == "read_committed", tls, login
+    )  # fmt: skip

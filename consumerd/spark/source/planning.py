@@ -1,20 +1,28 @@
-"""A query's options -> where each partition starts and ends, and the splits in between.
+"""Planning of batches and streams: where each partition starts and ends, and the splits in between.
 
-Strategy: functions over `PartitionLog`s, the same for batches and streams. What the options name is checked against
-what is there: an offset that is no boundary would have a reader start inside a message. What is not there any more goes
-to `Losses`, which raises or logs, as `failOnDataLoss` says.
+Strategy: functions over `PartitionLog`s, the same for batches and streams. Offsets in the options are checked against
+the log: an offset that is not a boundary would make a reader start inside a message. Deleted offsets go to `Losses`,
+which raises or logs, as `failOnDataLoss` says.
+
+For each question of a stream, the planner reads the partitions again and compares them with the offsets that Spark
+passes in; it does not rely on earlier answers, so a restart from a checkpoint plans the same splits. New partitions
+start at their beginning, which one micro-batch records and the next one continues from: otherwise a retried batch could
+begin elsewhere. Bytes per trigger are shared evenly: a partition that has less than its share leaves the rest to the
+others, and each that has data advances by at least one message. With AvailableNow the ends are those at the start.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Final
 
 from consumerd.errors import NotFoundError
-from consumerd.spark.source.discovery import open_origin
+from consumerd.spark.source.discovery import committer_of, open_origin
 from consumerd.spark.source.errors import DataLossError
-from consumerd.spark.source.offsets import entries
+from consumerd.spark.source.offsets import entries, sorted_offsets
 from consumerd.spark.source.options import OptionError
+from consumerd.spark.source.v07.segment_log import bytes_per_message, some
 from consumerd.wire.v07 import EARLIEST, LATEST
 
 if TYPE_CHECKING:
@@ -31,14 +39,14 @@ log = logging.getLogger(__name__)
 
 
 class Losses:
-    """What to do about messages that are not there any more."""
+    """How to treat messages that no longer exist: raise or log."""
 
     def __init__(self, *, fail: bool) -> None:
         self._fail = fail
         self._reported: set[str] = set()
 
     def report(self, what: str) -> None:
-        """Raise DataLossError, or go on; the same sentence is logged once."""
+        """Raise DataLossError, or log it once and continue."""
         if self._fail:
             raise DataLossError(f"{what}; start elsewhere, or set failOnDataLoss=false to continue without them")
         if what not in self._reported:
@@ -79,7 +87,7 @@ def starting(
 
 
 def resolve(logs: Mapping[Key, PartitionLog], position: Position, option: str, losses: Losses) -> dict[Key, int]:
-    """An offset for each partition. Raises OptionError for partitions left out or unknown, and for no boundaries."""
+    """An offset for each partition. Raises OptionError for missing or unknown ones, and no boundaries."""
     if isinstance(position, int):
         return {key: each.start if position == EARLIEST else each.end for key, each in logs.items()}
     named = _by_partition(logs, position, option, " (-2: earliest, -1: latest)")
@@ -87,7 +95,7 @@ def resolve(logs: Mapping[Key, PartitionLog], position: Position, option: str, l
 
 
 def _by_partition(logs: Mapping[Key, PartitionLog], given: Offsets, option: str, hint: str) -> dict[Key, int]:
-    """What an option says of each partition. Raises OptionError for partitions left out or unknown."""
+    """The option's value for each partition. Raises OptionError for missing or unknown partitions."""
     named = dict(entries(given))
     for key in named:
         if key not in logs:
@@ -102,7 +110,9 @@ def _checked(each: PartitionLog, offset: int, option: str, losses: Losses) -> in
     if offset in (EARLIEST, LATEST):
         return each.start if offset == EARLIEST else each.end
     if not each.start <= offset <= each.end:
-        losses.report(f"{option} names {offset} of {_name(each.key)}, which has {each.start} to {each.end}")
+        losses.report(
+            f"{option} names offset {offset} of {_name(each.key)}, whose log has offsets {each.start} to {each.end}"
+        )
         return min(max(offset, each.start), each.end)
     begins = each.message_at(offset)
     if begins != offset:
@@ -128,11 +138,149 @@ def split_ranges(
 
 
 def report_gaps(each: PartitionLog, start: int, end: int, losses: Losses) -> None:
-    """Tell of what is not there between two offsets."""
+    """Report what is missing between two offsets."""
     for low, high in each.gaps():
         if low < end and start < high:
-            losses.report(f"{_name(each.key)} has nothing from {max(low, start)} to {min(high, end)}")
+            losses.report(f"{_name(each.key)} has no messages from offset {max(low, start)} to {min(high, end)}")
 
 
 def _name(key: Key) -> str:
     return "/".join(key)
+
+
+#: Seconds for which a look is good: to see what is new, and to plan what was seen already.
+_FRESH: Final = 0.2
+_STILL_GOOD: Final = 5.0
+
+
+class StreamPlanner:
+    """Plans the micro-batches of one stream. All methods raise a ConsumerdError if the query cannot continue."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._origin = open_origin(options)
+        self._committer = committer_of(options)
+        self._losses = Losses(fail=options.fail_on_data_loss)
+        self._target: dict[Key, int] | None = None
+        self._logs: Mapping[Key, PartitionLog] = {}
+        self._looked = -_STILL_GOOD
+        #: What was not there in the last look for it, so that one look is enough as long as that lasts.
+        self._lacking: frozenset[Key] = frozenset()
+        self._group_checked = False
+
+    def initial(self) -> dict[str, dict[str, int]]:
+        """Where a stream without a checkpoint starts."""
+        logs = self._look(0)
+        if (missing := self._origin.missing(logs)) is not None:
+            raise NotFoundError(missing)
+        return sorted_offsets(starting(logs, self._options, self._options.start_of_stream(), self._losses))
+
+    def stop_at_present(self) -> None:
+        """Plan only what exists now, and no new partitions."""
+        self._target = {key: each.end for key, each in self._look(0).items()}
+
+    def latest(self, start: Offsets, most: int | None) -> dict[str, dict[str, int]]:
+        """Where the next micro-batch ends; `start` if there is nothing new.
+
+        `most`: of all partitions together, in what offsets count; with the option maxOffsetsPerTrigger in messages.
+        """
+        logs = self._look_for(start, _FRESH)
+        ends = dict(entries(start))
+        ranges: dict[Key, tuple[int, int]] = {}
+        for key, reached in ends.items():
+            if key not in logs:
+                self._losses.report(f"{'/'.join(key)} was read up to {reached} and no longer exists")
+        for key, each in logs.items():
+            if key not in ends:
+                if self._target is None or key in self._target:
+                    ends[key] = each.start
+                continue
+            begin = ends[key] = self._begin(each, ends[key])
+            end = each.end if self._target is None else min(each.end, self._target.get(key, begin))
+            if begin < end:
+                ranges[key] = (begin, end)
+        if most is not None and self._options.max_messages is not None and ranges:
+            sampled = some([(logs[key], begin) for key, (begin, _) in ranges.items()])
+            most = max(1, round(most * bytes_per_message(sampled)))
+        for key, share in _shares(ranges, most).items():
+            begin, end = ranges[key]
+            ends[key] = end if begin + share >= end else min(logs[key].limited(begin, share), end)
+            report_gaps(logs[key], begin, ends[key], self._losses)
+        return sorted_offsets(ends)
+
+    def reported(self) -> dict[str, dict[str, int]] | None:
+        """The ends of all partitions when they were looked at last."""
+        return sorted_offsets({key: each.end for key, each in self._logs.items()}) if self._logs else None
+
+    def splits(self, start: Offsets, end: Offsets) -> list[InputPartition]:
+        """Splits that read everything from `start` to `end`."""
+        logs = self._look_for(end, _STILL_GOOD)
+        starts = dict(entries(start))
+        ranges: dict[Key, tuple[int, int]] = {}
+        for key, reached in entries(end):
+            begin = starts.get(key)
+            if begin is not None and begin >= reached:
+                continue
+            if key not in logs:
+                self._losses.report(f"{'/'.join(key)} was to be read up to {reached} and no longer exists")
+                continue
+            each = logs[key]
+            begin = self._begin(each, begin)
+            if reached > each.end:
+                self._losses.report(f"{'/'.join(key)} was to be read up to {reached} and ends at {each.end}")
+            if begin < min(reached, each.end):
+                ranges[key] = (begin, min(reached, each.end))
+        return split_ranges(logs, ranges, self._options, self._losses)
+
+    def commit(self, end: Offsets) -> None:
+        """Commit the offsets of a completed batch for lag tools, if the options say so."""
+        if self._committer is not None:
+            self._committer.commit_if_possible(end)
+
+    def _look(self, age: float) -> Mapping[Key, PartitionLog]:
+        """A snapshot that is at most so many seconds old."""
+        if not self._group_checked and self._committer is not None:
+            self._committer.check()
+        self._group_checked = True
+        now = time.monotonic()
+        if now - self._looked > age:
+            self._logs, self._looked = self._origin.snapshot(), now
+        return self._logs
+
+    def _look_for(self, offsets: Offsets, age: float) -> Mapping[Key, PartitionLog]:
+        """As `_look`, but read again if `offsets` were not there: before anything counts as lost."""
+        logs = self._look(age)
+        if not _lacking(logs, offsets) <= self._lacking:
+            logs = self._look(0)
+            self._lacking = _lacking(logs, offsets)
+        return logs
+
+    def _begin(self, each: PartitionLog, reached: int | None) -> int:
+        """Where reading continues; a new partition starts at its beginning."""
+        if reached is None or reached == each.start:
+            return each.start
+        name = "/".join(each.key)
+        if reached < each.start:
+            self._losses.report(f"{name} was read up to {reached} and begins at {each.start} now")
+            return each.start
+        if reached > each.end:
+            self._losses.report(f"{name} was read up to {reached} and ends at {each.end} now, so the log was replaced")
+            return each.end
+        return reached
+
+
+def _lacking(logs: Mapping[Key, PartitionLog], offsets: Offsets) -> frozenset[Key]:
+    return frozenset(key for key, reached in entries(offsets) if key not in logs or reached > logs[key].end)
+
+
+def _shares(ranges: Mapping[Key, tuple[int, int]], most: int | None) -> dict[Key, int]:
+    """How many bytes each partition may take: all of them, or an even share of `most`, but never nothing."""
+    sizes = {key: end - start for key, (start, end) in ranges.items()}
+    if most is None or sum(sizes.values()) <= most:
+        return sizes
+    shares: dict[Key, int] = {}
+    left = most
+    for number, key in enumerate(sorted(sizes, key=lambda key: (sizes[key], key))):
+        shares[key] = max(1, min(sizes[key], left // (len(sizes) - number)))
+        left = max(0, left - shares[key])
+    return shares

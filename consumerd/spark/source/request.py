@@ -1,15 +1,23 @@
-"""What a query asks of every split, and what a worker does before it reads one; the same for all kinds of splits."""
+"""What the readers of all kinds of splits share: the request, the limits of an Arrow batch, constant columns."""
 
 from __future__ import annotations
 
 import gc
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 from pyspark import TaskContext
 
-from consumerd.spark.source.columns import Mode
-from consumerd.wire.v07 import DEFAULT_LIMITS, Limits
+from consumerd.spark.source.columns import ParseMode
+from consumerd.wire.v07 import DEFAULT_LIMITS, Codec, DecodeLimits
+
+if TYPE_CHECKING:
+    from array import array
+
+    from consumerd.spark.source.files.ranges import FilesSplit
+    from consumerd.spark.source.v07.split import V07Split
+    from consumerd.spark.source.v08.split import V08Split
 
 #: Bytes per FETCH: what Kafka 0.7's own consumers ask for (golden notes, 6).
 DEFAULT_FETCH_SIZE: Final = 1 << 20
@@ -19,16 +27,16 @@ DEFAULT_TIMEOUT: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """What is asked of every split of a query.
+    """The settings of a query that apply to every split.
 
     `columns`: names of `consumerd.spark.source.columns.COLUMNS` in the order of the batches. `fetch_size`: bytes asked
     of a broker at once. `timeout`: seconds that a broker may take for anything.
     """
 
     columns: tuple[str, ...]
-    mode: Mode = Mode.PERMISSIVE
+    mode: ParseMode = ParseMode.PERMISSIVE
     fail_on_data_loss: bool = True
-    limits: Limits = DEFAULT_LIMITS
+    limits: DecodeLimits = DEFAULT_LIMITS
     fetch_size: int = DEFAULT_FETCH_SIZE
     timeout: float = DEFAULT_TIMEOUT
 
@@ -43,3 +51,38 @@ def freeze_imports() -> None:
         _settled = True
         gc.collect()
         gc.freeze()
+
+
+#: A batch ends at the first of these. Both are soft: a run is not cut at the byte.
+BATCH_ROWS: Final = 1 << 16
+BATCH_BYTES: Final = 4 << 20
+
+
+class ConstantColumns:
+    """Columns that are constant in a split, or for all its uncompressed messages."""
+
+    def __init__(self, split: V07Split | V08Split | FilesSplit, *, codec: Codec | None = Codec.NONE) -> None:
+        self._values = {
+            "topic": split.topic,
+            "partition": split.partition,
+            "broker": split.broker,
+            "broker_partition": split.broker_partition,
+            "index": 0,
+            "codec": None if codec is None else codec.name.lower(),
+            "crc_ok": True,
+        }
+        self._made: dict[str, pa.Array] = {}
+
+    def column(self, field: pa.Field, rows: int) -> pa.Array:
+        """The column of that name, so many rows long; null where nothing is said."""
+        made = self._made.get(field.name)
+        if made is None or len(made) < rows:
+            value = self._values.get(field.name)
+            made = pa.nulls(rows, field.type) if value is None else pa.repeat(pa.scalar(value, field.type), rows)
+            self._made[field.name] = made
+        return made.slice(0, rows)
+
+
+def numbers(values: array[int], kind: pa.DataType) -> pa.Array:
+    """The array's own memory as a column."""
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])

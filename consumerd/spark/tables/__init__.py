@@ -1,5 +1,10 @@
 """Tables of the pipeline: batches that are written once, read as a whole or as a stream, and compacted."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from consumerd.errors import ConfigError
 from consumerd.spark.tables.errors import (
     TableBehindError,
     TableCorruptError,
@@ -8,7 +13,10 @@ from consumerd.spark.tables.errors import (
     TablePathError,
     TableSchemaError,
 )
-from consumerd.spark.tables.table import CompactResult, Table, open_table
+from consumerd.spark.tables.table import CompactResult, Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 __all__ = [
     "CompactResult",
@@ -21,3 +29,16 @@ __all__ = [
     "TableSchemaError",
     "open_table",
 ]
+
+
+def open_table(spark: SparkSession, path: str, format: Literal["parquet", "delta"] | str = "parquet") -> Table:  # noqa: A002 - Spark's word
+    """The table at `path`, which need not exist yet. Raises TablePathError, ConfigError for an unknown format."""
+    if format == "parquet":
+        from consumerd.spark.tables.parquet import ParquetTable  # noqa: PLC0415 - executors do not need it
+
+        return ParquetTable(spark, path)
+    if format == "delta":
+        from consumerd.spark.tables.delta import DeltaTable  # noqa: PLC0415 - likewise
+
+        return DeltaTable(spark, path)
+    raise ConfigError(f"{format!r} is not a table format: must be parquet or delta.")

@@ -1,9 +1,9 @@
-"""A table in Delta's format, for object stores and for those who have Delta already. Needs the extra `delta`.
+"""A table in Delta's format, for object stores and existing Delta installations. Needs the extra `delta`.
 
-Strategy: Delta commits by creating a file of its log, so the store needs no rename. A batch is a transaction of the
-application that is the checkpoint's id, versioned by the batch's number, and Delta itself leaves out one that it has.
-The owner is a property of the table, set by the commit that makes it. Nothing but SQL and options is used, apart from
-the last transaction's number, which only the log tells.
+Strategy: Delta commits by creating a file of its log, so the store needs no rename. A batch is a transaction whose
+application is the checkpoint's id and whose version is the batch's number, and Delta itself skips one that it has. The
+owner is a property of the table, set by the commit that creates it. Only SQL and options are used, apart from the
+number of the last transaction, which only the log has.
 """
 
 from __future__ import annotations
@@ -14,15 +14,22 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from consumerd.errors import ConfigError, NotFoundError
-from consumerd.spark.packages import DELTA_PACKAGE, DELTA_SETTINGS
 from consumerd.spark.tables.errors import TableOwnedError, TableSchemaError
 from consumerd.spark.tables.files import locate
 from consumerd.spark.tables.schema import BATCH, with_batch
 from consumerd.spark.tables.table import CompactResult, Table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import DataFrame, SparkSession
 
+#: What the package delta-spark 4.4.1 goes with, of which there is no jar.
+DELTA_PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
+DELTA_SETTINGS: Final[Mapping[str, str]] = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
 _OWNER: Final = "consumerd.writer"
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong with a table of the pipeline."""
+"""Errors of a pipeline's tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TableOwnedError(ConsumerdError):
 
 
 class TableBehindError(ConsumerdError):
-    """The checkpoint tells of batches that the table does not have; nothing was written."""
+    """The checkpoint lists batches that the table does not have; nothing was written."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.REFUSED
 
@@ -36,4 +36,4 @@ class TableSchemaError(ConsumerdError):
 
 
 class TableCorruptError(CorruptDataError):
-    """A file that describes the table holds something else."""
+    """A file that describes the table is damaged."""

@@ -1,11 +1,11 @@
-"""The few file operations on which tables rest: local ones by system calls, all others by Hadoop's file systems.
+"""The few file operations that tables need: local ones by system calls, all others by Hadoop's file systems.
 
-Strategy: one port, `Files`, with an atomic create, an atomic rename that refuses an existing target, and durability.
-A batch that a checkpoint calls done must survive a loss of power, so locally files and folders are synced before and
-after the rename. Hadoop's `FileSystem.rename` moves *into* a folder that exists, hence `FileContext` here.
+Strategy: one port, `Files`, with an atomic create, an atomic rename that refuses an existing target, and durability. A
+batch that a checkpoint calls done must survive a loss of power, so local files and directories are synced before and
+after the rename. Hadoop's `FileSystem.rename` moves *into* an existing directory, hence `FileContext` here.
 
-Object stores that copy instead of renaming (S3, GCS, ...) cannot commit by a rename: Parquet tables are refused there,
-and Delta tables, which commit by creating one file, are for them.
+Object stores that copy instead of renaming (S3, GCS, ...) cannot commit by a rename: Parquet tables are refused there;
+use Delta tables, which commit by creating one file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COPYING_STORES: Final = frozenset({"s3", "s3a", "s3n", "gs", "wasb", "wasbs", "o
 _PATTERN_CHARACTERS: Final = frozenset("{}[]*?\\,")
 
 
-class Entry(NamedTuple):
+class FileEntry(NamedTuple):
     """One name in a folder. `size` in bytes; `changed` in seconds since 1970."""
 
     name: str
@@ -41,8 +41,8 @@ class Entry(NamedTuple):
 class Files(Protocol):
     """Operations on paths, which are texts below the table's own folder."""
 
-    def entries(self, path: str) -> list[Entry]:
-        """What is in a folder, in the order of names; nothing where there is no folder."""
+    def entries(self, path: str) -> list[FileEntry]:
+        """The entries of a directory, by name; none if it does not exist."""
         ...
 
     def exists(self, path: str) -> bool:
@@ -50,38 +50,38 @@ class Files(Protocol):
         ...
 
     def read(self, path: str) -> bytes | None:
-        """A file's bytes; None where there is none."""
+        """A file's bytes; None if it does not exist."""
         ...
 
     def create(self, path: str, data: bytes) -> bool:
-        """Make the file with all its bytes, or tell by False that there is one. Never seen in parts."""
+        """Create the file atomically with all its bytes; False if it exists."""
         ...
 
     def replace(self, path: str, data: bytes) -> None:
-        """Make the file or put it in the place of the one that is there. Never seen in parts."""
+        """Create or replace the file atomically."""
         ...
 
     def rename_folder(self, source: str, target: str) -> bool:
-        """Give a folder its name; False where the name is taken. The files in it are durable before, the name after."""
+        """Rename a directory; False if the name is taken. Its files are durable before, its name after."""
         ...
 
     def settle(self, path: str) -> None:
-        """Make the names in a folder durable, whoever gave them."""
+        """Make the names in a directory durable."""
         ...
 
     def make_folder(self, path: str) -> None:
-        """Make a folder and its parents."""
+        """Create a directory and its parents."""
         ...
 
     def remove(self, path: str) -> None:
-        """Remove a file or a folder with all in it; it may be gone already."""
+        """Remove a file, or a directory with its content, if it exists."""
         ...
 
 
 class LocalFiles:
     """Files of this machine, or of a file system that is mounted on all machines alike."""
 
-    def entries(self, path: str) -> list[Entry]:
+    def entries(self, path: str) -> list[FileEntry]:
         found = []
         try:
             with os.scandir(path) as scan:
@@ -89,8 +89,8 @@ class LocalFiles:
                     try:
                         status = each.stat(follow_symlinks=False)
                     except FileNotFoundError:
-                        continue  # somebody removed it meanwhile
-                    found.append(Entry(each.name, each.is_dir(), status.st_size, status.st_mtime))
+                        continue  # it was removed meanwhile
+                    found.append(FileEntry(each.name, each.is_dir(), status.st_size, status.st_mtime))
         except FileNotFoundError:
             return []
         return sorted(found)
@@ -138,7 +138,7 @@ class LocalFiles:
                 _sync(Path(folder, name))
             _sync(Path(folder))
         if Path(target).exists():
-            return False  # an empty folder would be replaced
+            return False  # an empty directory would be replaced
         try:
             Path(source).rename(target)
         except OSError:
@@ -185,12 +185,12 @@ class HadoopFiles:
         self._overwriting = gateway.new_array(kinds, 1)
         self._overwriting[0] = kinds.OVERWRITE
 
-    def entries(self, path: str) -> list[Entry]:
+    def entries(self, path: str) -> list[FileEntry]:
         place = self._path(path)
         if not self._system.exists(place):
             return []
         return sorted(
-            Entry(each.getPath().getName(), each.isDirectory(), each.getLen(), each.getModificationTime() / 1000)
+            FileEntry(each.getPath().getName(), each.isDirectory(), each.getLen(), each.getModificationTime() / 1000)
             for each in self._system.listStatus(place)
         )
 
@@ -238,7 +238,7 @@ class HadoopFiles:
         return True
 
     def settle(self, path: str) -> None:
-        """Names are the name node's, which logs them before it answers."""
+        """Nothing to do: the name node logs names before it responds."""
 
     def make_folder(self, path: str) -> None:
         self._system.mkdirs(self._path(path))
@@ -259,7 +259,7 @@ def _sync(path: Path) -> None:
 
 
 def locate(spark: SparkSession, path: str, *, renames: bool) -> tuple[str, Files]:
-    """The path as Spark means it, without a doubt about the file system, and the operations on it.
+    """The path qualified with its file system, as Spark resolves it, and the operations on it.
 
     `renames`: whether commits are renames. Raises TablePathError for stores that cannot do that and for characters
     that Hadoop takes for a pattern.

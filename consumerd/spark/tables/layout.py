@@ -1,9 +1,9 @@
-"""What folders of a Parquet table mean: names of batches, and which folder to read which batch from.
+"""Directory names of a Parquet table: which batches a directory holds, and which one to read each batch from.
 
-Strategy: pure text and numbers, no file is touched. A folder holds one batch or, merged, a range of them with nothing
-left out, and every row tells its batch. Thus whatever set of folders a reader meets, also amid a compaction or after
-one that was killed, every batch is read once: folders are taken in the order of their first batch, the widest first,
-each for those of its batches that no folder before it has.
+Strategy: pure text and numbers, no file is touched. A directory holds one batch or, merged, a range of them without
+gaps, and every row has its batch. So whatever set of directories a reader finds, also during a compaction or after a
+killed one, every batch is read once: directories are taken in the order of their first batch, the widest first, each
+for those of its batches that no directory before it has.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def parse_folders(names: Iterable[str]) -> list[BatchFolder]:
 
 
 def resolve(folders: Iterable[BatchFolder]) -> list[Slice]:
-    """Slices that hold every batch once; `folders` as `parse_folders` orders them."""
+    """Slices that contain every batch once; `folders` as `parse_folders` orders them."""
     slices: list[Slice] = []
     done = -1
     for folder in folders:

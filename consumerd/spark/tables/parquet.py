@@ -1,40 +1,64 @@
-"""A table as a folder of batches in Parquet files. The rename of a batch's folder is its commit.
+"""A table as a directory of batches in Parquet files. The rename of a batch's directory is its commit.
 
-    <table>/_table.json                        whose it is (`ownership`)
+    <table>/_table.json                        the checkpoint that owns it (`schema`)
     <table>/_schema.json                       its columns (`schema`)
     <table>/batch=<20 digits>/part-*.parquet   one batch
-    <table>/batch=<first>-<last>/...           batches that compaction merged (`compaction`)
+    <table>/batch=<first>-<last>/...           batches that compaction merged
     <table>/_staging/<random>/                 what is being written
 
-Strategy. There is no list of files that had to be kept right: names of folders say it all (`layout`). A batch is
-written under a name of its writer, synced and renamed. A writer that was killed leaves a folder in `_staging`, which
-the next one removes; that fences a writer that was only thought dead, too, whose rename then finds nothing. Of two that
-write the same batch one rename wins, and as a checkpoint gives both the same rows, it does not matter which.
+Strategy. There is no list of files to keep consistent: the names of directories are enough (`layout`). A batch is
+written under a random name, synced and renamed. A killed writer leaves a directory in `_staging`, which the next one
+removes; that also fences a writer that was wrongly thought dead, whose rename then finds nothing. Of two that write the
+same batch one rename wins, and as a checkpoint gives both the same rows, it does not matter which.
+
+Compaction writes a group of neighbouring batches as a directory that names the first and the last one, and its rename
+is the whole commit: from then on readers take these batches from it. What it covers is removed later, when readers that
+began before have ended. Killed anywhere, it leaves what is in `_staging` and what is covered; the next compaction
+removes both. Rows keep their column `batch`, so that streams continue where they were.
+
+A group is closed once it has the target's size. The last, smaller one is merged again as batches are added: for each
+compaction, less than the target's size is written more than once.
 """
 
 from __future__ import annotations
 
 import secrets
+import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from consumerd.errors import NotFoundError
-from consumerd.spark.tables import ownership
 from consumerd.spark.tables.batch_stream import BatchStream
 from consumerd.spark.tables.files import locate
-from consumerd.spark.tables.layout import STAGING, BatchFolder, Slice, batch_name, cut, has_gap, parse_folders, resolve
-from consumerd.spark.tables.schema import BATCH, stored_schema, widen, with_batch
+from consumerd.spark.tables.layout import (
+    STAGING,
+    BatchFolder,
+    Slice,
+    batch_name,
+    covered,
+    cut,
+    has_gap,
+    merged_name,
+    parse_folders,
+    resolve,
+)
+from consumerd.spark.tables.schema import BATCH, OWNER_FILE, claim, stored_schema, widen, with_batch
 from consumerd.spark.tables.table import CompactResult, Table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+    from consumerd.spark.tables.files import FileEntry
 
 _WRITING: Final = {
     "compression": "zstd",  # half the size of snappy at the same speed of reading
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
-    # Payloads seldom repeat, and where large ones do, a file would not tell how much memory its rows take.
+    # Payloads seldom repeat, and where large ones do, the file size would not show how much memory its rows take.
     "parquet.enable.dictionary#value": "false",
 }
 _APPEND: Final = "append-"
@@ -52,12 +76,12 @@ class ParquetTable(Table):
 
     @property
     def exists(self) -> bool:
-        return self.files.exists(f"{self.path}/{ownership.FILE}")
+        return self.files.exists(f"{self.path}/{OWNER_FILE}")
 
     def append(self, frame: DataFrame, *, writer: str, batch: int) -> bool:
         if batch < 0:
             raise ValueError(f"batch {batch} is negative")
-        ownership.claim(self.files, self.path, kind="parquet", writer=writer)
+        claim(self.files, self.path, kind="parquet", writer=writer)
         staging = f"{self.path}/{STAGING}"
         found = self._take_over(staging) if self._found is None else self._found
         # That nobody else has written the batches behind those is for the rename to tell: a table with many folders is
@@ -72,8 +96,8 @@ class ParquetTable(Table):
         return written
 
     def _take_over(self, staging: str) -> int:
-        """What the first write of a process does about those before it; the last batch that they wrote, or -1."""
-        # What was renamed by somebody who did not live to sync it must not vanish once the checkpoint goes on.
+        """Clean up after earlier processes at the first write; returns the last batch that they wrote, or -1."""
+        # A rename that a killed process did not sync must not vanish once the checkpoint continues.
         self.files.settle(self.path)
         for entry in self.files.entries(staging):
             if entry.name.startswith(_APPEND):
@@ -91,15 +115,15 @@ class ParquetTable(Table):
         return False
 
     def url(self, path: str) -> str:
-        """The path as Spark cannot mistake it, whatever its default file system."""
+        """The path as a URL, so that Spark's default file system does not matter."""
         return f"file://{path}" if path.startswith("/") else path
 
     def folders(self) -> list[BatchFolder]:
-        """Folders of batches, those that compaction made superfluous too."""
+        """Directories of batches, including those that compaction has replaced."""
         return parse_folders(entry.name for entry in self.files.entries(self.path) if entry.is_folder)
 
     def slices(self) -> list[Slice]:
-        """What to read for all batches, each once."""
+        """The slices to read for all batches, each once."""
         slices = resolve(self.folders())
         if has_gap(slices):
             # A listing takes its time, and what is renamed meanwhile may be in it or not: batch 8, but not 7. By now
@@ -150,6 +174,105 @@ class ParquetTable(Table):
         return reader.load()
 
     def compact(self, target_bytes: int, *, keep_seconds: float = 3600.0) -> CompactResult:
-        from consumerd.spark.tables.compaction import compact  # noqa: PLC0415 - which needs this module
-
         return compact(self, target_bytes, keep_seconds)
+
+
+_COMPACT: Final = "compact-"
+
+
+@dataclass(frozen=True, slots=True)
+class SizedSlice:
+    """A slice with the number and the size (bytes) of its folder's files."""
+
+    slice: Slice
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MergeGroup:
+    """Neighbours to merge into `parts` files."""
+
+    members: tuple[SizedSlice, ...]
+    parts: int
+
+    @property
+    def name(self) -> str:
+        """The directory to create."""
+        return merged_name(self.members[0].slice.first, self.members[-1].slice.last)
+
+
+def plan(weighed: Iterable[SizedSlice], target_bytes: int) -> list[MergeGroup]:
+    """Groups to merge, each into fewer files. Batches keep their order and leave no gap."""
+    groups: list[MergeGroup] = []
+    members: list[SizedSlice] = []
+
+    def close() -> None:
+        parts = max(1, round(sum(each.bytes for each in members) / target_bytes))
+        lone = len(members) == 1 and members[0].slice.folder.is_merged  # its name is taken, by itself
+        if members and not lone and sum(each.files for each in members) > parts:
+            groups.append(MergeGroup(tuple(members), parts))
+        members.clear()
+
+    for each in weighed:
+        full = sum(member.bytes for member in members) + each.bytes > target_bytes
+        if members and (full or members[-1].slice.last + 1 != each.slice.first):
+            close()
+        members.append(each)
+    close()
+    return groups
+
+
+def compact(table: ParquetTable, target_bytes: int, keep_seconds: float) -> CompactResult:
+    """See Table.compact."""
+    if target_bytes <= 0:
+        raise ValueError(f"target_bytes = {target_bytes} is not positive")
+    schema = table.schema()
+    staging = f"{table.path}/{STAGING}"
+    for entry in table.files.entries(staging):
+        if entry.name.startswith(_COMPACT):
+            table.files.remove(f"{staging}/{entry.name}")
+    before = _weigh(table, table.slices())
+    merged = 0
+    for group in plan(before, target_bytes):
+        rows = table.frame([each.slice for each in group.members], schema).coalesce(group.parts)
+        merged += table.commit(rows, f"{staging}/{_COMPACT}{secrets.token_hex(8)}", group.name)
+    removed = _remove_covered(table, keep_seconds)
+    after = _weigh(table, table.slices())
+    return CompactResult(
+        table=table.path,
+        files_before=sum(each.files for each in before),
+        files_after=sum(each.files for each in after),
+        bytes_before=sum(each.bytes for each in before),
+        bytes_after=sum(each.bytes for each in after),
+        merged=merged,
+        removed=removed,
+    )
+
+
+def _weigh(table: ParquetTable, slices: Iterable[Slice]) -> list[SizedSlice]:
+    weighed = []
+    for each in slices:
+        entries = table.files.entries(f"{table.path}/{each.folder.name}")
+        sizes = [entry.size for entry in entries if _is_data(entry)]
+        weighed.append(SizedSlice(each, len(sizes), sum(sizes)))
+    return weighed
+
+
+def _is_data(entry: FileEntry) -> bool:
+    return not entry.is_folder and entry.name[:1] not in "._"
+
+
+def _remove_covered(table: ParquetTable, keep_seconds: float) -> int:
+    """Remove folders that others cover, if those are old enough; how many."""
+    folders = table.folders()
+    changed = {entry.name: entry.changed for entry in table.files.entries(table.path)}
+    used = [each.folder for each in resolve(folders)]
+    limit = time.time() - keep_seconds
+    removed = 0
+    for folder in covered(folders):
+        over = [each for each in used if each.first <= folder.last and folder.first <= each.last]
+        if all(changed.get(each.name, limit + 1) <= limit for each in over):
+            table.files.remove(f"{table.path}/{folder.name}")
+            removed += 1
+    return removed

@@ -1,8 +1,13 @@
-"""The columns of a Parquet table, in a file of its own, so that nobody has to open data to know them.
+"""The files that describe a Parquet table: its columns (`_schema.json`) and its owner (`_table.json`).
 
-Strategy: `_schema.json` holds all columns that any batch has; it is replaced before the first batch with a new column
-is committed, so a reader knows at least what it can meet. Columns are only added; where a batch has none of them, they
-are null. A column that comes with another type is refused, since no reader could take both.
+Strategy: `_schema.json` has all columns of all batches, so that nobody has to open data to know them. It is replaced
+before the first batch with a new column is committed, so a reader knows every column that it can meet. Columns are only
+added; they are null in batches without them. A column with another type is refused, since no reader could take both.
+
+`_table.json` has the id of the one checkpoint whose batch numbers the table uses. It is created atomically by the first
+write and never changed. Batch numbers tell which rows were written only together with the checkpoint that counted them:
+with another one, batch 0 would count as written and its rows would be lost silently. Therefore a table without batches
+is not taken over either, since its owner may be about to commit the first.
 """
 
 from __future__ import annotations
@@ -12,19 +17,19 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.types import LongType, StructField, StructType
 
-from consumerd.spark.tables.errors import TableCorruptError, TableSchemaError
+from consumerd.spark.tables.errors import TableCorruptError, TableOwnedError, TableSchemaError
 
 if TYPE_CHECKING:
     from consumerd.spark.tables.files import Files
 
-FILE: Final = "_schema.json"
-#: The column that tells of each row which batch it came with.
+SCHEMA_FILE: Final = "_schema.json"
+#: The column with the batch of each row.
 BATCH: Final = "batch"
 
 
 def stored_schema(files: Files, table: str) -> StructType | None:
     """The table's columns; None before the first write. Raises TableCorruptError."""
-    path = f"{table}/{FILE}"
+    path = f"{table}/{SCHEMA_FILE}"
     data = files.read(path)
     if data is None:
         return None
@@ -35,11 +40,11 @@ def stored_schema(files: Files, table: str) -> StructType | None:
 
 
 def widen(files: Files, table: str, schema: StructType) -> StructType:
-    """Let the table have the columns of `schema` too; all its columns. Raises TableSchemaError."""
+    """Add the columns of `schema` to the table; returns all columns. Raises TableSchemaError."""
     stored = stored_schema(files, table)
     wanted = merged(stored, schema, table)
     if wanted != stored:
-        files.replace(f"{table}/{FILE}", (wanted.json() + "\n").encode())
+        files.replace(f"{table}/{SCHEMA_FILE}", (wanted.json() + "\n").encode())
     return wanted
 
 
@@ -65,3 +70,40 @@ def with_batch(schema: StructType) -> StructType:
     """The columns as they are stored: with `batch`, last."""
     kept = [field for field in schema.fields if field.name.lower() != BATCH]
     return StructType([*kept, StructField(BATCH, LongType(), nullable=True)])
+
+
+OWNER_FILE: Final = "_table.json"
+_VERSION: Final = 1
+
+
+def claim(files: Files, table: str, *, kind: str, writer: str) -> None:
+    """Make `writer` the owner of the table, or verify that it is. Raises TableOwnedError, TableCorruptError."""
+    path = f"{table}/{OWNER_FILE}"
+    data = files.read(path)
+    if data is None:
+        files.make_folder(table)
+        text = json.dumps({"consumerd_table": _VERSION, "kind": kind, "writer": writer}) + "\n"
+        if files.create(path, text.encode()):
+            return
+        data = files.read(path) or b""
+    owner = owner_of(data, path, kind)
+    if owner != writer:
+        raise TableOwnedError(
+            f"the table {table} was written with another checkpoint ({owner}, this one is {writer}): restore that "
+            "checkpoint, or move the table away to land everything again."
+        )
+
+
+def owner_of(data: bytes, path: str, kind: str) -> str:
+    """The owner that the file names. Raises TableCorruptError."""
+    try:
+        found = json.loads(data)
+        version, found_kind, writer = found["consumerd_table"], found["kind"], found["writer"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise TableCorruptError(f"{path} does not describe a table ({error}): restore it from a backup.") from None
+    if version != _VERSION or found_kind != kind or not isinstance(writer, str):
+        raise TableCorruptError(
+            f"{path} describes a table of kind {found_kind!r}, version {version!r}, not {kind!r}, version {_VERSION}: "
+            "read it with the release and the format that wrote it."
+        )
+    return writer

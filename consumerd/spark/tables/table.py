@@ -1,20 +1,18 @@
-"""What a table of the pipeline is to the steps, whichever format it has, and how to open one."""
+"""The interface of a pipeline's table, whichever format it has."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
-
-from consumerd.errors import ConfigError
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 
 @dataclass(frozen=True, slots=True)
 class CompactResult:
-    """What a compaction did to one table. Sizes in bytes."""
+    """The result of the compaction of one table. Sizes in bytes."""
 
     table: str
     files_before: int
@@ -23,7 +21,7 @@ class CompactResult:
     bytes_after: int
     #: Folders (Delta: files) that took the place of others.
     merged: int
-    #: Folders that nobody reads any more and that were removed.
+    #: Directories that are not read any more and were removed.
     removed: int
 
     def as_json(self) -> dict[str, Any]:
@@ -40,7 +38,7 @@ class Table(ABC):
     @property
     @abstractmethod
     def exists(self) -> bool:
-        """Whether anything was ever written."""
+        """Whether the table was ever written to."""
 
     @abstractmethod
     def append(self, frame: DataFrame, *, writer: str, batch: int) -> bool:
@@ -79,16 +77,3 @@ class Table(ABC):
 
         What was merged is removed by a compaction at least `keep_seconds` later, since readers may be at it still.
         """
-
-
-def open_table(spark: SparkSession, path: str, format: Literal["parquet", "delta"] | str = "parquet") -> Table:  # noqa: A002 - Spark's word
-    """The table at `path`, which need not exist yet. Raises TablePathError, ConfigError for an unknown format."""
-    if format == "parquet":
-        from consumerd.spark.tables.parquet import ParquetTable  # noqa: PLC0415 - executors do not need it
-
-        return ParquetTable(spark, path)
-    if format == "delta":
-        from consumerd.spark.tables.delta import DeltaTable  # noqa: PLC0415 - likewise
-
-        return DeltaTable(spark, path)
-    raise ConfigError(f"{format!r} is not a table format: must be parquet or delta.")

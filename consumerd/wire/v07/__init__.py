@@ -8,13 +8,13 @@ from consumerd.wire.v07.constants import (
     EARLIEST,
     LATEST,
     PRODUCE_LIMITS,
+    DecodeLimits,
     ErrorCode,
-    Limits,
     RequestType,
 )
 from consumerd.wire.v07.decode import decode_batch, decode_steps
 from consumerd.wire.v07.encode import encode_message, encode_message_set
-from consumerd.wire.v07.outer import OuterMessage, Tail, iter_outer, read_outer
+from consumerd.wire.v07.outer import MessageSetTail, OuterMessage, iter_outer, read_outer
 from consumerd.wire.v07.packed import PackedPayloads
 from consumerd.wire.v07.produced import CheckedSet, check_produced_set, check_steps
 from consumerd.wire.v07.requests import (
@@ -36,6 +36,7 @@ from consumerd.wire.v07.responses import (
     decode_offsets_response,
     fetch_response_header,
     multifetch_response_header,
+    split_fetch_response,
 )
 from consumerd.wire.v07.topics import validate_new_topic, validate_topic
 from consumerd.wire.v07.unwrap import leaf_payloads
@@ -48,12 +49,13 @@ __all__ = [
     "BatchEnd",
     "CheckedSet",
     "Codec",
+    "DecodeLimits",
     "ErrorCode",
     "FetchRequest",
     "FetchResponse",
-    "Limits",
     "Message",
     "MessageBatch",
+    "MessageSetTail",
     "MultiFetchRequest",
     "MultiFetchResponse",
     "MultiProduceRequest",
@@ -64,7 +66,6 @@ __all__ = [
     "ProduceRequest",
     "Request",
     "RequestType",
-    "Tail",
     "check_produced_set",
     "check_steps",
     "decode_batch",
@@ -81,6 +82,7 @@ __all__ = [
     "leaf_payloads",
     "multifetch_response_header",
     "read_outer",
+    "split_fetch_response",
     "validate_new_topic",
     "validate_topic",
 ]

@@ -12,14 +12,15 @@ from bisect import bisect_right
 from functools import partial
 from itertools import accumulate, count, islice, pairwise, repeat
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, Unpack, cast
 
-from consumerd.wire.batch import PIECE, DecodedBatch, Ending
+from consumerd.wire.batch import PIECE, BatchEnding, DecodedBatch
+from consumerd.wire.v07.packed import PackedPayloads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from consumerd.wire.v07.packed import PackedPayloads
+    from consumerd.native import NativePayloads
 
 _Made = TypeVar("_Made")
 
@@ -33,7 +34,7 @@ class Message(NamedTuple):
     payload: bytes
 
 
-class Run(NamedTuple):
+class MessageRun(NamedTuple):
     """Consecutive leaves with one rule for their offsets.
 
     `first` is the number of its first leaf and `offset` where the run begins. `overhead` is what each plain message has
@@ -49,28 +50,42 @@ _FIRST = attrgetter("first")
 _message = partial(tuple.__new__, Message)
 
 
-class MessageBatch(DecodedBatch[bytes, Run]):
+class MessageBatch(DecodedBatch[bytes, MessageRun]):
     """The messages of one partition; see `DecodedBatch`. `payloads` are the flattened leaves.
 
-    They are a list, or, of a large compressed message, packed: then `payload_bytes` is what is held for all of them.
+    They are a list; or a buffer and an index, as the native codec makes them; or, of a large compressed message,
+    packed: then `payload_bytes` is what is held for all of them. A buffer and its index become a list, and are gone,
+    when `payloads` are asked for: what is held stays within `memory_bytes`.
     """
 
     __slots__ = ("_mark",)
 
     def __init__(
         self,
-        payloads: list[bytes] | PackedPayloads,
-        runs: Sequence[Run],
+        payloads: list[bytes] | PackedPayloads | NativePayloads,
+        runs: Sequence[MessageRun],
         start_offset: int,
         next_offset: int,
         payload_bytes: int,
-        **ending: Unpack[Ending],
+        **ending: Unpack[BatchEnding],
     ) -> None:
-        super().__init__(payloads, runs, start_offset, next_offset, payload_bytes, **ending)
-        if not isinstance(payloads, list):
+        super().__init__(cast("Sequence[bytes]", payloads), runs, start_offset, next_offset, payload_bytes, **ending)
+        if isinstance(payloads, PackedPayloads):
             self.memory_bytes = payload_bytes
         #: A number of handled leaves within a plain run, and where they end.
         self._mark = (-1, 0)
+
+    @property
+    def payloads(self) -> Sequence[bytes]:
+        if self.buffer is not None:
+            self._payloads = self._payloads[:]
+        return self._payloads
+
+    @property
+    def buffer(self) -> NativePayloads | None:
+        """The payloads as the native codec holds them; None where they are objects."""
+        held = self._payloads
+        return None if isinstance(held, (list, PackedPayloads)) else cast("NativePayloads", held)
 
     def messages(self) -> Iterator[Message]:
         """The leaves with their identities, made as they are asked for."""
@@ -80,8 +95,8 @@ class MessageBatch(DecodedBatch[bytes, Run]):
         self, make: Callable[[tuple[Any, ...]], _Made], before: Sequence[Iterator[object]], first: int
     ) -> Iterator[Iterator[_Made]]:
         """`messages_as`, in pieces whose identities are made without a line of Python for each."""
-        payloads = self.payloads
-        last = Run(len(payloads), self.next_offset, 0)
+        payloads = self._payloads
+        last = MessageRun(len(payloads), self.next_offset, 0)
         for run, following in pairwise((*self._runs, last)):
             if following.first <= first:
                 continue
@@ -110,10 +125,14 @@ class MessageBatch(DecodedBatch[bytes, Run]):
         following = self._runs[at + 1] if at + 1 < len(self._runs) else None
         return following.offset if following is not None and following.first == count else run.offset
 
-    def _after(self, run: Run, count: int) -> int:
+    def _after(self, run: MessageRun, count: int) -> int:
         """The end of leaf `count - 1` of a plain run; goes on from where the last call stopped if it can."""
         # A mark at the very start of the run is the end of another one, before empty wrappers perhaps.
         first, offset = self._mark if run.first < self._mark[0] <= count else (run.first, run.offset)
-        more = self.payloads[first:count]
-        self._mark = (count, offset + run.overhead * len(more) + sum(map(len, more)))
+        payloads = self._payloads
+        if isinstance(payloads, list):
+            size = sum(map(len, payloads[first:count]))
+        else:  # plain messages are never packed
+            size = cast("NativePayloads", payloads).size_between(first, count)
+        self._mark = (count, offset + run.overhead * (count - first) + size)
         return self._mark[1]

@@ -38,7 +38,7 @@ MAX_REQUEST_BYTES = 104857600
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class DecodeLimits:
     """How much a decoder believes and spends.
 
     `max_message_bytes`: largest payload of an outer message; a length field beyond it is taken as corruption.
@@ -63,6 +63,6 @@ class Limits:
     free_leaves: int = 131072
 
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = DecodeLimits()
 #: What a broker believes of a PRODUCE: what nobody writes but to keep others busy is refused at the door.
-PRODUCE_LIMITS = Limits(max_depth=8, max_leaves_per_byte=4)
+PRODUCE_LIMITS = DecodeLimits(max_depth=8, max_leaves_per_byte=4)

@@ -1,8 +1,9 @@
 """A fetch response's message set -> `MessageBatch`.
 
-Strategy: runs of plain messages by `walk`, everything else one by one. Nothing is raised for what the bytes say: the
-batch holds what could be read and says why it ends. A wrapper counts as a whole or not at all, because a position
-between its leaves cannot be committed. A large one makes a batch of its own, whose payloads stay packed.
+Strategy: runs of plain messages by `walk`, everything else one by one; or, with the native codec, all that is whole and
+intact at once, and only the rest one by one. Nothing is raised for what the bytes say: the batch holds what could be
+read and says why it ends. A wrapper counts as a whole or not at all, because a position between its leaves cannot be
+committed. A large one makes a batch of its own, whose payloads stay packed.
 
 All of it goes in steps, for whoever has a loop to look after (`decode_steps`).
 """
@@ -10,21 +11,25 @@ All of it goes in steps, for whoever has a loop to look after (`decode_steps`).
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from consumerd.native import codec as native_codec
 from consumerd.wire.batch import BatchEnd, memory_of
 from consumerd.wire.compression import Codec
 from consumerd.wire.errors import CorruptMessageError, TooLargeError
-from consumerd.wire.v07.batch import MessageBatch, Run
-from consumerd.wire.v07.constants import DEFAULT_LIMITS, Limits
-from consumerd.wire.v07.outer import Tail, plausible_after, read_outer
+from consumerd.wire.v07.batch import MessageBatch, MessageRun
+from consumerd.wire.v07.constants import DEFAULT_LIMITS, DecodeLimits
+from consumerd.wire.v07.outer import HEADER_SIZE, MessageSetTail, plausible_after, read_outer
 from consumerd.wire.v07.packed import pack_steps
 from consumerd.wire.v07.unwrap import unwrap
-from consumerd.wire.v07.walk import LAYOUTS, walk
+from consumerd.wire.v07.walk import LAYOUTS, layouts_up_to, walk
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from consumerd.native import Codec as NativeCodec
+    from consumerd.native import NativeLimits
     from consumerd.wire.v07.outer import OuterMessage
     from consumerd.wire.v07.packed import PackedPayloads
 
@@ -32,13 +37,17 @@ if TYPE_CHECKING:
 LARGE_WRAPPER = 1 << 22
 #: Bytes that come out of wrappers, and bytes of plain messages, in one step.
 _STEP_EXPANDED, _STEP_PLAIN = 1 << 20, 1 << 22
+#: Positions of the native codec's index have 32 bits: what comes in and out must stay below.
+_NATIVE_BYTES = 0xFFFFFFFF - LARGE_WRAPPER
 
 
-def decode_batch(data: bytes | bytearray | memoryview, offset: int, *, limits: Limits = DEFAULT_LIMITS) -> MessageBatch:
+def decode_batch(
+    data: bytes | bytearray | memoryview, offset: int, *, limits: DecodeLimits = DEFAULT_LIMITS
+) -> MessageBatch:
     """Decode the message set `data` whose first byte has log offset `offset`.
 
-    Never raises for bad bytes: it stops there and says so. The batch copies what it needs and does not keep `data`
-    alive. Sources: spec 000 (Message, Fetch), golden notes 1 and 2.
+    Never raises for bad bytes: it stops there and says so. The batch keeps `data` alive only where its `memory_bytes`
+    cover that. Sources: spec 000 (Message, Fetch), golden notes 1 and 2.
     """
     steps = decode_steps(data, offset, limits=limits)
     try:
@@ -50,9 +59,16 @@ def decode_batch(data: bytes | bytearray | memoryview, offset: int, *, limits: L
 
 
 def decode_steps(
-    data: bytes | bytearray | memoryview, offset: int, *, limits: Limits = DEFAULT_LIMITS
+    data: bytes | bytearray | memoryview, offset: int, *, limits: DecodeLimits = DEFAULT_LIMITS
 ) -> Generator[None, None, MessageBatch]:
     """As `decode_batch`, in steps of a few milliseconds; one step where nothing is large."""
+    native = native_codec()
+    if native is not None and len(data) + limits.max_decompressed_bytes <= _NATIVE_BYTES:
+        if not (
+            isinstance(data, memoryview) and isinstance(data.obj, bytes) and data.contiguous and data.format == "B"
+        ):
+            data = bytes(data)
+        return (yield from _NativeDecoder(data, offset, limits, native).decode())
     return (yield from _Decoder(bytes(data), offset, limits).decode())
 
 
@@ -62,6 +78,7 @@ class _Decoder:
     __slots__ = (
         "data",
         "expanded",
+        "layouts",
         "limits",
         "magic",
         "offset",
@@ -73,7 +90,7 @@ class _Decoder:
         "step",
     )
 
-    def __init__(self, data: bytes, offset: int, limits: Limits) -> None:
+    def __init__(self, data: bytes | memoryview, offset: int, limits: DecodeLimits) -> None:
         self.data = data
         self.offset = offset
         self.limits = limits
@@ -81,8 +98,9 @@ class _Decoder:
         self.small = limits
         if limits.max_decompressed_bytes > LARGE_WRAPPER:
             self.small = replace(limits, max_decompressed_bytes=LARGE_WRAPPER)
+        self.layouts = layouts_up_to(limits.max_message_bytes + HEADER_SIZE[1])
         self.payloads: list[bytes] = []
-        self.runs: list[Run] = []
+        self.runs: list[MessageRun] = []
         self.position = 0
         self.payload_bytes = 0
         self.expanded = 0
@@ -91,32 +109,51 @@ class _Decoder:
         self.step = 0
 
     def decode(self) -> Generator[None, None, MessageBatch]:
-        data, end, append = self.data, len(self.data), self.payloads.append
+        end = len(self.data)
         while self.position < end:
-            layout = LAYOUTS[self.magic]
-            first, start = len(self.payloads), self.position
-            if end - start <= _STEP_PLAIN:
-                self.position = walk(data, start, append, layout)
-            else:
-                self.position += walk(memoryview(data)[start : start + _STEP_PLAIN], 0, append, layout)
+            start = self.position
+            if self._advance():
                 yield
-            if self.position > start:
-                self._plain(first, start, layout.overhead)
-            item = read_outer(data, self.position, self.offset + self.position, self.limits.max_message_bytes)
-            if isinstance(item, Tail):
+                if self.position > start:
+                    continue
+            if self.position == end:
+                break
+            item = self._look()
+            if isinstance(item, MessageSetTail):
                 return self._cut(item)
             if not item.valid or item.codec is None:
                 return self._corrupt(item, f"has {item.problem}", certain=False)
             if item.codec is Codec.NONE:
-                append(item.payload)
-                start, self.position = self.position, self.position + 4 + item.size
-                self.magic = item.magic
-                self._plain(len(self.payloads) - 1, start, LAYOUTS[item.magic].overhead)
+                self._single(item)
                 continue
             ended = yield from self._open(item, item.codec)
             if ended is not None:
                 return ended
         return self._batch(BatchEnd.COMPLETE)
+
+    def _look(self) -> OuterMessage | MessageSetTail:
+        """What stands at the position."""
+        return read_outer(self.data, self.position, self.offset + self.position, self.limits.max_message_bytes)
+
+    def _advance(self) -> bool:
+        """Take what goes fast, if anything; whether that was enough for a step."""
+        data, start, layout = self.data, self.position, self.layouts[self.magic]
+        first = len(self.payloads)
+        long = len(data) - start > _STEP_PLAIN
+        if long:
+            self.position += walk(memoryview(data)[start : start + _STEP_PLAIN], 0, self.payloads.append, layout)
+        else:
+            self.position = walk(data, start, self.payloads.append, layout)
+        if self.position > start:
+            self._plain(first, start, layout.overhead)
+        return long
+
+    def _single(self, item: OuterMessage) -> None:
+        """Take a plain message by itself."""
+        self.payloads.append(item.payload)
+        start, self.position = self.position, self.position + 4 + item.size
+        self.magic = item.magic
+        self._plain(len(self.payloads) - 1, start, self.layouts[item.magic].overhead)
 
     def _open(self, item: OuterMessage, codec: Codec) -> Generator[None, None, MessageBatch | None]:
         """Add the leaves of a wrapper, or return the batch that ends with it, or before it."""
@@ -126,12 +163,12 @@ class _Decoder:
             leaves, expanded = unwrap(codec, item.payload, limits=self.small)
         except TooLargeError as error:
             if self.small is self.limits:
-                return self._corrupt(item, f"cannot be opened: {error}", certain=True)
+                return self._corrupt(item, f"cannot be decompressed: {error}", certain=True)
             if self.position:  # it begins the next batch
                 return self._batch(BatchEnd.PARTIAL, needed=4 + item.size)
             return (yield from self._pack(item, codec))
         except CorruptMessageError as error:
-            return self._corrupt(item, f"cannot be opened: {error}", certain=True)
+            return self._corrupt(item, f"cannot be decompressed: {error}", certain=True)
         self._wrapper(item, leaves, expanded)
         if self.expanded - self.step >= _STEP_EXPANDED:
             self.step = self.expanded
@@ -143,7 +180,7 @@ class _Decoder:
         try:
             packed = yield from pack_steps(codec, item.payload, limits=self.limits)
         except CorruptMessageError as error:
-            return self._corrupt(item, f"cannot be opened: {error}", certain=True)
+            return self._corrupt(item, f"cannot be decompressed: {error}", certain=True)
         return self._large(item, packed)
 
     def _large(self, item: OuterMessage, packed: PackedPayloads) -> MessageBatch:
@@ -151,7 +188,7 @@ class _Decoder:
         after = 4 + item.size
         return MessageBatch(
             packed,
-            [Run(0, item.offset, 0)],
+            [MessageRun(0, item.offset, 0)],
             self.offset,
             self.offset + after,
             packed.memory_bytes,
@@ -166,16 +203,16 @@ class _Decoder:
         """Account for the plain messages from number `first` on, which stood at `start` and after."""
         self.payload_bytes += self.position - start - overhead * (len(self.payloads) - first)
         if not self.runs or self.runs[-1].overhead != overhead:
-            self.runs.append(Run(first, self.offset + start, overhead))
+            self.runs.append(MessageRun(first, self.offset + start, overhead))
 
     def _wrapper(self, item: OuterMessage, leaves: list[bytes], expanded: int) -> None:
-        self.runs.append(Run(len(self.payloads), item.offset, 0))
+        self.runs.append(MessageRun(len(self.payloads), item.offset, 0))
         self.payloads += leaves
         self.payload_bytes += sum(map(len, leaves))
         self.expanded += expanded
         self.position += 4 + item.size
 
-    def _cut(self, tail: Tail) -> MessageBatch:
+    def _cut(self, tail: MessageSetTail) -> MessageBatch:
         if tail.problem is None:
             return self._batch(BatchEnd.PARTIAL, needed=tail.needed)
         return self._batch(BatchEnd.CORRUPT, problem=f"the message at offset {tail.offset} has {tail.problem}")
@@ -209,3 +246,70 @@ class _Decoder:
             resume_offset=resume_offset,
             needed=needed,
         )
+
+
+class _NativeDecoder(_Decoder):
+    """One decode in which the native codec takes all that is whole and intact.
+
+    Everything else stops it, and is judged by the pure code, whose verdicts and words therefore are the only ones.
+    """
+
+    __slots__ = ("index", "native_limits")
+
+    def __init__(self, data: bytes | memoryview, offset: int, limits: DecodeLimits, native: NativeCodec) -> None:
+        super().__init__(data, offset, limits)
+        self.index = native.Payloads(data)
+        self.native_limits = _native_limits(native, limits)
+
+    def _look(self) -> OuterMessage | MessageSetTail:
+        item = super()._look()
+        # What decompresses a payload takes bytes.
+        return item if isinstance(item, MessageSetTail) else item._replace(payload=bytes(item.payload))
+
+    def _advance(self) -> bool:
+        self.position, due = self.index.read(self.position, self.native_limits)
+        return due
+
+    def _single(self, item: OuterMessage) -> None:
+        self.index.append(self.position, item.payload, LAYOUTS[item.magic].overhead)
+        self.position += 4 + item.size
+
+    def _wrapper(self, item: OuterMessage, leaves: list[bytes], expanded: int) -> None:
+        self.index.extend(self.position, leaves, expanded)
+        self.position += 4 + item.size
+
+    def _is_full(self) -> bool:
+        return self.index.is_full(self.native_limits)
+
+    def _batch(
+        self,
+        end: BatchEnd,
+        *,
+        problem: str | None = None,
+        resume_offset: int | None = None,
+        needed: int | None = None,
+    ) -> MessageBatch:
+        self.index.settle()
+        return MessageBatch(
+            self.index,
+            [MessageRun(first, self.offset + position, overhead) for first, position, overhead in self.index.runs],
+            self.offset,
+            self.offset + self.position,
+            self.index.payload_bytes,
+            end=end,
+            problem=problem,
+            resume_offset=resume_offset,
+            needed=needed,
+        )
+
+
+@lru_cache(maxsize=16)
+def _native_limits(native: NativeCodec, limits: DecodeLimits) -> NativeLimits:
+    return native.Limits(
+        max_message_bytes=limits.max_message_bytes,
+        max_wrapper_bytes=min(limits.max_decompressed_bytes, LARGE_WRAPPER),
+        max_decompressed_bytes=limits.max_decompressed_bytes,
+        max_batch_bytes=limits.max_batch_bytes,
+        max_depth=limits.max_depth,
+        max_pieces=limits.max_pieces,
+    )

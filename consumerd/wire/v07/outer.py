@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from consumerd.wire.compression import Codec
 from consumerd.wire.crc import crc32
-from consumerd.wire.v07.constants import DEFAULT_LIMITS, Limits
+from consumerd.wire.v07.constants import DEFAULT_LIMITS, DecodeLimits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +47,7 @@ class OuterMessage(NamedTuple):
     problem: str | None
 
 
-class Tail(NamedTuple):
+class MessageSetTail(NamedTuple):
     """What follows the last readable message. `problem` None: only cut off.
 
     `needed` counts the bytes from `offset` on that would hold the message, its length field included.
@@ -58,19 +58,19 @@ class Tail(NamedTuple):
     problem: str | None
 
 
-def read_outer(data: bytes | memoryview, position: int, offset: int, max_payload: int) -> OuterMessage | Tail:
+def read_outer(data: bytes | memoryview, position: int, offset: int, max_payload: int) -> OuterMessage | MessageSetTail:
     """Look at the message at `position`, whose offset in the log is `offset`. Never raises for what it finds.
 
     Of a memoryview the payload is a part, not a copy.
     """
     left = len(data) - position
     if left < 4:
-        return Tail(offset, None, None)
+        return MessageSetTail(offset, None, None)
     (size,) = _LENGTH.unpack_from(data, position)
     if not MIN_LENGTH <= size <= max_payload + HEADER_SIZE[1]:
-        return Tail(offset, None, f"a length of {size}, which no message has")
+        return MessageSetTail(offset, None, f"a length of {size}, which no message has")
     if left < 4 + size:
-        return Tail(offset, 4 + size, None)
+        return MessageSetTail(offset, 4 + size, None)
     end = position + 4 + size
     magic = data[position + 4]
     codec: Codec | None = Codec.NONE
@@ -91,7 +91,7 @@ def read_outer(data: bytes | memoryview, position: int, offset: int, max_payload
     return OuterMessage(offset, offset + 4 + size, wrong is None, magic, codec, size, crc, payload, wrong)
 
 
-def iter_outer(data: bytes, offset: int = 0, *, limits: Limits = DEFAULT_LIMITS) -> Iterator[OuterMessage]:
+def iter_outer(data: bytes, offset: int = 0, *, limits: DecodeLimits = DEFAULT_LIMITS) -> Iterator[OuterMessage]:
     """The whole messages in `data`, whose first byte has log offset `offset`, as far as lengths can be followed.
 
     A message with a wrong CRC, magic or codec is yielded as not valid, and its length is followed. Ends at the tail:
@@ -100,13 +100,13 @@ def iter_outer(data: bytes, offset: int = 0, *, limits: Limits = DEFAULT_LIMITS)
     position, end = 0, len(data)
     while position < end:
         item = read_outer(data, position, offset + position, limits.max_message_bytes)
-        if isinstance(item, Tail):
+        if isinstance(item, MessageSetTail):
             return
         yield item
         position = item.next_offset - offset
 
 
-def plausible_after(data: bytes, position: int, max_payload: int) -> bool:
+def plausible_after(data: bytes | memoryview, position: int, max_payload: int) -> bool:
     """Whether a message could begin at `position`, as far as the data shows: the end, a cut or a possible length."""
     if len(data) - position < 4:
         return True

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol, overload
 
 from consumerd.wire.compression import Codec, decompress_steps
 from consumerd.wire.errors import CorruptMessageError
-from consumerd.wire.v07.constants import DEFAULT_LIMITS, Limits
+from consumerd.wire.v07.constants import DEFAULT_LIMITS, DecodeLimits
 from consumerd.wire.v07.outer import OuterMessage, read_outer
 from consumerd.wire.v07.unwrap import allowance_of, inner_message
 from consumerd.wire.v07.walk import LAYOUTS, verify, walk
@@ -25,7 +25,7 @@ from consumerd.wire.v07.walk import LAYOUTS, verify, walk
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-    from consumerd.wire.compression import Allowance
+    from consumerd.wire.compression import DecompressionAllowance
 
 _ANY_SIZE = 0x7FFFFFFF
 #: Bytes of a set that are looked at, or made into payloads, at once.
@@ -43,7 +43,7 @@ class Note(Protocol):
 
 
 def open_steps(
-    codec: Codec, payload: bytes, note: Note, allowance: Allowance, max_depth: int, depth: int = 1
+    codec: Codec, payload: bytes, note: Note, allowance: DecompressionAllowance, max_depth: int, depth: int = 1
 ) -> Generator[None, None, None]:
     """Open a wrapper's payload in steps and `note` all its leaves in order, those of wrappers inside among them.
 
@@ -78,7 +78,7 @@ def work_of(size: int, count: int) -> int:
 
 
 def pack_steps(
-    codec: Codec, payload: bytes, *, limits: Limits = DEFAULT_LIMITS
+    codec: Codec, payload: bytes, *, limits: DecodeLimits = DEFAULT_LIMITS
 ) -> Generator[None, None, PackedPayloads]:
     """The leaves of a wrapper's payload. Raises CorruptMessageError (DecompressionError among it)."""
     packed = PackedPayloads()

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.wire.compression import STEP, Codec
 from consumerd.wire.errors import CorruptMessageError, OversizeMessageError
-from consumerd.wire.v07.constants import PRODUCE_LIMITS, Limits
-from consumerd.wire.v07.outer import Tail, read_outer
+from consumerd.wire.v07.constants import PRODUCE_LIMITS, DecodeLimits
+from consumerd.wire.v07.outer import MessageSetTail, read_outer
 from consumerd.wire.v07.packed import PIECE, open_steps, work_of
 from consumerd.wire.v07.unwrap import allowance_of
 from consumerd.wire.v07.walk import LAYOUTS, verify
@@ -38,7 +38,7 @@ class CheckedSet(NamedTuple):
     leaf_count: int
 
 
-def check_produced_set(data: bytes, *, limits: Limits = PRODUCE_LIMITS) -> CheckedSet:
+def check_produced_set(data: bytes, *, limits: DecodeLimits = PRODUCE_LIMITS) -> CheckedSet:
     """Judge `data`, the messages of one PRODUCE entry; `limits.max_message_bytes` is the broker's max.message.size.
 
     Raises CorruptMessageError (the real broker closes the connection) or OversizeMessageError (it drops the set and
@@ -54,7 +54,7 @@ def check_produced_set(data: bytes, *, limits: Limits = PRODUCE_LIMITS) -> Check
         return checked
 
 
-def check_steps(data: bytes, *, limits: Limits = PRODUCE_LIMITS) -> Generator[None, None, CheckedSet]:
+def check_steps(data: bytes, *, limits: DecodeLimits = PRODUCE_LIMITS) -> Generator[None, None, CheckedSet]:
     """As `check_produced_set`, in steps of a millisecond or two; one step where the set is small."""
     position, end = 0, len(data)
     outer_count = work = 0
@@ -69,7 +69,7 @@ def check_steps(data: bytes, *, limits: Limits = PRODUCE_LIMITS) -> Generator[No
             position += used
         outer_count += count
         item = read_outer(data, position, position, _ANY_SIZE)
-        if isinstance(item, Tail):
+        if isinstance(item, MessageSetTail):
             if item.problem is not None:
                 raise CorruptMessageError(f"the produced set has, at byte {position}, {item.problem}")
             if position == 0 and item.needed is not None:
@@ -108,7 +108,7 @@ class _Leaves:
 
     __slots__ = ("count", "most")
 
-    def __init__(self, payload: bytes, limits: Limits) -> None:
+    def __init__(self, payload: bytes, limits: DecodeLimits) -> None:
         self.count = 0
         self.most: int | None = None
         if limits.max_leaves_per_byte is not None:

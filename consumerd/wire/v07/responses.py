@@ -89,12 +89,18 @@ def _error_code(number: int) -> ErrorCode:
         return ErrorCode.UNKNOWN
 
 
-def decode_fetch_response(body: bytes | memoryview) -> FetchResponse:
-    """Read a FETCH answer; `body` is the frame without its length field. Raises FrameError."""
+def split_fetch_response(body: bytes | memoryview) -> tuple[ErrorCode, memoryview]:
+    """As `decode_fetch_response`, but the messages are a part of `body`, not a copy. Raises FrameError."""
     if len(body) < _ERROR.size:
         raise FrameError(f"a fetch response of {len(body)} bytes has no room for its error code")
     (error,) = _ERROR.unpack_from(body)
-    return FetchResponse(_error_code(error), bytes(body[_ERROR.size :]))
+    return _error_code(error), memoryview(body)[_ERROR.size :]
+
+
+def decode_fetch_response(body: bytes | memoryview) -> FetchResponse:
+    """Read a FETCH answer; `body` is the frame without its length field. Raises FrameError."""
+    error, messages = split_fetch_response(body)
+    return FetchResponse(error, bytes(messages))
 
 
 _NOTHING = FetchResponse(ErrorCode.NONE, b"")

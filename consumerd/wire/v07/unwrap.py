@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.wire.compression import Allowance, Codec, decompress, decompress_steps, most_pieces
+from consumerd.wire.compression import Codec, DecompressionAllowance, decompress, decompress_steps, most_pieces
 from consumerd.wire.errors import CorruptMessageError
-from consumerd.wire.v07.constants import DEFAULT_LIMITS, Limits
-from consumerd.wire.v07.outer import Tail, read_outer
+from consumerd.wire.v07.constants import DEFAULT_LIMITS, DecodeLimits
+from consumerd.wire.v07.outer import MessageSetTail, read_outer
 from consumerd.wire.v07.walk import LAYOUTS, walk
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _ANY_SIZE = 0x7FFFFFFF
 
 
-def leaf_payloads(message: OuterMessage, *, limits: Limits = DEFAULT_LIMITS) -> list[bytes]:
+def leaf_payloads(message: OuterMessage, *, limits: DecodeLimits = DEFAULT_LIMITS) -> list[bytes]:
     """The flattened leaves of a message: of a plain one itself, of a wrapper those of its set.
 
     Raises CorruptMessageError (DecompressionError among it) when it, or anything inside it, is not valid.
@@ -41,7 +41,7 @@ def leaf_payloads(message: OuterMessage, *, limits: Limits = DEFAULT_LIMITS) -> 
     return unwrap(message.codec, message.payload, limits=limits)[0]
 
 
-def unwrap(codec: Codec, payload: bytes, *, limits: Limits = DEFAULT_LIMITS) -> tuple[list[bytes], int]:
+def unwrap(codec: Codec, payload: bytes, *, limits: DecodeLimits = DEFAULT_LIMITS) -> tuple[list[bytes], int]:
     """The leaves in a wrapper's payload and the number of bytes that all its decompressed sets had together.
 
     Raises CorruptMessageError (DecompressionError among it).
@@ -54,7 +54,7 @@ def unwrap(codec: Codec, payload: bytes, *, limits: Limits = DEFAULT_LIMITS) -> 
     return leaves, allowance.total - allowance.bytes
 
 
-def _flatten(data: bytes, leaves: list[bytes], depth: int, allowance: Allowance, max_depth: int) -> None:
+def _flatten(data: bytes, leaves: list[bytes], depth: int, allowance: DecompressionAllowance, max_depth: int) -> None:
     """Append the leaves of a wrapper's set at `depth` to `leaves`."""
     position, end, append = 0, len(data), leaves.append
     while position < end:
@@ -72,7 +72,7 @@ def _flatten(data: bytes, leaves: list[bytes], depth: int, allowance: Allowance,
         position = item.next_offset
 
 
-def _opened(codec: Codec, payload: bytes, allowance: Allowance) -> bytes:
+def _opened(codec: Codec, payload: bytes, allowance: DecompressionAllowance) -> bytes:
     """The set of a wrapper inside of a wrapper."""
     steps = decompress_steps(codec, payload, allowance)
     try:
@@ -88,7 +88,7 @@ def inner_message(data: bytes | memoryview, position: int) -> OuterMessage | Non
     Raises CorruptMessageError.
     """
     item = read_outer(data, position, position, _ANY_SIZE)
-    if isinstance(item, Tail):
+    if isinstance(item, MessageSetTail):
         if item.problem is not None:
             raise CorruptMessageError(f"inside a compressed message, at byte {position}, stands {item.problem}")
         if position == 0 and item.needed is not None:
@@ -100,7 +100,7 @@ def inner_message(data: bytes | memoryview, position: int) -> OuterMessage | Non
 
 
 def unwrap_pieces(
-    codec: Codec, payload: bytes, *, limits: Limits = DEFAULT_LIMITS, piece_bytes: int
+    codec: Codec, payload: bytes, *, limits: DecodeLimits = DEFAULT_LIMITS, piece_bytes: int
 ) -> tuple[Iterator[list[bytes]], int]:
     """As `unwrap`, but the leaves come as lists of about `piece_bytes` bytes of the set each; at least one list.
 
@@ -118,13 +118,13 @@ def unwrap_pieces(
     return _open_pieces(codec, payload, 1, allowance_of(payload, limits), limits.max_depth, piece_bytes), expanded
 
 
-def allowance_of(payload: bytes, limits: Limits) -> Allowance:
+def allowance_of(payload: bytes, limits: DecodeLimits) -> DecompressionAllowance:
     """What the outer message with this payload may cost."""
-    return Allowance(limits.max_decompressed_bytes, limits.max_pieces + most_pieces(len(payload)))
+    return DecompressionAllowance(limits.max_decompressed_bytes, limits.max_pieces + most_pieces(len(payload)))
 
 
 def _open_pieces(
-    codec: Codec, payload: bytes, depth: int, allowance: Allowance, max_depth: int, piece_bytes: int
+    codec: Codec, payload: bytes, depth: int, allowance: DecompressionAllowance, max_depth: int, piece_bytes: int
 ) -> Iterator[list[bytes]]:
     """`_flatten`, but the leaves are handed out."""
     if depth > max_depth:

@@ -11,8 +11,10 @@ is cut out, so that all of them use one piece of memory that stays in the proces
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from consumerd.native import codec as native_codec
 from consumerd.wire.crc import crc32
 
 if TYPE_CHECKING:
@@ -21,17 +23,24 @@ if TYPE_CHECKING:
     _Unpack = Callable[[bytes | memoryview, int], tuple[bytes, int, int, int]]
 
 
-class Layout(dict[int, "_Unpack"]):
+#: What the native codec gets at once.
+_FIRST_WINDOW, _LARGEST_WINDOW = 1 << 12, 1 << 16
+#: What a length field can say at most.
+ANY_LENGTH = 0x7FFFFFFF
+
+
+class MessageReaders(dict[int, "_Unpack"]):
     """Readers of one magic by length field: `[length](data, start)` -> payload and the three fields after it.
 
     A cache of at most `ROOM` entries; lengths in real logs repeat, and a hostile row of ever new ones only costs the
-    making of a `struct` each, less than the bytes of that length.
+    making of a `struct` each, less than the bytes of that length. A length field above `longest` has no reader.
     """
 
     ROOM = 4096
 
-    def __init__(self, fields: str, kind: int) -> None:
+    def __init__(self, fields: str, kind: int, longest: int = ANY_LENGTH) -> None:
         super().__init__()
+        self._longest = longest
         self._fields = fields
         head = struct.Struct(">" + fields)
         #: Reads length, kind and CRC at the start of a message.
@@ -43,7 +52,7 @@ class Layout(dict[int, "_Unpack"]):
 
     def __missing__(self, length: int) -> _Unpack:
         size = length + 4 - self.overhead
-        if size < 0:
+        if size < 0 or length > self._longest:
             raise struct.error
         unpack = struct.Struct(f">{size}s{self._fields}").unpack_from
         if len(self) >= self.ROOM:
@@ -52,11 +61,20 @@ class Layout(dict[int, "_Unpack"]):
         return unpack
 
 
-#: Magic 0 is followed by the CRC at once, magic 1 by the attributes: as one number, 0x00 and 0x0100.
-LAYOUTS = (Layout("iBI", 0), Layout("iHI", 0x0100))
+@lru_cache(maxsize=16)
+def layouts_up_to(longest: int) -> tuple[MessageReaders, MessageReaders]:
+    """The layouts of both magics, for messages whose length field is `longest` at most.
+
+    Magic 0 is followed by the CRC at once, magic 1 by the attributes: as one number, 0x00 and 0x0100.
+    """
+    return MessageReaders("iBI", 0, longest), MessageReaders("iHI", 0x0100, longest)
 
 
-def walk(data: bytes | memoryview, position: int, append: Callable[[bytes], None], layout: Layout) -> int:
+#: For messages of any length.
+LAYOUTS = layouts_up_to(ANY_LENGTH)
+
+
+def walk(data: bytes | memoryview, position: int, append: Callable[[bytes], None], layout: MessageReaders) -> int:
     """Append the payloads of the run that starts at `position`; returns where the first other thing stands.
 
     The last message of the data always counts as another thing, for lack of a header after it.
@@ -79,11 +97,28 @@ def walk(data: bytes | memoryview, position: int, append: Callable[[bytes], None
     return position - layout.overhead
 
 
-def verify(data: bytes | memoryview, position: int, longest: int, layout: Layout) -> tuple[int, int]:
+def verify(data: bytes | memoryview, position: int, longest: int, layout: MessageReaders) -> tuple[int, int]:
     """Check the run that starts at `position`; returns where the first other thing stands, and how many passed.
 
-    As `walk`, but a payload of more than `longest` bytes is another thing, too.
+    As `walk`, but a payload of more than `longest` bytes is another thing, too. The native codec goes ahead in windows
+    that grow while they are full of good messages: what it takes must be `bytes`, so that a window is a copy.
     """
+    count, native = 0, native_codec()
+    if native is not None:
+        window, full = _FIRST_WINDOW, True
+        while full:
+            piece = bytes(data[position : position + window])
+            used, passed = native.verify(piece, 0, longest, layout.kind >> 8)
+            position += used
+            count += passed
+            full = 2 * used >= window
+            window = min(2 * window, _LARGEST_WINDOW)
+    position, passed = _verify(data, position, longest, layout)
+    return position, count + passed
+
+
+def _verify(data: bytes | memoryview, position: int, longest: int, layout: MessageReaders) -> tuple[int, int]:
+    """`verify` by the pure codec."""
     if len(data) - position < layout.overhead:
         return position, 0
     plain, crc_of = layout.kind, crc32

@@ -25,7 +25,7 @@ from consumerd.wire.v08.messages import (
     encode_request_message,
     encode_response,
 )
-from consumerd.wire.v08.schema import NO_UUID, Api, Direction, Field, Type
+from consumerd.wire.v08.schema import NO_UUID, Api, Direction, Field, FieldType
 
 __all__ = [
     "APIS",
@@ -37,12 +37,12 @@ __all__ = [
     "ErrorCode",
     "ErrorInfo",
     "Field",
+    "FieldType",
     "MessageLimits",
     "RequestHeader",
     "RequestMessage",
     "ResponseHeader",
     "ResponseMessage",
-    "Type",
     "UnsupportedVersionError",
     "answered_version",
     "decode_body",

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from consumerd.wire.errors import EncodeError
 from consumerd.wire.v08 import types
-from consumerd.wire.v08.schema import Type
+from consumerd.wire.v08.schema import FieldType
 from consumerd.wire.v08.structures import (
-    Codec,
-    Run,
-    Single,
+    FieldCodec,
+    FixedWidthFields,
+    SingleField,
     rows_reader,
     smallest_of,
     structure_reader,
@@ -33,25 +33,25 @@ if TYPE_CHECKING:
 
 
 @cache
-def codec_of(api: Api, direction: Direction, version: int) -> Codec:
+def codec_of(api: Api, direction: Direction, version: int) -> FieldCodec:
     """The codec of one message without its header. Raises UnsupportedVersionError."""
     api.check(version)
     fields = api.request if direction == "request" else api.response
     return _structure(fields, version, flexible=api.is_flexible(version))
 
 
-def _structure(fields: tuple[Field, ...], version: int, *, flexible: bool, bare: bool = False) -> Codec:
+def _structure(fields: tuple[Field, ...], version: int, *, flexible: bool, bare: bool = False) -> FieldCodec:
     own = [field for field in fields if field.in_version(version)]
     steps = _steps([field for field in own if field.tag is None], version, flexible=flexible)
     tags = flexible and not bare
     read = structure_reader(steps)
     write = structure_writer(steps, fields, version, tags=tags)
     if not tags:
-        return Codec(read, write, smallest_of(steps))
+        return FieldCodec(read, write, smallest_of(steps))
     tagged = {
         field.tag: TaggedField(field, _value(field, version, flexible=True)) for field in own if field.tag is not None
     }
-    return Codec(tagged_reader(read, tagged), tagged_writer(write, tagged), smallest_of(steps) + 1)
+    return FieldCodec(tagged_reader(read, tagged), tagged_writer(write, tagged), smallest_of(steps) + 1)
 
 
 def _steps(fields: list[Field], version: int, *, flexible: bool) -> list[Step]:
@@ -64,39 +64,39 @@ def _steps(fields: list[Field], version: int, *, flexible: bool) -> list[Step]:
         if run:
             steps.append(_run(run))
             run = []
-        steps.append(Single(field.name, _value(field, version, flexible=flexible)))
+        steps.append(SingleField(field.name, _value(field, version, flexible=flexible)))
     if run:
         steps.append(_run(run))
     return steps
 
 
-def _run(fields: list[Field]) -> Run:
+def _run(fields: list[Field]) -> FixedWidthFields:
     letters = "".join(types.FORMATS[field.type] for field in fields)
-    return Run(tuple(field.name for field in fields), struct.Struct(f">{letters}"))
+    return FixedWidthFields(tuple(field.name for field in fields), struct.Struct(f">{letters}"))
 
 
-def _value(field: Field, version: int, *, flexible: bool) -> Codec:
-    if field.type is Type.ARRAY:
+def _value(field: Field, version: int, *, flexible: bool) -> FieldCodec:
+    if field.type is FieldType.ARRAY:
         return _array(field, version, flexible=flexible)
-    if field.type is Type.STRUCT:
+    if field.type is FieldType.STRUCT:
         assert isinstance(field.of, tuple)
         return _structure(field.of, version, flexible=flexible, bare=field.bare)
     return _single(field.type, nullable=field.null_in(version), compact=flexible)
 
 
-def _single(kind: Type, *, nullable: bool, compact: bool) -> Codec:
+def _single(kind: FieldType, *, nullable: bool, compact: bool) -> FieldCodec:
     if kind in types.FORMATS:
         return _number(types.FORMATS[kind])
-    if kind is Type.UUID:
-        return Codec(types.read_uuid, types.write_uuid, types.UUID_SIZE)
-    return Codec(
+    if kind is FieldType.UUID:
+        return FieldCodec(types.read_uuid, types.write_uuid, types.UUID_SIZE)
+    return FieldCodec(
         types.sized_reader(kind, nullable=nullable, compact=compact),
         types.sized_writer(kind, nullable=nullable, compact=compact),
-        1 if compact else 2 if kind is Type.STRING else 4,
+        1 if compact else 2 if kind is FieldType.STRING else 4,
     )
 
 
-def _number(letter: str) -> Codec:
+def _number(letter: str) -> FieldCodec:
     layout = struct.Struct(f">{letter}")
 
     def read(data: Data, position: int, _budget: Budget) -> tuple[Any, int]:
@@ -108,24 +108,24 @@ def _number(letter: str) -> Codec:
         except struct.error:
             raise EncodeError(f"{value!r:.40} is not an integer of {8 * layout.size} bits") from None
 
-    return Codec(read, write, layout.size)
+    return FieldCodec(read, write, layout.size)
 
 
-def _array(field: Field, version: int, *, flexible: bool) -> Codec:
+def _array(field: Field, version: int, *, flexible: bool) -> FieldCodec:
     nullable = field.null_in(version)
     smallest = 1 if flexible else 4
-    if isinstance(field.of, Type):
+    if isinstance(field.of, FieldType):
         element = _single(field.of, nullable=False, compact=flexible)
     else:
         element = _structure(field.of, version, flexible=flexible)
     count = types.count_reader(element.smallest, nullable=nullable, compact=flexible)
     write_count = types.count_writer(nullable=nullable, compact=flexible)
-    if isinstance(field.of, Type) and field.of in types.FORMATS:
+    if isinstance(field.of, FieldType) and field.of in types.FORMATS:
         letter = types.FORMATS[field.of]
-        return Codec(types.numbers_reader(letter, count), types.numbers_writer(letter, write_count), smallest)
+        return FieldCodec(types.numbers_reader(letter, count), types.numbers_writer(letter, write_count), smallest)
     write = types.elements_writer(element.write, write_count)
     if isinstance(field.of, tuple) and not flexible:
         steps = _steps([part for part in field.of if part.in_version(version)], version, flexible=False)
-        if len(steps) == 1 and isinstance(steps[0], Run):
-            return Codec(rows_reader(steps[0], count), write, smallest)
-    return Codec(types.elements_reader(element.read, count), write, smallest)
+        if len(steps) == 1 and isinstance(steps[0], FixedWidthFields):
+            return FieldCodec(rows_reader(steps[0], count), write, smallest)
+    return FieldCodec(types.elements_reader(element.read, count), write, smallest)

@@ -12,7 +12,7 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.wire.errors import EncodeError, FrameError
-from consumerd.wire.v08.schema import Type
+from consumerd.wire.v08.schema import FieldType
 from consumerd.wire.v08.tagged import read_tags, write_tags
 from consumerd.wire.v08.types import sized_reader, sized_writer
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 _REQUEST = struct.Struct(">hhi")
 _CORRELATION_ID = struct.Struct(">i")
-_read_client_id = sized_reader(Type.STRING, nullable=True, compact=False)
-_write_client_id = sized_writer(Type.STRING, nullable=True, compact=False)
+_read_client_id = sized_reader(FieldType.STRING, nullable=True, compact=False)
+_write_client_id = sized_writer(FieldType.STRING, nullable=True, compact=False)
 
 API_VERSIONS_KEY = 18
 CONTROLLED_SHUTDOWN_KEY = 7

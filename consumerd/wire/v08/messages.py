@@ -125,7 +125,9 @@ def decode_request(api: Api, data: Data, *, limits: MessageLimits = DEFAULT_MESS
         body, position = codec.read(data, position, budget)
         _check_end(data, position)
     except FrameError as error:
-        raise FrameError(f"{len(data)} bytes are no {api.name} request of version {version}: {error}") from None
+        raise FrameError(
+            f"{len(data)} bytes are not a valid {api.name} request of version {version}: {error}"
+        ) from None
     return RequestMessage(header, body)
 
 
@@ -144,7 +146,9 @@ def decode_response(
         body, position = codec.read(data, position, budget)
         _check_end(data, position)
     except FrameError as error:
-        raise FrameError(f"{len(data)} bytes are no {api.name} response of version {version}: {error}") from None
+        raise FrameError(
+            f"{len(data)} bytes are not a valid {api.name} response of version {version}: {error}"
+        ) from None
     return ResponseMessage(header, body)
 
 
@@ -157,7 +161,9 @@ def decode_body(
         body, position = codec.read(data, 0, [limits.max_elements])
         _check_end(data, position)
     except FrameError as error:
-        raise FrameError(f"{len(data)} bytes are no {api.name} {direction} of version {version}: {error}") from None
+        raise FrameError(
+            f"{len(data)} bytes are not a valid {api.name} {direction} of version {version}: {error}"
+        ) from None
     assert isinstance(body, dict)
     return body
 

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 from consumerd.wire.v08.errors import UnsupportedVersionError
 
 
-class Type(Enum):
+class FieldType(Enum):
     """Types of fields. The value is the guide's word."""
 
     BOOLEAN = "BOOLEAN"
@@ -38,17 +38,17 @@ class Type(Enum):
     STRUCT = "STRUCT"
 
 
-BOOLEAN: Final = Type.BOOLEAN
-INT8: Final = Type.INT8
-INT16: Final = Type.INT16
-INT32: Final = Type.INT32
-INT64: Final = Type.INT64
-STRING: Final = Type.STRING
-BYTES: Final = Type.BYTES
-RECORDS: Final = Type.RECORDS
-UUID: Final = Type.UUID
-ARRAY: Final = Type.ARRAY
-STRUCT: Final = Type.STRUCT
+BOOLEAN: Final = FieldType.BOOLEAN
+INT8: Final = FieldType.INT8
+INT16: Final = FieldType.INT16
+INT32: Final = FieldType.INT32
+INT64: Final = FieldType.INT64
+STRING: Final = FieldType.STRING
+BYTES: Final = FieldType.BYTES
+RECORDS: Final = FieldType.RECORDS
+UUID: Final = FieldType.UUID
+ARRAY: Final = FieldType.ARRAY
+STRUCT: Final = FieldType.STRUCT
 
 #: The id that says "no topic".
 NO_UUID: Final = bytes(16)
@@ -81,9 +81,9 @@ class Field:
     """
 
     name: str
-    type: Type
+    type: FieldType
     help: str
-    of: Type | tuple[Field, ...] = ()
+    of: FieldType | tuple[Field, ...] = ()
     since: int = 0
     until: int | None = None
     nullable: int | None = None
@@ -129,7 +129,8 @@ class Api:
         first, last = self.versions
         if not first <= version <= last:
             raise UnsupportedVersionError(
-                f"version {version} of {self.name} (API key {self.key}) is not known here; {first} to {last} are"
+                f"version {version} of {self.name} (API key {self.key}) is not supported; "
+                f"versions {first} to {last} are"
             )
 
     def is_flexible(self, version: int) -> bool:

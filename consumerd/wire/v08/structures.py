@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 UNKNOWN_TAGS = "_unknown_tags"
 
 
-class Codec(NamedTuple):
+class FieldCodec(NamedTuple):
     """Both directions of one value; `smallest`: the fewest bytes that it can have."""
 
     read: Reader
@@ -32,26 +32,26 @@ class Codec(NamedTuple):
     smallest: int
 
 
-class Run(NamedTuple):
+class FixedWidthFields(NamedTuple):
     """Neighbours of fixed width."""
 
     names: tuple[str, ...]
     layout: struct.Struct
 
 
-class Single(NamedTuple):
+class SingleField(NamedTuple):
     """A field with a codec of its own."""
 
     name: str
-    codec: Codec
+    codec: FieldCodec
 
 
-Step = Run | Single
+Step = FixedWidthFields | SingleField
 
 
 def smallest_of(steps: Iterable[Step]) -> int:
     """The fewest bytes that `steps` can have."""
-    return sum(step.layout.size if isinstance(step, Run) else step.codec.smallest for step in steps)
+    return sum(step.layout.size if isinstance(step, FixedWidthFields) else step.codec.smallest for step in steps)
 
 
 #: `at` is the number of the step that is under way, for the errors.
@@ -73,11 +73,11 @@ def structure_reader(steps: Sequence[Step]) -> Reader:
 
     It is made as source, as `collections.namedtuple` makes its methods: a loop over the steps takes twice as long.
     """
-    names = [step.names[0] if isinstance(step, Run) else step.name for step in steps]
+    names = [step.names[0] if isinstance(step, FixedWidthFields) else step.name for step in steps]
     scope: dict[str, Any] = {"FrameError": FrameError, "ENDED": (struct.error, IndexError), "NAMES": names}
     lines, items = [], []
     for at, step in enumerate(steps):
-        if isinstance(step, Run):
+        if isinstance(step, FixedWidthFields):
             values = [f"value_{at}_{number}" for number in range(len(step.names))]
             scope[f"unpack_{at}"] = step.layout.unpack_from
             lines += [f"{', '.join(values)}, = unpack_{at}(data, position)", f"position += {step.layout.size}"]
@@ -92,7 +92,7 @@ def structure_reader(steps: Sequence[Step]) -> Reader:
     return read
 
 
-def rows_reader(run: Run, count: Reader) -> Reader:
+def rows_reader(run: FixedWidthFields, count: Reader) -> Reader:
     """The reader of an array of structures that are one run each: all rows in one sweep."""
     names, layout = run
 
@@ -112,14 +112,14 @@ def structure_writer(steps: Sequence[Step], fields: Iterable[Field], version: in
     known = adjuster.known
     parts: list[tuple[str, Callable[[Any], Any], struct.Struct | None, Any]] = [
         (step.names[0], _getter(step.names), step.layout, step)
-        if isinstance(step, Run)
+        if isinstance(step, FixedWidthFields)
         else (step.name, itemgetter(step.name), None, step.codec.write)
         for step in steps
     ]
 
     def write(value: Any, append: Append) -> None:
         if not isinstance(value, dict):
-            raise EncodeError(f"a dict of fields is wanted, not {value!r:.40}")
+            raise EncodeError(f"must be a dict of fields, not {value!r:.40}")
         if value.keys() != known:
             value = adjuster.adjust(value)
         name, rest = "", None
@@ -132,7 +132,7 @@ def structure_writer(steps: Sequence[Step], fields: Iterable[Field], version: in
         except EncodeError as error:
             raise EncodeError(f"{name}: {error}") from None
         except struct.error:
-            assert isinstance(rest, Run)
+            assert isinstance(rest, FixedWidthFields)
             raise _misfit(rest, value) from None
 
     return write
@@ -145,7 +145,7 @@ def _getter(names: tuple[str, ...]) -> Callable[[Any], Any]:
     return lambda value: (value[name],)
 
 
-def _misfit(run: Run, value: dict[str, Any]) -> EncodeError:
+def _misfit(run: FixedWidthFields, value: dict[str, Any]) -> EncodeError:
     """The error that names which number of a run does not fit."""
     for name, letter in zip(run.names, run.layout.format[1:], strict=True):
         try:
@@ -180,14 +180,14 @@ class _Adjuster:
         complete = self._defaults | value
         if not complete.keys() >= self.known:
             missing = ", ".join(sorted(self.known - complete.keys()))
-            raise EncodeError(f"{missing}: is missing, and has no default")
+            raise EncodeError(f"{missing}: is required")
         return complete
 
     def _check_other(self, name: str, content: Any) -> None:
         """Refuse a field that this version does not have, unless nothing is lost without it."""
         if name == UNKNOWN_TAGS:
             if content and not self._tags:
-                raise EncodeError(f"{name}: version {self._version} has no tagged fields here")
+                raise EncodeError(f"{name}: version {self._version} has no tagged fields")
             return
         field = self._others.get(name)
         if field is None:

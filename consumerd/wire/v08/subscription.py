@@ -100,7 +100,9 @@ def decode_assignment(data: bytes) -> MemberAssignment:
 
 def _check_version(version: int) -> None:
     if not 0 <= version <= LATEST_VERSION:
-        raise EncodeError(f"version {version} of the consumer protocol is not known; 0 to {LATEST_VERSION} are")
+        raise EncodeError(
+            f"version {version} of the consumer protocol is not supported; versions 0 to {LATEST_VERSION} are"
+        )
 
 
 def _int16(value: int) -> bytes:
@@ -119,7 +121,7 @@ def _string(text: str) -> bytes:
         written = text.encode()
         return _INT16.pack(len(written)) + written
     except (UnicodeEncodeError, struct.error):
-        raise EncodeError(f"{text[:40]!r} is no text that the protocol can hold") from None
+        raise EncodeError(f"{text[:40]!r} cannot be encoded: must be UTF-8 text of at most 32767 bytes") from None
 
 
 def _bytes(data: bytes | None) -> bytes:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from consumerd.wire.v08.schema import Field
-    from consumerd.wire.v08.structures import Codec
+    from consumerd.wire.v08.structures import FieldCodec
     from consumerd.wire.v08.types import Append, Budget, Data, Reader, Writer
 
 
@@ -26,7 +26,7 @@ class TaggedField(NamedTuple):
     """A tagged field that a schema describes, and the codec of its value."""
 
     field: Field
-    codec: Codec
+    codec: FieldCodec
 
     def read(self, piece: Data, budget: Budget) -> Any:
         """The value in `piece`, which it has to fill. Raises FrameError."""
@@ -98,7 +98,7 @@ def tagged_reader(read_plain: Reader, tagged: Mapping[int, TaggedField]) -> Read
                 return value, position + 1
             places, position = read_tags(data, position, budget)
         except IndexError:
-            raise FrameError("the message ends where tagged fields are due") from None
+            raise FrameError("the message ends before its tagged fields") from None
         for tag, start, end in places:
             known = tagged.get(tag)
             if known is None:
@@ -131,8 +131,8 @@ def tagged_writer(write_plain: Writer, tagged: Mapping[int, TaggedField]) -> Wri
 
 def _add_unknown(pieces: dict[int, bytes], unknown: Any, tagged: Mapping[int, TaggedField]) -> None:
     if not isinstance(unknown, dict):
-        raise EncodeError(f"{UNKNOWN_TAGS}: a dict of bytes by tag is wanted, not {unknown!r:.40}")
+        raise EncodeError(f"{UNKNOWN_TAGS}: must be a dict of bytes by tag, not {unknown!r:.40}")
     for tag, piece in unknown.items():
         if tag in tagged or not isinstance(tag, int) or not isinstance(piece, bytes):
-            raise EncodeError(f"{UNKNOWN_TAGS}: {tag!r:.20} is the tag of a known field, or it or its value is no such")
+            raise EncodeError(f"{UNKNOWN_TAGS}: {tag!r:.20} is the tag of a known field, or not an int with bytes")
         pieces[tag] = piece

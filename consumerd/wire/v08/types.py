@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from consumerd.wire.errors import EncodeError, FrameError
-from consumerd.wire.v08.schema import Type
+from consumerd.wire.v08.schema import FieldType
 from consumerd.wire.v08.varint import read_uvarint, uvarint
 
 Data = bytes | memoryview
@@ -26,14 +26,25 @@ Append = Callable[[Any], object]
 Writer = Callable[[Any, Append], None]
 
 #: Letters of `struct` for the types of fixed width.
-FORMATS = {Type.BOOLEAN: "?", Type.INT8: "b", Type.INT16: "h", Type.INT32: "i", Type.INT64: "q"}
+FORMATS = {
+    FieldType.BOOLEAN: "?",
+    FieldType.INT8: "b",
+    FieldType.INT16: "h",
+    FieldType.INT32: "i",
+    FieldType.INT64: "q",
+}
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 UUID_SIZE = 16
 
 
-_NAMES = {Type.STRING: "a string", Type.BYTES: "a byte string", Type.RECORDS: "a record set", Type.ARRAY: "an array"}
+_NAMES = {
+    FieldType.STRING: "a string",
+    FieldType.BYTES: "a byte string",
+    FieldType.RECORDS: "a record set",
+    FieldType.ARRAY: "an array",
+}
 
 
 def _text(piece: Data) -> str:
@@ -47,10 +58,14 @@ def _same(piece: Data) -> Data:
     return piece
 
 
-_MAKERS: dict[Type, Callable[[Data], Any]] = {Type.STRING: _text, Type.BYTES: bytes, Type.RECORDS: _same}
+_MAKERS: dict[FieldType, Callable[[Data], Any]] = {
+    FieldType.STRING: _text,
+    FieldType.BYTES: bytes,
+    FieldType.RECORDS: _same,
+}
 
 
-def sized_reader(kind: Type, *, nullable: bool, compact: bool) -> Reader:
+def sized_reader(kind: FieldType, *, nullable: bool, compact: bool) -> Reader:
     """The reader of STRING, BYTES or RECORDS."""
     make = _MAKERS[kind]
     what = _NAMES[kind]
@@ -76,7 +91,7 @@ def sized_reader(kind: Type, *, nullable: bool, compact: bool) -> Reader:
 
         return read_compact
 
-    layout = _INT16 if kind is Type.STRING else _INT32
+    layout = _INT16 if kind is FieldType.STRING else _INT32
     unpack, width = layout.unpack_from, layout.size
 
     def read(data: Data, position: int, _budget: Budget) -> tuple[Any, int]:
@@ -134,10 +149,10 @@ def numbers_reader(letter: str, count: Reader) -> Reader:
     return read
 
 
-def _length_writer(kind: Type, compact: bool) -> Callable[[int], bytes]:
+def _length_writer(kind: FieldType, compact: bool) -> Callable[[int], bytes]:
     if compact:
         return lambda size: uvarint(size + 1)
-    pack = (_INT16 if kind is Type.STRING else _INT32).pack
+    pack = (_INT16 if kind is FieldType.STRING else _INT32).pack
     what = _NAMES[kind]
 
     def write(size: int) -> bytes:
@@ -149,7 +164,7 @@ def _length_writer(kind: Type, compact: bool) -> Callable[[int], bytes]:
     return write
 
 
-def sized_writer(kind: Type, *, nullable: bool, compact: bool) -> Writer:
+def sized_writer(kind: FieldType, *, nullable: bool, compact: bool) -> Writer:
     """The writer of STRING, BYTES or RECORDS."""
     length = _length_writer(kind, compact)
     null = length(-1)
@@ -166,7 +181,7 @@ def sized_writer(kind: Type, *, nullable: bool, compact: bool) -> Writer:
         elif value is None and nullable:
             append(null)
         else:
-            raise EncodeError(f"{what} is wanted, not {value!r:.40}")
+            raise EncodeError(f"must be {what}, not {value!r:.40}")
 
     def write_bytes(value: Any, append: Append) -> None:
         if isinstance(value, bytes | bytearray | memoryview):
@@ -175,21 +190,21 @@ def sized_writer(kind: Type, *, nullable: bool, compact: bool) -> Writer:
         elif value is None and nullable:
             append(null)
         else:
-            raise EncodeError(f"{what} is wanted, not {value!r:.40}")
+            raise EncodeError(f"must be {what}, not {value!r:.40}")
 
-    return write_text if kind is Type.STRING else write_bytes
+    return write_text if kind is FieldType.STRING else write_bytes
 
 
 def write_uuid(value: Any, append: Append) -> None:
     """16 bytes."""
     if not (isinstance(value, bytes) and len(value) == UUID_SIZE):
-        raise EncodeError(f"an id of {UUID_SIZE} bytes is wanted, not {value!r:.40}")
+        raise EncodeError(f"must be an id of {UUID_SIZE} bytes, not {value!r:.40}")
     append(value)
 
 
 def count_writer(*, nullable: bool, compact: bool) -> Writer:
     """The writer of an array's count; takes the array."""
-    length = _length_writer(Type.ARRAY, compact)
+    length = _length_writer(FieldType.ARRAY, compact)
 
     def write(value: Any, append: Append) -> None:
         if isinstance(value, list | tuple):
@@ -197,7 +212,7 @@ def count_writer(*, nullable: bool, compact: bool) -> Writer:
         elif value is None and nullable:
             append(length(-1))
         else:
-            raise EncodeError(f"an array is wanted, not {value!r:.40}")
+            raise EncodeError(f"must be an array, not {value!r:.40}")
 
     return write
 

@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from consumerd.wire.v08.schema import Api
 
 
-class Generation(Enum):
-    """What a broker is, as far as it cannot say itself."""
+class BrokerRelease(Enum):
+    """Kafka's release, as far as it decides how a broker's API versions are known."""
 
     V0_8 = "0.8"
     V0_9 = "0.9"
-    #: Says its versions when asked.
-    TOLD = "0.10 or newer"
+    #: Answers API_VERSIONS.
+    V0_10_OR_NEWER = "0.10 or newer"
 
 
 _OF_0_8: Final = {0: (0, 0), 1: (0, 0), 2: (0, 0), 3: (0, 0), 8: (0, 1), 9: (0, 1), 10: (0, 0)}
-#: Brokers that cannot say it: API key -> first and last version.
-KNOWN: Final[Mapping[Generation, Mapping[int, tuple[int, int]]]] = {
-    Generation.V0_8: _OF_0_8,
-    Generation.V0_9: _OF_0_8 | {0: (0, 1), 1: (0, 1), 8: (0, 2)} | dict.fromkeys((11, 12, 13, 14, 15, 16), (0, 0)),
+#: Releases without API_VERSIONS: API key -> first and last version.
+KNOWN: Final[Mapping[BrokerRelease, Mapping[int, tuple[int, int]]]] = {
+    BrokerRelease.V0_8: _OF_0_8,
+    BrokerRelease.V0_9: _OF_0_8 | {0: (0, 1), 1: (0, 1), 8: (0, 2)} | dict.fromkeys((11, 12, 13, 14, 15, 16), (0, 0)),
 }
 
 
@@ -42,13 +42,13 @@ class BrokerVersions:
     """What one broker serves: API key -> first and last version. `broker` is its address, for sentences."""
 
     broker: str
-    generation: Generation
+    release: BrokerRelease
     ranges: Mapping[int, tuple[int, int]]
 
     @classmethod
-    def of(cls, broker: str, generation: Generation) -> BrokerVersions:
-        """Those of a generation that cannot say it."""
-        return cls(broker, generation, KNOWN[generation])
+    def of(cls, broker: str, release: BrokerRelease) -> BrokerVersions:
+        """Those of a release without API_VERSIONS."""
+        return cls(broker, release, KNOWN[release])
 
     def has(self, api: Api, version: int = 0) -> bool:
         """Whether the broker serves the API in `version` or a later one that this client knows."""
@@ -64,10 +64,10 @@ class BrokerVersions:
         served = self.ranges.get(api.key)
         if served is None:
             raise UnsupportedApiError(
-                f"broker {self.broker} (Kafka {self.generation.value}) does not serve {api.name}: use a newer broker"
+                f"broker {self.broker} (Kafka {self.release.value}) does not serve {api.name}: use a newer broker"
             )
         raise UnsupportedApiError(
-            f"broker {self.broker} serves {api.name} in versions {served[0]} to {served[1]}, and one of "
+            f"broker {self.broker} serves {api.name} in versions {served[0]} to {served[1]}, but one of "
             f"{max(api.versions[0], at_least)} to {api.versions[1] if at_most is None else at_most} is needed"
         )
 
@@ -83,4 +83,4 @@ def told(broker: str, api_versions: list[Mapping[str, int]]) -> BrokerVersions:
         for entry in api_versions
         if entry["api_key"] in APIS
     }
-    return BrokerVersions(broker, Generation.TOLD, ranges)
+    return BrokerVersions(broker, BrokerRelease.V0_10_OR_NEWER, ranges)

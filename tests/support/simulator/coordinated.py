@@ -243,7 +243,7 @@ class CoordinatedSchedule:
             if process.frozen or process.cut:
                 return f"{process.name} is frozen or cut off"
             if not process.machine.settled:
-                return f"{process.name} is {process.machine.phase.value}"
+                return f"{process.name} is {process.machine._phase.value}"
             for partition in process.machine.assigned:
                 if partition in owners:
                     return f"{partition} is owned twice"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from consumerd.group.membership import Member
-from consumerd.group.membership_settings import MembershipSettings
+from consumerd.group.membership_tables import MembershipSettings
 from consumerd.group.rules import V07Rules, V08Rules
 from consumerd.partition import NO_BROKER
 from consumerd.registry import FilterKind, FilterSubscription, StaticSubscription, TopicFilter, format_owner

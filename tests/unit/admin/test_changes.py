@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from consumerd.admin import Change, ChangePlanner, OffsetTarget, OffsetTargetKind
+from consumerd.admin import ChangePlanner, OffsetChange, OffsetTarget, OffsetTargetKind
 from consumerd.cluster import ClusterView
 from consumerd.partition import TopicPartition
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
@@ -41,13 +41,13 @@ async def planner(cluster: Cluster, zookeeper: MemoryZooKeeper) -> AsyncIterator
     yield ChangePlanner(view, TOPICS, cluster.brokers, cluster.logs)
 
 
-async def test_set(planner: ChangePlanner, cluster: Cluster) -> None:
+async def test_plans_set(planner: ChangePlanner, cluster: Cluster) -> None:
     end = cluster.boundaries[T0][-1]
     changes = await planner.set_to({T0: 60, T1: 0, GONE: 7})
     assert changes == [
-        Change("g", T0, 30, 60, 0),
-        Change("g", T1, None, 0, None),
-        Change("g", GONE, 5, 7, 0, note="not checked: broker 9 is not registered"),
+        OffsetChange("g", T0, 30, 60, 0),
+        OffsetChange("g", T1, None, 0, None),
+        OffsetChange("g", GONE, 5, 7, 0, note="not checked: broker 9 is not registered"),
     ]
     assert all(change.moves for change in changes)
     (inside,) = await planner.set_to({T0: 61})
@@ -62,16 +62,16 @@ async def test_set(planner: ChangePlanner, cluster: Cluster) -> None:
     assert missing.problem == "broker 0 has no such partition"
 
 
-async def test_what_stays_is_not_looked_at_and_not_written(planner: ChangePlanner) -> None:
+async def test_ignores_offsets_that_stay(planner: ChangePlanner) -> None:
     changes = await planner.set_to({T0: 30, T1: None, GONE: 5})
     assert [(change.moves, change.problem, change.note) for change in changes] == [(False, None, None)] * 3
 
 
-async def test_deleting_needs_no_broker(planner: ChangePlanner) -> None:
-    assert await planner.set_to({GONE: None}) == [Change("g", GONE, 5, None, 0)]
+async def test_deletes_without_a_broker(planner: ChangePlanner) -> None:
+    assert await planner.set_to({GONE: None}) == [OffsetChange("g", GONE, 5, None, 0)]
 
 
-async def test_reset_to_the_ends(planner: ChangePlanner, cluster: Cluster) -> None:
+async def test_plans_reset_to_the_ends(planner: ChangePlanner, cluster: Cluster) -> None:
     end = cluster.boundaries[T0][-1]
     assert [change.after for change in await planner.reset([T0, T1], OffsetTarget(OffsetTargetKind.LATEST))] == [end, 0]
     assert [change.after for change in await planner.reset([T0, T1], OffsetTarget(OffsetTargetKind.EARLIEST))] == [0, 0]
@@ -91,26 +91,26 @@ async def test_reset_to_the_ends(planner: ChangePlanner, cluster: Cluster) -> No
         (95, 120, "a message starts there, 5 bytes before 125"),
     ],
 )
-async def test_a_shift_ends_at_a_boundary(planner: ChangePlanner, by: int, after: int, note: str | None) -> None:
+async def test_shift_ends_at_a_boundary(planner: ChangePlanner, by: int, after: int, note: str | None) -> None:
     (change,) = await planner.reset([T0], OffsetTarget(OffsetTargetKind.SHIFT, by))
     assert (change.after, change.note, change.problem) == (after, note, None)
 
 
-async def test_a_shift_needs_something_to_shift(planner: ChangePlanner, cluster: Cluster) -> None:
+async def test_shift_needs_a_committed_offset(planner: ChangePlanner, cluster: Cluster) -> None:
     (change,) = await planner.reset([T1], OffsetTarget(OffsetTargetKind.SHIFT, 5))
     assert (change.unknown, change.problem) == (True, "no committed offset to shift")
     (change,) = await planner.reset([T0], OffsetTarget(OffsetTargetKind.SHIFT, 1 << 40))
     assert change.after == cluster.boundaries[T0][-1]
 
 
-async def test_by_time(planner: ChangePlanner, cluster: Cluster) -> None:
+async def test_plans_reset_by_time(planner: ChangePlanner, cluster: Cluster) -> None:
     (before,) = await planner.reset([T0], OffsetTarget(OffsetTargetKind.TIME, 1000))
     assert (before.after, before.note) == (0, "all messages in the log are younger")
     (after,) = await planner.reset([T0], OffsetTarget(OffsetTargetKind.TIME, 1 << 50))
     assert (after.after, after.note) == (cluster.boundaries[T0][-1], None)
 
 
-async def test_an_offset_that_nobody_can_read_is_overwritten(cluster: Cluster, zookeeper: MemoryZooKeeper) -> None:
+async def test_plans_to_overwrite_an_unreadable_offset(cluster: Cluster, zookeeper: MemoryZooKeeper) -> None:
     zookeeper.put("/consumers/g/offsets/t/9-0", b"?")
     async with zookeeper.session() as zk:
         view = await ClusterView(zk).read_group("g")

@@ -8,11 +8,11 @@ import pytest
 
 from consumerd.admin import (
     DiagnosisInput,
-    Difference,
-    FindingKind,
+    GroupDifference,
     GroupFinding,
+    GroupFindingKind,
     LogRange,
-    NoAnswer,
+    LookupFailure,
     Nudge,
     Removal,
     diagnose,
@@ -71,70 +71,70 @@ def replace(zookeeper: MemoryZooKeeper, path: str, data: bytes, session_id: int 
     zookeeper.put(path, data, session_id=session_id)
 
 
-async def test_a_healthy_group(zookeeper: MemoryZooKeeper) -> None:
+async def test_reports_nothing_for_a_healthy_group(zookeeper: MemoryZooKeeper) -> None:
     assert await findings(zookeeper) == []
     assert differences(await look(zookeeper)) == []
 
 
-async def test_a_member_that_gave_up(zookeeper: MemoryZooKeeper) -> None:
+async def test_reports_a_member_that_gave_up_its_rebalance(zookeeper: MemoryZooKeeper) -> None:
     zookeeper.remove("/consumers/g/owners/t/0-2")
     zookeeper.remove("/consumers/g/owners/t/0-3")
     gave_up, *unowned = await findings(zookeeper)
-    assert (gave_up.kind, gave_up.subject, gave_up.fix) == (FindingKind.GAVE_UP, ID_A, Nudge())
+    assert (gave_up.kind, gave_up.subject, gave_up.fix) == (GroupFindingKind.GAVE_UP, ID_A, Nudge())
     assert "owns 0 of the 2" in gave_up.says
     assert "t/0-2, t/0-3" in gave_up.says
     assert "the process on host-a that started at 2012-11-21 11:00:00 UTC" in gave_up.remedy
     assert [(finding.kind, finding.subject) for finding in unowned] == [
-        (FindingKind.UNOWNED, f"t/0-{n}") for n in (2, 3)
+        (GroupFindingKind.UNOWNED, f"t/0-{n}") for n in (2, 3)
     ]
     assert differences(await look(zookeeper)) == [
-        Difference(f"t/0-{number}", f"has no owner; expected owner {ID_A}-0") for number in (2, 3)
+        GroupDifference(f"t/0-{number}", f"has no owner; expected owner {ID_A}-0") for number in (2, 3)
     ]
 
 
-async def test_a_zombie_owner_blocks_a_member(zookeeper: MemoryZooKeeper) -> None:
+async def test_reports_a_zombie_owner_that_blocks_a_member(zookeeper: MemoryZooKeeper) -> None:
     replace(zookeeper, "/consumers/g/owners/t/0-2", b"g_gone-0", DEAD)
     zookeeper.remove("/consumers/g/owners/t/0-3")
     zombie, unowned = await findings(zookeeper)
-    assert (zombie.kind, zombie.subject) == (FindingKind.ZOMBIE_OWNER, "t/0-2")
+    assert (zombie.kind, zombie.subject) == (GroupFindingKind.ZOMBIE_OWNER, "t/0-2")
     assert "g_gone-0 is not a live member" in zombie.says
     assert isinstance(zombie.fix, Removal)
     assert not zombie.fix.safe
-    assert (unowned.kind, unowned.subject) == (FindingKind.UNOWNED, "t/0-3")
+    assert (unowned.kind, unowned.subject) == (GroupFindingKind.UNOWNED, "t/0-3")
     assert "which waits for t/0-2." in unowned.says
-    assert differences(await look(zookeeper))[0] == Difference(
+    assert differences(await look(zookeeper))[0] == GroupDifference(
         "t/0-2", f"owner g_gone-0 is not a live member; expected owner {ID_A}-0"
     )
 
 
-async def test_owner_nodes_that_can_never_go(zookeeper: MemoryZooKeeper) -> None:
+async def test_reports_stale_and_broken_owner_nodes(zookeeper: MemoryZooKeeper) -> None:
     replace(zookeeper, "/consumers/g/owners/t/0-0", b"g_b-0")
     replace(zookeeper, "/consumers/g/owners/t/0-1", b"rubbish")
     found = await findings(zookeeper)
     assert [(finding.kind, finding.subject) for finding in found] == [
-        (FindingKind.STALE_OWNER, "t/0-0"),
-        (FindingKind.BROKEN_OWNER, "t/0-1"),
+        (GroupFindingKind.STALE_OWNER, "t/0-0"),
+        (GroupFindingKind.BROKEN_OWNER, "t/0-1"),
     ]
     assert all(isinstance(finding.fix, Removal) and finding.fix.safe for finding in found)
     assert [difference.subject for difference in differences(await look(zookeeper))] == ["t/0-0", "t/0-1"]
 
 
-async def test_an_owner_of_a_former_life(zookeeper: MemoryZooKeeper) -> None:
+async def test_reports_an_owner_of_a_former_session(zookeeper: MemoryZooKeeper) -> None:
     replace(zookeeper, "/consumers/g/owners/t/0-0", b"g_b-0", DEAD)
     (found,) = await findings(zookeeper)
-    assert (found.kind, found.subject) == (FindingKind.FOREIGN_SESSION, "t/0-0")
+    assert (found.kind, found.subject) == (GroupFindingKind.FOREIGN_SESSION, "t/0-0")
     assert "0xd" in found.says
     assert "0xb" in found.says
-    assert "not on the session" in differences(await look(zookeeper))[0].says
+    assert "belongs to another session" in differences(await look(zookeeper))[0].says
 
 
-async def test_owners_that_the_rule_does_not_name(zookeeper: MemoryZooKeeper) -> None:
+async def test_reports_owners_other_than_assigned(zookeeper: MemoryZooKeeper) -> None:
     replace(zookeeper, "/consumers/g/owners/t/0-0", f"{ID_A}-0".encode(), A)
     zookeeper.put("/consumers/g/owners/old/0-0", b"g_b-0", session_id=B)
     found = await findings(zookeeper)
     assert [(finding.kind, finding.subject, finding.fix) for finding in found] == [
-        (FindingKind.MISPLACED, "old/0-0", Nudge()),
-        (FindingKind.MISPLACED, "t/0-0", Nudge()),
+        (GroupFindingKind.MISPLACED, "old/0-0", Nudge()),
+        (GroupFindingKind.MISPLACED, "t/0-0", Nudge()),
     ]
     assert "no member subscribes" in found[0].says
     assert "assigns it to g_b-0" in found[1].says
@@ -147,13 +147,15 @@ async def test_owners_that_the_rule_does_not_name(zookeeper: MemoryZooKeeper) ->
 @pytest.mark.parametrize(
     ("data", "kind", "word"),
     [
-        (b'{ "t": 0 }', FindingKind.BROKEN_ID, "asks for"),
-        (b"", FindingKind.BROKEN_ID, "neither JSON nor a filter"),
-        (b"t", FindingKind.BROKEN_ID, "neither JSON nor a filter"),
-        (b'{"version":1,"subscription":{"t":1},"pattern":"static"}', FindingKind.MIXED_DIALECTS, "0.8 or later"),
+        (b'{ "t": 0 }', GroupFindingKind.BROKEN_ID, "asks for"),
+        (b"", GroupFindingKind.BROKEN_ID, "neither JSON nor a filter"),
+        (b"t", GroupFindingKind.BROKEN_ID, "neither JSON nor a filter"),
+        (b'{"version":1,"subscription":{"t":1},"pattern":"static"}', GroupFindingKind.MIXED_DIALECTS, "0.8 or later"),
     ],
 )
-async def test_ids_that_break_every_peer(zookeeper: MemoryZooKeeper, data: bytes, kind: FindingKind, word: str) -> None:
+async def test_reports_ids_that_break_every_peer(
+    zookeeper: MemoryZooKeeper, data: bytes, kind: GroupFindingKind, word: str
+) -> None:
     zookeeper.put("/consumers/g/ids/g_c", data, session_id=DEAD)
     (found,) = await findings(zookeeper)
     assert (found.kind, found.subject) == (kind, "g_c")
@@ -167,17 +169,17 @@ async def test_ids_that_break_every_peer(zookeeper: MemoryZooKeeper, data: bytes
     assert found.fix.safe
 
 
-async def test_a_stale_id_is_given_partitions(zookeeper: MemoryZooKeeper) -> None:
+async def test_reports_a_stale_id_that_is_assigned_partitions(zookeeper: MemoryZooKeeper) -> None:
     replace(zookeeper, f"/consumers/g/ids/{ID_A}", b'{ "t": 1 }')
     zookeeper.remove("/consumers/g/owners/t/0-2")
     zookeeper.remove("/consumers/g/owners/t/0-3")
     (found,) = await findings(zookeeper)
-    assert (found.kind, found.subject) == (FindingKind.STALE_ID, ID_A)
+    assert (found.kind, found.subject) == (GroupFindingKind.STALE_ID, ID_A)
     assert "2 partitions to it (t/0-2, t/0-3)" in found.says
     assert differences(await look(zookeeper))[0].subject == ID_A
 
 
-async def test_offsets(zookeeper: MemoryZooKeeper) -> None:
+async def test_reports_offsets_that_are_wrong(zookeeper: MemoryZooKeeper) -> None:
     zookeeper.put("/consumers/g/offsets/t/0-0", b"101")
     zookeeper.put("/consumers/g/offsets/t/0-1", b"many")
     zookeeper.put("/consumers/g/offsets/t/0-4", b"5")
@@ -187,23 +189,23 @@ async def test_offsets(zookeeper: MemoryZooKeeper) -> None:
     zookeeper.put("/consumers/g/offsets/t/x", b"5")
     zookeeper.put("/consumers/g/owner/t/0-0", b"5")
     snapshot = await look(zookeeper)
-    ranges: dict[TopicPartition, LogRange | NoAnswer] = {
+    ranges: dict[TopicPartition, LogRange | LookupFailure] = {
         **RANGES,
         T[2]: LogRange(11, 100),
-        T[3]: NoAnswer("it is asleep"),
+        T[3]: LookupFailure("it is asleep"),
     }
     found = {(finding.kind, finding.subject): finding for finding in diagnose(snapshot, ranges)}
     assert list(found) == [
-        (FindingKind.BROKEN_OFFSET, "t/0-1"),
-        (FindingKind.NO_PARTITION, "gone/0-0"),
-        (FindingKind.OUT_OF_RANGE, "t/0-0"),
-        (FindingKind.OUT_OF_RANGE, "t/0-2"),
-        (FindingKind.NO_PARTITION, "t/0-4"),
-        (FindingKind.NO_PARTITION, "t/7-0"),
-        (FindingKind.SILENT_BROKER, "broker 0"),
-        (FindingKind.MIXED_DIALECTS, "/consumers/g/offsets/t/3"),
-        (FindingKind.FOREIGN_NODE, "/consumers/g/offsets/t/x"),
-        (FindingKind.FOREIGN_NODE, "/consumers/g/owner"),
+        (GroupFindingKind.BROKEN_OFFSET, "t/0-1"),
+        (GroupFindingKind.NO_PARTITION, "gone/0-0"),
+        (GroupFindingKind.OUT_OF_RANGE, "t/0-0"),
+        (GroupFindingKind.OUT_OF_RANGE, "t/0-2"),
+        (GroupFindingKind.NO_PARTITION, "t/0-4"),
+        (GroupFindingKind.NO_PARTITION, "t/7-0"),
+        (GroupFindingKind.SILENT_BROKER, "broker 0"),
+        (GroupFindingKind.MIXED_DIALECTS, "/consumers/g/offsets/t/3"),
+        (GroupFindingKind.FOREIGN_NODE, "/consumers/g/offsets/t/x"),
+        (GroupFindingKind.FOREIGN_NODE, "/consumers/g/owner"),
     ]
     says = {subject: finding.says for (_, subject), finding in found.items()}
     assert "1 bytes beyond the log end 100" in says["t/0-0"]
@@ -213,49 +215,49 @@ async def test_offsets(zookeeper: MemoryZooKeeper) -> None:
     assert "has not registered the topic" in says["gone/0-0"]
     assert "1 partitions could not be checked: it is asleep" in says["broker 0"]
     assert {kind for (kind, _), finding in found.items() if finding.is_notice} == {
-        FindingKind.NO_PARTITION,
-        FindingKind.SILENT_BROKER,
-        FindingKind.FOREIGN_NODE,
+        GroupFindingKind.NO_PARTITION,
+        GroupFindingKind.SILENT_BROKER,
+        GroupFindingKind.FOREIGN_NODE,
     }
 
 
-async def test_a_dead_group(zookeeper: MemoryZooKeeper) -> None:
+async def test_reports_a_dead_group(zookeeper: MemoryZooKeeper) -> None:
     zookeeper.remove("/consumers/g/ids")
     zookeeper.remove("/consumers/g/owners/t")
     zookeeper.put("/consumers/g/owners/t/0-1", b"g_gone-0", session_id=DEAD)
     found = await findings(zookeeper)
-    assert [finding.kind for finding in found] == [FindingKind.NO_MEMBERS, FindingKind.ZOMBIE_OWNER]
+    assert [finding.kind for finding in found] == [GroupFindingKind.NO_MEMBERS, GroupFindingKind.ZOMBIE_OWNER]
     assert steps_for(await look(zookeeper), found, force=False) == []
 
 
-async def test_what_passes_is_not_reported() -> None:
-    passing = GroupFinding(FindingKind.UNOWNED, "t/0-0", "", "")
-    other = GroupFinding(FindingKind.UNOWNED, "t/0-1", "", "")
-    firm = GroupFinding(FindingKind.BROKEN_ID, "g_a", "", "")
+async def test_does_not_report_transient_findings() -> None:
+    passing = GroupFinding(GroupFindingKind.UNOWNED, "t/0-0", "", "")
+    other = GroupFinding(GroupFindingKind.UNOWNED, "t/0-1", "", "")
+    firm = GroupFinding(GroupFindingKind.BROKEN_ID, "g_a", "", "")
     assert persistent_findings([passing], [other, firm]) == [firm]
     assert persistent_findings([passing], [passing, other]) == [passing]
 
 
-async def test_progress(zookeeper: MemoryZooKeeper) -> None:
+async def test_reports_missing_progress(zookeeper: MemoryZooKeeper) -> None:
     zookeeper.put("/consumers/g/offsets/t/0-3", b"100")
     zookeeper.remove("/consumers/g/offsets/t/0-2")
     before = DiagnosisInput(await look(zookeeper), RANGES, 5.0)
     zookeeper.put("/consumers/g/offsets/t/0-1", b"20")
     after = DiagnosisInput(await look(zookeeper), {**RANGES, T[0]: LogRange(0, 150), T[1]: LogRange(0, 150)}, 20.0)
     (hole,) = progress_findings(before, after)
-    assert (hole.kind, hole.subject) == (FindingKind.BLACK_HOLE, "t/0-0")
+    assert (hole.kind, hole.subject) == (GroupFindingKind.BLACK_HOLE, "t/0-0")
     assert "stays at 10 while 50 bytes were written in 15 s; the lag is 140 bytes" in hole.says
     assert hole.fix is None
     still = next(iter(progress_findings(before, DiagnosisInput(before.snapshot, RANGES, 20.0))))
-    assert (still.kind, still.is_notice) == (FindingKind.STANDING_STILL, True)
+    assert (still.kind, still.is_notice) == (GroupFindingKind.STANDING_STILL, True)
     grown = dict.fromkeys(T, LogRange(0, 101))
     uncommitted = [f.subject for f in progress_findings(before, DiagnosisInput(before.snapshot, grown, 20.0))]
     assert uncommitted == ["t/0-0", "t/0-1", "t/0-2", "t/0-3"]
-    silent = dict.fromkeys(T, NoAnswer("no"))
+    silent = dict.fromkeys(T, LookupFailure("no"))
     assert list(progress_findings(before, DiagnosisInput(before.snapshot, silent, 20.0))) == []
 
 
-async def test_steps_are_safe_removals_then_one_nudge(zookeeper: MemoryZooKeeper) -> None:
+async def test_plans_safe_removals_then_one_nudge(zookeeper: MemoryZooKeeper) -> None:
     replace(zookeeper, "/consumers/g/owners/t/0-0", b"g_b-0")
     zookeeper.put("/consumers/g/ids/g_c", b"{}?", session_id=DEAD)
     zookeeper.remove("/consumers/g/owners/t/0-3")
@@ -278,7 +280,7 @@ async def test_steps_are_safe_removals_then_one_nudge(zookeeper: MemoryZooKeeper
         assert set(zookeeper.dump()) >= {"/consumers/g/ids/g_c", "/consumers/g/owners/t/0-1"}
 
 
-async def test_only_what_was_looked_at_is_deleted(zookeeper: MemoryZooKeeper) -> None:
+async def test_deletes_only_the_nodes_of_the_snapshot(zookeeper: MemoryZooKeeper) -> None:
     path = "/consumers/g/owners/t/0-0"
     replace(zookeeper, path, b"g_b-0")
     async with zookeeper.session() as zk:

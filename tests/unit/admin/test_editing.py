@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from consumerd.admin import (
-    Change,
     ChangedMeanwhileError,
+    OffsetChange,
     RefusedError,
     as_backup,
     backup_of,
@@ -42,14 +42,14 @@ def offset(zookeeper: MemoryZooKeeper, partition: TopicPartition) -> bytes | Non
     return zookeeper.dump().get(f"/consumers/g/offsets/t/{partition.name}")
 
 
-async def test_set_create_and_delete_in_one(zookeeper: MemoryZooKeeper) -> None:
+async def test_sets_creates_and_deletes_in_one_transaction(zookeeper: MemoryZooKeeper) -> None:
     changes = [
-        Change("g", T[0], 10, 20, 0),
-        Change("g", T[1], 10, None, 0),
-        Change("g", T[2], 10, 10, 0),
-        Change("g", T[3], None, 5, None),
-        Change("g", T[4], None, None, None, problem="?", unknown=True),
-        Change("new", TopicPartition("u", 1, 1), None, 7, None),
+        OffsetChange("g", T[0], 10, 20, 0),
+        OffsetChange("g", T[1], 10, None, 0),
+        OffsetChange("g", T[2], 10, 10, 0),
+        OffsetChange("g", T[3], None, 5, None),
+        OffsetChange("g", T[4], None, None, None, problem="?", unknown=True),
+        OffsetChange("new", TopicPartition("u", 1, 1), None, 7, None),
     ]
     async with zookeeper.session() as zk:
         assert await write_changes(zk, changes, force=False) == 4
@@ -62,8 +62,8 @@ async def test_set_create_and_delete_in_one(zookeeper: MemoryZooKeeper) -> None:
     }
 
 
-async def test_a_claim_between_look_and_write_is_found_by_the_server(zookeeper: MemoryZooKeeper) -> None:
-    changes = [Change("g", T[0], 10, 20, 0), Change("g", T[1], 10, 20, 0)]
+async def test_server_rejects_the_write_after_a_claim(zookeeper: MemoryZooKeeper) -> None:
+    changes = [OffsetChange("g", T[0], 10, 20, 0), OffsetChange("g", T[1], 10, 20, 0)]
     zookeeper.put("/consumers/g/owners/t/0-1", b"g_a-0", session_id=LEASE)
     async with zookeeper.session() as zk:
         with pytest.raises(ChangedMeanwhileError, match=r"t/0-1 of group g was claimed .* 0 of 2 offsets were written"):
@@ -74,21 +74,23 @@ async def test_a_claim_between_look_and_write_is_found_by_the_server(zookeeper: 
     assert zookeeper.dump()["/consumers/g/owners/t/0-1"] == b"g_a-0"
 
 
-async def test_a_commit_between_look_and_write_is_not_lost(zookeeper: MemoryZooKeeper) -> None:
+async def test_does_not_overwrite_a_commit_after_the_snapshot(zookeeper: MemoryZooKeeper) -> None:
     zookeeper.put("/consumers/g/offsets/t/0-0", b"11")  # version 1 now
     async with zookeeper.session() as zk:
         with pytest.raises(ChangedMeanwhileError, match="modified concurrently"):
-            await write_changes(zk, [Change("g", T[0], 10, 20, 0)], force=False)
+            await write_changes(zk, [OffsetChange("g", T[0], 10, 20, 0)], force=False)
         with pytest.raises(ChangedMeanwhileError, match="already exists"):
-            await write_changes(zk, [Change("g", T[1], None, 20, None)], force=False)
+            await write_changes(zk, [OffsetChange("g", T[1], None, 20, None)], force=False)
         assert offset(zookeeper, T[0]) == b"11"
-        assert await write_changes(zk, [Change("g", T[0], 10, 20, 0)], force=True) == 1
+        assert await write_changes(zk, [OffsetChange("g", T[0], 10, 20, 0)], force=True) == 1
     assert offset(zookeeper, T[0]) == b"20"
 
 
-async def test_many_changes_go_in_pieces(zookeeper: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_writes_many_changes_in_several_transactions(
+    zookeeper: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(editing, "CHANGES_PER_MULTI", 2)
-    changes = [Change("g", partition, 10, 20, 0) for partition in T[:3]]
+    changes = [OffsetChange("g", partition, 10, 20, 0) for partition in T[:3]]
     zookeeper.put("/consumers/g/offsets/t/0-2", b"11")
     async with zookeeper.session() as zk:
         with pytest.raises(ChangedMeanwhileError, match="2 of 3 offsets were written"):
@@ -96,7 +98,7 @@ async def test_many_changes_go_in_pieces(zookeeper: MemoryZooKeeper, monkeypatch
     assert [offset(zookeeper, partition) for partition in T[:3]] == [b"20", b"20", b"11"]
 
 
-async def test_who_is_in_the_way(zookeeper: MemoryZooKeeper) -> None:
+async def test_names_members_that_prevent_a_write(zookeeper: MemoryZooKeeper) -> None:
     async with zookeeper.session() as zk:
         assert in_the_way(await read_v07_snapshot(zk, "g"), T) == []
         zookeeper.put("/consumers/g/ids/g_other", b'{ "u": 1 }', session_id=LEASE)
@@ -115,7 +117,7 @@ async def test_who_is_in_the_way(zookeeper: MemoryZooKeeper) -> None:
         ]
 
 
-async def test_deleting_a_dead_group(zookeeper: MemoryZooKeeper) -> None:
+async def test_deletes_a_dead_group(zookeeper: MemoryZooKeeper) -> None:
     zookeeper.put("/consumers/g/owner/strange", b"\xff")
     zookeeper.put("/consumers/h/offsets/t/0-0", b"1")
     async with zookeeper.session() as zk:
@@ -133,7 +135,7 @@ async def test_deleting_a_dead_group(zookeeper: MemoryZooKeeper) -> None:
     ]  # fmt: skip
 
 
-async def test_a_living_group_is_not_deleted(zookeeper: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rejects_deletion_of_a_live_group(zookeeper: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(removal, "NODES_PER_MULTI", 2)
     async with zookeeper.session() as zk:
         tree = await read_tree(zk, "g")

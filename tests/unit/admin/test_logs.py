@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.admin import LogRange, NoAnswer, OffsetsQuestion
-from consumerd.admin.boundaries import Reach, begins_message, boundary_before
+from consumerd.admin import LogRange, LookupFailure, OffsetsQuery
+from consumerd.admin.boundaries import SearchReach, begins_message, boundary_before
 from consumerd.embedded import free_port
 from consumerd.errors import BrokerError
 from consumerd.partition import TopicPartition
-from consumerd.registry import Broker as Registered
+from consumerd.registry import RegisteredBroker as Registered
 from consumerd.wire.v07 import LATEST, Codec, encode_message_set
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio
 T = TopicPartition("t", 0, 0)
 
 
-async def test_ranges_of_several_brokers_one_of_which_is_dead(cluster: Cluster) -> None:
+async def test_reads_ranges_of_several_brokers_beside_a_dead_one(cluster: Cluster) -> None:
     await cluster.start(0)
     await cluster.start(1, segment_bytes=50)
     ends = await cluster.fill(T, ([b"a", b"bb"], Codec.NONE))
@@ -34,29 +34,29 @@ async def test_ranges_of_several_brokers_one_of_which_is_dead(cluster: Cluster) 
     assert ranges[other] == LogRange(0, 210)
     assert LogRange(3, 10).size == 7
     assert "cannot connect" in ranges[dead].reason  # type: ignore[union-attr]
-    assert ranges[unknown] == NoAnswer("broker 3 is not registered in ZooKeeper; is it running?")
+    assert ranges[unknown] == LookupFailure("broker 3 is not registered in ZooKeeper; is it running?")
 
 
-async def test_a_question_that_a_broker_refuses_does_not_cost_the_others_their_answers(cluster: Cluster) -> None:
+async def test_answers_the_other_requests_when_a_broker_rejects_one(cluster: Cluster) -> None:
     await cluster.start(0)
     ends = await cluster.fill(T, ([b"a"], Codec.NONE))
-    good = [OffsetsQuestion(T, LATEST, number) for number in range(1, 150)]
-    bad = [OffsetsQuestion(TopicPartition("t", 0, number), LATEST, 1) for number in (7, 8)]
+    good = [OffsetsQuery(T, LATEST, number) for number in range(1, 150)]
+    bad = [OffsetsQuery(TopicPartition("t", 0, number), LATEST, 1) for number in (7, 8)]
     answers = await cluster.logs.ask([*good[:50], bad[0], *good[50:140], bad[1], *good[140:]])
-    assert all(isinstance(answers[question], NoAnswer) for question in bad)
+    assert all(isinstance(answers[question], LookupFailure) for question in bad)
     assert {answers[question] for question in good[1:]} == {(ends[-1], 0)}
 
 
-async def test_a_topic_that_nobody_can_ask_for_is_an_answer_too(cluster: Cluster) -> None:
+async def test_reports_a_topic_that_cannot_be_requested(cluster: Cluster) -> None:
     await cluster.start(0)
     ends = await cluster.fill(T, ([b"a"], Codec.NONE))
     long = TopicPartition("\N{SNOWMAN}" * 20_000, 0, 0)
     ranges = await cluster.logs.ranges([long, T])
-    assert isinstance(ranges[long], NoAnswer)
+    assert isinstance(ranges[long], LookupFailure)
     assert ranges[T] == LogRange(0, ends[-1])
 
 
-async def test_a_hanging_broker_is_asked_once(cluster: Cluster) -> None:
+async def test_asks_a_hanging_broker_once(cluster: Cluster) -> None:
     import asyncio
 
     accepted = 0
@@ -79,11 +79,11 @@ async def test_a_hanging_broker_is_asked_once(cluster: Cluster) -> None:
         logs = BrokerLogs({0: Registered(0, "", "127.0.0.1", port)}, impatient)
         ranges = await logs.ranges(TopicPartition("t", 0, number) for number in range(300))
     assert accepted == 1
-    assert {type(answer) for answer in ranges.values()} == {NoAnswer}
+    assert {type(answer) for answer in ranges.values()} == {LookupFailure}
     assert "did not answer within" in ranges[T].reason  # type: ignore[union-attr]
 
 
-async def test_before_a_time(cluster: Cluster) -> None:
+async def test_finds_offsets_before_a_time(cluster: Cluster) -> None:
     broker = await cluster.start(0, segment_bytes=40)
     await cluster.fill(T, ([b"x" * 40] * 3, Codec.NONE))
     files = sorted((cluster.folder / "0" / "t-0").glob("*.kafka"))
@@ -103,7 +103,7 @@ async def test_before_a_time(cluster: Cluster) -> None:
     assert await logs.before([T], 4_000_000) == {T: 100}
     assert await logs.before([T], 1 << 50) == {T: 150}
     gone = TopicPartition("t", 4, 0)
-    assert isinstance((await logs.before([gone], 5))[gone], NoAnswer)
+    assert isinstance((await logs.before([gone], 5))[gone], LookupFailure)
 
 
 MIXED = (
@@ -115,8 +115,8 @@ MIXED = (
 )
 
 
-@pytest.mark.parametrize("reach", [Reach(), Reach(walk=0, back=120)])
-async def test_boundaries_at_every_byte(cluster: Cluster, reach: Reach) -> None:
+@pytest.mark.parametrize("reach", [SearchReach(), SearchReach(walk=0, back=120)])
+async def test_finds_the_boundary_before_every_byte(cluster: Cluster, reach: SearchReach) -> None:
     await cluster.start(0, segment_bytes=150)
     ends = await cluster.fill(T, *MIXED, *MIXED)
     logs = cluster.logs
@@ -126,16 +126,16 @@ async def test_boundaries_at_every_byte(cluster: Cluster, reach: Reach) -> None:
             assert await begins_message(logs, T, offset, reach=reach) is (offset in ends)
 
 
-async def test_too_many_places_to_search(cluster: Cluster) -> None:
+async def test_follows_the_segment_with_too_many_candidates(cluster: Cluster) -> None:
     """Bytes that look like beginnings everywhere make the search give up and the segment be followed."""
     await cluster.start(0)
     counters = b"".join(number.to_bytes(4, "big") for number in range(9_000, 12_000))
     ends = await cluster.fill(T, ([b"a", counters, counters, b"b"], Codec.NONE))
-    assert await boundary_before(cluster.logs, T, ends[3] - 5, reach=Reach(0, 10_000)) == ends[2]
-    assert await boundary_before(cluster.logs, T, ends[3], reach=Reach(0, 10_000)) == ends[3]
+    assert await boundary_before(cluster.logs, T, ends[3] - 5, reach=SearchReach(0, 10_000)) == ends[2]
+    assert await boundary_before(cluster.logs, T, ends[3], reach=SearchReach(0, 10_000)) == ends[3]
 
 
-async def test_boundaries_among_large_messages(cluster: Cluster) -> None:
+async def test_finds_boundaries_among_large_messages(cluster: Cluster) -> None:
     await cluster.start(0, max_message_bytes=4 << 20)
     ends = await cluster.fill(T, ([b"s", bytes(3 << 20), b"t" * 100, bytes(100_000), b"u"], Codec.NONE))
     logs = cluster.logs
@@ -148,7 +148,7 @@ async def test_boundaries_among_large_messages(cluster: Cluster) -> None:
     assert await boundary_before(logs, T, ends[3] + 1) == ends[3]
 
 
-async def test_a_damaged_log_is_said(cluster: Cluster) -> None:
+async def test_reports_a_damaged_log(cluster: Cluster) -> None:
     broker = await cluster.start(0)
     ends = await cluster.fill(T, ([b"a" * 20, b"b" * 20, b"c" * 20], Codec.NONE))
     await broker.stop()

@@ -26,13 +26,13 @@ names = st.text(st.characters(min_codepoint=33, max_codepoint=0x4FF), min_size=1
 partitions = st.builds(TopicPartition, names, st.integers(0, 12), st.integers(0, 12))
 
 
-def test_the_text_format_is_sorted_as_names_are() -> None:
+def test_sorts_the_text_format_by_names() -> None:
     assert format_text(OFFSETS) == TEXT
     assert parse_offsets(TEXT, "here") == OFFSETS
     assert parse_offsets(TEXT.replace("\n", "\r\n\n"), "here") == OFFSETS
 
 
-def test_json_keeps_what_has_no_offset() -> None:
+def test_json_keeps_partitions_without_an_offset() -> None:
     offsets = {"g": {**OFFSETS["g"], TopicPartition("u", 1, 1): None}}
     text = format_json(offsets, made="2012-01-01")
     assert json.loads(text) == {
@@ -44,7 +44,7 @@ def test_json_keeps_what_has_no_offset() -> None:
 
 
 @given(st.dictionaries(names, st.dictionaries(partitions, st.integers(0, MAX_OFFSET), min_size=1), min_size=1))
-def test_both_formats_read_back(offsets: dict[str, dict[TopicPartition, int]]) -> None:
+def test_reads_both_formats_back(offsets: dict[str, dict[TopicPartition, int]]) -> None:
     assert parse_offsets(format_text(offsets), "text") == offsets
     assert parse_offsets(format_json(offsets), "json") == offsets
 
@@ -72,13 +72,13 @@ def test_both_formats_read_back(offsets: dict[str, dict[TopicPartition, int]]) -
         ("/kafka/consumers/g/offsets/t/0-0:1", "line 1"),
     ],
 )
-def test_what_is_wrong_is_said(text: str, sentence: str) -> None:
+def test_rejects_invalid_files(text: str, sentence: str) -> None:
     with pytest.raises(OffsetFileError, match="the file") as caught:
         parse_offsets(text, "the file")
     assert sentence in str(caught.value)
 
 
-def test_a_backup_is_on_disk_and_never_overwrites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writes_a_synced_backup_and_never_overwrites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[int] = []
     fsync = os.fsync
 
@@ -98,7 +98,7 @@ def test_a_backup_is_on_disk_and_never_overwrites(tmp_path: Path, monkeypatch: p
         write_durably(tmp_path / "no" / "folder", TEXT)
 
 
-def test_partitions_of_later_kafkas_are_numbers() -> None:
+def test_reads_numbers_for_partitions_of_later_kafkas() -> None:
     offsets: GroupOffsets = {
         "g": {TopicPartition.numbered("t", 10): 1, TopicPartition.numbered("t", 2): None, TopicPartition("t", 0, 1): 3}
     }

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.archive import Disk, Export, ExportOptions, ExportReport, Quiet, Stop, find_sources
+from consumerd.archive import (
+    ArchiveExport,
+    ExportOptions,
+    ExportReport,
+    NoProgress,
+    OutputFileSystem,
+    StopRequest,
+    find_sources,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,16 +35,16 @@ def write_segments(folder: Path, *segments: bytes, start: int = 0) -> list[Path]
 
 
 def run_export(
-    *paths: Path | str, out: Path, workers: int = 1, disk: Disk | None = None, **options: Any
+    *paths: Path | str, out: Path, workers: int = 1, disk: OutputFileSystem | None = None, **options: Any
 ) -> ExportReport:
     """One export, as the command does it."""
-    export = Export(
+    export = ArchiveExport(
         find_sources([str(path) for path in paths]),
         out,
         ExportOptions(**options),
         workers=workers,
-        progress=Quiet(),
-        stop=Stop(),
+        progress=NoProgress(),
+        stop=StopRequest(),
         monotonic=time.monotonic,
         disk=disk,
     )

@@ -15,20 +15,20 @@ import zstandard
 
 from consumerd.archive import (
     MANIFEST,
-    Compression,
+    ArchiveExport,
     CorruptSegmentError,
-    Disk,
     DuplicateSegmentError,
-    Export,
+    ExportCompression,
+    ExportFormat,
     ExportOptions,
     ExportReport,
-    Format,
     InterruptedWorkError,
     MissingExtraError,
+    NoProgress,
     OnCorrupt,
+    OutputFileSystem,
     OutputFolderError,
-    Quiet,
-    Stop,
+    StopRequest,
     WriteFailedError,
     find_sources,
 )
@@ -71,7 +71,7 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def test_files_are_named_by_what_is_in_them(log: Path, out: Path, export: RunExport, files: Files) -> None:
+def test_names_files_by_partition_and_offsets(log: Path, out: Path, export: RunExport, files: Files) -> None:
     report = export(log, out=out, broker=4)
     middle = 30 + len(WRAPPER)
     found = files(out)
@@ -89,7 +89,7 @@ def test_files_are_named_by_what_is_in_them(log: Path, out: Path, export: RunExp
     assert report.is_sound(allow_torn_tail=False)
 
 
-def test_the_manifest_tells_all(log: Path, out: Path, export: RunExport, files: Files) -> None:
+def test_writes_every_segment_to_the_manifest(log: Path, out: Path, export: RunExport, files: Files) -> None:
     export(log, out=out)
     manifest = json.loads((out / MANIFEST).read_bytes())
     assert manifest["options"]["format"] == "ndjson"
@@ -111,7 +111,7 @@ def test_the_manifest_tells_all(log: Path, out: Path, export: RunExport, files: 
     assert len((out / MANIFEST).read_text().splitlines()) == 3 + 2
 
 
-def test_a_second_run_has_nothing_to_do(log: Path, out: Path, export: RunExport) -> None:
+def test_second_run_exports_nothing(log: Path, out: Path, export: RunExport) -> None:
     export(log, out=out)
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.ndjson")}
     report = export(log, out=out)
@@ -119,7 +119,7 @@ def test_a_second_run_has_nothing_to_do(log: Path, out: Path, export: RunExport)
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*.ndjson")} == before
 
 
-def test_what_has_changed_is_exported_again(
+def test_exports_changed_segments_again(
     log: Path, out: Path, segments: Segments, export: RunExport, files: Files
 ) -> None:
     export(log, out=out)
@@ -133,7 +133,7 @@ def test_what_has_changed_is_exported_again(
     ]
 
 
-def test_what_is_gone_from_the_output_is_made_again(log: Path, out: Path, export: RunExport, files: Files) -> None:
+def test_exports_again_what_was_deleted_from_the_output(log: Path, out: Path, export: RunExport, files: Files) -> None:
     export(log, out=out)
     before = files(out)
     gone, cut, _ = sorted(before)
@@ -143,7 +143,7 @@ def test_what_is_gone_from_the_output_is_made_again(log: Path, out: Path, export
     assert files(out) == before
 
 
-def test_what_a_former_run_left_is_removed(log: Path, out: Path, export: RunExport, files: Files) -> None:
+def test_removes_partial_files_of_a_former_run(log: Path, out: Path, export: RunExport, files: Files) -> None:
     export(log, out=out)
     before = files(out)
     left, own = f"events/0/{0:020}-{30:020}.ndjson", f"events/0/{900:020}-{930:020}.ndjson"
@@ -157,22 +157,24 @@ def test_what_a_former_run_left_is_removed(log: Path, out: Path, export: RunExpo
     assert files(out) == {**before, own: b"somebody else's"}
 
 
-def test_a_file_that_is_not_ours_is_never_replaced(log: Path, out: Path, export: RunExport, files: Files) -> None:
+def test_never_replaces_a_file_of_somebody_else(log: Path, out: Path, export: RunExport, files: Files) -> None:
     export(log / "events-0", out=out)
     theirs = f"events/1/{300:020}-{315:020}.ndjson"
     (out / "events" / "1").mkdir()
     (out / theirs).write_bytes(b"of a daemon that writes files")
-    with pytest.raises(OutputFolderError, match="is there already and was not made by this export"):
+    with pytest.raises(OutputFolderError, match="already exists and was not made by this export"):
         export(log, out=out)
     assert files(out)[theirs] == b"of a daemon that writes files"
 
 
-@pytest.mark.parametrize("compression", [Compression.GZIP, Compression.ZSTD])
-def test_compressed_ndjson(log: Path, out: Path, export: RunExport, files: Files, compression: Compression) -> None:
+@pytest.mark.parametrize("compression", [ExportCompression.GZIP, ExportCompression.ZSTD])
+def test_compresses_ndjson(
+    log: Path, out: Path, export: RunExport, files: Files, compression: ExportCompression
+) -> None:
     export(log, out=out / "plain")
     export(log, out=out / "packed", compression=compression)
-    unpack = {Compression.GZIP: gzip.decompress, Compression.ZSTD: unpack_zstd}[compression]
-    ending = {Compression.GZIP: ".gz", Compression.ZSTD: ".zst"}[compression]
+    unpack = {ExportCompression.GZIP: gzip.decompress, ExportCompression.ZSTD: unpack_zstd}[compression]
+    ending = {ExportCompression.GZIP: ".gz", ExportCompression.ZSTD: ".zst"}[compression]
     assert {name.removesuffix(ending): unpack(data) for name, data in files(out / "packed").items()} == files(
         out / "plain"
     )
@@ -182,9 +184,9 @@ def unpack_zstd(data: bytes) -> bytes:
     return bytes(zstandard.ZstdDecompressor().decompressobj().decompress(data))
 
 
-def test_parquet(log: Path, out: Path, export: RunExport, files: Files) -> None:
+def test_writes_parquet(log: Path, out: Path, export: RunExport, files: Files) -> None:
     export(log, out=out / "ndjson", base64=False)
-    report = export(log, out=out / "parquet", format=Format.PARQUET, compression=Compression.ZSTD)
+    report = export(log, out=out / "parquet", format=ExportFormat.PARQUET, compression=ExportCompression.ZSTD)
     assert report.rows == 9
     lines = [row for _, data in sorted(files(out / "ndjson").items()) for row in rows(data)]
     found = [
@@ -197,8 +199,8 @@ def test_parquet(log: Path, out: Path, export: RunExport, files: Files) -> None:
     assert [row["payload"] for row in found][:5] == [b"hello", b"hello", b"one", b"two", b"\xff"]
 
 
-@pytest.mark.parametrize("options", [{}, {"format": Format.PARQUET, "compression": Compression.ZSTD}])
-def test_the_same_work_gives_the_same_files(
+@pytest.mark.parametrize("options", [{}, {"format": ExportFormat.PARQUET, "compression": ExportCompression.ZSTD}])
+def test_writes_the_same_files_for_the_same_work(
     log: Path, tmp_path: Path, export: RunExport, files: Files, options: dict[str, Any]
 ) -> None:
     export(log, out=tmp_path / "a", **options)
@@ -207,7 +209,9 @@ def test_the_same_work_gives_the_same_files(
     assert (tmp_path / "a" / MANIFEST).read_bytes() == (tmp_path / "b" / MANIFEST).read_bytes()
 
 
-def test_topics_and_offsets(tmp_path: Path, out: Path, segments: Segments, export: RunExport, files: Files) -> None:
+def test_selects_topics_and_offsets(
+    tmp_path: Path, out: Path, segments: Segments, export: RunExport, files: Files
+) -> None:
     segments(tmp_path / "log" / "a-0", HELLO * 2, HELLO * 2, HELLO * 2)
     segments(tmp_path / "log" / "b-0", HELLO * 2)
     report = export(tmp_path / "log", out=out, topics=frozenset({"a"}), first=16, last=61)
@@ -219,7 +223,7 @@ def test_topics_and_offsets(tmp_path: Path, out: Path, segments: Segments, expor
     assert (report.made, report.rows, files(out).keys() == {"b/0"}) == (1, 3, False)
 
 
-def test_packed_segments_and_tars(log: Path, tmp_path: Path, export: RunExport, files: Files) -> None:
+def test_exports_compressed_segments_and_tars(log: Path, tmp_path: Path, export: RunExport, files: Files) -> None:
     export(log, out=tmp_path / "plain")
     expected = {name: [row | {"source": ""} for row in rows(data)] for name, data in files(tmp_path / "plain").items()}
     with tarfile.open(tmp_path / "a.tar", "w") as tar:
@@ -236,7 +240,7 @@ def test_packed_segments_and_tars(log: Path, tmp_path: Path, export: RunExport, 
         assert export(tmp_path / name, out=out).kept == 3
 
 
-def test_a_stopped_tar_goes_on_where_it_was(log: Path, tmp_path: Path, out: Path, export: RunExport) -> None:
+def test_resumes_in_the_middle_of_a_tar(log: Path, tmp_path: Path, out: Path, export: RunExport) -> None:
     with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as tar:
         tar.add(log, "log")
     export(tmp_path / "a.tar.gz", out=out)
@@ -246,7 +250,7 @@ def test_a_stopped_tar_goes_on_where_it_was(log: Path, tmp_path: Path, out: Path
     assert (report.made, report.kept) == (1, 2)
 
 
-def test_corrupt_messages_end_it_unless_told_otherwise(
+def test_corrupt_messages_end_the_export_unless_skipped_or_kept(
     tmp_path: Path, out: Path, segments: Segments, export: RunExport, files: Files
 ) -> None:
     segments(tmp_path / "log" / "a-0", HELLO * 2)
@@ -265,7 +269,7 @@ def test_corrupt_messages_end_it_unless_told_otherwise(
     assert "has a CRC of" in row["problem"]
 
 
-def test_corruption_outside_of_what_is_asked_for(
+def test_ignores_corruption_outside_of_the_selected_range(
     tmp_path: Path, out: Path, segments: Segments, export: RunExport
 ) -> None:
     segments(tmp_path / "log" / "a-0", HELLO * 2 + BAD + HELLO * 2)
@@ -276,7 +280,7 @@ def test_corruption_outside_of_what_is_asked_for(
             export(tmp_path / "log", out=out / "within", first=first, last=last)
 
 
-def test_what_is_no_message_never_becomes_a_row(
+def test_never_writes_a_row_for_bytes_that_are_not_a_message(
     tmp_path: Path, out: Path, segments: Segments, export: RunExport, files: Files
 ) -> None:
     segments(tmp_path / "log" / "a-0", HELLO * 2 + bytes(100) + HELLO * 2)
@@ -289,7 +293,7 @@ def test_what_is_no_message_never_becomes_a_row(
     assert list(files(out)) == [f"a/0/{0:020}-{160:020}.ndjson"]
 
 
-def test_a_torn_tail_does_not_end_it(
+def test_torn_tail_does_not_end_the_export(
     tmp_path: Path, out: Path, segments: Segments, export: RunExport, files: Files
 ) -> None:
     segments(tmp_path / "log" / "a-0", HELLO, HELLO + HELLO[:7])
@@ -299,7 +303,7 @@ def test_a_torn_tail_does_not_end_it(
     assert not report.is_sound(allow_torn_tail=False)
 
 
-def test_gaps_and_misnamed_files_are_reported(tmp_path: Path, out: Path, segments: Segments, export: RunExport) -> None:
+def test_reports_gaps_and_misnamed_files(tmp_path: Path, out: Path, segments: Segments, export: RunExport) -> None:
     segments(tmp_path / "log" / "a-0", HELLO)
     segments(tmp_path / "log" / "a-0", HELLO, start=50)
     segments(tmp_path / "log" / "loose", HELLO)
@@ -310,7 +314,7 @@ def test_gaps_and_misnamed_files_are_reported(tmp_path: Path, out: Path, segment
     ]  # fmt: skip
 
 
-def test_segments_without_messages_have_no_file(
+def test_writes_no_file_for_segments_without_messages(
     tmp_path: Path, out: Path, segments: Segments, export: RunExport, files: Files
 ) -> None:
     segments(tmp_path / "log" / "a-0", encode_message(gzip.compress(b""), codec=Codec.GZIP), b"")
@@ -320,7 +324,7 @@ def test_segments_without_messages_have_no_file(
 
 
 @pytest.mark.parametrize("packing", [gzip.compress, bytes])
-def test_the_same_segment_twice_is_refused(
+def test_rejects_the_same_segment_twice(
     tmp_path: Path, out: Path, segments: Segments, export: RunExport, packing: Callable[[bytes], bytes]
 ) -> None:
     for host in ("one", "two"):
@@ -331,7 +335,7 @@ def test_the_same_segment_twice_is_refused(
         ending = "tar" if packing is bytes else "tgz"
         (tmp_path / f"{host}.{ending}").write_bytes(packing(file.getvalue()))
     paths = sorted(tmp_path.glob("*.t*"))
-    with pytest.raises(DuplicateSegmentError, match="are the same segment of a/0; tell brokers apart"):
+    with pytest.raises(DuplicateSegmentError, match="are the same segment of a/0; distinguish brokers"):
         export(*paths, out=out)
     with pytest.raises(DuplicateSegmentError):
         export(tmp_path / "one", tmp_path / "two", out=tmp_path / "other")
@@ -341,7 +345,7 @@ def test_the_same_segment_twice_is_refused(
     assert report.files == 2
 
 
-def test_overlapping_segments_cut_to_one_range_are_refused(
+def test_rejects_overlapping_segments_cut_to_one_range(
     tmp_path: Path, out: Path, segments: Segments, export: RunExport
 ) -> None:
     segments(tmp_path / "log" / "a-0", HELLO * 3)
@@ -351,7 +355,7 @@ def test_overlapping_segments_cut_to_one_range_are_refused(
         export(tmp_path / "log", out=out, first=15)
 
 
-def test_folders_that_cannot_be_used(log: Path, tmp_path: Path, export: RunExport) -> None:
+def test_rejects_unusable_output_folders(log: Path, tmp_path: Path, export: RunExport) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").touch()
     with pytest.raises(OutputFolderError, match=r"holds files but no _manifest\.json"):
@@ -360,15 +364,15 @@ def test_folders_that_cannot_be_used(log: Path, tmp_path: Path, export: RunExpor
         export(log, out=log / "events-0" / f"{0:020}.kafka")
     export(log, out=tmp_path / "out")
     with pytest.raises(OutputFolderError, match="format = 'ndjson', not 'parquet'"):
-        export(log, out=tmp_path / "out", format=Format.PARQUET)
+        export(log, out=tmp_path / "out", format=ExportFormat.PARQUET)
     for text in (b"", b"[]", b"{}", b'{"manifest": "consumerd export", "version": 99, "segments": []}', b"\xff"):
         (tmp_path / "out" / MANIFEST).write_bytes(text)
         with pytest.raises(OutputFolderError, match="is not one of this version"):
             export(log, out=tmp_path / "out")
 
 
-def test_one_export_at_a_time(log: Path, out: Path, export: RunExport) -> None:
-    class Meanwhile(Disk):
+def test_allows_one_export_at_a_time(log: Path, out: Path, export: RunExport) -> None:
+    class Meanwhile(OutputFileSystem):
         def sync(self, file: Any) -> None:
             with pytest.raises(OutputFolderError, match="another export is writing"):
                 export(log, out=out)
@@ -377,15 +381,15 @@ def test_one_export_at_a_time(log: Path, out: Path, export: RunExport) -> None:
     assert export(log, out=out, disk=Meanwhile()).made == 3
 
 
-def test_topics_that_would_be_our_own_files(tmp_path: Path, out: Path, segments: Segments, export: RunExport) -> None:
+def test_rejects_topics_named_like_own_files(tmp_path: Path, out: Path, segments: Segments, export: RunExport) -> None:
     for topic in (MANIFEST, ".partial"):
         segments(tmp_path / "log" / f"{topic}-0", HELLO)
         with pytest.raises(OutputFolderError, match="cannot be exported"):
             export(tmp_path / "log" / f"{topic}-0", out=out)
 
 
-def test_a_full_disk_leaves_nothing_behind(log: Path, out: Path, export: RunExport, files: Files) -> None:
-    class Full(Disk):
+def test_full_disk_leaves_no_partial_file(log: Path, out: Path, export: RunExport, files: Files) -> None:
+    class Full(OutputFileSystem):
         def sync(self, file: Any) -> None:
             if os.fstat(file.fileno()).st_size > 500:
                 raise OSError(28, "No space left on device")
@@ -397,18 +401,18 @@ def test_a_full_disk_leaves_nothing_behind(log: Path, out: Path, export: RunExpo
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_somebody_asks_to_stop(log: Path, out: Path, export: RunExport, workers: int) -> None:
-    stop = Stop()
+def test_stops_on_request_and_resumes(log: Path, out: Path, export: RunExport, workers: int) -> None:
+    stop = StopRequest()
 
-    class Asking(Quiet):
+    class Asking(NoProgress):
         def segment(self, rows: int) -> None:
             stop.requested = True
 
-    interrupted = Export(
+    interrupted = ArchiveExport(
         find_sources([str(log)]), out, ExportOptions(), workers=workers, progress=Asking(), stop=stop,
         monotonic=lambda: 0.0,
     )  # fmt: skip
-    with pytest.raises(InterruptedWorkError, match="segments done; the same command goes on"):
+    with pytest.raises(InterruptedWorkError, match="segments done; run the same command to resume"):
         interrupted.run()
     report = export(log, out=out)
     assert report.kept >= 1
@@ -419,11 +423,11 @@ def test_somebody_asks_to_stop(log: Path, out: Path, export: RunExport, workers:
 @pytest.mark.parametrize(
     ("module", "options"),
     [
-        ("pyarrow.parquet", {"format": Format.PARQUET}),
-        ("zstandard", {"compression": Compression.ZSTD}),
+        ("pyarrow.parquet", {"format": ExportFormat.PARQUET}),
+        ("zstandard", {"compression": ExportCompression.ZSTD}),
     ],
 )
-def test_a_missing_package_is_named(
+def test_names_a_missing_package(
     log: Path, out: Path, export: RunExport, monkeypatch: pytest.MonkeyPatch, module: str, options: dict[str, Any]
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
@@ -431,9 +435,9 @@ def test_a_missing_package_is_named(
         export(log, out=out, **options)
 
 
-def test_the_core_does_without_the_extra(
+def test_core_works_without_the_archive_extra(
     log: Path, out: Path, export: RunExport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("pyarrow", "pyarrow.parquet", "zstandard", "fsspec", "fsspec.core"):
         monkeypatch.setitem(sys.modules, module, None)
-    assert export(log, out=out, compression=Compression.GZIP).rows == 9
+    assert export(log, out=out, compression=ExportCompression.GZIP).rows == 9

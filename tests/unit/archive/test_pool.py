@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from consumerd.archive import InterruptedWorkError, Stop, WorkerDiedError
+from consumerd.archive import InterruptedWorkError, StopRequest, WorkerDiedError
 from consumerd.archive.pool import run_tasks
 from consumerd.errors import NotFoundError
 
@@ -56,18 +56,18 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_all_events_of_a_task_arrive_in_their_order(work: Any, workers: int) -> None:
+def test_delivers_all_events_of_a_task_in_order(work: Any, workers: int) -> None:
     events: list[Any] = []
-    run_tasks(work.echo, range(5), workers=workers, on_event=events.append, stop=Stop())
+    run_tasks(work.echo, range(5), workers=workers, on_event=events.append, stop=StopRequest())
     assert sorted(events) == [(task, number) for task in range(5) for number in range(3)]
     for wanted in range(5):
         assert [number for task, number in events if task == wanted] == [0, 1, 2]
 
 
-def test_processes_are_others_and_do_not_hear_ctrl_c(work: Any) -> None:
+def test_workers_are_processes_that_ignore_ctrl_c(work: Any) -> None:
     events: list[Any] = []
     before = {child.pid for child in psutil.Process().children()}  # servers of other tests
-    run_tasks(work.whoami, range(4), workers=2, on_event=events.append, stop=Stop())
+    run_tasks(work.whoami, range(4), workers=2, on_event=events.append, stop=StopRequest())
     assert all(pid != os.getpid() and blocked for pid, blocked in events)
     left = {child.pid for child in psutil.Process().children()} - before
     assert len(left) <= 1  # the tracker of resources stays
@@ -75,25 +75,25 @@ def test_processes_are_others_and_do_not_hear_ctrl_c(work: Any) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_the_first_error_ends_all(work: Any, workers: int) -> None:
+def test_first_error_ends_all_tasks(work: Any, workers: int) -> None:
     events: list[Any] = []
     with pytest.raises(NotFoundError, match="task 3 found nothing"):
-        run_tasks(work.fail, range(10_000), workers=workers, on_event=events.append, stop=Stop())
+        run_tasks(work.fail, range(10_000), workers=workers, on_event=events.append, stop=StopRequest())
     assert len(events) < 1000
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_an_error_of_the_listener_ends_all(work: Any, workers: int) -> None:
+def test_error_of_the_listener_ends_all_tasks(work: Any, workers: int) -> None:
     def listen(event: object) -> None:
         raise OSError("full")
 
     with pytest.raises(OSError, match="full"):
-        run_tasks(work.talk, range(4), workers=workers, on_event=listen, stop=Stop())
+        run_tasks(work.talk, range(4), workers=workers, on_event=listen, stop=StopRequest())
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_wish_to_stop_ends_all(work: Any, workers: int) -> None:
-    stop = Stop()
+def test_stop_request_ends_all_tasks(work: Any, workers: int) -> None:
+    stop = StopRequest()
     events: list[Any] = []
 
     def listen(event: object) -> None:
@@ -104,10 +104,10 @@ def test_a_wish_to_stop_ends_all(work: Any, workers: int) -> None:
         run_tasks(work.talk, range(4), workers=workers, on_event=listen, stop=stop)
 
 
-def test_the_death_of_a_worker_is_an_error(work: Any) -> None:
+def test_raises_when_a_worker_dies(work: Any) -> None:
     with pytest.raises(WorkerDiedError, match="a worker process died"):
-        run_tasks(work.die, range(4), workers=2, on_event=lambda event: None, stop=Stop())
+        run_tasks(work.die, range(4), workers=2, on_event=lambda event: None, stop=StopRequest())
 
 
-def test_no_tasks_are_no_work() -> None:
-    run_tasks(lambda task, emit: None, [], workers=4, on_event=lambda event: None, stop=Stop())
+def test_starts_nothing_without_tasks() -> None:
+    run_tasks(lambda task, emit: None, [], workers=4, on_event=lambda event: None, stop=StopRequest())

@@ -10,23 +10,23 @@ import pytest
 
 from consumerd.archive import parquet
 from consumerd.archive.ndjson import NdjsonWriter
-from consumerd.archive.options import Compression
+from consumerd.archive.options import ExportCompression
 from consumerd.archive.parquet import ParquetRows
-from consumerd.archive.rows import Origin, within
-from consumerd.storage.archive import Flaw, FlawKind, Run
+from consumerd.archive.rows import RowOrigin, within
+from consumerd.storage.archive import ArchivedRun, Flaw, FlawKind
 from consumerd.storage.archive_names import SegmentName
 from consumerd.wire.v07 import Codec
 
 if TYPE_CHECKING:
     from consumerd.archive.rows import RowWriter
 
-PLAIN = Run(100, 142, 1, Codec.NONE, [b"hello", b"", b"\xff\x00q"])
-OLD = Run(142, 152, 0, Codec.NONE, [b"x"])
-WRAPPER = Run(152, 200, 1, Codec.GZIP, [b'"\\\n\x07', "é\u2028\N{SNOWMAN}".encode(), b"c"])
-EMPTY = Run(200, 240, 1, Codec.SNAPPY, [])
+PLAIN = ArchivedRun(100, 142, 1, Codec.NONE, [b"hello", b"", b"\xff\x00q"])
+OLD = ArchivedRun(142, 152, 0, Codec.NONE, [b"x"])
+WRAPPER = ArchivedRun(152, 200, 1, Codec.GZIP, [b'"\\\n\x07', "é\u2028\N{SNOWMAN}".encode(), b"c"])
+EMPTY = ArchivedRun(200, 240, 1, Codec.SNAPPY, [])
 FLAW = Flaw(FlawKind.CRC, 240, 260, 'bad "crc"', 1, Codec.NONE, False, b"raw\xff")
 UNKNOWN = Flaw(FlawKind.MAGIC, 260, 270, "magic", 200, None, False, b"\xc8")
-ITEMS: list[Run | Flaw] = [PLAIN, OLD, WRAPPER, EMPTY, FLAW, UNKNOWN]
+ITEMS: list[ArchivedRun | Flaw] = [PLAIN, OLD, WRAPPER, EMPTY, FLAW, UNKNOWN]
 ROWS = [
     (100, 0, 115, "none", 1, True, b"hello", None),
     (115, 0, 125, "none", 1, True, b"", None),
@@ -44,7 +44,7 @@ NAME = SegmentName('top"ic', 3, 7, 100)
 
 def fed(writer: RowWriter) -> None:
     for item in ITEMS:
-        if isinstance(item, Run):
+        if isinstance(item, ArchivedRun):
             writer.add_run(item)
         else:
             writer.add_flaw(item)
@@ -58,7 +58,7 @@ def expected(broker: int | None = 3) -> list[dict[str, Any]]:
 
 def ndjson(*, base64: bool = False, broker: int | None = 3) -> list[dict[str, Any]]:
     sink = io.BytesIO()
-    fed(NdjsonWriter(sink, Origin(NAME._replace(broker=broker), "/a b"), base64=base64))
+    fed(NdjsonWriter(sink, RowOrigin(NAME._replace(broker=broker), "/a b"), base64=base64))
     lines = sink.getvalue().decode().split("\n")
     assert lines.pop() == ""
     return [json.loads(line) for line in lines]
@@ -73,22 +73,22 @@ def decoded(row: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("broker", [3, None])
-def test_ndjson_holds_every_column(broker: int | None) -> None:
+def test_writes_every_column_to_ndjson(broker: int | None) -> None:
     assert [decoded(row) for row in ndjson(broker=broker)] == expected(broker)
     assert " ".join(ndjson()[0]) == "topic broker partition offset index next_offset codec magic crc_ok payload source"
 
 
-def test_ndjson_has_text_where_it_can() -> None:
+def test_writes_text_to_ndjson_where_the_payload_is_utf_8() -> None:
     assert ["payload" in row for row in ndjson()] == [True, True, False, True, True, True, True, False, False]
     assert not any("payload" in row for row in ndjson(base64=True))
     assert [decoded(row) for row in ndjson(base64=True)] == expected()
 
 
 @pytest.mark.parametrize("broker", [3, None])
-@pytest.mark.parametrize("compression", list(Compression))
-def test_parquet_holds_every_column(broker: int | None, compression: Compression) -> None:
+@pytest.mark.parametrize("compression", list(ExportCompression))
+def test_writes_every_column_to_parquet(broker: int | None, compression: ExportCompression) -> None:
     sink = io.BytesIO()
-    fed(ParquetRows(Keep(sink), Origin(NAME._replace(broker=broker), "/a b"), compression))
+    fed(ParquetRows(Keep(sink), RowOrigin(NAME._replace(broker=broker), "/a b"), compression))
     sink.seek(0)
     table = pyarrow.parquet.read_table(sink)
     assert table.to_pylist() == expected(broker)
@@ -121,13 +121,13 @@ class Keep(io.RawIOBase):
         return self.sink.write(data)
 
 
-def test_row_groups_are_cut_by_rows_and_bytes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_groups_depend_on_rows_and_bytes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "GROUP_ROWS", 4)
     monkeypatch.setattr(parquet, "GROUP_BYTES", 1000)
 
-    def groups(*runs: Run) -> list[int]:
+    def groups(*runs: ArchivedRun) -> list[int]:
         sink = io.BytesIO()
-        writer = ParquetRows(Keep(sink), Origin(NAME, ""), Compression.NONE)
+        writer = ParquetRows(Keep(sink), RowOrigin(NAME, ""), ExportCompression.NONE)
         for run in runs:
             writer.add_run(run)
         writer.finish()
@@ -140,9 +140,9 @@ def test_row_groups_are_cut_by_rows_and_bytes_alone(monkeypatch: pytest.MonkeyPa
         assert last == runs[-1].next_offset
         return [found.metadata.row_group(number).num_rows for number in range(found.metadata.num_row_groups)]
 
-    assert groups(Run(0, 110, 1, Codec.NONE, [b"x"] * 10)) == [4, 4, 2]
-    assert groups(Run(0, 50, 1, Codec.GZIP, [b"x"] * 9)) == [4, 4, 1]
-    assert groups(*[Run(n * 510, n * 510 + 510, 1, Codec.NONE, [b"x" * 500]) for n in range(5)]) == [2, 2, 1]
+    assert groups(ArchivedRun(0, 110, 1, Codec.NONE, [b"x"] * 10)) == [4, 4, 2]
+    assert groups(ArchivedRun(0, 50, 1, Codec.GZIP, [b"x"] * 9)) == [4, 4, 1]
+    assert groups(*[ArchivedRun(n * 510, n * 510 + 510, 1, Codec.NONE, [b"x" * 500]) for n in range(5)]) == [2, 2, 1]
 
 
 @pytest.mark.parametrize(
@@ -160,11 +160,11 @@ def test_row_groups_are_cut_by_rows_and_bytes_alone(monkeypatch: pytest.MonkeyPa
         (116, 125, None),
     ],
 )
-def test_ranges_of_plain_messages(first: int, last: int | None, expected: tuple[int, int, int] | None) -> None:
-    run = within(Run(100, 138, 1, Codec.NONE, [b"hello", b"", b"abc"]), first, last)
+def test_selects_ranges_of_plain_messages(first: int, last: int | None, expected: tuple[int, int, int] | None) -> None:
+    run = within(ArchivedRun(100, 138, 1, Codec.NONE, [b"hello", b"", b"abc"]), first, last)
     assert (run and (run.offset, run.next_offset, len(run.payloads))) == expected
 
 
 @pytest.mark.parametrize(("first", "last", "wanted"), [(152, 153, True), (153, None, False), (0, 152, False)])
-def test_a_wrapper_is_wanted_as_a_whole(first: int, last: int | None, wanted: bool) -> None:
+def test_selects_a_wrapper_as_a_whole(first: int, last: int | None, wanted: bool) -> None:
     assert within(WRAPPER, first, last) == (WRAPPER if wanted else None)

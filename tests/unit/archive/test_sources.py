@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from consumerd.archive import Finding, Source
+    from consumerd.archive import ArchiveFinding, SegmentSource
 
 NAME = "events-0/00000000000000000000.kafka"
 DATA = b"segment" * 100
@@ -39,9 +39,9 @@ def tar_of(members: dict[str, bytes], **kinds: bytes) -> bytes:
     return file.getvalue()
 
 
-def opened(source: Source) -> list[tuple[str, bytes] | Finding]:
+def opened(source: SegmentSource) -> list[tuple[str, bytes] | ArchiveFinding]:
     """Every segment with its bytes, or what is wrong instead."""
-    found: list[tuple[str, bytes] | Finding] = []
+    found: list[tuple[str, bytes] | ArchiveFinding] = []
     counted: list[int] = []
     for item in open_segments(source, expansion=200, on_bytes=counted.append):
         if isinstance(item, OpenSegment):
@@ -57,11 +57,11 @@ def opened(source: Source) -> list[tuple[str, bytes] | Finding]:
     return found
 
 
-def contents(*paths: Path | str) -> list[tuple[str, bytes] | Finding]:
+def contents(*paths: Path | str) -> list[tuple[str, bytes] | ArchiveFinding]:
     return [item for source in find_sources([str(path) for path in paths]) for item in opened(source)]
 
 
-def test_files_folders_and_what_is_packed(tmp_path: Path) -> None:
+def test_finds_files_folders_and_compressed_files(tmp_path: Path) -> None:
     packed = {"": DATA, ".gz": gzip.compress(DATA), ".zst": zstandard.compress(DATA)}
     for number, (ending, data) in enumerate(packed.items()):
         folder = tmp_path / f"events-{number}"
@@ -74,7 +74,7 @@ def test_files_folders_and_what_is_packed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", [".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst"])
-def test_tars(tmp_path: Path, ending: str) -> None:
+def test_finds_segments_in_tars(tmp_path: Path, ending: str) -> None:
     members = {NAME: DATA, "notes.txt": b"no segment", f"a/{NAME}.gz": gzip.compress(DATA), f"b/{NAME}": b""}
     data = tar_of(members)
     if ending.endswith("gz"):
@@ -91,7 +91,7 @@ def test_tars(tmp_path: Path, ending: str) -> None:
 
 
 @pytest.mark.parametrize("ending", [".tar", ".tar.gz"])
-def test_what_is_wrong_in_a_tar_is_a_finding(tmp_path: Path, ending: str) -> None:
+def test_reports_what_is_wrong_in_a_tar(tmp_path: Path, ending: str) -> None:
     tar = tar_of({NAME: DATA, f"../{NAME}": b"away"}, link=tarfile.SYMTYPE, sparse=tarfile.GNUTYPE_SPARSE)
     path = tmp_path / f"backup{ending}"
     twice = tar + tar_of({NAME: b"again"})
@@ -104,7 +104,7 @@ def test_what_is_wrong_in_a_tar_is_a_finding(tmp_path: Path, ending: str) -> Non
 
 
 @pytest.mark.parametrize("ending", [".tar", ".tar.gz", ".tar.zst"])
-def test_a_cut_tar_gives_what_is_there(tmp_path: Path, ending: str) -> None:
+def test_truncated_tar_yields_the_segments_before_the_cut(tmp_path: Path, ending: str) -> None:
     tar = tar_of({NAME: DATA, f"a/{NAME}": os.urandom(1_000_000)})
     data = {".tar": tar, ".tar.gz": gzip.compress(tar), ".tar.zst": zstandard.compress(tar)}[ending]
     path = tmp_path / f"backup{ending}"
@@ -120,7 +120,7 @@ def test_a_cut_tar_gives_what_is_there(tmp_path: Path, ending: str) -> None:
     assert str(getattr(last, "kind", "")) == "damaged-archive"
 
 
-def test_what_a_file_gained_since_it_was_found_is_left_out(tmp_path: Path) -> None:
+def test_ignores_bytes_appended_after_discovery(tmp_path: Path) -> None:
     path = tmp_path / "00000000000000000000.kafka"
     path.write_bytes(DATA)
     (source,) = find_sources([str(path)])
@@ -130,7 +130,7 @@ def test_what_a_file_gained_since_it_was_found_is_left_out(tmp_path: Path) -> No
     assert find_sources([str(path)])[0].size != source.size
 
 
-def test_paths_that_lead_nowhere(tmp_path: Path) -> None:
+def test_rejects_missing_paths(tmp_path: Path) -> None:
     with pytest.raises(NoSourceError, match="does not exist"):
         find_sources([str(tmp_path / "missing")])
     with pytest.raises(NoSourceError, match="holds no segments"):
@@ -140,7 +140,7 @@ def test_paths_that_lead_nowhere(tmp_path: Path) -> None:
         find_sources([str(tmp_path / "notes.txt")])
 
 
-def test_a_file_that_goes_away(tmp_path: Path) -> None:
+def test_reports_a_file_that_disappears(tmp_path: Path) -> None:
     path = tmp_path / "00000000000000000000.kafka"
     path.write_bytes(DATA)
     (source,) = find_sources([str(path)])
@@ -149,7 +149,7 @@ def test_a_file_that_goes_away(tmp_path: Path) -> None:
         opened(source)
 
 
-def test_names_that_are_no_text_can_be_printed(tmp_path: Path) -> None:
+def test_prints_names_that_are_not_utf_8(tmp_path: Path) -> None:
     folder = os.fsencode(tmp_path) + b"/\xff-0"
     os.mkdir(folder)
     with open(folder + b"/00000000000000000000.kafka", "wb") as file:
@@ -167,7 +167,7 @@ def memory() -> Iterator[fsspec.AbstractFileSystem]:
     files.pseudo_dirs[:] = [""]
 
 
-def test_urls(memory: fsspec.AbstractFileSystem, tmp_path: Path) -> None:
+def test_finds_segments_at_urls(memory: fsspec.AbstractFileSystem, tmp_path: Path) -> None:
     memory.pipe(f"/archive/{NAME}", DATA)
     memory.pipe("/archive/old.tar.gz", gzip.compress(tar_of({f"a/{NAME}": DATA})))
     memory.pipe("/archive/stray.txt", b"stray")
@@ -178,7 +178,7 @@ def test_urls(memory: fsspec.AbstractFileSystem, tmp_path: Path) -> None:
     assert contents(f"file://{tmp_path}") == [(f"file://{tmp_path}/00000000000000000000.kafka.gz", DATA)]
 
 
-def test_the_stamp_of_a_url_changes_with_it(tmp_path: Path) -> None:
+def test_stamp_of_a_url_changes_with_its_content(tmp_path: Path) -> None:
     path = tmp_path / "00000000000000000000.kafka"
     path.write_bytes(DATA)
     before = find_sources([f"file://{path}"])
@@ -187,7 +187,7 @@ def test_the_stamp_of_a_url_changes_with_it(tmp_path: Path) -> None:
     assert find_sources([f"file://{path}"])[0].stamp != before[0].stamp
 
 
-def test_urls_that_lead_nowhere(memory: fsspec.AbstractFileSystem) -> None:
+def test_rejects_urls_without_a_file(memory: fsspec.AbstractFileSystem) -> None:
     with pytest.raises(NoSourceError, match="does not exist"):
         find_sources(["memory://archive/missing.kafka"])
     with pytest.raises(ReadFailedError, match="unheard-of"):
@@ -202,7 +202,7 @@ def test_urls_that_lead_nowhere(memory: fsspec.AbstractFileSystem) -> None:
 @pytest.mark.parametrize(
     ("module", "path"), [("fsspec.core", "memory://archive"), ("zstandard", "00000000000000000000.kafka.zst")]
 )
-def test_a_missing_package_is_named(module: str, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_a_missing_package(module: str, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "00000000000000000000.kafka.zst").write_bytes(zstandard.compress(DATA))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, module, None)
@@ -210,16 +210,16 @@ def test_a_missing_package_is_named(module: str, path: str, tmp_path: Path, monk
         contents(path)
 
 
-def test_kinds() -> None:
+def test_detects_the_kind_of_a_file_by_its_name() -> None:
     assert Packing(".gz") is Packing.GZIP
 
 
-def test_zstd_frames_are_checked(tmp_path: Path) -> None:
+def test_checks_zstd_frames(tmp_path: Path) -> None:
     path = tmp_path / "00000000000000000000.kafka.zst"
     whole = zstandard.ZstdCompressor(write_checksum=True).compress(DATA)
     for data, kind in (
         (whole + zstandard.compress(b"more"), None),
-        (whole[:-6], "cut short"),
+        (whole[:-6], "truncated"),
         (whole[:-1] + b"!", "damaged"),
         (b"junk" * 10, "damaged"),
     ):

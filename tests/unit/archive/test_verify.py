@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.archive import Quiet, Stop, VerifyOptions, VerifyReport, find_sources, verify
+from consumerd.archive import ArchiveReport, NoProgress, StopRequest, VerifyOptions, find_sources, verify
 from consumerd.errors import ConfigError
 from consumerd.wire.v07 import encode_message
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 HELLO = encode_message(b"hello")
 
 
-def verified(*paths: Path, workers: int = 1, **options: Any) -> VerifyReport:
+def verified(*paths: Path, workers: int = 1, **options: Any) -> ArchiveReport:
     sources = find_sources([str(path) for path in paths])
-    return verify(sources, VerifyOptions(**options), workers=workers, progress=Quiet(), stop=Stop())
+    return verify(sources, VerifyOptions(**options), workers=workers, progress=NoProgress(), stop=StopRequest())
 
 
-def kinds(report: VerifyReport) -> list[str]:
+def kinds(report: ArchiveReport) -> list[str]:
     return [str(finding.kind) for finding in report.findings()]
 
 
-def test_a_sound_tree(tmp_path: Path, segments: Callable[..., list[Path]]) -> None:
+def test_reports_nothing_for_a_sound_tree(tmp_path: Path, segments: Callable[..., list[Path]]) -> None:
     segments(tmp_path / "events-0", HELLO * 3, HELLO * 2)
     segments(tmp_path / "events-1", HELLO, start=500)
     report = verified(tmp_path)
@@ -38,7 +38,7 @@ def test_a_sound_tree(tmp_path: Path, segments: Callable[..., list[Path]]) -> No
     ]
 
 
-def test_torn_tails_may_be_allowed(tmp_path: Path, segments: Callable[..., list[Path]]) -> None:
+def test_allows_torn_tails_on_request(tmp_path: Path, segments: Callable[..., list[Path]]) -> None:
     segments(tmp_path / "events-0", HELLO * 3, HELLO + HELLO[:4])
     report = verified(tmp_path)
     assert kinds(report) == ["torn-tail"]
@@ -49,7 +49,7 @@ def test_torn_tails_may_be_allowed(tmp_path: Path, segments: Callable[..., list[
     assert not verified(tmp_path).is_sound(allow_torn_tail=True)
 
 
-def test_processes_find_the_same(tmp_path: Path, segments: Callable[..., list[Path]]) -> None:
+def test_finds_the_same_with_worker_processes(tmp_path: Path, segments: Callable[..., list[Path]]) -> None:
     for number in range(4):
         segments(tmp_path / f"events-{number}", HELLO * 3, HELLO + b"\0" * number)
     alone, together = verified(tmp_path), verified(tmp_path, workers=2)
@@ -58,7 +58,7 @@ def test_processes_find_the_same(tmp_path: Path, segments: Callable[..., list[Pa
     assert together.partitions == alone.partitions
 
 
-def test_misnamed_files(tmp_path: Path, segments: Callable[..., list[Path]]) -> None:
+def test_reports_misnamed_files(tmp_path: Path, segments: Callable[..., list[Path]]) -> None:
     (path,) = segments(tmp_path / "events-0", HELLO)
     path.rename(path.with_name("copy.kafka"))
     segments(tmp_path / "loose", HELLO)
@@ -67,9 +67,7 @@ def test_misnamed_files(tmp_path: Path, segments: Callable[..., list[Path]]) -> 
     assert [partition.name for partition in report.partitions] == [f"{tmp_path}/loose"]
 
 
-def test_partitions_of_known_brokers_may_be_in_several_places(
-    tmp_path: Path, segments: Callable[..., list[Path]]
-) -> None:
+def test_merges_a_broker_s_partition_from_several_folders(tmp_path: Path, segments: Callable[..., list[Path]]) -> None:
     """A tar per day: only together they are without a gap."""
     paths = []
     for day in range(3):
@@ -87,7 +85,7 @@ def test_partitions_of_known_brokers_may_be_in_several_places(
     assert len(verified(*paths).partitions) == 3
 
 
-def test_damaged_containers(tmp_path: Path) -> None:
+def test_reports_damaged_containers(tmp_path: Path) -> None:
     path = tmp_path / "events-0" / "00000000000000000000.kafka.gz"
     path.parent.mkdir()
     path.write_bytes(gzip.compress(HELLO * 100_000)[:-20])
@@ -96,17 +94,17 @@ def test_damaged_containers(tmp_path: Path) -> None:
     assert report.partitions[0].messages > 0
 
 
-def test_a_file_that_may_not_be_read(tmp_path: Path, segments: Callable[..., list[Path]]) -> None:
+def test_reports_an_unreadable_file(tmp_path: Path, segments: Callable[..., list[Path]]) -> None:
     (path,) = segments(tmp_path / "events-0", HELLO)
     segments(tmp_path / "events-1", HELLO)
     sources = find_sources([str(tmp_path)])
     path.unlink()
-    report = verify(sources, VerifyOptions(), workers=1, progress=Quiet(), stop=Stop())
+    report = verify(sources, VerifyOptions(), workers=1, progress=NoProgress(), stop=StopRequest())
     assert kinds(report) == ["unreadable-file"]
     assert len(report.partitions) == 1
 
 
-def test_a_layout_that_is_none(tmp_path: Path, segments: Callable[..., list[Path]]) -> None:
+def test_rejects_an_invalid_layout(tmp_path: Path, segments: Callable[..., list[Path]]) -> None:
     segments(tmp_path / "events-0", HELLO)
     with pytest.raises(ConfigError, match="must name"):
         verified(tmp_path, layout="{topic}")

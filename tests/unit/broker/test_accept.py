@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @pytest.mark.asyncio
 @pytest.mark.parametrize("graceful", [True, False])
 @pytest.mark.parametrize("turns", range(6))
-async def test_connections_end_with_the_broker(tmp_path: Path, turns: int, graceful: bool) -> None:
+async def test_closes_connections_with_the_broker(tmp_path: Path, turns: int, graceful: bool) -> None:
     config = BrokerConfig(log_dir=tmp_path, port=0, use_zookeeper=False)
     broker = Broker(config, clock=SystemClock(), rng=random.Random(1))
     task = asyncio.create_task(broker.run())

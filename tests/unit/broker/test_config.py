@@ -14,7 +14,7 @@ def read(**properties: str) -> BrokerConfig:
     return BrokerConfig.from_properties({**BASE, **{name.replace("_", "."): text for name, text in properties.items()}})
 
 
-def test_defaults_are_those_of_0_7_2_but_for_the_port() -> None:
+def test_defaults_are_those_of_0_7_2_except_for_the_port() -> None:
     config = read()
     assert config == BrokerConfig(log_dir=Path("/data"), use_zookeeper=False)
     assert (config.port, config.partitions, config.flush_messages) == (9092, 1, 500)
@@ -23,7 +23,7 @@ def test_defaults_are_those_of_0_7_2_but_for_the_port() -> None:
     assert (settings.segment_bytes, settings.roll_seconds, settings.flush_seconds) == (1 << 30, 604_800, 3.0)
 
 
-def test_per_topic_values_win() -> None:
+def test_per_topic_values_take_precedence() -> None:
     config = BrokerConfig.from_properties(
         {
             **BASE,
@@ -42,7 +42,7 @@ def test_per_topic_values_win() -> None:
     assert config.log_settings("x").flush_seconds == 1.0
 
 
-def test_the_flush_interval_follows_the_scheduler() -> None:
+def test_flush_interval_follows_the_scheduler() -> None:
     config = BrokerConfig.from_properties({**BASE, "log.default.flush.scheduler.interval.ms": "500"})
     assert config.log_settings("x").flush_seconds == 0.5
 
@@ -69,27 +69,27 @@ def test_the_flush_interval_follows_the_scheduler() -> None:
         ("log.delete.policies", "os:nothing", "'os:nothing', which cannot be loaded: module 'os' has no attribute"),
     ],
 )
-def test_wrong_properties_are_one_sentence(name: str, text: str, sentence: str) -> None:
+def test_reports_a_wrong_property_in_one_sentence(name: str, text: str, sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
         BrokerConfig.from_properties({**BASE, name: text})
     assert sentence in str(caught.value)
     assert caught.value.exit_code == ExitCode.CONFIG
 
 
-def test_what_is_needed_is_asked_for() -> None:
+def test_requires_log_dir_and_zookeeper() -> None:
     with pytest.raises(ConfigError, match="give --log-dir"):
         BrokerConfig.from_properties({"enable.zookeeper": "false"})
     with pytest.raises(ConfigError, match="give --zookeeper HOST:PORT, or --no-zookeeper"):
         BrokerConfig.from_properties({"log.dir": "/data"})
 
 
-def test_known_properties_without_effect_are_named() -> None:
+def test_names_known_properties_without_effect() -> None:
     config = read(monitoring_period_secs="8", zk_synctime_ms="2000")
     assert config.ignored == ("monitoring.period.secs", "zk.synctime.ms")
     assert set(config.ignored) == WITHOUT_EFFECT.keys()
 
 
-def test_every_property_of_0_7_2_is_known() -> None:
+def test_knows_every_property_of_0_7_2() -> None:
     """Golden notes, 8; a whole file of the code's defaults, each as 0.7.2 would print it."""
     config = read(
         brokerid="1", port="6667", hostname="h", socket_send_buffer="102400", socket_receive_buffer="102400",
@@ -108,7 +108,7 @@ def test_every_property_of_0_7_2_is_known() -> None:
     )  # fmt: skip
 
 
-def test_properties_of_our_own() -> None:
+def test_reads_its_own_properties() -> None:
     config = BrokerConfig.from_properties(
         {
             **BASE,
@@ -122,13 +122,13 @@ def test_properties_of_our_own() -> None:
     assert [config.log_settings(topic).flush_messages for topic in ("fast", "x")] == [1, 7]
 
 
-def test_nothing_is_forgotten_unless_asked_for() -> None:
+def test_deletes_nothing_by_default() -> None:
     assert read().log_settings("t").delete_policies == ()
     config = BrokerConfig.from_properties({**BASE, "log.retention.hours": "2", "topic.log.retention.size": "big:5000"})
     assert config.log_settings("t").delete_policies == (MaxAge(7200),)
     assert config.log_settings("big").delete_policies == (MaxAge(7200), MaxBytes(5000))
 
 
-def test_overrides_win() -> None:
+def test_overrides_take_precedence() -> None:
     config = BrokerConfig.from_properties({**BASE, "port": "1"}, port=2, advertised_host=None)
     assert config.port == 2

@@ -13,7 +13,7 @@ import pytest
 
 from consumerd.broker import Broker, BrokerConfig
 from consumerd.broker import connections as connections_module
-from consumerd.broker.sockets import Stream
+from consumerd.broker.sockets import ClientStream
 from consumerd.clock import SystemClock
 from consumerd.storage import OsSegmentFile
 from consumerd.wire.v07 import FetchRequest, OffsetsRequest, ProduceRequest, encode_message
@@ -47,11 +47,27 @@ async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> byt
         return b""
 
 
-def streams(broker: Broker) -> list[Stream]:
+def streams(broker: Broker) -> list[ClientStream]:
     return list(broker._connections._streams.values())
 
 
-async def test_more_than_max_connections_are_closed_at_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def hold_sync(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Make every sync of a file set the first event and wait for the second one."""
+    syncing, go_on = threading.Event(), threading.Event()
+    sync = OsSegmentFile.sync
+
+    def held(file: OsSegmentFile) -> None:
+        syncing.set()
+        assert go_on.wait(10)
+        sync(file)
+
+    monkeypatch.setattr(OsSegmentFile, "sync", held)
+    return syncing, go_on
+
+
+async def test_closes_connections_beyond_max_connections_at_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     async with make(tmp_path, max_connections=2) as broker, connected(broker) as one:
         assert await ask(*one) == ANSWER
         async with connected(broker) as two:
@@ -69,7 +85,7 @@ async def test_more_than_max_connections_are_closed_at_once(tmp_path: Path, capf
     assert "refused=3" in output
 
 
-async def test_the_idle_are_closed_and_the_busy_are_not(tmp_path: Path) -> None:
+async def test_closes_idle_connections_and_keeps_busy_ones(tmp_path: Path) -> None:
     async with make(tmp_path, max_idle_ms=400) as broker:
         idle = [await asyncio.open_connection("127.0.0.1", broker.port) for _ in range(5)]
         half = await asyncio.open_connection("127.0.0.1", broker.port)
@@ -88,7 +104,7 @@ async def test_the_idle_are_closed_and_the_busy_are_not(tmp_path: Path) -> None:
             assert await ask(*busy) == ANSWER
 
 
-async def test_a_client_that_does_not_read_its_answer_is_idle_too(tmp_path: Path) -> None:
+async def test_closes_a_client_that_does_not_read_its_response(tmp_path: Path) -> None:
     async with make(tmp_path, max_idle_ms=400) as broker, connected(broker) as (reader, writer):
         writer.write(ProduceRequest("t", 0, encode_message(bytes(900_000)) * 20).encode() + PROBE)
         await reader.readexactly(len(ANSWER))
@@ -98,17 +114,11 @@ async def test_a_client_that_does_not_read_its_answer_is_idle_too(tmp_path: Path
             await asyncio.sleep(0.02)
 
 
-async def test_a_slow_disk_does_not_make_a_client_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_does_not_count_a_slow_disk_as_idleness_of_the_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """While the broker works for a client, it is not the client who keeps the other waiting."""
-    go_on, syncing = threading.Event(), threading.Event()
-    sync = OsSegmentFile.sync
-
-    def slow(file: OsSegmentFile) -> None:
-        syncing.set()
-        assert go_on.wait(10)
-        sync(file)
-
-    monkeypatch.setattr(OsSegmentFile, "sync", slow)
+    syncing, go_on = hold_sync(monkeypatch)
     async with make(tmp_path, max_idle_ms=100) as broker, connected(broker) as (reader, writer):
         writer.write(ProduceRequest("t", 0, encode_message(b"a")).encode() + PROBE)
         assert await asyncio.to_thread(syncing.wait, 10)
@@ -118,7 +128,7 @@ async def test_a_slow_disk_does_not_make_a_client_idle(tmp_path: Path, monkeypat
         assert await reader.readexactly(len(ANSWER)) == ANSWER
 
 
-async def test_those_that_rest_give_their_buffers_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_resting_connections_release_their_buffers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections_module, "_LOOK", 0.05)
     async with make(tmp_path) as broker, connected(broker) as one, connected(broker) as half:
         assert await ask(*one) == await ask(*half) == ANSWER
@@ -149,7 +159,7 @@ async def ended(reader: asyncio.StreamReader) -> bool:
         return True
 
 
-async def test_half_requests_hold_bounded_memory_and_do_not_keep_others_out(
+async def test_partial_requests_hold_bounded_memory_and_admit_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(connections_module, "_LOOK", 0.05)
@@ -175,7 +185,7 @@ async def test_half_requests_hold_bounded_memory_and_do_not_keep_others_out(
     assert "request_memory_exhausted" in capfd.readouterr().out
 
 
-async def test_a_request_that_is_not_whole_in_time_ends_its_connection(tmp_path: Path) -> None:
+async def test_closes_a_connection_whose_request_is_not_whole_in_time(tmp_path: Path) -> None:
     async with make(tmp_path, request_timeout_ms=400) as broker, connected(broker) as quiet:
         assert await ask(*quiet) == ANSWER
         reader, writer = await half(broker, 1000, 1)
@@ -188,7 +198,7 @@ async def test_a_request_that_is_not_whole_in_time_ends_its_connection(tmp_path:
         assert await ask(*quiet) == ANSWER  # nothing of a request has come: that may take as long as it likes
 
 
-async def test_a_producer_that_is_silent_is_not_closed(tmp_path: Path) -> None:
+async def test_keeps_a_silent_producer_connected(tmp_path: Path) -> None:
     """It would not notice, and lose what it sends next."""
     async with make(tmp_path, max_idle_ms=300) as broker, connected(broker) as producer:
         producer[1].write(ProduceRequest("t", 0, encode_message(b"one")).encode())
@@ -202,16 +212,10 @@ async def test_a_producer_that_is_silent_is_not_closed(tmp_path: Path) -> None:
         assert await producer[0].read() == b""
 
 
-async def test_memory_for_requests_counts_what_is_worked_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    go_on, syncing = threading.Event(), threading.Event()
-    sync = OsSegmentFile.sync
-
-    def slow(file: OsSegmentFile) -> None:
-        syncing.set()
-        assert go_on.wait(10)
-        sync(file)
-
-    monkeypatch.setattr(OsSegmentFile, "sync", slow)
+async def test_counts_requests_under_way_against_request_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    syncing, go_on = hold_sync(monkeypatch)
     async with make(tmp_path) as broker, connected(broker) as (reader, writer):
         writer.write(ProduceRequest("t", 0, encode_message(bytes(900_000))).encode())
         assert await asyncio.to_thread(syncing.wait, 10)

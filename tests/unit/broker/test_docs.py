@@ -15,7 +15,7 @@ WORDS = {
     "log.dir": "-",
     "log.default.flush.interval.ms": "the scheduler's interval",
     "log.retention.hours": "none",
-    "num.threads": "as Python likes",
+    "num.threads": "Python's default",
     "socket.send.buffer": "left to the system",
     "socket.receive.buffer": "left to the system",
     "zk.connect": "-",
@@ -41,11 +41,11 @@ def told() -> dict[str, str]:
     return found
 
 
-def test_every_property_is_on_the_page() -> None:
+def test_documents_every_property() -> None:
     assert told().keys() == _PROPERTIES.keys() | WITHOUT_EFFECT.keys()
 
 
-def test_defaults_on_the_page_are_those_of_the_code() -> None:
+def test_documents_the_defaults_of_the_code() -> None:
     defaults = {item.name: item.default for item in fields(BrokerConfig)}
     page = told()
     for name, (field, _) in _PROPERTIES.items():

@@ -3,7 +3,7 @@
 from consumerd.broker.memory import UNCHARGED_BYTES, RequestMemory
 
 
-def test_one_alone_may_always_have_what_it_needs() -> None:
+def test_grants_a_single_client_whatever_it_needs() -> None:
     memory = RequestMemory(100_000)
     assert memory.charge(0, 1_000_000) == 1_000_000
     assert memory.charge(1_000_000, 2_000_000) == 2_000_000
@@ -12,7 +12,7 @@ def test_one_alone_may_always_have_what_it_needs() -> None:
     assert memory.used == 2_000_000
 
 
-def test_who_waits_is_woken_in_order_when_memory_is_given_back() -> None:
+def test_wakes_waiting_clients_in_order_when_memory_is_released() -> None:
     memory = RequestMemory(100_000)
     woken: list[str] = []
     held = memory.charge(0, 90_000)
@@ -28,7 +28,7 @@ def test_who_waits_is_woken_in_order_when_memory_is_given_back() -> None:
     assert memory.used == 0
 
 
-def test_who_is_done_waiting_is_forgotten() -> None:
+def test_forgets_cancelled_waiters() -> None:
     memory = RequestMemory(1)
     woken: list[int] = []
 
@@ -41,7 +41,7 @@ def test_who_is_done_waiting_is_forgotten() -> None:
     assert not memory.wanted
 
 
-def test_a_refused_charge_changes_nothing() -> None:
+def test_rejected_charge_changes_nothing() -> None:
     memory = RequestMemory(100_000)
     assert memory.charge(0, 60_000) == 60_000
     assert memory.charge(0, 30_000) == 30_000

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.broker.partitions import MAX_RANGE, Partitions
+from consumerd.broker.partitions import MAX_RANGE, BrokerPartitions
 from consumerd.clock import SystemClock
 from consumerd.storage import FlushFailedError, Log, LogManager, LogSettings, OsFiles, OsSegmentFile, StorageError
 
@@ -19,8 +19,8 @@ def logs(tmp_path: Path) -> Iterator[LogManager]:
 
 
 @pytest.mark.asyncio
-async def test_producers_share_syncs(logs: LogManager, monkeypatch: pytest.MonkeyPatch) -> None:
-    partition, _ = await Partitions(logs, SystemClock()).get_or_create("t", 0)
+async def test_concurrent_producers_share_syncs(logs: LogManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    partition, _ = await BrokerPartitions(logs, SystemClock()).get_or_create("t", 0)
     syncing, go_on, syncs = threading.Event(), threading.Event(), []
 
     def slow(file: OsSegmentFile) -> None:
@@ -43,8 +43,8 @@ async def test_producers_share_syncs(logs: LogManager, monkeypatch: pytest.Monke
 
 
 @pytest.mark.asyncio
-async def test_concurrent_appends_roll_in_order(logs: LogManager) -> None:
-    partitions = Partitions(logs, SystemClock())
+async def test_rolls_in_order_under_concurrent_appends(logs: LogManager) -> None:
+    partitions = BrokerPartitions(logs, SystemClock())
     made = await asyncio.gather(*(partitions.get_or_create("t", 0) for _ in range(5)))
     assert [new for _, new in made].count(True) == 1
     assert len({id(partition) for partition, _ in made}) == 1
@@ -59,8 +59,8 @@ async def test_concurrent_appends_roll_in_order(logs: LogManager) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_large_set_is_written_by_a_thread(logs: LogManager) -> None:
-    partition, _ = await Partitions(logs, SystemClock()).get_or_create("t", 0)
+async def test_writes_a_large_set_in_a_thread(logs: LogManager) -> None:
+    partition, _ = await BrokerPartitions(logs, SystemClock()).get_or_create("t", 0)
     await partition.append(bytes(3 << 20), 1)
     assert partition.log.flushed_offset == 3 << 20
     found = partition.hold(1, (1 << 31) - 1)
@@ -69,18 +69,16 @@ async def test_a_large_set_is_written_by_a_thread(logs: LogManager) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_closed_log_cannot_be_held(logs: LogManager) -> None:
-    partition, _ = await Partitions(logs, SystemClock()).get_or_create("t", 0)
+async def test_rejects_holding_a_closed_log(logs: LogManager) -> None:
+    partition, _ = await BrokerPartitions(logs, SystemClock()).get_or_create("t", 0)
     partition.log.close()
     with pytest.raises(StorageError, match="t-0 is closed"):
         partition.hold(0, 10)
 
 
 @pytest.mark.asyncio
-async def test_a_failed_sync_reaches_every_producer_that_waits(
-    logs: LogManager, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    partition, _ = await Partitions(logs, SystemClock()).get_or_create("t", 0)
+async def test_failed_sync_reaches_every_waiting_producer(logs: LogManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    partition, _ = await BrokerPartitions(logs, SystemClock()).get_or_create("t", 0)
 
     def fail(file: OsSegmentFile) -> None:
         raise StorageError("cannot sync it: Input/output error")
@@ -91,11 +89,11 @@ async def test_a_failed_sync_reaches_every_producer_that_waits(
 
 
 @pytest.mark.asyncio
-async def test_a_cancelled_append_lets_go_only_when_the_disk_is_done(
+async def test_cancelled_append_releases_the_log_only_after_the_write(
     logs: LogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or the next append would get into the middle of a roll."""
-    partition, _ = await Partitions(logs, SystemClock()).get_or_create("t", 0)
+    partition, _ = await BrokerPartitions(logs, SystemClock()).get_or_create("t", 0)
     await partition.append(bytes(1001), 1)
     rolling, go_on = threading.Event(), threading.Event()
     roll = Log.roll

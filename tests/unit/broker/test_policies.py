@@ -41,7 +41,7 @@ def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policies, "entry_points", lambda group: found.select(group=group))
 
 
-def test_by_entry_point_and_by_module() -> None:
+def test_loads_a_policy_by_entry_point_and_by_module() -> None:
     one, two = load_policies("p", "newest=3, some_package:Newest ,")
     assert [factory.policy("t").keep for factory in (one, two)] == [3, 1]  # type: ignore[attr-defined]
     assert load_policies("p", "") == ()
@@ -55,13 +55,13 @@ def test_by_entry_point_and_by_module() -> None:
         ("newest,:x", "p names ':x', which cannot be loaded: Empty module name"),
     ],
 )
-def test_wrong_names(text: str, sentence: str) -> None:
+def test_rejects_wrong_names(text: str, sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_policies("p", text)
     assert sentence in str(caught.value)
 
 
-def test_a_factory_that_refuses_is_that_topic_s_matter() -> None:
+def test_reports_a_failing_policy_factory_with_its_topic() -> None:
     factory, wrong = load_policies("p", "newest=x,some_package:wrong")
     with pytest.raises(StorageError, match="'newest' failed for topic words: ValueError: not one of mine"):
         factory.policy("words")
@@ -72,7 +72,7 @@ def test_a_factory_that_refuses_is_that_topic_s_matter() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_broker_asks_them_after_age_and_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_applies_custom_policies_after_age_and_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "_FIRST_CLEANUP", 0.2)
     config = BrokerConfig.from_properties(
         {

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from consumerd.broker import registration as registration_module
-from consumerd.broker.registration import Registration
+from consumerd.broker.registration import BrokerRegistration
 from consumerd.clock import SystemClock
 from consumerd.errors import ExitCode, IdTakenError
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
@@ -24,12 +24,12 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registration_module, "_RETRY", 0.01)
 
 
-def make(zk: MemorySession) -> Registration:
-    return Registration(zk, 0, "127.0.0.1", 9092, {"one": 1, "three": 3}.get, SystemClock())  # type: ignore[arg-type]
+def make(zk: MemorySession) -> BrokerRegistration:
+    return BrokerRegistration(zk, 0, "127.0.0.1", 9092, {"one": 1, "three": 3}.get, SystemClock())  # type: ignore[arg-type]
 
 
 @asynccontextmanager
-async def running(registration: Registration) -> AsyncIterator[None]:
+async def running(registration: BrokerRegistration) -> AsyncIterator[None]:
     task = asyncio.create_task(registration.run())
     try:
         yield
@@ -44,7 +44,7 @@ async def until(condition: object) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_the_chroot_and_all_parents_are_created() -> None:
+async def test_creates_the_chroot_and_all_parents() -> None:
     zookeeper = MemoryZooKeeper()
     async with zookeeper.session(chroot="/some/where") as zk:
         await make(zk).register(["three"])
@@ -54,7 +54,7 @@ async def test_the_chroot_and_all_parents_are_created() -> None:
     assert dump["/some/where/brokers/ids"] is None
 
 
-async def test_its_own_former_life_is_waited_for_longer_than_any_session_of_today() -> None:
+async def test_waits_for_its_former_session_longer_than_any_session_timeout() -> None:
     """Its address is ours and we listen there, so it cannot be alive, however long its session had asked to live."""
     zookeeper = MemoryZooKeeper()
     async with zookeeper.session(session_timeout=0.2) as zk:
@@ -70,7 +70,7 @@ async def test_its_own_former_life_is_waited_for_longer_than_any_session_of_toda
 
 
 @pytest.mark.parametrize("data", [OTHERS, b"no address", None])
-async def test_a_live_broker_is_refused_after_its_session_could_have_ended(data: bytes | None) -> None:
+async def test_rejects_an_id_that_is_taken_after_the_session_timeout(data: bytes | None) -> None:
     zookeeper = MemoryZooKeeper()
     async with zookeeper.session(session_timeout=0.2) as zk:
         zookeeper.put("/brokers/ids/0", data, session_id=7)
@@ -82,7 +82,7 @@ async def test_a_live_broker_is_refused_after_its_session_could_have_ended(data:
         assert zookeeper.dump()["/brokers/ids/0"] == data
 
 
-async def test_an_id_node_that_nobody_owns_is_not_waited_for() -> None:
+async def test_does_not_wait_for_a_persistent_id_node() -> None:
     zookeeper = MemoryZooKeeper()
     async with zookeeper.session() as zk:
         zookeeper.put("/brokers/ids/0", OURS)
@@ -91,7 +91,7 @@ async def test_an_id_node_that_nobody_owns_is_not_waited_for() -> None:
                 await make(zk).register([])
 
 
-async def test_a_topic_node_that_somebody_made_by_hand_stops_nothing() -> None:
+async def test_tolerates_a_topic_node_made_by_hand() -> None:
     zookeeper = MemoryZooKeeper()
     async with zookeeper.session(session_timeout=0.1) as zk:
         zookeeper.put("/brokers/topics/one/0", b"8")
@@ -109,7 +109,7 @@ async def test_a_topic_node_that_somebody_made_by_hand_stops_nothing() -> None:
         assert "/brokers/ids/0" not in zookeeper.dump()
 
 
-async def test_all_comes_back_after_every_kind_of_break() -> None:
+async def test_registers_again_after_every_kind_of_disconnect() -> None:
     zookeeper = MemoryZooKeeper()
     async with zookeeper.session(session_timeout=2.0) as zk:
         registration = make(zk)
@@ -136,7 +136,7 @@ async def test_all_comes_back_after_every_kind_of_break() -> None:
                 await until(lambda: "/brokers/topics/three/0" in zookeeper.dump())
 
 
-async def test_an_id_that_another_takes_after_an_expiry_ends_the_broker() -> None:
+async def test_ends_the_broker_when_another_takes_its_id_after_an_expiry() -> None:
     zookeeper = MemoryZooKeeper()
     async with zookeeper.session(session_timeout=0.2) as zk:
         registration = make(zk)

@@ -66,7 +66,7 @@ async def produce(broker: Broker, *requests: ProduceRequest | MultiProduceReques
 
 
 @pytest.mark.asyncio
-async def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
+async def test_answers_pipelined_requests_in_order(tmp_path: Path) -> None:
     sets = [encode_message(b"%d" % i) * (i % 7 + 1) for i in range(50)]
     offsets = [sum(map(len, sets[:i])) for i in range(51)]
     async with make(tmp_path) as broker, connected(broker) as (reader, writer):
@@ -80,7 +80,7 @@ async def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_large_multifetch_by_sendfile(tmp_path: Path) -> None:
+async def test_answers_a_large_multifetch_by_sendfile(tmp_path: Path) -> None:
     big = [encode_message(os.urandom(900_000)) for _ in range(4)]
     async with make(tmp_path, segment_bytes=1_000_000) as broker:
         for i, data in enumerate(big):
@@ -104,7 +104,7 @@ async def test_a_large_multifetch_by_sendfile(tmp_path: Path) -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("topic", ["t", "unknown", "no/topic"])
-async def test_other_clients_have_their_turns_during_the_largest_multifetch(
+async def test_serves_other_clients_during_the_largest_multifetch(
     tmp_path: Path, topic: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     entries = 32767
@@ -126,14 +126,14 @@ async def test_other_clients_have_their_turns_during_the_largest_multifetch(
 
 
 @pytest.mark.asyncio
-async def test_an_empty_multifetch(tmp_path: Path) -> None:
+async def test_answers_an_empty_multifetch(tmp_path: Path) -> None:
     async with make(tmp_path) as broker, connected(broker) as (reader, writer):
         writer.write(MultiFetchRequest(()).encode())
         assert await answer(reader) == b"\0\0"
 
 
 @pytest.mark.asyncio
-async def test_logs_survive_a_restart_and_the_marker_comes_and_goes(tmp_path: Path) -> None:
+async def test_keeps_logs_over_a_restart_and_writes_and_removes_the_marker(tmp_path: Path) -> None:
     data = encode_message(b"hello")
     async with make(tmp_path) as broker:
         await produce(broker, ProduceRequest("t", 1, data))
@@ -176,7 +176,7 @@ async def test_stop_does_not_wait_for_ever_for_a_client_that_does_not_read(
 
 
 @pytest.mark.asyncio
-async def test_cancelled_it_leaves_no_marker_and_lets_go(tmp_path: Path) -> None:
+async def test_cancellation_leaves_no_marker_and_releases_the_directory(tmp_path: Path) -> None:
     broker = make(tmp_path)
     task = asyncio.create_task(broker.run())
     await broker.ready.wait()
@@ -190,7 +190,7 @@ async def test_cancelled_it_leaves_no_marker_and_lets_go(tmp_path: Path) -> None
 
 
 @pytest.mark.asyncio
-async def test_a_failed_sync_stops_the_broker_without_a_marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_sync_stops_the_broker_without_a_marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(file: OsSegmentFile) -> None:
         raise StorageError("cannot sync it: Input/output error")
 
@@ -207,7 +207,7 @@ async def test_a_failed_sync_stops_the_broker_without_a_marker(tmp_path: Path, m
 
 
 @pytest.mark.asyncio
-async def test_a_full_disk_refuses_the_set_and_the_broker_goes_on(
+async def test_full_disk_rejects_the_set_and_the_broker_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(file: OsSegmentFile, position: int, data: bytes) -> None:
@@ -224,7 +224,7 @@ async def test_a_full_disk_refuses_the_set_and_the_broker_goes_on(
 
 
 @pytest.mark.asyncio
-async def test_starts_that_fail(tmp_path: Path) -> None:
+async def test_reports_failed_starts(tmp_path: Path) -> None:
     async with make(tmp_path / "a") as broker:
         with pytest.raises(DirectoryInUseError):
             await make(tmp_path / "a").start()
@@ -239,7 +239,7 @@ async def test_starts_that_fail(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_the_acceptor_waits_out_a_shortage_of_descriptors(
+async def test_goes_on_accepting_after_a_shortage_of_descriptors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections_module, "_ACCEPT_PAUSE", 0.01)
@@ -259,9 +259,7 @@ async def test_the_acceptor_waits_out_a_shortage_of_descriptors(
 
 
 @pytest.mark.asyncio
-async def test_retention_runs_by_itself_while_a_reader_holds_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_runs_retention_while_a_reader_holds_a_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     due = asyncio.Event()
 
     class Gated(SystemClock):
@@ -292,7 +290,7 @@ async def test_retention_runs_by_itself_while_a_reader_holds_on(
 
 
 @pytest.mark.asyncio
-async def test_socket_buffers_are_set_where_asked(tmp_path: Path) -> None:
+async def test_sets_socket_buffers_where_configured(tmp_path: Path) -> None:
     async with (
         make(tmp_path, send_buffer=50_000, receive_buffer=60_000) as broker,
         connected(broker) as (reader, writer),
@@ -305,7 +303,7 @@ async def test_socket_buffers_are_set_where_asked(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_random_partitions_are_spread(tmp_path: Path) -> None:
+async def test_spreads_random_partitions(tmp_path: Path) -> None:
     async with make(tmp_path, partitions=3) as broker:
         await produce(broker, *[ProduceRequest("t", -1, encode_message(b"a"))] * 60)
     sizes = [(tmp_path / f"t-{i}" / f"{0:020d}.kafka").stat().st_size for i in range(3)]
@@ -314,9 +312,7 @@ async def test_random_partitions_are_spread(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_damaged_log_is_out_of_service_and_all_others_are_served(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+async def test_serves_all_other_logs_beside_a_damaged_one(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """0.7.2 would not start. All that the protocol can say about it is the code for unknown errors, and a FIN."""
     one = encode_message(b"a")
     for name in ("t-1", "u-0"):
@@ -346,7 +342,7 @@ async def test_a_damaged_log_is_out_of_service_and_all_others_are_served(
 
 
 @pytest.mark.asyncio
-async def test_no_more_logs_are_made_than_max_logs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+async def test_creates_no_more_logs_than_max_logs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     async with make(tmp_path, max_logs=3) as broker:
         for number in range(6):
             await produce(broker, ProduceRequest(f"t{number}", 0, encode_message(b"x")))
@@ -363,7 +359,7 @@ async def test_no_more_logs_are_made_than_max_logs(tmp_path: Path, capfd: pytest
 
 
 @pytest.mark.asyncio
-async def test_a_produce_makes_no_topic_with_a_name_that_deceives(tmp_path: Path) -> None:
+async def test_produce_creates_no_topic_with_a_deceptive_name(tmp_path: Path) -> None:
     theirs = "their\u202edrow"
     (tmp_path / f"{theirs}-0").mkdir()
     (tmp_path / f"{theirs}-0" / f"{0:020d}.kafka").write_bytes(encode_message(b"one"))
@@ -389,7 +385,7 @@ def open_segments(folder: Path) -> int:
 
 @pytest.mark.asyncio
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks into /proc")
-async def test_the_files_of_idle_logs_are_closed_and_opened_when_they_are_used(
+async def test_closes_files_of_idle_logs_and_reopens_them_on_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "_REST", 0.05)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from consumerd.broker import RequestRefusedError
-from consumerd.broker.sockets import Stream
-from consumerd.storage import OsFiles, OsSegmentFile, Segment, Slice
+from consumerd.broker.sockets import ClientStream
+from consumerd.storage import OsFiles, OsSegmentFile, Segment, SegmentSlice
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def frame(body: bytes) -> bytes:
     return struct.pack(">i", len(body)) + body
 
 
-async def read(stream: Stream) -> bytes | None:
+async def read(stream: ClientStream) -> bytes | None:
     view = await stream.frame()
     if view is None:
         return None
@@ -41,8 +41,8 @@ async def send(sock: socket.socket, data: bytes) -> None:
 
 
 @pytest.mark.asyncio
-async def test_frames_in_any_pieces(pair: tuple[socket.socket, socket.socket]) -> None:
-    stream = Stream(pair[0], 1 << 20)
+async def test_reads_frames_in_any_pieces(pair: tuple[socket.socket, socket.socket]) -> None:
+    stream = ClientStream(pair[0], 1 << 20)
     bodies = [b"a", os.urandom(100_000), b"b" * 16_380, b"c" * 16_381, os.urandom(1 << 20), b"d", *[b"e" * 5_000] * 9]
     data = b"".join(map(frame, bodies))
 
@@ -63,23 +63,25 @@ async def test_frames_in_any_pieces(pair: tuple[socket.socket, socket.socket]) -
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("length", [0, -1, -(1 << 31), 101, (1 << 31) - 1])
-async def test_impossible_lengths_are_refused(pair: tuple[socket.socket, socket.socket], length: int) -> None:
+async def test_rejects_impossible_lengths(pair: tuple[socket.socket, socket.socket], length: int) -> None:
     await send(pair[1], struct.pack(">i", length))
     with pytest.raises(RequestRefusedError, match=f"a request of {length} bytes is outside 1 to 100"):
-        await Stream(pair[0], 100).frame()
+        await ClientStream(pair[0], 100).frame()
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("data", [b"\0\0", b"\0\0\0\x05abc"])
-async def test_a_cut_frame_is_the_end(pair: tuple[socket.socket, socket.socket], data: bytes) -> None:
+async def test_truncated_frame_is_the_end(pair: tuple[socket.socket, socket.socket], data: bytes) -> None:
     await send(pair[1], data)
     pair[1].shutdown(socket.SHUT_WR)
-    assert await read(Stream(pair[0], 100)) is None
+    assert await read(ClientStream(pair[0], 100)) is None
 
 
 @pytest.mark.asyncio
-async def test_memory_follows_what_arrives_not_what_is_promised(pair: tuple[socket.socket, socket.socket]) -> None:
-    stream = Stream(pair[0], 1 << 30)
+async def test_memory_follows_received_bytes_not_the_announced_length(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    stream = ClientStream(pair[0], 1 << 30)
     await send(pair[1], struct.pack(">i", 1 << 30) + bytes(100_000))
     waiting = asyncio.create_task(read(stream))
     for _ in range(3):
@@ -91,8 +93,8 @@ async def test_memory_follows_what_arrives_not_what_is_promised(pair: tuple[sock
 
 
 @pytest.mark.asyncio
-async def test_the_buffer_of_a_large_request_is_given_back_when_idle(pair: tuple[socket.socket, socket.socket]) -> None:
-    stream = Stream(pair[0], 1 << 24)
+async def test_releases_the_buffer_of_a_large_request_when_idle(pair: tuple[socket.socket, socket.socket]) -> None:
+    stream = ClientStream(pair[0], 1 << 24)
     body = bytes(1 << 22)
     async with asyncio.TaskGroup() as group:
         group.create_task(send(pair[1], frame(body)))
@@ -109,31 +111,31 @@ async def test_the_buffer_of_a_large_request_is_given_back_when_idle(pair: tuple
 async def test_stop_wakes_an_idle_reader_but_what_arrived_is_still_read(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
-    stream = Stream(pair[0], 100)
+    stream = ClientStream(pair[0], 100)
     waiting = asyncio.create_task(read(stream))
     await asyncio.sleep(0)
     stream.stop()
     assert await waiting is None
-    stream = Stream(pair[0], 100)
+    stream = ClientStream(pair[0], 100)
     await send(pair[1], frame(b"one") + frame(b"two") + frame(b"three")[:-1])
     stream.stop()
     assert [await read(stream) for _ in range(3)] == [b"one", b"two", None]
 
 
 @pytest.mark.asyncio
-async def test_parts_leave_in_order_whatever_the_reader_does(
+async def test_sends_parts_in_order_whatever_the_reader_does(
     pair: tuple[socket.socket, socket.socket], tmp_path: Path
 ) -> None:
     content = os.urandom(3_000_000)
     (tmp_path / "f").write_bytes(content)
     file = OsFiles().open(tmp_path / "f", create=False)
     segment = Segment(tmp_path / "f", file, 0, len(content))
-    parts: list[bytes | Slice] = [
+    parts: list[bytes | SegmentSlice] = [
         b"head",
-        Slice(segment, 5, 2_900_000),
+        SegmentSlice(segment, 5, 2_900_000),
         b"mid",
-        Slice(segment, 0, 10),
-        Slice(segment, 100, 70_000),
+        SegmentSlice(segment, 0, 10),
+        SegmentSlice(segment, 100, 70_000),
         b"tail",
     ]
     expected = b"head" + content[5:2_900_005] + b"mid" + content[:10] + content[100:70_100] + b"tail"
@@ -147,33 +149,31 @@ async def test_parts_leave_in_order_whatever_the_reader_does(
 
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         group.create_task(slow_reader())
-        await Stream(pair[0], 100).send(parts)
+        await ClientStream(pair[0], 100).send(parts)
     assert got == expected
     file.close()
 
 
 @pytest.mark.asyncio
-async def test_a_file_that_shrank_ends_the_connection(
-    pair: tuple[socket.socket, socket.socket], tmp_path: Path
-) -> None:
+async def test_truncated_file_ends_the_connection(pair: tuple[socket.socket, socket.socket], tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(bytes(20_000))
     file = OsFiles().open(tmp_path / "f", create=False)
     segment = Segment(tmp_path / "f", file, 0, 30_000)
     with pytest.raises(ConnectionAbortedError, match="shorter than when the fetch began"):
-        await Stream(pair[0], 100).send([Slice(segment, 0, 30_000)])
+        await ClientStream(pair[0], 100).send([SegmentSlice(segment, 0, 30_000)])
     file.close()
 
 
 @pytest.mark.asyncio
-async def test_a_reader_that_is_gone(pair: tuple[socket.socket, socket.socket]) -> None:
+async def test_raises_when_the_reader_has_gone(pair: tuple[socket.socket, socket.socket]) -> None:
     pair[1].close()
     with pytest.raises(BrokenPipeError):
-        await Stream(pair[0], 100).send([b"x"])
-    Stream(pair[0], 100).close()
+        await ClientStream(pair[0], 100).send([b"x"])
+    ClientStream(pair[0], 100).close()
 
 
 @pytest.mark.asyncio
-async def test_what_is_not_in_the_page_cache_is_read_by_a_thread_first(
+async def test_reads_uncached_pages_in_a_thread_first(
     pair: tuple[socket.socket, socket.socket], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = os.urandom(3_000_000)
@@ -194,7 +194,9 @@ async def test_what_is_not_in_the_page_cache_is_read_by_a_thread_first(
     got = bytearray()
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         sending = group.create_task(
-            Stream(pair[0], 100).send([Slice(segment, 0, 3_000_000), Slice(segment, 10, 100), Slice(segment, 20, 100)])
+            ClientStream(pair[0], 100).send(
+                [SegmentSlice(segment, 0, 3_000_000), SegmentSlice(segment, 10, 100), SegmentSlice(segment, 20, 100)]
+            )
         )
         while len(got) < 3_000_200:
             got += await asyncio.get_running_loop().sock_recv(pair[1], 1 << 20)
@@ -204,15 +206,15 @@ async def test_what_is_not_in_the_page_cache_is_read_by_a_thread_first(
     file.close()
 
 
-async def small_parts(path: Path, count: int, size: int) -> tuple[OsSegmentFile, list[bytes | Slice]]:
+async def small_parts(path: Path, count: int, size: int) -> tuple[OsSegmentFile, list[bytes | SegmentSlice]]:
     path.write_bytes(bytes(size))
     file = OsFiles().open(path, create=False)
     segment = Segment(path, file, 0, size)
-    return file, [part for _ in range(count) for part in (b"header", Slice(segment, 0, size))]
+    return file, [part for _ in range(count) for part in (b"header", SegmentSlice(segment, 0, size))]
 
 
 @pytest.mark.asyncio
-async def test_thousands_of_small_parts_give_others_their_turns(
+async def test_yields_to_others_among_thousands_of_small_parts(
     pair: tuple[socket.socket, socket.socket], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, parts = await small_parts(tmp_path / "f", 3000, 100)
@@ -236,7 +238,7 @@ async def test_thousands_of_small_parts_give_others_their_turns(
 
     got = bytearray()
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
-        sending = group.create_task(Stream(pair[0], 100).send(parts))
+        sending = group.create_task(ClientStream(pair[0], 100).send(parts))
         group.create_task(canary())
         while len(got) < 3000 * 106:
             got += await asyncio.get_running_loop().sock_recv(pair[1], 1 << 20)
@@ -246,11 +248,11 @@ async def test_thousands_of_small_parts_give_others_their_turns(
 
 
 @pytest.mark.asyncio
-async def test_an_answer_of_many_parts_is_never_in_memory_as_a_whole(
+async def test_never_holds_a_response_of_many_parts_in_memory_as_a_whole(
     pair: tuple[socket.socket, socket.socket], tmp_path: Path
 ) -> None:
     file, parts = await small_parts(tmp_path / "f", 2000, 8000)
-    stream = Stream(pair[0], 100)
+    stream = ClientStream(pair[0], 100)
     left = sum(len(part) if isinstance(part, bytes) else part.length for part in parts)
     tracemalloc.start()
     try:
@@ -273,10 +275,10 @@ class Endless(socket.socket):
 
 
 @pytest.mark.asyncio
-async def test_a_large_request_gives_others_their_turns_while_it_comes() -> None:
+async def test_yields_to_others_while_it_receives_a_large_request() -> None:
     length = 64 << 20
     with Endless() as sock:
-        stream = Stream(sock, 1 << 30)
+        stream = ClientStream(sock, 1 << 30)
         stream._buffer[:4] = struct.pack(">i", length)
         stream._end = 4
         turns = 0

@@ -8,14 +8,14 @@ from consumerd.broker.threads import in_thread
 pytestmark = pytest.mark.asyncio
 
 
-async def test_results_and_errors_come_out() -> None:
+async def test_returns_results_and_raises_errors() -> None:
     assert await in_thread(divmod, 7, 2) == (3, 1)
     with pytest.raises(ZeroDivisionError):
         await in_thread(divmod, 7, 0)
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_however_often_it_is_cancelled_the_thread_ends_first(
+async def test_waits_for_the_thread_however_often_it_is_cancelled(
     fails: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
     began, go_on, ended = threading.Event(), threading.Event(), threading.Event()

@@ -10,7 +10,7 @@ from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 
 
 @pytest.mark.asyncio
-async def test_a_mixture_is_for_the_tools_of_07() -> None:
+async def test_assumes_v07_if_both_dialects_are_registered() -> None:
     zookeeper = MemoryZooKeeper()
     async with zookeeper.session() as zk:
         assert await dialect_at(zk) is None

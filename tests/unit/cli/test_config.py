@@ -48,7 +48,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_every_key_of_a_consumer(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_converts_every_key_of_a_consumer(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["config", "convert", str(file)]) == 0
     out, err = capsys.readouterr()
     assert tomllib.loads(out) == {
@@ -80,7 +80,7 @@ def test_every_key_of_a_consumer(file: Path, tmp_path: Path, capsys: pytest.Capt
     assert set(_CONSUMER) | {"autooffset.reset"} == {line.partition("=")[0] for line in CONSUMER.splitlines()}
 
 
-def test_what_to_consume_and_what_to_do(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_takes_topics_and_handler_from_options(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--topic", "a", "--topic", "b=3", "--handler", "null", "--group", "other"]
     assert run(["config", "convert", str(file), *arguments]) == 0
     out, err = capsys.readouterr()
@@ -104,7 +104,7 @@ def test_what_to_consume_and_what_to_do(file: Path, tmp_path: Path, capsys: pyte
         ("fail", {"out_of_range": "fail"}),
     ],
 )
-def test_one_key_for_two_questions(
+def test_maps_autooffset_reset_to_both_keys(
     reset: str, fetch: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "c.properties"
@@ -113,15 +113,15 @@ def test_one_key_for_two_questions(
     assert tomllib.loads(capsys.readouterr().out)["fetch"] == fetch
 
 
-def test_what_is_so_anyway_and_what_nobody_knows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_remarks_on_fixed_and_unknown_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "c.properties"
     path.write_text("groupid=g\\u00e9\nconsumer.timeout.ms=-1\nfetch.sise=5\nmy\\tkey=a\\nb\n")
     assert run(["config", "convert", str(path)]) == 0
     out, err = capsys.readouterr()
     assert tomllib.loads(out)["group"]["id"] == "g\u00e9"
     assert "consumer.timeout.ms has no counterpart: the same here" in err
-    assert "fetch.sise has no counterpart: 0.7.2 knows no such key; did you mean fetch.size?" in err
-    assert "#   my\\tkey=a\\nb: 0.7.2 knows no such key" in out
+    assert "fetch.sise has no counterpart: 0.7.2 does not have this key; did you mean fetch.size?" in err
+    assert "#   my\\tkey=a\\nb: 0.7.2 does not have this key" in out
 
 
 @pytest.mark.parametrize(
@@ -138,9 +138,7 @@ def test_what_is_so_anyway_and_what_nobody_knows(tmp_path: Path, capsys: pytest.
         ("groupid=g\nzk.sessiontimeout.ms=99999999999", "session_timeout"),
     ],
 )
-def test_values_that_cannot_be_meant(
-    text: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rejects_invalid_values(text: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "c.properties"
     path.write_text(text)
     assert run(["config", "convert", str(path)]) == ExitCode.CONFIG
@@ -170,7 +168,7 @@ log.roll.hours=x
 """
 
 
-def test_producers_and_servers_are_explained(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explains_producer_and_server_files(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     producer, server = tmp_path / "p.properties", tmp_path / "s.properties"
     producer.write_text(PRODUCER)
     server.write_text(SERVER)
@@ -195,7 +193,7 @@ def test_producers_and_servers_are_explained(file: Path, tmp_path: Path, capsys:
     assert tomllib.loads(capsys.readouterr().out) == {}
 
 
-def test_the_file_name_tells_where_the_keys_do_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_recognises_the_kind_by_the_file_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "my-producer.properties"
     path.write_text("zk.connect=h:1")
     assert run(["config", "convert", str(path)]) == 0
@@ -217,7 +215,7 @@ def make(*, login: Secret[dict[str, str]], other: Unknown = None) -> Sink: ...
 """
 
 
-def test_show_hides_what_handlers_call_secret_and_passwords_in_other_texts(
+def test_show_hides_secrets_of_handlers_and_passwords_in_texts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -247,7 +245,9 @@ def test_show_hides_what_handlers_call_secret_and_passwords_in_other_texts(
     assert options("not_installed:Sink", 'dsn = "s3cr3t", port = 1') == {"dsn": hidden, "port": hidden}
 
 
-def test_show(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shows_values_and_origins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "c.toml"
     path.write_text('[group]\nid = "g"\ntopics = { t = 1 }\n[zookeeper]\nauth = ["digest:u:secret"]\n')
     with path.open("a") as file:

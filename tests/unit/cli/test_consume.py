@@ -33,20 +33,20 @@ def logs() -> Iterator[None]:
         ([*ZOOKEEPER, "--topic", "t"], "give --group"),
         ([*ZOOKEEPER, "--topic", "t", "--group", "g", "--isolation", "read_committed"], "have no transactions"),
         ([*ZOOKEEPER, "--topic", "t", "--group", "g", "--key-separator", ":"], "brokers of 0.7 have no keys"),
-        ([*ZOOKEEPER, "--topic", "t", "--group", "g", "--partition", "0"], "--partition goes without --group"),
-        ([*KAFKA, "--topic", "t", "--group", "g", "--partition", "0"], "--partition goes without --group"),
+        ([*ZOOKEEPER, "--topic", "t", "--group", "g", "--partition", "0"], "--partition cannot be used with --group"),
+        ([*KAFKA, "--topic", "t", "--group", "g", "--partition", "0"], "--partition cannot be used with --group"),
         ([*KAFKA, "--topic", "t", "--topic", "u", "--partition", "0"], "--partition goes with one --topic"),
         ([*KAFKA, "--whitelist", "t", "--partition", "0"], "--partition goes with one --topic"),
         ([*KAFKA, "--topic", "t", "--partition", "-1"], "--partition"),
-        ([*KAFKA, "--topic", "t", "--json", "--key-separator", ":"], "goes without --json"),
+        ([*KAFKA, "--topic", "t", "--json", "--key-separator", ":"], "cannot be used with --json"),
     ],
 )
-def test_wrong_command_lines(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejects_wrong_command_lines(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["consume", *arguments]) == ExitCode.USAGE
     assert words in capsys.readouterr().err
 
 
-def test_names_and_servers_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejects_invalid_names_and_servers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["consume", *KAFKA, "--topic", "a/b"]) == ExitCode.CONFIG
     assert "topic name 'a/b'" in capsys.readouterr().err
     assert run(["consume", *KAFKA, "--whitelist", "("]) == ExitCode.CONFIG
@@ -56,14 +56,14 @@ def test_names_and_servers_that_cannot_be(tmp_path: Path, capsys: pytest.Capture
         assert "127.0.0.1:1" in capsys.readouterr().err
 
 
-def test_the_group_of_a_daemon_is_not_joined_by_the_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_joins_the_group_of_a_daemon_only_if_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = tmp_path / "daemon.toml"
     config.write_text('[group]\nid = "precious"\ntopics = { t = 1 }\n')
     assert run(["consume", "-c", str(config), "--topic", "t"]) == ExitCode.USAGE
     assert "give --group" in capsys.readouterr().err
 
 
-def test_tls_comes_from_the_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_takes_tls_from_the_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = tmp_path / "daemon.toml"
     config.write_text(
         '[group]\nid = "g"\ncoordination = "kafka"\ntopics = { t = 1 }\n'
@@ -73,7 +73,7 @@ def test_tls_comes_from_the_configuration(tmp_path: Path, capsys: pytest.Capture
     assert "kafka.tls.ca: " in capsys.readouterr().err
 
 
-def test_the_environment_completes_the_file_and_leaves_the_command_line_alone(
+def test_environment_overrides_the_file_but_not_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tmp_path / "daemon.toml"

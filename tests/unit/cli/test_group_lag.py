@@ -39,7 +39,7 @@ async def group(memory: MemoryZooKeeper, cluster: Cluster) -> None:
     memory.put("/consumers/g/offsets/old/0-0", b"7")
 
 
-async def test_lag_in_a_pipe(consumerd: Command) -> None:
+async def test_prints_lag_in_a_pipe(consumerd: Command) -> None:
     done = await consumerd("group", "lag", "--group", "g")
     assert (done.code, done.err) == (0, "")
     *partitions, total = done.rows
@@ -54,7 +54,7 @@ async def test_lag_in_a_pipe(consumerd: Command) -> None:
     assert total == ["total", "90", "2"]
 
 
-async def test_lag_as_json(consumerd: Command, memory: MemoryZooKeeper) -> None:
+async def test_prints_lag_as_json(consumerd: Command, memory: MemoryZooKeeper) -> None:
     memory.put("/consumers/g/offsets/t/0-1", b"31")
     done = await consumerd("group", "lag", "--group", "g", "--topic", "t", "--json")
     document = json.loads(done.out)
@@ -66,7 +66,7 @@ async def test_lag_as_json(consumerd: Command, memory: MemoryZooKeeper) -> None:
     assert set(document["partitions"]) == {"t/0-0", "t/0-1", "t/1-0"}
 
 
-async def test_watch(consumerd: Command, memory: MemoryZooKeeper) -> None:
+async def test_watch_repeats_with_rates(consumerd: Command, memory: MemoryZooKeeper) -> None:
     done = await consumerd("group", "lag", "--group", "g", "--watch", "0.05", "--count", "3", "--topic", "t")
     speeds = [row[6:8] for row in done.rows if row[:2] == ["partition", "t/0-0"]]
     assert speeds == [["", ""], ["0", "0"], ["0", "0"]]
@@ -75,7 +75,7 @@ async def test_watch(consumerd: Command, memory: MemoryZooKeeper) -> None:
     assert [json.loads(line)["total"] for line in done.out.splitlines()] == [90, 90]
 
 
-async def test_a_table(consumerd: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_prints_a_table_on_a_terminal(consumerd: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setenv("COLUMNS", "200")
@@ -84,7 +84,7 @@ async def test_a_table(consumerd: Command, monkeypatch: pytest.MonkeyPatch) -> N
     assert "lag (bytes)" in done.out
 
 
-async def test_a_group_that_never_was(consumerd: Command) -> None:
+async def test_rejects_an_unknown_group(consumerd: Command) -> None:
     done = await consumerd("group", "lag", "--group", "nobody")
     assert (done.code, done.out) == (ExitCode.NOT_FOUND, "")
     done = await consumerd("group", "lag")
@@ -96,7 +96,7 @@ async def test_a_group_that_never_was(consumerd: Command) -> None:
         assert "must not be empty" in done.err or f"{name!r}" in done.err
 
 
-async def test_topics_describe(consumerd: Command) -> None:
+async def test_describes_topics(consumerd: Command) -> None:
     done = await consumerd("topics", "describe", "--topic", "t")
     assert (done.code, done.err) == (0, "")
     assert [[row[0], *row[2:5]] for row in done.rows] == [
@@ -115,7 +115,7 @@ async def test_topics_describe(consumerd: Command) -> None:
     assert "no broker has registered the topic 'nope'" in done.err
 
 
-async def test_the_configuration_names_zookeeper_and_group(
+async def test_takes_zookeeper_and_group_from_the_configuration(
     memory: MemoryZooKeeper, consumerd: Command, tmp_path: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import asyncio

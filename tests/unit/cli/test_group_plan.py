@@ -21,19 +21,19 @@ OWNERS = {
 }  # fmt: skip
 
 
-def test_json_from_a_file(tmp_path: Path) -> None:
+def test_prints_json_for_a_file(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(json.dumps(CONTENT))
     result = CliRunner().invoke(command, ["plan", "--json", str(tmp_path / "plan.json")], catch_exceptions=False)
     assert result.exit_code == 0
     assert json.loads(result.output) == OWNERS
 
 
-def test_lines_from_standard_input() -> None:
+def test_reads_standard_input() -> None:
     result = CliRunner().invoke(command, ["plan", "-"], input=json.dumps(CONTENT), catch_exceptions=False)
     assert result.output.splitlines() == [f"{partition}\t{owner}" for partition, owner in OWNERS.items()]
 
 
-def test_nobody_and_nothing() -> None:
+def test_plans_a_group_without_members_or_topics() -> None:
     contents: list[dict[str, object]] = [
         {"topics": {}, "ids": {}},
         {"topics": {"t": {"0": 0}, "u": {"0": 3}}, "ids": {"g_a": '{ "t": 1 }'}},
@@ -65,7 +65,7 @@ def test_nobody_and_nothing() -> None:
         ('{"topics": {}, "ids": {"g_a": "{\\"subscription\\":{}}"}}', ExitCode.ZOOKEEPER, "0.8 or later"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said(
+def test_reports_errors_of_a_file(
     text: str, code: ExitCode, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "plan.json"
@@ -81,12 +81,12 @@ def test_what_is_wrong_with_a_file_is_said(
     "arguments",
     [[], ["--group", "g"], ["--zookeeper", "h:1"], ["-", "--group", "g"], ["-", "--zookeeper", "h:1", "--group", "g"]],
 )
-def test_either_a_file_or_a_group(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_requires_either_a_file_or_a_group(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["group", "plan", *arguments]) == ExitCode.USAGE
     assert "either a FILE, or --zookeeper and --group" in capsys.readouterr().err
 
 
-def test_a_missing_file_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejects_a_missing_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["group", "plan", "no-such-file"]) == ExitCode.USAGE
     assert "no-such-file" in capsys.readouterr().err
 

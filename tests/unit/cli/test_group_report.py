@@ -33,7 +33,7 @@ PROBLEM = "t/0-1: a committed offset is '?': expected a decimal number from 0 to
 
 
 @pytest.mark.asyncio
-async def test_lines(zookeeper: MemoryZooKeeper, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_prints_lines_in_a_pipe(zookeeper: MemoryZooKeeper, capsys: pytest.CaptureFixture[str]) -> None:
     async with zookeeper.session() as zk:
         snapshot = await read_v07_snapshot(zk, "g", brokers=False)
     capsys.readouterr()
@@ -51,7 +51,7 @@ async def test_lines(zookeeper: MemoryZooKeeper, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.asyncio
-async def test_json(zookeeper: MemoryZooKeeper, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_prints_json(zookeeper: MemoryZooKeeper, capsys: pytest.CaptureFixture[str]) -> None:
     async with zookeeper.session() as zk:
         snapshot = await read_v07_snapshot(zk, "g", brokers=False)
     capsys.readouterr()
@@ -76,7 +76,7 @@ async def test_json(zookeeper: MemoryZooKeeper, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.asyncio
-async def test_a_table_on_a_terminal(
+async def test_prints_a_table_on_a_terminal(
     zookeeper: MemoryZooKeeper, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
@@ -89,7 +89,7 @@ async def test_a_table_on_a_terminal(
 
 
 @pytest.mark.asyncio
-async def test_a_filter_makes_all_topics_count(zookeeper: MemoryZooKeeper) -> None:
+async def test_filter_subscribes_to_all_topics(zookeeper: MemoryZooKeeper) -> None:
     zookeeper.put("/consumers/g/ids/g_c", b"!1!t")
     async with zookeeper.session() as zk:
         snapshot = await read_v07_snapshot(zk, "g", brokers=False)
@@ -99,7 +99,7 @@ async def test_a_filter_makes_all_topics_count(zookeeper: MemoryZooKeeper) -> No
 
 
 @pytest.mark.asyncio
-async def test_plans_that_cannot_be_made(zookeeper: MemoryZooKeeper) -> None:
+async def test_reports_plans_that_cannot_be_made(zookeeper: MemoryZooKeeper) -> None:
     async with zookeeper.session() as zk:
         with pytest.raises(NotFoundError, match="no group 'x'"):
             await read_v07_snapshot(zk, "x", brokers=False)

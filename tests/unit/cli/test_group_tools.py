@@ -32,7 +32,7 @@ def group(memory: MemoryZooKeeper) -> None:
         memory.put(f"/consumers/g/offsets/t/0-{number}", b"10")
 
 
-async def test_verify(consumerd: Command, memory: MemoryZooKeeper) -> None:
+async def test_verify_reports_differences(consumerd: Command, memory: MemoryZooKeeper) -> None:
     done = await consumerd("group", "verify", "--group", "g")
     assert done == (0, "", "")
     memory.remove("/consumers/g/owners/t/0-2")
@@ -47,7 +47,9 @@ async def test_verify(consumerd: Command, memory: MemoryZooKeeper) -> None:
     assert done.code == ExitCode.NOT_FOUND
 
 
-async def test_verify_waits(consumerd: Command, memory: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_verify_waits_for_balance(
+    consumerd: Command, memory: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
     memory.remove("/consumers/g/owners/t/0-2")
     looks = 0
     sleep = asyncio.sleep
@@ -64,7 +66,7 @@ async def test_verify_waits(consumerd: Command, memory: MemoryZooKeeper, monkeyp
     assert (done.code, looks) == (0, 2)
 
 
-async def test_a_healthy_group_leaves_the_doctor_nothing_to_say(consumerd: Command, memory: MemoryZooKeeper) -> None:
+async def test_doctor_finds_nothing_in_a_healthy_group(consumerd: Command, memory: MemoryZooKeeper) -> None:
     memory.remove("/consumers/g/offsets")
     before = memory.dump()
     done = await consumerd("group", "doctor", "--group", "g", "--interval", "0.01", "--fix", "--execute")
@@ -72,7 +74,7 @@ async def test_a_healthy_group_leaves_the_doctor_nothing_to_say(consumerd: Comma
     assert memory.dump() == before
 
 
-async def test_the_doctor_explains(consumerd: Command, memory: MemoryZooKeeper) -> None:
+async def test_doctor_explains_findings(consumerd: Command, memory: MemoryZooKeeper) -> None:
     memory.remove("/consumers/g/owners/t/0-2")
     before = memory.dump()
     done = await consumerd("group", "doctor", "--group", "g", "--interval", "0.01")
@@ -89,7 +91,9 @@ async def test_the_doctor_explains(consumerd: Command, memory: MemoryZooKeeper) 
     assert memory.dump() == before
 
 
-async def test_the_doctor_mends(consumerd: Command, memory: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_doctor_applies_fixes(
+    consumerd: Command, memory: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("consumerd.admin.doctor.SETTLING", 0.05)
     memory.remove("/consumers/g/owners/t/0-2")
     memory.put("/consumers/g/owners/t/0-2", b"g_old-0")
@@ -116,7 +120,7 @@ async def test_the_doctor_mends(consumerd: Command, memory: MemoryZooKeeper, mon
     assert (await consumerd("group", "doctor", "--group", "g", "--execute")).code == ExitCode.USAGE
 
 
-async def test_the_doctor_talks_to_people(
+async def test_doctor_prints_text_on_a_terminal(
     consumerd: Command, memory: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
@@ -127,13 +131,13 @@ async def test_the_doctor_talks_to_people(
     assert "not without --force: delete /consumers/g/ids/g_x\\u202e" in done.out
 
 
-async def test_delete(
+async def test_deletes_a_dead_group(
     consumerd: Command, memory: MemoryZooKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     done = await consumerd("group", "delete", "--group", "g", "--execute")
     assert done.code == ExitCode.REFUSED
-    assert "group 'g' is not dead" in done.err
+    assert "group 'g' is alive" in done.err
     assert list(tmp_path.iterdir()) == []
     memory.end(A)
     memory.end(B)
@@ -156,7 +160,7 @@ async def test_delete(
     }
 
 
-async def test_plan_explains(consumerd: Command) -> None:
+async def test_plan_explains_the_rule(consumerd: Command) -> None:
     done = await consumerd("group", "plan", "--group", "g", "--explain")
     assert done.rows == [
         ["topic", "t", "3", "2", "1", "1", "0-0 0-1 0-2"],

@@ -34,7 +34,7 @@ def lines(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_json_has_one_line_per_outer_message(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prints_one_json_line_per_outer_message(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["log", "dump", "--json", str(log)]) == ExitCode.OK
     first, second, *_ = found = lines(capsys.readouterr().out)
     assert first == {
@@ -52,7 +52,7 @@ def test_json_has_one_line_per_outer_message(log: Path, capsys: pytest.CaptureFi
     assert [line["offset"] for line in found][1:] == [line["next_offset"] for line in found][:-1]
 
 
-def test_damage_is_shown_and_summed_up_and_no_failure(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_shows_and_counts_damage_without_failing(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["log", "dump", "--json", str(log)]) == ExitCode.OK
     captured = capsys.readouterr()
     _, _, bad, good, torn = lines(captured.out)
@@ -61,11 +61,11 @@ def test_damage_is_shown_and_summed_up_and_no_failure(log: Path, capsys: pytest.
     assert (torn["valid"], torn["magic"], torn["codec"], torn["size"]) == (False, None, None, 11)
     assert "where its header says 00000000" in bad["problem"]
     assert f"{bad['file']}: {bad['problem']}" in captured.err
-    assert "is torn: it takes 15 bytes and the file has 5" in captured.err
+    assert "is torn: the file has 5 of its 15 bytes" in captured.err
     assert captured.err.endswith("consumerd: 2 of 5 entries in 2 files are not valid\n")
 
 
-def test_problems_beyond_the_first_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_counts_problems_beyond_the_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "00000000000000000000.kafka"
     path.write_bytes(BAD * 50)
     assert run(["log", "dump", "--json", str(path)]) == ExitCode.OK
@@ -74,7 +74,7 @@ def test_problems_beyond_the_first_are_counted(tmp_path: Path, capsys: pytest.Ca
     assert errors[-1] == "consumerd: 50 of 50 entries in 1 files are not valid"
 
 
-def test_the_table_shows_the_same(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_shows_the_same_as_json(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["log", "dump", str(log)]) == ExitCode.OK
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert rows[0] == [str(log / "00000000000000000000.kafka")]
@@ -97,7 +97,7 @@ def test_the_table_shows_the_same(log: Path, capsys: pytest.CaptureFixture[str])
     assert rows[8][3:5] == ["NO", "0"]
 
 
-def test_a_table_of_many_rows_has_one_header(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_of_many_rows_has_one_header(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "00000000000000000000.kafka"
     path.write_bytes(HELLO * 2500)
     assert run(["log", "dump", str(path)]) == ExitCode.OK
@@ -106,7 +106,7 @@ def test_a_table_of_many_rows_has_one_header(tmp_path: Path, capsys: pytest.Capt
     assert len(out.splitlines()) == 2502
 
 
-def test_a_missing_path_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejects_a_missing_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["log", "dump", str(tmp_path / "nowhere")]) == ExitCode.NOT_FOUND
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -114,13 +114,13 @@ def test_a_missing_path_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFi
     assert captured.err == expected
 
 
-def test_no_path_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_requires_a_path(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["log", "dump"]) == ExitCode.USAGE
     assert "Missing argument 'PATH...'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("count", [1, 5000])
-def test_a_reader_who_leaves_ends_it_quietly(count: int, tmp_path: Path) -> None:
+def test_exits_quietly_when_the_reader_closes_the_pipe(count: int, tmp_path: Path) -> None:
     """With little output the pipe breaks at the last flush, with much of it in the middle."""
     path = tmp_path / "00000000000000000000.kafka"
     path.write_bytes(HELLO * count)
@@ -132,7 +132,7 @@ def test_a_reader_who_leaves_ends_it_quietly(count: int, tmp_path: Path) -> None
     assert (done.returncode, done.stderr) == (ExitCode.PIPE, b"")
 
 
-def test_what_is_no_regular_file_is_refused(log: Path) -> None:
+def test_rejects_files_that_are_not_regular(log: Path) -> None:
     """In a process of its own, which would wait for ever for somebody who writes."""
     pipe = log / f"{99:020}.kafka"
     os.mkfifo(pipe)
@@ -143,7 +143,7 @@ def test_what_is_no_regular_file_is_refused(log: Path) -> None:
         assert f"{pipe} is not a regular file" in done.stderr
 
 
-def test_names_are_shown_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_escapes_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "their\u202edrow\x1b[2J-0"
     folder.mkdir()
     (folder / f"{0:020}.kafka").write_bytes(HELLO + BAD)

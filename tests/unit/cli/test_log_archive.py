@@ -57,7 +57,7 @@ def damaged(tmp_path: Path) -> Path:
 
 
 class TestVerify:
-    def test_sound(self, sound: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_verifies_a_sound_archive(self, sound: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert run(["log", "verify", str(sound)]) == ExitCode.OK
         size = 30 + (sound / f"{30:020}.kafka").stat().st_size
         assert capsys.readouterr().out.splitlines() == [
@@ -65,7 +65,7 @@ class TestVerify:
             f"total\t1\t2\t{size}\t4\t0",
         ]
 
-    def test_what_is_no_regular_file(self, sound: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_reports_files_that_are_not_regular(self, sound: Path, capsys: pytest.CaptureFixture[str]) -> None:
         pipe = sound / f"{99:020}.kafka"
         os.mkfifo(pipe)
         with refused_to_wait():
@@ -82,7 +82,7 @@ class TestVerify:
             assert run(["log", "verify", str(pipe)]) == ExitCode.NOT_FOUND
             assert f"{pipe} is not a regular file" in capsys.readouterr().err
 
-    def test_names_are_shown_escaped(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_escapes_names(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         write(tmp_path / "their\u202edrow\x1b[2J-0", HELLO + BAD)
         assert run(["log", "verify", str(tmp_path)]) == ExitCode.CHECK_FAILED
         assert run(["log", "verify", "--json", str(tmp_path)]) == ExitCode.CHECK_FAILED
@@ -91,7 +91,7 @@ class TestVerify:
         assert "\u202e" not in out
         assert "\x1b" not in out
 
-    def test_damaged(self, damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_reports_damage(self, damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert run(["log", "verify", str(damaged)]) == ExitCode.CHECK_FAILED
         _, first, second, total = (line.split("\t") for line in capsys.readouterr().out.splitlines())
         assert first == [
@@ -119,15 +119,15 @@ class TestVerify:
         }  # fmt: skip
         assert summary["partitions"][0]["partition"] == str(damaged)
 
-    def test_torn_tails_may_be_allowed(self, tmp_path: Path) -> None:
+    def test_allows_torn_tails(self, tmp_path: Path) -> None:
         folder = write(tmp_path / "events-0", HELLO + HELLO[:4])
         assert run(["log", "verify", str(folder)]) == ExitCode.CHECK_FAILED
         assert run(["log", "verify", "--allow-torn-tail", str(folder)]) == ExitCode.OK
 
-    def test_torn_tails_excuse_nothing_else(self, damaged: Path) -> None:
+    def test_allowing_torn_tails_allows_nothing_else(self, damaged: Path) -> None:
         assert run(["log", "verify", "--allow-torn-tail", str(damaged)]) == ExitCode.CHECK_FAILED
 
-    def test_a_table_on_a_terminal(
+    def test_prints_a_table_on_a_terminal(
         self, damaged: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("sys.stdout.isatty", lambda: True)
@@ -177,7 +177,7 @@ class TestVerify:
 
 
 class TestExport:
-    def test_files_and_report(self, sound: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_exports_files_and_a_report(self, sound: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         out = tmp_path / "out"
         assert run(["log", "export", "-o", str(out), "--broker-id", "3", str(sound)]) == ExitCode.OK
         first, total = (line.split("\t") for line in capsys.readouterr().out.splitlines())
@@ -213,7 +213,7 @@ class TestExport:
         assert run(arguments) == ExitCode.CHECK_FAILED
         assert json.loads(capsys.readouterr().out)["kept"] == 2
 
-    def test_corruption_ends_it(self, damaged: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_corruption_ends_an_export(self, damaged: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert run(["log", "export", "-o", str(tmp_path / "out"), str(damaged)]) == ExitCode.CORRUPT
         captured = capsys.readouterr()
         assert captured.out == ""
@@ -228,12 +228,12 @@ class TestExport:
             (["--compress", "zstd", "--payload", "base64"], "ndjson.zst"),
         ],
     )
-    def test_formats(self, sound: Path, tmp_path: Path, options: list[str], ending: str) -> None:
+    def test_exports_every_format(self, sound: Path, tmp_path: Path, options: list[str], ending: str) -> None:
         out = tmp_path / "out"
         assert run(["log", "export", "-o", str(out), *options, str(sound)]) == ExitCode.OK
         assert len(list(out.glob(f"events/0/*.{ending}"))) == 2
 
-    def test_ranges_and_topics(self, sound: Path, tmp_path: Path) -> None:
+    def test_exports_ranges_and_topics(self, sound: Path, tmp_path: Path) -> None:
         out = tmp_path / "out"
         options = ["--topic", "events", "--from-offset", "10", "--to-offset", "20"]
         assert run(["log", "export", "-o", str(out), *options, str(sound.parent)]) == ExitCode.OK
@@ -254,7 +254,7 @@ class TestExport:
         assert sentence in capsys.readouterr().err
         assert not (tmp_path / "out").exists()
 
-    def test_a_bar_on_a_terminal(
+    def test_shows_a_progress_bar_on_a_terminal(
         self, sound: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("sys.stderr.isatty", lambda: True)
@@ -263,20 +263,20 @@ class TestExport:
         assert run(["log", "export", "-o", str(tmp_path / "out"), str(sound)]) == ExitCode.OK
         assert "2/2 segments, 4 messages" in capsys.readouterr().err
 
-    def test_handlers_of_signals_are_put_back(self, sound: Path, tmp_path: Path) -> None:
+    def test_restores_signal_handlers(self, sound: Path, tmp_path: Path) -> None:
         before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
         assert run(["log", "export", "-o", str(tmp_path / "out"), str(sound)]) == ExitCode.OK
         assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
-    def test_ctrl_c(
+    def test_stops_on_ctrl_c(
         self, sound: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(Lines, "segment", lambda self, rows: signal.raise_signal(signal.SIGINT))
         assert run(["log", "export", "-o", str(tmp_path / "out"), str(sound)]) == ExitCode.INTERRUPTED
-        assert "interrupted with 1 segments done; the same command goes on" in capsys.readouterr().err
+        assert "interrupted with 1 segments done; run the same command to resume" in capsys.readouterr().err
 
 
-def test_progress_for_a_log(capsys: pytest.CaptureFixture[str]) -> None:
+def test_writes_progress_to_a_log(capsys: pytest.CaptureFixture[str]) -> None:
     now = 0.0
     lines = Lines("exporting", lambda: now)
     lines.begin(1000, 4)
@@ -293,6 +293,6 @@ def test_progress_for_a_log(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "consumerd: exporting: 3 segments, 200 of 1000 bytes, 13 messages\n"
 
 
-def test_processes_for_large_archives_only() -> None:
+def test_starts_processes_for_large_archives_only() -> None:
     assert worker_count(None, []) == 1
     assert worker_count(7, []) == 7

@@ -3,14 +3,14 @@ import sys
 
 import pytest
 
-from consumerd import __version__
+from consumerd import __version__, native
 from consumerd.cli.main import COMMANDS, explain, run
 from consumerd.errors import BrokerError, ConfigError, ConsumerdError, ExitCode
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"]) == 0
-    assert capsys.readouterr().out == f"consumerd {__version__}\n"
+    assert capsys.readouterr().out == f"consumerd {__version__} ({native.describe()})\n"
 
 
 def test_help_lists_every_command_and_real_invocations(capsys: pytest.CaptureFixture[str]) -> None:
@@ -26,26 +26,26 @@ def test_every_command_can_be_imported_and_shows_help(name: str, capsys: pytest.
     assert "Usage: consumerd " + name in capsys.readouterr().out
 
 
-def test_an_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejects_an_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["no-such-command"]) == ExitCode.USAGE
     assert "no-such-command" in capsys.readouterr().err
 
 
-def test_a_misspelt_command_gets_its_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_suggests_the_nearest_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["chek"]) == ExitCode.USAGE
     assert "No such command 'chek', did you mean 'check'?" in capsys.readouterr().err
 
 
-def test_a_declared_error_speaks_for_its_group() -> None:
+def test_reports_a_declared_error_of_a_group() -> None:
     group = ExceptionGroup("g", [ExceptionGroup("h", [ConfigError("the key is wrong")])])
     assert explain(group) == (ExitCode.CONFIG, "the key is wrong")
 
 
-def test_a_defect_among_declared_errors_is_not_hidden() -> None:
+def test_shows_a_defect_among_declared_errors() -> None:
     assert explain(ExceptionGroup("g", [BrokerError("gone"), KeyError("x")])) == (ExitCode.INTERNAL, None)
 
 
-def test_interrupts_win() -> None:
+def test_interrupts_take_precedence_over_other_errors() -> None:
     assert explain(BaseExceptionGroup("g", [BrokerError("gone"), KeyboardInterrupt()]))[0] == ExitCode.INTERRUPTED
 
 
@@ -58,7 +58,7 @@ def test_every_error_class_has_a_documented_code() -> None:
         assert cls.exit_code is not ExitCode.INTERNAL, cls
 
 
-def test_the_help_of_the_whole_imports_no_command() -> None:
+def test_help_imports_no_command() -> None:
     code = (
         "import sys; from consumerd.cli.main import run; run(['--help']);"
         "bad = {'aiozk', 'pydantic', 'rich', 'asyncio', 'pyspark'} & set(sys.modules); sys.exit(str(bad) if bad else 0)"
@@ -68,7 +68,7 @@ def test_the_help_of_the_whole_imports_no_command() -> None:
 
 
 @pytest.mark.parametrize("busy", [0.0, 0.2])
-def test_a_ctrl_c_that_a_callback_dropped_comes_again(busy: float) -> None:
+def test_repeats_a_ctrl_c_that_a_callback_dropped(busy: float) -> None:
     """As when the lock of an imported module is freed: what a weak reference's callback raises goes nowhere.
 
     `busy`: seconds for which the main thread gets no processor when it has started the one that sends the signal.
@@ -92,7 +92,7 @@ def test_a_ctrl_c_that_a_callback_dropped_comes_again(busy: float) -> None:
     assert (ended.stdout, ended.stderr) == ("interrupted\n", "")
 
 
-def test_a_log_that_nobody_reads_any_more_is_no_defect() -> None:
+def test_ignores_a_closed_standard_error() -> None:
     """Whichever task writes to it first: what comes out of a task group is a group."""
     code = (
         "import asyncio, os, sys\n"

@@ -22,7 +22,7 @@ def written(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_servers_are_named_or_those_of_a_configuration(tmp_path: Path) -> None:
+def test_takes_servers_from_options_or_a_configuration(tmp_path: Path) -> None:
     assert side_address("from", "z:1/c", (), None, 1.0).connect == "z:1/c"
     assert side_address("to", None, ("a:1,b:2", "[::1]:3"), None, 1.0).bootstrap == (("a", 1), ("b", 2), ("::1", 3))
     path = written(tmp_path, '[zookeeper]\nconnect = "zk:1"\n[kafka]\nbootstrap = ["k:1"]\n')
@@ -36,7 +36,7 @@ def test_servers_are_named_or_those_of_a_configuration(tmp_path: Path) -> None:
     assert side_address("to", "z:1", (), path, 1.0).connect == "z:1"
 
 
-def test_what_is_missing_or_wrong_is_said(tmp_path: Path) -> None:
+def test_rejects_missing_or_wrong_sides(tmp_path: Path) -> None:
     with pytest.raises(click.UsageError, match="give --to-zookeeper, --to-bootstrap-server, or --to-config"):
         side_address("to", None, (), None, 1.0)
     with pytest.raises(click.UsageError, match="either --from-zookeeper or --from-bootstrap-server"):

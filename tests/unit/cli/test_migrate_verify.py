@@ -44,14 +44,14 @@ def logs() -> Iterator[None]:
         (["--to-bootstrap-server", "x", "--from-directory", "/x"], ExitCode.CONFIG, "'x' is not of the form host:port"),
     ],
 )
-def test_wrong_command_lines(
+def test_rejects_wrong_command_lines(
     arguments: list[str], code: ExitCode, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["migrate", "verify", *arguments]) == code
     assert words in capsys.readouterr().err
 
 
-def test_the_group_of_commands_shows_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["migrate", "--help"]) == 0
     assert "verify" in capsys.readouterr().out
     assert run(["migrate", "verify", "--help"]) == 0

@@ -34,25 +34,28 @@ def logs() -> Iterator[None]:
         ([*TARGET, *SOURCE], "exactly one of --topic"),
         ([*TARGET, *SOURCE, "--topic", "t", "--whitelist", "a"], "exactly one of --topic"),
         ([*TARGET, *SOURCE, "--topic", "t", "--codec", "lz4"], "--codec"),
-        ([*TARGET, "-c", "x.toml", "--group", "g"], "--group is said by --config"),
-        ([*TARGET, "-c", "x.toml", "--topic", "t"], "--topic is said by --config"),
-        ([*TARGET, "-c", "x.toml", "--from", "latest"], "--from is said by --config"),
+        ([*TARGET, "-c", "x.toml", "--group", "g"], "--group and --config contradict each other"),
+        ([*TARGET, "-c", "x.toml", "--topic", "t"], "--topic and --config contradict each other"),
+        ([*TARGET, "-c", "x.toml", "--from", "latest"], "--from and --config contradict each other"),
         ([*TARGET, *KAFKA], "one of --to-zookeeper, --to-broker and --to-bootstrap-server"),
         ([*TARGET, "--from-bootstrap-server", "h:1", "--group", "g"], "brokers of 0.7 have no keys"),
         ([*TARGET, *SOURCE, "--topic", "t", "--key", "json:id"], "--key goes with --to-bootstrap-server only"),
         ([*KAFKA, *SOURCE, "--topic", "t", "--verify"], "--verify is for brokers of 0.7"),
-        ([*KAFKA, *SOURCE, "--topic", "t", "--any-partition", "--key", "json:id"], "do not go together"),
-        ([*KAFKA, *SOURCE, "--topic", "t", "--round-robin", "--key", "json:id"], "--round-robin and --key do not go"),
-        ([*KAFKA, *SOURCE, "--topic", "t", "--round-robin", "--any-partition"], "--any-partition and --round-robin do"),
+        ([*KAFKA, *SOURCE, "--topic", "t", "--any-partition", "--key", "json:id"], "contradict each other"),
+        ([*KAFKA, *SOURCE, "--topic", "t", "--round-robin", "--key", "json:id"], "--round-robin and --key contradict"),
+        (
+            [*KAFKA, *SOURCE, "--topic", "t", "--round-robin", "--any-partition"],
+            "--any-partition and --round-robin contr",
+        ),
         ([*KAFKA, *SOURCE, "--topic", "t", "--round-robin", "--resume", "target"], 'requires placing = "keep"'),
         ([*TARGET, *SOURCE, "--topic", "t", "--round-robin"], "--round-robin goes with --to-bootstrap-server only"),
         ([*KAFKA, *SOURCE, "--topic", "t", "--resume", "target", "--key", "json:id"], 'requires placing = "keep"'),
         ([*KAFKA, *SOURCE, "--topic", "t", "--resume", "target", "--no-headers"], "needs headers = true"),
-        ([*KAFKA, *SOURCE, "--topic", "t", "--key", "column:5"], "a column is START-END"),
+        ([*KAFKA, *SOURCE, "--topic", "t", "--key", "column:5"], "a column must be START-END"),
         ([*KAFKA, *SOURCE, "--topic", "t", "--key", "column:5-2"], "is invalid"),
-        ([*KAFKA, *SOURCE, "--topic", "t", "--key", "xml:a"], "none of json:PATH, regex:PATTERN and column:START-END"),
-        ([*KAFKA, *SOURCE, "--topic", "t", "--partitions", "0"], "neither a number nor of the form TOPIC=N"),
-        ([*KAFKA, *SOURCE, "--topic", "t", "--partitions", "=4"], "neither a number nor of the form TOPIC=N"),
+        ([*KAFKA, *SOURCE, "--topic", "t", "--key", "xml:a"], "must be json:PATH, regex:PATTERN or column:START-END"),
+        ([*KAFKA, *SOURCE, "--topic", "t", "--partitions", "0"], "must be a number or TOPIC=N"),
+        ([*KAFKA, *SOURCE, "--topic", "t", "--partitions", "=4"], "must be a number or TOPIC=N"),
         ([*KAFKA, *SOURCE, "--topic", "t", "--partitions", "4", "--partitions", "t=4"], "give --partitions once"),
         ([*KAFKA, *SOURCE, "--topic", "t", "--partitions", "t=4", "--partitions", "4"], "give --partitions once"),
         ([*KAFKA, *SOURCE, "--topic", "t", "--partitions", "t=4", "--partitions", "t=5"], "give --partitions once"),
@@ -62,18 +65,18 @@ def logs() -> Iterator[None]:
         ([*KAFKA, *SOURCE, "--from-bootstrap-server", "h:1", "--topic", "t"], "one of --from-zookeeper and"),
     ],
 )
-def test_wrong_command_lines(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejects_wrong_command_lines(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["mirror", *arguments]) == ExitCode.USAGE
     assert words in capsys.readouterr().err
 
 
-def test_partitions_are_given_for_all_topics_or_for_each() -> None:
+def test_takes_partitions_for_all_topics_or_each() -> None:
     assert partitions_option([]) is None
     assert partitions_option(["4"]) == 4
     assert partitions_option(["clicks=4", "orders=2"]) == {"clicks": 4, "orders": 2}
 
 
-def test_what_the_configuration_says_is_looked_at_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checks_the_configuration_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     missing = str(tmp_path / "no.toml")
     assert run(["mirror", "-c", missing, *TARGET]) == ExitCode.CONFIG
     assert "cannot read the configuration" in capsys.readouterr().err
@@ -83,12 +86,12 @@ def test_what_the_configuration_says_is_looked_at_first(tmp_path: Path, capsys: 
     assert "--to-broker: 'h' is not of the form host:port" in capsys.readouterr().err
 
 
-def test_a_cluster_is_not_mirrored_to_itself(capsys: pytest.CaptureFixture[str]) -> None:
+def test_refuses_to_mirror_a_cluster_to_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["mirror", *SOURCE, "--topic", "t", "--to-zookeeper", "127.0.0.1:1/a"]) == ExitCode.REFUSED
     assert "source and target are the same cluster (ZooKeeper at" in capsys.readouterr().err
 
 
-def test_servers_may_be_listed_in_one_option(capsys: pytest.CaptureFixture[str]) -> None:
+def test_accepts_several_servers_in_one_option(capsys: pytest.CaptureFixture[str]) -> None:
     """As with the other tools; else the whole list is looked up as one name."""
     servers = ["--to-bootstrap-server", "127.0.0.1:1, 127.0.0.1:2", "--to-bootstrap-server", "127.0.0.1:3"]
     source = ["--from-bootstrap-server", "127.0.0.1:4,127.0.0.1:5", "--topic", "t"]

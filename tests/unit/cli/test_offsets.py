@@ -44,7 +44,7 @@ def offsets(memory: MemoryZooKeeper) -> dict[str, bytes | None]:
     }
 
 
-async def test_get(consumerd: Command, memory: MemoryZooKeeper) -> None:
+async def test_gets_offsets(consumerd: Command, memory: MemoryZooKeeper) -> None:
     memory.put("/consumers/g/offsets/u/0-0", b"?")
     done = await consumerd("offsets", "get", "--group", "g")
     assert (done.code, done.err) == (0, "")
@@ -60,7 +60,7 @@ async def test_get(consumerd: Command, memory: MemoryZooKeeper) -> None:
     assert (await consumerd("offsets", "get", "--group", "g", "--partition", "1-")).code == ExitCode.USAGE
 
 
-async def test_a_dry_run_changes_nothing(consumerd: Command, memory: MemoryZooKeeper, tmp_path: Path) -> None:
+async def test_dry_run_changes_nothing(consumerd: Command, memory: MemoryZooKeeper, tmp_path: Path) -> None:
     before = memory.dump()
     done = await consumerd("offsets", "set", "--group", "g", "t/0-0=60", "t/0-1=0", "t/1-0=5")
     assert done.code == 0
@@ -74,9 +74,7 @@ async def test_a_dry_run_changes_nothing(consumerd: Command, memory: MemoryZooKe
     assert list((tmp_path / "work").iterdir()) == []
 
 
-async def test_execute_writes_a_backup_that_restores(
-    consumerd: Command, memory: MemoryZooKeeper, tmp_path: Path
-) -> None:
+async def test_writes_a_backup_that_restores(consumerd: Command, memory: MemoryZooKeeper, tmp_path: Path) -> None:
     before = offsets(memory)
     done = await consumerd("offsets", "set", "--group", "g", "t/0-0=60", "t/0-1=0", "--execute", "--json")
     assert done.code == 0
@@ -106,7 +104,9 @@ async def test_execute_writes_a_backup_that_restores(
         (["--at-time", "9999999999999", "--partition", "0-1"], ["0"]),
     ],
 )
-async def test_reset(consumerd: Command, memory: MemoryZooKeeper, arguments: list[str], after: list[str]) -> None:
+async def test_resets_offsets(
+    consumerd: Command, memory: MemoryZooKeeper, arguments: list[str], after: list[str]
+) -> None:
     memory.remove("/consumers/g/offsets/t/1-0")
     done = await consumerd("offsets", "reset", "--group", "g", *arguments, "--execute")
     assert done.code == 0
@@ -115,9 +115,7 @@ async def test_reset(consumerd: Command, memory: MemoryZooKeeper, arguments: lis
         assert offsets(memory)[name] == value.encode()
 
 
-async def test_a_reset_does_not_pass_over_partitions_whose_broker_is_away(
-    consumerd: Command, memory: MemoryZooKeeper
-) -> None:
+async def test_reset_fails_for_partitions_of_an_unreachable_broker(consumerd: Command, memory: MemoryZooKeeper) -> None:
     before = memory.dump()
     done = await consumerd("offsets", "reset", "--group", "g", "--to", "latest", "--execute")
     assert done.code == ExitCode.REFUSED
@@ -137,7 +135,7 @@ async def test_a_reset_does_not_pass_over_partitions_whose_broker_is_away(
         ("t/0-2=0", "broker 0 has no such partition"),
     ],
 )
-async def test_refused_unless_forced(
+async def test_refuses_unless_forced(
     consumerd: Command, memory: MemoryZooKeeper, assignment: str, reason: str, tmp_path: Path
 ) -> None:
     before = memory.dump()
@@ -153,7 +151,7 @@ async def test_refused_unless_forced(
     assert offsets(memory)[name] == offset.encode()
 
 
-async def test_refused_while_members_live(consumerd: Command, memory: MemoryZooKeeper) -> None:
+async def test_refuses_while_members_are_alive(consumerd: Command, memory: MemoryZooKeeper) -> None:
     memory.put("/consumers/g/ids/g_a", b"*1*t", session_id=A)
     memory.put("/consumers/g/owners/t/0-0", b"g_a-0", session_id=A)
     done = await consumerd("offsets", "reset", "--group", "g", "--topic", "t", "--partition", "0-0", "--to", "latest")
@@ -170,7 +168,7 @@ async def test_refused_while_members_live(consumerd: Command, memory: MemoryZooK
     assert offsets(memory)["t/0-0"] == b"0"
 
 
-async def test_nothing_is_written_without_a_backup(consumerd: Command, memory: MemoryZooKeeper, tmp_path: Path) -> None:
+async def test_writes_nothing_without_a_backup(consumerd: Command, memory: MemoryZooKeeper, tmp_path: Path) -> None:
     taken = tmp_path / "taken"
     taken.write_text("precious")
     before = memory.dump()
@@ -181,7 +179,7 @@ async def test_nothing_is_written_without_a_backup(consumerd: Command, memory: M
     assert taken.read_text() == "precious"
 
 
-async def test_export_and_import(
+async def test_exports_and_imports(
     consumerd: Command, memory: MemoryZooKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory.put("/consumers/h/offsets/t/0-0", b"7")
@@ -209,7 +207,7 @@ async def test_export_and_import(
     assert memory.dump()["/consumers/h/offsets/t/0-1"] == b"0"
 
 
-async def test_what_an_import_takes(consumerd: Command, tmp_path: Path) -> None:
+async def test_imports_every_format(consumerd: Command, tmp_path: Path) -> None:
     path = tmp_path / "all.txt"
     path.write_text("/consumers/g/offsets/t/0-0:60\n/consumers/g/offsets/u/0-0:1\n/consumers/h/offsets/t/0-0:0\n")
     done = await consumerd("offsets", "import", str(path), "--group", "g", "--topic", "t")
@@ -243,12 +241,12 @@ async def test_what_an_import_takes(consumerd: Command, tmp_path: Path) -> None:
         ["import", "no-such-file"],
     ],
 )
-async def test_usage(consumerd: Command, arguments: list[str]) -> None:
+async def test_rejects_wrong_command_lines(consumerd: Command, arguments: list[str]) -> None:
     done = await consumerd("offsets", *arguments)
     assert (done.code, done.out) == (ExitCode.USAGE, "")
 
 
-async def test_resetting_what_is_not_there(consumerd: Command, memory: MemoryZooKeeper) -> None:
+async def test_reset_requires_an_existing_topic(consumerd: Command, memory: MemoryZooKeeper) -> None:
     assert (await consumerd("offsets", "reset", "--group", "x", "--to", "latest")).code == ExitCode.NOT_FOUND
     assert (await consumerd("offsets", "reset", "--group", "g", "--topic", "x", "--to", "0")).code == ExitCode.NOT_FOUND
     done = await consumerd("offsets", "reset", "--group", "x", "--topic", "t", "--to", "latest", "--execute")

@@ -43,9 +43,7 @@ def test_help_shows_the_default_of_the_setting(command: click.Command, option: s
     ("text", "arguments", "expected"),
     [("Seconds.", [], 15.0), ("Seconds. [default: {default}]", [], None), ("Seconds.", ["--x", "2"], 2.0)],
 )
-def test_a_command_gets_the_default_unless_it_is_only_shown(
-    text: str, arguments: list[str], expected: float | None
-) -> None:
+def test_passes_the_default_unless_it_is_only_shown(text: str, arguments: list[str], expected: float | None) -> None:
     @click.command()
     @click.option(
         "--x", cls=SettingOption, setting="consumerd.producer:ProducerSettings.verify_timeout", type=float, help=text

@@ -23,7 +23,7 @@ PIPELINE = '[spark]\nroot = "lake"\n[spark.pipelines.p.source]\npath = "/archive
 
 
 @pytest.mark.parametrize("step", ["run", "land", "refine", "aggregate", "compact", "reconcile", "report", "read"])
-def test_every_step_shows_how_it_is_called(step: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_step_has_help_with_examples(step: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["spark", step, "--help"]) == ExitCode.OK
     said = capsys.readouterr().out
     assert f"  consumerd spark {step} " in said
@@ -31,9 +31,7 @@ def test_every_step_shows_how_it_is_called(step: str, capsys: pytest.CaptureFixt
     assert "--master" in said
 
 
-def test_without_the_extra_one_sentence_says_how_to_get_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_names_the_missing_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "pyarrow" else found(name))
     for arguments in (["land", "-c", "x.toml"], ["read", "--path", "x", "--subscribe", "t"]):
@@ -61,7 +59,7 @@ def test_without_the_extra_one_sentence_says_how_to_get_it(
         ),
     ],
 )
-def test_what_is_wrong_is_told_before_spark_starts(
+def test_reports_errors_before_spark_starts(
     arguments: list[str],
     code: ExitCode,
     sentence: str,
@@ -89,7 +87,7 @@ RESULT: dict[str, Any] = {
 }
 
 
-def test_a_pipe_gets_a_line_for_each_value_and_row(capsys: pytest.CaptureFixture[str]) -> None:
+def test_prints_a_line_per_value_and_row_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     show_result("land", RESULT)
     assert capsys.readouterr().out.splitlines() == [
         "land\tpipeline\tp",
@@ -103,7 +101,7 @@ def test_a_pipe_gets_a_line_for_each_value_and_row(capsys: pytest.CaptureFixture
     ]
 
 
-def test_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+def test_prints_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
     show_json(RESULT)
     assert json.loads(capsys.readouterr().out) == RESULT
 
@@ -115,7 +113,7 @@ class Time:
         return self.now
 
 
-def test_a_batch_counts_once_however_often_it_is_told() -> None:
+def test_counts_a_batch_once_however_often_it_is_reported() -> None:
     time = Time()
     counter = Counter(time)
     counter.step("land")
@@ -130,7 +128,7 @@ def test_a_batch_counts_once_however_often_it_is_told() -> None:
     assert counter.text() == "refine: 0 s"
 
 
-def test_a_log_gets_a_line_now_and_then() -> None:
+def test_writes_progress_lines_to_a_log() -> None:
     time, stream = Time(), StringIO()
     lines = Lines(stream, time)
     lines.step("land")
@@ -142,7 +140,7 @@ def test_a_log_gets_a_line_now_and_then() -> None:
     assert stream.getvalue() == "consumerd: land\nconsumerd: land: 10 s, 1 batch, 7 rows, 1 rows/s\n"
 
 
-def test_a_terminal_keeps_what_each_step_came_to() -> None:
+def test_terminal_keeps_the_result_of_each_step() -> None:
     class Terminal(StringIO):
         def isatty(self) -> bool:
             return True
@@ -179,7 +177,7 @@ print("went on")
 """
 
 
-def test_the_first_signal_ends_jobs_and_leaves_out_further_steps_and_the_second_one_ends_the_process() -> None:
+def test_first_signal_stops_the_steps_and_the_second_ends_the_process() -> None:
     command = [sys.executable, "-c", SIGNALLED]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == ExitCode.FORCED, done.stderr

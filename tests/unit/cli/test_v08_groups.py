@@ -49,7 +49,7 @@ def deal(memory: MemoryZooKeeper, owners: list[str]) -> None:
         memory.put(f"/consumers/g/owners/t/{number}", f"{owner}-0".encode(), session_id=session)
 
 
-async def test_describe(consumerd: Command, memory: MemoryZooKeeper, group: None) -> None:
+async def test_describes_members_and_partitions(consumerd: Command, memory: MemoryZooKeeper, group: None) -> None:
     memory.put("/brokers/ids/0", NEW_BROKER % 1)
     memory.remove("/consumers/g/owners/t/2")
     memory.put("/consumers/g/owners/t/3", b"g_old-0", session_id=0xC)
@@ -69,7 +69,9 @@ async def test_describe(consumerd: Command, memory: MemoryZooKeeper, group: None
     assert document["partitions"]["t/10"] == {"owner": "g_b-0", "planned": "g_b-0", "offset": 5}
 
 
-async def test_the_rule_is_that_of_the_owners(consumerd: Command, memory: MemoryZooKeeper, group: None) -> None:
+async def test_plans_by_the_rule_of_the_current_owners(
+    consumerd: Command, memory: MemoryZooKeeper, group: None
+) -> None:
     assert await consumerd("group", "verify", "--group", "g") == (0, "", "")
     document = json.loads((await consumerd("group", "describe", "--group", "g", "--json")).out)
     assert document["rule"] == "range"
@@ -87,7 +89,9 @@ async def test_the_rule_is_that_of_the_owners(consumerd: Command, memory: Memory
     assert ["t/0", "owner is g_b-0; expected owner g_a-0"] in done.rows
 
 
-async def test_a_group_that_cannot_be_planned_for(consumerd: Command, memory: MemoryZooKeeper, group: None) -> None:
+async def test_refuses_to_plan_a_group_without_a_readable_subscription(
+    consumerd: Command, memory: MemoryZooKeeper, group: None
+) -> None:
     memory.put("/consumers/g/ids/g_c", b"{", session_id=B)
     done = await consumerd("group", "plan", "--group", "g")
     assert (done.code, "cannot be planned: member g_c" in done.err) == (ExitCode.ZOOKEEPER, True)
@@ -101,9 +105,7 @@ async def test_a_group_that_cannot_be_planned_for(consumerd: Command, memory: Me
     )
 
 
-async def test_internal_topics_are_left_out_of_filters(
-    consumerd: Command, memory: MemoryZooKeeper, group: None
-) -> None:
+async def test_filters_exclude_internal_topics(consumerd: Command, memory: MemoryZooKeeper, group: None) -> None:
     memory.put("/brokers/topics/__consumer_offsets", b'{"version":1,"partitions":{"0":[0]}}')
     memory.put(
         "/consumers/g/ids/g_a",
@@ -113,7 +115,7 @@ async def test_internal_topics_are_left_out_of_filters(
     assert await consumerd("group", "verify", "--group", "g") == (0, "", "")
 
 
-async def test_lag_without_brokers(consumerd: Command, memory: MemoryZooKeeper, group: None) -> None:
+async def test_shows_lag_without_brokers(consumerd: Command, memory: MemoryZooKeeper, group: None) -> None:
     done = await consumerd("group", "lag", "--group", "g")
     assert done.rows[2] == [
         "partition",
@@ -131,7 +133,7 @@ async def test_lag_without_brokers(consumerd: Command, memory: MemoryZooKeeper, 
     assert "127.0.0.1" in document["partitions"]["t/0"]["remark"]
 
 
-async def test_offsets_without_brokers(consumerd: Command, memory: MemoryZooKeeper, group: None) -> None:
+async def test_changes_offsets_without_brokers(consumerd: Command, memory: MemoryZooKeeper, group: None) -> None:
     got = (await consumerd("offsets", "get", "--group", "g")).rows
     assert [row[:2] for row in got] == [["t/2", "7"], ["t/10", "5"]]
     change = ("offsets", "set", "--group", "g", "t/10=8", "t/2=7")
@@ -158,7 +160,9 @@ async def test_offsets_without_brokers(consumerd: Command, memory: MemoryZooKeep
     assert (await consumerd("group", "list")).rows == []
 
 
-async def test_names_of_the_other_kafka_are_refused(consumerd: Command, memory: MemoryZooKeeper, group: None) -> None:
+async def test_rejects_partition_names_of_the_other_dialect(
+    consumerd: Command, memory: MemoryZooKeeper, group: None
+) -> None:
     done = await consumerd("offsets", "set", "--group", "g", "t/0-1=5")
     assert (done.code, "TOPIC/PARTITION" in done.err) == (ExitCode.CONFIG, True)
     memory.remove("/consumers/g")
@@ -167,7 +171,7 @@ async def test_names_of_the_other_kafka_are_refused(consumerd: Command, memory: 
     assert (done.code, "TOPIC/BROKER-PARTITION" in done.err) == (ExitCode.CONFIG, True)
 
 
-async def test_the_doctor(
+async def test_doctor_explains_findings(
     consumerd: Command, memory: MemoryZooKeeper, group: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("consumerd.admin.doctor.SETTLING", 0.05)
@@ -196,7 +200,7 @@ async def test_the_doctor(
     assert [each["kind"] for each in document["remaining"]] == ["mixed-dialects", "gave-up", "unowned", "silent-broker"]
 
 
-async def test_internal_topics_count_where_they_are_named(
+async def test_includes_internal_topics_that_are_named(
     consumerd: Command, memory: MemoryZooKeeper, group: None
 ) -> None:
     memory.put("/brokers/topics/__consumer_offsets", b'{"version":1,"partitions":{"0":[0]}}')
@@ -207,7 +211,7 @@ async def test_internal_topics_count_where_they_are_named(
     assert done.rows == [["__consumer_offsets/0", "has no owner; expected owner g_a-0"]]
 
 
-async def test_topics(consumerd: Command, memory: MemoryZooKeeper, group: None) -> None:
+async def test_lists_and_describes_topics(consumerd: Command, memory: MemoryZooKeeper, group: None) -> None:
     memory.put("/brokers/ids/0", NEW_BROKER % 1)
     assert (await consumerd("topics", "list")).rows == [["t", "11", "1", "10"]]
     document = json.loads((await consumerd("topics", "list", "--json")).out)
@@ -219,11 +223,11 @@ async def test_topics(consumerd: Command, memory: MemoryZooKeeper, group: None) 
     done = await consumerd("topics", "delete", "--topic", "t")
     assert (done.code, done.rows, "dry run" in done.err) == (0, [["t", "11", "0"]], True)
     done = await consumerd("topics", "delete", "--topic", "t", "--execute", "--timeout", "0.1")
-    assert (done.code, "marked, and still there" in done.err) == (ExitCode.BROKER, True)
+    assert (done.code, "marked for deletion, but not deleted" in done.err) == (ExitCode.BROKER, True)
     assert memory.dump()["/admin/delete_topics/t"] == b""
     create = ("topics", "create", "--replica-assignment", "0,0", "--timeout", "0.1")
     done = await consumerd(*create, "--topic", "t")
-    assert (done.code, "marked to be deleted" in done.err) == (ExitCode.REFUSED, True)
+    assert (done.code, "marked for deletion" in done.err) == (ExitCode.REFUSED, True)
     done = await consumerd(*create, "--topic", "u", "--config", "a=b=c")
     assert (done.code, "partitions [0, 1] have no leader yet" in done.err) == (0, True)
     assert memory.dump()["/brokers/topics/u"] == b'{"version":1,"partitions":{"0":[0],"1":[0]}}'
@@ -245,7 +249,7 @@ async def test_topics(consumerd: Command, memory: MemoryZooKeeper, group: None) 
         (NEW_BROKER % 1, ["--replica-assignment", "0", "--topic", "a b"], ExitCode.CONFIG, "cannot be a topic"),
     ],
 )
-async def test_topics_that_are_not_created(
+async def test_rejects_topics_that_cannot_be_created(
     consumerd: Command, memory: MemoryZooKeeper, broker: bytes | None, options: list[str], code: ExitCode, says: str
 ) -> None:
     if broker is not None:
@@ -268,6 +272,8 @@ async def test_topics_that_are_not_created(
         ([], "give --zookeeper, --bootstrap-server, or"),
     ],
 )
-async def test_where_it_is(options: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_rejects_contradicting_cluster_options(
+    options: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["topics", "list", *options]) == ExitCode.USAGE
     assert says in capsys.readouterr().err

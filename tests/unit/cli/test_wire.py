@@ -24,7 +24,7 @@ def spaceless(text: str) -> str:
     return text.replace(" ", "")
 
 
-def test_a_frame_there_and_back(given: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_decodes_and_encodes_a_frame(given: Any, capsys: pytest.CaptureFixture[str]) -> None:
     frame = encoded_heartbeat()
     given(frame)
     assert run(["wire", "decode", "--api-key", "12", "--api-version", "0", "--request", "--roundtrip"]) == ExitCode.OK
@@ -54,7 +54,9 @@ def encoded_heartbeat() -> str:
     ],
 )
 @pytest.mark.parametrize("said", [True, False])
-def test_forms_of_a_response(given: Any, capsys: pytest.CaptureFixture[str], form: str, text: str, said: bool) -> None:
+def test_recognises_the_form_of_a_response(
+    given: Any, capsys: pytest.CaptureFixture[str], form: str, text: str, said: bool
+) -> None:
     given("\n\t".join(text.upper().split()) + "\n")
     options = ["--form", form] if said else []
     command = ["wire", "decode", "--api-key", "heartbeat", "--api-version", "0", "--response", "--roundtrip"]
@@ -65,7 +67,7 @@ def test_forms_of_a_response(given: Any, capsys: pytest.CaptureFixture[str], for
     assert again == spaceless(text)
 
 
-def test_forms_of_a_request(given: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_recognises_the_form_of_a_request(given: Any, capsys: pytest.CaptureFixture[str]) -> None:
     frame = bytes.fromhex(encoded_heartbeat())
     for form, cut in (("frame", 0), ("message", 4), ("body", 4 + 8 + 4)):
         given(frame[cut:].hex())
@@ -76,7 +78,7 @@ def test_forms_of_a_request(given: Any, capsys: pytest.CaptureFixture[str]) -> N
         assert again == frame[cut:].hex()
 
 
-def test_byte_strings_are_hex(given: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prints_byte_strings_as_hex(given: Any, capsys: pytest.CaptureFixture[str]) -> None:
     given("00000000 0003 706c61")
     assert (
         run(["wire", "decode", "--api-key", "36", "--api-version", "2", "--request", "--form", "body"]) != ExitCode.OK
@@ -87,7 +89,7 @@ def test_byte_strings_are_hex(given: Any, capsys: pytest.CaptureFixture[str]) ->
     assert json.loads(capsys.readouterr().out)["body"] == {"auth_bytes": "616263"}
 
 
-def test_a_refused_version_of_api_versions(given: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_decodes_a_refused_version_of_api_versions(given: Any, capsys: pytest.CaptureFixture[str]) -> None:
     given("0000000a 00000002 0023 00000000")
     command = ["wire", "decode", "--api-key", "18", "--api-version", "99", "--response", "--roundtrip"]
     assert run(command) == ExitCode.OK
@@ -96,7 +98,7 @@ def test_a_refused_version_of_api_versions(given: Any, capsys: pytest.CaptureFix
     assert again == "0000000a00000002002300000000"
 
 
-def test_a_request_of_0_7(given: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_decodes_a_request_of_0_7(given: Any, capsys: pytest.CaptureFixture[str]) -> None:
     for kind in ("1", "FETCH"):
         given("00000016" + "0001 0002 7431 00000000 0000000000000005 00000100")
         assert run(["wire", "decode", "--v07", "--type", kind, "--request", "--roundtrip"]) == ExitCode.OK
@@ -109,7 +111,7 @@ def test_a_request_of_0_7(given: Any, capsys: pytest.CaptureFixture[str]) -> Non
         assert again == "00000016000100027431000000000000000000000005" + "00000100"
 
 
-def test_bytes_after_a_request_of_0_7_are_kept(given: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_keeps_bytes_after_a_request_of_0_7(given: Any, capsys: pytest.CaptureFixture[str]) -> None:
     text = "00000018" + "0001 0002 7431 00000000 0000000000000005 00000100 abcd"
     given(text)
     assert run(["wire", "decode", "--v07", "--type", "1", "--request", "--roundtrip"]) == ExitCode.OK
@@ -131,7 +133,7 @@ def test_bytes_after_a_request_of_0_7_are_kept(given: Any, capsys: pytest.Captur
         ("2", "00000002 0000", {"error": 0, "entries": []}),
     ],
 )
-def test_responses_of_0_7(
+def test_decodes_responses_of_0_7(
     given: Any, capsys: pytest.CaptureFixture[str], kind: str, text: str, body: dict[str, Any]
 ) -> None:
     given(text)
@@ -141,7 +143,7 @@ def test_responses_of_0_7(
     assert again == spaceless(text)
 
 
-def test_answers_of_0_7_can_begin_with_the_error(given: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_decodes_responses_of_0_7_that_begin_with_the_error(given: Any, capsys: pytest.CaptureFixture[str]) -> None:
     given("0001 6162")
     assert run(["wire", "decode", "--v07", "--type", "1", "--response", "--form", "message", "--roundtrip"]) == 0
     shown, again = capsys.readouterr().out.splitlines()
@@ -158,9 +160,9 @@ def test_answers_of_0_7_can_begin_with_the_error(given: Any, capsys: pytest.Capt
             "00000006 00000007 001b",
             "--api-key 0 --api-version 0 --response",
             ExitCode.BROKER,
-            "are no Produce response",
+            "are not a valid Produce response",
         ),
-        ("00000007 001b", "--api-key 12 --api-version 0 --response --form frame", ExitCode.BROKER, "are no frame"),
+        ("00000007 001b", "--api-key 12 --api-version 0 --response --form frame", ExitCode.BROKER, "are not a frame"),
         (
             encoded_heartbeat(),
             "--api-key 12 --api-version 1 --request",
@@ -168,9 +170,9 @@ def test_answers_of_0_7_can_begin_with_the_error(given: Any, capsys: pytest.Capt
             "API key 12 and version 0, not",
         ),
         ("", "--v07 --type 1 --request", ExitCode.BROKER, "ends within a field"),
-        ("00000002 0000 00000002 0000", "--v07 --type 1 --response", ExitCode.BROKER, "are no frame"),
-        ("00000003 0007 61", "--v07 --type 1 --response", ExitCode.BROKER, "an error code that 0.7 does not know"),
-        ("00000003 0001 61", "--v07 --type 2 --response", ExitCode.BROKER, "bytes that belong to nothing after one"),
+        ("00000002 0000 00000002 0000", "--v07 --type 1 --response", ExitCode.BROKER, "are not a frame"),
+        ("00000003 0007 61", "--v07 --type 1 --response", ExitCode.BROKER, "their error code is unknown to 0.7"),
+        ("00000003 0001 61", "--v07 --type 2 --response", ExitCode.BROKER, "further bytes follow it"),
         (
             "0001 0000 00000000 0000000000000005 00000100 ff",
             "--v07 --type 1 --request",
@@ -178,12 +180,12 @@ def test_answers_of_0_7_can_begin_with_the_error(given: Any, capsys: pytest.Capt
             "last 1 bytes",
         ),
         ("0000", "--v07 --type 1 --request --form message", ExitCode.BROKER, "the request is of type 0, not 1 (FETCH)"),
-        ("0", "--api-key 12 --api-version 0 --request", ExitCode.USAGE, "is no hex"),
-        ("0g", "--api-key 12 --api-version 0 --request", ExitCode.USAGE, "is no hex"),
-        ("é", "--api-key 12 --api-version 0 --request", ExitCode.USAGE, "is no hex"),
-        ("", "--api-key 12 --api-version 0", ExitCode.USAGE, "say --request or --response"),
-        ("", "--api-key 12 --request", ExitCode.USAGE, "say --api-key and --api-version"),
-        ("", "--type 1 --request", ExitCode.USAGE, "say --api-key and --api-version"),
+        ("0", "--api-key 12 --api-version 0 --request", ExitCode.USAGE, "must be hex"),
+        ("0g", "--api-key 12 --api-version 0 --request", ExitCode.USAGE, "must be hex"),
+        ("é", "--api-key 12 --api-version 0 --request", ExitCode.USAGE, "must be hex"),
+        ("", "--api-key 12 --api-version 0", ExitCode.USAGE, "give --request or --response"),
+        ("", "--api-key 12 --request", ExitCode.USAGE, "give --api-key and --api-version"),
+        ("", "--type 1 --request", ExitCode.USAGE, "give --api-key and --api-version"),
         ("", "--v07 --type 1 --api-key 1 --request", ExitCode.USAGE, "--v07 goes with --type"),
         ("", "--v07 --request", ExitCode.USAGE, "--v07 goes with --type"),
         (
@@ -198,7 +200,7 @@ def test_answers_of_0_7_can_begin_with_the_error(given: Any, capsys: pytest.Capt
         ("", "--v07 --type 0 --response", ExitCode.USAGE, "do not answer PRODUCE"),
     ],
 )
-def test_what_cannot_be_read(
+def test_rejects_input_that_cannot_be_decoded(
     given: Any, capsys: pytest.CaptureFixture[str], text: str, arguments: str, code: ExitCode, said: str
 ) -> None:
     given(text)

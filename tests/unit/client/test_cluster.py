@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from consumerd.client import BrokerVersions, ClientSettings, ClusterClient, Generation
+from consumerd.client import BrokerRelease, BrokerVersions, ClientSettings, ClusterClient
 from consumerd.clock import SystemClock
 from consumerd.errors import BrokerError
 from consumerd.wire.v08.apis import APIS, GROUP_COORDINATOR, HEARTBEAT, METADATA
 
 pytestmark = pytest.mark.asyncio
-VERSIONS = BrokerVersions("", Generation.TOLD, {key: api.versions for key, api in APIS.items()})
+VERSIONS = BrokerVersions("", BrokerRelease.V0_10_OR_NEWER, {key: api.versions for key, api in APIS.items()})
 NODES = (1, 2, 3)
 
 
@@ -70,7 +70,7 @@ def client_of(cluster: Cluster) -> ClusterClient:
     )
 
 
-async def test_many_who_find_a_leader_wrong_ask_once_for_all() -> None:
+async def test_shares_one_metadata_refresh_between_callers() -> None:
     cluster = Cluster()
     async with client_of(cluster) as client:
         await client.leader("t", 0)
@@ -81,7 +81,7 @@ async def test_many_who_find_a_leader_wrong_ask_once_for_all() -> None:
         assert cluster.asked == 1
 
 
-async def test_a_broker_that_hangs_is_not_asked_while_others_can_be() -> None:
+async def test_asks_other_brokers_while_one_hangs() -> None:
     cluster = Cluster()
     async with client_of(cluster) as client:
         await client.leader("t", 0)
@@ -98,7 +98,7 @@ async def test_a_broker_that_hangs_is_not_asked_while_others_can_be() -> None:
         await asyncio.wait([hanging])
 
 
-async def test_a_broker_that_others_do_not_know_just_now_is_asked_for_again() -> None:
+async def test_retries_until_broker_is_known_again() -> None:
     cluster = Cluster()
     heartbeat = {"group_id": "g", "group_generation_id": 1, "member_id": "m"}
     async with client_of(cluster) as client:
@@ -116,7 +116,7 @@ async def test_a_broker_that_others_do_not_know_just_now_is_asked_for_again() ->
         assert (await client.retrying("lead", lambda: client.leader("t", 0))).id == 3
 
 
-async def test_no_channel_is_left_open_by_who_was_closed_meanwhile() -> None:
+async def test_closes_channel_opened_during_close() -> None:
     cluster = Cluster()
     client = client_of(cluster)
     await client.leader("t", 0)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from consumerd.client import BrokerVersions, FetchedPartition, Generation, PartitionFetch, fetch_partitions
+from consumerd.client import BrokerRelease, BrokerVersions, FetchedPartition, PartitionFetch, fetch_partitions
 from consumerd.net import BadFrameError
 from consumerd.wire.v08 import ResponseHeader, ResponseMessage, decode_request, encode_response
 from consumerd.wire.v08.apis import FETCH
@@ -25,7 +25,7 @@ class OneVersion:
     address = "h:9"
 
     def __init__(self, version: int, **part: Any) -> None:
-        self.versions = BrokerVersions("h:9", Generation.TOLD, {FETCH.key: (0, version)})
+        self.versions = BrokerVersions("h:9", BrokerRelease.V0_10_OR_NEWER, {FETCH.key: (0, version)})
         self.part = {"error_code": 0, "high_watermark": 9, "record_set": b"x"} | part
         self.asked: dict[str, Any] = {}
         self.version = -1

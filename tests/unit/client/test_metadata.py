@@ -20,7 +20,7 @@ def answer(*partitions: dict[str, Any], topic: str = "t", topic_id: bytes = byte
     }
 
 
-def test_leaders_are_found_by_partition() -> None:
+def test_finds_leader_of_partition() -> None:
     metadata = ClusterMetadata().updated(answer(partition(0, 2), partition(1, -1), partition(2, 7)), complete=True)
     assert metadata.leader("t", 0) == Node(2, "b", 9, "r")
     assert metadata.leader("t", 1) is None  # has none
@@ -30,14 +30,14 @@ def test_leaders_are_found_by_partition() -> None:
     assert metadata.controller == 2
 
 
-def test_what_was_not_asked_for_stays_known() -> None:
+def test_keeps_topics_not_in_response() -> None:
     metadata = ClusterMetadata().updated(answer(partition(0, 1)), complete=True)
     more = metadata.updated(answer(partition(0, 2), topic="u"), complete=False)
     assert sorted(more.topics) == ["t", "u"]
     assert sorted(metadata.updated(answer(partition(0, 2), topic="u"), complete=True).topics) == ["u"]
 
 
-def test_an_older_epoch_never_brings_a_deposed_leader_back() -> None:
+def test_ignores_leader_with_older_epoch() -> None:
     metadata = ClusterMetadata().updated(answer(partition(0, 2, epoch=5)), complete=True)
     assert metadata.updated(answer(partition(0, 1, epoch=4)), complete=True).leader("t", 0) == Node(2, "b", 9, "r")
     assert metadata.updated(answer(partition(0, 1, epoch=6)), complete=True).leader("t", 0) == Node(1, "a", 9)
@@ -46,7 +46,7 @@ def test_an_older_epoch_never_brings_a_deposed_leader_back() -> None:
     assert fresh.leader("t", 0) == Node(1, "a", 9)
 
 
-def test_a_topic_made_anew_is_found_also_where_topics_have_no_ids() -> None:
+def test_accepts_recreated_topic_without_ids() -> None:
     metadata = ClusterMetadata().updated(answer(partition(0, 2, epoch=5), partition(1, 2, epoch=5)), complete=True)
     anew = answer(partition(0, 1, epoch=0), partition(1, 1, epoch=0))
     for _ in range(2):  # as a broker would say that has not heard of the last elections
@@ -63,7 +63,7 @@ def test_a_topic_made_anew_is_found_also_where_topics_have_no_ids() -> None:
     assert metadata.leader("t", 0) == Node(2, "b", 9, "r")
 
 
-def test_a_broker_that_knows_nobody_yet_does_not_wipe_out_the_others() -> None:
+def test_keeps_brokers_when_response_names_none() -> None:
     metadata = ClusterMetadata().updated(answer(partition(0, 1)), complete=True)
     empty = {"brokers": [], "topic_metadata": [], "controller_id": -1}
     assert metadata.updated(empty, complete=False).nodes == metadata.nodes

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from consumerd.client import BrokerVersions, Generation, ListedOffsets, list_offsets
+from consumerd.client import BrokerRelease, BrokerVersions, ListedOffsets, list_offsets
 from consumerd.wire.errors import FrameError
 from consumerd.wire.v07 import LATEST
 from consumerd.wire.v08 import ResponseHeader, ResponseMessage, decode_request, encode_response
@@ -22,7 +22,7 @@ class OneVersion:
     address = "h:9"
 
     def __init__(self, version: int, *parts: dict[str, Any]) -> None:
-        self.versions = BrokerVersions("h:9", Generation.TOLD, {OFFSETS.key: (version, version)})
+        self.versions = BrokerVersions("h:9", BrokerRelease.V0_10_OR_NEWER, {OFFSETS.key: (version, version)})
         self.parts = parts
         self.asked: dict[str, Any] = {}
 
@@ -38,7 +38,7 @@ async def ask(channel: Any, **options: Any) -> dict[tuple[str, int], ListedOffse
     return await list_offsets(channel, [("t", 0), ("t", 1)], LATEST, **options)
 
 
-async def test_brokers_before_0_10_1_list_starts_of_segments() -> None:
+async def test_lists_segment_starts_before_0_10_1() -> None:
     channel = OneVersion(
         0, {"partition": 0, "error_code": 0, "offsets": [7, 3]}, {"partition": 1, "error_code": 6, "offsets": []}
     )
@@ -51,7 +51,7 @@ async def test_brokers_before_0_10_1_list_starts_of_segments() -> None:
 
 
 @pytest.mark.parametrize("version", range(1, OFFSETS.versions[1] + 1))
-async def test_later_ones_name_one_offset_or_none(version: int) -> None:
+async def test_lists_at_most_one_offset_since_0_10_1(version: int) -> None:
     parts = [{"partition": 0, "error_code": 0, "offset": 7}, {"partition": 1, "error_code": 0, "offset": -1}]
     channel = OneVersion(version, *parts)
     assert await ask(channel, read_committed=True) == {
@@ -61,7 +61,7 @@ async def test_later_ones_name_one_offset_or_none(version: int) -> None:
     assert channel.asked.get("isolation_level", 0) == (version >= 2)
 
 
-async def test_an_offset_below_zero_is_refused_unless_an_error_says_why() -> None:
+async def test_rejects_negative_offset_without_error_code() -> None:
     with pytest.raises(FrameError, match="broker h:9 answered with offset -7 of t/1"):
         await ask(OneVersion(5, {"partition": 1, "error_code": 0, "offset": -7}))
     told = await ask(OneVersion(5, {"partition": 1, "error_code": 6, "offset": -7}))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.client import ChannelOpener, ClientSettings, Generation
+from consumerd.client import BrokerRelease, ChannelOpener, ClientSettings
 from consumerd.clock import SystemClock
 from consumerd.errors import BrokerError
 from consumerd.net import ConnectionClosedError, RequestTimeoutError
@@ -85,41 +85,43 @@ def early_sasl(key: int, version: int, number: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("says", "generation"),
+    ("says", "release"),
     [
-        (kafka_08, Generation.V0_8),
-        (kafka_09, Generation.V0_9),
-        (slow, Generation.TOLD),
-        (early_sasl, Generation.TOLD),
-        (lambda *_: "answer", Generation.TOLD),
+        (kafka_08, BrokerRelease.V0_8),
+        (kafka_09, BrokerRelease.V0_9),
+        (slow, BrokerRelease.V0_10_OR_NEWER),
+        (early_sasl, BrokerRelease.V0_10_OR_NEWER),
+        (lambda *_: "answer", BrokerRelease.V0_10_OR_NEWER),
     ],
 )
-async def test_what_a_broker_is_taken_for(says: Callable[[int, int, int], str], generation: Generation) -> None:
+async def test_infers_broker_version_from_response(
+    says: Callable[[int, int, int], str], release: BrokerRelease
+) -> None:
     broker = Broker(says)
     channel = await ChannelOpener(broker.connect, ClientSettings(), SystemClock()).open("h", 9)
-    assert channel.versions.generation is generation
+    assert channel.versions.release is release
     assert len(broker.open) == 1  # whatever else was tried
 
 
 @pytest.mark.parametrize("said", ["hang up", "silence"])
-async def test_one_that_answers_nothing_is_taken_for_nothing(said: str) -> None:
+async def test_raises_broker_error_when_no_probe_is_answered(said: str) -> None:
     broker = Broker(lambda *_: said)
     opener = ChannelOpener(broker.connect, ClientSettings(), SystemClock())
     with pytest.raises(BrokerError, match="the broker"):
         await opener.open("h", 9)
     assert not broker.open
     broker.says = lambda *_: "answer"
-    assert (await opener.open("h", 9)).versions.generation is Generation.TOLD
+    assert (await opener.open("h", 9)).versions.release is BrokerRelease.V0_10_OR_NEWER
 
 
-async def test_who_hangs_up_on_the_first_request_may_want_to_know_who_asks() -> None:
+async def test_suggests_sasl_when_broker_closes_on_first_request() -> None:
     def with_sasl(key: int, version: int, number: int) -> str:
         return "answer" if key == API_VERSIONS.key else "hang up"
 
     def soon_gone(key: int, version: int, number: int) -> str:
         return "hang up" if number > 2 else "answer"
 
-    for says, answered, hint in ((with_sasl, 0, ", or is this a SASL listener?"), (soon_gone, 1, "")):
+    for says, answered, hint in ((with_sasl, 0, "; is this a SASL listener?"), (soon_gone, 1, "")):
         opener = ChannelOpener(Broker(says).connect, ClientSettings(), SystemClock())
         channel = await opener.open("h", 1)
         for _ in range(answered):

@@ -52,7 +52,7 @@ async def result(attempt: Attempt) -> int:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("error", PASSING, ids=lambda error: type(error).__name__)
-async def test_what_passes_is_tried_again_until_the_time_is_up(error: BrokerError) -> None:
+async def test_retries_transient_errors_until_timeout(error: BrokerError) -> None:
     assert await result(Attempt(error, 3)) == 4
     attempt = Attempt(error, 1_000)
     with pytest.raises(type(error)):
@@ -62,7 +62,7 @@ async def test_what_passes_is_tried_again_until_the_time_is_up(error: BrokerErro
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("error", FINAL, ids=lambda error: type(error).__name__)
-async def test_what_does_not_pass_is_told_at_once(error: BrokerError) -> None:
+async def test_raises_permanent_errors_at_once(error: BrokerError) -> None:
     attempt = Attempt(error, 1)
     with pytest.raises(type(error)):
         await result(attempt)

@@ -12,7 +12,7 @@ from consumerd.errors import ConfigError
 
 
 @pytest.mark.parametrize("offer", [b"\1\0\0\0", b"\7\0\1\0", b"\3\xff\xff\xff"])
-def test_no_layer_is_chosen_where_it_is_offered(offer: bytes) -> None:
+def test_chooses_no_security_layer_where_offered(offer: bytes) -> None:
     assert choose_no_layer(offer) == b"\1\0\0\0"
 
 
@@ -25,12 +25,12 @@ def test_no_layer_is_chosen_where_it_is_offered(offer: bytes) -> None:
         (b"\1\0\0\0\0", "in 5 bytes"),
     ],
 )
-def test_offers_that_are_none_are_refused(offer: bytes, says: str) -> None:
+def test_rejects_invalid_security_layer_offers(offer: bytes, says: str) -> None:
     with pytest.raises(AuthenticationError, match=says):
         choose_no_layer(offer)
 
 
-def test_the_extra_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_missing_gssapi_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gssapi", None)
     with pytest.raises(ConfigError, match=r"pip install 'consumerd\[gssapi\]'"):
         GssapiIdentity()

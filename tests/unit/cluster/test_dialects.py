@@ -39,7 +39,7 @@ V07, V08 = Dialect.V07, Dialect.V08
         ({BROKER: OLD_BROKER, "/brokers/ids/1": b'{"version":1}', MEMBER: b'{"t": 0}'}, V07),
     ],
 )
-async def test_what_is_spoken(nodes: dict[str, bytes], spoken: Dialect | None) -> None:
+async def test_detects_dialect(nodes: dict[str, bytes], spoken: Dialect | None) -> None:
     zookeeper = MemoryZooKeeper()
     for path, text in nodes.items():
         zookeeper.put(path, text)
@@ -53,7 +53,7 @@ async def test_what_is_spoken(nodes: dict[str, bytes], spoken: Dialect | None) -
     [{BROKER: OLD_BROKER, "/brokers/ids/1": NEW_BROKER}, {BROKER: NEW_BROKER, MEMBER: OLD_MEMBER}],
     ids=["brokers", "broker and member"],
 )
-async def test_a_mixture_is_refused(nodes: dict[str, bytes]) -> None:
+async def test_rejects_mixed_dialects(nodes: dict[str, bytes]) -> None:
     zookeeper = MemoryZooKeeper()
     for path, text in nodes.items():
         zookeeper.put(path, text)
@@ -64,7 +64,7 @@ async def test_a_mixture_is_refused(nodes: dict[str, bytes]) -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(("path", "text"), [(BROKER, NEW_BROKER), (MEMBER, NEW_MEMBER)])
-async def test_who_comes_first_is_waited_for(path: str, text: bytes) -> None:
+async def test_waits_for_first_broker(path: str, text: bytes) -> None:
     zookeeper = MemoryZooKeeper()
     async with zookeeper.session() as zk:
         told: list[str] = []
@@ -99,7 +99,7 @@ async def test_who_comes_first_is_waited_for(path: str, text: bytes) -> None:
         ({"/consumers/f/offsets/t/0": b"1", MEMBER: OLD_MEMBER}, ["f"], V08),
     ],
 )
-async def test_what_is_seen_by_who_only_looks(
+async def test_detects_dialect_without_waiting(
     nodes: dict[str, bytes], groups: list[str], spoken: Dialect | None
 ) -> None:
     zookeeper = MemoryZooKeeper()
@@ -119,10 +119,10 @@ async def test_what_is_seen_by_who_only_looks(
     ],
     ids=["brokers", "members", "offsets"],
 )
-async def test_a_mixture_is_seen_by_who_only_looks(nodes: dict[str, bytes]) -> None:
+async def test_detects_mixed_dialects_without_waiting(nodes: dict[str, bytes]) -> None:
     zookeeper = MemoryZooKeeper()
     for path, text in nodes.items():
         zookeeper.put(path, text)
     async with zookeeper.session() as zk:
-        with pytest.raises(DialectError, match="give each generation a ZooKeeper chroot"):
+        with pytest.raises(DialectError, match="give each a ZooKeeper chroot"):
             await look_for_dialect(zk)

@@ -8,9 +8,8 @@ from unittest.mock import patch
 import pytest
 
 from consumerd.clock import SystemClock
-from consumerd.cluster import BrokerDirectory, BrokerNotRegisteredError, V08BrokerDirectory
-from consumerd.errors import ExitCode
-from consumerd.registry import Broker, DialectError
+from consumerd.cluster import BrokerDirectory, V08BrokerDirectory
+from consumerd.registry import DialectError, RegisteredBroker
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 
 if TYPE_CHECKING:
@@ -23,14 +22,14 @@ class Changes:
     """A listener whose calls can be awaited."""
 
     def __init__(self) -> None:
-        self.seen: list[dict[int, Broker]] = []
+        self.seen: list[dict[int, RegisteredBroker]] = []
         self._event = asyncio.Event()
 
-    def __call__(self, brokers: Mapping[int, Broker]) -> None:
+    def __call__(self, brokers: Mapping[int, RegisteredBroker]) -> None:
         self.seen.append(dict(brokers))
         self._event.set()
 
-    async def next(self) -> dict[int, Broker]:
+    async def next(self) -> dict[int, RegisteredBroker]:
         async with asyncio.timeout(5):
             await self._event.wait()
         self._event.clear()
@@ -55,7 +54,7 @@ async def following(
 
 
 @pytest.mark.asyncio
-async def test_brokers_come_move_and_go() -> None:
+async def test_follows_brokers_that_come_move_and_go() -> None:
     zookeeper = MemoryZooKeeper()
     async with zookeeper.session() as zk, following(zk) as (directory, changes):
         assert directory.address(0) is None
@@ -75,7 +74,7 @@ async def test_brokers_come_move_and_go() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_broker_that_restarts_elsewhere_is_seen() -> None:
+async def test_notices_restart_at_another_address() -> None:
     zookeeper = MemoryZooKeeper()
     zookeeper.put("/brokers/ids/0", b"a-1:a:9092")
     async with zookeeper.session() as zk, following(zk) as (directory, changes):
@@ -88,7 +87,7 @@ async def test_a_broker_that_restarts_elsewhere_is_seen() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_burst_of_changes_costs_few_looks() -> None:
+async def test_reads_few_times_in_burst_of_changes() -> None:
     zookeeper = MemoryZooKeeper()
     async with zookeeper.session() as zk, following(zk, settle=0.02) as (_, changes):
         await asyncio.sleep(0)
@@ -101,7 +100,7 @@ async def test_a_burst_of_changes_costs_few_looks() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_lost_watch_is_made_up_for() -> None:
+async def test_polls_after_lost_watch() -> None:
     zookeeper = MemoryZooKeeper()
     async with zookeeper.session() as zk, following(zk, poll=0.01) as (directory, changes):
         zk.lose_watches = True
@@ -111,7 +110,7 @@ async def test_a_lost_watch_is_made_up_for() -> None:
 
 
 @pytest.mark.asyncio
-async def test_the_last_knowledge_serves_while_zookeeper_is_away() -> None:
+async def test_keeps_last_addresses_while_zookeeper_is_unavailable() -> None:
     zookeeper = MemoryZooKeeper()
     zookeeper.put("/brokers/ids/0", b"h:9092")
     async with zookeeper.session(wait_connected=0.005) as zk, following(zk, poll=0.005) as (directory, changes):
@@ -127,23 +126,23 @@ async def test_the_last_knowledge_serves_while_zookeeper_is_away() -> None:
 
 
 @pytest.mark.asyncio
-async def test_waiting_for_a_broker() -> None:
+async def test_returns_addresses_once_brokers_are_registered() -> None:
     zookeeper = MemoryZooKeeper()
-    async with zookeeper.session() as zk, following(zk) as (directory, _):
-        waiting = asyncio.create_task(directory.wait_for(1, 5))
+    async with zookeeper.session() as zk, following(zk) as (directory, changes):
         await asyncio.sleep(0)
         zookeeper.put("/brokers/ids/0", b"h:9092")
-        assert await directory.wait_for(0, 5) == ("h", 9092)
-        assert not waiting.done()
+        await changes.next()
+        assert directory.address(0) == ("h", 9092)
+        assert directory.address(1) is None
         zookeeper.put("/brokers/ids/1", b"h:9093")
-        assert await waiting == ("h", 9093)
-        with pytest.raises(BrokerNotRegisteredError, match=r"broker 7 is not registered .* within 0\.01 s") as error:
-            await directory.wait_for(7, 0.01)
-        assert error.value.exit_code is ExitCode.BROKER
+        await changes.next()
+        assert directory.address(1) == ("h", 9093)
+        assert directory.address(7) is None
+        assert set(directory.brokers) == {0, 1}
 
 
 @pytest.mark.asyncio
-async def test_a_damaged_broker_is_left_out_and_told_once() -> None:
+async def test_skips_unreadable_broker_with_one_warning() -> None:
     zookeeper = MemoryZooKeeper()
     zookeeper.put("/brokers/ids/0", b"damaged")
     zookeeper.put("/brokers/ids/x", b"h:1")
@@ -163,7 +162,7 @@ async def test_a_damaged_broker_is_left_out_and_told_once() -> None:
 
 
 @pytest.mark.asyncio
-async def test_brokers_of_a_later_kafka_are_refused_at_the_first_look() -> None:
+async def test_rejects_v08_brokers_on_first_read() -> None:
     zookeeper = MemoryZooKeeper()
     zookeeper.put("/brokers/ids/0", NEW_BROKER)
     async with zookeeper.session() as zk:
@@ -175,7 +174,7 @@ async def test_brokers_of_a_later_kafka_are_refused_at_the_first_look() -> None:
 @pytest.mark.parametrize(
     ("directory", "broker"), [(BrokerDirectory, NEW_BROKER), (V08BrokerDirectory, b"host-1:host:9092")]
 )
-async def test_a_first_broker_of_the_other_kind_is_refused_however_late_it_comes(directory: Any, broker: bytes) -> None:
+async def test_rejects_late_first_broker_of_other_dialect(directory: Any, broker: bytes) -> None:
     """A member that knew its dialect by its configuration, or by other members, stands where all peers trip over it."""
     zookeeper = MemoryZooKeeper()
     zookeeper.put("/brokers/ids", b"")
@@ -189,7 +188,7 @@ async def test_a_first_broker_of_the_other_kind_is_refused_however_late_it_comes
 
 
 @pytest.mark.asyncio
-async def test_listeners_are_told_only_of_changes_and_can_leave() -> None:
+async def test_notifies_listeners_of_changes_until_unsubscribed() -> None:
     zookeeper = MemoryZooKeeper()
     zookeeper.put("/brokers/ids/0", b"h:9092")
     async with zookeeper.session() as zk, following(zk, poll=0.001) as (directory, changes):
@@ -206,7 +205,7 @@ async def test_listeners_are_told_only_of_changes_and_can_leave() -> None:
 
 
 @pytest.mark.asyncio
-async def test_brokers_of_later_kafka_are_found_by_what_they_speak() -> None:
+async def test_lists_v08_brokers_by_security_protocol() -> None:
     zookeeper = MemoryZooKeeper()
     zookeeper.put("/brokers/ids/2", NEW_BROKER)
     zookeeper.put(
@@ -233,5 +232,5 @@ async def test_brokers_of_later_kafka_are_found_by_what_they_speak() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         zookeeper.remove("/brokers/ids/1")
-        with pytest.raises(DialectError, match=r"as Kafka 0\.7 does it"):
+        with pytest.raises(DialectError, match=r"in the format of Kafka 0\.7"):
             await V08BrokerDirectory(zk, clock=SystemClock()).run()

@@ -9,7 +9,7 @@ from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 
 
 @pytest.mark.asyncio
-async def test_reads_are_bounded_and_keep_the_order() -> None:
+async def test_bounds_concurrent_reads_and_keeps_order() -> None:
     under_way = most = 0
 
     async def read(item: int) -> int:
@@ -27,7 +27,7 @@ async def test_reads_are_bounded_and_keep_the_order() -> None:
 
 
 @pytest.mark.asyncio
-async def test_the_first_error_stops_the_rest() -> None:
+async def test_stops_remaining_reads_after_error() -> None:
     begun: list[int] = []
 
     async def read(item: int) -> None:
@@ -42,7 +42,7 @@ async def test_the_first_error_stops_the_rest() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_cancellation_is_never_swallowed_by_an_error() -> None:
+async def test_propagates_cancellation_despite_error() -> None:
     async def fail_on_cancel(item: int) -> None:
         try:
             await asyncio.Event().wait()
@@ -58,7 +58,7 @@ async def test_a_cancellation_is_never_swallowed_by_an_error() -> None:
 
 
 @pytest.mark.asyncio
-async def test_missing_nodes_are_no_errors() -> None:
+async def test_returns_none_for_missing_nodes() -> None:
     zookeeper = MemoryZooKeeper()
     zookeeper.put("/a/null", None)
     async with zookeeper.session() as zk:
@@ -69,7 +69,7 @@ async def test_missing_nodes_are_no_errors() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_missing_parent_is_watched_too() -> None:
+async def test_watches_missing_parent() -> None:
     zookeeper = MemoryZooKeeper()
     async with zookeeper.session() as zk:
         told: list[str] = []

@@ -8,7 +8,7 @@ import pytest
 from consumerd.cluster import ClusterView
 from consumerd.errors import NotFoundError
 from consumerd.partition import TopicPartition
-from consumerd.registry import Broker, DialectError, StaticSubscription
+from consumerd.registry import DialectError, RegisteredBroker, StaticSubscription
 
 if TYPE_CHECKING:
     from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
@@ -22,7 +22,7 @@ def view(zk: MemorySession) -> ClusterView:
 
 
 @pytest.mark.asyncio
-async def test_an_empty_zookeeper(view: ClusterView) -> None:
+async def test_reads_empty_zookeeper(view: ClusterView) -> None:
     assert await view.read_brokers() == {}
     assert await view.read_topics() == {}
     assert await view.read_topics(["t"]) == {}
@@ -32,18 +32,21 @@ async def test_an_empty_zookeeper(view: ClusterView) -> None:
 
 
 @pytest.mark.asyncio
-async def test_brokers_and_topics(zookeeper: MemoryZooKeeper, view: ClusterView) -> None:
+async def test_reads_brokers_and_topics(zookeeper: MemoryZooKeeper, view: ClusterView) -> None:
     for broker in (10, 2):
         zookeeper.put(f"/brokers/ids/{broker}", f"h{broker}-1:h{broker}:9092".encode())
         zookeeper.put(f"/brokers/topics/t/{broker}", b"4")
     zookeeper.put("/brokers/topics/old", None)
-    assert await view.read_brokers() == {2: Broker(2, "h2-1", "h2", 9092), 10: Broker(10, "h10-1", "h10", 9092)}
+    assert await view.read_brokers() == {
+        2: RegisteredBroker(2, "h2-1", "h2", 9092),
+        10: RegisteredBroker(10, "h10-1", "h10", 9092),
+    }
     assert await view.read_topics() == {"old": {}, "t": {2: 4, 10: 4}}
     assert await view.read_topics(["t", "none"]) == {"t": {2: 4, 10: 4}}
 
 
 @pytest.mark.asyncio
-async def test_a_damaged_node_does_not_hide_the_rest(zookeeper: MemoryZooKeeper, view: ClusterView) -> None:
+async def test_skips_damaged_node(zookeeper: MemoryZooKeeper, view: ClusterView) -> None:
     zookeeper.put("/brokers/ids/0", b"h:9092")
     zookeeper.put("/brokers/ids/1", b"\xff")
     zookeeper.put("/brokers/ids/2", None)
@@ -56,7 +59,7 @@ async def test_a_damaged_node_does_not_hide_the_rest(zookeeper: MemoryZooKeeper,
 
 
 @pytest.mark.asyncio
-async def test_nodes_that_vanish_between_list_and_read_are_left_out(
+async def test_skips_nodes_deleted_between_list_and_read(
     zookeeper: MemoryZooKeeper, zk: MemorySession, view: ClusterView
 ) -> None:
     for broker in (0, 1):
@@ -79,7 +82,7 @@ async def test_nodes_that_vanish_between_list_and_read_are_left_out(
 
 
 @pytest.mark.asyncio
-async def test_a_group(zookeeper: MemoryZooKeeper, view: ClusterView) -> None:
+async def test_reads_group(zookeeper: MemoryZooKeeper, view: ClusterView) -> None:
     zookeeper.put("/consumers/g/ids/g_a", b'{ "t": 1 }')
     zookeeper.put("/consumers/g/ids/g_b", b"*2*t")
     zookeeper.put("/consumers/g/owners/t/0-0", b"g_a-0")
@@ -103,7 +106,7 @@ async def test_a_group(zookeeper: MemoryZooKeeper, view: ClusterView) -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_is_wrong_with_a_group_is_said(zookeeper: MemoryZooKeeper, view: ClusterView) -> None:
+async def test_lists_problems_of_group(zookeeper: MemoryZooKeeper, view: ClusterView) -> None:
     zookeeper.put("/consumers/g/ids/g_a", b'{ "t": 0 }')
     zookeeper.put("/consumers/g/ids/g_b", b"\xff")
     zookeeper.put("/consumers/g/ids/g_c", None)
@@ -118,12 +121,12 @@ async def test_what_is_wrong_with_a_group_is_said(zookeeper: MemoryZooKeeper, vi
     assert "member g_a" in group.problems[0]
     assert len(group.faults) == 6
     assert "/consumers/g/owners/t/0" in group.faults
-    assert any("/consumers/g/owners/t/0 is no node of Kafka 0.7" in problem for problem in group.problems)
+    assert any("/consumers/g/owners/t/0 is not a node of Kafka 0.7" in problem for problem in group.problems)
     assert group.plan({"t": {0: 1}}) == {}
 
 
 @pytest.mark.asyncio
-async def test_another_dialect_is_refused(zookeeper: MemoryZooKeeper, view: ClusterView) -> None:
+async def test_rejects_other_dialect(zookeeper: MemoryZooKeeper, view: ClusterView) -> None:
     zookeeper.put("/brokers/ids/0", NEW_BROKER)
     with pytest.raises(DialectError):
         await view.read_brokers()

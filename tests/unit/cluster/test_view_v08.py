@@ -25,7 +25,7 @@ def view(zk: MemorySession) -> V08ClusterView:
     return V08ClusterView(zk)
 
 
-async def test_an_empty_zookeeper(view: V08ClusterView) -> None:
+async def test_reads_empty_zookeeper(view: V08ClusterView) -> None:
     assert await view.read_brokers() == {}
     assert await view.read_topics() == {}
     assert await view.read_topics(["t"]) == {}
@@ -34,9 +34,7 @@ async def test_an_empty_zookeeper(view: V08ClusterView) -> None:
         await view.read_group("g")
 
 
-async def test_what_a_cluster_of_three_registered(
-    zookeeper: MemoryZooKeeper, view: V08ClusterView, golden: Path
-) -> None:
+async def test_reads_cluster_of_three_brokers(zookeeper: MemoryZooKeeper, view: V08ClusterView, golden: Path) -> None:
     tree = json.loads((golden / "zookeeper/tree-cluster3-0.8.2.2.json").read_text())
     for path, node in tree.items():
         zookeeper.put(path, None if node["data"] is None else node["data"].encode())
@@ -50,7 +48,7 @@ async def test_what_a_cluster_of_three_registered(
     assert await view.read_topics(["cl.one", "none"]) == {"cl.one": topics["cl.one"]}
 
 
-async def test_groups_of_old_consumers(zookeeper: MemoryZooKeeper, view: V08ClusterView, golden: Path) -> None:
+async def test_reads_groups_of_old_consumers(zookeeper: MemoryZooKeeper, view: V08ClusterView, golden: Path) -> None:
     step = next(
         step
         for step in json.loads((golden / "zookeeper/oldconsumer-0.8.2.2.json").read_text())["steps"]
@@ -69,7 +67,7 @@ async def test_groups_of_old_consumers(zookeeper: MemoryZooKeeper, view: V08Clus
     assert await view.read_groups() == ["ga"]
 
 
-async def test_damaged_nodes_do_not_hide_the_rest(zookeeper: MemoryZooKeeper, view: V08ClusterView) -> None:
+async def test_skips_damaged_nodes(zookeeper: MemoryZooKeeper, view: V08ClusterView) -> None:
     zookeeper.put("/brokers/ids/0", b'{"version":1,"host":"h","port":1}')
     zookeeper.put("/brokers/ids/1", b'{"version":1}')
     zookeeper.put("/brokers/topics/t", b'{"version":1,"partitions":{"0":[0],"1":[0],"2":[0]}}')
@@ -87,10 +85,10 @@ async def test_damaged_nodes_do_not_hide_the_rest(zookeeper: MemoryZooKeeper, vi
     assert [member.subscription for member in group.members.values()] == [None]
     assert len(group.faults) == len(group.problems) == 3
     assert any("0.7" in problem for problem in group.problems)
-    assert any("/consumers/g/owners/t/0-0 is no node of Kafka 0.8 or later" in problem for problem in group.problems)
+    assert any("/consumers/g/owners/t/0-0 is not a node of Kafka 0.8 or later" in problem for problem in group.problems)
 
 
-async def test_another_dialect_is_refused(zookeeper: MemoryZooKeeper, view: V08ClusterView) -> None:
+async def test_rejects_other_dialect(zookeeper: MemoryZooKeeper, view: V08ClusterView) -> None:
     zookeeper.put("/brokers/ids/0", b"vm-1:vm:9092")
     with pytest.raises(DialectError):
         await view.read_brokers()

@@ -68,7 +68,7 @@ def setup(zk: MemorySession) -> Setup:
     return Setup(zk)
 
 
-async def test_what_is_fresh_costs_no_request(zookeeper: MemoryZooKeeper, setup: Setup) -> None:
+async def test_serves_fresh_nodes_without_request(zookeeper: MemoryZooKeeper, setup: Setup) -> None:
     zookeeper.put("/a/b", b"1")
     node = None
     first = await setup.nodes.node("/a/b")
@@ -82,7 +82,7 @@ async def test_what_is_fresh_costs_no_request(zookeeper: MemoryZooKeeper, setup:
     assert setup.told == []
 
 
-async def test_a_change_is_told_and_read_again_once(zookeeper: MemoryZooKeeper, setup: Setup) -> None:
+async def test_reports_change_and_reads_once(zookeeper: MemoryZooKeeper, setup: Setup) -> None:
     zookeeper.put("/a", b"1")
     await setup.nodes.node("/a")
     zookeeper.put("/a", None)
@@ -99,7 +99,7 @@ async def test_a_change_is_told_and_read_again_once(zookeeper: MemoryZooKeeper, 
 
 
 @pytest.mark.parametrize("kind", ["node", "children"])
-async def test_a_watch_that_fires_during_the_read_makes_it_stale(
+async def test_marks_node_stale_when_watch_fires_during_read(
     zookeeper: MemoryZooKeeper, setup: Setup, kind: str
 ) -> None:
     zookeeper.put("/a", b"1")
@@ -112,7 +112,7 @@ async def test_a_watch_that_fires_during_the_read_makes_it_stale(
     assert setup.nodes.is_fresh("/a")
 
 
-async def test_a_reconnect_makes_everything_stale(zookeeper: MemoryZooKeeper, setup: Setup) -> None:
+async def test_marks_all_nodes_stale_on_reconnect(zookeeper: MemoryZooKeeper, setup: Setup) -> None:
     zookeeper.put("/a", b"1")
     await setup.nodes.node("/a")
     await setup.nodes.children("/b")
@@ -127,7 +127,7 @@ async def test_a_reconnect_makes_everything_stale(zookeeper: MemoryZooKeeper, se
     assert node.data == b"2"
 
 
-async def test_a_read_that_fails_leaves_the_node_stale(zookeeper: MemoryZooKeeper, setup: Setup) -> None:
+async def test_keeps_node_stale_after_failed_read(zookeeper: MemoryZooKeeper, setup: Setup) -> None:
     zookeeper.put("/a", b"1")
     setup.zk._lifecycle._wait = 0.0
     zookeeper.disconnect(setup.zk)
@@ -138,9 +138,7 @@ async def test_a_read_that_fails_leaves_the_node_stale(zookeeper: MemoryZooKeepe
     assert (await setup.nodes.node("/a")) is not None
 
 
-async def test_a_missing_node_is_kept_as_missing_and_its_creation_is_told(
-    zookeeper: MemoryZooKeeper, setup: Setup
-) -> None:
+async def test_caches_missing_node_and_reports_its_creation(zookeeper: MemoryZooKeeper, setup: Setup) -> None:
     for _ in range(2):
         assert await setup.nodes.node("/a") is None
         assert await setup.nodes.children("/b") == []
@@ -155,15 +153,13 @@ async def test_a_missing_node_is_kept_as_missing_and_its_creation_is_told(
 
 
 @pytest.mark.parametrize("kind", ["node", "children"])
-async def test_a_node_that_is_created_between_two_looks_is_read(
-    zookeeper: MemoryZooKeeper, setup: Setup, kind: str
-) -> None:
+async def test_reads_node_created_between_reads(zookeeper: MemoryZooKeeper, setup: Setup, kind: str) -> None:
     setup.session.behind = lambda: zookeeper.put("/a/b", b"")
     found = await getattr(setup.nodes, kind)("/a")
     assert found == ["b"] if kind == "children" else found is not None
 
 
-async def test_a_missing_node_may_be_of_no_interest(zookeeper: MemoryZooKeeper, setup: Setup) -> None:
+async def test_skips_watch_of_missing_node_on_request(zookeeper: MemoryZooKeeper, setup: Setup) -> None:
     assert await setup.nodes.node_if_there("/a") is None
     assert setup.asked() == [("get", "/a")]
     assert len(setup.nodes) == 0
@@ -179,7 +175,7 @@ async def test_a_missing_node_may_be_of_no_interest(zookeeper: MemoryZooKeeper, 
     assert len(setup.nodes) == 0
 
 
-async def test_what_is_forgotten_tells_nothing_any_more(zookeeper: MemoryZooKeeper, setup: Setup) -> None:
+async def test_reports_nothing_of_forgotten_nodes(zookeeper: MemoryZooKeeper, setup: Setup) -> None:
     for path in ("/a", "/b", "/c"):
         zookeeper.put(path, b"1")
         await setup.nodes.node(path)
@@ -194,9 +190,7 @@ async def test_what_is_forgotten_tells_nothing_any_more(zookeeper: MemoryZooKeep
     assert setup.told == []
 
 
-async def test_what_is_to_be_refreshed_is_read_again_though_nothing_was_told(
-    zookeeper: MemoryZooKeeper, setup: Setup
-) -> None:
+async def test_rereads_refreshed_nodes_without_watch_event(zookeeper: MemoryZooKeeper, setup: Setup) -> None:
     zookeeper.put("/a", b"1")
     await setup.nodes.node("/a")
     assert setup.nodes.age("/a") == 0.0
@@ -211,7 +205,7 @@ async def test_what_is_to_be_refreshed_is_read_again_though_nothing_was_told(
     assert len(setup.nodes) == 1
 
 
-async def test_each_node_is_watched_by_itself(zookeeper: MemoryZooKeeper, setup: Setup) -> None:
+async def test_watches_each_node_separately(zookeeper: MemoryZooKeeper, setup: Setup) -> None:
     zookeeper.put("/a", b"1")
     zookeeper.put("/b", b"1")
     await asyncio.gather(setup.nodes.node("/a"), setup.nodes.node("/b"))

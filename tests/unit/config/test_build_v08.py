@@ -16,13 +16,13 @@ from cryptography.hazmat.primitives.serialization import (
 from consumerd.client import NoBrokerError
 from consumerd.clock import SystemClock
 from consumerd.config.build import build_handler, build_settings
-from consumerd.config.build_sasl import build_mechanism
 from consumerd.config.build_v08 import (
     build_backend,
     build_bootstrap,
     build_client,
     build_consumer,
     build_coordination,
+    build_mechanism,
     fixed_partitions,
     names_brokers,
 )
@@ -49,18 +49,18 @@ def build(found: Config) -> CoordinatedConsumer | FixedConsumer:
     return build_consumer(found, settings, handler, client, clock=CLOCK, rng=RNG)
 
 
-def test_addresses_are_read_with_names_and_numbers_of_either_kind() -> None:
+def test_parses_host_names_and_ip_addresses() -> None:
     section = KafkaSection(bootstrap=("kafka1:9092", " 10.0.0.1:1 ", "[::1]:65535"))
     assert build_bootstrap(section) == [("kafka1", 9092), ("10.0.0.1", 1), ("::1", 65535)]
 
 
 @pytest.mark.parametrize("address", ["kafka1", ":9092", "kafka1:", "kafka1:0", "kafka1:65536", "kafka1:x", "a:-1"])
-def test_an_address_that_is_none_is_named(address: str) -> None:
+def test_names_an_invalid_address(address: str) -> None:
     with pytest.raises(ConfigError, match=r"kafka\.bootstrap"):
         build_bootstrap(KafkaSection(bootstrap=(address,)))
 
 
-def test_what_brokers_wait_for_is_configured_and_else_as_ever() -> None:
+def test_configures_max_wait_and_min_bytes() -> None:
     for table, settings in (
         ({}, FetchSettings()),
         ({"max_wait": 3, "min_bytes": 100_000}, FetchSettings(max_wait=3, min_bytes=100_000)),
@@ -70,7 +70,7 @@ def test_what_brokers_wait_for_is_configured_and_else_as_ever() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_broker_coordinates() -> None:
+async def test_builds_a_coordinated_consumer() -> None:
     found = config(
         topics={"t": 2}, coordination="kafka", assignor="roundrobin", instance_id="i", rebalance_timeout=50.0
     )
@@ -82,7 +82,7 @@ async def test_a_broker_coordinates() -> None:
 
 
 @pytest.mark.asyncio
-async def test_partitions_are_fixed() -> None:
+async def test_builds_a_consumer_of_fixed_partitions() -> None:
     found = config(partitions={"u": [3, 0, 3], "t": [1]}, coordination="fixed", offsets="none")
     wanted = [TopicPartition.numbered(*each) for each in (("t", 1), ("u", 0), ("u", 3))]
     assert fixed_partitions(found.group) == wanted
@@ -91,7 +91,7 @@ async def test_partitions_are_fixed() -> None:
     assert consumer.assigned == wanted
 
 
-def test_check_reads_what_each_way_needs(tmp_path: Path) -> None:
+def test_check_covers_each_coordination(tmp_path: Path) -> None:
     from click.testing import CliRunner
 
     from consumerd.cli.check import command
@@ -113,7 +113,7 @@ def secured(**kafka: Any) -> Config:
     return parse({"group": {"id": "g", "topics": {"t": 1}, "coordination": "kafka"}, "kafka": kafka}, "a test")
 
 
-def test_passwords_come_from_the_configuration_or_a_file(tmp_path: Path) -> None:
+def test_reads_passwords_from_the_configuration_or_a_file(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("wonder land\r\nsecond line\n")
     for mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
@@ -129,7 +129,7 @@ def test_passwords_come_from_the_configuration_or_a_file(tmp_path: Path) -> None
     [
         ({"user": "u"}, "exactly one of password and password_file"),
         ({"user": "u", "password": "p", "password_file": "f"}, "exactly one of password and password_file"),
-        ({"user": "u", "password": "p", "mechanism": "GSSAPI"}, "takes principal and keytab"),
+        ({"user": "u", "password": "p", "mechanism": "GSSAPI"}, "uses principal and keytab"),
         ({"user": "u", "password": "p", "mechanism": "OAUTHBEARER"}, r"kafka\.sasl\.mechanism"),
         ({"user": "u", "password": "p", "keytab": "f"}, "are for GSSAPI, not for SCRAM-SHA-512"),
         ({"password": "p"}, "needs a user"),
@@ -139,12 +139,12 @@ def test_passwords_come_from_the_configuration_or_a_file(tmp_path: Path) -> None
         ({"user": "u\0v", "password": "p", "mechanism": "PLAIN"}, "NUL"),
     ],
 )
-def test_what_cannot_authenticate_is_one_sentence(sasl: dict[str, Any], says: str) -> None:
+def test_rejects_invalid_authentication(sasl: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         build_client(secured(sasl=sasl), clock=CLOCK, rng=RNG)
 
 
-def test_a_mechanism_is_made_by_what_shows_no_password() -> None:
+def test_mechanism_factories_show_no_password() -> None:
     for mechanism in ("PLAIN", "SCRAM-SHA-256"):
         sasl = secured(sasl={"mechanism": mechanism, "user": "u", "password": "hush"}).kafka.sasl
         assert sasl is not None
@@ -152,7 +152,7 @@ def test_a_mechanism_is_made_by_what_shows_no_password() -> None:
         assert "hush" not in f"{sasl!r} {sasl} {make!r} {make()!r}"
 
 
-def test_tls_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+def test_names_unusable_tls_files(tmp_path: Path) -> None:
     authority = trustme.CA()
     issued = authority.issue_cert("me")
     key = load_pem_private_key(issued.private_key_pem.bytes(), None)
@@ -187,7 +187,7 @@ def test_tls_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
         ({"bootstrap": ["k:1"]}, None),
     ],
 )
-async def test_members_coordinated_by_zookeeper_find_brokers_there(kafka: dict[str, Any], protocol: str | None) -> None:
+async def test_finds_brokers_in_zookeeper(kafka: dict[str, Any], protocol: str | None) -> None:
     group = {"id": "g", "topics": {"t": 1}, "assignor": "roundrobin", "roundrobin_as": "1.0"}
     found = parse({"group": group, "handler": {"name": "null"}, "kafka": kafka}, "a test")
     client = build_client(found, clock=CLOCK, rng=RNG)
@@ -208,6 +208,6 @@ async def test_members_coordinated_by_zookeeper_find_brokers_there(kafka: dict[s
         ({"roundrobin_as": "1.0"}, 'roundrobin_as needs coordination = "zookeeper" and assignor'),
     ],
 )
-def test_what_does_not_go_together_is_named(group: dict[str, str], sentence: str) -> None:
+def test_names_contradicting_keys(group: dict[str, str], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         config(topics={"t": 1}, **group)

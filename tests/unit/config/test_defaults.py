@@ -53,6 +53,9 @@ OWN = {
     "KafkaSection.bootstrap",
     "KafkaSection.connection_timeout",
     "HandlerSection.name",
+    "HandlerSection.concurrency",
+    "HandlerSection.dead_letter_as",
+    "HandlerSection.order",
     "DaemonSection.stall_warning",
     "DaemonSection.loop",
     "LogSection.level",
@@ -129,11 +132,11 @@ def test_tables_and_keywords_refer_to_the_settings() -> None:
         ("None", False),
     ],
 )
-def test_a_value_written_again_is_found(default: str, expected: bool) -> None:
+def test_finds_a_repeated_default(default: str, expected: bool) -> None:
     assert bool(repeated(f"class A:\n    interval: float = {default}\n")) is expected
 
 
-def test_own_defaults_are_in_no_settings() -> None:
+def test_own_defaults_stand_in_no_settings() -> None:
     values: dict[str, list[Any]] = {}
     for settings in (*SETTINGS, ConsumerConfig):
         for field in dataclasses.fields(settings):
@@ -145,7 +148,7 @@ def test_own_defaults_are_in_no_settings() -> None:
                 assert info.default not in values.get(key, []), f"{name}.{key}"
 
 
-def test_the_shortest_configuration_means_the_settings_as_they_are() -> None:
+def test_shortest_configuration_equals_the_default_settings() -> None:
     clock, rng = SystemClock(), random.Random(1)
     by_zookeeper = parse({"group": {"id": "g", "topics": {"t": 1}}}, "a test", environment=False)
     built = build_settings(by_zookeeper, clock=clock, rng=rng)
@@ -155,9 +158,10 @@ def test_the_shortest_configuration_means_the_settings_as_they_are() -> None:
     assert build_coordination(by_kafka) == CoordinationSettings()
     assert build_offset_settings(by_kafka) == OffsetSettings()
     assert by_kafka.handler.dead_letter_max_size == default_of(FileDeadLetters, "max_size")
+    assert by_kafka.handler.dead_letter_file_size == default_of(FileDeadLetters, "file_size")
 
 
-def test_the_librarys_shortest_configuration_means_the_same() -> None:
+def test_shortest_library_configuration_equals_the_default_settings() -> None:
     config = ConsumerConfig(group="g", bootstrap=["h:1"])
     built = config.settings(StaticSubscription({"t": 1}), clock=SystemClock(), rng=random.Random(1))
     assert built == ConsumerSettings("g", built.consumer_id, StaticSubscription({"t": 1}))
@@ -166,7 +170,7 @@ def test_the_librarys_shortest_configuration_means_the_same() -> None:
     assert ProducerConfig(bootstrap=["h:1"]).session_timeout == config.session_timeout
 
 
-def test_a_default_that_does_not_exist_is_an_error() -> None:
+def test_rejects_an_unknown_default() -> None:
     assert default_of(Session, "session_timeout") == 6.0
     for settings, name in (
         (FetchSettings, "max_wiat"),

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumerd.config.properties import parse_properties, read_properties
-from consumerd.embedded.properties import format_properties
+from consumerd.config.properties import format_properties, parse_properties, read_properties
 from consumerd.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,22 +32,22 @@ if TYPE_CHECKING:
         (b"=1", {"": "1"}),
     ],
 )
-def test_as_java_reads_them(text: bytes, expected: dict[str, str]) -> None:
+def test_reads_properties_as_java_does(text: bytes, expected: dict[str, str]) -> None:
     assert parse_properties(text, "here") == expected
 
 
 @given(st.dictionaries(st.text(), st.text()))
-def test_what_is_written_for_java_is_read_back(values: dict[str, str]) -> None:
+def test_reads_back_what_it_writes(values: dict[str, str]) -> None:
     assert parse_properties(format_properties(values).encode(), "here") == values
 
 
 @given(st.binary())
-def test_any_bytes_are_properties_or_a_declared_error(data: bytes) -> None:
+def test_reads_any_bytes_or_raises_a_declared_error(data: bytes) -> None:
     with contextlib.suppress(ConfigError):
         parse_properties(data, "here")
 
 
-def test_a_broken_escape_is_said_with_its_line(tmp_path: Path) -> None:
+def test_names_the_line_of_a_broken_escape(tmp_path: Path) -> None:
     path = tmp_path / "c.properties"
     path.write_bytes(b"\na=1\nb=\\u12")
     with pytest.raises(ConfigError, match=r"c.properties, line 3: \\u needs four"):

@@ -37,7 +37,7 @@ Snapshots = list[dict[str, dict[int, range]]]
         ),
     ],
 )
-def test_what_is_told(subscription: Subscription, snapshots: Snapshots, told: list[object]) -> None:
+def test_logs_awaited_topics(subscription: Subscription, snapshots: Snapshots, told: list[object]) -> None:
     awaited = AwaitedTopics("g", subscription)
     with capture_logs() as logs:
         for topics in snapshots:

@@ -48,7 +48,7 @@ async def cancel_after(group: Any, member: Any, turns: int) -> None:
 
 
 @pytest.mark.parametrize("turns", [*range(40), *range(40, 200, 7)])
-async def test_while_it_joins(group: Any, turns: int) -> None:
+async def test_cancellation_while_joining(group: Any, turns: int) -> None:
     group.topic("t", 3)
     for number in range(3):
         group.broker.append("t", number, b"one")
@@ -56,35 +56,35 @@ async def test_while_it_joins(group: Any, turns: int) -> None:
 
 
 @pytest.mark.parametrize("turns", range(40))
-async def test_while_it_leaves(group: Any, turns: int) -> None:
+async def test_cancellation_while_leaving(group: Any, turns: int) -> None:
     member = await consuming(group)
     member.consumer.request_stop()
     await cancel_after(group, member, turns)
 
 
 @pytest.mark.parametrize("turns", range(0, 40, 3))
-async def test_while_it_leaves_with_full_hands(group: Any, turns: int) -> None:
+async def test_cancellation_while_leaving_with_batch_in_hand(group: Any, turns: int) -> None:
     member = await consuming(group, hold=True)
     member.consumer.request_stop()
     await cancel_after(group, member, turns)
 
 
 @pytest.mark.parametrize("turns", range(40))
-async def test_after_its_session_expired(group: Any, turns: int) -> None:
+async def test_cancellation_after_session_expired(group: Any, turns: int) -> None:
     member = await consuming(group, hold=bool(turns % 2))
     group.zookeeper.expire(member.zk)
     await cancel_after(group, member, turns)
 
 
 @pytest.mark.parametrize("turns", range(0, 60, 3))
-async def test_while_a_peer_joins(group: Any, turns: int) -> None:
+async def test_cancellation_while_peer_joins(group: Any, turns: int) -> None:
     member = await consuming(group)
     await group.member("b")
     await cancel_after(group, member, turns)
 
 
 @pytest.mark.parametrize("turns", range(0, 30, 3))
-async def test_after_the_connection_broke(group: Any, turns: int) -> None:
+async def test_cancellation_after_connection_loss(group: Any, turns: int) -> None:
     member = await consuming(group, hold=bool(turns % 2))
     group.zookeeper.disconnect(member.zk)
     await cancel_after(group, member, turns)

@@ -78,7 +78,7 @@ class Setup:
         cast("Any", owned.work).position = position
 
 
-async def test_only_what_moved_is_written() -> None:
+async def test_commits_only_moved_positions() -> None:
     setup = Setup()
     some = [setup.owned(number, number) for number in range(3)]
     some[2].committed = 2
@@ -94,14 +94,14 @@ async def test_only_what_moved_is_written() -> None:
     assert (setup.stats.commits, setup.stats.failed_commits) == (3, 0)
 
 
-async def test_many_that_ask_at_once_are_written_at_once() -> None:
+async def test_combines_concurrent_commits() -> None:
     setup = Setup()
     some = [setup.owned(number, 5) for number in range(100)]
     await asyncio.gather(*(setup.commits.commit([each]) for each in some))
     assert [len(commit) for commit in setup.store.commits] == [100]
 
 
-async def test_only_what_is_of_the_present_session_is_written() -> None:
+async def test_commits_only_partitions_of_current_session() -> None:
     setup = Setup()
     old, new = setup.owned(0, 5, SESSION - 1), setup.owned(1, 6)
     await setup.commits.commit([old, new])
@@ -114,7 +114,7 @@ async def test_only_what_is_of_the_present_session_is_written() -> None:
     assert len(setup.store.commits) == 1
 
 
-async def test_what_the_store_calls_lost_is_told_and_counts_as_not_written() -> None:
+async def test_reports_lost_partitions_as_not_committed() -> None:
     setup = Setup()
     some = [setup.owned(number, 5) for number in range(3)]
     setup.store.foreign = {some[1].partition}
@@ -124,7 +124,7 @@ async def test_what_the_store_calls_lost_is_told_and_counts_as_not_written() -> 
     assert setup.stats.commits == 2
 
 
-async def test_a_commit_that_fails_is_counted_and_repeated_by_the_next() -> None:
+async def test_counts_failed_commit_and_repeats_it() -> None:
     setup = Setup()
     some = [setup.owned(number, 5) for number in range(3)]
     setup.store.error = OffsetsUnavailableError("away")
@@ -136,7 +136,7 @@ async def test_a_commit_that_fails_is_counted_and_repeated_by_the_next() -> None
     assert setup.store.held == {each.partition: 5 for each in some}
 
 
-async def test_what_moves_during_a_commit_is_due_again() -> None:
+async def test_position_moved_during_commit_is_due_again() -> None:
     setup = Setup()
     owned = setup.owned(0, 5)
     commit = asyncio.create_task(setup.commits.commit([owned]))
@@ -149,7 +149,7 @@ async def test_what_moves_during_a_commit_is_due_again() -> None:
     assert setup.store.held == {owned.partition: 6}
 
 
-async def test_what_the_store_forgets_is_written_again_after_half_the_time() -> None:
+async def test_rewrites_expiring_offsets_after_half_of_retention() -> None:
     setup = Setup()
     setup.store.keeps_for = 60.0
     owned = setup.owned(0, 5)
@@ -163,7 +163,7 @@ async def test_what_the_store_forgets_is_written_again_after_half_the_time() -> 
     assert len(setup.store.commits) == 2
 
 
-async def test_what_another_wrote_over_ours_is_due_again() -> None:
+async def test_rewrites_offset_overwritten_by_others() -> None:
     setup = Setup()
     some = [setup.owned(number, 5) for number in range(3)]
     await setup.commits.commit(some)

@@ -40,12 +40,12 @@ KAFKA: dict[str, Any] = {"bootstrap": ["kafka1:9092"]}
         ({"min_bytes": 0}, "min_bytes"),
     ],
 )
-def test_what_does_not_go_together_is_one_sentence(given: dict[str, Any], words: str) -> None:
+def test_rejects_conflicting_settings_in_one_sentence(given: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         ConsumerConfig(group="g", **given)
 
 
-def test_brokers_to_begin_with_choose_who_coordinates_unless_the_configuration_says_it() -> None:
+def test_bootstrap_brokers_choose_coordinator_by_default() -> None:
     assert ConsumerConfig(group="g").by_zookeeper
     assert ConsumerConfig(group="g").offset_settings() == OffsetSettings("zookeeper")
     broker = ConsumerConfig(group="g", **KAFKA, metadata="by me", assignor="roundrobin", instance_id="a")
@@ -65,7 +65,7 @@ class Member:
         self.assigned = list(assigned)
 
 
-def test_a_member_s_share_is_dealt_evenly_to_its_streams_in_each_generation() -> None:
+def test_spreads_partitions_evenly_over_streams() -> None:
     t = [TopicPartition.numbered("t", number) for number in range(6)]
     u = [TopicPartition.numbered("u", number) for number in range(2)]
     dealt = DealtStreams(lambda *_: None, StaticSubscription({"t": 2, "u": 1}))  # type: ignore[arg-type]
@@ -82,7 +82,7 @@ def test_a_member_s_share_is_dealt_evenly_to_its_streams_in_each_generation() ->
 
 
 @pytest.mark.asyncio
-async def test_nothing_is_registered_before_the_dialect_is_known(group: Any) -> None:
+async def test_registers_nothing_before_dialect_is_known(group: Any) -> None:
     config = ConsumerConfig(group="g", consumer_id="a")
     group.zookeeper.remove("/brokers/ids/0")
     async with group.zookeeper.session(session_timeout=6.0) as zk:
@@ -102,7 +102,7 @@ async def test_nothing_is_registered_before_the_dialect_is_known(group: Any) -> 
 
 
 @pytest.mark.asyncio
-async def test_a_shutdown_ends_the_wait_for_a_first_broker(group: Any) -> None:
+async def test_shutdown_ends_wait_for_first_broker(group: Any) -> None:
     group.zookeeper.remove("/brokers/ids/0")
     async with group.zookeeper.session(session_timeout=6.0) as zk:
         made = ConsumerConnector(ConsumerConfig(group="g"), zk=zk, rng=random.Random(1))
@@ -115,7 +115,7 @@ async def test_a_shutdown_ends_the_wait_for_a_first_broker(group: Any) -> None:
 
 
 @pytest.mark.asyncio
-async def test_another_dialect_than_that_of_the_configuration_is_refused(group: Any) -> None:
+async def test_rejects_dialect_that_differs_from_configuration(group: Any) -> None:
     group.topic("t", 1)
     config = ConsumerConfig(group="g", dialect="0.8")
     async with group.zookeeper.session(session_timeout=6.0) as zk, ConsumerConnector(config, zk=zk) as made:
@@ -124,7 +124,7 @@ async def test_another_dialect_than_that_of_the_configuration_is_refused(group: 
 
 
 @pytest.mark.asyncio
-async def test_a_broker_to_begin_with_that_does_not_answer_is_named() -> None:
+async def test_names_bootstrap_broker_that_does_not_respond() -> None:
     address = f"127.0.0.1:{free_port()}"
     made = ConsumerConnector(ConsumerConfig(group="g", bootstrap=[address], connection_timeout=0.2))
     with pytest.raises(NoBrokerError, match=f"no broker of {address} answered within 0.2 s; check bootstrap"):

@@ -35,7 +35,7 @@ OFFSET = "/consumers/g/offsets/t/0-0"
 # -- from claim to release
 
 
-async def test_claim_position_handle_commit_release_unregister_in_this_order(group: Any) -> None:
+async def test_claims_handles_commits_releases_unregisters_in_order(group: Any) -> None:
     group.topic("t", 1)
     end = group.broker.append("t", 0, b"one", b"two")
     member = await group.member()
@@ -56,7 +56,7 @@ async def test_claim_position_handle_commit_release_unregister_in_this_order(gro
     assert (member.handler.starts, member.handler.stops) == (1, 1)
 
 
-async def test_the_owner_node_stands_while_the_handler_runs_and_the_next_owner_starts_behind_it(group: Any) -> None:
+async def test_keeps_owner_node_while_handler_runs(group: Any) -> None:
     group.topic("t", 2)
     both = [TopicPartition("t", 0, number) for number in range(2)]
     ends = [group.broker.append("t", number, b"first %d" % number) for number in range(2)]
@@ -91,7 +91,7 @@ async def test_the_owner_node_stands_while_the_handler_runs_and_the_next_owner_s
     assert group.owner(both[0]) == "g_a-0"
 
 
-async def test_a_handler_that_misses_the_deadline_is_cancelled_before_its_partition_goes(group: Any) -> None:
+async def test_cancels_late_handler_before_release(group: Any) -> None:
     group.topic("t", 1)
     group.broker.append("t", 0, b"one")
     member = await group.member(membership=MembershipSettings(drain_timeout=0.05))
@@ -108,7 +108,7 @@ async def test_a_handler_that_misses_the_deadline_is_cancelled_before_its_partit
     ]
 
 
-async def test_what_a_cancelled_handler_marked_is_committed(group: Any) -> None:
+async def test_commits_what_cancelled_handler_marked(group: Any) -> None:
     group.topic("t", 1)
     ends = [group.broker.append("t", 0, b"%d" % number) for number in range(3)]
     marked = asyncio.Event()
@@ -125,7 +125,7 @@ async def test_what_a_cancelled_handler_marked_is_committed(group: Any) -> None:
     assert group.offset(TP) == ends[1]
 
 
-async def test_commits_go_out_on_the_interval_and_only_when_something_moved(group: Any) -> None:
+async def test_commits_on_interval_only_moved_positions(group: Any) -> None:
     group.topic("t", 1)
     end = group.broker.append("t", 0, b"one")
     member = await group.member(commit_interval=0.02)
@@ -139,7 +139,7 @@ async def test_commits_go_out_on_the_interval_and_only_when_something_moved(grou
     assert member.consumer.stats.commits == written + 1
 
 
-async def test_a_drained_partition_that_is_wanted_again_goes_on_without_a_release(group: Any) -> None:
+async def test_restarts_drained_partition_without_release(group: Any) -> None:
     group.topic("t", 2)
     for number in range(2):
         group.broker.append("t", number, b"first %d" % number)
@@ -160,7 +160,7 @@ async def test_a_drained_partition_that_is_wanted_again_goes_on_without_a_releas
 # -- positions
 
 
-async def test_the_committed_offset_is_where_it_starts(group: Any) -> None:
+async def test_starts_at_committed_offset(group: Any) -> None:
     group.topic("t", 1)
     middle = group.broker.append("t", 0, b"one")
     group.broker.append("t", 0, b"two")
@@ -170,7 +170,7 @@ async def test_the_committed_offset_is_where_it_starts(group: Any) -> None:
     assert member.handler.seen == [b"two"]
 
 
-async def test_the_sinks_position_wins_over_zookeeper(group: Any) -> None:
+async def test_prefers_position_of_sink_to_zookeeper(group: Any) -> None:
     group.topic("t", 1)
     ends = [group.broker.append("t", 0, text) for text in (b"one", b"two", b"three")]
     group.zookeeper.put(OFFSET, b"%d" % ends[0])
@@ -184,7 +184,7 @@ async def test_the_sinks_position_wins_over_zookeeper(group: Any) -> None:
 
 
 @pytest.mark.parametrize(("initial", "seen"), [("earliest", [b"old", b"new"]), ("latest", [b"new"])])
-async def test_without_any_position_the_initial_policy_decides(group: Any, initial: str, seen: list[bytes]) -> None:
+async def test_starts_by_initial_policy_without_position(group: Any, initial: str, seen: list[bytes]) -> None:
     group.topic("t", 1)
     group.broker.append("t", 0, b"old")
     member = await group.member(initial=initial)
@@ -193,7 +193,7 @@ async def test_without_any_position_the_initial_policy_decides(group: Any, initi
     await group.until(lambda: member.handler.seen == seen)
 
 
-async def test_a_broker_that_is_away_is_waited_for(group: Any) -> None:
+async def test_waits_for_unavailable_broker(group: Any) -> None:
     group.topic("t", 1)
     group.broker.append("t", 0, b"one")
     group.broker.away = True
@@ -204,9 +204,7 @@ async def test_a_broker_that_is_away_is_waited_for(group: Any) -> None:
 
 
 @pytest.mark.parametrize("answer", [b"", b"\x00\x00\xff\xff\xff\xff", b"\0\0\0\0\0\1" + b"\xff" * 8, b"\0\0\0\0\0\0"])
-async def test_a_broker_that_answers_nonsense_for_the_start_is_asked_again(
-    group: Any, answer: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_retries_start_after_invalid_response(group: Any, answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     group.topic("t", 1)
     end = group.broker.append("t", 0, b"one")
     asked = 0
@@ -227,7 +225,7 @@ async def test_a_broker_that_answers_nonsense_for_the_start_is_asked_again(
     assert group.offset(TP) == end
 
 
-async def test_an_offset_that_is_no_number_stops_the_member_and_names_the_node(group: Any) -> None:
+async def test_stops_on_non_numeric_offset_and_names_node(group: Any) -> None:
     group.topic("t", 1)
     group.broker.append("t", 0, b"one")
     group.zookeeper.put(OFFSET, b"seven")
@@ -238,7 +236,7 @@ async def test_an_offset_that_is_no_number_stops_the_member_and_names_the_node(g
     assert group.owner(TP) is None
 
 
-async def test_a_partition_that_comes_back_goes_on_where_its_last_owner_stopped(group: Any) -> None:
+async def test_continues_where_last_owner_stopped(group: Any) -> None:
     group.topic("t", 2)
     partition = TopicPartition("t", 0, 1)
     group.broker.append("t", 1, b"first")
@@ -259,7 +257,7 @@ async def test_a_partition_that_comes_back_goes_on_where_its_last_owner_stopped(
 # -- sessions
 
 
-async def test_expiry_cancels_the_handlers_commits_nothing_and_begins_anew(group: Any) -> None:
+async def test_session_expiry_cancels_handlers_without_commit(group: Any) -> None:
     group.topic("t", 1)
     group.broker.append("t", 0, b"one")
     member = await group.member()
@@ -285,7 +283,7 @@ async def test_expiry_cancels_the_handlers_commits_nothing_and_begins_anew(group
     await member.stop()
 
 
-async def test_no_commit_goes_out_on_a_session_that_did_not_claim(group: Any) -> None:
+async def test_never_commits_on_session_that_did_not_claim(group: Any) -> None:
     group.topic("t", 1)
     group.broker.append("t", 0, b"one")
     member = await group.member(commit_interval=0.005)
@@ -300,7 +298,7 @@ async def test_no_commit_goes_out_on_a_session_that_did_not_claim(group: Any) ->
     assert group.offset(TP) in (None, 0)
 
 
-async def test_a_suspended_member_hands_over_on_its_lease_and_commits_when_it_is_back(group: Any) -> None:
+async def test_suspended_member_delivers_within_lease_and_commits_later(group: Any) -> None:
     group.topic("t", 1)
     group.broker.append("t", 0, b"one")
     member = await group.member(commit_interval=0.005)
@@ -321,7 +319,7 @@ async def test_a_suspended_member_hands_over_on_its_lease_and_commits_when_it_is
     assert member.handler.seen == [b"one", b"two"]
 
 
-async def test_nothing_is_handed_over_on_a_lease_that_has_ended(group: Any) -> None:
+async def test_delivers_nothing_after_lease_ended(group: Any) -> None:
     group.topic("t", 1)
     group.broker.append("t", 0, b"one")
     member = await group.member(commit_interval=0.005)
@@ -342,7 +340,7 @@ async def test_nothing_is_handed_over_on_a_lease_that_has_ended(group: Any) -> N
     await member.stop()
 
 
-async def test_a_handler_works_on_through_a_short_suspension(group: Any) -> None:
+async def test_handler_continues_through_short_suspension(group: Any) -> None:
     group.topic("t", 1)
     end = group.broker.append("t", 0, b"one")
     member = await group.member()
@@ -357,7 +355,7 @@ async def test_a_handler_works_on_through_a_short_suspension(group: Any) -> None
     assert group.offset(TP) == end
 
 
-async def test_the_end_of_the_lease_takes_the_batch_out_of_the_handlers_hands(group: Any) -> None:
+async def test_cancels_handler_when_lease_ends(group: Any) -> None:
     group.topic("t", 1)
     group.broker.append("t", 0, b"one")
     member = await group.member(lease_margin=0.1)
@@ -374,7 +372,7 @@ async def test_the_end_of_the_lease_takes_the_batch_out_of_the_handlers_hands(gr
     await member.stop()
 
 
-async def test_a_session_that_ended_for_good_ends_the_member_too(group: Any) -> None:
+async def test_stops_when_session_ended_for_good(group: Any) -> None:
     group.topic("t", 1)
     group.broker.append("t", 0, b"one")
     member = await group.member()
@@ -392,7 +390,7 @@ async def test_a_session_that_ended_for_good_ends_the_member_too(group: Any) -> 
 # -- peers
 
 
-async def test_a_node_that_a_peer_deleted_is_claimed_anew_and_goes_on_where_it_was(group: Any) -> None:
+async def test_reclaims_deleted_owner_node_and_continues(group: Any) -> None:
     group.topic("t", 1)
     group.broker.append("t", 0, b"one")
     member = await group.member()
@@ -411,7 +409,7 @@ async def test_a_node_that_a_peer_deleted_is_claimed_anew_and_goes_on_where_it_w
     assert group.offset(TP) == end
 
 
-async def test_a_node_that_a_peer_took_is_left_to_it(group: Any) -> None:
+async def test_abandons_partition_taken_by_peer(group: Any) -> None:
     group.topic("t", 1)
     group.broker.append("t", 0, b"one")
     member = await group.member(commit_interval=0.01)
@@ -436,7 +434,7 @@ async def test_a_node_that_a_peer_took_is_left_to_it(group: Any) -> None:
     assert member.handler.seen == [*seen, b"four"]  # the peer handled the third, and said so
 
 
-async def test_a_sink_that_knows_of_a_new_owner_loses_one_partition_and_not_the_member(group: Any) -> None:
+async def test_abandons_partition_when_sink_reports_new_owner(group: Any) -> None:
     group.topic("t", 1)
     group.broker.append("t", 0, b"one")
     handler = group.recorder()
@@ -451,7 +449,7 @@ async def test_a_sink_that_knows_of_a_new_owner_loses_one_partition_and_not_the_
 @pytest.mark.parametrize(
     "text", [b"", b"\xff\xfe", b"{", b"[1]", b'{"t": 0}', b'{"t": -1}', b"*x*t", b"*1*(", b'{"t": "x"}']
 )
-async def test_peers_whose_nodes_cannot_be_read_are_left_out(group: Any, text: bytes) -> None:
+async def test_skips_peers_with_unreadable_nodes(group: Any, text: bytes) -> None:
     group.topic("t", 1)
     group.broker.append("t", 0, b"one")
     group.zookeeper.put("/consumers/g/ids/g_0", text)  # it would be first in the order
@@ -459,7 +457,7 @@ async def test_peers_whose_nodes_cannot_be_read_are_left_out(group: Any, text: b
     await group.until(lambda: member.handler.seen == [b"one"])
 
 
-async def test_topics_and_brokers_that_cannot_be_read_do_not_hide_the_others(group: Any) -> None:
+async def test_skips_unreadable_topics_and_brokers(group: Any) -> None:
     group.topic("t", 1)
     group.broker.append("t", 0, b"one")
     for path, data in {
@@ -484,7 +482,7 @@ async def test_topics_and_brokers_that_cannot_be_read_do_not_hide_the_others(gro
         ("/brokers/ids/0", b'{"jmx_port":-1,"timestamp":"1","host":"h","version":1,"port":9092}'),
     ],
 )
-async def test_a_group_of_another_dialect_is_refused(group: Any, path: str, text: bytes) -> None:
+async def test_rejects_group_of_other_dialect(group: Any, path: str, text: bytes) -> None:
     group.topic("t", 1)
     group.zookeeper.put(path, text)
     member = await group.member()
@@ -493,7 +491,7 @@ async def test_a_group_of_another_dialect_is_refused(group: Any, path: str, text
     assert not [entry for entry in group.journal.entries if "/g_a" in entry[1] or "/owners" in entry[1]]
 
 
-async def test_an_id_that_is_held_by_a_live_session_is_given_up(group: Any) -> None:
+async def test_fails_if_id_is_held_by_live_session(group: Any) -> None:
     group.topic("t", 1)
     group.broker.append("t", 0, b"one")
     a = await group.member("pod")
@@ -510,7 +508,7 @@ async def test_an_id_that_is_held_by_a_live_session_is_given_up(group: Any) -> N
 # -- ends
 
 
-async def test_stop_at_end_handles_everything_commits_and_ends_by_itself(group: Any) -> None:
+async def test_stop_at_end_handles_everything_and_commits(group: Any) -> None:
     group.topic("t", 3)
     ends = [group.broker.append("t", 0, b"a", b"b"), group.broker.append("t", 1, b"c", codec=Codec.GZIP), 0]
     member = await group.member(stop_at_end=True)
@@ -521,7 +519,7 @@ async def test_stop_at_end_handles_everything_commits_and_ends_by_itself(group: 
 
 
 @pytest.mark.parametrize("policy", ["earliest", "latest"])
-async def test_stop_at_end_of_a_log_that_was_made_anew_handles_what_is_there(group: Any, policy: str) -> None:
+async def test_stop_at_end_handles_recreated_log(group: Any, policy: str) -> None:
     """What counts as the position lies beyond its end, where nothing was ever handled."""
     group.topic("t", 2)
     end = group.broker.append("t", 0, b"a", b"b")
@@ -534,7 +532,7 @@ async def test_stop_at_end_of_a_log_that_was_made_anew_handles_what_is_there(gro
     assert [group.offset(TopicPartition("t", 0, number)) for number in range(2)] == [end, 0]
 
 
-async def test_stop_at_end_without_any_partition_ends_too(group: Any) -> None:
+async def test_stop_at_end_without_partitions_ends(group: Any) -> None:
     group.topic("t", 1)
     a = await group.member("a")
     await group.until(lambda: group.owner(TP) == "g_a-0")
@@ -543,7 +541,7 @@ async def test_stop_at_end_without_any_partition_ends_too(group: Any) -> None:
     assert not a.task.done()
 
 
-async def test_a_handler_that_fails_stops_the_member_and_what_was_handled_is_committed(group: Any) -> None:
+async def test_commits_handled_messages_when_handler_fails(group: Any) -> None:
     group.topic("t", 1)
     end = group.broker.append("t", 0, b"one")
     member = await group.member()
@@ -558,7 +556,7 @@ async def test_a_handler_that_fails_stops_the_member_and_what_was_handled_is_com
     assert member.handler.stops == 1
 
 
-async def test_a_handler_that_cannot_start_is_stopped_and_nothing_is_registered(group: Any) -> None:
+async def test_registers_nothing_when_handler_cannot_start(group: Any) -> None:
     class Broken(group.recorder().__class__):  # type: ignore[misc]
         async def start(self, context: Any) -> None:
             raise HandlerFailedError("no database")
@@ -570,7 +568,7 @@ async def test_a_handler_that_cannot_start_is_stopped_and_nothing_is_registered(
     assert not [path for path in group.zookeeper.dump() if path.startswith("/consumers")]
 
 
-async def test_nobody_waits_for_a_handler_that_starts_when_the_member_is_to_leave(group: Any) -> None:
+async def test_leaves_without_waiting_for_starting_handler(group: Any) -> None:
     starting = asyncio.Event()
 
     class Starting(group.recorder().__class__):  # type: ignore[misc]
@@ -592,7 +590,7 @@ async def test_nobody_waits_for_a_handler_that_starts_when_the_member_is_to_leav
     assert not [path for path in group.zookeeper.dump() if path.startswith("/consumers")]
 
 
-async def test_a_handler_that_cannot_be_stopped_does_not_hide_why_the_member_stopped(group: Any) -> None:
+async def test_failure_of_handler_stop_does_not_hide_first_failure(group: Any) -> None:
     class Unstoppable(group.recorder().__class__):  # type: ignore[misc]
         async def stop(self) -> None:
             raise HandlerFailedError("the database is away")
@@ -608,7 +606,7 @@ async def test_a_handler_that_cannot_be_stopped_does_not_hide_why_the_member_sto
     assert group.data("/consumers/g/ids/g_a") is None
 
 
-async def test_a_defect_of_the_handler_comes_out_as_itself(group: Any) -> None:
+async def test_raises_handler_defect_unchanged(group: Any) -> None:
     group.topic("t", 1)
     group.broker.append("t", 0, b"one")
     handler = group.recorder()
@@ -620,7 +618,7 @@ async def test_a_defect_of_the_handler_comes_out_as_itself(group: Any) -> None:
     assert handler.stops == 1
 
 
-async def test_corrupt_bytes_stop_the_member_after_what_is_sound_before_them(group: Any) -> None:
+async def test_stops_at_corrupt_bytes_after_sound_messages(group: Any) -> None:
     group.topic("t", 1)
     sound = group.broker.append("t", 0, b"one")
     group.broker.append("t", 0, b"two")
@@ -632,7 +630,7 @@ async def test_corrupt_bytes_stop_the_member_after_what_is_sound_before_them(gro
     assert group.offset(TP) == sound
 
 
-async def test_an_offset_that_no_log_has_stops_the_member_and_names_the_broker(group: Any) -> None:
+async def test_stops_on_impossible_offset_and_names_broker(group: Any) -> None:
     most = (1 << 63) - 1
 
     def lie(request: Request) -> bytes | None:
@@ -651,7 +649,7 @@ async def test_an_offset_that_no_log_has_stops_the_member_and_names_the_broker(g
 
 
 @pytest.mark.parametrize(("policy", "seen"), [("skip", [b"one", b"three"]), ("park", [b"one"])])
-async def test_other_policies_go_on(group: Any, policy: str, seen: list[bytes]) -> None:
+async def test_continues_by_other_policies(group: Any, policy: str, seen: list[bytes]) -> None:
     group.topic("t", 2)
     sound = group.broker.append("t", 0, b"one")
     group.broker.append("t", 0, b"two")
@@ -674,7 +672,7 @@ async def test_stopping_before_anything_happened(group: Any) -> None:
     assert group.data("/consumers/g/ids/g_a") is None
 
 
-async def test_stopping_while_the_id_is_waited_for_ends_at_once(group: Any) -> None:
+async def test_stops_at_once_while_waiting_for_id_node(group: Any) -> None:
     other = await group.member("pod")
     await group.until(lambda: group.data("/consumers/g/ids/g_pod") is not None)
     member = await group.member("pod", fixed_id=True)  # would wait for 11 s
@@ -685,7 +683,7 @@ async def test_stopping_while_the_id_is_waited_for_ends_at_once(group: Any) -> N
     await other.stop()
 
 
-async def test_a_nudge_that_cannot_succeed_does_not_keep_a_member_from_leaving(group: Any) -> None:
+async def test_leaves_despite_failing_nudge(group: Any) -> None:
     member = await group.member()
     await group.until(lambda: group.data("/consumers/g/ids/g_a") is not None)
     group.zookeeper.put("/consumers/g/ids/g_a-nudge", b"in the way")
@@ -694,7 +692,7 @@ async def test_a_nudge_that_cannot_succeed_does_not_keep_a_member_from_leaving(g
     assert group.data("/consumers/g/ids/g_a") is None
 
 
-async def test_the_first_failure_is_the_one_that_is_told(group: Any) -> None:
+async def test_raises_first_failure(group: Any) -> None:
     member = await group.member()
     member.consumer.request_stop(ZooKeeperError("first"))
     member.consumer.request_stop(HandlerFailedError("second"))
@@ -705,7 +703,7 @@ async def test_the_first_failure_is_the_one_that_is_told(group: Any) -> None:
 # -- topics that come and go
 
 
-async def test_a_topic_is_waited_for_and_said_to_be(group: Any, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_waits_for_missing_topic_and_logs_it(group: Any, capsys: pytest.CaptureFixture[str]) -> None:
     from structlog.testing import capture_logs
 
     with capture_logs() as logs:
@@ -719,7 +717,7 @@ async def test_a_topic_is_waited_for_and_said_to_be(group: Any, capsys: pytest.C
     assert len([entry for entry in logs if entry["event"] == "waiting_for_topics"]) == 1
 
 
-async def test_more_partitions_and_more_brokers_are_taken_up(group: Any) -> None:
+async def test_follows_new_partitions_and_brokers(group: Any) -> None:
     group.topic("t", 1)
     member = await group.member()
     await group.until(lambda: len(member.consumer.owned) == 1)
@@ -733,7 +731,7 @@ async def test_more_partitions_and_more_brokers_are_taken_up(group: Any) -> None
     assert group.owner(TopicPartition("t", 3, 0)) is None
 
 
-async def test_a_filter_follows_the_topics(group: Any) -> None:
+async def test_filter_follows_topics(group: Any) -> None:
     group.topic("a-1", 1)
     group.topic("b-1", 1)
     group.broker.append("a-1", 0, b"one")
@@ -747,7 +745,7 @@ async def test_a_filter_follows_the_topics(group: Any) -> None:
     await group.until(lambda: group.data("/consumers/g/owners/a-1/0-0") is None)
 
 
-async def test_streams_are_shares_and_each_partition_is_handed_over_once(group: Any) -> None:
+async def test_hands_each_partition_to_one_stream(group: Any) -> None:
     group.topic("t", 3)
     for number in range(3):
         group.broker.append("t", number, b"%d" % number)

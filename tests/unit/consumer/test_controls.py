@@ -17,7 +17,7 @@ pytestmark = pytest.mark.asyncio
 PLACE = TopicPartition("t", 0, 0)
 
 
-async def test_asking_for_committed_offsets_does_not_have_the_next_commit_overwrite_a_larger_one() -> None:
+async def test_reading_committed_offsets_does_not_affect_next_commit() -> None:
     server, unused = MemoryZooKeeper(), cast("Any", None)
     async with server.session() as zk:
         server.put(owner_path("g", PLACE), b"g_me-0", session_id=zk.session_id)

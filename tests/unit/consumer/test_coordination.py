@@ -101,7 +101,7 @@ async def setup() -> AsyncIterator[Setup]:
 
 
 @pytest.mark.asyncio
-async def test_registering_writes_the_id_node_and_null_parents(setup: Setup) -> None:
+async def test_registers_id_node_with_null_parents(setup: Setup) -> None:
     assert await setup.io.register(e.Register(1, setup.zk.session_id)) == e.Registered(1)
     tree = setup.zookeeper.dump()
     assert tree[ID] == b'{ "t": 1 }'
@@ -111,7 +111,7 @@ async def test_registering_writes_the_id_node_and_null_parents(setup: Setup) -> 
 
 
 @pytest.mark.asyncio
-async def test_actions_for_a_session_that_is_over_fail_and_write_nothing(setup: Setup) -> None:
+async def test_actions_of_ended_session_fail_without_writing(setup: Setup) -> None:
     before, old = setup.zookeeper.dump(), setup.zk.session_id + 1000
     assert await setup.io.register(e.Register(1, old)) == e.Failed(1)
     assert await setup.io.claim(e.Claim(2, old, {TP: 0})) == e.Claimed(2, frozenset(), frozenset())
@@ -123,7 +123,7 @@ async def test_actions_for_a_session_that_is_over_fail_and_write_nothing(setup: 
 
 
 @pytest.mark.asyncio
-async def test_a_claim_creates_the_owner_node_with_its_stream(setup: Setup) -> None:
+async def test_claim_creates_owner_node_with_stream(setup: Setup) -> None:
     assert await setup.io.claim(setup.claim(2)) == CLAIMED
     assert setup.zookeeper.dump()[OWNER] == b"g_a-2"
     # A reply that was lost: the node is ours already.
@@ -131,14 +131,14 @@ async def test_a_claim_creates_the_owner_node_with_its_stream(setup: Setup) -> N
 
 
 @pytest.mark.asyncio
-async def test_a_claim_is_blocked_by_anybody_elses_node(setup: Setup) -> None:
+async def test_claim_is_blocked_by_node_of_others(setup: Setup) -> None:
     await setup.other.create_ephemeral(OWNER, b"g_b-0", wait=0)
     assert await setup.io.claim(setup.claim()) == BLOCKED
     assert setup.zookeeper.dump()[OWNER] == b"g_b-0"
 
 
 @pytest.mark.asyncio
-async def test_a_claim_for_another_stream_does_not_adopt_the_old_node(setup: Setup) -> None:
+async def test_claim_for_other_stream_does_not_adopt_node(setup: Setup) -> None:
     await setup.io.claim(setup.claim(0))
     assert await setup.io.claim(setup.claim(1)) == BLOCKED
     assert OWNER not in setup.zookeeper.dump()
@@ -147,7 +147,7 @@ async def test_a_claim_for_another_stream_does_not_adopt_the_old_node(setup: Set
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("carried_out", [True, False])
-async def test_what_is_not_known_of_a_claim_is_left_out_of_the_answer(setup: Setup, carried_out: bool) -> None:
+async def test_claim_omits_partitions_of_unknown_outcome(setup: Setup, carried_out: bool) -> None:
     setup.zookeeper.make("/consumers/g/owners/t")
     setup.zookeeper.cut_next_call(setup.zk, carried_out=carried_out)
     assert await setup.io.claim(setup.claim()) == e.Claimed(5, frozenset(), frozenset())
@@ -156,14 +156,14 @@ async def test_what_is_not_known_of_a_claim_is_left_out_of_the_answer(setup: Set
 
 
 @pytest.mark.asyncio
-async def test_a_release_leaves_the_nodes_of_others(setup: Setup) -> None:
+async def test_release_leaves_nodes_of_others(setup: Setup) -> None:
     await setup.other.create_ephemeral(OWNER, b"g_b-0", wait=0)
     assert await setup.io.release(e.Release(5, setup.zk.session_id, frozenset({TP}))) == e.Released(5, frozenset({TP}))
     assert setup.zookeeper.dump()[OWNER] == b"g_b-0"
 
 
 @pytest.mark.asyncio
-async def test_a_nudge_comes_and_goes_and_is_seen(setup: Setup) -> None:
+async def test_nudge_creates_and_deletes_visible_node(setup: Setup) -> None:
     await setup.io.register(e.Register(1, setup.zk.session_id))
     seen: list[str] = []
     await setup.other.children("/consumers/g/ids", watch=True)
@@ -175,7 +175,7 @@ async def test_a_nudge_comes_and_goes_and_is_seen(setup: Setup) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_snapshot_holds_members_topics_owners_and_survives_vanishing_nodes(setup: Setup) -> None:
+async def test_reads_snapshot_despite_vanishing_nodes(setup: Setup) -> None:
     await setup.io.register(e.Register(1, setup.zk.session_id))
     await setup.io.claim(setup.claim())
     setup.zookeeper.put("/brokers/topics/t/0", b"4")
@@ -196,7 +196,7 @@ async def test_a_snapshot_holds_members_topics_owners_and_survives_vanishing_nod
 
 
 @pytest.mark.asyncio
-async def test_a_group_that_does_not_exist_yet_is_empty_and_watched(setup: Setup) -> None:
+async def test_reads_and_watches_missing_group_as_empty(setup: Setup) -> None:
     snapshot = await setup.snapshot()
     assert (snapshot.members, snapshot.topics, snapshot.own_id_session) == ({}, {"t": {}}, None)
     before = setup.triggers
@@ -207,7 +207,7 @@ async def test_a_group_that_does_not_exist_yet_is_empty_and_watched(setup: Setup
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("path", ["/consumers/g/ids/g_z", "/brokers/topics/t/7", "/brokers/topics/t/0", OWNER, ID])
-async def test_every_read_of_a_snapshot_is_watched(setup: Setup, path: str) -> None:
+async def test_watches_every_node_of_snapshot(setup: Setup, path: str) -> None:
     await setup.io.register(e.Register(1, setup.zk.session_id))
     await setup.io.claim(setup.claim())
     setup.zookeeper.put("/brokers/topics/t/0", b"1")
@@ -223,7 +223,7 @@ async def test_every_read_of_a_snapshot_is_watched(setup: Setup, path: str) -> N
 
 
 @pytest.mark.asyncio
-async def test_a_claimed_node_is_watched_from_the_claim_on(setup: Setup) -> None:
+async def test_watches_claimed_node(setup: Setup) -> None:
     await setup.io.register(e.Register(1, setup.zk.session_id))
     under_way = asyncio.ensure_future(
         setup.io.take_snapshot(e.TakeSnapshot(1, setup.zk.session_id, frozenset({"t"}), frozenset(), survey=False))
@@ -238,7 +238,7 @@ async def test_a_claimed_node_is_watched_from_the_claim_on(setup: Setup) -> None
 
 
 @pytest.mark.asyncio
-async def test_a_blocked_claim_watches_what_is_in_its_way_for_as_long_as_it_is_wanted(setup: Setup) -> None:
+async def test_watches_blocking_node_while_claim_is_pending(setup: Setup) -> None:
     await setup.other.create_ephemeral(OWNER, b"g_b-0", wait=0)
     assert await setup.io.claim(setup.claim()) == BLOCKED
     await setup.io.take_snapshot(e.TakeSnapshot(1, setup.zk.session_id, frozenset({"t"}), frozenset(), survey=False))
@@ -256,7 +256,7 @@ async def test_a_blocked_claim_watches_what_is_in_its_way_for_as_long_as_it_is_w
 
 
 @pytest.mark.asyncio
-async def test_a_blocked_claim_costs_nothing_until_its_watch_fires_or_a_while_has_passed(setup: Setup) -> None:
+async def test_blocked_claim_sends_nothing_until_watch_fires_or_timeout(setup: Setup) -> None:
     await setup.other.create_ephemeral(OWNER, b"g_b-0", wait=0)
     assert await setup.io.claim(setup.claim()) == BLOCKED
     setup.asked()
@@ -276,7 +276,7 @@ async def test_a_blocked_claim_costs_nothing_until_its_watch_fires_or_a_while_ha
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("with_multi", [True, False])
-async def test_many_are_claimed_by_few_requests_though_some_are_blocked(setup: Setup, with_multi: bool) -> None:
+async def test_claims_many_partitions_in_few_requests(setup: Setup, with_multi: bool) -> None:
     """One write for each `NODES_PER_MULTI` and one read for each node; once more what stood in a refused multi."""
     setup.zk._lifecycle.has_multi = with_multi
     blocked = frozenset(ALL[3:6])
@@ -298,7 +298,7 @@ async def test_many_are_claimed_by_few_requests_though_some_are_blocked(setup: S
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("with_multi", [True, False])
-async def test_many_are_released_by_few_requests(setup: Setup, with_multi: bool) -> None:
+async def test_releases_many_partitions_in_few_requests(setup: Setup, with_multi: bool) -> None:
     setup.zk._lifecycle.has_multi = with_multi
     setup.zookeeper.make("/consumers/g/owners/t")
     await setup.io.claim(setup.claim_all())
@@ -314,9 +314,7 @@ async def test_many_are_released_by_few_requests(setup: Setup, with_multi: bool)
 @pytest.mark.asyncio
 @pytest.mark.parametrize("with_multi", [True, False])
 @pytest.mark.parametrize("told", [True, False], ids=["told", "not told yet"])
-async def test_a_release_copes_with_nodes_that_are_not_as_they_were_made(
-    setup: Setup, with_multi: bool, told: bool
-) -> None:
+async def test_releases_nodes_that_were_changed(setup: Setup, with_multi: bool, told: bool) -> None:
     setup.zk._lifecycle.has_multi = with_multi
     setup.zookeeper.make("/consumers/g/owners/t")
     await setup.io.claim(setup.claim_all())
@@ -334,7 +332,7 @@ async def test_a_release_copes_with_nodes_that_are_not_as_they_were_made(
 
 
 @pytest.mark.asyncio
-async def test_the_version_of_our_owner_node_is_known_while_its_watch_says_nothing(setup: Setup) -> None:
+async def test_knows_version_of_owner_node_until_watch_fires(setup: Setup) -> None:
     session_id = setup.zk.session_id
     assert setup.io.known_version(TP, session_id) is None
     await setup.io.claim(setup.claim())
@@ -351,7 +349,7 @@ async def test_the_version_of_our_owner_node_is_known_while_its_watch_says_nothi
 
 
 @pytest.mark.asyncio
-async def test_only_a_reconciliation_reads_again_what_no_watch_told_of(setup: Setup) -> None:
+async def test_only_reconciliation_rereads_unchanged_nodes(setup: Setup) -> None:
     await setup.io.register(e.Register(1, setup.zk.session_id))
     await setup.io.claim(setup.claim())
     setup.zookeeper.put("/brokers/topics/t/0", b"4")
@@ -373,7 +371,7 @@ async def test_only_a_reconciliation_reads_again_what_no_watch_told_of(setup: Se
 
 
 @pytest.mark.asyncio
-async def test_a_released_node_is_not_watched_any_more(setup: Setup) -> None:
+async def test_stops_watching_released_node(setup: Setup) -> None:
     await setup.io.claim(setup.claim())
     await setup.io.release(e.Release(6, setup.zk.session_id, frozenset({TP})))
     await setup.io.take_snapshot(e.TakeSnapshot(1, setup.zk.session_id, frozenset({"t"}), frozenset(), survey=False))
@@ -400,7 +398,7 @@ async def look(setup: Setup, io: GroupCoordination, *, topics: frozenset[str] | 
 
 
 @pytest.mark.asyncio
-async def test_topics_of_later_kafka_are_nodes_that_name_their_partitions(setup: Setup) -> None:
+async def test_reads_v08_topics(setup: Setup) -> None:
     io = v08(setup, V08Rules())
     setup.zookeeper.put("/brokers/topics/t", b'{"version":1,"partitions":{"1":[0],"0":[0]}}')
     setup.zookeeper.put("/brokers/topics/t/partitions/0/state", b'{"leader":0}')
@@ -420,7 +418,7 @@ async def test_topics_of_later_kafka_are_nodes_that_name_their_partitions(setup:
 
 
 @pytest.mark.asyncio
-async def test_a_topic_of_later_kafka_that_is_not_there_yet_is_watched(setup: Setup) -> None:
+async def test_watches_missing_v08_topic(setup: Setup) -> None:
     io = v08(setup, V08Rules())
     assert (await look(setup, io, topics=frozenset({"t"}))).topics == {"t": {}}
     before = setup.triggers
@@ -431,7 +429,7 @@ async def test_a_topic_of_later_kafka_that_is_not_there_yet_is_watched(setup: Se
 
 
 @pytest.mark.asyncio
-async def test_where_topics_are_dealt_together_those_of_all_members_are_read(setup: Setup) -> None:
+async def test_reads_topics_of_all_members_for_roundrobin(setup: Setup) -> None:
     io = v08(setup, V08Rules("roundrobin"))
     for topic in "tuv":
         setup.zookeeper.put(f"/brokers/topics/{topic}", b'{"version":1,"partitions":{"0":[0]}}')
@@ -444,7 +442,7 @@ async def test_where_topics_are_dealt_together_those_of_all_members_are_read(set
 
 
 @pytest.mark.asyncio
-async def test_a_node_of_ours_is_not_called_blocked_because_news_of_its_past_came_late(setup: Setup) -> None:
+async def test_ignores_late_watch_event_of_own_node(setup: Setup) -> None:
     """The event of a peer's deletion may come while ours is being read: called blocked, ours would stand for ever."""
     get = setup.zk.get
 
@@ -459,7 +457,7 @@ async def test_a_node_of_ours_is_not_called_blocked_because_news_of_its_past_cam
 
 
 @pytest.mark.asyncio
-async def test_what_is_missing_whenever_it_is_read_is_neither_claimed_nor_blocked(setup: Setup) -> None:
+async def test_omits_node_missing_on_every_read(setup: Setup) -> None:
     """It may be made at any moment, by a write that a changed connection has overtaken."""
     get = setup.zk.get
 

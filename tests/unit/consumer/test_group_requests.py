@@ -103,7 +103,7 @@ JOINED = {
 }
 
 
-async def test_a_join_tells_what_the_machine_has_to_know() -> None:
+async def test_join_returns_member_and_generation() -> None:
     client = Client(JOINED)
     event = await requests(client).join(e.Join(1, "", (("range", b"m"),)))
     members = (e.GroupMember("me", b"m", "i"),)
@@ -114,13 +114,13 @@ async def test_a_join_tells_what_the_machine_has_to_know() -> None:
     assert body["group_protocols"] == [{"protocol_name": "range", "protocol_metadata": b"m"}]
 
 
-async def test_the_oldest_brokers_take_the_session_timeout_for_a_rebalance() -> None:
+async def test_sends_rebalance_timeout_as_session_timeout_to_oldest_brokers() -> None:
     event = await requests(Client(JOINED, at_most=0), session_timeout=10.0).join(e.Join(1, "", ()))
     assert isinstance(event, e.Joined)
     assert event.rebalance_timeout == 10.0
 
 
-async def test_the_oldest_brokers_are_asked_for_less_when_they_refuse_the_session_timeout() -> None:
+async def test_lowers_session_timeout_refused_by_oldest_brokers() -> None:
     """Those of 0.9 grant 30 s by default; the lease then ends with what they granted."""
     refused = JOINED | {"error_code": 26}
     client = Client(refused, JOINED, refused, at_most=0)
@@ -135,7 +135,7 @@ async def test_the_oldest_brokers_are_asked_for_less_when_they_refuse_the_sessio
     assert isinstance(await requests(Client(refused)).join(e.Join(1, "", ())), e.Refused)
 
 
-async def test_a_stop_does_not_wait_for_a_silent_coordinator_as_long_as_a_session_lasts() -> None:
+async def test_stop_does_not_wait_for_silent_coordinator() -> None:
     client = Client({"error_code": 0})
     asking = requests(client, session_timeout=3600.0, rebalance_timeout=3600.0)
     assert await asking.leave(e.Leave(3, "me")) == e.Left(3)
@@ -143,7 +143,7 @@ async def test_a_stop_does_not_wait_for_a_silent_coordinator_as_long_as_a_sessio
     assert patience <= 5.0
 
 
-async def test_a_first_join_is_waited_for_as_long_as_others_may_take() -> None:
+async def test_first_join_waits_for_rebalance_timeout() -> None:
     """Who asks again without an id is one more member to brokers before 2.2, and the first one never answers."""
     old = Client(JOINED, JOINED, at_most=3)
     asking = requests(old)
@@ -158,7 +158,7 @@ async def test_a_first_join_is_waited_for_as_long_as_others_may_take() -> None:
     assert told_first.channels[0].timeouts == [65.0]
 
 
-async def test_static_members_need_brokers_that_know_them() -> None:
+async def test_static_membership_requires_supporting_brokers() -> None:
     client = Client(JOINED)
     await requests(client, instance_id="i").join(e.Join(1, "", ()))
     assert client.channels[0].asked[0][2]["group_instance_id"] == "i"
@@ -167,12 +167,12 @@ async def test_static_members_need_brokers_that_know_them() -> None:
     assert isinstance(old.refusal, UnsupportedApiError)
 
 
-async def test_a_new_member_is_told_its_id() -> None:
+async def test_join_returns_id_of_new_member() -> None:
     answer = JOINED | {"error_code": 79, "member_id": "new"}
     assert await requests(Client(answer)).join(e.Join(1, "", ())) == e.Refused(1, 79, "new")
 
 
-async def test_a_sync_gives_and_gets() -> None:
+async def test_sync_sends_and_receives_assignments() -> None:
     client = Client({"error_code": 0, "member_assignment": b"mine"})
     event = await requests(client).sync(e.Sync(2, 4, "me", "range", (("me", b"a"),)))
     assert event == e.Synced(2, b"mine")
@@ -182,7 +182,7 @@ async def test_a_sync_gives_and_gets() -> None:
 
 
 @pytest.mark.parametrize(("at_most", "field"), [(2, "member_id"), (5, "members")])
-async def test_leaving_is_spelled_as_the_broker_knows_it(at_most: int, field: str) -> None:
+async def test_leaves_in_version_of_broker(at_most: int, field: str) -> None:
     client = Client({"error_code": 0}, at_most=at_most)
     assert await requests(client).leave(e.Leave(3, "me")) == e.Left(3)
     api, _, body = client.channels[0].asked[0]
@@ -204,14 +204,14 @@ async def test_leaving_is_spelled_as_the_broker_knows_it(at_most: int, field: st
         (-1, e.Failed(7)),
     ],
 )
-async def test_codes_of_heartbeats(code: int, event: e.Event) -> None:
+async def test_maps_heartbeat_error_codes(code: int, event: e.Event) -> None:
     client = Client({"error_code": code})
     assert await requests(client).beat(BEAT) == event
     assert client.channels[0].asked[0][0] is HEARTBEAT
     assert client.forgotten == client.channels[0].closed == (code in (15, 16))  # somebody else may coordinate
 
 
-async def test_a_lost_connection_is_made_anew_and_the_coordinator_looked_for() -> None:
+async def test_reconnects_and_looks_up_coordinator() -> None:
     client = Client(ConnectionClosedError("gone"), {"error_code": 0})
     asked = requests(client)
     assert await asked.beat(BEAT) == e.Failed(7)
@@ -220,7 +220,7 @@ async def test_a_lost_connection_is_made_anew_and_the_coordinator_looked_for() -
     assert len(client.channels) == 2
 
 
-async def test_a_heartbeat_without_an_answer_leaves_time_for_the_next() -> None:
+async def test_times_out_heartbeat_before_next_one() -> None:
     client = Client(None, {"error_code": 0})
     asked = requests(client, session_timeout=0.3, heartbeat_interval=0.1)
     assert await asked.beat(BEAT) == e.Failed(7)
@@ -237,7 +237,7 @@ async def test_a_heartbeat_without_an_answer_leaves_time_for_the_next() -> None:
         (BrokerError("away"), e.Failed(7)),
     ],
 )
-async def test_a_coordinator_that_cannot_be_found(failure: Exception, event: e.Event) -> None:
+async def test_reports_missing_coordinator(failure: Exception, event: e.Event) -> None:
     client = Client()
     client.failure = failure
     asked = requests(client)
@@ -245,16 +245,14 @@ async def test_a_coordinator_that_cannot_be_found(failure: Exception, event: e.E
     assert asked.refusal is (failure if isinstance(event, e.Refused) else None)
 
 
-async def test_what_a_group_refuses_comes_with_a_remedy() -> None:
+async def test_refusals_of_group_name_remedy() -> None:
     asked = requests(Client({"error_code": 26}))
     await asked.beat(BEAT)
     assert "group.session_timeout" in str(asked.refusal)
 
 
 @pytest.mark.parametrize(("asked", "found"), [(None, {"t": 2}), (("t", "u", "__consumer_offsets"), None)])
-async def test_topics_are_seen_without_those_of_the_brokers(
-    asked: tuple[str, ...] | None, found: dict[str, int] | None
-) -> None:
+async def test_lists_topics_without_internal_ones(asked: tuple[str, ...] | None, found: dict[str, int] | None) -> None:
     def topic(count: int, internal: bool = False) -> TopicMetadata:
         partitions: dict[int, PartitionMetadata] = {n: PartitionMetadata(1, 0, (1,), (1,), 0) for n in range(count)}
         return TopicMetadata(0, partitions, internal)
@@ -267,13 +265,13 @@ async def test_topics_are_seen_without_those_of_the_brokers(
 
 
 @pytest.mark.parametrize("failure", [None, BrokerError("away")])
-async def test_a_look_that_shows_nothing_is_none(failure: Exception | None) -> None:
+async def test_reports_failed_topic_read(failure: Exception | None) -> None:
     client = Client()
     client.failure = failure
     assert await requests(client).read_topics(e.ReadTopics(5, ("t",))) == e.Failed(5)
 
 
-async def test_what_is_dropped_is_opened_anew() -> None:
+async def test_reopens_dropped_connection() -> None:
     client = Client({"error_code": 0}, {"error_code": 0})
     asked = requests(client)
     await asked.beat(BEAT)

@@ -76,7 +76,7 @@ async def connector(group: Any, listener: Any, name: str = "a", **settings: Any)
         yield made
 
 
-async def test_one_call_for_all_partitions_of_a_rebalance_and_none_for_those_that_stay(group: Any) -> None:
+async def test_calls_listener_once_for_changed_partitions(group: Any) -> None:
     group.topic("t", 2)
     a, b = Journaling(group.journal), Journaling(group.journal, "b")
     async with connector(group, a) as first:
@@ -91,7 +91,7 @@ async def test_one_call_for_all_partitions_of_a_rebalance_and_none_for_those_tha
     assert a.calls[3:] == [("revoked", [T0, T1])]
 
 
-async def test_the_owner_node_goes_after_on_revoked_which_may_commit(group: Any) -> None:
+async def test_releases_after_on_revoked_which_may_commit(group: Any) -> None:
     group.topic("t", 1)
     end = group.broker.append("t", 0, b"one")
     listener = Journaling(group.journal)
@@ -117,7 +117,7 @@ async def test_the_owner_node_goes_after_on_revoked_which_may_commit(group: Any)
     ]
 
 
-async def test_on_assigned_comes_before_the_first_message_and_may_seek_and_pause(group: Any) -> None:
+async def test_calls_on_assigned_before_first_message(group: Any) -> None:
     group.topic("t", 2)
     ends = [[group.broker.append("t", number, b"%d" % index) for index in range(4)] for number in range(2)]
     listener = Journaling(group.journal)
@@ -140,7 +140,7 @@ async def test_on_assigned_comes_before_the_first_message_and_may_seek_and_pause
         listener.during = None
 
 
-async def test_a_lost_session_is_told_as_lost(group: Any) -> None:
+async def test_calls_on_lost_for_lost_session(group: Any) -> None:
     group.topic("t", 2)
     listener = Journaling(group.journal)
     async with connector(group, listener) as made:
@@ -151,7 +151,7 @@ async def test_a_lost_session_is_told_as_lost(group: Any) -> None:
     assert together(listener.calls)[1::2] == [("lost", {T0, T1}), ("revoked", {T0, T1})]
 
 
-async def test_a_session_that_ends_during_on_revoked_is_not_told_twice(group: Any) -> None:
+async def test_reports_session_ended_during_on_revoked_once(group: Any) -> None:
     group.topic("t", 2)
     listener = Journaling(group.journal)
     going_on = asyncio.Event()
@@ -181,7 +181,7 @@ async def test_a_session_that_ends_during_on_revoked_is_not_told_twice(group: An
     ]
 
 
-async def test_a_slow_listener_is_cancelled_and_the_group_goes_on(group: Any) -> None:
+async def test_cancels_slow_listener(group: Any) -> None:
     group.topic("t", 1)
     group.broker.append("t", 0, b"one")
     listener = Journaling(group.journal)
@@ -206,7 +206,7 @@ async def test_a_slow_listener_is_cancelled_and_the_group_goes_on(group: Any) ->
 
 @pytest.mark.parametrize("error", [ArithmeticError("no"), asyncio.CancelledError()])
 @pytest.mark.parametrize("call", ["assigned", "revoked"])
-async def test_a_listener_that_fails_stops_the_member(group: Any, call: str, error: BaseException) -> None:
+async def test_stops_when_listener_fails(group: Any, call: str, error: BaseException) -> None:
     group.topic("t", 1)
     group.broker.append("t", 0, b"one")
     listener = Journaling(group.journal)
@@ -233,7 +233,7 @@ async def test_a_listener_that_fails_stops_the_member(group: Any, call: str, err
     assert group.data("/consumers/g/ids/g_a") is None
 
 
-async def test_a_drain_during_on_assigned(group: Any) -> None:
+async def test_drains_during_on_assigned(group: Any) -> None:
     """The partition that goes is told as revoked, after on_assigned has ended, and never fetched."""
     group.topic("t", 1)
     group.broker.append("t", 0, b"one")
@@ -257,7 +257,7 @@ async def test_a_drain_during_on_assigned(group: Any) -> None:
     assert not [request for request in group.broker.requests if hasattr(request, "offset")]
 
 
-async def test_calls_that_nobody_waits_for_any_more_are_left_out() -> None:
+async def test_skips_obsolete_listener_calls() -> None:
     told: list[object] = []
 
     class Listener(RebalanceListener):

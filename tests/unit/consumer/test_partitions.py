@@ -59,7 +59,7 @@ async def consuming(group: Any, *payloads: bytes, **settings: Any) -> tuple[Any,
     return member, end
 
 
-async def test_an_older_position_is_never_written_after_a_newer_one(group: Any) -> None:
+async def test_never_commits_older_position_after_newer(group: Any) -> None:
     member, first = await consuming(group, b"one")
     commits = Commits(member)
     commits.go.clear()
@@ -79,7 +79,7 @@ async def test_an_older_position_is_never_written_after_a_newer_one(group: Any) 
 
 
 @pytest.mark.parametrize("carried_out", [True, False])
-async def test_a_commit_whose_answer_was_lost_is_repeated(group: Any, carried_out: bool) -> None:
+async def test_retries_commit_after_lost_answer(group: Any, carried_out: bool) -> None:
     member, end = await consuming(group, b"one")
     group.zookeeper.cut_next_call(member.zk, carried_out=carried_out)
     await member.consumer._partitions.commit_all()
@@ -90,7 +90,7 @@ async def test_a_commit_whose_answer_was_lost_is_repeated(group: Any, carried_ou
     await member.stop()
 
 
-async def test_a_commit_that_zookeeper_refuses_stops_the_member(group: Any) -> None:
+async def test_stops_when_zookeeper_refuses_commit(group: Any) -> None:
     member, _ = await consuming(group, b"one", commit_interval=0.01)
     commits = Commits(member)
     commits.error = NoAuth(OFFSET)
@@ -99,9 +99,7 @@ async def test_a_commit_that_zookeeper_refuses_stops_the_member(group: Any) -> N
     assert group.owner(TP) is None  # it left in order all the same
 
 
-async def test_a_last_commit_that_hangs_does_not_keep_the_partition(
-    group: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_releases_partition_when_last_commit_hangs(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitions, "COMMIT_GRACE", 0.05)
     with capture_logs() as logs:
         member, end = await consuming(group, b"one", membership=MembershipSettings(drain_timeout=0.05))
@@ -113,7 +111,7 @@ async def test_a_last_commit_that_hangs_does_not_keep_the_partition(
     assert group.offset(TP) is None
 
 
-async def test_leaving_while_the_start_is_still_looked_for(group: Any) -> None:
+async def test_leaves_while_finding_start(group: Any) -> None:
     group.topic("t", 1)
     group.broker.away = True
     member = await group.member()
@@ -123,7 +121,7 @@ async def test_leaving_while_the_start_is_still_looked_for(group: Any) -> None:
     assert member.handler.seen == []
 
 
-async def test_an_expiry_overtakes_a_drain(group: Any) -> None:
+async def test_session_expiry_overtakes_drain(group: Any) -> None:
     group.topic("t", 2)
     for number in range(2):
         group.broker.append("t", number, b"one")
@@ -139,7 +137,7 @@ async def test_an_expiry_overtakes_a_drain(group: Any) -> None:
     await group.until(lambda: len(a.handler.seen + b.handler.seen) >= 2)
 
 
-async def test_one_lost_partition_does_not_keep_the_others_from_being_committed(group: Any) -> None:
+async def test_commits_others_when_one_partition_is_lost(group: Any) -> None:
     group.topic("t", 2)
     ends = [group.broker.append("t", number, b"one") for number in range(2)]
     member = await group.member()
@@ -158,7 +156,7 @@ async def test_one_lost_partition_does_not_keep_the_others_from_being_committed(
     assert len(member.handler.seen) == 2  # on the same session nothing is forgotten
 
 
-async def test_what_another_member_committed_meanwhile_counts_more_than_memory(group: Any) -> None:
+async def test_prefers_offset_committed_by_other_member_to_memory(group: Any) -> None:
     member, first = await consuming(group, b"one")
     member.handler.hold()
     second = group.broker.append("t", 0, b"two")
@@ -175,7 +173,7 @@ async def test_what_another_member_committed_meanwhile_counts_more_than_memory(g
     assert first < second
 
 
-async def test_what_the_store_forgets_is_written_again_though_it_does_not_move(group: Any) -> None:
+async def test_rewrites_expiring_offset_that_stands_still(group: Any) -> None:
     """Also what was there before us: it may be old."""
     group.topic("t", 1)
     end = group.broker.append("t", 0, b"one")
@@ -215,7 +213,7 @@ class Stuck:
         await self._recorder.handle(batch)
 
 
-async def test_a_handler_that_holds_on_to_a_former_session_keeps_no_commits_back(group: Any) -> None:
+async def test_commits_beside_handler_of_former_session(group: Any) -> None:
     group.topic("t", 2)
     group.broker.append("t", 0, b"one")
     end = group.broker.append("t", 1, b"one")
@@ -260,7 +258,7 @@ class Moving:
         return await self._store.commit(positions, session_id=session_id)
 
 
-async def test_the_last_commit_of_a_drain_outlasts_a_move_of_the_coordinator(group: Any) -> None:
+async def test_repeats_last_commit_while_coordinator_moves(group: Any) -> None:
     member, end = await consuming(group, b"one")
     flow = member.consumer._partitions
     flow._commits._store = Moving(flow._commits._store)
@@ -283,7 +281,7 @@ class Late:
         return CommitResult(frozenset(), frozenset(positions))
 
 
-async def test_an_abandoned_partition_does_not_come_back_before_its_last_commit_has_ended(group: Any) -> None:
+async def test_abandons_only_after_last_commit_ended(group: Any) -> None:
     """Or the next flow would read an offset that is about to change, and lose the partition by an old answer."""
     member, _ = await consuming(group, b"one")
     flow = member.consumer._partitions
@@ -325,7 +323,7 @@ class Taken:
 
 
 @pytest.mark.parametrize("cause", ["expired", "taken"])
-async def test_memory_of_what_was_abandoned_is_given_back(group: Any, cause: str) -> None:
+async def test_releases_memory_of_abandoned_partitions(group: Any, cause: str) -> None:
     """Else each session that ends takes a part of the budget with it, until nothing is fetched any more."""
     group.topic("t", 1)
     payloads = [b"%04d" % number + bytes(3000) for number in range(40)]
@@ -350,7 +348,7 @@ async def test_memory_of_what_was_abandoned_is_given_back(group: Any, cause: str
     assert budget.used == 0
 
 
-async def test_a_commit_that_cannot_even_be_made_ends_the_member_in_order(group: Any) -> None:
+async def test_stops_in_order_when_commit_cannot_be_built(group: Any) -> None:
     class Broken(Moving):
         async def commit(self, positions: Any, *, session_id: int) -> Any:
             raise EncodeError("there is no such field")
@@ -366,7 +364,7 @@ async def test_a_commit_that_cannot_even_be_made_ends_the_member_in_order(group:
 # ---- the end of flows
 
 
-async def test_a_drain_is_answered_in_parts_as_handlers_end(group: Any) -> None:
+async def test_answers_drain_in_parts_as_handlers_end(group: Any) -> None:
     group.zookeeper.make("/consumers/g/offsets/t")
     group.topic("t", 3)
     for number in range(3):
@@ -394,7 +392,7 @@ async def test_a_drain_is_answered_in_parts_as_handlers_end(group: Any) -> None:
     assert group.offset(slow) == group.broker.end("t", 1)
 
 
-async def test_an_abandon_during_the_last_commit_of_a_drain_is_the_only_answer_and_waits_for_it(group: Any) -> None:
+async def test_abandon_replaces_drain_during_last_commit(group: Any) -> None:
     member, end = await consuming(group, b"one")
     flow = member.consumer._partitions
     commits = Commits(member)
@@ -413,7 +411,7 @@ async def test_an_abandon_during_the_last_commit_of_a_drain_is_the_only_answer_a
     assert group.offset(TP) == end
 
 
-async def test_what_is_not_committed_at_the_end_is_told_in_one_line(group: Any) -> None:
+async def test_logs_uncommitted_partitions_in_one_line(group: Any) -> None:
     group.topic("t", 30)
     for number in range(30):
         group.broker.append("t", number, b"one")
@@ -427,7 +425,7 @@ async def test_what_is_not_committed_at_the_end_is_told_in_one_line(group: Any) 
     assert line["positions"]["t/0-0"] == group.broker.end("t", 0)
 
 
-async def test_nothing_is_told_of_what_is_committed(group: Any) -> None:
+async def test_logs_nothing_about_committed_partitions(group: Any) -> None:
     with capture_logs() as logs:
         member, _ = await consuming(group, b"one")
         await member.stop()
@@ -459,7 +457,7 @@ class Swallowing:
 
 
 @pytest.mark.parametrize(("where", "handed"), [("handle", 1), ("position", 0)])
-async def test_who_swallows_the_cancellation_of_run_is_handed_nothing_more(group: Any, where: str, handed: int) -> None:
+async def test_hands_nothing_to_handler_that_swallows_cancellation(group: Any, where: str, handed: int) -> None:
     group.topic("t", 1)
     for number in range(100):
         group.broker.append("t", 0, b"%d" % number + bytes(3000))
@@ -492,7 +490,7 @@ class Fetches:
             self.seen.append((fetch.offset, self._group.offset(TP)))
 
 
-async def test_the_end_is_committed_before_it_is_fetched_from_though_attempts_fail(
+async def test_commits_latest_offset_before_fetching_despite_failures(
     group: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partitions, "RETRY_PAUSE", 0.005)
@@ -512,7 +510,7 @@ async def test_the_end_is_committed_before_it_is_fetched_from_though_attempts_fa
     await member.stop()
 
 
-async def test_who_commits_nothing_writes_no_place_down(group: Any) -> None:
+async def test_writes_no_start_offset_without_commits(group: Any) -> None:
     group.topic("t", 1)
     group.broker.append("t", 0, b"before us")
     member = await group.member(initial="latest", auto_commit=False)
@@ -522,7 +520,7 @@ async def test_who_commits_nothing_writes_no_place_down(group: Any) -> None:
     assert group.offset(TP) is None
 
 
-async def test_a_reset_is_committed_before_fetching_goes_on(group: Any) -> None:
+async def test_commits_reset_before_fetching(group: Any) -> None:
     group.topic("t", 1)
     group.broker.append("t", 0, b"one")
     group.zookeeper.put(OFFSET, b"1000")
@@ -542,7 +540,7 @@ async def test_a_reset_is_committed_before_fetching_goes_on(group: Any) -> None:
     await member.stop()
 
 
-async def test_an_offset_that_somebody_set_back_is_written_again_though_nothing_moves(group: Any) -> None:
+async def test_rewrites_offset_that_was_set_back(group: Any) -> None:
     member, end = await consuming(group, b"one")
     flow = member.consumer._partitions
     await flow.commit_all()

@@ -47,7 +47,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_what_is_asked_for_at_once_is_one_round() -> None:
+async def test_combines_simultaneous_requests_in_one_round() -> None:
     work = Work()
     tasks = [work.ask(item) for item in "abca"]
     await turns()
@@ -56,7 +56,7 @@ async def test_what_is_asked_for_at_once_is_one_round() -> None:
     assert [task.result() for task in tasks] == [1] * 4
 
 
-async def test_what_is_asked_for_meanwhile_gathers_in_the_next_round() -> None:
+async def test_gathers_later_requests_in_next_round() -> None:
     work = Work()
     first = work.ask("a")
     await turns()
@@ -76,7 +76,7 @@ async def test_what_is_asked_for_meanwhile_gathers_in_the_next_round() -> None:
     assert len(work.rounds) == 2
 
 
-async def test_an_error_reaches_all_of_its_round_and_nobody_else() -> None:
+async def test_error_reaches_only_its_round() -> None:
     work = Work()
     first = work.ask("a")
     await turns()
@@ -94,7 +94,7 @@ async def test_an_error_reaches_all_of_its_round_and_nobody_else() -> None:
     assert last.result() == 3
 
 
-async def test_a_performer_that_is_cancelled_leaves_its_round_to_the_next() -> None:
+async def test_cancelled_performer_leaves_round_to_next() -> None:
     work = Work()
     first = work.ask("a")
     second = work.ask("b")
@@ -107,7 +107,7 @@ async def test_a_performer_that_is_cancelled_leaves_its_round_to_the_next() -> N
     assert second.result() == 2
 
 
-async def test_a_round_whose_every_asker_is_cancelled_keeps_nobody_waiting() -> None:
+async def test_cancelled_round_blocks_nobody() -> None:
     work = Work()
     first = work.ask("a")
     await turns()
@@ -119,7 +119,7 @@ async def test_a_round_whose_every_asker_is_cancelled_keeps_nobody_waiting() -> 
     await asyncio.wait_for(work.made.wait_for(["a", "b"]), 5)
 
 
-async def test_waiting_for_items_lasts_until_their_round_has_ended() -> None:
+async def test_wait_for_lasts_until_round_ended() -> None:
     work = Work()
     first = work.ask("a", "b")
     await turns()

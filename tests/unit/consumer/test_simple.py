@@ -24,7 +24,7 @@ from consumerd import (
 )
 from consumerd.broker import Broker, BrokerConfig
 from consumerd.clock import SystemClock
-from consumerd.consumer.refusals import InvalidMessageError, refusal
+from consumerd.consumer.simple import InvalidMessageError, refusal
 from consumerd.net import ConnectError, ConnectionClosedError, RequestTimeoutError, connect
 from consumerd.testing.fault_proxy import FaultProxy
 from consumerd.wire.errors import EncodeError, FrameError
@@ -65,7 +65,7 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
             yield Scene(broker, proxy)
 
 
-async def test_fetch(scene: Scene) -> None:
+async def test_fetches_messages(scene: Scene) -> None:
     async with scene.consumer() as consumer:
         batch = await consumer.fetch("t", 1, 0, 1 << 20)
         assert list(batch) == [b"one", b"two", b"three", b"four"]
@@ -81,7 +81,7 @@ async def test_fetch(scene: Scene) -> None:
         assert list(await consumer.fetch("t", 1, 0, 0)) == []
 
 
-async def test_refusals(scene: Scene) -> None:
+async def test_raises_error_class_of_code(scene: Scene) -> None:
     async with scene.consumer() as consumer:
         with pytest.raises(OffsetOutOfRangeError, match=f"'t', partition 1, from offset {END + 1}") as raised:
             await consumer.fetch("t", 1, END + 1, 1 << 20)
@@ -104,7 +104,7 @@ async def test_refusals(scene: Scene) -> None:
     assert isinstance(refusal(FetchRequest("t", 0, 0, 1), ErrorCode.INVALID_MESSAGE), InvalidMessageError)
 
 
-async def test_multifetch(scene: Scene) -> None:
+async def test_multifetches(scene: Scene) -> None:
     async with scene.consumer() as consumer:
         good, bad, empty = await consumer.multifetch(
             [FetchRequest("t", 1, len(PLAIN), 1 << 20), FetchRequest("t", 9, 0, 1), FetchRequest("t", 0, 0, 1)]
@@ -119,7 +119,7 @@ async def test_multifetch(scene: Scene) -> None:
         assert await consumer.multifetch([]) == []
 
 
-async def test_offsets(scene: Scene) -> None:
+async def test_lists_offsets(scene: Scene) -> None:
     async with scene.consumer() as consumer:
         assert await consumer.get_offsets_before("t", 1, LATEST, 5) == (END, 0)
         assert await consumer.get_offsets_before("t", 1, EARLIEST, 1) == (0,)
@@ -131,7 +131,7 @@ async def test_offsets(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("rst", [False, True])
-async def test_a_request_is_sent_once_more_over_a_new_connection(scene: Scene, rst: bool) -> None:
+async def test_retries_request_once_over_new_connection(scene: Scene, rst: bool) -> None:
     async with scene.consumer() as consumer:
         assert list(await consumer.fetch("t", 1, len(PLAIN), 1 << 20)) == [b"three", b"four"]
         scene.proxy.delay(0.05)
@@ -146,13 +146,13 @@ async def test_a_request_is_sent_once_more_over_a_new_connection(scene: Scene, r
         assert scene.proxy.open_connections == 1  # the two share the new one
 
 
-async def test_a_connection_that_ended_while_idle(scene: Scene) -> None:
+async def test_reconnects_after_idle_disconnect(scene: Scene) -> None:
     async with scene.consumer() as consumer:
         scene.proxy.cut()
         assert len(await consumer.fetch("t", 1, 0, 1 << 20)) == 4
 
 
-async def test_it_is_tried_twice_and_no_more(scene: Scene) -> None:
+async def test_gives_up_after_second_attempt(scene: Scene) -> None:
     async with scene.consumer(timeout=0.05) as consumer:
         scene.proxy.stall()
         with pytest.raises(RequestTimeoutError):
@@ -169,7 +169,7 @@ async def test_it_is_tried_twice_and_no_more(scene: Scene) -> None:
         await consumer.fetch("t", 1, 0, 1)
 
 
-async def test_a_connection_is_made_when_it_is_needed() -> None:
+async def test_connects_on_demand() -> None:
     consumer = SimpleConsumer("127.0.0.1", 1)
     with pytest.raises(ConnectError):
         await consumer.fetch("t", 0, 0, 1)
@@ -199,7 +199,7 @@ class Scripted:
 
 
 @pytest.mark.parametrize("body", [b"", b"\0", b"\0\0\0\0\0\1", b"\0\0\0\0\0\1" + struct.pack(">q", -5)])
-async def test_an_answer_that_cannot_be_ends_the_connection(body: bytes) -> None:
+async def test_closes_connection_on_invalid_response(body: bytes) -> None:
     scripted = Scripted(body)
     consumer = SimpleConsumer("h", 1, connect=scripted)
     with pytest.raises(FrameError):
@@ -207,13 +207,13 @@ async def test_an_answer_that_cannot_be_ends_the_connection(body: bytes) -> None
     assert scripted.closes == 1
 
 
-async def test_an_error_for_a_whole_multifetch() -> None:
+async def test_raises_error_of_whole_multifetch() -> None:
     consumer = SimpleConsumer("h", 1, connect=Scripted(b"\0\3"))
     results = await consumer.multifetch([FetchRequest("t", 0, 0, 1), FetchRequest("t", 1, 0, 1)])
     assert [type(result.error) for result in results] == [WrongPartitionError, WrongPartitionError]
 
 
-async def test_a_corrupt_message_is_told_by_the_batch() -> None:
+async def test_batch_reports_corrupt_message() -> None:
     consumer = SimpleConsumer("h", 1, connect=Scripted(b"\0\0" + PLAIN + b"\0\0\0\x07\x01\0AAAAx"))
     batch = await consumer.fetch("t", 0, 100, 1 << 20)
     assert (list(batch), batch.end, batch.next_offset) == ([b"one", b"two"], BatchEnd.CORRUPT, 100 + len(PLAIN))

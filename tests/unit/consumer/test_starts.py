@@ -13,6 +13,7 @@ from consumerd.consumer.settings import ConsumerSettings
 from consumerd.consumer.sinks import PlainHandler
 from consumerd.consumer.starts import RETRY_PAUSE, Start, StartFinder
 from consumerd.errors import BrokerError
+from consumerd.fetch.listener import FetchCounters
 from consumerd.handlers import Batch, Handler
 from consumerd.offsets import CommitResult, OffsetsUnavailableError
 from consumerd.partition import TopicPartition
@@ -80,6 +81,7 @@ class Pool:
     partitions: frozenset[TopicPartition] = frozenset()
 
     def __init__(self) -> None:
+        self.counters = FetchCounters()
         #: Ends that are told before that one.
         self.ends: list[int] = []
 
@@ -146,7 +148,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_the_sinks_own_position_comes_first_then_the_stores_then_the_policy() -> None:
+async def test_prefers_sink_then_store_then_policy() -> None:
     setup = Setup(stop_at_end=True)
     assert await setup.find() == Start(100, None, 200)
     setup.store.offset = 120
@@ -160,7 +162,7 @@ class WordlessError(BrokerError):
     """Has no words of its own."""
 
 
-async def test_each_reason_why_a_position_is_not_found_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_logs_each_reason_for_missing_position_once(capsys: pytest.CaptureFixture[str]) -> None:
     setup = Setup()
     away, unknown = BrokerError("the broker is away"), BrokerError("the broker names no offset")
     reasons = [away, away, unknown, away, WordlessError(), unknown]
@@ -182,7 +184,7 @@ async def test_each_reason_why_a_position_is_not_found_is_told_once(capsys: pyte
         assert words in line
 
 
-async def test_the_end_is_asked_for_again_while_the_position_lies_beyond_it() -> None:
+async def test_rereads_end_while_position_lies_beyond_it() -> None:
     """A leader that has just become one may tell less than its group has committed."""
     setup = Setup(stop_at_end=True)
     setup.store.offset = 210
@@ -203,7 +205,7 @@ async def test_the_end_is_asked_for_again_while_the_position_lies_beyond_it() ->
     assert await finding == Start(210, 210, 200)
 
 
-async def test_what_was_handled_counts_on_the_same_session_while_the_store_did_not_move() -> None:
+async def test_remembers_handled_position_on_same_session() -> None:
     setup = Setup()
     setup.store.offset = 120
     setup.finder.remember(TP, SESSION, 120, 150)
@@ -215,7 +217,7 @@ async def test_what_was_handled_counts_on_the_same_session_while_the_store_did_n
 
 
 @pytest.mark.parametrize("refusal", [error_of(30, "no"), error_of(35, "no"), UnsupportedApiError("no such version")])
-async def test_a_store_that_will_never_answer_is_not_asked_without_end(refusal: BrokerError) -> None:
+async def test_fails_if_store_never_answers(refusal: BrokerError) -> None:
     """A version that no broker has (any more) would leave all partitions unread, and the member as good as ready."""
     setup = Setup()
     setup.store.refusal = refusal
@@ -226,7 +228,7 @@ async def test_a_store_that_will_never_answer_is_not_asked_without_end(refusal: 
         await finding
 
 
-async def test_a_process_that_stood_still_since_its_claim_takes_nothing_over() -> None:
+async def test_remembers_nothing_after_frozen_process() -> None:
     """The lease is over when it wakes, and the partition another's: its sink must not learn of a claim."""
     setup = Setup()
     finding = asyncio.create_task(setup.find())
@@ -240,7 +242,7 @@ async def test_a_process_that_stood_still_since_its_claim_takes_nothing_over() -
     assert setup.sink.asked == []
 
 
-async def test_nor_does_one_whose_lease_ran_out_while_the_store_was_away() -> None:
+async def test_remembers_nothing_after_lease_ended() -> None:
     setup = Setup()
     setup.store.failures = 1000
     finding = asyncio.create_task(setup.find())
@@ -259,7 +261,7 @@ async def test_nor_does_one_whose_lease_ran_out_while_the_store_was_away() -> No
     assert len(setup.sink.asked) == len({*setup.sink.asked})
 
 
-async def test_what_begins_together_is_asked_for_together() -> None:
+async def test_loads_simultaneous_starts_together() -> None:
     setup = Setup()
     setup.store.offset = 120
     places = [TopicPartition("t", 0, number) for number in range(50)]
@@ -273,9 +275,7 @@ async def test_what_begins_together_is_asked_for_together() -> None:
     [({"initial": "latest"}, True), ({"initial": "earliest"}, False)],
     ids=["latest", "earliest"],
 )
-async def test_only_a_place_that_nobody_finds_again_has_to_be_written_down(
-    changes: dict[str, object], passing: bool
-) -> None:
+async def test_writes_down_only_unrepeatable_starts(changes: dict[str, object], passing: bool) -> None:
     setup = Setup(**changes)
     assert (await setup.find()).passing is passing
     setup.store.offset = 120

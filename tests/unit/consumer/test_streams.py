@@ -57,7 +57,7 @@ def winds_down(stream: MessageStream) -> bool:
     return stream._current is not None and stream._current.sink.winding
 
 
-async def test_messages_in_order_with_their_identities(group: Any) -> None:
+async def test_yields_messages_in_order_with_identities(group: Any) -> None:
     group.topic("t", 1)
     first = group.broker.append("t", 0, b"one")
     group.broker.append("t", 0, b"two", b"three", codec=Codec.GZIP)
@@ -74,7 +74,7 @@ async def test_messages_in_order_with_their_identities(group: Any) -> None:
     ]
 
 
-async def test_a_message_is_handled_when_the_next_is_asked_for(group: Any) -> None:
+async def test_message_is_handled_when_next_is_requested(group: Any) -> None:
     group.topic("t", 1)
     ends = [group.broker.append("t", 0, b"%d" % number) for number in range(3)]
     async with connector(group) as made:
@@ -89,7 +89,7 @@ async def test_a_message_is_handled_when_the_next_is_asked_for(group: Any) -> No
     assert group.offset(TP) == ends[1]
 
 
-async def test_an_error_in_the_loop_has_the_message_delivered_again(group: Any) -> None:
+async def test_redelivers_message_after_error_in_loop(group: Any) -> None:
     group.topic("t", 1)
     for number in range(4):
         group.broker.append("t", 0, b"%d" % number)
@@ -107,7 +107,7 @@ async def test_an_error_in_the_loop_has_the_message_delivered_again(group: Any) 
         assert await take((await made.create_message_streams({"t": 1}))["t"][0], 2) == [b"2", b"3"]
 
 
-async def test_a_timeout_after_which_it_goes_on(group: Any) -> None:
+async def test_continues_after_timeout(group: Any) -> None:
     group.topic("t", 1)
     end = group.broker.append("t", 0, b"one")
     async with connector(group, consumer_timeout=0.05) as made:
@@ -122,7 +122,7 @@ async def test_a_timeout_after_which_it_goes_on(group: Any) -> None:
         assert await take(stream, 1) == [b"two"]
 
 
-async def test_batches_and_what_a_program_marks_in_them(group: Any) -> None:
+async def test_yields_batches_with_marks(group: Any) -> None:
     group.topic("t", 1)
     ends = [group.broker.append("t", 0, b"%d" % number) for number in range(5)]
     async with connector(group) as made:
@@ -139,7 +139,7 @@ async def test_batches_and_what_a_program_marks_in_them(group: Any) -> None:
     assert group.offset(TP) == ends[4]
 
 
-async def test_each_partition_feeds_the_stream_that_its_owner_node_names(group: Any) -> None:
+async def test_partition_feeds_stream_of_owner_node(group: Any) -> None:
     group.topic("t", 11)
     for number in range(11):
         group.broker.append("t", number, b"a", b"b")
@@ -157,7 +157,7 @@ async def test_each_partition_feeds_the_stream_that_its_owner_node_names(group: 
             assert sorted({message.partition for message in got}) == mine
 
 
-async def test_a_filter_follows_topics_that_come_and_go(group: Any) -> None:
+async def test_filter_follows_topics_that_come_and_go(group: Any) -> None:
     for topic in ("one", "two", "other"):
         group.topic(topic, 1)
         group.broker.append(topic, 0, topic.encode())
@@ -176,7 +176,7 @@ async def test_a_filter_follows_topics_that_come_and_go(group: Any) -> None:
     assert group.data("/consumers/g/ids/g_a") is None
 
 
-async def test_a_blacklist(group: Any) -> None:
+async def test_consumes_by_blacklist(group: Any) -> None:
     group.topic("one", 1)
     group.topic("two", 1)
     group.broker.append("two", 0, b"x")
@@ -188,7 +188,7 @@ async def test_a_blacklist(group: Any) -> None:
         assert repr(second) == "<MessageStream 1 of a filter>"
 
 
-async def test_streams_are_made_once_and_used_while_the_connector_lives(group: Any) -> None:
+async def test_rejects_second_streams_and_use_after_shutdown(group: Any) -> None:
     group.topic("t", 1)
     async with connector(group) as made:
         with pytest.raises(ConnectorStateError, match="no streams"):
@@ -219,7 +219,7 @@ async def test_streams_are_made_once_and_used_while_the_connector_lives(group: A
             await ConsumerConnector(ConsumerConfig(group="g")).create_message_streams({"t": 1})
 
 
-async def test_two_tasks_at_one_stream_are_refused(group: Any) -> None:
+async def test_rejects_two_tasks_on_one_stream(group: Any) -> None:
     group.topic("t", 1)
     async with connector(group) as made:
         (stream,) = (await made.create_message_streams({"t": 1}))["t"]
@@ -231,7 +231,7 @@ async def test_two_tasks_at_one_stream_are_refused(group: Any) -> None:
         assert (await first).payload == b"one"
 
 
-async def test_a_cancelled_wait_loses_nothing(group: Any) -> None:
+async def test_cancelled_wait_loses_nothing(group: Any) -> None:
     group.topic("t", 1)
     async with connector(group) as made:
         (stream,) = (await made.create_message_streams({"t": 1}))["t"]
@@ -249,7 +249,7 @@ async def test_a_cancelled_wait_loses_nothing(group: Any) -> None:
         assert got == [b"%d" % number for number in range(30)]
 
 
-async def test_a_stream_that_nobody_reads_holds_nobody_up(group: Any) -> None:
+async def test_unread_stream_does_not_block_others(group: Any) -> None:
     group.topic("t", 2)
     for number in range(2):
         for _ in range(50):
@@ -266,7 +266,7 @@ async def test_a_stream_that_nobody_reads_holds_nobody_up(group: Any) -> None:
 # -- positions
 
 
-async def test_seek_forth_and_back_in_the_loop(group: Any) -> None:
+async def test_seeks_forward_and_back_in_loop(group: Any) -> None:
     group.topic("t", 1)
     ends = [group.broker.append("t", 0, b"%d" % number) for number in range(6)]
     async with connector(group) as made:
@@ -286,7 +286,7 @@ async def test_seek_forth_and_back_in_the_loop(group: Any) -> None:
             await made.seek(TopicPartition("t", 0, 1), 0)
 
 
-async def test_a_seek_at_any_moment_brings_exactly_what_stands_there(group: Any) -> None:
+async def test_seek_at_any_time_yields_messages_from_target(group: Any) -> None:
     group.topic("t", 1)
     ends = [0, *(group.broker.append("t", 0, b"%d" % number) for number in range(40))]
     rng = random.Random(5)
@@ -302,7 +302,7 @@ async def test_a_seek_at_any_moment_brings_exactly_what_stands_there(group: Any)
             assert await take(stream, count) == [b"%d" % number for number in range(at, at + count)]
 
 
-async def test_pause_holds_back_what_is_fetched_already(group: Any) -> None:
+async def test_pause_holds_back_fetched_messages(group: Any) -> None:
     group.topic("t", 2)
     other = TopicPartition("t", 0, 1)
     for number in range(2):
@@ -326,7 +326,7 @@ async def test_pause_holds_back_what_is_fetched_already(group: Any) -> None:
             made.pause(TopicPartition("t", 0, 2))
 
 
-async def test_a_paused_partition_in_the_midst_of_a_compressed_message_is_released_at_once(group: Any) -> None:
+async def test_releases_partition_paused_within_compressed_message(group: Any) -> None:
     group.topic("t", 1)
     group.broker.append("t", 0, b"1", b"2", b"3", codec=Codec.GZIP)
     async with connector(group) as made:
@@ -339,7 +339,7 @@ async def test_a_paused_partition_in_the_midst_of_a_compressed_message_is_releas
     assert group.offset(TP) == 0
 
 
-async def test_ends_and_lag(group: Any) -> None:
+async def test_reports_end_offsets_and_lag(group: Any) -> None:
     group.topic("t", 2)
     group.register_broker(1)
     ends = [group.broker.append("t", number, *[b"x"] * (number + 2)) for number in range(2)]
@@ -362,7 +362,7 @@ async def test_ends_and_lag(group: Any) -> None:
 # -- commits
 
 
-async def test_automatic_commits_go_on_while_a_batch_is_worked_at(group: Any) -> None:
+async def test_commits_automatically_during_batch(group: Any) -> None:
     group.topic("t", 1)
     ends = [group.broker.append("t", 0, b"%d" % number) for number in range(5)]
     async with connector(group, commit_interval=0.02) as made:
@@ -373,7 +373,7 @@ async def test_automatic_commits_go_on_while_a_batch_is_worked_at(group: Any) ->
             await group.until(lambda: group.offset(TP) == end)  # noqa: B023
 
 
-async def test_without_automatic_commits_nothing_is_written_unasked(group: Any) -> None:
+async def test_commits_nothing_unasked_without_auto_commit(group: Any) -> None:
     group.topic("t", 1)
     ends = [group.broker.append("t", 0, b"%d" % number) for number in range(5)]
     async with connector(group, commit_interval=0.02, auto_commit=False) as made:
@@ -389,7 +389,7 @@ async def test_without_automatic_commits_nothing_is_written_unasked(group: Any) 
 # -- the end
 
 
-async def test_a_shutdown_waits_for_the_loop_of_another_task(group: Any) -> None:
+async def test_shutdown_waits_for_loop_of_other_task(group: Any) -> None:
     group.topic("t", 1)
     ends = [group.broker.append("t", 0, b"%d" % number) for number in range(5)]
     busy, go_on = asyncio.Event(), asyncio.Event()
@@ -415,7 +415,7 @@ async def test_a_shutdown_waits_for_the_loop_of_another_task(group: Any) -> None
     assert group.offset(TP) == ends[0]
 
 
-async def test_a_compressed_message_that_was_begun_is_handed_out_to_its_end(group: Any) -> None:
+async def test_finishes_compressed_message_before_drain(group: Any) -> None:
     group.topic("t", 1)
     end = group.broker.append("t", 0, *(b"%d" % number for number in range(5)), codec=Codec.GZIP)
     group.broker.append("t", 0, b"next")
@@ -437,7 +437,7 @@ async def test_a_compressed_message_that_was_begun_is_handed_out_to_its_end(grou
     assert group.offset(TP) == end
 
 
-async def test_a_loop_that_does_not_end_is_left_behind_at_the_deadline(group: Any) -> None:
+async def test_abandons_loop_that_misses_deadline(group: Any) -> None:
     group.topic("t", 1)
     group.broker.append("t", 0, b"one")
     end = group.broker.append("t", 0, b"two")
@@ -460,7 +460,7 @@ async def test_a_loop_that_does_not_end_is_left_behind_at_the_deadline(group: An
     assert group.offset(TP) == end - 13
 
 
-async def test_shutdown_within_the_loop_does_not_wait_for_itself(group: Any) -> None:
+async def test_shutdown_within_loop_does_not_deadlock(group: Any) -> None:
     group.topic("t", 1)
     ends = [group.broker.append("t", 0, b"%d" % number) for number in range(3)]
     async with connector(group) as made:
@@ -476,7 +476,7 @@ async def test_shutdown_within_the_loop_does_not_wait_for_itself(group: Any) -> 
     assert group.offset(TP) == ends[1]
 
 
-async def test_what_stops_the_member_comes_out_of_its_streams(group: Any) -> None:
+async def test_raises_failure_from_streams(group: Any) -> None:
     group.topic("t", 2)
     group.broker.append("t", 0, b"one")
     group.broker.logs["t", 1] = bytearray(b"\0\0\0\x07\x01\0AAAAx")
@@ -490,7 +490,7 @@ async def test_what_stops_the_member_comes_out_of_its_streams(group: Any) -> Non
             await anext(first)
 
 
-async def test_what_stops_the_member_comes_out_of_the_shutdown_if_nobody_iterates(group: Any) -> None:
+async def test_raises_failure_from_shutdown_without_iteration(group: Any) -> None:
     group.topic("t", 1)
     group.zookeeper.put("/consumers/g/offsets/t/0-0", b"999")
 
@@ -504,7 +504,7 @@ async def test_what_stops_the_member_comes_out_of_the_shutdown_if_nobody_iterate
         await idle()
 
 
-async def test_a_lost_session_in_the_loop(group: Any) -> None:
+async def test_redelivers_batch_in_hand_after_lost_session(group: Any) -> None:
     """What is in hand counts for nothing, and comes again on the new session."""
     group.topic("t", 1)
     for number in range(4):
@@ -518,14 +518,14 @@ async def test_a_lost_session_in_the_loop(group: Any) -> None:
         assert await take(stream, 4) == [b"0", b"1", b"2", b"3"]
 
 
-async def test_nothing_is_handed_out_on_an_old_lease(group: Any) -> None:
+async def test_yields_nothing_on_old_lease(group: Any) -> None:
     group.topic("t", 1)
     for number in range(4):
         group.broker.append("t", 0, b"%d" % number)
     async with connector(group, consumer_timeout=0.2) as made:
         (stream,) = (await made.create_message_streams({"t": 1}))["t"]
         await take(stream, 1)
-        fence = made._member.consumer._fence
+        fence = made._member.consumer.fence
         fence.allows = lambda session_id: False
         await asyncio.sleep(0.011)  # as old as a look at the fence may be
         with pytest.raises(ConsumerTimeoutError):
@@ -534,7 +534,7 @@ async def test_nothing_is_handed_out_on_an_old_lease(group: Any) -> None:
         assert await take(stream, 3) == [b"1", b"2", b"3"]
 
 
-async def test_a_failure_while_zookeeper_is_away_comes_out_within_the_stop_timeout(group: Any) -> None:
+async def test_raises_failure_within_stop_timeout_while_zookeeper_is_unavailable(group: Any) -> None:
     group.topic("t", 1)
     group.broker.append("t", 0, b"one")
     async with connector(group, stop_timeout=0.05) as made:
@@ -547,7 +547,7 @@ async def test_a_failure_while_zookeeper_is_away_comes_out_within_the_stop_timeo
                 pass
 
 
-async def test_a_cancelled_shutdown_ends_the_member_at_once(group: Any) -> None:
+async def test_cancelled_shutdown_stops_at_once(group: Any) -> None:
     group.topic("t", 1)
     group.broker.append("t", 0, b"one")
     taken, done = asyncio.Event(), asyncio.Event()

@@ -15,6 +15,7 @@ from consumerd.consumer.work import PartitionWork
 from consumerd.errors import HandlerFailedError
 from consumerd.fetch import ByteBudget, Lane
 from consumerd.handlers import Batch, Handler
+from consumerd.handlers.batching import BatchSettings
 from consumerd.partition import TopicPartition
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v07 import MessageBatch, decode_batch, encode_message_set
@@ -63,6 +64,7 @@ class Setup:
     handler: Handler
     lease: Lease = field(default_factory=Lease)
     start: int = 0
+    batching: BatchSettings = field(default_factory=BatchSettings)
 
     def __post_init__(self) -> None:
         self.budget = ByteBudget(1 << 20)
@@ -71,8 +73,9 @@ class Setup:
         self.fence = Fence(self.lease, SystemClock(), 0.5)  # only what it looks at
         sink = PlainHandler(self.handler).for_partition(TP, 0, lambda: True)
         self.work = PartitionWork(
-            TP, SESSION, self.start, self.lane, sink, self.fence, SystemClock(), self.stats, self.on_progress
-        )
+            TP, SESSION, self.start, self.lane, sink, self.fence, SystemClock(), self.stats, self.on_progress,
+            self.batching,
+        )  # fmt: skip
         self.progress = asyncio.Event()
         self.task = asyncio.create_task(self.work.run())
 
@@ -100,7 +103,7 @@ async def setups() -> AsyncIterator[list[Setup]]:
 
 
 @pytest.mark.asyncio
-async def test_batches_are_handed_over_in_order_and_move_the_position(setups: list[Setup]) -> None:
+async def test_delivers_batches_in_order(setups: list[Setup]) -> None:
     handler = Recorder()
     setups.append(s := Setup(handler))
     middle = s.put(batch(0, b"a", b"b"))
@@ -112,7 +115,7 @@ async def test_batches_are_handed_over_in_order_and_move_the_position(setups: li
 
 
 @pytest.mark.asyncio
-async def test_nothing_is_handed_over_while_the_lease_is_short(setups: list[Setup]) -> None:
+async def test_delivers_nothing_on_short_lease(setups: list[Setup]) -> None:
     handler = Recorder()
     setups.append(s := Setup(handler, Lease(left=0.4)))
     end = s.put(batch(0, b"a"))
@@ -124,7 +127,7 @@ async def test_nothing_is_handed_over_while_the_lease_is_short(setups: list[Setu
 
 
 @pytest.mark.asyncio
-async def test_nothing_is_handed_over_for_a_session_that_is_not_the_claims(setups: list[Setup]) -> None:
+async def test_delivers_nothing_for_other_session(setups: list[Setup]) -> None:
     handler = Recorder()
     setups.append(s := Setup(handler, Lease(session_id=SESSION + 1)))
     s.put(batch(0, b"a"))
@@ -134,7 +137,7 @@ async def test_nothing_is_handed_over_for_a_session_that_is_not_the_claims(setup
 
 
 @pytest.mark.asyncio
-async def test_a_drain_lets_the_batch_in_hand_end_and_drops_the_rest(setups: list[Setup]) -> None:
+async def test_drain_finishes_current_batch_and_drops_rest(setups: list[Setup]) -> None:
     gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     handler = Recorder(lambda _: gate)
     setups.append(s := Setup(handler))
@@ -151,7 +154,7 @@ async def test_a_drain_lets_the_batch_in_hand_end_and_drops_the_rest(setups: lis
 
 
 @pytest.mark.asyncio
-async def test_a_drain_returns_at_the_deadline_to_whoever_cancels_the_handler_then(setups: list[Setup]) -> None:
+async def test_drain_returns_at_deadline(setups: list[Setup]) -> None:
     handler = Recorder(lambda _: asyncio.get_running_loop().create_future())
     setups.append(s := Setup(handler))
     s.put(batch(0, b"a"))
@@ -165,7 +168,7 @@ async def test_a_drain_returns_at_the_deadline_to_whoever_cancels_the_handler_th
 
 
 @pytest.mark.asyncio
-async def test_what_a_cancelled_handler_marked_counts_up_to_a_whole_outer_message(setups: list[Setup]) -> None:
+async def test_counts_marks_of_cancelled_handler_up_to_outer_message(setups: list[Setup]) -> None:
     class Marks(Handler):
         async def handle(self, batch: Batch) -> None:
             batch.mark(2)
@@ -183,7 +186,7 @@ async def test_what_a_cancelled_handler_marked_counts_up_to_a_whole_outer_messag
 
 
 @pytest.mark.asyncio
-async def test_what_is_marked_in_the_batch_in_hand_counts_at_once(setups: list[Setup]) -> None:
+async def test_counts_marks_in_current_batch_at_once(setups: list[Setup]) -> None:
     class Marks(Handler):
         async def handle(self, batch: Batch) -> None:
             for count in range(len(batch)):
@@ -204,7 +207,7 @@ async def test_what_is_marked_in_the_batch_in_hand_counts_at_once(setups: list[S
 
 
 @pytest.mark.asyncio
-async def test_after_a_seek_what_was_begun_counts_for_nothing(setups: list[Setup]) -> None:
+async def test_seek_discards_started_batch(setups: list[Setup]) -> None:
     go_on: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     handler = Recorder(lambda _: None if go_on.done() else go_on)
     setups.append(s := Setup(handler))
@@ -222,7 +225,7 @@ async def test_after_a_seek_what_was_begun_counts_for_nothing(setups: list[Setup
 
 
 @pytest.mark.asyncio
-async def test_a_seek_while_a_batch_waits_at_the_fence_drops_it(setups: list[Setup]) -> None:
+async def test_seek_drops_batch_waiting_at_fence(setups: list[Setup]) -> None:
     handler = Recorder()
     setups.append(s := Setup(handler, Lease(left=0.0)))
     s.put(batch(0, b"a"))
@@ -237,7 +240,7 @@ async def test_a_seek_while_a_batch_waits_at_the_fence_drops_it(setups: list[Set
 
 
 @pytest.mark.asyncio
-async def test_a_handler_that_fails_for_good_ends_the_work_with_its_error(setups: list[Setup]) -> None:
+async def test_raises_final_error_of_handler(setups: list[Setup]) -> None:
     class Fails(Handler):
         async def handle(self, batch: Batch) -> None:
             raise HandlerFailedError("no")
@@ -250,7 +253,7 @@ async def test_a_handler_that_fails_for_good_ends_the_work_with_its_error(setups
 
 
 @pytest.mark.asyncio
-async def test_a_reset_backwards_takes_the_position_with_it(setups: list[Setup]) -> None:
+async def test_backward_reset_moves_position(setups: list[Setup]) -> None:
     handler = Recorder()
     setups.append(s := Setup(handler, start=5000))
     end = s.put(batch(0, b"again"))
@@ -289,7 +292,7 @@ async def watched() -> AsyncIterator[Watched]:
 
 
 @pytest.mark.asyncio
-async def test_the_end_of_each_lease_is_told_and_told_once(watched: Watched) -> None:
+async def test_reports_end_of_each_lease_once(watched: Watched) -> None:
     await watched.set(5.0)
     assert watched.told == []
     await watched.set(0.2)
@@ -305,7 +308,7 @@ async def test_the_end_of_each_lease_is_told_and_told_once(watched: Watched) -> 
 
 
 @pytest.mark.asyncio
-async def test_the_end_of_a_lease_is_told_when_it_comes_and_not_before(watched: Watched) -> None:
+async def test_reports_end_of_lease_on_time(watched: Watched) -> None:
     end = watched.clock.now + 5.0
     while watched.clock.now < end + 0.1:
         watched.lease.left = end - watched.clock.now
@@ -315,7 +318,7 @@ async def test_the_end_of_a_lease_is_told_when_it_comes_and_not_before(watched: 
 
 
 @pytest.mark.asyncio
-async def test_whoever_waits_at_the_fence_goes_on_when_the_lease_is_back(watched: Watched) -> None:
+async def test_waiters_at_fence_continue_when_lease_is_renewed(watched: Watched) -> None:
     await watched.set(0.0)
     waiting = [watched.wait() for _ in range(3)]
     await watched.clock.advance(10.0)
@@ -328,7 +331,7 @@ async def test_whoever_waits_at_the_fence_goes_on_when_the_lease_is_back(watched
 
 
 @pytest.mark.asyncio
-async def test_nobody_passes_the_fence_on_a_lease_that_ended_since_the_watch_looked(watched: Watched) -> None:
+async def test_fence_rejects_lease_ended_since_last_check(watched: Watched) -> None:
     await asyncio.sleep(0)
     watched.lease.left = 0.0  # the watch still sleeps for as long as it was
     waiting = watched.wait()
@@ -339,5 +342,102 @@ async def test_nobody_passes_the_fence_on_a_lease_that_ended_since_the_watch_loo
     assert waiting.done()
 
 
-def test_the_margin_never_eats_a_short_session_up() -> None:
+def test_limits_margin_for_short_session() -> None:
     assert Fence(Lease(session_timeout=1.0), SystemClock(), 0.5).margin == 0.25
+
+
+class Sizes(Recorder):
+    """Remembers batches as well."""
+
+    def __init__(self, during: Callable[[Batch], "asyncio.Future[None] | None"] = lambda _: None) -> None:
+        super().__init__(during)
+        self.batches: list[list[bytes]] = []
+
+    async def handle(self, batch: Batch) -> None:
+        self.batches.append(list(batch))
+        await super().handle(batch)
+
+
+@pytest.mark.asyncio
+async def test_what_comes_within_the_linger_is_one_batch_up_to_its_size(setups: list[Setup]) -> None:
+    handler = Sizes()
+    setups.append(s := Setup(handler, batching=BatchSettings(max_batch=3, linger=60.0)))
+    end = 0
+    for payload in (b"a", b"b", b"c", b"d", b"e", b"f"):
+        end = s.put(batch(end, payload))
+        await asyncio.sleep(0)
+    await s.position(end)
+    assert handler.batches == [[b"a", b"b", b"c"], [b"d", b"e", b"f"]]
+    assert s.budget.used == 0
+
+
+@pytest.mark.asyncio
+async def test_delivers_a_batch_that_is_not_full_after_the_linger(setups: list[Setup]) -> None:
+    handler = Sizes()
+    setups.append(s := Setup(handler, batching=BatchSettings(max_batch=3, linger=0.01)))
+    await s.position(s.put(batch(0, b"a", b"b")))
+    assert handler.batches == [[b"a", b"b"]]
+
+
+@pytest.mark.asyncio
+async def test_a_large_batch_is_cut_and_each_part_moves_the_position(setups: list[Setup]) -> None:
+    gates = [asyncio.get_running_loop().create_future() for _ in range(3)]
+    left = iter(gates)
+    handler = Sizes(lambda _: next(left))
+    setups.append(s := Setup(handler, batching=BatchSettings(max_batch=2)))
+    fetched = batch(0, b"a", b"b", b"c", b"d", b"e")
+    s.put(fetched)
+    gates[0].set_result(None)
+    await s.position(fetched.prefix(2))
+    assert s.budget.used > 0  # all of what was fetched is held
+    gates[1].set_result(None)
+    await s.position(fetched.prefix(4))
+    gates[2].set_result(None)
+    await s.position(fetched.next_offset)
+    assert handler.batches == [[b"a", b"b"], [b"c", b"d"], [b"e"]]
+    assert s.budget.used == 0
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("by", ["drain", "seek"])
+async def test_parts_that_were_not_begun_are_dropped(setups: list[Setup], by: str) -> None:
+    gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    handler = Sizes(lambda batch: gate if batch[0] == b"a" else None)
+    setups.append(s := Setup(handler, batching=BatchSettings(max_batch=1)))
+    fetched = batch(0, b"a", b"b", b"c")
+    s.put(fetched)
+    await handler.started.wait()
+    if by == "drain":
+        s.lane.close()
+        gate.set_result(None)
+        await s.task
+        assert s.work.position == fetched.prefix(1)
+    else:
+        s.lane.clear()
+        s.work.seek(1000)
+        gate.set_result(None)
+        await s.position(s.put(batch(1000, b"z")))
+    assert handler.batches == [[b"a"]] + ([] if by == "drain" else [[b"z"]])
+    assert s.budget.used == 0
+
+
+@pytest.mark.asyncio
+async def test_what_waits_for_more_is_dropped_by_a_seek_and_by_a_drain(setups: list[Setup]) -> None:
+    handler = Sizes()
+    setups.append(s := Setup(handler, batching=BatchSettings(max_batch=2, linger=60.0)))
+    s.put(batch(0, b"a"))
+    while s.lane.budget.used and len(s.lane):
+        await asyncio.sleep(0)
+    s.lane.clear()
+    s.work.seek(1000)
+    end = s.put(batch(s.put(batch(1000, b"y")), b"z"))
+    await s.position(end)
+    assert handler.batches == [[b"y", b"z"]]
+    s.put(batch(end, b"q"))
+    while len(s.lane):
+        await asyncio.sleep(0)
+    s.lane.close()
+    await s.task
+    assert handler.batches == [[b"y", b"z"]]
+    assert s.work.position == end
+    assert s.budget.used == 0

@@ -27,7 +27,7 @@ def config(**group: Any) -> Config:
 
 
 @pytest.mark.asyncio
-async def test_a_service_that_waits_for_others_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reports_readiness_while_it_waits_for_a_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         manager.setblocking(False)
@@ -43,7 +43,7 @@ async def test_a_service_that_waits_for_others_has_started(tmp_path: Path, monke
 
 
 @pytest.mark.asyncio
-async def test_the_configured_dialect_waits_for_nobody() -> None:
+async def test_configured_dialect_needs_no_broker() -> None:
     zookeeper = MemoryZooKeeper()
     async with zookeeper.session() as zk:
         assert await find_dialect(config(dialect="0.7"), zk, CLOCK) is Dialect.V07

@@ -4,11 +4,11 @@ from pathlib import Path
 from consumerd.daemon.notify import READY, notify, status
 
 
-def test_nothing_is_sent_where_nobody_listens() -> None:
+def test_sends_nothing_without_a_service_manager() -> None:
     assert notify(READY, environment={}) is False
 
 
-def test_assignments_go_out_as_one_datagram(tmp_path: Path) -> None:
+def test_sends_assignments_as_one_datagram(tmp_path: Path) -> None:
     path = tmp_path / "notify"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(path))
@@ -23,5 +23,5 @@ def test_abstract_sockets_start_with_an_at_sign() -> None:
         assert manager.recv(100) == b"READY=1"
 
 
-def test_a_manager_that_is_gone_is_survived(tmp_path: Path) -> None:
+def test_survives_a_vanished_service_manager(tmp_path: Path) -> None:
     assert notify(READY, environment={"NOTIFY_SOCKET": str(tmp_path / "gone")}) is False

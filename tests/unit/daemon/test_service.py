@@ -58,7 +58,7 @@ def service(member: Member, session: Session | None = None, stop_timeout: float 
     return asyncio.create_task(made.run())
 
 
-async def test_a_signal_stops_in_order() -> None:
+async def test_signal_stops_in_order() -> None:
     member = Member()
     task = service(member)
     await member.ready.wait()
@@ -67,7 +67,7 @@ async def test_a_signal_stops_in_order() -> None:
     assert not member.cancelled
 
 
-async def test_the_deadline_forces() -> None:
+async def test_deadline_forces_the_exit() -> None:
     member = Member(stubborn=True)
     task = service(member)
     await member.ready.wait()
@@ -77,7 +77,7 @@ async def test_the_deadline_forces() -> None:
     assert member.cancelled
 
 
-async def test_a_second_signal_forces() -> None:
+async def test_second_signal_forces_the_exit() -> None:
     member = Member(stubborn=True)
     task = service(member, stop_timeout=60)
     await member.ready.wait()
@@ -88,7 +88,7 @@ async def test_a_second_signal_forces() -> None:
         await asyncio.wait_for(task, 5)
 
 
-async def test_a_failure_that_cannot_leave_in_order_meets_the_deadline_and_is_what_is_told() -> None:
+async def test_cancels_a_member_that_does_not_stop_and_raises_its_failure() -> None:
     member = Member(stubborn=True)
     task = service(member)
     await member.ready.wait()
@@ -98,7 +98,7 @@ async def test_a_failure_that_cannot_leave_in_order_meets_the_deadline_and_is_wh
     assert member.cancelled
 
 
-async def test_a_session_that_ended_for_good_stops_the_member() -> None:
+async def test_stops_when_the_session_ends_permanently() -> None:
     member, session = Member(), Session()
     task = service(member, session)
     session.ended.set_exception(ZooKeeperError("refused"))
@@ -106,7 +106,7 @@ async def test_a_session_that_ended_for_good_stops_the_member() -> None:
         await asyncio.wait_for(task, 5)
 
 
-async def test_a_defect_comes_out() -> None:
+async def test_raises_unexpected_errors() -> None:
     class Broken(Member):
         async def run(self) -> None:
             raise ZeroDivisionError
@@ -116,7 +116,7 @@ async def test_a_defect_comes_out() -> None:
     assert caught.group_contains(ZeroDivisionError)
 
 
-async def test_a_service_that_waits_long_for_its_group_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reports_readiness_while_it_waits_for_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """A coordinator waits for its slowest member: for minutes, where a service manager would give up on us."""
     told: list[tuple[str, ...]] = []
     monkeypatch.setattr("consumerd.daemon.service.notify", lambda *assignments: told.append(assignments))
@@ -144,7 +144,7 @@ async def test_a_service_that_waits_long_for_its_group_has_started(monkeypatch: 
 
 
 @pytest.mark.parametrize("coordination", ["zookeeper", "kafka"])
-async def test_a_signal_while_a_server_is_looked_for_is_a_stop_in_order(coordination: str) -> None:
+async def test_signal_while_connecting_stops_in_order(coordination: str) -> None:
     """As the first process of a container none is even noticed that nobody listens for."""
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # and does not listen

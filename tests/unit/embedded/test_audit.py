@@ -77,53 +77,53 @@ class Story:
         return {name: getattr(result, name) for name in names if getattr(result, name)}
 
 
-def test_all_handed_over_once_in_order() -> None:
+def test_accepts_messages_delivered_once_in_order() -> None:
     story = Story().claim("a").hand("a", 0, 1).hand("a", 2, 3, 4)
     assert story.counts() == {}
     assert audit(ledger(), story.records) == AuditResult(produced=5, handled=5, distinct=5)
 
 
-def test_nothing_handed_over_is_lost() -> None:
+def test_counts_messages_never_delivered_as_lost() -> None:
     assert Story().counts() == {"lost": 5}
     assert Story().claim("a").hand("a", 0, 1, 3, 4).counts() == {"lost": 1}
 
 
-def test_again_after_a_takeover_is_duplicated_not_out_of_order() -> None:
+def test_counts_repetition_after_a_takeover_as_duplicated() -> None:
     assert Story().claim("a").hand("a", 0, 1, 2).claim("b").hand("b", 1, 2, 3, 4).counts() == {"duplicated": 2}
 
 
-def test_again_after_a_restart_or_a_new_claim_of_the_same_member() -> None:
+def test_counts_repetition_after_a_restart_as_duplicated() -> None:
     assert Story().claim("a").hand("a", 0, 1, 2).claim("a").hand("a", 0, 1, 2, 3, 4).counts() == {"duplicated": 3}
 
 
-def test_going_back_within_one_ownership_is_out_of_order() -> None:
+def test_counts_a_step_back_within_one_ownership_as_out_of_order() -> None:
     assert Story().claim("a").hand("a", 0, 2, 1, 3, 4).counts() == {"out_of_order": 1}
     assert Story().claim("a").hand("a", 0, 1).hand("a", 1, 2, 3, 4).counts() == {"out_of_order": 1, "duplicated": 1}
 
 
-def test_another_payload_is_corrupted() -> None:
+def test_counts_another_payload_as_corrupted() -> None:
     changed = (14, 1, digest(b"x"))
     story = Story().claim("a").hand("a", 0, 1).hand_raw("a", changed).hand("a", 3, 4)
     assert story.counts() == {"corrupted": 1}
 
 
-def test_an_identity_that_the_log_does_not_hold_is_corrupted() -> None:
+def test_counts_an_unknown_identity_as_corrupted() -> None:
     story = Story().claim("a").hand("a", 0, 1, 2, 3).hand_raw("a", (14, 3, digest(b"")), (15, 0, 0)).hand("a", 4)
     assert story.counts() == {"corrupted": 2}
 
 
-def test_a_partition_that_nothing_was_sent_to() -> None:
+def test_counts_messages_of_an_empty_partition_as_corrupted() -> None:
     story = Story().claim("a").hand("a", *range(5)).claim("a", Q).hand("a", 0, 1, partition=Q)
     assert story.counts() == {"corrupted": 2}
 
 
-def test_a_handover_after_somebody_elses_claim_is_overlapping() -> None:
+def test_counts_a_handover_after_another_claim_as_overlapping() -> None:
     story = Story().claim("a").hand("a", 0).claim("b").hand("a", 1, 2).hand("b", 1, 2, 3, 4)
     assert story.counts() == {"overlapping": 2, "duplicated": 2}
     assert Story().hand("a", *range(5)).counts() == {"overlapping": 5}  # without any claim
 
 
-def test_one_batch_is_excused_each_time_that_a_member_wakes_up() -> None:
+def test_excuses_one_batch_each_time_a_member_wakes_up() -> None:
     # The records stand at 0, 1, 2 ...; a wakes before 3, and what it hands over there had been on its way.
     story = Story().claim("a").hand("a", 0).claim("b").hand("a", 1).hand("b", 1, 2, 3, 4)
     assert audit(ledger(), story.records, [Awakening("a", 2.5, 0.0)]).sound
@@ -136,13 +136,13 @@ def test_one_batch_is_excused_each_time_that_a_member_wakes_up() -> None:
     assert audit(ledger(), story.records, [Awakening("a", 3.5, 0.0), Awakening("a", 2.5, 0.0)]).sound
 
 
-def test_whoever_claims_when_it_wakes_had_nothing_on_its_way() -> None:
+def test_excuses_no_batch_after_a_claim_at_wake_up() -> None:
     caught = Caught([Awakening("a", 0.5, 0.0)])
     story = Story().claim("a").claim("a").hand("a", 0)
     assert [caught.excuses(record) for record in story.records] == [False, False, False]
 
 
-def test_a_log_that_is_not_the_input() -> None:
+def test_reports_a_log_that_differs_from_the_input() -> None:
     held = ledger()
     held.partition(P).send([b"never stored"])
     assert Story().claim("a").hand("a", *range(5)).counts(held) == {"lost": 1}
@@ -170,7 +170,7 @@ def test_handovers_from_committed_positions_are_always_sound(takeovers: list[tup
 
 
 @given(st.permutations(range(5)))
-def test_every_disorder_in_one_ownership_is_seen(order: list[int]) -> None:
+def test_finds_every_disorder_within_one_ownership(order: list[int]) -> None:
     backwards = sum(after < before for before, after in itertools.pairwise(order))
     assert Story().claim("a").hand("a", *order).counts() == ({"out_of_order": backwards} if backwards else {})
 
@@ -184,7 +184,7 @@ def line(record: Record) -> bytes:
     return json.dumps(fields).encode() + b"\n"
 
 
-def test_record_files_are_merged_by_time(tmp_path: Path) -> None:
+def test_merges_record_files_by_time(tmp_path: Path) -> None:
     story = Story().claim("a").hand("a", 0, 1).claim("b").hand("b", 1, 2, 3, 4)
     for member in "ab":
         text = b"".join(line(record) for record in story.records if record.member == member)
@@ -194,7 +194,7 @@ def test_record_files_are_merged_by_time(tmp_path: Path) -> None:
     assert list(merge_records([tmp_path / "b", tmp_path / "a"])) == story.records
 
 
-def test_a_missing_or_broken_record_is_an_error(tmp_path: Path) -> None:
+def test_rejects_a_missing_or_broken_record(tmp_path: Path) -> None:
     records = Story().claim("a").hand("a", 0).hand("a", 1).records
     (tmp_path / "a").write_bytes(line(records[0]) + line(records[2]))
     with pytest.raises(AuditError, match="jumps from record 0 to 2"):
@@ -204,7 +204,7 @@ def test_a_missing_or_broken_record_is_an_error(tmp_path: Path) -> None:
             parse_record(text)
 
 
-def test_the_ledger_reads_what_a_broker_wrote(tmp_path: Path) -> None:
+def test_ledger_reads_logs_of_a_broker(tmp_path: Path) -> None:
     sets = [
         encode_message(b"plain"),
         encode_message_set([b"", b"\xff", b"z" * 100], codec=Codec.GZIP),
@@ -231,7 +231,7 @@ def test_the_ledger_reads_what_a_broker_wrote(tmp_path: Path) -> None:
     assert found.partition(Q).held == 0
 
 
-def test_a_damaged_log_is_an_error(tmp_path: Path) -> None:
+def test_rejects_a_damaged_log(tmp_path: Path) -> None:
     folder = tmp_path / "t-0"
     folder.mkdir()
     (folder / f"{0:020}.kafka").write_bytes(encode_message(b"whole") + b"torn")
@@ -239,7 +239,7 @@ def test_a_damaged_log_is_an_error(tmp_path: Path) -> None:
         Ledger().read_log(tmp_path, P)
 
 
-def test_offsets_of_a_log_grow() -> None:
+def test_rejects_log_offsets_that_do_not_increase() -> None:
     one = PartitionLedger()
     one.store(0, [b"a"])
     with pytest.raises(AuditError, match="from 0 to 0"):

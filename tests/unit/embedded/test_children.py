@@ -22,7 +22,7 @@ def python(program: str) -> list[str]:
     return [sys.executable, "-c", textwrap.dedent(program)]
 
 
-async def test_exit_status_and_output(tmp_path: Path) -> None:
+async def test_captures_exit_status_and_output(tmp_path: Path) -> None:
     child = Child(
         python("import sys; print('out'); print('err', file=sys.stderr); sys.exit(7)"), log=tmp_path / "a/log"
     )
@@ -36,7 +36,7 @@ async def test_exit_status_and_output(tmp_path: Path) -> None:
     child.pause()
 
 
-async def test_a_second_run_appends_and_reads_only_its_own(tmp_path: Path) -> None:
+async def test_second_run_appends_and_reads_only_its_own_output(tmp_path: Path) -> None:
     for word in ("first", "second"):
         child = Child(["echo", word], log=tmp_path / "log")
         child.start()
@@ -63,7 +63,7 @@ async def test_standard_input_is_a_file_a_pipe_or_nothing(tmp_path: Path) -> Non
         assert await child.wait(20) == 0
 
 
-async def test_stop_is_a_sigterm_and_after_the_grace_a_sigkill(tmp_path: Path) -> None:
+async def test_stop_sends_sigterm_and_then_sigkill(tmp_path: Path) -> None:
     polite = Child(["sleep", "600"], log=tmp_path / "log")
     polite.start()
     assert await polite.stop() == -signal.SIGTERM
@@ -76,7 +76,7 @@ async def test_stop_is_a_sigterm_and_after_the_grace_a_sigkill(tmp_path: Path) -
     assert await deaf.stop(grace=0.1) == -signal.SIGKILL
 
 
-async def test_a_paused_child_stands_still_and_goes_on(tmp_path: Path) -> None:
+async def test_pauses_and_resumes_a_child(tmp_path: Path) -> None:
     child = Child(python("while True: pass"), log=tmp_path / "log")
     async with child:
         child.pause()
@@ -96,7 +96,7 @@ async def test_wait_has_a_deadline(tmp_path: Path) -> None:
         assert child.running
 
 
-async def test_what_cannot_be_started_is_a_clear_error(tmp_path: Path) -> None:
+async def test_reports_a_command_that_cannot_be_started(tmp_path: Path) -> None:
     child = Child(["no-such-program-of-ours"], log=tmp_path / "log")
     child.start()
     with pytest.raises(ChildError, match=r"ended early with status 127: .*not found"):
@@ -127,7 +127,7 @@ async def test_wait_for_line_reads_whole_lines_in_order(tmp_path: Path) -> None:
             await quiet.wait_for_line(lambda line: True, 0.05)
 
 
-async def test_what_a_child_leaves_in_its_group_ends_with_it(tmp_path: Path) -> None:
+async def test_ends_the_process_group_of_a_child(tmp_path: Path) -> None:
     child = Child(["sh", "-c", "sleep 600 & echo $!"], log=tmp_path / "log")
     child.start()
     assert await child.wait(20) == 0
@@ -144,7 +144,7 @@ def _gone(pid: int) -> None:
         pass
 
 
-async def test_a_cancelled_stop_kills(tmp_path: Path) -> None:
+async def test_cancelled_stop_kills(tmp_path: Path) -> None:
     child = Child(
         python("import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"),
         log=tmp_path / "log",
@@ -159,7 +159,7 @@ async def test_a_cancelled_stop_kills(tmp_path: Path) -> None:
     assert child.returncode == -signal.SIGKILL
 
 
-async def test_no_guard_and_no_descriptor_is_left(tmp_path: Path) -> None:
+async def test_leaves_no_guard_and_no_descriptor(tmp_path: Path) -> None:
     before = set(psutil.Process().children()), len(os.listdir("/proc/self/fd"))
     async with Child(["sleep", "600"], log=tmp_path / "log"):
         assert len(psutil.Process().children()) == len(before[0]) + 2
@@ -190,7 +190,7 @@ async def test_children_and_grandchildren_die_with_the_parent(tmp_path: Path, nu
             await asyncio.to_thread(_gone, pid)
 
 
-async def test_a_child_whose_parent_vanishes_at_once_never_runs(tmp_path: Path) -> None:
+async def test_never_runs_a_child_whose_parent_has_gone(tmp_path: Path) -> None:
     # The parent dies after the process exists and before its guard knows of it: the gate must stay shut.
     program = """
         import os, pathlib, sys

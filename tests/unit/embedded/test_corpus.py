@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_any_bytes_are_lines(tmp_path: Path) -> None:
+def test_reads_any_bytes_as_lines(tmp_path: Path) -> None:
     lines = [
         b"plain",
         b"",
@@ -29,7 +29,7 @@ def test_any_bytes_are_lines(tmp_path: Path) -> None:
     assert measure(corpus) == Measure(7, sum(map(len, lines)), 300_000)
 
 
-def test_a_folder_is_read_in_a_fixed_order_and_without_what_never_ends(tmp_path: Path) -> None:
+def test_reads_regular_files_of_a_folder_in_order(tmp_path: Path) -> None:
     for name in ("b/2", "a/1", "c", "b/1", ".hidden", "empty"):
         path = tmp_path / "in" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,7 +41,7 @@ def test_a_folder_is_read_in_a_fixed_order_and_without_what_never_ends(tmp_path:
     assert list(named_corpus(tmp_path / "in").lines()) == [b".hidden", b"c", b"c", b"a/1", b"b/1", b"b/2"]
 
 
-def test_what_cannot_be_read_is_a_clear_error(tmp_path: Path) -> None:
+def test_reports_an_unreadable_input(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not exist"):
         named_corpus(tmp_path / "no")
     with pytest.raises(InputError, match="neither a file nor a folder"):
@@ -53,7 +53,7 @@ def test_what_cannot_be_read_is_a_clear_error(tmp_path: Path) -> None:
         list(Corpus((tmp_path / "gone",), "x").lines())
 
 
-def test_bounds(tmp_path: Path) -> None:
+def test_limits_lines_and_bytes(tmp_path: Path) -> None:
     (tmp_path / "input").write_bytes(b"aa\nbb\ncc\n")
     files = (tmp_path / "input", tmp_path / "input")
     assert list(Corpus(files, "x", max_lines=4).lines()) == [b"aa", b"bb", b"cc", b"aa"]
@@ -61,7 +61,7 @@ def test_bounds(tmp_path: Path) -> None:
     assert list(Corpus(files, "x", max_lines=0).lines()) == []
 
 
-def test_the_standard_library_is_enough_for_a_demo() -> None:
+def test_standard_library_is_enough_for_a_demo() -> None:
     corpus = standard_library(max_lines=20_000)
     found = measure(corpus)
     assert found.lines == 20_000

@@ -14,7 +14,7 @@ from consumerd.embedded.corpus import Measure, measure, named_corpus
 from consumerd.embedded.demo import DemoResult, PlainView, TerminalView
 from consumerd.embedded.demo.feed import LONGEST_LINE, Feed, message_limit
 from consumerd.embedded.demo.view import MemberStanding, Standing
-from consumerd.embedded.demo.watch import RecordCounter, Sight
+from consumerd.embedded.demo.watch import DemoSnapshot, RecordCounter
 from consumerd.embedded.errors import InputError
 from consumerd.embedded.ledger import Ledger
 from consumerd.embedded.processes import BrokerProcess
@@ -44,7 +44,7 @@ async def feed(tmp_path: Path, content: bytes, seconds: float = 0.0) -> tuple[Fe
 
 
 @pytest.mark.asyncio
-async def test_the_feed_spreads_lines_and_codecs_and_the_log_holds_them(tmp_path: Path) -> None:
+async def test_feed_spreads_lines_and_codecs(tmp_path: Path) -> None:
     lines = [b"line %d" % number for number in range(5_000)]
     lines[10:14] = [b"", b"\xff\xfe\r", b"long" * 500_000, b""]
     made, ledger, logs = await feed(tmp_path, b"\n".join(lines))
@@ -62,7 +62,7 @@ async def test_the_feed_spreads_lines_and_codecs_and_the_log_holds_them(tmp_path
 
 
 @pytest.mark.asyncio
-async def test_a_single_line_is_enough_and_the_pace_is_kept(tmp_path: Path) -> None:
+async def test_feed_keeps_its_pace_with_a_single_line(tmp_path: Path) -> None:
     clock = SystemClock()
     started = clock.monotonic()
     made, ledger, _ = await feed(tmp_path, b"only", seconds=0.3)
@@ -71,35 +71,35 @@ async def test_a_single_line_is_enough_and_the_pace_is_kept(tmp_path: Path) -> N
     assert [one.sent for one in ledger.partitions.values()] == [1]
 
 
-def test_message_limit() -> None:
+def test_message_limit_fits_the_longest_line() -> None:
     assert message_limit(Measure(1, 10, 10)) == 1_000_000
     assert message_limit(Measure(1, 3_000_000, 3_000_000)) > 3_000_000 * 7 // 6 + 32
     with pytest.raises(InputError, match="the longest line"):
         message_limit(Measure(1, 1, LONGEST_LINE + 1))
 
 
-def test_record_files_are_counted_as_they_grow(tmp_path: Path) -> None:
+def test_counts_record_files_as_they_grow(tmp_path: Path) -> None:
     counter = RecordCounter(tmp_path)
-    assert counter.look() == 0
+    assert counter.read() == 0
     one = json.dumps({"member": "m", "count": 3, "messages": []}, separators=(",", ":")).encode()
     with (tmp_path / "a.ndjson").open("wb", buffering=0) as file:
         file.write(b'{"claim":true}\n' + one + b"\n" + one[:25])
-        assert counter.look() == 3
-        assert counter.look() == 3
+        assert counter.read() == 3
+        assert counter.read() == 3
         file.write(one[25:] + b"\n")
         (tmp_path / "b.ndjson").write_bytes(one + b"\n")
-        assert counter.look() == 9
+        assert counter.read() == 9
 
 
-def test_lag_and_holding() -> None:
+def test_measures_lag_and_ownership() -> None:
     p, q, r = (TopicPartition("t", 0, number) for number in range(3))
-    assert Sight(ends={p: 10, q: 5, r: 0}, committed={p: 4}).lag == 11
-    assert Sight(ends={p: 10, q: 5, r: 0}, committed={p: 10, q: 5}).lag == 0
-    assert Sight(ends={p: 10}, committed={p: 12}).lag == 2  # ahead of the log is wrong, too
-    assert Sight(ends={p: 10, r: 0}).holding == {p}
+    assert DemoSnapshot(ends={p: 10, q: 5, r: 0}, committed={p: 4}).lag == 11
+    assert DemoSnapshot(ends={p: 10, q: 5, r: 0}, committed={p: 10, q: 5}).lag == 0
+    assert DemoSnapshot(ends={p: 10}, committed={p: 12}).lag == 2  # ahead of the log is wrong, too
+    assert DemoSnapshot(ends={p: 10, r: 0}).holding == {p}
 
 
-def test_views() -> None:
+def test_views_show_progress() -> None:
     text = io.StringIO()
     with PlainView(Console(file=text)) as plain:
         plain.happened(1.25, "[bold]as it is[/bold]")
@@ -113,7 +113,7 @@ def test_views() -> None:
         assert part in text.getvalue()
 
 
-def test_the_result_is_one_flat_object() -> None:
+def test_result_is_one_flat_object() -> None:
     result = DemoResult(AuditResult(produced=5, handled=6, distinct=5, duplicated=1), rebalances=7, seconds=1.26)
     assert result.as_json() == {
         "produced": 5, "handled": 6, "distinct": 5, "duplicated": 1, "lost": 0, "out_of_order": 0, "corrupted": 0,

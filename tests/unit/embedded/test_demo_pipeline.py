@@ -29,7 +29,7 @@ FOUND: dict[str, Any] = {
 }
 
 
-def test_what_is_declared_is_a_pipeline(tmp_path: Path) -> None:
+def test_declares_a_valid_pipeline(tmp_path: Path) -> None:
     tables = configuration(tmp_path, tmp_path / "files", "lines", 1000)
     spec = parse_spark({"spark": {**tables["spark"], "pipelines": {"lines": tables["spark.pipelines.lines"]}}}, "demo")
     pipeline = spec.pipeline("lines")
@@ -59,7 +59,7 @@ def ended(tmp_path: Path) -> Callable[..., tuple[Pipeline, Child]]:
 
 
 @pytest.mark.asyncio
-async def test_the_report_stays_where_it_was_asked_for(
+async def test_writes_the_report_to_the_given_path(
     ended: Callable[..., tuple[Pipeline, Child]], tmp_path: Path
 ) -> None:
     pipeline, child = ended(FOUND, report=tmp_path / "kept.html")
@@ -73,7 +73,7 @@ async def test_the_report_stays_where_it_was_asked_for(
 
 
 @pytest.mark.asyncio
-async def test_where_the_report_cannot_be_written(
+async def test_rejects_an_unwritable_report_path(
     ended: Callable[..., tuple[Pipeline, Child]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline, child = ended(FOUND, report=tmp_path / "no" / "kept.html")
@@ -92,7 +92,7 @@ async def test_where_the_report_cannot_be_written(
 
 
 @pytest.mark.asyncio
-async def test_a_pipeline_that_fails_is_one_sentence(ended: Callable[..., tuple[Pipeline, Child]]) -> None:
+async def test_reports_a_failed_pipeline(ended: Callable[..., tuple[Pipeline, Child]]) -> None:
     pipeline, child = ended(None, report=None)
     await child.wait(30)
     with pytest.raises(ChildError, match="the pipeline ended with status 1: no luck"):
@@ -100,13 +100,13 @@ async def test_a_pipeline_that_fails_is_one_sentence(ended: Callable[..., tuple[
     await child.stop()
 
 
-def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     assert missing_package() is None
     monkeypatch.setattr(module, "find_spec", lambda name: None if name == "jinja2" else find_spec(name))
     assert missing_package() == "jinja2"
 
 
-def test_the_count_and_the_tables_have_to_agree() -> None:
+def test_requires_counts_and_tables_to_agree() -> None:
     audit = AuditResult(produced=100, handled=100, distinct=100)
     assert DemoResult(audit, 1, 2.0).sound
     assert DemoResult(audit, 1, 2.0).as_json()["rows_landed"] is None

@@ -28,27 +28,27 @@ values = st.one_of(
 
 
 @given(st.dictionaries(st.sampled_from(["group", "log"]), st.dictionaries(texts, values)))
-def test_toml_is_read_back(tables: dict[str, dict[str, Any]]) -> None:
+def test_reads_back_its_toml(tables: dict[str, dict[str, Any]]) -> None:
     assert tomllib.loads(format_toml(tables)) == tables
 
 
-def test_none_leaves_a_key_out() -> None:
+def test_omits_keys_that_are_none() -> None:
     assert tomllib.loads(format_toml({"a": {"b": None, "c": 1}})) == {"a": {"c": 1}}
 
 
-def test_the_users_own_overrides_stay_outside() -> None:
-    environ = {"PATH": "/bin", "CONSUMERD_GROUP__ID": "mine", "NOTIFY_SOCKET": "/run/x"}
-    assert clean_environment(environ) == {"PATH": "/bin"}
+def test_ignores_environment_overrides_of_the_user() -> None:
+    environ = {"PATH": "/bin", "CONSUMERD_GROUP__ID": "mine", "NOTIFY_SOCKET": "/run/x", "CONSUMERD_PURE": "1"}
+    assert clean_environment(environ) == {"PATH": "/bin", "CONSUMERD_PURE": "1"}
 
 
-def test_events_are_json_objects_with_a_name() -> None:
+def test_reads_events_as_json_objects_with_a_name() -> None:
     assert parse_event('{"event": "ready", "port": 1}') == {"event": "ready", "port": 1}
     for line in ("ready", '{"port": 1}', "{", "[]", '"event"', ""):
         assert parse_event(line) is None
 
 
 @pytest.mark.asyncio
-async def test_a_broker_comes_back_on_its_port(tmp_path: Path) -> None:
+async def test_restarts_a_broker_on_its_port(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path, None, broker_id=3, settings={"log.flush.interval": 1})
     async with broker:
         port = broker.port
@@ -66,7 +66,7 @@ async def test_a_broker_comes_back_on_its_port(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_broker_whose_free_port_was_taken_takes_another(tmp_path: Path) -> None:
+async def test_takes_another_port_if_the_free_one_was_taken(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         broker = BrokerProcess(tmp_path, None)
         broker.port = taken.getsockname()[1]
@@ -78,7 +78,7 @@ async def test_a_broker_whose_free_port_was_taken_takes_another(tmp_path: Path) 
 
 
 @pytest.mark.asyncio
-async def test_a_daemon_that_cannot_start_says_why(tmp_path: Path) -> None:
+async def test_reports_why_a_daemon_cannot_start(tmp_path: Path) -> None:
     daemon = DaemonProcess(tmp_path, {"group": {"id": "g", "topics": {"t": 1}}, "fetch": {"sise": 1}})
     with pytest.raises(ChildError, match=r"daemon ended early with status 3: .*fetch\.sise"):
         await daemon.start()

@@ -24,7 +24,7 @@ def context() -> HandlerContext:
 
 
 @pytest.mark.asyncio
-async def test_what_is_recorded_is_what_the_audit_reads(tmp_path: Path) -> None:
+async def test_records_what_the_audit_reads(tmp_path: Path) -> None:
     lines = [b"", b"\xff", b"same", b"same"]
     data = encode_message_set(lines[:2]) + encode_message_set(lines[2:], codec=Codec.GZIP)
     batch = Batch(P, decode_batch(data, 500))
@@ -51,7 +51,7 @@ async def test_what_is_recorded_is_what_the_audit_reads(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_each_process_has_its_own_file(tmp_path: Path) -> None:
+async def test_gives_each_process_its_own_file(tmp_path: Path) -> None:
     handler = RecordHandler(str(tmp_path))
     with pytest.raises(RuntimeError, match="started before"):
         await handler.position(P)
@@ -63,7 +63,7 @@ async def test_each_process_has_its_own_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_the_daemon_can_load_it(tmp_path: Path) -> None:
+async def test_daemon_loads_the_recorder(tmp_path: Path) -> None:
     handler = load_handler("consumerd.embedded.recorder:RecordHandler", {"directory": str(tmp_path), "pause": 0.001})
     await handler.start(context())
     await handler.handle(Batch(P, decode_batch(encode_message_set([b"x"]), 0)))
@@ -72,7 +72,7 @@ async def test_the_daemon_can_load_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_batch_is_recorded_before_it_is_stored_and_the_files_say_where_to_go_on(tmp_path: Path) -> None:
+async def test_records_a_batch_before_it_is_stored(tmp_path: Path) -> None:
     def batch(start: int) -> Batch:
         return Batch(P, decode_batch(encode_message_set([b"one", b"two"]), start))
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from consumerd.config.properties import format_properties
 from consumerd.embedded import MissingRuntimeError
-from consumerd.embedded.properties import format_properties
 from consumerd.embedded.zookeeper_launch import write_zookeeper_config, zookeeper_command, zookeeper_jars
 from consumerd.java import JavaRuntime
 
 
-def test_properties_are_escaped_as_java_reads_them() -> None:
+def test_escapes_properties_for_java() -> None:
     text = format_properties({"a.b": 1, "key with:=": " lead", "path": "C:\\é\U0001f600#", "n": "a\nb"})
     assert text == (
         "a.b=1\nkey\\ with\\:\\==\\ lead\npath=C:\\\\\\u00e9\\ud83d\\ude00\\#\nn=a\\u000ab\n"
@@ -18,7 +18,7 @@ def test_properties_are_escaped_as_java_reads_them() -> None:
     assert text.isascii()
 
 
-def test_configuration_file(tmp_path: Path) -> None:
+def test_writes_the_configuration_file(tmp_path: Path) -> None:
     path = write_zookeeper_config(
         tmp_path, 2222, tick_ms=300, servers={1: "127.0.0.1:1:2", 2: "127.0.0.1:3:4"}, my_id=2, extra={"tickTime": 400}
     )
@@ -30,7 +30,7 @@ def test_configuration_file(tmp_path: Path) -> None:
     assert (tmp_path / "data" / "myid").read_text() == "2\n"
 
 
-def test_few_jars_are_enough() -> None:
+def test_selects_few_jars() -> None:
     pytest.importorskip("pyspark")
     jars = zookeeper_jars()
     assert len(jars) == 5
@@ -43,7 +43,7 @@ def test_few_jars_are_enough() -> None:
     assert "log4j" not in command[command.index("-cp") + 1]
 
 
-def test_a_missing_pyspark_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_the_extra_if_pyspark_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingRuntimeError, match=r"consumerd\[embedded\]"):
         zookeeper_jars()

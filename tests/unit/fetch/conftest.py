@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.clock import SystemClock
-from consumerd.fetch import ByteBudget, FetchPool, FetchSettings, Lane
+from consumerd.fetch import ByteBudget, FetchPool, FetchSettings, Lane, V07Brokers
 from consumerd.net import ConnectionSettings, connect
 from consumerd.partition import TopicPartition
 from consumerd.wire.v07 import (
@@ -59,8 +59,8 @@ class ScriptedLog:
 class ScriptedBroker:
     """Serves `logs` by the rules of the golden notes, unless `on_fetch` answers instead.
 
-    `on_fetch(request)` returns a FetchResponse, raw bytes to send as they are (for a FETCH), the string "close" to hang
-    up, "silence" to never answer, or None for the ordinary answer. It may be a coroutine function.
+    `on_fetch(request)` returns a FetchResponse, raw bytes to send as they are (for a FETCH), "close" to close the
+    connection, "silence" to never answer, or None for the ordinary answer. It may be a coroutine function.
     """
 
     def __init__(self) -> None:
@@ -207,8 +207,12 @@ class Rig:
         self.listener = Recorder()
         self.budget = ByteBudget(budget)
         self.clock = RecordingClock()
-        self.pool = FetchPool(self.connect, self, self.budget, settings, self.clock, random.Random(7), self.listener)
+        self.brokers = self.fresh_brokers()
+        self.pool = FetchPool(self.brokers)
         self.lanes: dict[TopicPartition, Lane] = {}
+
+    def fresh_brokers(self) -> V07Brokers:
+        return V07Brokers(self.connect, self, self.budget, self.settings, self.clock, random.Random(7), self.listener)
 
     async def connect(self, host: str, port: int) -> Any:
         return await connect(host, port, settings=self.connection)

@@ -16,7 +16,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_reserving_waits_in_line() -> None:
+async def test_grants_reservations_in_order() -> None:
     budget = ByteBudget(1000)
     first = await budget.reserve(960)
     order: list[str] = []
@@ -32,14 +32,14 @@ async def test_reserving_waits_in_line() -> None:
         group.create_task(take("small", 30))  # would fit, but the large one came first
         await settle()
         assert order == []
-        assert budget.waiting == 2
+        assert len(budget._line) == 2
         first.release()
     assert order == ["large", "small"]
     assert budget.used == 0
-    assert budget.waiting == 0
+    assert not budget._line
 
 
-async def test_a_large_one_waits_for_solvency_only() -> None:
+async def test_large_reservation_waits_for_solvency_only() -> None:
     """It exceeds the limit by itself alone; small ones fit or wait, and so does the next large one."""
     budget = ByteBudget(160)
     held = await budget.reserve(100)
@@ -62,7 +62,7 @@ async def test_a_large_one_waits_for_solvency_only() -> None:
     (await small).release()
 
 
-async def test_a_partition_waits_for_its_own_budget_without_blocking_the_common_line() -> None:
+async def test_partition_budget_does_not_block_common_line() -> None:
     common = ByteBudget(10_000)
     tight, other = ByteBudget(160, common), ByteBudget(5000, common)
     held = await tight.reserve(155)
@@ -75,7 +75,7 @@ async def test_a_partition_waits_for_its_own_budget_without_blocking_the_common_
     assert (tight.used, other.used, common.used) == (0, 0, 0)
 
 
-async def test_a_cancelled_waiter_leaves_the_line() -> None:
+async def test_removes_cancelled_waiter_from_line() -> None:
     common = ByteBudget(1000)
     child = ByteBudget(10_000, common)
     held = await common.reserve(950)
@@ -92,7 +92,7 @@ async def test_a_cancelled_waiter_leaves_the_line() -> None:
     assert (child.used, common.used) == (0, 0)
 
 
-async def test_a_waiter_cancelled_in_the_moment_of_its_grant_gives_back() -> None:
+async def test_releases_grant_of_waiter_cancelled_meanwhile() -> None:
     budget = ByteBudget(100)
     held = await budget.reserve(101)
     task = asyncio.create_task(budget.reserve(100))
@@ -104,7 +104,7 @@ async def test_a_waiter_cancelled_in_the_moment_of_its_grant_gives_back() -> Non
     assert budget.used == 0
 
 
-async def test_the_gate_opens_when_others_are_within_the_limit() -> None:
+async def test_solvent_waits_until_others_are_within_limit() -> None:
     budget = ByteBudget(100)
     mine = await budget.reserve(50)
     theirs = await budget.reserve(50)
@@ -127,7 +127,7 @@ async def test_the_gate_opens_when_others_are_within_the_limit() -> None:
     assert budget.used == 0
 
 
-async def test_the_gate_of_the_parent_counts() -> None:
+async def test_solvent_waits_for_parent_budget() -> None:
     common = ByteBudget(100)
     child = ByteBudget(1000, common)
     mine = await child.reserve(10)
@@ -147,12 +147,12 @@ async def test_the_gate_of_the_parent_counts() -> None:
     mine.release()
 
 
-async def test_a_budget_must_be_positive() -> None:
+async def test_rejects_non_positive_limit() -> None:
     with pytest.raises(ValueError, match="positive"):
         ByteBudget(0)
 
 
-async def test_growing_takes_what_is_free_at_once_but_never_before_others() -> None:
+async def test_grow_takes_free_bytes_but_not_before_waiters() -> None:
     parent = ByteBudget(100)
     budget = ByteBudget(80, parent)
     held = await budget.reserve(10)

@@ -31,7 +31,7 @@ async def fill(lane: Lane, count: int) -> list[MessageBatch]:
     return batches
 
 
-async def test_batches_come_out_in_order_and_give_their_bytes_back() -> None:
+async def test_returns_batches_in_order_and_releases_bytes() -> None:
     budget, lane = make()
     batches = await fill(lane, 3)
     assert (len(lane), lane.budget.used, budget.used) == (3, 30, 30)
@@ -47,7 +47,7 @@ async def test_batches_come_out_in_order_and_give_their_bytes_back() -> None:
     assert budget.used == lane.budget.used == 0
 
 
-async def test_room_is_bounded_by_batches() -> None:
+async def test_limits_queued_batches() -> None:
     _, lane = make(max_batches=2)
     await lane.wait_for_room()
     await fill(lane, 2)
@@ -59,7 +59,7 @@ async def test_room_is_bounded_by_batches() -> None:
     lane.close()
 
 
-async def test_get_waits() -> None:
+async def test_get_waits_for_batch() -> None:
     _, lane = make()
     getting = asyncio.create_task(lane.get())
     await asyncio.sleep(0)
@@ -69,7 +69,7 @@ async def test_get_waits() -> None:
     lane.close()
 
 
-async def test_clearing_keeps_what_the_consumer_holds() -> None:
+async def test_clear_keeps_batch_of_consumer() -> None:
     budget, lane = make()
     await fill(lane, 3)
     held = await lane.get()
@@ -79,7 +79,7 @@ async def test_clearing_keeps_what_the_consumer_holds() -> None:
     assert budget.used == 0
 
 
-async def test_clearing_while_a_consumer_wakes_up_leaves_it_waiting() -> None:
+async def test_clear_leaves_waking_consumer_waiting() -> None:
     budget, lane = make()
     getting = asyncio.create_task(lane.get())
     await asyncio.sleep(0)
@@ -94,7 +94,7 @@ async def test_clearing_while_a_consumer_wakes_up_leaves_it_waiting() -> None:
     assert budget.used == 0
 
 
-async def test_closing_gives_everything_back_and_wakes_everybody() -> None:
+async def test_close_releases_bytes_and_wakes_waiters() -> None:
     budget, lane = make(max_batches=1)
     await fill(lane, 1)
     held = await lane.get()
@@ -117,7 +117,7 @@ async def test_closing_gives_everything_back_and_wakes_everybody() -> None:
     assert budget.used == 0
 
 
-async def test_drained_when_nothing_is_queued_or_held() -> None:
+async def test_wait_drained_returns_when_nothing_is_queued_or_held() -> None:
     _, lane = make()
     await lane.wait_drained()
     await fill(lane, 2)

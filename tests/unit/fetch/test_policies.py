@@ -28,7 +28,7 @@ def damaged() -> bytes:
     return bytes(message)
 
 
-async def test_corrupt_fails_after_the_good_part(rig: Any, scripted_log: Any) -> None:
+async def test_fails_at_corrupt_message_after_good_ones(rig: Any, scripted_log: Any) -> None:
     async with rig() as r:
         r.broker.logs["t", 0] = scripted_log(0, BEFORE + damaged() + AFTER)
         lane = r.add()
@@ -43,7 +43,7 @@ async def test_corrupt_fails_after_the_good_part(rig: Any, scripted_log: Any) ->
         assert r.pool.counters.failed == 1
 
 
-async def test_corrupt_is_skipped(rig: Any, scripted_log: Any) -> None:
+async def test_skips_corrupt_message(rig: Any, scripted_log: Any) -> None:
     async with rig(on_corrupt=SKIP) as r:
         bad = damaged()
         r.broker.logs["t", 0] = scripted_log(0, BEFORE + bad + AFTER)
@@ -55,7 +55,7 @@ async def test_corrupt_is_skipped(rig: Any, scripted_log: Any) -> None:
 
 
 @pytest.mark.parametrize("policy", [SKIP, PARK])
-async def test_corrupt_without_a_way_on_is_parked(rig: Any, scripted_log: Any, policy: BadMessagePolicy) -> None:
+async def test_parks_corruption_of_unknown_length(rig: Any, scripted_log: Any, policy: BadMessagePolicy) -> None:
     async with rig(on_corrupt=policy) as r:
         r.broker.logs["t", 0] = scripted_log(0, BEFORE + b"\xff" * 200)
         r.broker.logs["t", 1] = scripted_log(0)
@@ -72,7 +72,7 @@ async def test_corrupt_without_a_way_on_is_parked(rig: Any, scripted_log: Any, p
         assert await r.take(lane, 2) == [b"after 1", b"after 2"]
 
 
-async def test_oversize_fails(rig: Any, scripted_log: Any) -> None:
+async def test_fails_at_oversize_message(rig: Any, scripted_log: Any) -> None:
     async with rig(fetch_bytes=1000, poll_bytes=1000, max_fetch_bytes=4000) as r:
         r.broker.logs["t", 0] = scripted_log(0, BEFORE + LARGE + AFTER)
         lane = r.add()
@@ -83,7 +83,7 @@ async def test_oversize_fails(rig: Any, scripted_log: Any) -> None:
         assert "fetch.max_size is 4000" in str(error)
 
 
-async def test_oversize_is_skipped(rig: Any, scripted_log: Any) -> None:
+async def test_skips_oversize_message(rig: Any, scripted_log: Any) -> None:
     async with rig(fetch_bytes=1000, poll_bytes=1000, max_fetch_bytes=4000, on_oversize=SKIP) as r:
         r.broker.logs["t", 0] = scripted_log(0, BEFORE + LARGE + AFTER)
         lane = r.add()
@@ -93,7 +93,7 @@ async def test_oversize_is_skipped(rig: Any, scripted_log: Any) -> None:
         assert f"{len(LARGE)} bytes" in reason
 
 
-async def test_oversize_is_parked(rig: Any, scripted_log: Any) -> None:
+async def test_parks_oversize_message(rig: Any, scripted_log: Any) -> None:
     async with rig(fetch_bytes=1000, poll_bytes=1000, max_fetch_bytes=4000, on_oversize=PARK) as r:
         r.broker.logs["t", 0] = scripted_log(0, LARGE + AFTER)
         r.add()
@@ -102,7 +102,7 @@ async def test_oversize_is_parked(rig: Any, scripted_log: Any) -> None:
         assert r.pool.position(T0) == 0
 
 
-async def test_a_length_beyond_the_log_is_corruption_not_size(rig: Any, scripted_log: Any) -> None:
+async def test_treats_length_beyond_log_as_corruption(rig: Any, scripted_log: Any) -> None:
     """Skipping there would be out of range, and the reset after it would hand over everything again."""
     async with rig(max_fetch_bytes=1 << 20, on_oversize=SKIP, on_corrupt=PARK) as r:
         liar = (50_000_000).to_bytes(4, "big") + b"\1\0" + b"z" * 300
@@ -114,7 +114,7 @@ async def test_a_length_beyond_the_log_is_corruption_not_size(rig: Any, scripted
         assert not [event for event in r.listener.events if event[0] in ("reset", "skipped")]
 
 
-async def test_a_torn_tail_is_waited_for(rig: Any, scripted_log: Any) -> None:
+async def test_waits_for_rest_of_torn_tail(rig: Any, scripted_log: Any) -> None:
     """Bytes visible before their end: no failure, no tight loop, one look at the end of the log."""
     async with rig(poll_backoff_min=0.005, poll_backoff_max=0.05) as r:
         log = r.broker.logs["t", 0] = scripted_log(0, BEFORE + AFTER[:15])
@@ -131,7 +131,9 @@ async def test_a_torn_tail_is_waited_for(rig: Any, scripted_log: Any) -> None:
 
 
 @pytest.mark.parametrize("policy", list(BadMessagePolicy))
-async def test_a_torn_end_of_an_old_segment(rig: Any, scripted_log: Any, policy: BadMessagePolicy) -> None:
+async def test_treats_torn_end_of_old_segment_as_corruption(
+    rig: Any, scripted_log: Any, policy: BadMessagePolicy
+) -> None:
     """A fetch never crosses a segment, so no size and no patience gets past it (golden notes, 1 and 3)."""
     async with rig(on_corrupt=policy) as r:
         torn = AFTER[:15]
@@ -147,7 +149,7 @@ async def test_a_torn_end_of_an_old_segment(rig: Any, scripted_log: Any, policy:
             assert "cut off after 15 bytes" in str(event[-1])
 
 
-async def test_a_segment_rolled_between_two_looks_is_not_torn(rig: Any, scripted_log: Any) -> None:
+async def test_continues_after_segment_roll_between_checks(rig: Any, scripted_log: Any) -> None:
     """The tail was completed and a new segment begun while we asked for the end of the log."""
     async with rig() as r:
         log = r.broker.logs["t", 0] = scripted_log(0, BEFORE + AFTER[:15])
@@ -161,7 +163,7 @@ async def test_a_segment_rolled_between_two_looks_is_not_torn(rig: Any, scripted
         assert r.listener.events == []
 
 
-async def test_what_is_passed_over_moves_the_position_though_nothing_follows(rig: Any, scripted_log: Any) -> None:
+async def test_skipped_messages_move_position_at_end_of_log(rig: Any, scripted_log: Any) -> None:
     """Empty wrapper, skipped message, reset: each leaves a batch without messages, so that a commit gets past it."""
     async with rig(on_corrupt=SKIP) as r:
         wrapper, bad = encode_message(gzip.compress(b""), codec=Codec.GZIP), damaged()
@@ -180,7 +182,7 @@ async def test_what_is_passed_over_moves_the_position_though_nothing_follows(rig
         ]
 
 
-async def test_a_reset_backwards_is_seen_in_the_lane(rig: Any, scripted_log: Any) -> None:
+async def test_puts_backward_reset_in_lane(rig: Any, scripted_log: Any) -> None:
     async with rig() as r:
         r.broker.logs["t", 0] = scripted_log(0, BEFORE)
         lane = r.add(offset=9999)

@@ -7,9 +7,11 @@ import struct
 import pytest
 
 from consumerd.fetch import FetchSettings
-from consumerd.fetch.response import FetchDecision, FetchOutcome, classify, classify_records
-from consumerd.wire.v07 import Codec, Limits, decode_batch, encode_message, encode_message_set
+from consumerd.fetch.response import FetchDecision, FetchOutcome, classify
+from consumerd.wire.v07 import Codec, DecodeLimits, decode_batch, encode_message, encode_message_set
 from consumerd.wire.v08.records import decode_records
+
+pytestmark = pytest.mark.usefixtures("either_codec")
 
 MESSAGE = encode_message(b"p" * 90)  # 100 bytes
 
@@ -28,11 +30,11 @@ def classified(data: bytes, asked: int, offset: int = 1000, *, fetch: int = 64, 
         encode_message_set([], codec=Codec.GZIP) or encode_message(b"", codec=Codec.NONE),
     ],
 )
-def test_progress(data: bytes) -> None:
+def test_classifies_messages_as_progress(data: bytes) -> None:
     assert classified(data, 200) == FetchDecision(FetchOutcome.PROGRESS)
 
 
-def test_nothing() -> None:
+def test_classifies_empty_response() -> None:
     assert classified(b"", 200) == FetchDecision(FetchOutcome.EMPTY)
 
 
@@ -45,16 +47,16 @@ def test_nothing() -> None:
         (2, 2, 64),
     ],
 )
-def test_cut_by_our_size(received: int, asked: int, size: int) -> None:
+def test_grows_fetch_for_cut_message(received: int, asked: int, size: int) -> None:
     assert classified(MESSAGE[:received], asked) == FetchDecision(FetchOutcome.CUT, size=size)
 
 
-def test_growing_without_a_length_doubles_up_to_the_cap() -> None:
+def test_doubles_fetch_of_unknown_length_up_to_limit() -> None:
     assert classified(b"\0\0\0", 3, fetch=1).size == 6
     assert classified(b"\0\0\0", 3, fetch=1, largest=5).size == 5
 
 
-def test_torn_where_the_broker_had_no_more() -> None:
+def test_classifies_short_response_as_torn() -> None:
     decision = classified(MESSAGE[:60], 64)
     assert (decision.outcome, decision.next_offset) == (FetchOutcome.TORN, 1060)
     assert classified(b"\0\0", 64).outcome is FetchOutcome.TORN
@@ -93,17 +95,17 @@ def test_corrupt() -> None:
         {"retry_backoff_min": 3.0},
     ],
 )
-def test_settings_that_cannot_be_meant(wrong: dict[str, float]) -> None:
+def test_rejects_invalid_settings(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must satisfy"):
         FetchSettings(**wrong)  # type: ignore[arg-type]
 
 
-def test_what_a_fetch_may_grow_for_is_not_corrupt() -> None:
+def test_message_below_largest_fetch_is_not_corrupt() -> None:
     mib = 1 << 20
     settings = FetchSettings(max_fetch_bytes=300 * mib)
     size = 200 * mib
     records = decode_records(struct.pack(">qi", 5, size) + bytes(100), 5, limits=settings.limits)
-    decision = classify_records(records, received=112, asked=112, fetch_bytes=mib, max_fetch_bytes=300 * mib)
+    decision = classify(records, received=112, asked=112, fetch_bytes=mib, max_fetch_bytes=300 * mib)
     assert decision == FetchDecision(FetchOutcome.CUT, size=size + 12)
     assert settings.limits.max_decompressed_bytes == 300 * mib
-    assert FetchSettings(max_fetch_bytes=mib).limits == Limits()
+    assert FetchSettings(max_fetch_bytes=mib).limits == DecodeLimits()

@@ -9,7 +9,7 @@ from consumerd.producer.v08.delivery import DeliveryError
 
 
 @pytest.mark.parametrize("code", [10, 17, 18, 21, 29, 31, 32, 37, 38, 42, 43, 44, 58, 76, 87])
-def test_what_stays_as_it_is(code: int) -> None:
+def test_classifies_permanent_errors(code: int) -> None:
     error = error_of(code, "no")
     assert error is not None
     assert is_hopeless(error)
@@ -17,13 +17,13 @@ def test_what_stays_as_it_is(code: int) -> None:
 
 
 @pytest.mark.parametrize("code", [-1, 3, 5, 6, 7, 19, 20, 45, 47, 56, 59, 4711])
-def test_what_may_pass(code: int) -> None:
+def test_classifies_transient_errors(code: int) -> None:
     error = error_of(code, "no")
     assert error is not None
     assert not is_hopeless(error)
 
 
-def test_errors_of_ours() -> None:
+def test_classifies_errors_of_the_client() -> None:
     for error in (AuthenticationError("no"), DeliveryError("no"), MessageSizeTooLargeError("no")):
         assert is_hopeless(error)
     assert not is_hopeless(NoBrokerError("no"))

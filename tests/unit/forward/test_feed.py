@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from consumerd.client import ClientSettings
-from consumerd.forward import ForwardSettings, Resume, SourceIdentity
+from consumerd.forward import ForwardResume, ForwardSettings, SourceIdentity
 from consumerd.forward.errors import OtherLogError
-from consumerd.forward.feed import Feed
+from consumerd.forward.feed import PartitionFeed
 from consumerd.handlers import Batch
 from consumerd.partition import TopicPartition
 from consumerd.testing.clock import FakeClock
@@ -27,10 +27,10 @@ class Client:
     settings = ClientSettings()
 
 
-def feed(source: TopicPartition) -> Feed:
-    settings = ForwardSettings(resume=Resume.TARGET)
+def feed(source: TopicPartition) -> PartitionFeed:
+    settings = ForwardSettings(resume=ForwardResume.TARGET)
     client: Any = Client()
-    return Feed(source, "t", 0, settings, client, clock=FakeClock(), rng=random.Random(1))
+    return PartitionFeed(source, "t", 0, settings, client, clock=FakeClock(), rng=random.Random(1))
 
 
 def batch(source: TopicPartition, start: int) -> Batch:
@@ -38,7 +38,7 @@ def batch(source: TopicPartition, start: int) -> Batch:
 
 
 @pytest.mark.parametrize("source", [OLD, NEW])
-async def test_a_log_that_ended_before_what_the_target_has_is_another_one(source: TopicPartition) -> None:
+async def test_rejects_a_log_that_ends_before_what_the_target_has(source: TopicPartition) -> None:
     one = feed(source)
     one.known, one.began = SourceIdentity(source, 5000, 0, crc32(b"x")), 5000
     with pytest.raises(
@@ -52,7 +52,7 @@ async def test_a_log_that_ended_before_what_the_target_has_is_another_one(source
     await again.forward(whole)
 
 
-async def test_what_the_target_has_is_left_out() -> None:
+async def test_skips_what_the_target_has() -> None:
     one, whole = feed(OLD), batch(OLD, 700)
     last = list(whole.messages())[-1]
     one.known, one.began = SourceIdentity(OLD, last.offset, 0, crc32(b"three")), 700
@@ -63,7 +63,7 @@ async def test_what_the_target_has_is_left_out() -> None:
         await one.forward(batch(OLD, 700))
 
 
-async def test_others_have_their_turns_while_a_large_batch_is_compared() -> None:
+async def test_yields_to_others_while_it_compares_a_large_batch() -> None:
     count = 45_000
     whole = Batch(OLD, decode_batch(encode_message_set([b""] * count, codec=Codec.GZIP), 700))
     one, turns = feed(OLD), 0

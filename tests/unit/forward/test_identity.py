@@ -21,7 +21,7 @@ NUMBERS = st.integers(0, 2**63 - 1)
     payload=st.none() | st.binary(max_size=50),
     cluster=st.none() | st.text(min_size=1).filter(lambda text: text.isprintable()),
 )
-def test_what_is_written_is_read(
+def test_reads_the_identity_it_wrote(
     topic: str,
     broker: int,
     partition: int,
@@ -51,7 +51,7 @@ WAYS = [
 @pytest.mark.parametrize("payload", [b"x", None])
 @pytest.mark.parametrize("second", WAYS)
 @pytest.mark.parametrize("first", WAYS)
-def test_of_a_message_that_came_a_second_way_nothing_of_the_first_is_taken(
+def test_replaces_the_identity_of_a_former_forwarder(
     first: SourceMark, second: SourceMark, payload: bytes | None
 ) -> None:
     alone = read_identity(second.headers(6, 0, payload))
@@ -61,7 +61,7 @@ def test_of_a_message_that_came_a_second_way_nothing_of_the_first_is_taken(
     assert read_identity((*earlier, *first.headers(9, 0, b"y"), *second.headers(6, 0, payload))) == alone
 
 
-def test_it_is_named_with_its_source() -> None:
+def test_str_names_the_source() -> None:
     """Else what is of a source that was not asked for looks like what was."""
     source = TopicPartition("a", 1, 2)
     assert str(read_identity(SourceMark(source).headers(3, 4, b"x"))) == "a/1-2 offset 3 index 4"
@@ -72,7 +72,7 @@ GOOD = dict(SourceMark(TopicPartition("a", 1, 2)).headers(3, 4, b"x"))
 
 
 @pytest.mark.parametrize("name", ["topic", "partition", "offset", "index"])
-def test_nothing_is_made_up_where_a_part_is_missing(name: str) -> None:
+def test_ignores_an_incomplete_identity(name: str) -> None:
     rest = tuple((key, value) for key, value in GOOD.items() if not key.endswith("." + name))
     assert read_identity(rest) is None
 
@@ -85,10 +85,10 @@ def test_nothing_is_made_up_where_a_part_is_missing(name: str) -> None:
         ("crc", b"123"), ("crc", b"0x123456"), ("crc", b"ABCDEF01"), ("crc", None),
     ],
 )  # fmt: skip
-def test_hostile_values_are_no_identity(name: str, value: bytes | None) -> None:
+def test_ignores_hostile_values(name: str, value: bytes | None) -> None:
     assert read_identity(tuple((GOOD | {f"consumerd.source.{name}": value}).items())) is None
 
 
-def test_headers_of_others_are_none() -> None:
+def test_ignores_headers_of_others() -> None:
     assert read_identity(()) is None
     assert read_identity((("trace", b"1"),)) is None

@@ -33,13 +33,13 @@ from consumerd.forward import key_extractor
         ({"column": [0, 4]}, b"abc", None),
     ],
 )
-def test_keys(options: dict[str, Any], payload: bytes, key: bytes | None) -> None:
+def test_extracts_keys(options: dict[str, Any], payload: bytes, key: bytes | None) -> None:
     assert key_extractor(options)(payload) == key
 
 
 @pytest.mark.parametrize("options", [{"json": "a.0.b"}, {"regex": "(.)"}, {"column": [1, 3]}])
 @given(payload=st.binary(max_size=60))
-def test_no_payload_is_too_strange(options: dict[str, Any], payload: bytes) -> None:
+def test_extracts_keys_from_any_payload(options: dict[str, Any], payload: bytes) -> None:
     key = key_extractor(options)(payload)
     assert key is None or key
 
@@ -60,6 +60,6 @@ def test_no_payload_is_too_strange(options: dict[str, Any], payload: bytes) -> N
         ({"column": "0-8"}, "is invalid"),
     ],
 )
-def test_what_makes_no_keys_is_refused(options: dict[str, Any], words: str) -> None:
+def test_rejects_invalid_key_options(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         key_extractor(options)

@@ -7,14 +7,14 @@ from consumerd.partition import TopicPartition
 
 
 @pytest.mark.asyncio
-async def test_a_cluster_of_two_brokers_becomes_one_to_one() -> None:
+async def test_maps_a_cluster_of_two_brokers_one_to_one() -> None:
     numbering = BrokerMajorNumbering(3)
     numbers = [await numbering.number(TopicPartition("t", b, p)) for b in range(2) for p in range(3)]
     assert numbers == list(range(6))
     assert await numbering.number(TopicPartition.numbered("t", 7)) == 7
 
 
-def test_names() -> None:
+def test_maps_names() -> None:
     naming = TopicNaming("old.{topic}", {"a b": "a-b"})
     assert naming.target("events") == "old.events"
     assert naming.target("a b") == "a-b"
@@ -28,6 +28,6 @@ def test_names() -> None:
 
 
 @pytest.mark.parametrize(("template", "table"), [("{name}", {}), ("", {}), (".", {}), ("{topic}", {"a": "b/c"})])
-def test_names_that_no_broker_takes_are_refused_at_once(template: str, table: dict[str, str]) -> None:
+def test_rejects_invalid_names_at_once(template: str, table: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="topic"):
         TopicNaming(template, table)

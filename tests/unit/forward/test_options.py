@@ -14,7 +14,7 @@ from consumerd.handlers import load_handler, plain_handler
 GOOD: dict[str, Any] = {"bootstrap": ["127.0.0.1:9092"]}
 
 
-def test_the_handler_is_found_by_its_name() -> None:
+def test_finds_the_handler_by_name() -> None:
     made = load_handler("forward", {
         **GOOD, "tls": {"check_hostname": True}, "sasl": {"mechanism": "PLAIN", "user": "me", "password": "secret"},
         "topics": {"a": "b"}, "key": {"json": "id"}, "codec": "zstd", "partitions": 3, "delivery_timeout": 5,
@@ -51,13 +51,13 @@ def test_the_handler_is_found_by_its_name() -> None:
         ({**GOOD, "sasl": {"user": "me"}}, "exactly one of password and password_file"),
     ],
 )
-def test_wrong_options_are_named(options: dict[str, Any], words: str) -> None:
+def test_names_wrong_options(options: dict[str, Any], words: str) -> None:
     with pytest.raises(HandlerLoadError) as failed:
         load_handler("forward", options)
     assert words in str(failed.value)
 
 
-def test_the_example_of_the_documentation_loads() -> None:
+def test_loads_the_example_of_the_documentation() -> None:
     text = (Path(__file__).parents[3] / "docs" / "handlers.md").read_text("utf-8")
     example = text.split("### forward\n\n```toml\n", 1)[1].split("```", 1)[0]
     config = parse({"group": {"id": "g", "topics": {"t": 1}}, **tomllib.loads(example)}, "docs/handlers.md")

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from consumerd.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
 from consumerd.forward.errors import NoTopicError
-from consumerd.forward.topics import TargetTopics
+from consumerd.forward.topics import ForwardTopics
 
 if TYPE_CHECKING:
     from consumerd.client import ClusterClient
@@ -48,15 +48,15 @@ class Cluster:
         return {"topic_error_codes": [{"topic": asked["topic"], "error_code": 0}]}
 
 
-def topics_of(cluster: Cluster, **settings: Any) -> TargetTopics:
-    return TargetTopics(cast("ClusterClient", cluster), **settings)
+def topics_of(cluster: Cluster, **settings: Any) -> ForwardTopics:
+    return ForwardTopics(cast("ClusterClient", cluster), **settings)
 
 
 @pytest.mark.parametrize(
     ("brokers", "default", "asked", "warned"),
     [(3, 1, None, True), (3, 2, None, False), (1, 1, None, False), (3, 1, 1, False), (3, 1, 3, False)],
 )
-async def test_a_single_replica_that_nobody_asked_for_is_warned_of(
+async def test_warns_of_a_default_replication_factor_of_one(
     brokers: int, default: int, asked: int | None, warned: bool
 ) -> None:
     topics = topics_of(Cluster(brokers, default), partitions=2, replication_factor=asked)
@@ -66,7 +66,7 @@ async def test_a_single_replica_that_nobody_asked_for_is_warned_of(
     assert [line["topic"] for line in logs if line["event"] == "topic_has_one_replica"] == ["clicks"] * warned
 
 
-async def test_each_topic_has_a_number_of_its_own() -> None:
+async def test_numbers_each_topic_by_itself() -> None:
     topics = topics_of(Cluster(1, 1), partitions={"clicks": 4, "orders": 2})
     assert [await topics.count(name) for name in ("clicks", "orders")] == [4, 2]
     with pytest.raises(NoTopicError, match="no topic 'others': create it, or set its number of partitions"):

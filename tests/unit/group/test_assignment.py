@@ -12,11 +12,11 @@ def dealt(count: int, *streams: tuple[str, int]) -> list[str]:
     ]
 
 
-def test_the_earlier_streams_get_the_extra_partitions() -> None:
+def test_gives_extra_partitions_to_first_streams() -> None:
     assert dealt(5, ("a", 2), ("b", 1)) == ["0-0 a-0", "0-1 a-0", "0-2 a-1", "0-3 a-1", "0-4 b-0"]
 
 
-def test_partitions_and_streams_sort_as_strings() -> None:
+def test_sorts_partitions_and_streams_as_strings() -> None:
     assert dealt(12, ("c2", 1), ("c10", 1))[:4] == ["0-0 c10-0", "0-1 c10-0", "0-10 c10-0", "0-11 c10-0"]
     partitions = [TopicPartition("t", broker, 0) for broker in (2, 10)]
     assert assign_topic(partitions, [("a", 2)]) == {partitions[1]: ("a", 0), partitions[0]: ("a", 1)}
@@ -25,29 +25,29 @@ def test_partitions_and_streams_sort_as_strings() -> None:
     ]  # fmt: skip
 
 
-def test_a_stream_sorts_by_its_whole_name() -> None:
+def test_sorts_streams_by_whole_name() -> None:
     # "a-1-0" < "a-10-0" but "a-1-10" < "a-10-0" too, and "a-10-0" < "a-10" + "-1".
     assert dealt(3, ("a-1", 2), ("a", 1)) == ["0-0 a-0", "0-1 a-1-0", "0-2 a-1-1"]
 
 
-def test_more_streams_than_partitions_leaves_the_later_ones_idle() -> None:
+def test_leaves_streams_beyond_partitions_idle() -> None:
     assert dealt(1, ("a", 3), ("b", 1)) == ["0-0 a-0"]
 
 
-def test_without_streams_nothing_is_assigned() -> None:
+def test_assigns_nothing_without_streams() -> None:
     assert dealt(3) == []
     assert dealt(3, ("a", 0)) == []
     assert dealt(0, ("a", 1)) == []
 
 
-def test_java_sorts_by_utf16_units() -> None:
+def test_sorts_by_utf16_code_units() -> None:
     private, astral = "\ue000", "\U00010000"
     assert private < astral
     assert java_order(astral) < java_order(private)
     assert dealt(1, (private, 1), (astral, 1)) == [f"0-0 {astral}-0"]
 
 
-def test_every_topic_is_dealt_to_those_who_subscribe_to_it() -> None:
+def test_assigns_each_topic_to_its_subscribers() -> None:
     members = {
         "g_b": parse_subscription('{ "mt1": 1 }'),
         "g_a": parse_subscription("*1*mt.*"),

@@ -68,7 +68,7 @@ def metadata(*topics: str) -> bytes:
     return MemberMetadata(topics).encode()
 
 
-def test_a_follower_gets_its_share_and_beats() -> None:
+def test_follower_gets_assignment_and_sends_heartbeats() -> None:
     driver = Driver()
     driver.tell(e.Started())
     join = driver.did(e.Join)
@@ -91,7 +91,7 @@ def test_a_follower_gets_its_share_and_beats() -> None:
     driver.did(e.Heartbeat)
 
 
-def test_the_lease_counts_from_the_sending_of_what_was_confirmed() -> None:
+def test_counts_lease_from_sending_of_confirmed_request() -> None:
     driver = Driver().stable()
     assert driver.machine.lease_until == 111.0  # the sync was sent at 101
     ticket = driver.beat().ticket
@@ -101,16 +101,16 @@ def test_the_lease_counts_from_the_sending_of_what_was_confirmed() -> None:
     assert driver.machine.lease_until == sent + 10.0
 
 
-def test_a_heartbeat_that_tells_of_a_rebalance_keeps_the_session_but_not_the_coordinators_patience() -> None:
+def test_heartbeat_during_rebalance_renews_lease_but_not_rebalance_timeout() -> None:
     driver = Driver(rebalance_timeout=10.0, drain_timeout=9.0).stable(rebalance_timeout=10.0)
     driver.tell(e.Refused(driver.beat().ticket, 27), 0.5)
     drain = driver.did(e.Drain)
     assert driver.machine.lease_until == 111.0
     assert drain.deadline == 109.0  # 2 s before: there is a commit to be made, and the join to be sent
-    assert driver.machine.phase is Phase.DRAINING
+    assert driver.machine._phase is Phase.DRAINING
 
 
-def test_a_drain_does_not_use_up_all_patience() -> None:
+def test_drain_ends_before_rebalance_timeout() -> None:
     driver = Driver().stable()
     driver.tell(e.Refused(driver.beat().ticket, 27))
     assert driver.did(e.Drain).deadline == driver.now + 4.0
@@ -127,7 +127,7 @@ def test_a_drain_does_not_use_up_all_patience() -> None:
     assert driver.did(e.StartConsuming).session_id not in (0, session)
 
 
-def test_a_leader_deals() -> None:
+def test_leader_assigns_partitions() -> None:
     driver = Driver()
     driver.tell(e.Started())
     members = (e.GroupMember("me", metadata("t")), e.GroupMember("you", metadata("t", "u")), e.GroupMember("x", b"\0"))
@@ -142,7 +142,7 @@ def test_a_leader_deals() -> None:
     assert dealt == {"me": (("t", (0, 1)),), "you": (("t", (2,)), ("u", (0,))), "x": ()}
 
 
-def test_a_leader_joins_again_when_topics_of_others_change() -> None:
+def test_leader_rejoins_when_topics_of_others_change() -> None:
     driver = Driver()
     driver.tell(e.Started())
     members = (e.GroupMember("me", metadata("t")), e.GroupMember("you", metadata("u")))
@@ -157,7 +157,7 @@ def test_a_leader_joins_again_when_topics_of_others_change() -> None:
     driver.did(e.Drain)
 
 
-def test_a_filter_looks_before_it_joins_and_joins_again_for_a_new_topic() -> None:
+def test_filter_reads_topics_before_join_and_rejoins_for_new_topic() -> None:
     driver = Driver(FilterSubscription(TopicFilter(FilterKind.WHITELIST, "t|u.*"), 1))
     driver.tell(e.Started())
     read = driver.did(e.ReadTopics)
@@ -173,7 +173,7 @@ def test_a_filter_looks_before_it_joins_and_joins_again_for_a_new_topic() -> Non
     assert decode_metadata(driver.did(e.Join).protocols[0][1]).topics == ("t", "u1")
 
 
-def test_who_is_not_known_abandons_and_joins_without_an_id() -> None:
+def test_unknown_member_abandons_and_joins_without_id() -> None:
     driver = Driver().stable()
     driver.tell(e.Refused(driver.beat().ticket, 25))
     ticket = driver.did(e.Abandon).ticket
@@ -183,7 +183,7 @@ def test_who_is_not_known_abandons_and_joins_without_an_id() -> None:
     assert driver.did(e.Join).member_id == ""
 
 
-def test_another_generation_keeps_the_id() -> None:
+def test_keeps_member_id_after_illegal_generation() -> None:
     driver = Driver().stable()
     driver.tell(e.Refused(driver.beat().ticket, 22))
     driver.tell(e.Abandoned(driver.did(e.Abandon).ticket))
@@ -191,7 +191,7 @@ def test_another_generation_keeps_the_id() -> None:
 
 
 @pytest.mark.parametrize("event", [e.LeaseExpired(), e.OwnershipLost(PLACES[1])])
-def test_what_may_be_somebody_elses_is_abandoned(event: e.Event) -> None:
+def test_abandons_partitions_that_may_have_new_owner(event: e.Event) -> None:
     driver = Driver().stable()
     driver.tell(event)
     driver.did(e.Abandon)
@@ -199,29 +199,29 @@ def test_what_may_be_somebody_elses_is_abandoned(event: e.Event) -> None:
     assert not driver.actions  # once is enough
 
 
-def test_news_of_partitions_that_are_not_held_change_nothing() -> None:
+def test_ignores_loss_of_partitions_not_held() -> None:
     driver = Driver().stable()
     driver.tell(e.OwnershipLost(TopicPartition.numbered("t", 7)))
     assert driver.machine.settled
 
 
-def test_silence_until_the_lease_is_over_abandons_by_itself() -> None:
+def test_abandons_when_lease_ends_without_heartbeat() -> None:
     driver = Driver().stable()
     ticket = driver.beat().ticket
     driver.tell(e.TimerFired(), 20.0)
     driver.did(e.Abandon)
     driver.tell(e.Confirmed(ticket))
-    assert driver.machine.phase is Phase.ABANDONING
+    assert driver.machine._phase is Phase.ABANDONING
 
 
-def test_a_new_member_joins_again_with_the_id_that_it_is_told() -> None:
+def test_rejoins_with_id_given_by_coordinator() -> None:
     driver = Driver()
     driver.tell(e.Started())
     driver.tell(e.Refused(driver.did(e.Join).ticket, 79, "new"))
     assert driver.did(e.Join).member_id == "new"
 
 
-def test_a_share_that_comes_late_waits_for_a_heartbeat() -> None:
+def test_late_assignment_waits_for_heartbeat() -> None:
     driver = Driver()
     driver.tell(e.Started())
     driver.tell(driver.joined())
@@ -231,7 +231,7 @@ def test_a_share_that_comes_late_waits_for_a_heartbeat() -> None:
     assert driver.did(e.StartConsuming).partitions == PLACES
 
 
-def test_a_sync_that_another_rebalance_overtakes_leads_to_a_join_at_once() -> None:
+def test_rejoins_at_once_when_rebalance_overtakes_sync() -> None:
     driver = Driver()
     driver.tell(e.Started())
     driver.tell(driver.joined())
@@ -239,7 +239,7 @@ def test_a_sync_that_another_rebalance_overtakes_leads_to_a_join_at_once() -> No
     assert driver.did(e.Join).member_id == "me"
 
 
-def test_answers_to_an_earlier_join_or_sync_that_come_late_change_nothing() -> None:
+def test_ignores_late_responses_to_earlier_requests() -> None:
     driver = Driver()
     driver.tell(e.Started())
     joined = driver.joined()
@@ -251,7 +251,7 @@ def test_answers_to_an_earlier_join_or_sync_that_come_late_change_nothing() -> N
     driver.tell(again)
     sync = driver.did(e.Sync)
     assert driver.tell(synced) == []  # it was dealt in generation 5
-    assert driver.machine.phase is Phase.SYNCING
+    assert driver.machine._phase is Phase.SYNCING
     assert not driver.machine.session_id
     driver.tell(e.Synced(sync.ticket, MemberAssignment((("t", (1,)),)).encode()))
     assert driver.did(e.StartConsuming).partitions == (PLACES[1],)
@@ -259,7 +259,7 @@ def test_answers_to_an_earlier_join_or_sync_that_come_late_change_nothing() -> N
     assert driver.machine.assigned == (PLACES[1],)
 
 
-def test_a_lost_answer_is_asked_for_again_later_and_later() -> None:
+def test_retries_lost_requests_with_backoff() -> None:
     driver = Driver()
     driver.tell(e.Started())
     pauses = []
@@ -290,7 +290,7 @@ def test_stopping_while_joining_does_not_wait_for_the_others() -> None:
     driver.did(e.Finished)  # it has no id to leave with
 
 
-def test_leaving_is_tried_a_few_times() -> None:
+def test_retries_leave_a_few_times() -> None:
     driver = Driver().stable()
     driver.tell(e.StopRequested())
     driver.tell(e.Drained(driver.did(e.Drain).ticket))
@@ -301,7 +301,7 @@ def test_leaving_is_tried_a_few_times() -> None:
     driver.did(e.Finished)
 
 
-def test_a_static_member_keeps_its_place_when_it_stops() -> None:
+def test_static_member_stops_without_leaving() -> None:
     driver = Driver(instance_id="i").stable()
     assert driver.machine.instance_id == "i"
     driver.tell(e.StopRequested())
@@ -309,7 +309,7 @@ def test_a_static_member_keeps_its_place_when_it_stops() -> None:
     driver.did(e.Finished)
 
 
-def test_a_fenced_member_refuses_and_ends() -> None:
+def test_fenced_member_stops() -> None:
     driver = Driver(instance_id="i").stable()
     driver.tell(e.Refused(driver.beat().ticket, 82))
     assert driver.did(e.Refuse).code == 82
@@ -318,7 +318,7 @@ def test_a_fenced_member_refuses_and_ends() -> None:
 
 
 @pytest.mark.parametrize("code", [23, 24, 26, 30, 81, 82])
-def test_a_group_that_does_not_take_us_ends_the_member(code: int) -> None:
+def test_stops_when_group_rejects_member(code: int) -> None:
     driver = Driver()
     driver.tell(e.Started())
     driver.tell(e.Refused(driver.did(e.Join).ticket, code))
@@ -326,7 +326,7 @@ def test_a_group_that_does_not_take_us_ends_the_member(code: int) -> None:
     driver.did(e.Finished)
 
 
-def test_a_protocol_that_was_not_offered_ends_the_member() -> None:
+def test_stops_on_protocol_not_offered() -> None:
     driver = Driver()
     driver.tell(e.Started())
     driver.tell(driver.joined(protocol="sticky"))
@@ -346,7 +346,7 @@ def test_warns_of_an_unreadable_assignment_and_of_topics_not_subscribed_to() -> 
     assert driver.did(e.StartConsuming).partitions == (PLACES[1],)
 
 
-def test_a_leader_that_came_back_leaves_the_assignment_as_it_was() -> None:
+def test_returning_leader_keeps_assignment() -> None:
     driver = Driver(instance_id="i")
     driver.tell(e.Started())
     member = e.GroupMember("me", metadata("t"), "i")
@@ -358,6 +358,6 @@ def test_a_leader_that_came_back_leaves_the_assignment_as_it_was() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"heartbeat_interval": 6.0}, {"rebalance_timeout": 9.0}, {"assignors": ()}, {"assignors": ("sticky",)}]
 )
-def test_settings_that_cannot_work_are_refused(wrong: dict[str, Any]) -> None:
+def test_rejects_invalid_settings(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"at least|assignors"):
         replace(SETTINGS, **wrong)

@@ -12,8 +12,17 @@ import pytest
 
 from consumerd.group import events as e
 from consumerd.group.membership import Member
-from consumerd.group.membership_settings import MembershipSettings
-from consumerd.group.membership_tables import HOLD, LINK, PHASE, Hold, Link, LinkCause, Phase, follow
+from consumerd.group.membership_tables import (
+    HOLD,
+    LINK,
+    PHASE,
+    Hold,
+    Link,
+    LinkCause,
+    MembershipSettings,
+    Phase,
+    follow,
+)
 from consumerd.partition import TopicPartition
 from consumerd.registry import FilterKind, FilterSubscription, StaticSubscription, TopicFilter
 
@@ -155,7 +164,7 @@ def only(kind: type[A], actions: list[e.Action]) -> A:
 # ---- Joining ---------------------------------------------------------------------------------------------------------
 
 
-def test_it_looks_then_registers_then_looks_again_then_claims_then_consumes() -> None:
+def test_reads_registers_reads_claims_and_consumes_in_order() -> None:
     bench = Bench(partitions=1)
     first = only(e.TakeSnapshot, bench.feed(e.SessionStarted(1)))
     assert first.session_id == 1
@@ -171,7 +180,7 @@ def test_it_looks_then_registers_then_looks_again_then_claims_then_consumes() ->
     assert bench.member.settled
 
 
-def test_a_filter_looks_at_all_topics() -> None:
+def test_filter_reads_all_topics() -> None:
     bench = Bench(subscription=FilterSubscription(TopicFilter(FilterKind.WHITELIST, "t|u"), 1))
     bench.topics = {"t": {0: 1}, "u": {0: 1}, "v": {0: 1}}
     actions = bench.register()
@@ -181,7 +190,7 @@ def test_a_filter_looks_at_all_topics() -> None:
     assert bench.asked.topics is None
 
 
-def test_a_member_without_a_share_is_settled_too() -> None:
+def test_member_without_partitions_is_settled() -> None:
     bench = Bench(partitions=1)
     bench.members[BEFORE] = ONE_STREAM
     bench.register()
@@ -189,7 +198,7 @@ def test_a_member_without_a_share_is_settled_too() -> None:
     assert not bench.member.target
 
 
-def test_an_id_of_another_session_is_waited_for_and_never_adopted() -> None:
+def test_waits_for_id_node_of_another_session() -> None:
     bench = Bench(settings=MembershipSettings(reconcile_interval=1e6))
     bench.own_id = 77  # of our former process, say
     bench.connect()
@@ -204,7 +213,7 @@ def test_an_id_of_another_session_is_waited_for_and_never_adopted() -> None:
     assert every(e.Claim, bench.look())
 
 
-def test_a_lost_reply_to_the_registration_is_found_by_the_next_look() -> None:
+def test_finds_registration_after_lost_reply() -> None:
     bench = Bench()
     bench.connect()
     bench.feed(e.Failed(only(e.Register, bench.look()).ticket))
@@ -214,7 +223,7 @@ def test_a_lost_reply_to_the_registration_is_found_by_the_next_look() -> None:
     assert bench.member.phase is Phase.MEMBER
 
 
-def test_without_its_id_node_it_registers_again_before_it_claims_and_keeps_what_it_has() -> None:
+def test_registers_again_without_id_node_and_keeps_partitions() -> None:
     bench = Bench().settle()
     bench.own_id = None
     bench.topics["t"] = {0: 3}
@@ -228,7 +237,7 @@ def test_without_its_id_node_it_registers_again_before_it_claims_and_keeps_what_
 JSON_MEMBER = '{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'
 
 
-def test_a_group_of_the_other_dialect_is_refused_before_anything_is_registered() -> None:
+def test_rejects_group_of_other_dialect_before_registering() -> None:
     bench = Bench()
     bench.members[BEFORE] = JSON_MEMBER
     bench.connect()
@@ -238,7 +247,7 @@ def test_a_group_of_the_other_dialect_is_refused_before_anything_is_registered()
     assert isinstance(finished, e.Finished)
 
 
-def test_when_the_other_dialect_joins_later_what_is_held_is_kept_with_one_warning() -> None:
+def test_keeps_partitions_when_other_dialect_joins_later() -> None:
     bench = Bench().settle()
     bench.members |= {BEFORE: JSON_MEMBER, AFTER: ONE_STREAM}
     warning = only(e.Warn, bench.trigger_and_look())
@@ -252,7 +261,7 @@ def test_when_the_other_dialect_joins_later_what_is_held_is_kept_with_one_warnin
     only(e.Warn, bench.trigger_and_look())  # again: it had gone in between
 
 
-def test_beside_the_other_dialect_what_was_decided_before_goes_on() -> None:
+def test_completes_rebalance_beside_other_dialect() -> None:
     bench = Bench().settle()
     bench.members[AFTER] = ONE_STREAM
     drain = only(e.Drain, bench.trigger_and_look())
@@ -263,7 +272,7 @@ def test_beside_the_other_dialect_what_was_decided_before_goes_on() -> None:
     assert bench.member.holds == {P0: Hold.CONSUMING}
 
 
-def test_beside_the_other_dialect_lost_partitions_are_abandoned_all_the_same() -> None:
+def test_abandons_lost_partitions_beside_other_dialect() -> None:
     bench = Bench().settle()
     bench.members[BEFORE] = JSON_MEMBER
     bench.owners[P0] = 66
@@ -273,7 +282,7 @@ def test_beside_the_other_dialect_lost_partitions_are_abandoned_all_the_same() -
     assert abandon.partitions == {P0}
 
 
-def test_beside_the_other_dialect_it_registers_again_only_once_that_member_has_gone() -> None:
+def test_registers_again_only_after_other_dialect_left() -> None:
     bench = Bench(settings=MembershipSettings(reconcile_interval=1e6)).settle()
     only(e.Abandon, bench.feed(e.SessionExpired()))
     bench.session, bench.own_id, bench.owners = 2, None, {}
@@ -289,7 +298,7 @@ def test_beside_the_other_dialect_it_registers_again_only_once_that_member_has_g
     only(e.Register, bench.look())
 
 
-def test_without_its_id_node_beside_the_other_dialect_it_claims_nothing_and_keeps_what_it_has() -> None:
+def test_claims_nothing_without_id_node_beside_other_dialect() -> None:
     bench = Bench().settle()
     bench.members[BEFORE] = JSON_MEMBER
     bench.own_id = None
@@ -309,7 +318,7 @@ def test_without_its_id_node_beside_the_other_dialect_it_claims_nothing_and_keep
     assert only(e.Claim, bench.look()).streams == {P0: 0}
 
 
-def test_unreadable_members_are_left_out_with_one_warning_each() -> None:
+def test_skips_unreadable_members_with_one_warning_each() -> None:
     bench = Bench(partitions=2)
     bench.members |= {BEFORE: "not a subscription", AFTER: ONE_STREAM}
     bench.connect()
@@ -325,19 +334,19 @@ def test_unreadable_members_are_left_out_with_one_warning_each() -> None:
 # ---- Rebalancing -----------------------------------------------------------------------------------------------------
 
 
-def test_what_stays_with_its_stream_is_left_alone() -> None:
+def test_leaves_unchanged_partitions_alone() -> None:
     bench = Bench().settle()
     bench.members[AFTER] = ONE_STREAM
     assert only(e.Drain, bench.trigger_and_look()).partitions == {P1}
     assert bench.member.holds[P0] is Hold.CONSUMING
 
 
-def test_an_unchanged_target_needs_nothing() -> None:
+def test_does_nothing_for_unchanged_target() -> None:
     bench = Bench().settle()
     assert bench.trigger_and_look() == []
 
 
-def test_it_drains_then_releases_then_claims() -> None:
+def test_drains_releases_and_claims_in_order() -> None:
     bench = Bench(partitions=4)
     bench.members[BEFORE] = ONE_STREAM
     bench.settle()
@@ -354,7 +363,7 @@ def test_it_drains_then_releases_then_claims() -> None:
     assert only(e.Claim, bench.released(release)).streams == {P0: 0, P1: 0}
 
 
-def test_what_is_due_at_one_moment_is_one_action() -> None:
+def test_combines_partitions_due_together_in_one_action() -> None:
     bench = Bench(partitions=1000)
     claim = only(e.Claim, bench.register())
     assert len(claim.streams) == 1000
@@ -368,7 +377,7 @@ def test_what_is_due_at_one_moment_is_one_action() -> None:
     assert len(only(e.Abandon, bench.feed(e.SessionExpired())).partitions) == 500
 
 
-def test_a_change_of_stream_within_the_member_is_a_release_and_a_claim() -> None:
+def test_releases_and_claims_on_change_of_stream() -> None:
     bench = Bench(streams=2, partitions=2).settle()
     assert bench.member.target == {P0: 0, P1: 1}
     bench.topics["t"] = {0: 4}
@@ -378,13 +387,13 @@ def test_a_change_of_stream_within_the_member_is_a_release_and_a_claim() -> None
     assert claim.streams == {P1: 0, P2: 1, P3: 1}
 
 
-def test_a_vanished_partition_is_given_back() -> None:
+def test_releases_vanished_partition() -> None:
     bench = Bench().settle()
     bench.topics["t"] = {0: 1}
     assert only(e.Drain, bench.trigger_and_look()).partitions == {P1}
 
 
-def test_blocked_claims_are_repeated_from_fresh_snapshots_without_end_and_the_rest_is_kept() -> None:
+def test_repeats_blocked_claims_from_fresh_snapshots() -> None:
     bench = Bench(settings=MembershipSettings(reconcile_interval=1e6))
     claim = only(e.Claim, bench.register())
     assert bench.claimed(claim, blocked={P1}) == [e.StartConsuming(1, {P0: 0})]
@@ -413,7 +422,7 @@ def block_often(bench: Bench, claim: e.Claim) -> None:
     bench.wait_for_look()
 
 
-def test_the_next_trouble_after_a_claim_that_worked_begins_with_short_pauses() -> None:
+def test_resets_pauses_after_successful_claim() -> None:
     bench = Bench()
     block_often(bench, only(e.Claim, bench.register()))
     bench.claimed(only(e.Claim, bench.look()))
@@ -422,7 +431,7 @@ def test_the_next_trouble_after_a_claim_that_worked_begins_with_short_pauses() -
     assert bench.wait_for_look() == pytest.approx(0.2)
 
 
-def test_the_next_trouble_after_claims_that_are_no_longer_rightful_begins_with_short_pauses() -> None:
+def test_resets_pauses_after_obsolete_claims() -> None:
     bench = Bench()
     block_often(bench, only(e.Claim, bench.register()))
     bench.members |= {BEFORE: ONE_STREAM, "g_b": ONE_STREAM}
@@ -434,7 +443,7 @@ def test_the_next_trouble_after_claims_that_are_no_longer_rightful_begins_with_s
     assert bench.wait_for_look() == pytest.approx(0.2)
 
 
-def test_a_look_during_a_claim_does_not_shorten_the_pauses() -> None:
+def test_snapshot_during_claim_does_not_reset_pauses() -> None:
     bench = Bench()
     block_often(bench, only(e.Claim, bench.register()))
     claim = only(e.Claim, bench.look())
@@ -443,7 +452,7 @@ def test_a_look_during_a_claim_does_not_shorten_the_pauses() -> None:
     assert bench.wait_for_look() == pytest.approx(2.0)
 
 
-def test_claims_after_a_registration_that_took_long_begin_with_short_pauses() -> None:
+def test_resets_pauses_after_long_registration() -> None:
     bench = Bench()
     bench.own_id = 77
     bench.connect()
@@ -458,7 +467,7 @@ def test_claims_after_a_registration_that_took_long_begin_with_short_pauses() ->
     assert bench.wait_for_look() == pytest.approx(0.2)
 
 
-def test_a_blocked_claim_that_is_no_longer_rightful_is_not_repeated() -> None:
+def test_drops_obsolete_blocked_claim() -> None:
     bench = Bench()
     bench.claimed(only(e.Claim, bench.register()), blocked={P1})
     bench.members[AFTER] = ONE_STREAM
@@ -467,7 +476,7 @@ def test_a_blocked_claim_that_is_no_longer_rightful_is_not_repeated() -> None:
     assert bench.member.settled
 
 
-def test_all_drains_of_a_rebalance_end_within_the_time_from_its_trigger() -> None:
+def test_drains_of_rebalance_share_deadline_from_trigger() -> None:
     bench = Bench(partitions=4).settle()
     bench.trigger()
     triggered = bench.now
@@ -493,7 +502,7 @@ def failing(bench: Bench, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("away", [suspended, failing])
-def test_a_drain_that_begins_after_the_deadline_of_its_trigger_has_its_full_time_and_is_followed_by_a_nudge(
+def test_drain_after_deadline_gets_full_time_and_nudge(
     away: Callable[[Bench, float], None],
 ) -> None:
     bench = Bench().settle()
@@ -507,7 +516,7 @@ def test_a_drain_that_begins_after_the_deadline_of_its_trigger_has_its_full_time
     only(e.Nudge, bench.released(release))  # peers may have seen the trigger when we did, and given up
 
 
-def test_a_short_suspension_gives_no_more_time_since_peers_may_have_seen_the_trigger_when_we_did() -> None:
+def test_short_suspension_does_not_extend_drain() -> None:
     bench = Bench().settle()
     bench.trigger()
     triggered = bench.now
@@ -516,7 +525,7 @@ def test_a_short_suspension_gives_no_more_time_since_peers_may_have_seen_the_tri
     assert only(e.Drain, bench.look()).deadline == pytest.approx(triggered + 4.0)
 
 
-def test_a_drained_partition_that_is_ours_again_just_goes_on() -> None:
+def test_restarts_drained_partition_that_is_ours_again() -> None:
     bench = Bench().settle()
     bench.members[AFTER] = ONE_STREAM
     drain = only(e.Drain, bench.trigger_and_look())
@@ -526,7 +535,7 @@ def test_a_drained_partition_that_is_ours_again_just_goes_on() -> None:
     assert bench.member.settled
 
 
-def test_there_is_never_a_second_action_for_a_partition_under_way() -> None:
+def test_never_starts_second_action_for_partition() -> None:
     bench = Bench()
     claim = only(e.Claim, bench.register())
     assert bench.trigger_and_look() == []  # claims under way
@@ -540,7 +549,7 @@ def test_there_is_never_a_second_action_for_a_partition_under_way() -> None:
     assert only(e.Claim, bench.released(release)).streams == {P1: 0}
 
 
-def test_nothing_is_claimed_from_a_snapshot_while_a_newer_one_is_awaited() -> None:
+def test_claims_nothing_while_newer_snapshot_is_awaited() -> None:
     bench = Bench().settle()
     bench.members[AFTER] = ONE_STREAM
     drain = only(e.Drain, bench.trigger_and_look())
@@ -552,7 +561,7 @@ def test_nothing_is_claimed_from_a_snapshot_while_a_newer_one_is_awaited() -> No
     assert only(e.Claim, bench.look()).streams == {P1: 0}
 
 
-def test_a_claim_that_is_no_longer_wanted_is_released_without_being_consumed() -> None:
+def test_releases_obsolete_claim_without_consuming() -> None:
     bench = Bench()
     claim = only(e.Claim, bench.register())
     bench.members[AFTER] = ONE_STREAM
@@ -563,7 +572,7 @@ def test_a_claim_that_is_no_longer_wanted_is_released_without_being_consumed() -
     assert release.partitions == {P1}
 
 
-def test_triggers_during_a_look_lead_to_one_more() -> None:
+def test_reads_once_more_after_triggers_during_snapshot() -> None:
     bench = Bench().settle()
     only(e.TakeSnapshot, bench.trigger())
     assert [bench.feed(e.Triggered()) for _ in range(5)] == [[]] * 5
@@ -575,11 +584,11 @@ def test_triggers_during_a_look_lead_to_one_more() -> None:
 # ---- Settling --------------------------------------------------------------------------------------------------------
 
 
-def test_the_first_trigger_after_a_quiet_time_is_looked_at_without_delay() -> None:
+def test_reads_at_once_after_first_trigger() -> None:
     only(e.TakeSnapshot, Bench().settle().trigger())
 
 
-def test_a_burst_of_triggers_costs_a_few_snapshots() -> None:
+def test_takes_few_snapshots_in_burst_of_triggers() -> None:
     bench = Bench(settings=MembershipSettings(settle=0.1)).settle()
     bench.now += 1.0
     end = bench.now + 1.0
@@ -598,7 +607,7 @@ def test_a_burst_of_triggers_costs_a_few_snapshots() -> None:
     assert looked[0] == end - 1.0
 
 
-def test_the_last_trigger_of_a_burst_is_looked_at_once_all_has_settled() -> None:
+def test_takes_snapshot_after_last_trigger_of_burst() -> None:
     bench = Bench(settings=MembershipSettings(settle=0.1)).settle()
     bench.trigger_and_look()
     assert bench.feed(e.Triggered()) == []
@@ -606,14 +615,14 @@ def test_the_last_trigger_of_a_burst_is_looked_at_once_all_has_settled() -> None
     only(e.TakeSnapshot, bench.tick())
 
 
-def test_neither_registration_nor_a_resumed_session_waits_for_the_settling_time() -> None:
+def test_registration_and_resumed_session_do_not_wait_to_settle() -> None:
     bench = Bench(settings=MembershipSettings(settle=1e3))
     bench.settle()  # without any time that passes
     bench.feed(e.SessionSuspended())
     only(e.TakeSnapshot, bench.feed(e.SessionResumed()))
 
 
-def test_members_settle_at_different_times_and_each_the_same_way_again() -> None:
+def test_spreads_settling_times_deterministically() -> None:
     def timer(name: str) -> float:
         bench = Bench()
         bench.member = Member("g", name, StaticSubscription({"t": 1}))
@@ -641,15 +650,15 @@ def give_up_one(bench: Bench, *, released_after: float) -> list[e.Action]:
     return bench.released(release)
 
 
-def test_a_late_release_is_followed_by_a_nudge() -> None:
+def test_nudges_after_late_release() -> None:
     assert only(e.Nudge, give_up_one(Bench().settle(), released_after=5.1)).session_id == 1
 
 
-def test_a_release_in_time_is_not() -> None:
+def test_does_not_nudge_after_release_in_time() -> None:
     assert give_up_one(Bench().settle(), released_after=4.9) == []
 
 
-def test_one_nudge_is_enough_and_comes_when_all_is_released() -> None:
+def test_nudges_once_when_all_is_released() -> None:
     bench = Bench(partitions=4).settle()
     bench.members[AFTER] = ONE_STREAM
     drain = only(e.Drain, bench.trigger_and_look())
@@ -659,7 +668,7 @@ def test_one_nudge_is_enough_and_comes_when_all_is_released() -> None:
     only(e.Nudge, bench.released(releases[1]))
 
 
-def test_why_a_partition_was_once_drained_does_not_count_when_it_is_released_much_later() -> None:
+def test_ignores_old_drain_cause_on_later_release() -> None:
     bench = Bench().settle()
     bench.members[AFTER] = ONE_STREAM
     drain = only(e.Drain, bench.trigger_and_look())
@@ -674,7 +683,7 @@ def test_why_a_partition_was_once_drained_does_not_count_when_it_is_released_muc
     assert bench.released(release) == []  # no nudge
 
 
-def test_a_change_that_no_watch_told_of_may_be_old_so_its_release_is_followed_by_a_nudge() -> None:
+def test_nudges_after_release_for_change_without_trigger() -> None:
     bench = Bench().settle()
     bench.members[AFTER] = ONE_STREAM
     bench.tick(33.0)
@@ -682,7 +691,7 @@ def test_a_change_that_no_watch_told_of_may_be_old_so_its_release_is_followed_by
     only(e.Nudge, bench.released(release))
 
 
-def test_a_peer_that_does_not_claim_its_own_is_nudged_less_and_less_often() -> None:
+def test_nudges_idle_peer_with_growing_pauses() -> None:
     bench = Bench().settle()
     give_up_one(bench, released_after=0.0)
     assert nudge_pauses(bench)[:3] == [
@@ -696,7 +705,7 @@ def test_a_peer_that_does_not_claim_its_own_is_nudged_less_and_less_often() -> N
     assert bench.timer == pytest.approx(bench.now + 30.0, abs=3.0)
 
 
-def test_a_peer_that_claims_its_own_one_after_the_other_is_not_nudged() -> None:
+def test_does_not_nudge_peer_that_is_claiming() -> None:
     bench = Bench(partitions=20).settle()
     bench.members[AFTER] = ONE_STREAM
     drain = only(e.Drain, bench.trigger_and_look())
@@ -718,7 +727,7 @@ def nudge_pauses(bench: Bench) -> list[float]:
     return [after - before for before, after in pairwise(nudged)]
 
 
-def test_whoever_keeps_what_is_ours_is_nudged_too() -> None:
+def test_nudges_peer_that_keeps_our_partitions() -> None:
     bench = Bench(partitions=1, settings=MembershipSettings(retry_interval=1e3, retry_interval_max=1e3))
     bench.owners[P0] = 66
     bench.claimed(only(e.Claim, bench.register()), blocked={P0})
@@ -736,7 +745,7 @@ def test_whoever_keeps_what_is_ours_is_nudged_too() -> None:
 
 
 @pytest.mark.parametrize("owner", [None, 66])
-def test_a_partition_whose_owner_node_is_not_ours_is_abandoned_then_claimed_anew(owner: int | None) -> None:
+def test_abandons_and_reclaims_partition_of_foreign_owner_node(owner: int | None) -> None:
     bench = Bench().settle()
     if owner is None:
         del bench.owners[P0]
@@ -750,14 +759,14 @@ def test_a_partition_whose_owner_node_is_not_ours_is_abandoned_then_claimed_anew
     assert only(e.Claim, bench.abandoned(abandon)).streams == {P0: 0}
 
 
-def test_it_is_not_claimed_before_the_old_handler_has_ended() -> None:
+def test_reclaims_only_after_old_handler_ended() -> None:
     bench = Bench().settle()
     del bench.owners[P0]
     only(e.Abandon, bench.trigger_and_look())
     assert bench.trigger_and_look() == []
 
 
-def test_each_partition_that_was_lost_is_claimed_as_soon_as_its_handler_has_ended() -> None:
+def test_reclaims_each_lost_partition_when_its_handler_ended() -> None:
     bench = Bench(partitions=3).settle()
     bench.owners = {P0: 1}
     abandon = only(e.Abandon, bench.trigger_and_look())
@@ -766,7 +775,7 @@ def test_each_partition_that_was_lost_is_claimed_as_soon_as_its_handler_has_ende
     assert only(e.Claim, bench.abandoned(abandon, P1)).streams == {P1: 0}
 
 
-def test_a_refused_commit_means_lost_partitions() -> None:
+def test_refused_commit_loses_partitions() -> None:
     bench = Bench(partitions=3).settle()
     bench.now += 1.0
     abandon, look = bench.feed(e.OwnershipLost(frozenset({P0, P2, TopicPartition("else", 0, 0)})))
@@ -777,7 +786,7 @@ def test_a_refused_commit_means_lost_partitions() -> None:
     assert only(e.Claim, bench.look()).streams == {P0: 0, P2: 0}
 
 
-def test_a_partition_can_be_lost_while_it_is_drained() -> None:
+def test_abandons_partition_lost_during_drain() -> None:
     bench = Bench(partitions=4).settle()
     bench.members[AFTER] = ONE_STREAM
     drain = only(e.Drain, bench.trigger_and_look())
@@ -790,7 +799,7 @@ def test_a_partition_can_be_lost_while_it_is_drained() -> None:
     assert only(e.Release, bench.abandoned(abandon)).partitions == {P2}  # deletes nothing: the node is not ours
 
 
-def test_what_could_not_be_started_while_it_registered_is_verified_before_it_is() -> None:
+def test_verifies_partitions_before_start_after_registration() -> None:
     bench = Bench().settle()
     bench.members[AFTER] = ONE_STREAM
     drain = only(e.Drain, bench.trigger_and_look())
@@ -805,7 +814,7 @@ def test_what_could_not_be_started_while_it_registered_is_verified_before_it_is(
     assert only(e.Claim, bench.look()).streams == {P1: 0}
 
 
-def test_it_reconciles_without_any_trigger() -> None:
+def test_reconciles_without_trigger() -> None:
     bench = Bench().settle()
     assert bench.timer == pytest.approx(bench.now + 30.0, abs=3.0)
     del bench.owners[P0]
@@ -818,7 +827,7 @@ def test_it_reconciles_without_any_trigger() -> None:
 # ---- Failures --------------------------------------------------------------------------------------------------------
 
 
-def test_a_failed_look_is_repeated_after_the_retry_interval_with_all_its_reasons() -> None:
+def test_retries_failed_snapshot_with_all_reasons() -> None:
     bench = Bench().settle()
     look = only(e.TakeSnapshot, bench.tick())  # a reconciliation
     assert look.survey
@@ -829,7 +838,7 @@ def test_a_failed_look_is_repeated_after_the_retry_interval_with_all_its_reasons
     assert (again.verify, again.survey) == (look.verify, True)
 
 
-def test_looks_that_fail_again_and_again_are_repeated_less_and_less_often() -> None:
+def test_backs_off_failed_snapshots() -> None:
     bench = Bench(settings=MembershipSettings(reconcile_interval=1e6)).settle()
     bench.trigger()
     for attempt in range(20):
@@ -841,7 +850,7 @@ def test_looks_that_fail_again_and_again_are_repeated_less_and_less_often() -> N
     assert bench.wait_for_look() == pytest.approx(0.2)
 
 
-def test_after_the_session_was_resumed_a_look_that_failed_is_repeated_at_once() -> None:
+def test_retries_failed_snapshot_at_once_after_resume() -> None:
     bench = Bench().settle()
     bench.trigger()
     for _ in range(5):
@@ -852,7 +861,7 @@ def test_after_the_session_was_resumed_a_look_that_failed_is_repeated_at_once() 
     only(e.TakeSnapshot, bench.feed(e.SessionResumed()))
 
 
-def test_a_failed_look_delays_neither_release_nor_claim() -> None:
+def test_failed_snapshot_delays_neither_release_nor_claim() -> None:
     bench = Bench().settle()
     bench.members[AFTER] = ONE_STREAM
     drain = only(e.Drain, bench.trigger_and_look())
@@ -867,7 +876,7 @@ def test_a_failed_look_delays_neither_release_nor_claim() -> None:
     assert bench.claimed(claim) == [e.StartConsuming(1, {P0: 0, P1: 0})]
 
 
-def test_what_an_answer_to_a_claim_leaves_out_is_claimed_again() -> None:
+def test_reclaims_partitions_missing_from_claim_result() -> None:
     bench = Bench(partitions=3)
     claim = only(e.Claim, bench.register())
     assert bench.claimed(claim, P0, blocked={P1}) == [e.StartConsuming(1, {P0: 0})]
@@ -880,7 +889,7 @@ def test_what_an_answer_to_a_claim_leaves_out_is_claimed_again() -> None:
     assert bench.claimed(claim) == [e.StartConsuming(1, {P1: 0, P2: 0})]
 
 
-def test_what_an_answer_to_a_claim_leaves_out_is_released_when_it_is_not_wanted_any_more() -> None:
+def test_releases_unwanted_partitions_missing_from_claim_result() -> None:
     bench = Bench(partitions=2)
     claim = only(e.Claim, bench.register())
     bench.claimed(claim, P0)
@@ -890,7 +899,7 @@ def test_what_an_answer_to_a_claim_leaves_out_is_released_when_it_is_not_wanted_
     assert only(e.Release, bench.tick()).partitions == {P1}
 
 
-def test_what_an_answer_to_a_release_leaves_out_is_released_again() -> None:
+def test_releases_again_partitions_missing_from_release_result() -> None:
     bench = Bench(partitions=4).settle()
     bench.members[AFTER] = ONE_STREAM
     release = only(e.Release, bench.drained(only(e.Drain, bench.trigger_and_look())))
@@ -905,7 +914,7 @@ def test_what_an_answer_to_a_release_leaves_out_is_released_again() -> None:
     assert bench.member.settled
 
 
-def test_a_release_that_fails_again_and_again_is_repeated_less_and_less_often() -> None:
+def test_backs_off_failed_releases() -> None:
     bench = Bench(settings=MembershipSettings(reconcile_interval=1e6, settle=0.0)).settle()
     bench.members[AFTER] = ONE_STREAM
     release = only(e.Release, bench.drained(only(e.Drain, bench.trigger_and_look())))
@@ -942,7 +951,7 @@ def fail_claims(bench: Bench, claim: e.Claim, times: int) -> e.Claim:
 
 
 @pytest.mark.parametrize("blocked", [False, True])
-def test_the_next_failed_claim_after_one_that_was_answered_is_repeated_soon(blocked: bool) -> None:
+def test_resets_claim_backoff_after_answer(blocked: bool) -> None:
     bench = Bench(partitions=1)
     claim = fail_claims(bench, only(e.Claim, bench.register()), 5)
     bench.claimed(claim, blocked={P0} if blocked else ())
@@ -950,7 +959,7 @@ def test_the_next_failed_claim_after_one_that_was_answered_is_repeated_soon(bloc
     fail_claims(bench, only(e.Claim, bench.trigger_and_look()), 1)
 
 
-def test_the_next_failed_claim_after_the_session_was_resumed_is_repeated_soon() -> None:
+def test_resets_claim_backoff_after_resume() -> None:
     bench = Bench(partitions=1)
     claim = fail_claims(bench, only(e.Claim, bench.register()), 5)
     bench.feed(e.SessionSuspended())
@@ -959,7 +968,7 @@ def test_the_next_failed_claim_after_the_session_was_resumed_is_repeated_soon() 
     fail_claims(bench, claim, 1)
 
 
-def test_the_next_failed_claim_in_a_new_session_is_repeated_soon() -> None:
+def test_resets_claim_backoff_in_new_session() -> None:
     bench = Bench(partitions=1)
     fail_claims(bench, only(e.Claim, bench.register()), 5)
     bench.feed(e.SessionExpired())
@@ -967,7 +976,7 @@ def test_the_next_failed_claim_in_a_new_session_is_repeated_soon() -> None:
     fail_claims(bench, only(e.Claim, bench.register()), 1)
 
 
-def test_writes_that_fail_together_count_once() -> None:
+def test_counts_concurrent_write_failures_once() -> None:
     bench = Bench(partitions=4).settle()
     bench.members[AFTER] = ONE_STREAM
     drain = only(e.Drain, bench.trigger_and_look())
@@ -978,13 +987,13 @@ def test_writes_that_fail_together_count_once() -> None:
     assert only(e.Release, every(e.Release, bench.tick(0.0))).partitions == {P2, P3}
 
 
-def test_a_look_only_to_repeat_a_claim_verifies_nothing() -> None:
+def test_snapshot_for_retried_claim_verifies_nothing() -> None:
     bench = Bench()
     bench.claimed(only(e.Claim, bench.register()), blocked={P1})
     assert not only(e.TakeSnapshot, bench.tick()).verify
 
 
-def test_blocked_claims_of_a_new_session_begin_with_short_pauses() -> None:
+def test_resets_pauses_of_blocked_claims_in_new_session() -> None:
     bench = Bench()
     block_often(bench, only(e.Claim, bench.register()))
     bench.feed(e.SessionExpired())
@@ -994,7 +1003,7 @@ def test_blocked_claims_of_a_new_session_begin_with_short_pauses() -> None:
     assert bench.wait_for_look() == pytest.approx(0.2)
 
 
-def test_what_failed_is_written_as_soon_as_the_session_is_resumed() -> None:
+def test_retries_failed_writes_when_session_resumes() -> None:
     bench = Bench().settle()
     bench.members[AFTER] = ONE_STREAM
     release = only(e.Release, bench.drained(only(e.Drain, bench.trigger_and_look())))
@@ -1005,7 +1014,7 @@ def test_what_failed_is_written_as_soon_as_the_session_is_resumed() -> None:
     assert again.partitions == {P1}
 
 
-def test_claims_do_not_wait_for_the_end_of_a_burst() -> None:
+def test_claims_before_end_of_burst() -> None:
     bench = Bench().settle()
     bench.topics["t"] = {0: 3}
     bench.trigger()
@@ -1013,7 +1022,7 @@ def test_claims_do_not_wait_for_the_end_of_a_burst() -> None:
     assert only(e.Claim, bench.look()).streams == {P2: 0}
 
 
-def test_nothing_is_written_until_a_while_after_an_answer_that_was_lost() -> None:
+def test_holds_writes_after_lost_answer() -> None:
     bench = Bench(partitions=4).settle()
     bench.members[AFTER] = ONE_STREAM
     drain = only(e.Drain, bench.trigger_and_look())
@@ -1024,7 +1033,7 @@ def test_nothing_is_written_until_a_while_after_an_answer_that_was_lost() -> Non
     assert only(e.Release, every(e.Release, bench.tick(0.0))).partitions == {P2, P3}
 
 
-def test_answers_that_nobody_waits_for_change_nothing() -> None:
+def test_ignores_unexpected_answers() -> None:
     bench = Bench().settle()
     before = bench.member.holds
     both = frozenset({P0, P1})
@@ -1044,7 +1053,7 @@ def test_answers_that_nobody_waits_for_change_nothing() -> None:
     assert bench.member.holds == before
 
 
-def test_an_answer_about_partitions_that_were_not_asked_for_changes_nothing() -> None:
+def test_ignores_answers_about_other_partitions() -> None:
     bench = Bench(partitions=4).settle()
     bench.members[AFTER] = ONE_STREAM
     drain = only(e.Drain, bench.trigger_and_look())
@@ -1053,7 +1062,7 @@ def test_an_answer_about_partitions_that_were_not_asked_for_changes_nothing() ->
     assert bench.drained(drain, P2) == []  # a second time
 
 
-def test_an_answer_that_nobody_waits_for_does_not_shorten_the_pauses() -> None:
+def test_unexpected_answer_does_not_reset_pauses() -> None:
     bench = Bench()
     block_often(bench, only(e.Claim, bench.register()))
     bench.feed(e.Claimed(999, frozenset({P0}), frozenset()))
@@ -1065,7 +1074,7 @@ def test_an_answer_that_nobody_waits_for_does_not_shorten_the_pauses() -> None:
 # ---- The session -----------------------------------------------------------------------------------------------------
 
 
-def test_a_suspended_session_goes_on_and_is_verified_when_it_is_resumed() -> None:
+def test_keeps_consuming_while_suspended_and_verifies_on_resume() -> None:
     bench = Bench().settle()
     assert bench.feed(e.SessionSuspended()) == []  # the runner's lease says for how long
     assert not bench.member.settled
@@ -1075,7 +1084,7 @@ def test_a_suspended_session_goes_on_and_is_verified_when_it_is_resumed() -> Non
     assert only(e.Abandon, bench.look()).partitions == {P0}
 
 
-def test_a_snapshot_from_before_the_suspension_does_not_count() -> None:
+def test_ignores_snapshot_from_before_suspension() -> None:
     bench = Bench().settle()
     before = only(e.TakeSnapshot, bench.trigger())
     stale = bench.snapshot(before)
@@ -1086,7 +1095,7 @@ def test_a_snapshot_from_before_the_suspension_does_not_count() -> None:
     only(e.Drain, bench.feed(e.SnapshotTaken(after.ticket, bench.snapshot(after))))
 
 
-def test_what_was_drained_while_suspended_is_released_after_it() -> None:
+def test_releases_after_resume_what_was_drained_while_suspended() -> None:
     bench = Bench(partitions=4).settle()
     bench.members[AFTER] = ONE_STREAM
     drain = only(e.Drain, bench.trigger_and_look())
@@ -1098,7 +1107,7 @@ def test_what_was_drained_while_suspended_is_released_after_it() -> None:
     assert release.partitions == {P2, P3}
 
 
-def test_an_expired_session_abandons_everything_and_the_next_one_starts_from_nothing() -> None:
+def test_abandons_everything_on_expired_session() -> None:
     bench = Bench().settle()
     bench.feed(e.SessionSuspended())
     abandon = only(e.Abandon, bench.feed(e.SessionExpired()))
@@ -1115,7 +1124,7 @@ def test_an_expired_session_abandons_everything_and_the_next_one_starts_from_not
         assert (claim.session_id, claim.streams) == (2, {partition: 0})
 
 
-def test_late_answers_of_the_former_session_are_ignored() -> None:
+def test_ignores_late_answers_of_former_session() -> None:
     bench = Bench(partitions=1)
     claim = only(e.Claim, bench.register())
     late = e.Claimed(claim.ticket, frozenset({P0}), frozenset())
@@ -1126,7 +1135,7 @@ def test_late_answers_of_the_former_session_are_ignored() -> None:
     assert bench.member.holds == {}
 
 
-def test_a_session_that_is_replaced_without_a_word_counts_as_expired() -> None:
+def test_treats_replaced_session_as_expired() -> None:
     bench = Bench().settle()
     abandon, look = bench.feed(e.SessionStarted(2))
     assert isinstance(abandon, e.Abandon)
@@ -1135,7 +1144,7 @@ def test_a_session_that_is_replaced_without_a_word_counts_as_expired() -> None:
     assert look.session_id == 2
 
 
-def test_when_the_lease_runs_out_handlers_are_stopped_and_a_surviving_session_claims_anew() -> None:
+def test_stops_handlers_when_lease_ends_and_reclaims_on_same_session() -> None:
     bench = Bench(partitions=1).settle()
     bench.feed(e.SessionSuspended())
     abandon = only(e.Abandon, bench.feed(e.LeaseExpired()))
@@ -1186,14 +1195,14 @@ def test_stopping_while_suspended_goes_on_when_the_session_does() -> None:
     assert only(e.Release, bench.feed(e.SessionResumed())).partitions == {P0}
 
 
-def test_a_session_that_ends_during_the_stop_leaves_nothing_to_do_but_to_end_the_handlers() -> None:
+def test_only_ends_handlers_when_session_ends_during_stop() -> None:
     bench = Bench(partitions=1).settle()
     only(e.Drain, bench.feed(e.StopRequested()))
     abandon = only(e.Abandon, bench.feed(e.SessionExpired()))
     assert bench.abandoned(abandon) == [e.Finished()]
 
 
-def test_a_failed_unregistration_is_repeated() -> None:
+def test_retries_failed_unregistration() -> None:
     bench = Bench(partitions=1)
     bench.members[BEFORE] = ONE_STREAM
     bench.register()
@@ -1205,12 +1214,12 @@ def test_a_failed_unregistration_is_repeated() -> None:
 # ---- The tables ------------------------------------------------------------------------------------------------------
 
 
-def test_from_every_state_there_is_a_way_on() -> None:
+def test_every_state_has_a_transition() -> None:
     assert {state for state, _ in HOLD} == set(Hold)
     assert {state for state, _ in LINK} == set(Link)
     assert {state for state, _ in PHASE} == set(Phase) - {Phase.LEFT}
 
 
-def test_a_transition_that_is_in_no_table_is_a_defect() -> None:
+def test_raises_on_transition_not_in_table() -> None:
     with pytest.raises(RuntimeError, match="no transition"):
         follow(LINK, Link.NONE, LinkCause.RESUMED)

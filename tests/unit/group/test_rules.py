@@ -33,7 +33,7 @@ def snapshot(members: dict[str, str], **topics: int) -> e.GroupSnapshot:
     return e.GroupSnapshot(members, None, {topic: {NO_BROKER: range(n)} for topic, n in topics.items()}, {})
 
 
-def test_partitions_are_sorted_as_numbers_or_as_text() -> None:
+def test_sorts_partitions_as_numbers_or_text() -> None:
     members = {OTHER: StaticSubscription({"t": 1}), ME: StaticSubscription({"t": 1})}
     old = V07Rules().owners({"t": {0: range(11)}}, members)
     new = V08Rules().owners({"t": {NO_BROKER: range(11)}}, members)
@@ -41,12 +41,12 @@ def test_partitions_are_sorted_as_numbers_or_as_text() -> None:
     assert [p.partition for p, (owner, _) in new.items() if owner == OTHER] == [0, 1, 2, 3, 4, 5]
 
 
-def test_numbers_need_not_be_without_gaps() -> None:
+def test_accepts_partition_numbers_with_gaps() -> None:
     owners = V08Rules().owners({"t": {NO_BROKER: (7, 2)}, "gone": {}}, {ME: StaticSubscription({"t": 1, "gone": 1})})
     assert list(owners) == [NUMBERED("t", 2), NUMBERED("t", 7)]
 
 
-def test_filters_let_no_internal_topic_through_unless_it_is_named() -> None:
+def test_filters_exclude_internal_topics_unless_named() -> None:
     topics = {"t": {NO_BROKER: range(1)}, "__consumer_offsets": {NO_BROKER: range(2)}}
     builder = TargetAssignmentBuilder(ME, ALL, V08Rules())
     assert set(builder.build(e.GroupSnapshot({}, None, topics, {})).own) == {NUMBERED("t", 0)}
@@ -57,7 +57,7 @@ def test_filters_let_no_internal_topic_through_unless_it_is_named() -> None:
     assert len(old.build(e.GroupSnapshot({}, None, {"__consumer_offsets": {0: range(2)}}, {})).own) == 2
 
 
-def test_roundrobin_goes_on_over_topics_that_only_others_want() -> None:
+def test_roundrobin_counts_topics_of_other_members() -> None:
     members = {OTHER: v08('{"t":1,"u":1}')}
     builder = TargetAssignmentBuilder(ME, StaticSubscription({"t": 1}), V08Rules("roundrobin"))
     target = builder.build(snapshot(members, t=4, u=3))
@@ -74,7 +74,7 @@ def test_roundrobin_goes_on_over_topics_that_only_others_want() -> None:
     assert builder.take_warnings() == []
 
 
-def test_the_spelling_decides_the_order_of_roundrobin() -> None:
+def test_roundrobin_orders_by_hash_of_spelling() -> None:
     topics = {f"topic-{n}": {NO_BROKER: range(12)} for n in range(3)}
     members = {ME: StaticSubscription(dict.fromkeys(topics, 5))}
     brackets = V08Rules("roundrobin", Spelling.BRACKETS).owners(topics, members)
@@ -93,7 +93,7 @@ def test_the_spelling_decides_the_order_of_roundrobin() -> None:
         (V08Rules("roundrobin"), None, [], None),
     ],
 )
-def test_which_topics_have_to_be_known(
+def test_lists_topics_needed_for_assignment(
     rules: GroupRules, own: set[str] | None, members: list[str], wanted: set[str] | None
 ) -> None:
     assert topics_to_read(rules, None if own is None else frozenset(own), members) == wanted
@@ -103,7 +103,7 @@ def test_which_topics_have_to_be_known(
     ("rules", "stranger"),
     [(V07Rules(), v08('{"t":1}')), (V08Rules(), '{ "t": 1 }'), (V08Rules(), "*1*t.*"), (V08Rules(), "!2!t")],
 )
-def test_a_member_of_the_other_dialect_is_refused_before_anything_is_written(rules: GroupRules, stranger: str) -> None:
+def test_rejects_member_of_other_dialect_before_writing(rules: GroupRules, stranger: str) -> None:
     with pytest.raises(DialectError):
         rules.parse(stranger)
     member = Member("g", ME, StaticSubscription({"t": 1}), None, rules)
@@ -114,14 +114,14 @@ def test_a_member_of_the_other_dialect_is_refused_before_anything_is_written(rul
 
 
 @pytest.mark.parametrize("rules", [V07Rules(), V08Rules()])
-def test_a_nudge_means_nothing_to_whoever_reads_it(rules: GroupRules) -> None:
+def test_nudge_subscribes_to_nothing(rules: GroupRules) -> None:
     """The dummy comes and goes in one step; a member that saw it all the same would lose nothing by it."""
     create, _ = nudge_operations("g", ME, rules.nudge_value)
     assert isinstance(create, Create)
     assert rules.parse(create.data) == StaticSubscription({})
 
 
-def test_what_we_register_is_read_back() -> None:
+def test_reads_back_own_registration() -> None:
     for subscription in (StaticSubscription({"t": 2, "u": 1}), ALL):
         for rules in (V07Rules(), V08Rules()):
             assert rules.parse(rules.format(subscription, 1)) == subscription

@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 
     MakeBatch = Callable[..., Batch]
 
+pytestmark = pytest.mark.usefixtures("either_codec")
+
 HEAD = 10  # bytes of a plain message beside its payload
 
 
-def test_a_batch_is_a_sequence_of_payloads_that_knows_where_they_come_from(make_batch: MakeBatch) -> None:
+def test_batch_is_a_sequence_of_payloads_with_their_identity(make_batch: MakeBatch) -> None:
     batch = make_batch(b"one", b"two", b"three", start=100, topic="events", broker=3, partition=7)
     assert list(batch) == [b"one", b"two", b"three"]
     assert len(batch) == 3
@@ -31,7 +33,7 @@ def test_a_batch_is_a_sequence_of_payloads_that_knows_where_they_come_from(make_
     assert not make_batch()
 
 
-def test_messages_have_the_whole_identity_also_inside_a_compressed_message(make_batch: MakeBatch) -> None:
+def test_messages_of_a_compressed_message_have_their_whole_identity(make_batch: MakeBatch) -> None:
     batch = make_batch(b"a", [b"b", b"c"], b"d")
     inside = HEAD + 1
     after = batch.next_offset - HEAD - 1
@@ -47,7 +49,7 @@ def test_messages_have_the_whole_identity_also_inside_a_compressed_message(make_
     assert (found[0].topic, found[0].broker, found[0].partition) == ("t", 0, TopicPartition("t", 0, 0))
 
 
-def test_rest_is_what_a_retry_needs(make_batch: MakeBatch) -> None:
+def test_rest_starts_at_the_first_unmarked_message(make_batch: MakeBatch) -> None:
     batch = make_batch(b"a", [b"b", b"c"], b"d")
     assert batch.rest(0) is batch
     rest = batch.rest(2)  # in the middle of the compressed message
@@ -61,7 +63,7 @@ def test_rest_is_what_a_retry_needs(make_batch: MakeBatch) -> None:
     assert list(rest.rest(1)) == [b"d"]
 
 
-def test_marks_only_go_forward_and_stay_inside(make_batch: MakeBatch) -> None:
+def test_marks_only_move_forward_within_the_batch(make_batch: MakeBatch) -> None:
     batch = make_batch(b"a", b"b")
     assert (batch.handled, batch.counted) == (0, False)
     batch.mark(1)
@@ -72,7 +74,7 @@ def test_marks_only_go_forward_and_stay_inside(make_batch: MakeBatch) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_message_handler_goes_in_order_and_marks_what_it_did(make_batch: MakeBatch) -> None:
+async def test_message_handler_runs_in_order_and_marks_each_message(make_batch: MakeBatch) -> None:
     seen: list[Message] = []
 
     @message_handler
@@ -94,7 +96,7 @@ async def test_a_message_handler_goes_in_order_and_marks_what_it_did(make_batch:
 
 
 @pytest.mark.asyncio
-async def test_a_batch_that_was_marked_is_gone_on_with(make_batch: MakeBatch) -> None:
+async def test_continues_after_the_marked_messages_of_a_batch(make_batch: MakeBatch) -> None:
     seen: list[bytes] = []
 
     @message_handler
@@ -109,7 +111,7 @@ async def test_a_batch_that_was_marked_is_gone_on_with(make_batch: MakeBatch) ->
 
 
 @pytest.mark.asyncio
-async def test_the_decorator_works_on_a_method_too(make_batch: MakeBatch) -> None:
+async def test_decorator_works_on_a_method(make_batch: MakeBatch) -> None:
     class Words:
         def __init__(self) -> None:
             self.seen: list[bytes] = []
@@ -123,14 +125,14 @@ async def test_the_decorator_works_on_a_method_too(make_batch: MakeBatch) -> Non
     assert words.seen == [b"a", b"b"]
 
 
-def test_the_decorator_refuses_what_is_not_async() -> None:
+def test_decorator_rejects_functions_that_are_not_async() -> None:
     wrong: Any = print
     with pytest.raises(TypeError, match="async def"):
         message_handler(wrong)
 
 
 @pytest.mark.asyncio
-async def test_the_optional_methods_have_defaults(make_batch: MakeBatch, clock: Any) -> None:
+async def test_optional_methods_have_defaults(make_batch: MakeBatch, clock: Any) -> None:
     class Mine(Handler):
         async def handle(self, batch: Batch) -> None:
             batch.mark(len(batch))
@@ -141,7 +143,7 @@ async def test_the_optional_methods_have_defaults(make_batch: MakeBatch, clock: 
     await mine.stop()
 
 
-def test_the_rest_is_the_same_wherever_it_begins(make_batch: MakeBatch) -> None:
+def test_rest_is_the_same_wherever_it_begins(make_batch: MakeBatch) -> None:
     plain = [b"%d" % number for number in range(1500)]  # more than are made at once
     batch = make_batch(*plain, [], [b"x"] * 1100, b"last", [b"a", b"b"], [], start=70)
     messages, payloads = list(batch.messages()), list(batch)
@@ -154,7 +156,7 @@ def test_the_rest_is_the_same_wherever_it_begins(make_batch: MakeBatch) -> None:
 
 
 @pytest.mark.asyncio
-async def test_others_have_their_turns_while_a_message_handler_waits_for_nothing(make_batch: MakeBatch) -> None:
+async def test_message_handler_that_never_waits_yields_to_other_tasks(make_batch: MakeBatch) -> None:
     turns = handled = 0
 
     @message_handler

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.asyncio
-async def test_payloads_are_lines_and_json_has_the_identity(tmp_path: Path, make_batch: MakeBatch) -> None:
+async def test_prints_payloads_as_lines_or_json_with_the_identity(tmp_path: Path, make_batch: MakeBatch) -> None:
     with (tmp_path / "out").open("wb") as out:
         await ConsoleHandler(descriptor=out.fileno()).handle(make_batch(b"one", b"\xff"))
         await ConsoleHandler(as_json=True, descriptor=out.fileno()).handle(make_batch(b"two", start=7))
@@ -30,7 +30,7 @@ async def test_payloads_are_lines_and_json_has_the_identity(tmp_path: Path, make
 
 
 @pytest.mark.asyncio
-async def test_keys_come_before_payloads_where_they_are_wanted(tmp_path: Path, make_batch: MakeBatch) -> None:
+async def test_prints_keys_before_payloads_if_asked(tmp_path: Path, make_batch: MakeBatch) -> None:
     data = encode_record_batch([b"one", None, b"three"], keys=[b"k", b"gone", None])
     keyed = Batch(TopicPartition.numbered("t", 0), decode_records(data, 0))
     with (tmp_path / "out").open("wb") as out:
@@ -43,9 +43,7 @@ async def test_keys_come_before_payloads_where_they_are_wanted(tmp_path: Path, m
 
 
 @pytest.mark.asyncio
-async def test_exactly_as_many_as_wanted_come_out_also_when_partitions_compete(
-    tmp_path: Path, make_batch: MakeBatch
-) -> None:
+async def test_prints_exactly_the_maximum_from_concurrent_partitions(tmp_path: Path, make_batch: MakeBatch) -> None:
     with (tmp_path / "out").open("wb") as out:
         handler = ConsoleHandler(max_messages=5, descriptor=out.fileno())
         batches = [make_batch(b"a", b"b", partition=p) for p in range(4)]

@@ -1,18 +1,28 @@
 from __future__ import annotations
 
+import asyncio
 import base64
+import errno
+import fcntl
 import json
 import os
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.errors import ConfigError, HandlerFailedError
-from consumerd.handlers import Batch, FileDeadLetters, Letter
+from consumerd.errors import BrokerError, ConfigError, HandlerFailedError
+from consumerd.handlers import Batch, FileDeadLetters, KeyedMessage, Letter, TopicDeadLetters
+from consumerd.handlers.dead_letter_files import letter_files, read_letters
+from consumerd.handlers.dead_letters import decode_letter
+from consumerd.partition import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
+
+    from consumerd.producer import ProducerData
 
     MakeBatch = Callable[..., Batch]
 
@@ -22,7 +32,7 @@ def letters(batch: Batch) -> list[Letter]:
 
 
 @pytest.mark.asyncio
-async def test_a_letter_holds_identity_bytes_and_error(tmp_path: Path, make_batch: MakeBatch, clock: Any) -> None:
+async def test_letter_has_identity_bytes_and_error(tmp_path: Path, make_batch: MakeBatch, clock: Any) -> None:
     path = tmp_path / "new" / "folder" / "dead.ndjson"
     file = FileDeadLetters(path, clock=clock)
     await file.start()
@@ -45,7 +55,7 @@ async def test_a_letter_holds_identity_bytes_and_error(tmp_path: Path, make_batc
 
 
 @pytest.mark.asyncio
-async def test_letters_are_appended_after_a_restart_and_a_torn_line_stands_alone(
+async def test_appends_after_a_restart_and_keeps_a_torn_line_apart(
     tmp_path: Path, make_batch: MakeBatch, clock: Any
 ) -> None:
     path = tmp_path / "dead.ndjson"
@@ -67,7 +77,7 @@ async def test_letters_are_appended_after_a_restart_and_a_torn_line_stands_alone
 
 
 @pytest.mark.asyncio
-async def test_a_letter_is_on_disk_when_write_returns(
+async def test_letter_is_on_disk_when_write_returns(
     tmp_path: Path, make_batch: MakeBatch, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[int] = []
@@ -86,7 +96,7 @@ async def test_a_letter_is_on_disk_when_write_returns(
 
 
 @pytest.mark.asyncio
-async def test_failures_of_the_file_are_declared(
+async def test_raises_declared_errors_of_the_file(
     tmp_path: Path, make_batch: MakeBatch, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
@@ -99,7 +109,7 @@ async def test_failures_of_the_file_are_declared(
 
 
 @pytest.mark.asyncio
-async def test_a_file_that_reached_its_limit_stops_and_goes_on_when_it_was_moved(
+async def test_stops_at_the_limit_of_the_file_and_continues_after_it_was_moved(
     tmp_path: Path, make_batch: MakeBatch, clock: Any
 ) -> None:
     path = tmp_path / "dead.ndjson"
@@ -120,9 +130,7 @@ async def test_a_file_that_reached_its_limit_stops_and_goes_on_when_it_was_moved
 
 
 @pytest.mark.asyncio
-async def test_letters_of_a_file_that_was_replaced_go_to_the_new_one(
-    tmp_path: Path, make_batch: MakeBatch, clock: Any
-) -> None:
+async def test_writes_to_the_new_file_after_a_rename(tmp_path: Path, make_batch: MakeBatch, clock: Any) -> None:
     path = tmp_path / "dead.ndjson"
     file = FileDeadLetters(path, clock=clock)
     await file.start()
@@ -134,7 +142,7 @@ async def test_letters_of_a_file_that_was_replaced_go_to_the_new_one(
     assert path.stat().st_size > 0
 
 
-def test_a_place_that_cannot_be_written_is_found_without_making_anything(tmp_path: Path, clock: Any) -> None:
+def test_checks_that_the_path_is_writable_without_creating_it(tmp_path: Path, clock: Any) -> None:
     FileDeadLetters(tmp_path / "new" / "folder" / "dead.ndjson", clock=clock).check()
     FileDeadLetters("dead.ndjson", clock=clock).check()
     assert list(tmp_path.iterdir()) == []
@@ -148,3 +156,218 @@ def test_a_place_that_cannot_be_written_is_found_without_making_anything(tmp_pat
         locked.mkdir(mode=0o500)
         with pytest.raises(ConfigError, match=r"no permission for .*locked"):
             FileDeadLetters(locked / "new" / "dead.ndjson", clock=clock).check()
+
+
+@pytest.mark.asyncio
+async def test_a_full_file_gets_a_number_and_a_new_one_begins(
+    tmp_path: Path, make_batch: MakeBatch, clock: Any
+) -> None:
+    path = tmp_path / "dead.ndjson"
+    file = FileDeadLetters(path, clock=clock, file_size=500)
+    await file.start()
+    for number in range(7):
+        await file.write(letters(make_batch(b"%d" % number, start=number)))
+    await file.stop()
+    files = letter_files(path)
+    assert [each.name for each in files] == [
+        "dead.000001.ndjson", "dead.000002.ndjson", "dead.000003.ndjson", "dead.ndjson",
+    ]  # fmt: skip
+    assert all(each.stat().st_size <= 500 for each in files)
+    found = [line.letter for each in files for line in read_letters(each)]
+    assert [letter.identity.offset for letter in found if letter is not None] == list(range(7))
+
+
+@pytest.mark.asyncio
+async def test_the_limit_counts_all_files(tmp_path: Path, make_batch: MakeBatch, clock: Any) -> None:
+    path = tmp_path / "dead.ndjson"
+    file = FileDeadLetters(path, clock=clock, file_size=300, max_size=500)
+    await file.write(letters(make_batch(b"a")))
+    await file.write(letters(make_batch(b"a")))
+    with pytest.raises(HandlerFailedError, match=r"handler\.dead_letter_max_size \(500\)"):
+        await file.write(letters(make_batch(b"a")))
+    (tmp_path / "dead.000001.ndjson").unlink()
+    await file.write(letters(make_batch(b"a")))
+    await file.stop()
+
+
+@pytest.mark.asyncio
+async def test_members_that_share_a_file_and_rotate_it_lose_nothing(
+    tmp_path: Path, make_batch: MakeBatch, clock: Any
+) -> None:
+    path = tmp_path / "dead.ndjson"
+    members = [FileDeadLetters(path, clock=clock, file_size=700) for _ in range(4)]
+
+    async def write(member: FileDeadLetters, broker: int) -> None:
+        for number in range(25):
+            await member.write(letters(make_batch(b"x" * number, start=number, broker=broker)))
+        await member.stop()
+
+    await asyncio.gather(*(write(member, broker) for broker, member in enumerate(members)))
+    lines = [line for each in letter_files(path) for line in read_letters(each)]
+    found = {line.letter.identity for line in lines if line.letter is not None}
+    assert len(found) == len(lines) == 100
+    assert len(letter_files(path)) > 10
+
+
+@pytest.mark.asyncio
+async def test_a_file_that_another_holds_locked_is_written_and_not_renamed(
+    tmp_path: Path, make_batch: MakeBatch, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("consumerd.handlers.dead_letter_files._LOCK_SECONDS", 0.0)
+    path = tmp_path / "dead.ndjson"
+    file = FileDeadLetters(path, clock=clock, file_size=300)
+    await file.start()
+    with path.open() as frozen:
+        fcntl.flock(frozen, fcntl.LOCK_EX)
+        for _ in range(3):
+            await file.write(letters(make_batch(b"a")))
+    assert letter_files(path) == [path]
+    await file.write(letters(make_batch(b"a")))
+    await file.stop()
+    assert len(letter_files(path)) == 2
+
+
+@pytest.mark.asyncio
+async def test_what_a_full_disk_left_of_a_line_is_taken_back(
+    tmp_path: Path, make_batch: MakeBatch, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "dead.ndjson"
+    file = FileDeadLetters(path, clock=clock)
+    await file.write(letters(make_batch(b"a")))
+    before = path.read_bytes()
+    real = os.write
+    room = [40]
+
+    def write(descriptor: int, data: bytes) -> int:
+        if not room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(descriptor, data[: room.pop()])
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", write)
+        with pytest.raises(HandlerFailedError, match="No space left on device"):
+            await file.write(letters(make_batch(b"b")))
+    assert path.read_bytes() == before
+    await file.stop()
+
+
+@pytest.mark.asyncio
+async def test_letters_are_read_as_they_were_written(tmp_path: Path, make_batch: MakeBatch, clock: Any) -> None:
+    path = tmp_path / "dead.ndjson"
+    file = FileDeadLetters(path, clock=clock)
+    batch = make_batch([b"a", b"\xff\x00\n"], start=71, broker=1, partition=2)
+    keyed = KeyedMessage(TopicPartition.numbered("t", 3), 7, 0, 8, None, b"k", 123, 0, (("h", b"\xff"), ("n", None)))
+    await file.write([*letters(batch), Letter(keyed, OSError("e" * 9000), 2)])  # type: ignore[arg-type]
+    await file.stop()
+    first, second, third = (line.letter for line in read_letters(path))
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    assert (second.message.payload, second.identity) == (b"\xff\x00\n", ("t", 1, 2, 71, 1))
+    assert (second.error_type, second.error, second.attempts, second.failed_at) == (
+        "ValueError", "no\ngood", 5, 1_700_001_000.0,
+    )  # fmt: skip
+    assert third.message == keyed
+    assert len(third.error) == 4000
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"topic": 1}, "topic is missing or of the wrong type"),
+        ({"topic": ""}, "topic is empty"),
+        ({"offset": -1}, "offset is out of range"),
+        ({"offset": True}, "offset is missing"),
+        ({"broker": 1 << 40}, "broker is out of range"),
+        ({"failed_at": "now"}, "failed_at must be a time"),
+        ({"failed_at": float("nan")}, "failed_at must be a time"),
+        ({"payload_base64": "?"}, "payload_base64 is not base64"),
+        ({"payload_base64": 5}, "payload_base64 is not base64"),
+        ({"payload_base64": None}, "payload_base64 is missing"),
+        ({"broker": None, "timestamp": 1, "headers": ["x"]}, "headers must be pairs"),
+        ({"attempts": None}, "attempts is missing"),
+        ({"error": 5}, "error is missing"),
+    ],
+)
+def test_rejects_lines_that_are_not_letters(tmp_path: Path, change: dict[str, Any], problem: str) -> None:
+    good = {
+        "topic": "t", "broker": 0, "partition": 0, "offset": 5, "index": 0, "payload_base64": "YQ==",
+        "error_type": "E", "error": "e", "attempts": 1, "failed_at": 1.0,
+    }  # fmt: skip
+    path = tmp_path / "dead.ndjson"
+    path.write_text(f"{json.dumps(good)}\n{json.dumps(good | change)}\n[1]\n\xff\n{'[' * 100_000}\n{{")
+    first, bad, *others = read_letters(path)
+    assert first.letter is not None
+    assert (bad.letter, bad.start) == (None, first.end)
+    assert problem in bad.problem
+    assert [line.problem for line in others] == ["it is not a JSON object"] * 3  # and the torn end is left alone
+
+
+class _Producer:
+    def __init__(self, error: Exception | None = None) -> None:
+        self.sent: list[ProducerData] = []
+        self.error = error
+
+    async def send_all(self, data: Sequence[ProducerData], *, merge: bool = False) -> None:
+        if self.error is not None:
+            raise self.error
+        self.sent += data
+
+
+def _topic(producer: _Producer, clock: Any, *, headers: bool, as_json: bool = False) -> TopicDeadLetters:
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Any]:
+        yield SimpleNamespace(producer=producer, headers=headers)
+
+    return TopicDeadLetters("dead", opened, clock=clock, as_json=as_json)
+
+
+KEYED = KeyedMessage(TopicPartition.numbered("t", 3), 7, 0, 8, b"v", b"k", 123, 0, (("h", b"\xff"),))
+
+
+@pytest.mark.asyncio
+async def test_a_letter_in_a_topic_is_the_message_with_headers(clock: Any) -> None:
+    producer = _Producer()
+    place = _topic(producer, clock, headers=True)
+    await place.start()
+    await place.write([Letter(KEYED, ValueError("no"), 3)])  # type: ignore[arg-type]
+    await place.stop()
+    (sent,) = producer.sent
+    assert (sent.topic, sent.payloads, sent.key, sent.timestamp) == ("dead", [b"v"], b"k", 123)
+    assert sent.headers == (
+        ("h", b"\xff"),
+        ("consumerd.dead_letter.topic", b"t"),
+        ("consumerd.dead_letter.partition", b"3"),
+        ("consumerd.dead_letter.offset", b"7"),
+        ("consumerd.dead_letter.index", b"0"),
+        ("consumerd.dead_letter.error_type", b"ValueError"),
+        ("consumerd.dead_letter.error", b"no"),
+        ("consumerd.dead_letter.attempts", b"3"),
+        ("consumerd.dead_letter.failed_at", b"1700001000.000"),
+    )
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("headers", [True, False])
+async def test_a_letter_as_json_can_be_read_back(clock: Any, headers: bool) -> None:
+    producer = _Producer()
+    place = _topic(producer, clock, headers=headers, as_json=headers)
+    await place.start()
+    await place.write([Letter(KEYED, ValueError("no"), 3)])  # type: ignore[arg-type]
+    await place.stop()
+    (sent,) = producer.sent
+    assert (sent.key, sent.headers, sent.timestamp) == (b"k" if headers else None, (), None)
+    assert decode_letter(sent.payloads[0]).message == KEYED
+
+
+@pytest.mark.asyncio
+async def test_a_topic_that_does_not_take_a_letter_stops_the_daemon(make_batch: MakeBatch, clock: Any) -> None:
+    place = _topic(_Producer(BrokerError("no leader.")), clock, headers=False)
+    with pytest.raises(HandlerFailedError, match="not started"):
+        await place.write(letters(make_batch(b"a")))
+    await place.start()
+    with pytest.raises(
+        HandlerFailedError, match=r"dead-letter topic dead: no leader\.; the messages are not committed"
+    ):
+        await place.write(letters(make_batch(b"a")))
+    await place.stop()

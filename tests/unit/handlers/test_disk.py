@@ -13,9 +13,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_a_file_that_was_written_is_synced_with_all_that_is_in_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_syncs_a_written_file_with_all_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[tuple[int, int]] = []
     real = os.fsync
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     MakeBatch = Callable[..., Batch]
 
+pytestmark = pytest.mark.usefixtures("either_codec")
+
 HERE = TopicPartition("t", 0, 0)
 
 
@@ -29,7 +31,7 @@ def files(directory: Path) -> list[str]:
 
 
 @pytest.mark.asyncio
-async def test_a_batch_is_a_file_named_by_its_range(tmp_path: Path, make_batch: MakeBatch, clock: Any) -> None:
+async def test_batch_is_a_file_named_by_its_range(tmp_path: Path, make_batch: MakeBatch, clock: Any) -> None:
     handler = load_handler("files", {"directory": str(tmp_path / "made" / "new")})
     await handler.start(HandlerContext("g", "g_1", clock))
     batch = make_batch(b"one", [b"two", b"\xff"], start=71, topic="events", broker=1, partition=10)
@@ -49,7 +51,7 @@ async def test_a_batch_is_a_file_named_by_its_range(tmp_path: Path, make_batch: 
 
 
 @pytest.mark.asyncio
-async def test_position_is_where_the_ranges_end(tmp_path: Path, make_batch: MakeBatch) -> None:
+async def test_position_is_the_end_of_the_last_range(tmp_path: Path, make_batch: MakeBatch) -> None:
     handler = FilesHandler(tmp_path)
     assert await handler.position(HERE) is None
     first = make_batch(b"one")
@@ -62,7 +64,7 @@ async def test_position_is_where_the_ranges_end(tmp_path: Path, make_batch: Make
 
 
 @pytest.mark.asyncio
-async def test_foreign_files_do_not_count(tmp_path: Path, make_batch: MakeBatch) -> None:
+async def test_ignores_other_files(tmp_path: Path, make_batch: MakeBatch) -> None:
     folder = tmp_path / "t" / "0-0"
     folder.mkdir(parents=True)
     for name in ("README", "0-99.ndjson", f"{0:020}-{99:020}.ndjson.tmp", f"{0:020}-{99:020}.parquet"):
@@ -75,7 +77,7 @@ async def test_foreign_files_do_not_count(tmp_path: Path, make_batch: MakeBatch)
 
 
 @pytest.mark.asyncio
-async def test_a_batch_whose_confirmation_was_lost_is_not_stored_twice(tmp_path: Path, make_batch: MakeBatch) -> None:
+async def test_stores_a_batch_once_if_its_confirmation_is_lost(tmp_path: Path, make_batch: MakeBatch) -> None:
     handler = FilesHandler(tmp_path)
     for _ in range(3):
         batch = make_batch(b"one", b"two")
@@ -86,7 +88,7 @@ async def test_a_batch_whose_confirmation_was_lost_is_not_stored_twice(tmp_path:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("again", [b"one", b"six", b"longer"])
-async def test_a_log_that_begins_anew_is_refused_and_never_dropped(
+async def test_rejects_a_log_that_restarts_at_a_lower_offset(
     tmp_path: Path, make_batch: MakeBatch, again: bytes
 ) -> None:
     handler = FilesHandler(tmp_path)
@@ -102,7 +104,7 @@ async def test_a_log_that_begins_anew_is_refused_and_never_dropped(
 
 
 @pytest.mark.asyncio
-async def test_empty_ranges(tmp_path: Path, make_batch: MakeBatch) -> None:
+async def test_skips_empty_ranges(tmp_path: Path, make_batch: MakeBatch) -> None:
     handler = FilesHandler(tmp_path)
     await handler.handle(make_batch())  # nothing at all
     assert files(tmp_path) == []
@@ -111,7 +113,7 @@ async def test_empty_ranges(tmp_path: Path, make_batch: MakeBatch) -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("topic", ["with space", "*", "привет", "a:b,c", "-", "...", "%2e%2e", ".writer-x", "x" * 255])
-async def test_awkward_topics_are_folders(tmp_path: Path, make_batch: MakeBatch, topic: str) -> None:
+async def test_writes_unusual_topic_names_as_folders(tmp_path: Path, make_batch: MakeBatch, topic: str) -> None:
     handler = FilesHandler(tmp_path)
     await handler.handle(make_batch(b"x", topic=topic))
     assert files(tmp_path) == [f"{topic}/0-0/{0:020}-{11:020}.ndjson"]
@@ -119,7 +121,7 @@ async def test_awkward_topics_are_folders(tmp_path: Path, make_batch: MakeBatch,
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("topic", ["", ".", "..", "../x", "a/b", "/etc", "nul\0"])
-async def test_a_topic_cannot_lead_out_of_the_directory(tmp_path: Path, make_batch: MakeBatch, topic: str) -> None:
+async def test_topic_cannot_escape_the_directory(tmp_path: Path, make_batch: MakeBatch, topic: str) -> None:
     handler = FilesHandler(tmp_path / "inside")
     with pytest.raises(InvalidTopicError):
         await handler.handle(make_batch(b"x", topic=topic))
@@ -129,7 +131,7 @@ async def test_a_topic_cannot_lead_out_of_the_directory(tmp_path: Path, make_bat
 
 
 @pytest.mark.asyncio
-async def test_a_directory_that_cannot_be_made_is_found_at_the_start(tmp_path: Path, clock: Any) -> None:
+async def test_reports_a_directory_that_cannot_be_created_at_the_start(tmp_path: Path, clock: Any) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(HandlerFailedError, match="cannot create the directory"):
         await FilesHandler(tmp_path / "file" / "x").start(HandlerContext("g", "g_1", clock))
@@ -155,7 +157,7 @@ class FullDisk(OsDisk):
 
 
 @pytest.mark.asyncio
-async def test_a_full_disk_leaves_nothing_and_the_next_try_works(tmp_path: Path, make_batch: MakeBatch) -> None:
+async def test_full_disk_leaves_no_file_and_the_retry_succeeds(tmp_path: Path, make_batch: MakeBatch) -> None:
     handler = FilesHandler.on(FullDisk(2), tmp_path)
     batch = make_batch(b"one", b"two")
     for _ in range(2):
@@ -169,7 +171,7 @@ async def test_a_full_disk_leaves_nothing_and_the_next_try_works(tmp_path: Path,
 
 
 @pytest.mark.asyncio
-async def test_a_cancelled_write_ends_before_the_handler_does(tmp_path: Path, make_batch: MakeBatch) -> None:
+async def test_cancelled_write_ends_before_the_handler(tmp_path: Path, make_batch: MakeBatch) -> None:
     loop, writing = asyncio.get_running_loop(), asyncio.Event()
 
     class Telling(OsDisk):
@@ -191,7 +193,7 @@ async def test_a_cancelled_write_ends_before_the_handler_does(tmp_path: Path, ma
 
 
 @pytest.mark.asyncio
-async def test_the_former_owner_cannot_write_any_more(tmp_path: Path, make_batch: MakeBatch) -> None:
+async def test_former_owner_cannot_write(tmp_path: Path, make_batch: MakeBatch) -> None:
     old, new = FilesHandler(tmp_path), FilesHandler(tmp_path)
     first, second = make_batch(b"one"), make_batch(b"two", start=13)
     await old.handle(first)
@@ -226,7 +228,7 @@ class Slices(OsDisk):
 
 
 @pytest.mark.asyncio
-async def test_a_large_batch_is_one_file_written_in_pieces(tmp_path: Path, make_batch: MakeBatch) -> None:
+async def test_writes_a_large_batch_in_pieces_to_one_file(tmp_path: Path, make_batch: MakeBatch) -> None:
     disk = Slices()
     handler = FilesHandler.on(disk, tmp_path)
     batch = make_batch([b""] * 45_000)
@@ -245,7 +247,7 @@ async def test_a_large_batch_is_one_file_written_in_pieces(tmp_path: Path, make_
 
 
 @pytest.mark.asyncio
-async def test_a_large_batch_that_is_cancelled_half_way_leaves_nothing(tmp_path: Path, make_batch: MakeBatch) -> None:
+async def test_cancelled_large_batch_leaves_no_file(tmp_path: Path, make_batch: MakeBatch) -> None:
     disk = Slices()
     disk.go_on.clear()
     handler = FilesHandler.on(disk, tmp_path)

@@ -31,7 +31,7 @@ def batch() -> Batch:
     return Batch(PLACE, decode_records(data, 7))
 
 
-def test_messages_have_all_that_the_protocol_has(batch: Batch) -> None:
+def test_messages_have_all_fields_of_the_protocol(batch: Batch) -> None:
     messages: list[object] = list(batch.messages())
     assert all(isinstance(message, KeyedMessage) for message in messages)
     first, second, third = batch.messages()
@@ -45,7 +45,7 @@ def test_messages_have_all_that_the_protocol_has(batch: Batch) -> None:
     assert [message.offset for message in batch.rest(1).messages()] == [8, 9]
 
 
-def test_records_hold_it_too(batch: Batch) -> None:
+def test_records_have_all_fields_of_the_protocol(batch: Batch) -> None:
     first, second, third = (json.loads(line) for line in encode_records(batch))
     assert first == {
         "topic": "t", "broker": None, "partition": 3, "offset": 7, "index": 0, "payload": "one", "key": "k",
@@ -56,7 +56,7 @@ def test_records_hold_it_too(batch: Batch) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_function_for_one_message_gets_them(batch: Batch) -> None:
+async def test_function_for_one_message_receives_all_fields(batch: Batch) -> None:
     seen = []
 
     @message_handler
@@ -69,7 +69,7 @@ async def test_a_function_for_one_message_gets_them(batch: Batch) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_dead_letter_keeps_them(batch: Batch, tmp_path: Path) -> None:
+async def test_dead_letter_keeps_all_fields(batch: Batch, tmp_path: Path) -> None:
     letters = FileDeadLetters(tmp_path / "dead", clock=SystemClock())
     await letters.start()
     await letters.write([Letter(message, ValueError("no"), 1) for message in batch.messages()])
@@ -79,7 +79,7 @@ async def test_a_dead_letter_keeps_them(batch: Batch, tmp_path: Path) -> None:
     assert second["payload_base64"] is None
 
 
-def test_the_rest_is_the_same_wherever_it_begins() -> None:
+def test_rest_is_the_same_wherever_it_begins() -> None:
     count = 1500  # more than are made at once
     first = encode_record_batch(
         [b"%d" % number for number in range(count)], timestamps=list(range(count)), headers={1200: (("h", b"v"),)}

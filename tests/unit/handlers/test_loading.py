@@ -114,14 +114,14 @@ def refused(name: str, options: dict[str, Any] | None = None) -> str:
     return text
 
 
-def test_the_built_in_handlers_are_entry_points(tmp_path: Path) -> None:
+def test_built_in_handlers_are_entry_points(tmp_path: Path) -> None:
     assert isinstance(load_handler("null"), NullHandler)
     assert isinstance(load_handler("print"), PrintHandler)
     assert isinstance(load_handler("print", {"descriptor": 2}), PrintHandler)
 
 
 @pytest.mark.asyncio
-async def test_every_form_of_a_handler_is_taken(plugin: object, make_batch: MakeBatch, clock: Any) -> None:
+async def test_accepts_every_form_of_a_handler(plugin: object, make_batch: MakeBatch, clock: Any) -> None:
     forms: list[tuple[str, dict[str, Any], Any]] = [
         ("plug_in:batches", {}, [b"a", b"b"]),
         ("plug_in:instance", {}, "w"),
@@ -143,7 +143,7 @@ async def test_every_form_of_a_handler_is_taken(plugin: object, make_batch: Make
 
 
 @pytest.mark.asyncio
-async def test_methods_that_are_there_are_used_and_the_others_filled_in(plugin: object, clock: Any) -> None:
+async def test_uses_existing_methods_and_adds_the_others(plugin: object, clock: Any) -> None:
     partition = TopicPartition("t", 0, 0)
     full = load_handler("plug_in:Full", {"times": 1})
     plain = load_handler("plug_in:Plain", {"times": 1})
@@ -155,14 +155,14 @@ async def test_methods_that_are_there_are_used_and_the_others_filled_in(plugin: 
     assert await plain.position(partition) is None
 
 
-def test_unknown_names_are_answered_with_the_nearest_and_the_list() -> None:
+def test_suggests_the_nearest_name_and_lists_all() -> None:
     text = refused("flies")
-    assert "unknown handler 'flies', did you mean 'files'? There are files" in text
+    assert "unknown handler 'flies', did you mean 'files'? There are exec, files" in text
     assert "print" in text
     assert "did you mean" not in refused("zzzzzz")
 
 
-def test_modules_that_do_not_import(plugin: Callable[[str, str], None]) -> None:
+def test_reports_modules_that_cannot_be_imported(plugin: Callable[[str, str], None]) -> None:
     assert "no module named 'no_such_plugin'" in refused("no_such_plugin:handle")
     assert "no module named 'plug_in.sub'" in refused("plug_in.sub:handle")
     assert "has no attribute 'batchs', did you mean 'batches'?" in refused("plug_in:batchs")
@@ -179,18 +179,18 @@ def test_modules_that_do_not_import(plugin: Callable[[str, str], None]) -> None:
 
 
 @pytest.mark.parametrize("name", [":", "a:", ":b", "a b:c", "a:b:c", "../x:y"])
-def test_texts_that_are_no_names(name: str) -> None:
+def test_rejects_texts_that_are_not_names(name: str) -> None:
     assert "module:attribute" in refused(name)
 
 
-def test_things_that_are_no_handlers(plugin: object) -> None:
+def test_rejects_objects_that_are_not_handlers(plugin: object) -> None:
     assert "is of type int" in refused("plug_in:number")
     assert "returned a NoneType, which has no method `handle`" in refused("plug_in:nothing")
     assert "`handle` must be an `async def`" in refused("plug_in:Blocking")
     assert "`stop` must be an `async def`" in refused("plug_in:HalfBlocking", {"times": 1})
 
 
-def test_options_are_checked_before_and_by_the_factory(plugin: object) -> None:
+def test_checks_options_before_and_in_the_factory(plugin: object) -> None:
     assert "has no option 'tims', did you mean 'times'? There are times, word." in refused("plug_in:Plain", {"tims": 1})
     assert "requires the option 'times'" in refused("plug_in:Plain")
     assert "refused its options: ValueError: times must not be negative." in refused("plug_in:Plain", {"times": -1})
@@ -208,7 +208,7 @@ def test_options_are_checked_before_and_by_the_factory(plugin: object) -> None:
     assert "has no option 'a'" in refused("null", {"a": 1})
 
 
-def test_two_packages_with_one_name_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_distinguishes_two_packages_with_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = tmp_path / "rival-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rival\nVersion: 1.0\n")
@@ -222,7 +222,7 @@ def test_two_packages_with_one_name_are_told_apart(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.asyncio
-async def test_what_a_name_stands_for_can_be_given_itself(plugin: object, make_batch: MakeBatch) -> None:
+async def test_accepts_the_object_of_a_name(plugin: object, make_batch: MakeBatch) -> None:
     plug_in = importlib.import_module("plug_in")
     for found, options in [(plug_in.batches, None), (plug_in.Plain, {"times": 1}), (plug_in.instance, None)]:
         await make_handler(found, options).handle(make_batch(b"a"))
@@ -231,7 +231,7 @@ async def test_what_a_name_stands_for_can_be_given_itself(plugin: object, make_b
         make_handler(plug_in.Plain, {"time": 1}, name="mine")
 
 
-def test_the_plugins_own_object_can_be_had_back(plugin: object) -> None:
+def test_returns_the_object_of_the_plugin(plugin: object) -> None:
     instance = load_handler("plug_in:instance")
     plug_in = sys.modules["plug_in"]
     assert not isinstance(plug_in.instance, Handler)

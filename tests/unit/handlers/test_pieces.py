@@ -12,22 +12,22 @@ def pieces(items: list[bytes], count: int, size: int) -> list[list[bytes]]:
     return list(in_pieces(items, count, size, len))
 
 
-def test_a_piece_ends_with_its_count_or_before_its_size_is_exceeded() -> None:
+def test_piece_ends_at_its_count_or_before_it_exceeds_its_size() -> None:
     assert pieces([b"a", b"b", b"c"], 2, 100) == [[b"a", b"b"], [b"c"]]
     assert pieces([b"aa", b"bb", b"c"], 100, 4) == [[b"aa", b"bb"], [b"c"]]
     assert pieces([b"aa", b"bb", b"c"], 100, 5) == [[b"aa", b"bb", b"c"]]
 
 
-def test_an_item_larger_than_a_piece_is_a_piece_of_its_own() -> None:
+def test_item_larger_than_a_piece_is_a_piece_of_its_own() -> None:
     assert pieces([b"a", b"x" * 9, b"b"], 100, 4) == [[b"a"], [b"x" * 9], [b"b"]]
 
 
-def test_empty_items_are_counted_and_no_items_make_no_piece() -> None:
+def test_counts_empty_items_and_makes_no_empty_piece() -> None:
     assert pieces([b""] * 5, 2, 1) == [[b"", b""], [b"", b""], [b""]]
     assert pieces([], 2, 1) == []
 
 
-def test_no_more_items_are_taken_than_the_next_piece_needs() -> None:
+def test_takes_only_the_items_of_the_next_piece() -> None:
     taken = []
 
     def items() -> Iterator[bytes]:

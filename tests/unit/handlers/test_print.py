@@ -34,7 +34,7 @@ def pipe() -> Iterator[tuple[int, int]]:
             assert end in ends  # a test has closed it already
 
 
-def test_a_record_is_a_line_with_the_whole_identity(make_batch: MakeBatch) -> None:
+def test_prints_a_record_as_a_line_with_the_whole_identity(make_batch: MakeBatch) -> None:
     batch = make_batch(b"plain", [b"in", b"side"], start=7, topic='a "quoted" \\ тема', broker=1, partition=2)
     lines = list(encode_records(batch))
     assert all(line.endswith(b"\n") and line.count(b"\n") == 1 for line in lines)
@@ -52,7 +52,7 @@ def test_a_record_is_a_line_with_the_whole_identity(make_batch: MakeBatch) -> No
     "payload",
     [b"", b"a\nb\r\n", b'"\\/', "\u2028 \U0001f600 \ufeffé".encode(), bytes(range(128)), b"\xed\xa0\x80", b"\xff"],
 )
-def test_payloads_are_kept_to_the_byte(make_batch: MakeBatch, payload: bytes) -> None:
+def test_keeps_payloads_to_the_byte(make_batch: MakeBatch, payload: bytes) -> None:
     (line,) = encode_records(make_batch(payload))
     record = json.loads(line)
     if "payload" in record:
@@ -64,7 +64,7 @@ def test_payloads_are_kept_to_the_byte(make_batch: MakeBatch, payload: bytes) ->
 
 
 @pytest.mark.asyncio
-async def test_batches_are_printed_and_their_lines_do_not_mix(pipe: tuple[int, int], make_batch: MakeBatch) -> None:
+async def test_prints_batches_without_mixing_their_lines(pipe: tuple[int, int], make_batch: MakeBatch) -> None:
     handler = PrintHandler(pipe[1])
     batches = [make_batch(*[b"%d" % n * 500 for n in range(20)], partition=p) for p in range(4)]
     reading = asyncio.create_task(asyncio.to_thread(_read_lines, pipe[0], 80))
@@ -82,14 +82,14 @@ def _read_lines(descriptor: int, count: int) -> list[bytes]:
 
 
 @pytest.mark.asyncio
-async def test_files_are_printed_to(tmp_path: Path, make_batch: MakeBatch) -> None:
+async def test_prints_to_files(tmp_path: Path, make_batch: MakeBatch) -> None:
     with (tmp_path / "out").open("wb") as file:
         await PrintHandler(file.fileno()).handle(make_batch(b"a" * 3_000_000, b"b"))
     assert [len(json.loads(line)["payload"]) for line in (tmp_path / "out").read_bytes().splitlines()] == [3_000_000, 1]
 
 
 @pytest.mark.asyncio
-async def test_a_reader_that_went_away_is_the_end(pipe: tuple[int, int], make_batch: MakeBatch) -> None:
+async def test_ends_when_the_reader_closes_the_pipe(pipe: tuple[int, int], make_batch: MakeBatch) -> None:
     os.close(pipe[0])
     with pytest.raises(OutputClosedError) as caught:
         await PrintHandler(pipe[1]).handle(make_batch(b"a"))
@@ -97,15 +97,13 @@ async def test_a_reader_that_went_away_is_the_end(pipe: tuple[int, int], make_ba
 
 
 @pytest.mark.asyncio
-async def test_other_errors_of_the_output_are_for_the_retry_policy(make_batch: MakeBatch) -> None:
+async def test_leaves_other_output_errors_to_the_retry_policy(make_batch: MakeBatch) -> None:
     with open("/dev/full", "wb") as full, pytest.raises(OSError, match="No space left"):
         await PrintHandler(full.fileno()).handle(make_batch(b"a"))
 
 
 @pytest.mark.asyncio
-async def test_a_stuck_reader_stalls_neither_the_loop_nor_the_stop(
-    pipe: tuple[int, int], make_batch: MakeBatch
-) -> None:
+async def test_stuck_reader_blocks_neither_the_loop_nor_the_stop(pipe: tuple[int, int], make_batch: MakeBatch) -> None:
     reader, writer = pipe
     room = fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 8192)
     handler = PrintHandler(writer)
@@ -140,7 +138,7 @@ def _readable(descriptor: int) -> int:
 
 
 @pytest.mark.asyncio
-async def test_an_output_that_somebody_made_non_blocking_works(pipe: tuple[int, int], make_batch: MakeBatch) -> None:
+async def test_writes_to_a_non_blocking_output(pipe: tuple[int, int], make_batch: MakeBatch) -> None:
     os.set_blocking(pipe[1], False)
     reading = asyncio.create_task(asyncio.to_thread(_read_lines, pipe[0], 3))
     await PrintHandler(pipe[1]).handle(make_batch(*[b"x" * 200_000] * 3))
@@ -148,7 +146,7 @@ async def test_an_output_that_somebody_made_non_blocking_works(pipe: tuple[int, 
 
 
 @pytest.mark.asyncio
-async def test_null_counts(make_batch: MakeBatch, clock: Any) -> None:
+async def test_null_handler_counts_messages(make_batch: MakeBatch, clock: Any) -> None:
     handler = NullHandler()
     await handler.handle(make_batch(b"a", b"b"))
     await handler.handle(make_batch())

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import structlog
 
 from consumerd.errors import HandlerFailedError
 from consumerd.handlers import (
@@ -22,9 +24,11 @@ from consumerd.handlers import (
 from consumerd.partition import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, MutableMapping, Sequence
 
     MakeBatch = Callable[..., Batch]
+
+pytestmark = pytest.mark.usefixtures("either_codec")
 
 
 class Memory(DeadLetters):
@@ -66,7 +70,7 @@ def wrapped(
 
 
 @pytest.mark.asyncio
-async def test_a_batch_is_tried_again_until_it_is_taken(make_batch: MakeBatch, clock: Any) -> None:
+async def test_retries_a_batch_until_it_succeeds(make_batch: MakeBatch, clock: Any) -> None:
     inner = Scripted(ValueError("no"), OSError("no"), None)
     batch = make_batch(b"a", b"b")
     await wrapped(inner, clock).handle(batch)
@@ -91,7 +95,7 @@ async def test_pauses_are_random_and_their_bound_doubles_up_to_a_limit(make_batc
 
 
 @pytest.mark.asyncio
-async def test_stop_is_one_sentence_about_the_place_and_the_cause(make_batch: MakeBatch, clock: Any) -> None:
+async def test_stop_names_the_offset_and_the_cause(make_batch: MakeBatch, clock: Any) -> None:
     inner = Scripted(*[ValueError("bad\nthing")] * 9)
     batch = make_batch(b"a", b"b", start=400, topic="events", broker=1, partition=2)
     with pytest.raises(HandlerFailedError) as caught:
@@ -106,16 +110,14 @@ async def test_stop_is_one_sentence_about_the_place_and_the_cause(make_batch: Ma
 
 
 @pytest.mark.asyncio
-async def test_skip_goes_on_after_the_batch_of_a_handler_that_does_not_count(make_batch: MakeBatch, clock: Any) -> None:
+async def test_skip_continues_after_the_batch_of_a_handler_without_marks(make_batch: MakeBatch, clock: Any) -> None:
     batch = make_batch(b"a", b"b")
     await wrapped(Scripted(*[ValueError()] * 9), clock, max_attempts=2, on_failure="skip").handle(batch)
     assert batch.handled == 2
 
 
 @pytest.mark.asyncio
-async def test_only_the_message_that_fails_is_given_up_and_nothing_is_handled_twice(
-    make_batch: MakeBatch, clock: Any
-) -> None:
+async def test_skips_only_the_failed_message_and_repeats_none(make_batch: MakeBatch, clock: Any) -> None:
     calls: list[bytes] = []
     flaky = {b"once"}
 
@@ -140,7 +142,7 @@ async def test_only_the_message_that_fails_is_given_up_and_nothing_is_handled_tw
 
 
 @pytest.mark.asyncio
-async def test_progress_begins_the_count_anew(make_batch: MakeBatch, clock: Any) -> None:
+async def test_progress_resets_the_count_of_attempts(make_batch: MakeBatch, clock: Any) -> None:
     failed: set[bytes] = set()
 
     @message_handler
@@ -156,7 +158,7 @@ async def test_progress_begins_the_count_anew(make_batch: MakeBatch, clock: Any)
 
 
 @pytest.mark.asyncio
-async def test_a_whole_batch_of_dead_letters(make_batch: MakeBatch, clock: Any) -> None:
+async def test_writes_a_whole_batch_of_dead_letters(make_batch: MakeBatch, clock: Any) -> None:
     memory = Memory()
     handler = wrapped(Scripted(ValueError()), clock, max_attempts=1, on_failure="dead_letter", dead_letters=memory)
     await handler.handle(make_batch(b"a", b"b"))
@@ -166,9 +168,7 @@ async def test_a_whole_batch_of_dead_letters(make_batch: MakeBatch, clock: Any) 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("on_failure", ["stop", "skip"])
-async def test_a_declared_failure_is_never_retried_nor_skipped(
-    make_batch: MakeBatch, clock: Any, on_failure: str
-) -> None:
+async def test_never_retries_or_skips_a_declared_failure(make_batch: MakeBatch, clock: Any, on_failure: str) -> None:
     class DiskGoneError(HandlerFailedError):
         pass
 
@@ -179,7 +179,7 @@ async def test_a_declared_failure_is_never_retried_nor_skipped(
 
 
 @pytest.mark.asyncio
-async def test_when_a_dead_letter_cannot_be_kept_the_message_is_not_handled(make_batch: MakeBatch, clock: Any) -> None:
+async def test_message_is_not_handled_if_its_dead_letter_cannot_be_written(make_batch: MakeBatch, clock: Any) -> None:
     class Full(Memory):
         async def write(self, letters: Sequence[Letter]) -> None:
             raise HandlerFailedError("no room for dead letters.")
@@ -191,7 +191,7 @@ async def test_when_a_dead_letter_cannot_be_kept_the_message_is_not_handled(make
 
 
 @pytest.mark.asyncio
-async def test_an_attempt_that_takes_too_long_is_cancelled_and_counts(make_batch: MakeBatch, clock: Any) -> None:
+async def test_cancels_and_counts_an_attempt_that_times_out(make_batch: MakeBatch, clock: Any) -> None:
     ended: list[str] = []
 
     class Slow(Handler):
@@ -229,7 +229,7 @@ async def test_cancellation_is_neither_retried_nor_swallowed_and_keeps_the_progr
 
 
 @pytest.mark.asyncio
-async def test_a_pause_can_be_cancelled(make_batch: MakeBatch) -> None:
+async def test_pause_can_be_cancelled(make_batch: MakeBatch) -> None:
     class Stuck:
         pausing = asyncio.Event()
 
@@ -251,13 +251,13 @@ async def test_a_pause_can_be_cancelled(make_batch: MakeBatch) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_cancellation_that_nobody_asked_for_is_a_failure(make_batch: MakeBatch, clock: Any) -> None:
+async def test_cancellation_by_the_handler_itself_is_a_failure(make_batch: MakeBatch, clock: Any) -> None:
     with pytest.raises(HandlerFailedError, match="a task or future that the handler awaited was cancelled"):
         await wrapped(Scripted(*[asyncio.CancelledError()] * 2), clock, max_attempts=2).handle(make_batch(b"a"))
 
 
 @pytest.mark.asyncio
-async def test_an_empty_batch_is_handled_and_can_fail(make_batch: MakeBatch, clock: Any) -> None:
+async def test_handles_an_empty_batch_which_can_fail(make_batch: MakeBatch, clock: Any) -> None:
     await wrapped(Scripted(), clock).handle(make_batch())
     await wrapped(Scripted(ValueError()), clock, max_attempts=1, on_failure="skip").handle(make_batch())
     with pytest.raises(HandlerFailedError, match="failed once at offset 5"):
@@ -265,7 +265,7 @@ async def test_an_empty_batch_is_handled_and_can_fail(make_batch: MakeBatch, clo
 
 
 @pytest.mark.asyncio
-async def test_a_position_is_asked_for_again_too(clock: Any) -> None:
+async def test_retries_a_failed_position(clock: Any) -> None:
     class Sink(Scripted):
         async def position(self, partition: TopicPartition) -> int | None:
             if self.script and (error := self.script.pop(0)) is not None:
@@ -285,7 +285,7 @@ async def test_a_position_is_asked_for_again_too(clock: Any) -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("answer", ["12", 1.5, True, -1, 1 << 63])
-async def test_a_position_that_is_no_offset_is_one_sentence(clock: Any, answer: Any) -> None:
+async def test_rejects_a_position_that_is_not_an_offset(clock: Any, answer: Any) -> None:
     class Sink(Scripted):
         async def position(self, partition: TopicPartition) -> Any:
             return answer
@@ -321,7 +321,7 @@ class Lifelike(Scripted):
 
 
 @pytest.mark.asyncio
-async def test_the_rest_of_the_life_cycle_passes_through(clock: Any) -> None:
+async def test_passes_the_rest_of_the_life_cycle_through(clock: Any) -> None:
     memory = Memory()
     inner = Lifelike()
     handler = wrapped(inner, clock, on_failure="dead_letter", dead_letters=memory)
@@ -334,7 +334,7 @@ async def test_the_rest_of_the_life_cycle_passes_through(clock: Any) -> None:
 
 
 @pytest.mark.asyncio
-async def test_starts_and_stops_are_tried_again_like_batches(clock: Any) -> None:
+async def test_retries_starts_and_stops_like_batches(clock: Any) -> None:
     away = [OSError("no route to host")] * 4
     inner = Lifelike(away, away)
     handler = wrapped(inner, clock)
@@ -346,7 +346,7 @@ async def test_starts_and_stops_are_tried_again_like_batches(clock: Any) -> None
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("on_failure", ["stop", "skip"])
-async def test_a_start_that_goes_on_failing_is_one_sentence_whatever_the_policy(clock: Any, on_failure: str) -> None:
+async def test_reports_a_start_that_keeps_failing_under_any_policy(clock: Any, on_failure: str) -> None:
     inner = Lifelike([OSError("no route to host")] * 9, [OSError("no route to host")] * 9)
     handler = wrapped(inner, clock, max_attempts=3, on_failure=on_failure)
     with pytest.raises(HandlerFailedError) as caught:
@@ -359,7 +359,7 @@ async def test_a_start_that_goes_on_failing_is_one_sentence_whatever_the_policy(
 
 
 @pytest.mark.asyncio
-async def test_a_stop_that_goes_on_failing_is_one_sentence_and_dead_letters_are_closed(clock: Any) -> None:
+async def test_reports_a_stop_that_keeps_failing_and_closes_dead_letters(clock: Any) -> None:
     memory = Memory()
     inner = Lifelike(stop=[ValueError("not\nnow")] * 9)
     handler = wrapped(inner, clock, on_failure="dead_letter", dead_letters=memory)
@@ -370,7 +370,7 @@ async def test_a_stop_that_goes_on_failing_is_one_sentence_and_dead_letters_are_
 
 
 @pytest.mark.asyncio
-async def test_sys_exit_is_a_failure_like_others(make_batch: MakeBatch, clock: Any) -> None:
+async def test_treats_sys_exit_as_a_failure(make_batch: MakeBatch, clock: Any) -> None:
     inner = Scripted(SystemExit(0), SystemExit("went away"), None)
     await wrapped(inner, clock).handle(make_batch(b"a"))
     assert len(inner.calls) == 3
@@ -386,14 +386,14 @@ async def test_sys_exit_is_a_failure_like_others(make_batch: MakeBatch, clock: A
         await handler.stop()
 
 
-def test_dead_letters_and_the_policy_go_together(clock: Any) -> None:
+def test_dead_letters_require_their_policy(clock: Any) -> None:
     for arguments in ({"on_failure": "dead_letter"}, {"dead_letters": Memory()}):
         with pytest.raises(ValueError, match="go together"):
             wrapped(Scripted(), clock, **arguments)
 
 
 @pytest.mark.asyncio
-async def test_many_dead_letters_are_written_in_pieces(make_batch: MakeBatch, clock: Any) -> None:
+async def test_writes_many_dead_letters_in_pieces(make_batch: MakeBatch, clock: Any) -> None:
     sizes: list[int] = []
 
     class Writes(Memory):
@@ -407,3 +407,78 @@ async def test_many_dead_letters_are_written_in_pieces(make_batch: MakeBatch, cl
     await handler.handle(batch)
     assert sizes == [10_000, 10_000, 5_000, 1, 1]
     assert [letter.message for letter in kept.letters] == list(batch.messages())
+
+
+@pytest.mark.asyncio
+async def test_returning_after_a_timeout_is_a_failure(make_batch: MakeBatch, clock: Any) -> None:
+    class Swallows(Scripted):
+        async def handle(self, batch: Batch) -> None:
+            await super().handle(batch)
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+    inner, memory = Swallows(), Memory()
+    handler = wrapped(inner, clock, max_attempts=2, timeout=0.01, on_failure="dead_letter", dead_letters=memory)
+    await handler.handle(make_batch(b"a"))
+    assert inner.calls == [[b"a"]] * 2
+    assert [str(letter.error) for letter in memory.letters] == [
+        "timed out after 0.01 s, and returned in spite of its cancellation"
+    ]
+
+
+@pytest.mark.asyncio
+async def test_a_batch_that_is_marked_as_handled_after_its_timeout_is_not_repeated(
+    make_batch: MakeBatch, clock: Any
+) -> None:
+    class Finishes(Scripted):
+        async def handle(self, batch: Batch) -> None:
+            await super().handle(batch)
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            batch.mark(len(batch))
+
+    inner = Finishes()
+    await wrapped(inner, clock, timeout=0.01).handle(make_batch(b"a"))
+    assert inner.calls == [[b"a"]]
+
+
+@pytest.mark.asyncio
+async def test_a_call_that_ignores_its_cancellation_is_reported_and_never_joined_by_another(
+    make_batch: MakeBatch, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("consumerd.handlers.retry.OBEY_SECONDS", 0.01)
+    running, most = 0, 0
+    reported, over = asyncio.Event(), asyncio.Event()
+
+    class Stubborn(Handler):
+        async def handle(self, batch: Batch) -> None:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            while not over.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await over.wait()
+            running -= 1
+
+    def note(_: Any, method: str, event: MutableMapping[str, Any]) -> str:
+        events.append((method, event))
+        if event["event"] == "handler_cancellation_ignored":
+            reported.set()
+        raise structlog.DropEvent
+
+    events: list[tuple[str, MutableMapping[str, Any]]] = []
+    structlog.configure(processors=[note])
+    task = asyncio.create_task(
+        wrapped(Stubborn(), clock, max_attempts=2, timeout=0.01, on_failure="skip").handle(make_batch(b"a", start=7))
+    )
+    await reported.wait()
+    assert not task.done()
+    assert running == 1
+    over.set()
+    await task
+    assert most == 1
+    logged = {event["event"]: event for _, event in events}
+    assert logged["handler_cancellation_ignored"]["partition"] == "t/0-0"
+    assert logged["handler_cancellation_ignored"]["offset"] == 7
+    assert logged["handler_ended_late"]["seconds"] > 0.01
+    assert logged["handler_failed"]["attempt"] == 1

@@ -9,14 +9,14 @@ from consumerd.handlers.threads import in_thread
 
 
 @pytest.mark.asyncio
-async def test_results_and_errors_come_out() -> None:
+async def test_returns_results_and_raises_errors() -> None:
     assert await in_thread(lambda: 42) == 42
     with pytest.raises(ZeroDivisionError):
         await in_thread(lambda: 1 // 0)
 
 
 @pytest.mark.asyncio
-async def test_a_cancelled_caller_waits_for_the_thread_however_often_it_is_cancelled() -> None:
+async def test_cancelled_caller_waits_for_the_thread_through_repeated_cancellation() -> None:
     loop = asyncio.get_running_loop()
     started, go_on = asyncio.Event(), threading.Event()
     ended: list[str] = []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.errors import ConfigError, NotFoundError
-from consumerd.migrate import ArchiveSource, SourceMessage, Unreadable
+from consumerd.migrate import ArchiveSource, SourceMessage, UnreadableStretch
 from consumerd.partition import TopicPartition
 from consumerd.storage import segment_name
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
@@ -44,18 +44,18 @@ def whole(made: list[tuple[int, bytes]]) -> list[SourceMessage]:
     ]
 
 
-async def read(source: ArchiveSource, start: int, end: int) -> tuple[list[SourceMessage], list[Unreadable]]:
+async def read(source: ArchiveSource, start: int, end: int) -> tuple[list[SourceMessage], list[UnreadableStretch]]:
     found: list[SourceMessage] = []
-    unreadable: list[Unreadable] = []
+    unreadable: list[UnreadableStretch] = []
     async for piece in source.read(PARTITION, start, end):
-        if isinstance(piece, Unreadable):
+        if isinstance(piece, UnreadableStretch):
             unreadable.append(piece)
         else:
             found += piece
     return found, unreadable
 
 
-async def test_any_stretch_of_plain_packed_and_tarred_segments(tmp_path: Path) -> None:
+async def test_reads_any_range_of_plain_compressed_and_tarred_segments(tmp_path: Path) -> None:
     folder = tmp_path / "events-1"
     folder.mkdir()
     made = segments()
@@ -76,7 +76,7 @@ async def test_any_stretch_of_plain_packed_and_tarred_segments(tmp_path: Path) -
         assert found == [message for message in messages if low <= message.offset < high]
 
 
-async def test_flaws_are_told_and_a_torn_end_is_none(tmp_path: Path) -> None:
+async def test_reports_flaws_except_for_a_torn_end(tmp_path: Path) -> None:
     folder = tmp_path / "broker-7" / "events-1"
     folder.mkdir(parents=True)
     (start, data), *_ = segments()
@@ -92,11 +92,11 @@ async def test_flaws_are_told_and_a_torn_end_is_none(tmp_path: Path) -> None:
     assert len(found) == len(whole([(start, data)])) - 1
 
 
-async def test_what_names_do_not_tell(tmp_path: Path) -> None:
+async def test_requires_what_names_do_not_tell(tmp_path: Path) -> None:
     folder = tmp_path / "events-1"
     folder.mkdir()
     (folder / segment_name(0)).write_bytes(encode_message_set([b"x"]))
-    with pytest.raises(ConfigError, match="is of no broker: give --broker-id"):
+    with pytest.raises(ConfigError, match="has no broker: give --broker-id"):
         await ArchiveSource([str(tmp_path)]).partitions()
     with pytest.raises(NotFoundError, match="no segments of the topic 'other'"):
         await ArchiveSource([str(tmp_path)], ["other"], broker=0).partitions()
@@ -106,5 +106,5 @@ async def test_what_names_do_not_tell(tmp_path: Path) -> None:
         await ArchiveSource([str(tmp_path)], broker=0).partitions()
     packed = tmp_path / "packed.tar.gz"
     packed.write_bytes(b"")
-    with pytest.raises(ConfigError, match="unpack it first"):
+    with pytest.raises(ConfigError, match="decompress it first"):
         await ArchiveSource([str(packed)], broker=0).partitions()

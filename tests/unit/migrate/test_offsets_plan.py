@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.admin import Coordinator, LogRange, NoAnswer, V07GroupSnapshot, V08GroupSnapshot
+from consumerd.admin import CoordinatorKind, LogRange, LookupFailure, V07GroupSnapshot, V08GroupSnapshot
 from consumerd.cli.main import run
 from consumerd.cluster import GroupView, Member, PartitionView
 from consumerd.errors import ExitCode, NotFoundError
@@ -18,7 +18,7 @@ from tests.unit.migrate.test_offsets_translation import Log
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from consumerd.admin import Change, GroupSnapshot
+    from consumerd.admin import GroupSnapshot, OffsetChange
 
 OLD = [TopicPartition("t", 0, 0), TopicPartition("t", 1, 0)]
 NEW = TopicPartition.numbered("new", 0)
@@ -27,7 +27,7 @@ NEW = TopicPartition.numbered("new", 0)
 class Target:
     """A cluster of 0.8 or later with the topic `new` of one partition, offsets 10 to 100."""
 
-    coordinator = Coordinator.BROKER
+    coordinator = CoordinatorKind.BROKER
 
     def __init__(self, view: GroupView | None = None) -> None:
         self._view = view
@@ -41,8 +41,8 @@ class Target:
     async def topics(self, names: Iterable[str] | None = None) -> dict[str, Any]:
         return {"new": {0: PartitionView((1,), 1, (1,))}}
 
-    async def ranges(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange | NoAnswer]:
-        return {each: LogRange(10, 100) if each == NEW else NoAnswer("no such partition") for each in partitions}
+    async def ranges(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange | LookupFailure]:
+        return {each: LogRange(10, 100) if each == NEW else LookupFailure("no such partition") for each in partitions}
 
 
 def committed(offsets: dict[TopicPartition, int], **view: Any) -> GroupSnapshot:
@@ -53,14 +53,14 @@ def planner(source: GroupSnapshot, target: Target, **more: Any) -> MovePlanner:
     return MovePlanner(source, target, "h", rename=lambda _: "new", **more)  # type: ignore[arg-type]
 
 
-def the_change(changes: list[Change]) -> Change:
+def the_change(changes: list[OffsetChange]) -> OffsetChange:
     (change,) = changes
     assert (change.group, change.partition) == ("h", NEW)
     return change
 
 
 @pytest.mark.asyncio
-async def test_two_old_partitions_become_one() -> None:
+async def test_translates_two_old_partitions_to_one() -> None:
     log = Log(start=10)
     for offset in range(5):
         for each in OLD:
@@ -74,7 +74,7 @@ async def test_two_old_partitions_become_one() -> None:
 
 
 @pytest.mark.asyncio
-async def test_numbers_are_kept_and_the_smaller_of_two_counts() -> None:
+async def test_keeps_numbers_and_takes_the_smaller_of_two() -> None:
     places = [TopicPartition.numbered(topic, 0) for topic in ("a", "b", "c")]
     source = committed(dict(zip(places, (50, 40, 0), strict=True)))
     plan = await planner(source, Target(), topics=["a", "b"]).keep_numbers()
@@ -83,7 +83,7 @@ async def test_numbers_are_kept_and_the_smaller_of_two_counts() -> None:
     gone = TopicPartition.numbered("a", 7)
     plan = await planner(committed({places[0]: 50, gone: 3}), Target()).keep_numbers()
     assert the_change(plan.changes).after == 50
-    assert plan.notes == ["a/7: the target has no new/7, so its offset 3 stays behind"]
+    assert plan.notes == ["a/7: the target has no new/7, so its offset 3 is not moved"]
     with pytest.raises(NotFoundError, match="none of the partitions"):
         await planner(committed({gone: 3}), Target()).keep_numbers()
     with pytest.raises(NotFoundError, match="committed no offsets of 'd'"):
@@ -101,7 +101,7 @@ async def test_numbers_are_kept_and_the_smaller_of_two_counts() -> None:
         (None, 101, "new/0: the broker has 10 to 100"),
     ],
 )
-async def test_nothing_goes_back_or_beyond_the_log(before: int | None, after: int, says: str | None) -> None:
+async def test_never_moves_an_offset_back_or_beyond_the_log(before: int | None, after: int, says: str | None) -> None:
     view = GroupView("h", offsets={} if before is None else {NEW: before})
     plan = await planner(committed({TopicPartition.numbered("t", 0): after}), Target(view)).keep_numbers()
     assert plan.refusals == ([] if says is None else [says])
@@ -109,7 +109,7 @@ async def test_nothing_goes_back_or_beyond_the_log(before: int | None, after: in
 
 
 @pytest.mark.asyncio
-async def test_who_lives_and_what_cannot_be_read_is_in_the_way() -> None:
+async def test_live_members_and_unreadable_offsets_are_problems() -> None:
     member = {"x": Member("", StaticSubscription({"t": 1, "new": 1}))}
     source = committed({OLD[0]: 5}, members=member, problems=["a node is damaged"])
     log = Log(start=10)
@@ -123,7 +123,7 @@ async def test_who_lives_and_what_cannot_be_read_is_in_the_way() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_topic_that_the_target_lacks_is_named() -> None:
+async def test_names_a_topic_that_the_target_lacks() -> None:
     with pytest.raises(NotFoundError, match="no topic 't': forward to it, name it by --rename, or leave it out"):
         await MovePlanner(committed({OLD[0]: 5}), Target(), "h").translate(Log())  # type: ignore[arg-type]
 
@@ -146,6 +146,6 @@ async def test_a_topic_that_the_target_lacks_is_named() -> None:
         ),
     ],
 )
-def test_wrong_command_lines_are_refused(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejects_wrong_options(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["migrate", "offsets", *arguments]) == ExitCode.USAGE
     assert words in capsys.readouterr().err

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from consumerd.forward.identity import SourceMark
-from consumerd.forward.target_log import Bounds
-from consumerd.migrate.offsets_translation import PartitionOffset, Translation, Translator
+from consumerd.forward.target_log import LogBounds
+from consumerd.migrate.offsets_translation import OffsetTranslator, PartitionOffset, TopicTranslation
 from consumerd.partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -42,10 +42,10 @@ class Log:
         at = records[-1].offset + 1 + len(records) % 2 if records else self.start
         records.append(Rec(at, headers))
 
-    async def bounds(self, topic: str, partition: int) -> Bounds:
+    async def bounds(self, topic: str, partition: int) -> LogBounds:
         assert topic == "new"
         records = self.records.get(partition, [])
-        return Bounds(self.start, records[-1].offset + 1 if records else self.start)
+        return LogBounds(self.start, records[-1].offset + 1 if records else self.start)
 
     async def read(self, topic: str, partition: int, start: int, end: int) -> AsyncIterator[list[Rec]]:
         self.read_from.append((partition, start))
@@ -60,12 +60,12 @@ async def translate(
     *,
     cluster: str | None = None,
     empty: tuple[TopicPartition, ...] = (),
-) -> Translation:
-    translator = Translator(log, committed, cluster=cluster)  # type: ignore[arg-type]
+) -> TopicTranslation:
+    translator = OffsetTranslator(log, committed, cluster=cluster)  # type: ignore[arg-type]
     return await translator.translate("new", sorted(log.records) or [0], committed, empty)
 
 
-async def test_the_first_message_that_is_not_handled_is_where_it_goes_on() -> None:
+async def test_resumes_at_the_first_message_that_is_not_handled() -> None:
     log = Log()
     for offset in (0, 71, 71, 142):  # a wrapper has leaves of one offset
         log.add(0, A, offset)
@@ -75,7 +75,7 @@ async def test_the_first_message_that_is_not_handled_is_where_it_goes_on() -> No
     assert (found.offsets[0].offset, found.problems) == (16, [])
 
 
-async def test_what_was_sent_twice_does_not_lead_past_anything() -> None:
+async def test_duplicates_do_not_skip_anything() -> None:
     log = Log()
     for offset in (0, 10, 20, 30, 10, 20, 30, 40):
         log.add(0, A, offset)
@@ -83,7 +83,7 @@ async def test_what_was_sent_twice_does_not_lead_past_anything() -> None:
     assert (await translate(log, {A: 40})).offsets[0].offset == log.records[0][7].offset
 
 
-async def test_old_partitions_that_share_one_go_on_at_the_one_that_is_behind() -> None:
+async def test_old_partitions_that_share_one_resume_at_the_one_behind() -> None:
     log = Log()
     for offset in range(0, 50, 10):
         log.add(0, A, offset)
@@ -93,7 +93,7 @@ async def test_old_partitions_that_share_one_go_on_at_the_one_that_is_behind() -
     assert found.offsets[0].sources == {A, B}
 
 
-async def test_messages_of_other_origin_are_not_handled() -> None:
+async def test_treats_messages_of_other_origin_as_not_handled() -> None:
     log = Log()
     log.add(0, A, 0)
     log.add(0, None, 0)
@@ -106,13 +106,13 @@ async def test_messages_of_other_origin_are_not_handled() -> None:
     assert (await translate(log, {A: 20})).offsets[0].offset == log.records[0][1].offset
 
 
-async def test_what_was_not_forwarded_is_told() -> None:
+async def test_reports_what_was_not_forwarded() -> None:
     log = Log()
     log.add(0, A, 100)
     log.add(1, B, 0)
     found = await translate(log, {A: 50, B: 30, C: 7})
     assert found.problems == [
-        "t/0-0: the group is at 50, and new has messages from 100 on: those in between were not forwarded",
+        "t/0-0: the group is at 50, and new has messages from 100 on: the messages in between were not forwarded",
         "t/2-0: new has no message of it: check the topic, and that it was forwarded",
     ]
     assert (0, 10) in log.read_from  # it was looked for behind the place, too
@@ -120,7 +120,7 @@ async def test_what_was_not_forwarded_is_told() -> None:
     assert (found.problems, found.notes) == ([], ["t/2-0: its log is empty"])
 
 
-async def test_sources_are_told_apart_by_their_names() -> None:
+async def test_distinguishes_sources_by_their_names() -> None:
     log = Log()
     log.add(0, A, 0, "dc1")
     log.add(0, A, 10, "dc1")
@@ -131,7 +131,7 @@ async def test_sources_are_told_apart_by_their_names() -> None:
     assert (found.offsets[0].offset, found.problems) == (12, [])
 
 
-async def test_whatever_the_forwarder_did_nothing_is_left_out_and_nothing_needless_at_the_front() -> None:
+async def test_skips_nothing_and_repeats_as_little_as_possible_whatever_was_forwarded() -> None:
     rng = random.Random(3)
     for _ in range(300):
         log = Log(rng.randrange(100))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from consumerd.errors import NotFoundError
 from consumerd.forward import SourceMark, TopicNaming
-from consumerd.forward.target_log import Bounds
-from consumerd.migrate import Comparison, Counts, Report, SourceMessage, Unreadable
+from consumerd.forward.target_log import LogBounds
+from consumerd.migrate import Comparison, ComparisonReport, MessageCounts, SourceMessage, UnreadableStretch
 from consumerd.partition import TopicPartition
 from consumerd.wire.v08.records import Record, TimestampType
 
@@ -42,10 +42,10 @@ class Old:
 
     async def read(
         self, partition: TopicPartition, start: int, end: int
-    ) -> AsyncIterator[list[SourceMessage] | Unreadable]:
+    ) -> AsyncIterator[list[SourceMessage] | UnreadableStretch]:
         for offset in range(start, end, 100):
             if offset in self.bad:
-                yield Unreadable(offset, f"bad bytes at {offset}")
+                yield UnreadableStretch(offset, f"bad bytes at {offset}")
             else:
                 yield [found for found in self.messages[partition] if found.offset == offset]
 
@@ -59,8 +59,8 @@ class New:
     async def partitions(self, topic: str) -> list[int]:
         return list(range(len(self.logs))) if topic == "events" else []
 
-    async def bounds(self, topic: str, partition: int) -> Bounds:
-        return Bounds(0, len(self.logs[partition]))
+    async def bounds(self, topic: str, partition: int) -> LogBounds:
+        return LogBounds(0, len(self.logs[partition]))
 
     async def read(self, topic: str, partition: int, start: int, end: int) -> AsyncIterator[list[Record]]:
         for offset in range(start, end):
@@ -73,17 +73,17 @@ def forwarded(old: Old, partition: TopicPartition, cluster: str | None = None) -
     return [(mark.headers(*found), found.payload) for found in old.messages[partition]]
 
 
-async def compare(old: Old, *target: Messages, size: int = 10, **options: object) -> Report:
+async def compare(old: Old, *target: Messages, size: int = 10, **options: object) -> ComparisonReport:
     return await Comparison(old, New(*target), TopicNaming(), range_messages=size, **options).run()  # type: ignore[arg-type]
 
 
-def rest(counts: Counts) -> dict[str, int]:
+def rest(counts: MessageCounts) -> dict[str, int]:
     return {name: value for name, value in counts.as_json().items() if value and name not in ("source", "there")}
 
 
 @pytest.mark.asyncio
 @given(data=st.data(), size=st.integers(1, 40))
-async def test_every_kind_of_trouble_is_counted(data: st.DataObject, size: int) -> None:
+async def test_counts_every_kind_of_difference(data: st.DataObject, size: int) -> None:
     old = Old({ONE: 100, OTHER: 31})
     rng = random.Random(data.draw(st.integers(0, 1 << 30)))
     log = forwarded(old, ONE)
@@ -128,7 +128,7 @@ async def test_every_kind_of_trouble_is_counted(data: st.DataObject, size: int) 
 
 @pytest.mark.asyncio
 @given(data=st.data(), size=st.integers(1, 40))
-async def test_what_came_too_late_is_seen_across_ranges(data: st.DataObject, size: int) -> None:
+async def test_detects_late_messages_across_ranges(data: st.DataObject, size: int) -> None:
     old = Old({ONE: 60})
     log = forwarded(old, ONE)
     place = data.draw(st.integers(0, 58))
@@ -140,7 +140,7 @@ async def test_what_came_too_late_is_seen_across_ranges(data: st.DataObject, siz
 
 
 @pytest.mark.asyncio
-async def test_a_tail_that_came_again_is_duplicated_and_nothing_else() -> None:
+async def test_counts_a_repeated_tail_as_duplicated_only() -> None:
     old = Old({ONE: 90})
     log = forwarded(old, ONE)
     report = await compare(old, log[:50] + log[30:70] + log[60:])
@@ -152,7 +152,7 @@ async def test_a_tail_that_came_again_is_duplicated_and_nothing_else() -> None:
 
 
 @pytest.mark.asyncio
-async def test_keys_spread_a_partition_and_nothing_is_wrong_with_that() -> None:
+async def test_accepts_a_partition_spread_by_keys() -> None:
     old = Old({ONE: 90})
     log = forwarded(old, ONE)
     report = await compare(old, log[::2], log[1::2])
@@ -165,7 +165,7 @@ async def test_keys_spread_a_partition_and_nothing_is_wrong_with_that() -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_is_missing_altogether() -> None:
+async def test_counts_missing_partitions() -> None:
     old = Old({ONE: 25, OTHER: 0})
     report = await compare(old, [], size=10)
     assert rest(report.totals) == {"missing": 25}
@@ -176,7 +176,7 @@ async def test_what_is_missing_altogether() -> None:
 
 
 @pytest.mark.asyncio
-async def test_names_of_sources_and_unreadable_stretches() -> None:
+async def test_checks_names_of_sources_and_reports_unreadable_stretches() -> None:
     old = Old({ONE: 30}, bad=frozenset({300}))
     log = forwarded(old, ONE, "dc1")
     readable = [message for found, message in zip(old.messages[ONE], log, strict=True) if found.offset != 300]

@@ -12,7 +12,7 @@ from consumerd.testing.memory_zookeeper import MemoryZooKeeper
     ("source", "target"),
     [("zk:2181", "zk:2181"), ("zk", "zk:2181/"), ("a:1,b:2/kafka", "b:2,c:3/kafka")],
 )
-def test_the_same_zookeeper(source: str, target: str) -> None:
+def test_rejects_the_same_zookeeper(source: str, target: str) -> None:
     with pytest.raises(CircleError, match=r"the same cluster .ZooKeeper at") as caught:
         refuse_same_place(source, target)
     assert caught.value.exit_code is ExitCode.REFUSED
@@ -21,17 +21,17 @@ def test_the_same_zookeeper(source: str, target: str) -> None:
 @pytest.mark.parametrize(
     ("source", "target"), [("zk/a", "zk/b"), ("zk", "zk/a"), ("a:1/kafka", "b:1/kafka"), ("a:1", "a:2")]
 )
-def test_different_zookeepers_or_chroots(source: str, target: str) -> None:
+def test_allows_different_zookeepers_or_chroots(source: str, target: str) -> None:
     refuse_same_place(source, target)
 
 
-def test_no_connect_string() -> None:
+def test_rejects_an_invalid_connect_string() -> None:
     with pytest.raises(ConfigError):
         refuse_same_place("zk", "a b")
 
 
 @pytest.mark.asyncio
-async def test_a_broker_that_is_on_both_sides() -> None:
+async def test_rejects_a_broker_on_both_sides() -> None:
     one, other = MemoryZooKeeper(), MemoryZooKeeper()
     one.put("/brokers/ids/0", b"here-1:10.0.0.1:9092")
     one.put("/brokers/ids/1", b"here-2:127.0.0.1:9093")
@@ -49,7 +49,7 @@ async def test_a_broker_that_is_on_both_sides() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_mirror_in_the_other_direction() -> None:
+async def test_rejects_a_mirror_in_the_other_direction() -> None:
     one, other = MemoryZooKeeper(), MemoryZooKeeper()
     for topic in ("a", "b", "c"):
         one.put(f"/brokers/topics/{topic}/0", b"1")

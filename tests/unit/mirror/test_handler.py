@@ -72,7 +72,7 @@ async def target() -> AsyncIterator[Any]:
         yield made
 
 
-async def test_a_batch_is_on_the_target_when_it_is_handled(target: Any) -> None:
+async def test_returns_once_the_target_has_the_batch(target: Any) -> None:
     handler = await target.start(*target.sessions)
     await handler.handle(batch(b"a", b"", b"\xff"))
     # 1 * 3 + 2 = 5, and 5 mod 4 = 1: broker 0, partition 1
@@ -85,7 +85,7 @@ async def test_a_batch_is_on_the_target_when_it_is_handled(target: Any) -> None:
     assert not target.broker.connections
 
 
-async def test_what_is_not_confirmed_is_not_handled(target: Any) -> None:
+async def test_raises_for_an_unconfirmed_batch(target: Any) -> None:
     handler = await target.start(*target.sessions, resends=0)
     target.broker.on_request = lambda request: (
         ConnectionClosedError("cut") if isinstance(request, FetchRequest) else None
@@ -99,7 +99,7 @@ async def test_what_is_not_confirmed_is_not_handled(target: Any) -> None:
     await handler.stop()
 
 
-async def test_what_cannot_be_mended_is_the_last_word(target: Any) -> None:
+async def test_raises_permanent_failures_at_once(target: Any) -> None:
     handler = await target.start(*target.sessions, max_message_bytes=3)
     with pytest.raises(HandlerFailedError, match=r"cannot mirror t/1-2 from offset 4000: .* has 4 bytes"):
         await handler.handle(batch(b"a", b"four"))
@@ -112,7 +112,7 @@ async def test_what_cannot_be_mended_is_the_last_word(target: Any) -> None:
     await handler.stop()
 
 
-async def test_what_does_not_arrive_is_not_sent_for_ever(target: Any) -> None:
+async def test_stops_retrying_what_does_not_arrive(target: Any) -> None:
     """The target drops it each time: the retries of the mirror, endless otherwise, end here."""
     handler = await target.start(*target.sessions, verify=True, verify_timeout=1.0, max_message_bytes=10_000_000)
 
@@ -134,7 +134,7 @@ async def test_what_does_not_arrive_is_not_sent_for_ever(target: Any) -> None:
     await handler.stop()
 
 
-async def test_a_large_batch_goes_in_pieces_and_a_retry_sends_what_is_left(target: Any) -> None:
+async def test_sends_a_large_batch_in_pieces_and_retries_the_rest(target: Any) -> None:
     sizes: list[int] = []
 
     class Refusing(Producer):

@@ -19,9 +19,7 @@ PLACE = KeepingPartitioner()
 
 @pytest.mark.parametrize("brokers", [[0, 1, 2], [1001, 1002, 1003], [5, 7, 9]])
 @pytest.mark.parametrize("partitions", [1, 4])
-def test_a_cluster_of_the_same_shape_is_mirrored_one_to_one_if_its_ids_follow_each_other(
-    brokers: list[int], partitions: int
-) -> None:
+def test_mirrors_partitions_one_to_one_with_consecutive_broker_ids(brokers: list[int], partitions: int) -> None:
     count = len(brokers) * partitions
     places = [PLACE.partition(SourcePartition(b, p, partitions), count) for b in brokers for p in range(partitions)]
     if brokers == [0, 1, 2]:
@@ -32,14 +30,14 @@ def test_a_cluster_of_the_same_shape_is_mirrored_one_to_one_if_its_ids_follow_ea
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 12])
-def test_other_shapes_get_even_shares(count: int) -> None:
+def test_spreads_evenly_over_a_cluster_of_another_shape(count: int) -> None:
     places = Counter(PLACE.partition(SourcePartition(b, p, 6), count) for b in (0, 1) for p in range(6))
     assert max(places.values()) - min(places.values()) <= 1
     assert len(places) == min(count, 12)
 
 
 @pytest.mark.asyncio
-async def test_the_source_is_looked_up_once() -> None:
+async def test_reads_the_source_once() -> None:
     zookeeper = MemoryZooKeeper()
     zookeeper.put("/brokers/topics/t/3", b"7")
     zookeeper.put("/brokers/topics/t/4", b"many")
@@ -81,7 +79,7 @@ class Cluster:
 
 
 @pytest.mark.asyncio
-async def test_a_list_of_brokers() -> None:
+async def test_uses_a_list_of_brokers() -> None:
     cluster = Cluster()
     router = PlacedRouter([("h", 1), ("h", 3)], connect=cluster)
     routes = [await router.route("t", SourcePartition(b, p, 6), None) for b in (0, 1) for p in range(6)]
@@ -94,7 +92,7 @@ async def test_a_list_of_brokers() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_broker_that_cannot_be_asked_is_asked_again() -> None:
+async def test_asks_an_unavailable_broker_again() -> None:
     cluster = Cluster()
     router = PlacedRouter([("h", 2)], connect=cluster)
     cluster.fault = ConnectionClosedError("gone")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog
 
-from consumerd.mirror import TargetTopics
+from consumerd.mirror import MirrorTopics
 from consumerd.net import ConnectError, ConnectionClosedError
 from consumerd.testing.clock import FakeClock
 from consumerd.testing.memory_broker import MemoryBroker
@@ -45,35 +45,35 @@ class Cluster:
         return await self.broker.connect(host, port)
 
 
-async def test_a_new_topic_is_made_once_on_all_brokers() -> None:
+async def test_creates_a_new_topic_once_on_all_brokers() -> None:
     cluster = Cluster()
     async with cluster.zookeeper.session() as zk:
-        topics = TargetTopics(zk, connect=cluster.connect, clock=cluster.clock)
+        topics = MirrorTopics(zk, connect=cluster.connect, clock=cluster.clock)
         await asyncio.gather(*[topics.ensure("t") for _ in range(5)])
         await topics.ensure("t")
         assert cluster.made == [("t", 9000), ("t", 9001)]
         assert not cluster.broker.connections
 
 
-async def test_a_topic_that_some_broker_has_is_made_on_the_others() -> None:
+async def test_creates_a_topic_on_the_brokers_that_lack_it() -> None:
     """Else its partition 0 there would take part in the routing, and more of them after the first message."""
     cluster = Cluster()
     cluster.zookeeper.put("/brokers/topics/t/1", b"1")
     async with cluster.zookeeper.session() as zk:
-        topics = TargetTopics(zk, connect=cluster.connect, clock=cluster.clock)
+        topics = MirrorTopics(zk, connect=cluster.connect, clock=cluster.clock)
         await topics.ensure("t")
         assert cluster.made == [("t", 9000)]
         await topics.ensure("t")
         assert cluster.made == [("t", 9000)]
 
 
-async def test_registration_is_waited_for_but_not_for_ever() -> None:
+async def test_waits_for_registration_until_a_deadline() -> None:
     cluster = Cluster()
     late: list[tuple[str, int]] = []
     cluster.register = lambda topic, port: late.append((topic, port))
     cluster.clock.auto = False
     async with cluster.zookeeper.session() as zk:
-        topics = TargetTopics(zk, connect=cluster.connect, clock=cluster.clock)
+        topics = MirrorTopics(zk, connect=cluster.connect, clock=cluster.clock)
         waiting = asyncio.create_task(topics.ensure("t"))
         for _ in range(20):
             await cluster.clock.advance(0.05)
@@ -90,11 +90,11 @@ async def test_registration_is_waited_for_but_not_for_ever() -> None:
         assert [entry["event"] for entry in logs] == ["topic_registration_timed_out"]
 
 
-async def test_brokers_that_refuse_or_are_away() -> None:
+async def test_reports_brokers_that_reject_or_are_unavailable() -> None:
     cluster = Cluster()
     async with cluster.zookeeper.session() as zk:
         cluster.broker.away = True
-        topics = TargetTopics(zk, connect=cluster.connect, clock=cluster.clock)
+        topics = MirrorTopics(zk, connect=cluster.connect, clock=cluster.clock)
         with pytest.raises(ConnectError):
             await topics.ensure("t")
 
@@ -113,12 +113,12 @@ async def test_brokers_that_refuse_or_are_away() -> None:
         assert not cluster.broker.connections
 
 
-async def test_without_a_broker_nothing_is_known_yet() -> None:
+async def test_raises_without_a_broker() -> None:
     cluster = Cluster()
     for number in (0, 1):
         cluster.zookeeper.remove(f"/brokers/ids/{number}")
     async with cluster.zookeeper.session() as zk:
-        topics = TargetTopics(zk, connect=cluster.connect, clock=cluster.clock)
+        topics = MirrorTopics(zk, connect=cluster.connect, clock=cluster.clock)
         await topics.ensure("t")
         cluster.zookeeper.put("/brokers/ids/0", b"x-1:h:9000")
         await topics.ensure("t")

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.asyncio
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "fe80::1%2"])
-async def test_an_address_stands_for_itself_without_the_resolver(address: str, monkeypatch: Any) -> None:
+async def test_returns_literal_address_without_resolving(address: str, monkeypatch: Any) -> None:
     async def resolver(*_: Any, **__: Any) -> Any:
         raise AssertionError("the resolver was asked")
 
@@ -21,13 +21,13 @@ async def test_an_address_stands_for_itself_without_the_resolver(address: str, m
     assert await addresses_of(address, 9092) == [address]
 
 
-async def test_a_name_gives_addresses_of_this_host() -> None:
+async def test_resolves_localhost() -> None:
     found = await addresses_of("localhost", 9092)
     assert found
     assert all(ip_address(address).is_loopback for address in found)
 
 
-async def test_addresses_keep_order_and_scope_and_come_once(monkeypatch: Any) -> None:
+async def test_keeps_order_and_scope_without_duplicates(monkeypatch: Any) -> None:
     v4, v6 = (socket.AF_INET, socket.SOCK_STREAM, 6, ""), (socket.AF_INET6, socket.SOCK_STREAM, 6, "")
 
     async def resolver(*_: Any, **__: Any) -> Any:
@@ -41,11 +41,11 @@ async def test_addresses_keep_order_and_scope_and_come_once(monkeypatch: Any) ->
 
 
 @pytest.mark.parametrize("name", ["a" * 64, "a..b", "\ud800"])
-async def test_a_name_that_no_host_can_have_is_refused(name: str) -> None:
+async def test_rejects_invalid_host_name(name: str) -> None:
     with pytest.raises(UnicodeError):
         await addresses_of(name, 9092)
 
 
-async def test_a_name_that_is_not_found_is_an_os_error() -> None:
+async def test_raises_os_error_for_unknown_host() -> None:
     with pytest.raises(OSError, match=r"not known|nodename"):
         await addresses_of("", 9092)

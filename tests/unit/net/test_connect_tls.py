@@ -44,9 +44,7 @@ async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None
         ("localhost", AUTHORITY, r"its certificate is not accepted \(Hostname mismatch, .*'localhost'\); check which"),
     ],
 )
-def test_a_certificate_that_is_not_accepted_is_said_to_be_so(
-    run: Run, host: str, authority: trustme.CA, words: str
-) -> None:
+def test_reports_untrusted_certificate(run: Run, host: str, authority: trustme.CA, words: str) -> None:
     async def main() -> None:
         async with await serve(hang_up) as server:
             port = server.sockets[0].getsockname()[1]
@@ -57,20 +55,22 @@ def test_a_certificate_that_is_not_accepted_is_said_to_be_so(
 
 
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.0 400 Bad Request\r\n\r\n", b"\0\0\0\x02\0\0"])
-def test_a_listener_without_tls_is_said_to_be_one(run: Run, peer: Any, said: bytes) -> None:
+def test_reports_plaintext_listener_on_tls_connect(run: Run, peer: Any, said: bytes) -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(5)
         writer.write(said)
 
     async def main() -> None:
         async with peer(talk) as port:
-            with pytest.raises(TlsError, match="what is there speaks none, or hung up; is this the port of its"):
+            with pytest.raises(
+                TlsError, match="the listener does not speak TLS, or closed the connection; is this the port of its"
+            ):
                 await connect(HOST, port, ssl=trusting(AUTHORITY))
 
     run(main())
 
 
-def test_a_broker_that_is_not_there_is_no_matter_of_tls(run: Run, peer: Any) -> None:
+def test_reports_unreachable_broker_without_blaming_tls(run: Run, peer: Any) -> None:
     async def main() -> None:
         async with peer(hang_up) as port:
             pass
@@ -81,7 +81,7 @@ def test_a_broker_that_is_not_there_is_no_matter_of_tls(run: Run, peer: Any) -> 
     run(main())
 
 
-def test_a_listener_with_tls_that_is_not_spoken_to_so_is_said_to_be_one(run: Run, peer: Any) -> None:
+def test_reports_tls_listener_on_plaintext_connect(run: Run, peer: Any) -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(5)
         writer.write(bytes.fromhex("15 0303 0002 0250"))  # a fatal alert: internal_error, as brokers in Java have it

@@ -1,4 +1,4 @@
-"""A pipelined connection against peers that answer, stall, lie and hang up, on asyncio and on uvloop."""
+"""A pipelined connection against peers that answer, stall, lie and disconnect, on asyncio and on uvloop."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def check_echo(connection: BrokerConnection, text: bytes) -> None:
     assert await connection.request(frame(text)) == text
 
 
-def test_pipelined_answers_go_to_their_requests(run: Run, peer: Peer) -> None:
+def test_matches_pipelined_responses_to_requests(run: Run, peer: Peer) -> None:
     async def main() -> None:
         async with peer(echo) as port:
             connection = await connect(HOST, port)
@@ -68,7 +68,7 @@ def test_pipelined_answers_go_to_their_requests(run: Run, peer: Peer) -> None:
     run(main())
 
 
-def test_requests_are_on_the_wire_together_and_in_order(run: Run, peer: Peer) -> None:
+def test_sends_concurrent_requests_in_order(run: Run, peer: Peer) -> None:
     async def main() -> None:
         seen: list[bytes] = []
 
@@ -89,7 +89,7 @@ def test_requests_are_on_the_wire_together_and_in_order(run: Run, peer: Peer) ->
     run(main())
 
 
-def test_a_cancelled_request_does_not_shift_the_answers(run: Run, peer: Peer) -> None:
+def test_keeps_responses_aligned_after_cancelled_request(run: Run, peer: Peer) -> None:
     async def main() -> None:
         release = asyncio.Event()
 
@@ -117,7 +117,7 @@ def test_a_cancelled_request_does_not_shift_the_answers(run: Run, peer: Peer) ->
     run(main())
 
 
-def test_a_request_without_an_answer_times_out_and_closes(run: Run, peer: Peer) -> None:
+def test_closes_connection_on_request_timeout(run: Run, peer: Peer) -> None:
     async def main() -> None:
         async with peer(silent) as port:
             connection = await connect(HOST, port, settings=ConnectionSettings(request_timeout=0.1))
@@ -137,7 +137,7 @@ def test_a_request_without_an_answer_times_out_and_closes(run: Run, peer: Peer) 
     run(main())
 
 
-def test_the_clock_starts_when_a_request_becomes_the_oldest(run: Run, peer: Peer) -> None:
+def test_starts_timeout_when_request_becomes_oldest(run: Run, peer: Peer) -> None:
     """Ten answers, each well within the limit, together far beyond it."""
 
     async def main() -> None:
@@ -156,7 +156,7 @@ def test_the_clock_starts_when_a_request_becomes_the_oldest(run: Run, peer: Peer
     run(main())
 
 
-def test_an_abandoned_request_still_finds_a_hanging_broker(run: Run, peer: Peer) -> None:
+def test_times_out_cancelled_request(run: Run, peer: Peer) -> None:
     async def main() -> None:
         async with peer(silent) as port:
             connection = await connect(HOST, port, settings=ConnectionSettings(request_timeout=0.1))
@@ -169,7 +169,7 @@ def test_an_abandoned_request_still_finds_a_hanging_broker(run: Run, peer: Peer)
     run(main())
 
 
-def test_a_shorter_limit_of_a_request_beats_the_running_timer(run: Run, peer: Peer) -> None:
+def test_applies_shorter_timeout_of_single_request(run: Run, peer: Peer) -> None:
     async def main() -> None:
         asked = asyncio.Event()
 
@@ -190,7 +190,7 @@ def test_a_shorter_limit_of_a_request_beats_the_running_timer(run: Run, peer: Pe
 
 
 @pytest.mark.parametrize("reset", [False, True])
-def test_the_end_of_the_connection_fails_all_waiters_at_once(run: Run, peer: Peer, reset: bool) -> None:
+def test_fails_all_waiting_requests_on_disconnect(run: Run, peer: Peer, reset: bool) -> None:
     async def main() -> None:
         async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             for _ in range(3):
@@ -214,7 +214,7 @@ def test_the_end_of_the_connection_fails_all_waiters_at_once(run: Run, peer: Pee
     run(main())
 
 
-def test_a_half_close_after_answers_delivers_them_first(run: Run, peer: Peer) -> None:
+def test_delivers_responses_before_half_close(run: Run, peer: Peer) -> None:
     async def main() -> None:
         async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.write(frame(await read_frame(reader)))
@@ -244,7 +244,7 @@ def test_a_half_close_after_answers_delivers_them_first(run: Run, peer: Peer) ->
         (b"HTTP/1.1 400 Bad Request\r\n", FrameTooLargeError, "1213486160"),
     ],
 )
-def test_frames_that_cannot_be(run: Run, peer: Peer, garbage: bytes, error: type[Exception], words: str) -> None:
+def test_rejects_invalid_frame_sizes(run: Run, peer: Peer, garbage: bytes, error: type[Exception], words: str) -> None:
     async def main() -> None:
         async def lie(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await read_frame(reader)
@@ -262,7 +262,7 @@ def test_frames_that_cannot_be(run: Run, peer: Peer, garbage: bytes, error: type
     run(main())
 
 
-def test_the_settings_bound_what_a_request_may_allow(run: Run, peer: Peer) -> None:
+def test_limits_response_size_by_settings(run: Run, peer: Peer) -> None:
     async def main() -> None:
         async with peer(echo) as port:
             connection = await connect(HOST, port, settings=ConnectionSettings(max_frame_bytes=64))
@@ -273,7 +273,7 @@ def test_the_settings_bound_what_a_request_may_allow(run: Run, peer: Peer) -> No
     run(main())
 
 
-def test_bytes_that_nobody_asked_for_close_the_connection(run: Run, peer: Peer) -> None:
+def test_closes_connection_on_unsolicited_bytes(run: Run, peer: Peer) -> None:
     async def main() -> None:
         async def eager(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.write(frame(b"hello"))
@@ -301,7 +301,7 @@ class Reluctant:
             self.total += len(data)
 
 
-def test_what_is_flushed_at_the_end_ends_the_connection_once(run: Run, peer: Peer) -> None:
+def test_ends_connection_once_while_flushing(run: Run, peer: Peer) -> None:
     async def main() -> None:
         reluctant = Reluctant()
         sent = frame(b"p" * (16 << 20))  # more than sockets buffer
@@ -348,7 +348,7 @@ def test_send_waits_for_a_peer_that_does_not_read(run: Run, peer: Peer) -> None:
     run(main())
 
 
-def test_a_peer_that_takes_no_bytes_hangs_and_a_slow_one_does_not(run: Run, peer: Peer) -> None:
+def test_times_out_send_to_stalled_peer_but_not_to_slow_one(run: Run, peer: Peer) -> None:
     async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while await reader.read(1 << 18):
             await asyncio.sleep(0.01)
@@ -370,7 +370,7 @@ def test_a_peer_that_takes_no_bytes_hangs_and_a_slow_one_does_not(run: Run, peer
     run(main())
 
 
-def test_a_writer_that_waits_learns_of_the_end(run: Run, peer: Peer) -> None:
+def test_fails_waiting_writer_on_disconnect(run: Run, peer: Peer) -> None:
     async def main() -> None:
         async with peer(silent_without_reading) as port:
             connection = await connect(HOST, port, settings=ConnectionSettings(write_buffer=1024, close_timeout=0.05))
@@ -389,7 +389,7 @@ async def silent_without_reading(reader: asyncio.StreamReader, writer: asyncio.S
     await asyncio.Event().wait()
 
 
-def test_close_fails_the_waiters_and_may_be_repeated(run: Run, peer: Peer) -> None:
+def test_close_fails_waiting_requests_and_is_idempotent(run: Run, peer: Peer) -> None:
     async def main() -> None:
         async with peer(silent) as port:
             connection = await connect(HOST, port)
@@ -401,7 +401,7 @@ def test_close_fails_the_waiters_and_may_be_repeated(run: Run, peer: Peer) -> No
             await connection.close()
             connection.abort()
             with pytest.raises(ConnectionClosedError):
-                connection.raise_if_closed()
+                await connection.request(frame(b"x"))
 
     run(main())
 
@@ -411,7 +411,6 @@ def test_abort_drops_the_connection(run: Run, peer: Peer) -> None:
         async with peer(echo) as port:
             connection = await connect(HOST, port, settings=ConnectionSettings(receive_buffer=1 << 16))
             await check_echo(connection, b"fine")
-            connection.raise_if_closed()
             connection.abort()
             assert connection.closed
             await connection.wait_closed()
@@ -419,7 +418,7 @@ def test_abort_drops_the_connection(run: Run, peer: Peer) -> None:
     run(main())
 
 
-def test_connecting_to_nothing_is_a_declared_error(run: Run) -> None:
+def test_raises_connect_error_when_nothing_listens(run: Run) -> None:
     async def main() -> None:
         with socket.socket() as bound:  # bound but not listening: refused
             bound.bind((HOST, 0))
@@ -433,7 +432,7 @@ def test_connecting_to_nothing_is_a_declared_error(run: Run) -> None:
 @pytest.mark.parametrize(
     ("host", "port"), [("a" * 300, 9092), ("\udcff", 9092), ("nul\0byte", 9092), (HOST, 70000), (HOST, -5), ("", 9)]
 )
-def test_addresses_from_hostile_nodes(run: Run, host: str, port: int) -> None:
+def test_rejects_invalid_registered_addresses(run: Run, host: str, port: int) -> None:
     async def main() -> None:
         with pytest.raises(ConnectError):
             await connect(host, port, settings=ConnectionSettings(connect_timeout=2))
@@ -441,7 +440,7 @@ def test_addresses_from_hostile_nodes(run: Run, host: str, port: int) -> None:
     run(main())
 
 
-def test_a_host_that_does_not_answer_times_out(run: Run) -> None:
+def test_times_out_connecting_to_silent_host(run: Run) -> None:
     async def main() -> None:
         with socket.socket() as deaf:
             deaf.bind((HOST, 0))
@@ -463,7 +462,7 @@ def test_a_host_that_does_not_answer_times_out(run: Run) -> None:
     run(main())
 
 
-def test_an_address_needs_no_resolver(run: Run, peer: Peer) -> None:
+def test_connects_to_literal_address_without_resolver(run: Run, peer: Peer) -> None:
     async def main() -> None:
         async with peer(echo) as port:
             busy = threading.Event()
@@ -481,7 +480,7 @@ def test_an_address_needs_no_resolver(run: Run, peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("tls", [False, True])
-def test_a_silent_address_leaves_time_to_the_others_of_its_name(
+def test_tries_next_address_when_first_is_silent(
     run: Run, peer: Peer, monkeypatch: pytest.MonkeyPatch, tls: bool
 ) -> None:
     async def two(host: str, port: int) -> list[str]:

@@ -37,17 +37,17 @@ def feed(receiver: FrameReceiver, data: bytes, cuts: list[int]) -> None:
     bodies=st.lists(st.binary(min_size=2, max_size=300), max_size=20),
     cuts=st.lists(st.integers(1, 400), min_size=1, max_size=10),
 )
-def test_any_cut_gives_the_same_frames(bodies: list[bytes], cuts: list[int]) -> None:
+def test_reassembles_frames_from_any_chunks(bodies: list[bytes], cuts: list[int]) -> None:
     got: list[bytes] = []
     sizes: list[int] = []
     receiver = FrameReceiver(sizes.append, lambda body: got.append(bytes(body)))
     feed(receiver, b"".join(map(frame, bodies)), cuts)
     assert got == bodies
     assert sizes == [len(body) for body in bodies]
-    assert receiver.pending_bytes == 0
+    assert receiver._filled == 0
 
 
-def test_frames_larger_than_the_buffer() -> None:
+def test_reassembles_frames_larger_than_buffer() -> None:
     got: list[bytes] = []
     receiver = FrameReceiver(lambda size: None, lambda body: got.append(bytes(body)))
     bodies = [bytes([i]) * (RESTING_BYTES * 3 + i) for i in range(1, 4)]
@@ -55,29 +55,29 @@ def test_frames_larger_than_the_buffer() -> None:
     assert got == bodies
 
 
-def test_an_announced_size_allocates_nothing_until_bytes_arrive() -> None:
+def test_allocates_only_as_bytes_arrive() -> None:
     receiver = FrameReceiver(lambda size: None, lambda body: None)
     feed(receiver, struct.pack(">i", 2**31 - 1) + b"x" * 1000, [100])
-    assert receiver.capacity == RESTING_BYTES
+    assert len(receiver._buffer) == RESTING_BYTES
     feed(receiver, b"x" * RESTING_BYTES, [RESTING_BYTES])
-    assert receiver.capacity <= 2 * RESTING_BYTES
+    assert len(receiver._buffer) <= 2 * RESTING_BYTES
 
 
-def test_the_buffer_rests_again_after_a_giant_frame() -> None:
+def test_shrinks_buffer_after_large_frame() -> None:
     receiver = FrameReceiver(lambda size: None, lambda body: None)
     feed(receiver, frame(b"g" * (KEPT_BYTES + 1)), [1 << 20])
-    assert receiver.capacity == RESTING_BYTES
+    assert len(receiver._buffer) == RESTING_BYTES
 
 
-def test_the_buffer_of_ordinary_fetches_is_recycled() -> None:
+def test_reuses_buffer_between_ordinary_frames() -> None:
     receiver = FrameReceiver(lambda size: None, lambda body: None)
     feed(receiver, frame(b"g" * (1 << 20)), [1 << 18])
-    kept = receiver.capacity
+    kept = len(receiver._buffer)
     feed(receiver, frame(b"g" * (1 << 20)) * 5, [1 << 18])
-    assert receiver.capacity == kept <= (1 << 20) + 4 + SLACK_BYTES
+    assert len(receiver._buffer) == kept <= (1 << 20) + 4 + SLACK_BYTES
 
 
-def test_a_refused_size_raises_before_the_body_is_read() -> None:
+def test_rejects_frame_size_before_reading_body() -> None:
     def admit(size: int) -> None:
         raise RefusedError(size)
 

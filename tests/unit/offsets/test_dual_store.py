@@ -71,28 +71,28 @@ class Memory:
         return CommitResult(frozenset(taken), frozenset(positions.keys() & self.lost))
 
 
-async def test_what_either_store_forgets_has_to_be_written_again() -> None:
+async def test_uses_shorter_retention_of_both_stores() -> None:
     keeping, forgetting = Memory(), Memory()
     forgetting.keeps_for = 60.0
     assert DualOffsetStore(GROUP, keeping, forgetting, "Kafka").keeps_for == 60.0
     assert DualOffsetStore(GROUP, keeping, keeping, "Kafka").keeps_for is None
 
 
-async def test_the_larger_offset_counts_whichever_store_has_it() -> None:
+async def test_loads_larger_offset_of_both_stores() -> None:
     store = DualOffsetStore(GROUP, Memory({A: 5, B: 9}), Memory({A: 7, C: 1}), "Kafka")
     assert await store.load([A, B, C]) == await store.peek([A, B, C]) == {A: 7, B: 9, C: 1}
     assert await store.load([]) == {}
 
 
 @pytest.mark.parametrize("which", [0, 1])
-async def test_a_store_that_cannot_be_asked_makes_the_load_wait(which: int) -> None:
+async def test_fails_load_while_either_store_is_unavailable(which: int) -> None:
     stores = Memory({A: 5}), Memory({A: 7})
     stores[which].fails = NotConnected("away")
     with pytest.raises(NotConnected):
         await DualOffsetStore(GROUP, *stores, "Kafka").load([A])
 
 
-async def test_only_what_the_first_took_goes_to_the_other() -> None:
+async def test_commits_to_second_store_what_first_accepted() -> None:
     first, other = Memory(), Memory()
     first.lost = {B}
     store = DualOffsetStore(GROUP, first, other, "Kafka")
@@ -103,14 +103,14 @@ async def test_only_what_the_first_took_goes_to_the_other() -> None:
     assert other.commits == [{A: 1}]
 
 
-async def test_a_second_store_that_refuses_stops_the_member() -> None:
+async def test_stops_member_when_second_store_refuses() -> None:
     first, other = Memory(), Memory()
     other.lost = {B}
     with pytest.raises(OffsetsHeldError, match="cannot commit the offset of t/1 to ZooKeeper for group 'g'"):
         await DualOffsetStore(GROUP, first, other, "ZooKeeper").commit({A: 1, B: 2}, session_id=7)
 
 
-async def test_failures_of_either_at_any_moment_never_lose_nor_run_ahead() -> None:
+async def test_never_loses_or_runs_ahead_when_either_store_fails() -> None:
     """Committed is at most what was handled, in both; what a commit confirmed is in both."""
     rng = random.Random(2)
     for _ in range(300):
@@ -137,7 +137,7 @@ def claim(server: MemoryZooKeeper, zk: MemorySession, partition: TopicPartition)
     server.put(owner_path(GROUP, partition), b"g_me-0", session_id=zk.session_id)
 
 
-async def test_whoever_claims_nothing_writes_where_nobody_has_claimed() -> None:
+async def test_unclaimed_store_writes_only_unclaimed_partitions() -> None:
     server = MemoryZooKeeper()
     async with server.session() as zk, server.session() as peer:
         store = UnclaimedZooKeeperOffsetStore(zk, GROUP)
@@ -150,7 +150,7 @@ async def test_whoever_claims_nothing_writes_where_nobody_has_claimed() -> None:
         assert server.tree.data(offset_path(GROUP, B)) == b"6"
 
 
-async def test_a_zookeeper_that_forbids_it_says_so() -> None:
+async def test_reports_forbidden_zookeeper_write() -> None:
     server = MemoryZooKeeper()
     async with server.session() as zk:
 
@@ -167,7 +167,7 @@ async def test_a_zookeeper_that_forbids_it_says_so() -> None:
             await UnclaimedZooKeeperOffsetStore(Forbidding(), GROUP).commit({A: 1}, session_id=-1)  # type: ignore[arg-type]
 
 
-async def test_stores_are_chosen_by_name() -> None:
+async def test_chooses_store_by_name() -> None:
     async with MemoryZooKeeper().session() as zk:
         client = object()
 
@@ -189,13 +189,13 @@ async def test_stores_are_chosen_by_name() -> None:
             make_store(OffsetSettings("kafka"), GROUP, zk=zk)
 
 
-async def test_what_somebody_else_wrote_in_either_store_has_changed() -> None:
+async def test_reports_changes_in_either_store() -> None:
     first, second = Memory(), Memory()
     first.rewritten, second.rewritten = {A}, {B}
     assert await DualOffsetStore(GROUP, first, second, "Kafka").changed([A, B, C]) == {A, B}
 
 
-async def test_what_is_claimed_in_zookeeper_and_kept_elsewhere_is_looked_at_before() -> None:
+async def test_checks_claims_before_commit_to_kafka() -> None:
     server = MemoryZooKeeper()
     async with server.session() as zk, server.session() as peer:
         claim(server, zk, A)
@@ -216,7 +216,7 @@ async def test_what_is_claimed_in_zookeeper_and_kept_elsewhere_is_looked_at_befo
         assert inner.commits == [{A: 1}]
 
 
-async def test_a_store_that_knows_other_members_ends_what_claiming_again_would_repeat_for_ever() -> None:
+async def test_stops_member_when_group_has_coordinated_members() -> None:
     server = MemoryZooKeeper()
     async with server.session() as zk:
         claim(server, zk, A)

@@ -86,7 +86,7 @@ class Membership:
     instance_id: str | None = None
 
 
-async def test_a_commit_belongs_to_the_generation_in_which_it_was_begun() -> None:
+async def test_commits_in_generation_of_request() -> None:
     """Looking for a coordinator may take longer than the membership lasts: the next one has not earned the offsets."""
     member = Membership()
     cluster = Cluster(told(22))
@@ -101,7 +101,7 @@ async def test_a_commit_belongs_to_the_generation_in_which_it_was_begun() -> Non
         assert (api, body["group_generation_id"], body["member_id"]) == (OFFSET_COMMIT, 5, "me")
 
 
-async def test_a_commit_for_a_membership_that_is_over_is_not_sent() -> None:
+async def test_skips_commit_of_ended_session() -> None:
     """The generation of today has not earned what was handled in another: its coordinator would take the offset."""
     member = Membership()
     cluster = Cluster(told(0))
@@ -112,7 +112,7 @@ async def test_a_commit_for_a_membership_that_is_over_is_not_sent() -> None:
 
 
 @pytest.mark.parametrize(("version", "named"), [(1, False), (2, False), (None, True)])
-async def test_a_static_member_is_named_where_the_version_that_was_asked_for_can(version: Any, named: bool) -> None:
+async def test_sends_instance_id_where_version_has_it(version: Any, named: bool) -> None:
     """Its id and generation fence it in any case."""
     member = Membership()
     member.instance_id = "i"
@@ -124,7 +124,7 @@ async def test_a_static_member_is_named_where_the_version_that_was_asked_for_can
     assert ("group_instance_id" in body) is named
 
 
-async def test_a_coordinator_that_is_forgotten_meanwhile_is_not_the_end_of_the_member() -> None:
+async def test_reports_unavailable_when_coordinator_is_forgotten() -> None:
     """A heartbeat may find out first, and its successor may be unknown still."""
     nobody = error_of(15, "no coordinator")
     assert nobody is not None
@@ -138,14 +138,14 @@ async def test_a_coordinator_that_is_forgotten_meanwhile_is_not_the_end_of_the_m
         await store(cluster).load([PLACE])
 
 
-async def test_a_connection_that_ends_is_no_reason_to_ask_the_same_broker_again() -> None:
+async def test_forgets_coordinator_after_disconnect() -> None:
     cluster = Cluster(ConnectionClosedError("gone"))
     with pytest.raises(OffsetsUnavailableError, match="gone"):
         await store(cluster).commit({PLACE: 9}, session_id=0)
     assert cluster.forgotten == 1
 
 
-async def test_a_coordinator_that_does_not_know_the_topic_yet_does_not_say_that_there_is_no_offset() -> None:
+async def test_retries_load_while_coordinator_does_not_know_topic() -> None:
     """0.8.2 right after its start. Only where brokers look into ZooKeeper it is how they say that there is none."""
     with pytest.raises(OffsetsUnavailableError, match="UNKNOWN_TOPIC_OR_PARTITION"):
         await store(Cluster(told(3, offset=-1, metadata="")), version=1).load([PLACE])
@@ -153,7 +153,7 @@ async def test_a_coordinator_that_does_not_know_the_topic_yet_does_not_say_that_
     assert await store(Cluster(told(3, offset=-1, metadata="")), version=0).load([PLACE]) == {}
 
 
-async def test_what_brokers_forget_has_to_be_written_again() -> None:
+async def test_reports_how_long_brokers_keep_offsets() -> None:
     """They do so by age, whether or not somebody is there: of a partition that stands still, too."""
     by_default = store(Cluster()).keeps_for
     assert by_default is not None
@@ -164,7 +164,7 @@ async def test_what_brokers_forget_has_to_be_written_again() -> None:
 
 
 @pytest.mark.parametrize("code", [-1, 7, 14, 15, 16, 27])
-async def test_what_passes_with_the_brokers_trouble_is_asked_again(code: int) -> None:
+async def test_retries_transient_broker_errors(code: int) -> None:
     with pytest.raises(OffsetsUnavailableError):
         await store(Cluster(told(code))).commit({PLACE: 1}, session_id=0)
     with pytest.raises(OffsetsUnavailableError):
@@ -178,7 +178,7 @@ async def test_what_passes_with_the_brokers_trouble_is_asked_again(code: int) ->
 
 
 @pytest.mark.parametrize("code", [12, 28, 29, 30, 35])
-async def test_what_does_not_pass_by_itself_is_a_refusal(code: int) -> None:
+async def test_reports_permanent_broker_errors_as_refusal(code: int) -> None:
     with pytest.raises(BrokerRefusedError) as caught:
         await store(Cluster(told(code))).commit({PLACE: 1}, session_id=0)
     assert caught.value.code == code

@@ -37,7 +37,7 @@ class Multis:
         self, zk: MemorySession, before: Callable[[Sequence[Operation]], None] = lambda operations: None
     ) -> None:
         self._zk = zk
-        self._before = before
+        self.before = before
         self.sent: list[Sequence[Operation]] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -45,7 +45,7 @@ class Multis:
 
     async def multi(self, operations: Sequence[Operation], *, session_id: int | None = None) -> None:
         self.sent.append(operations)
-        self._before(operations)
+        self.before(operations)
         await self._zk.multi(operations, session_id=session_id)
 
 
@@ -82,7 +82,7 @@ def stored(server: MemoryZooKeeper, partition: TopicPartition) -> bytes | None:
     return server.tree.data(path) if server.tree.has(path) else None
 
 
-async def test_the_first_commit_creates_and_later_ones_set() -> None:
+async def test_creates_node_on_first_commit_and_sets_it_later() -> None:
     server = MemoryZooKeeper()
     async with server.session() as zk:
         partitions = many(120)
@@ -102,7 +102,7 @@ async def test_the_first_commit_creates_and_later_ones_set() -> None:
         assert stored(server, partitions[0]) == b"6"
 
 
-async def test_the_first_commit_of_many_partitions_reads_none_of_them_again() -> None:
+async def test_first_commit_of_many_partitions_reads_nothing_again() -> None:
     server = MemoryZooKeeper()
     async with server.session() as session:
         zk = Calls(session)
@@ -120,7 +120,7 @@ async def test_the_first_commit_of_many_partitions_reads_none_of_them_again() ->
         assert {stored(server, partition) for partition in partitions} == {b"7"}
 
 
-async def test_whether_somebody_else_wrote_is_asked_for_a_hundred_at_once() -> None:
+async def test_checks_for_changes_a_hundred_nodes_at_once() -> None:
     server = MemoryZooKeeper()
     async with server.session() as session:
         zk = Calls(session)
@@ -140,7 +140,7 @@ async def test_whether_somebody_else_wrote_is_asked_for_a_hundred_at_once() -> N
         assert zk.counts == {"multi": 3, "exists": 50 + 100 + 50}
 
 
-async def test_owner_nodes_that_are_gone_or_not_ours() -> None:
+async def test_reports_lost_partitions_by_owner_node() -> None:
     server = MemoryZooKeeper()
     async with server.session() as zk, server.session() as peer:
         kept, gone, taken, persistent = many(4)
@@ -153,7 +153,7 @@ async def test_owner_nodes_that_are_gone_or_not_ours() -> None:
         assert [stored(server, each) for each in positions] == [b"5", None, None, None]
 
 
-async def test_nothing_is_sent_when_everything_is_lost() -> None:
+async def test_sends_nothing_when_all_partitions_are_lost() -> None:
     server = MemoryZooKeeper()
     async with server.session() as zk:
         multis = Multis(zk)
@@ -162,7 +162,7 @@ async def test_nothing_is_sent_when_everything_is_lost() -> None:
         assert multis.sent == []
 
 
-async def test_the_server_refuses_what_was_lost_since_the_look() -> None:
+async def test_server_rejects_commit_of_partition_lost_since_read() -> None:
     """Deleted, or claimed by a peer that has committed: its owner node looks like ours was, so its offset tells."""
     server = MemoryZooKeeper()
     async with server.session() as zk, server.session() as peer:
@@ -188,7 +188,28 @@ async def test_the_server_refuses_what_was_lost_since_the_look() -> None:
         assert [stored(server, each) for each in partitions] == [b"5", b"2", b"5", b"9", b"5"]
 
 
-async def test_an_owner_node_that_a_peer_wrote_into_is_ours_still() -> None:
+async def test_retries_once_when_many_owner_nodes_are_lost() -> None:
+    """Not one for each: far from ZooKeeper, those that are still owned would not be committed in time."""
+    server = MemoryZooKeeper()
+    async with server.session() as zk:
+        partitions = many(20)
+        claim(server, zk, partitions)
+
+        def delete(operations: Sequence[Operation]) -> None:
+            for partition in partitions[:18]:
+                server.remove(owner_path(GROUP, partition))
+
+        multis = Multis(zk)
+        store = ZooKeeperOffsetStore(multis, GROUP)
+        await store.commit(dict.fromkeys(partitions, 2), session_id=zk.session_id)
+        multis.sent.clear()
+        multis.before = delete
+        result = await store.commit(dict.fromkeys(partitions, 5), session_id=zk.session_id)
+        assert result == (frozenset(partitions[18:]), frozenset(partitions[:18]))
+        assert len(multis.sent) == 2
+
+
+async def test_keeps_partition_when_peer_wrote_to_owner_node() -> None:
     server = MemoryZooKeeper()
     async with server.session() as zk:
         partitions = many(3)
@@ -206,7 +227,7 @@ async def test_an_owner_node_that_a_peer_wrote_into_is_ours_still() -> None:
             assert stored(server, partitions[1]) == b"%d" % position
 
 
-async def test_an_offset_node_made_by_somebody_faster() -> None:
+async def test_retries_when_offset_node_was_created_meanwhile() -> None:
     server = MemoryZooKeeper()
     async with server.session() as zk:
         (partition,) = many(1)
@@ -255,7 +276,7 @@ async def commits(request: pytest.FixtureRequest) -> AsyncIterator[Commits]:
         yield Commits(server, zk, with_multi=request.param)
 
 
-async def test_what_a_peer_that_is_none_any_more_wrote_below_us_is_overwritten(commits: Commits) -> None:
+async def test_overwrites_lower_offset_of_former_owner(commits: Commits) -> None:
     await commits.commit(10)
     commits.foreign(b"3")
     assert await commits.store.changed([commits.partition, TopicPartition("unknown", 0, 0)]) == {commits.partition}
@@ -269,7 +290,7 @@ async def test_what_a_peer_that_is_none_any_more_wrote_below_us_is_overwritten(c
     assert commits.stored == b"11"
 
 
-async def test_nothing_less_is_written_over_what_somebody_else_wrote_but_by_a_seek(commits: Commits) -> None:
+async def test_never_lowers_offset_of_others_except_by_seek(commits: Commits) -> None:
     await commits.commit(10)
     commits.foreign(b"20")
     for position in (12, 15):
@@ -288,9 +309,7 @@ async def test_nothing_less_is_written_over_what_somebody_else_wrote_but_by_a_se
 
 
 @pytest.mark.parametrize("loaded", [False, True], ids=["committed", "loaded"])
-async def test_a_seek_back_is_written_over_a_larger_offset_that_its_commit_is_the_first_to_meet(
-    commits: Commits, loaded: bool
-) -> None:
+async def test_seek_back_overwrites_larger_offset_first_met_by_commit(commits: Commits, loaded: bool) -> None:
     await commits.commit(10)
     if loaded:
         commits.store = ZooKeeperOffsetStore(commits.zk, GROUP)
@@ -307,7 +326,7 @@ async def test_a_seek_back_is_written_over_a_larger_offset_that_its_commit_is_th
     assert commits.stored == b"20"
 
 
-async def test_whoever_only_looks_changes_nothing_of_what_the_next_commit_does(commits: Commits) -> None:
+async def test_peek_does_not_affect_next_commit(commits: Commits) -> None:
     await commits.commit(10)
     commits.foreign(b"20")
     assert await commits.store.peek([commits.partition, TopicPartition("none", 0, 0)]) == {commits.partition: 20}
@@ -316,7 +335,7 @@ async def test_whoever_only_looks_changes_nothing_of_what_the_next_commit_does(c
     assert commits.stored == b"20"
 
 
-async def test_a_seek_back_wins_until_it_was_written(commits: Commits) -> None:
+async def test_seek_back_wins_until_written(commits: Commits) -> None:
     await commits.commit(10)
     commits.foreign(b"20")
     commits.server.cut_next_call(commits.zk._zk, carried_out=False)
@@ -328,7 +347,7 @@ async def test_a_seek_back_wins_until_it_was_written(commits: Commits) -> None:
 
 
 @pytest.mark.parametrize("later", [5, 6])
-async def test_our_own_write_whose_reply_was_lost_is_nobody_elses(commits: Commits, later: int) -> None:
+async def test_recognises_own_write_after_lost_reply(commits: Commits, later: int) -> None:
     await commits.commit(1)
     real = commits.zk._zk
     cut_during = "multi" if commits.with_multi else "set"
@@ -350,7 +369,7 @@ async def test_our_own_write_whose_reply_was_lost_is_nobody_elses(commits: Commi
     assert commits.stored == b"%d" % later
 
 
-async def test_an_offset_node_that_somebody_deleted_is_made_again(commits: Commits) -> None:
+async def test_recreates_deleted_offset_node(commits: Commits) -> None:
     await commits.commit(5)
     commits.server.remove("/consumers/g/offsets")
     assert await commits.store.changed([commits.partition]) == {commits.partition}
@@ -360,7 +379,7 @@ async def test_an_offset_node_that_somebody_deleted_is_made_again(commits: Commi
     assert commits.stored == b"6"
 
 
-async def test_a_commit_that_comes_after_the_next_owners_is_refused_without_multi_too() -> None:
+async def test_rejects_late_commit_without_multi() -> None:
     server = MemoryZooKeeper()
     async with server.session() as zk, server.session() as peer:
         commits = Commits(server, zk, with_multi=False)
@@ -379,7 +398,7 @@ async def test_a_commit_that_comes_after_the_next_owners_is_refused_without_mult
         assert commits.stored == b"9"
 
 
-async def test_parents_deleted_under_our_hands() -> None:
+async def test_recreates_deleted_parents() -> None:
     server = MemoryZooKeeper()
     async with server.session() as zk:
         (partition,) = many(1)
@@ -396,7 +415,7 @@ async def test_parents_deleted_under_our_hands() -> None:
 
 
 @pytest.mark.parametrize("refusal", [NoAuth, NodeExists, NoNode])
-async def test_one_node_that_cannot_be_written_does_not_stop_the_others(refusal: type[ZooKeeperError]) -> None:
+async def test_commits_others_when_one_node_cannot_be_written(refusal: type[ZooKeeperError]) -> None:
     """Whether it is forbidden or keeps changing its mind: the others are stored, then it is told."""
     server = MemoryZooKeeper()
     async with server.session() as zk:
@@ -417,7 +436,7 @@ async def test_one_node_that_cannot_be_written_does_not_stop_the_others(refusal:
         assert [stored(server, partition) for partition in partitions] == [b"2", b"2", b"1", b"2"]
 
 
-async def test_a_session_that_ended_before_or_during_a_commit() -> None:
+async def test_reports_partitions_lost_with_session() -> None:
     server = MemoryZooKeeper()
     async with server.session() as zk:
         partitions = many(2)
@@ -433,7 +452,7 @@ async def test_a_session_that_ended_before_or_during_a_commit() -> None:
         assert await ZooKeeperOffsetStore(zk, GROUP).load(partitions) == {}
 
 
-async def test_a_session_that_changes_while_owners_are_looked_at_loses_nothing() -> None:
+async def test_raises_session_changed_instead_of_reporting_loss() -> None:
     """On the new session every owner node looks foreign; that must not be told as lost partitions."""
     server = MemoryZooKeeper()
     async with server.session() as zk:
@@ -452,7 +471,7 @@ async def test_a_session_that_changes_while_owners_are_looked_at_loses_nothing()
 
 
 @pytest.mark.parametrize("carried_out", [False, True])
-async def test_a_lost_connection_is_told_as_itself(carried_out: bool) -> None:
+async def test_raises_connection_loss_unchanged(carried_out: bool) -> None:
     server = MemoryZooKeeper()
     async with server.session() as zk:
         partitions = many(120)
@@ -475,7 +494,7 @@ async def test_a_lost_connection_is_told_as_itself(carried_out: bool) -> None:
 
 
 @pytest.mark.parametrize("data", [None, b"", b"-1", b"12x", b"\xff", b"9" * 30])
-async def test_offsets_that_are_none(data: bytes | None) -> None:
+async def test_rejects_invalid_stored_offsets(data: bytes | None) -> None:
     server = MemoryZooKeeper()
     async with server.session() as zk:
         (partition,) = many(1)
@@ -485,7 +504,7 @@ async def test_offsets_that_are_none(data: bytes | None) -> None:
 
 
 @pytest.mark.parametrize("turns", range(12))
-async def test_a_cancellation_in_the_moment_of_a_failure_is_not_swallowed(turns: int) -> None:
+async def test_propagates_cancellation_during_failure(turns: int) -> None:
     server = MemoryZooKeeper()
     async with server.session() as zk:
         partitions = many(120)

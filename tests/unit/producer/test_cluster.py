@@ -26,7 +26,7 @@ from consumerd.producer import (
 )
 from consumerd.producer.v08.murmur2 import key_partition
 from consumerd.wire.v07 import Codec
-from consumerd.wire.v08.records import Codec as RecordCodec
+from consumerd.wire.v08.records import RecordCodec
 from tests.unit.producer.v08.test_producer import PARTITIONS, MemoryCluster
 
 AT: dict[str, Any] = {"bootstrap": ["kafka1:9092"]}
@@ -39,7 +39,7 @@ def producer(cluster: Any, *, partitioner: Any = None, background: bool = False,
 
 
 @pytest.mark.asyncio
-async def test_what_is_sent_is_there_when_send_returns_with_keys_headers_and_times() -> None:
+async def test_send_stores_keys_headers_and_timestamps_before_it_returns() -> None:
     cluster = MemoryCluster()
     async with producer(cluster) as ours:
         await ours.send("t", ["text", b"bytes", None], key="k", headers=(("h", b"v"),), timestamp=7)
@@ -59,7 +59,7 @@ async def test_what_is_sent_is_there_when_send_returns_with_keys_headers_and_tim
 
 
 @pytest.mark.asyncio
-async def test_a_partitioner_chooses_among_the_partitions_of_the_topic() -> None:
+async def test_partitioner_chooses_among_the_partitions_of_the_topic() -> None:
     cluster = MemoryCluster()
     async with producer(cluster, partitioner=lambda key, count: int(key) % count) as ours:
         await ours.send("t", [b"x"], key="5")
@@ -70,7 +70,7 @@ async def test_a_partitioner_chooses_among_the_partitions_of_the_topic() -> None
 
 
 @pytest.mark.asyncio
-async def test_in_the_background_what_was_given_up_is_told_once() -> None:
+async def test_background_send_reports_a_failed_batch_once() -> None:
     class Refusing(MemoryCluster):
         async def node_channel(self, node_id: int) -> MemoryCluster:
             raise BrokerError("not today")
@@ -105,12 +105,12 @@ async def test_in_the_background_what_was_given_up_is_told_once() -> None:
         ({"zookeeper": "zk1", "dialect": "0.9"}, "dialect must be one of auto, 0.7, 0.8, not '0.9'"),
     ],
 )
-def test_what_does_not_go_together_is_one_sentence(given: dict[str, Any], words: str) -> None:
+def test_rejects_contradicting_settings(given: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         ProducerConfig(**given)
 
 
-def test_codec_and_confirmation_are_those_of_the_common_settings_unless_there_are_others() -> None:
+def test_takes_codec_and_acks_from_the_common_settings() -> None:
     config = ProducerConfig(**AT, settings=ProducerSettings(codec=Codec.GZIP, confirm=False))
     assert config.v08_settings() == V08ProducerSettings(codec=RecordCodec.GZIP, acks=0)
     own = V08ProducerSettings(codec=RecordCodec.ZSTD, keyless="round_robin")
@@ -118,7 +118,7 @@ def test_codec_and_confirmation_are_those_of_the_common_settings_unless_there_ar
 
 
 @pytest.mark.asyncio
-async def test_brokers_to_begin_with_that_do_not_answer_are_named() -> None:
+async def test_names_unreachable_bootstrap_brokers() -> None:
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises(BrokerError, match=f"no broker of {address} answered within 0.2 s"):
         async with open_producer(ProducerConfig(bootstrap=[address], session_wait=0.2)):
@@ -127,7 +127,7 @@ async def test_brokers_to_begin_with_that_do_not_answer_are_named() -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("background", [False, True])
-async def test_brokers_of_0_7_keep_neither_headers_nor_timestamps(background: bool) -> None:
+async def test_rejects_headers_and_timestamps_for_0_7(background: bool) -> None:
     config = ProducerConfig(brokers=(("127.0.0.1", 1),), background=background)
     async with open_producer(config) as ours:
         with pytest.raises(EncodingError, match="do not support headers or timestamps"):

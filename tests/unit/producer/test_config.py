@@ -11,7 +11,7 @@ from consumerd.wire.v07 import Codec
 READ = ProducerConfig.from_properties
 
 
-def test_every_property_of_0_7_2() -> None:
+def test_maps_every_property_of_0_7_2() -> None:
     config = READ(
         {
             "broker.list": "0:127.0.0.1:9092, 1:kafka:9093",
@@ -48,7 +48,7 @@ def test_every_property_of_0_7_2() -> None:
     assert config.ignored == ("reconnect.interval", "zk.synctime.ms")
 
 
-def test_with_a_zookeeper() -> None:
+def test_configures_zookeeper() -> None:
     config = READ(
         {
             "zk.connect": "zk1:2181,zk2:2181/kafka",
@@ -68,7 +68,7 @@ def test_with_a_zookeeper() -> None:
     ("text", "when_full", "seconds"),
     [("-1", WhenFull.BLOCK, 0), ("0", WhenFull.TIMEOUT, 0), ("20", WhenFull.TIMEOUT, 0.02)],
 )
-def test_the_enqueue_timeout(text: str, when_full: WhenFull, seconds: float) -> None:
+def test_configures_the_enqueue_timeout(text: str, when_full: WhenFull, seconds: float) -> None:
     queue = READ({"broker.list": "0:h:1", "queue.enqueueTimeout.ms": text}).queue
     assert (queue.when_full, queue.enqueue_timeout) == (when_full, seconds)
     assert READ({"broker.list": "0:h:1"}).queue.when_full is WhenFull.BLOCK  # ours, where the file says nothing
@@ -83,7 +83,7 @@ def test_the_enqueue_timeout(text: str, when_full: WhenFull, seconds: float) -> 
         ("0:[::1]:9,h:2", (("::1", 9), ("h", 2))),
     ],
 )
-def test_lists_of_brokers(text: str, addresses: object) -> None:
+def test_parses_lists_of_brokers(text: str, addresses: object) -> None:
     assert READ({"broker.list": text}).brokers == addresses
 
 
@@ -106,12 +106,12 @@ def test_lists_of_brokers(text: str, addresses: object) -> None:
         ({"zk.connect": ""}, "zk.connect is empty"),
     ],
 )
-def test_what_is_refused(properties: dict[str, str], words: str) -> None:
+def test_rejects_invalid_properties(properties: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         READ(properties)
 
 
-def test_sizes_that_cannot_be() -> None:
+def test_rejects_impossible_sizes() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         QueueSettings(batch_size=0)
     with pytest.raises(ValueError, match="at least 1"):

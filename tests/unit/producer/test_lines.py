@@ -51,14 +51,14 @@ CASES = [
 
 
 @pytest.mark.parametrize(("data", "lines"), CASES)
-async def test_files(tmp_path: Path, data: bytes, lines: list[bytes]) -> None:
+async def test_reads_files(tmp_path: Path, data: bytes, lines: list[bytes]) -> None:
     (tmp_path / "in").write_bytes(data)
     with (tmp_path / "in").open("rb") as file:
         assert await read_all(file.fileno(), 3_000_000) == lines
 
 
 @pytest.mark.parametrize(("data", "lines"), CASES)
-async def test_pipes(pipe: tuple[int, int], data: bytes, lines: list[bytes]) -> None:
+async def test_reads_pipes(pipe: tuple[int, int], data: bytes, lines: list[bytes]) -> None:
     def write() -> None:
         with os.fdopen(pipe[1], "wb") as file:
             file.write(data)
@@ -68,7 +68,7 @@ async def test_pipes(pipe: tuple[int, int], data: bytes, lines: list[bytes]) -> 
     await writing
 
 
-async def test_lines_come_when_they_are_written_and_waiting_does_not_block(pipe: tuple[int, int]) -> None:
+async def test_returns_lines_as_they_are_written_without_blocking(pipe: tuple[int, int]) -> None:
     reader = LineReader(pipe[0], max_line_bytes=100)
     waiting = asyncio.create_task(reader.read())
     await asyncio.sleep(0)
@@ -84,7 +84,7 @@ async def test_lines_come_when_they_are_written_and_waiting_does_not_block(pipe:
     assert await reader.read() is None
 
 
-async def test_a_wait_can_be_cancelled_and_taken_up_again(pipe: tuple[int, int]) -> None:
+async def test_can_be_cancelled_and_continued(pipe: tuple[int, int]) -> None:
     reader = LineReader(pipe[0], max_line_bytes=100)
     waiting = asyncio.create_task(reader.read())
     await asyncio.sleep(0)
@@ -95,7 +95,7 @@ async def test_a_wait_can_be_cancelled_and_taken_up_again(pipe: tuple[int, int])
     assert await reader.read() == [b"a"]
 
 
-async def test_a_terminal() -> None:
+async def test_reads_a_terminal() -> None:
     controller, terminal = pty.openpty()
     try:
         tty.setcbreak(terminal)
@@ -107,14 +107,14 @@ async def test_a_terminal() -> None:
         os.close(terminal)
 
 
-async def test_a_line_without_end_is_refused_before_memory_is_full(pipe: tuple[int, int]) -> None:
+async def test_rejects_an_endless_line(pipe: tuple[int, int]) -> None:
     os.write(pipe[1], b"ok\n" + b"x" * 101)
     reader = LineReader(pipe[0], max_line_bytes=100)
     with pytest.raises(InputError, match="longer than 100 bytes"):
         await reader.read()
 
 
-async def test_inputs_that_cannot_be_read(tmp_path: Path) -> None:
+async def test_reports_unreadable_inputs(tmp_path: Path) -> None:
     directory = os.open(tmp_path, os.O_RDONLY)
     try:
         with pytest.raises(InputError, match="cannot read the input: Is a directory"):

@@ -25,7 +25,7 @@ from consumerd.producer.partitioners import checked_index
 from consumerd.producer.plugins import load_instance
 
 
-def test_the_default_partitioner_is_the_hash_of_0_7_2() -> None:
+def test_default_partitioner_hashes_as_0_7_2() -> None:
     for key in ("a", "hello", "polygenelubricants", b"\xff", ""):
         for count in (1, 2, 7):
             assert HashPartitioner().partition(key, count) == key_index(key, count)
@@ -36,7 +36,7 @@ def test_the_default_partitioner_is_the_hash_of_0_7_2() -> None:
 
 
 @pytest.mark.parametrize("wrong", [-1, 3, 1.0, "0", None])
-def test_a_partitioner_that_names_no_place(wrong: Any) -> None:
+def test_rejects_an_invalid_partition_of_a_partitioner(wrong: Any) -> None:
     with pytest.raises(PartitionerError, match="must return a number from 0 to 2"):
         checked_index(load_partitioner(lambda key, count: wrong), "a", 3)
 
@@ -87,7 +87,7 @@ class Cracked:
         ("my_partitioners:by_length", 1),
     ],
 )
-def test_a_partitioner_by_object_function_or_name(module: ModuleType, given: Any, index: int) -> None:
+def test_accepts_a_partitioner_as_object_function_or_name(module: ModuleType, given: Any, index: int) -> None:
     assert checked_index(load_partitioner(given), "abcd", 3) == index
 
 
@@ -101,12 +101,12 @@ def test_a_partitioner_by_object_function_or_name(module: ModuleType, given: Any
         ("my_partitioners:number", "must be callable or have a method `partition`"),
     ],
 )
-def test_names_that_stand_for_nothing(module: ModuleType, name: str, words: str) -> None:
+def test_rejects_unknown_names(module: ModuleType, name: str, words: str) -> None:
     with pytest.raises(PluginError, match=words):
         load_partitioner(name)
 
 
-def test_a_class_that_cannot_be_made(module: ModuleType) -> None:
+def test_reports_a_class_that_cannot_be_instantiated(module: ModuleType) -> None:
     with pytest.raises(
         PluginError, match=r"the encoder 'my_partitioners:cracked' cannot be made .ValueError: cannot be"
     ):
@@ -115,7 +115,7 @@ def test_a_class_that_cannot_be_made(module: ModuleType) -> None:
         load_instance("encoder", "consumerd.encoders", "x")
 
 
-def test_the_default_encoder() -> None:
+def test_default_encoder_encodes_text_and_bytes() -> None:
     given = [b"a", bytearray(b"b"), memoryview(b"c"), "д", ""]
     assert encode_all(DefaultEncoder(), given) == [b"a", b"b", b"c", "д".encode(), b""]
     assert all(type(payload) is bytes for payload in encode_all(DefaultEncoder(), given))

@@ -6,7 +6,7 @@ OLD_MEMBERS = ['{ "t": 1 }', '{"t":1}', "*1*t.*", "!2!t", '{"version":1,"subscri
 NEW_MEMBER = '{"version":1,"subscription":{"og.t1":1},"pattern":"static","timestamp":"1795263220954"}'
 
 
-def test_members() -> None:
+def test_decides_by_members() -> None:
     assert {subscription_dialect(text) for text in OLD_MEMBERS} == {Dialect.V07}
     assert subscription_dialect(NEW_MEMBER) is Dialect.V08
     assert subscription_dialect("{" * 100_000) is Dialect.V07

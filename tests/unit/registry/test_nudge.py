@@ -6,12 +6,12 @@ from consumerd.registry import NUDGE_VALUE, ids_path, nudge_operations, parse_su
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 
 
-def test_a_peer_that_reads_the_dummy_sees_a_member_without_streams() -> None:
+def test_nudge_value_is_a_member_without_streams() -> None:
     assert parse_subscription(NUDGE_VALUE).streams_for("t") == 0
 
 
 @pytest.mark.asyncio
-async def test_watchers_are_told_and_nothing_is_left() -> None:
+async def test_nudge_notifies_watchers_and_leaves_no_node() -> None:
     zookeeper = MemoryZooKeeper()
     zookeeper.put("/consumers/g/ids/g_a", b'{ "t": 1 }')
     async with zookeeper.session() as zk:

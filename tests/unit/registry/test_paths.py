@@ -20,7 +20,7 @@ from consumerd.registry import (
 )
 
 
-def test_every_node_is_where_the_specification_puts_it() -> None:
+def test_paths_are_those_of_the_specification() -> None:
     partition = TopicPartition("clicks", 1, 10)
     assert broker_ids_path() == "/brokers/ids"
     assert broker_path(3) == "/brokers/ids/3"
@@ -36,17 +36,17 @@ def test_every_node_is_where_the_specification_puts_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\0", "a\n", "a\x7f", "\ud800", "\ufff0", "\ufffe"])
-def test_a_name_that_no_node_can_have_is_refused(name: str) -> None:
+def test_rejects_names_that_no_node_can_have(name: str) -> None:
     for build in (ids_path, topic_path, lambda name: id_path("g", name), lambda name: owners_path("g", name)):
         with pytest.raises(RegistryError):
             build(name)
 
 
 @pytest.mark.parametrize("name", ["a", "...", "a b", "a:b,c*", "\u041b\u043e\u0433\u0438", "\U0001d4b3", "\uf900"])
-def test_other_names_are_kept(name: str) -> None:
+def test_keeps_other_names(name: str) -> None:
     assert check_name("topic", name) == name
 
 
-def test_the_error_names_the_kind_and_the_character() -> None:
+def test_error_names_the_kind_and_the_character() -> None:
     with pytest.raises(RegistryError, match=r"the group 'a/b' holds '/'"):
         ids_path("a/b")

@@ -30,7 +30,7 @@ V07, V08 = Dialect.V07, Dialect.V08
         ("{" * 100_000, None),
     ],
 )
-def test_brokers(text: bytes | str | None, spoken: Dialect | None) -> None:
+def test_reads_and_writes_brokers_as_recorded(text: bytes | str | None, spoken: Dialect | None) -> None:
     assert broker_dialect(text) is spoken
 
 
@@ -52,20 +52,23 @@ def test_brokers(text: bytes | str | None, spoken: Dialect | None) -> None:
         ("[" * 100_000, None),
     ],
 )
-def test_members(text: bytes | str | None, spoken: Dialect | None) -> None:
+def test_decides_by_members(text: bytes | str | None, spoken: Dialect | None) -> None:
     assert member_dialect(text) is spoken
 
 
 @pytest.mark.parametrize(
     ("name", "spoken"), [("0-3", V07), ("10", V08), ("0", V08), ("", None), ("01", None), ("x", None), ("\u0663", None)]
 )
-def test_names_of_offsets(name: str, spoken: Dialect | None) -> None:
+def test_decides_by_names_of_offsets(name: str, spoken: Dialect | None) -> None:
     assert offset_dialect(name) is spoken
 
 
-def test_all_must_agree() -> None:
+def test_rejects_contradicting_dialects() -> None:
     assert agreed_dialect({}, "a place") is None
     assert agreed_dialect({"broker 0": None}, "a place") is None
     assert agreed_dialect({"broker 0": None, "broker 1": V07, "member a": V07}, "a place") is V07
-    with pytest.raises(DialectError, match=r"^member a is registered as Kafka 0\.7 .* and broker 1 .* share a place: "):
+    with pytest.raises(
+        DialectError,
+        match=r"^member a is registered in the format of Kafka 0\.7 and broker 1 in that of .* share a place: ",
+    ):
         agreed_dialect({"broker 1": V08, "broker 2": V08, "member a": V07, "member b": V07}, "a place")

@@ -19,7 +19,7 @@ from consumerd.registry import (
     "text",
     ['{ "alpha": 1 }', '{ "t1": 2,"t2": 1 }', "{  }", "*2*alpha|beta", "!1!gamma.*", "*3*.*", '*1*alpha|"beta', "*1*"],
 )
-def test_what_072_writes_comes_back_byte_for_byte(text: str) -> None:
+def test_writes_what_0_7_2_writes_byte_for_byte(text: str) -> None:
     assert parse_subscription(text.encode()).format() == text
 
 
@@ -37,7 +37,7 @@ def test_what_072_writes_comes_back_byte_for_byte(text: str) -> None:
         ("*007*a", FilterSubscription(TopicFilter(FilterKind.WHITELIST, "a"), 7)),
     ],
 )
-def test_what_other_peers_write_is_read(text: str, subscription: Subscription) -> None:
+def test_reads_what_other_peers_write(text: str, subscription: Subscription) -> None:
     assert parse_subscription(text) == subscription
 
 
@@ -48,27 +48,27 @@ def test_what_other_peers_write_is_read(text: str, subscription: Subscription) -
      "[" * 100_000, '{"a":' * 100_000, '{"t": ' + "1" * 10_000 + "}", "*", "**", "*1", "*1!a", "!1*a", "*x*a", "*-1*a",
      "*0*a", "*1*a\nb", "*\u0661*a", "*99999999999*a", "*1*(", "*1*" + "a" * 20_000],
 )  # fmt: skip
-def test_what_no_peer_writes_is_refused(text: str) -> None:
+def test_rejects_what_no_peer_writes(text: str) -> None:
     with pytest.raises(RegistryError):
         parse_subscription(text)
 
 
-def test_a_member_of_a_later_kafka_is_named_as_such() -> None:
+def test_names_a_member_of_a_later_kafka() -> None:
     with pytest.raises(DialectError, match=r"0\.8 or later"):
         parse_subscription('{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}')
 
 
-def test_a_topic_may_be_called_subscription() -> None:
+def test_allows_a_topic_called_subscription() -> None:
     assert parse_subscription('{ "version": 1,"subscription": 2 }').streams_for("subscription") == 2
 
 
-def test_topics_that_need_escapes_are_written_as_json() -> None:
+def test_escapes_topics_as_json() -> None:
     subscription = StaticSubscription({'a"b\\c': 1, "\u041b\u043e\u0433": 2})
     assert subscription.format() == '{ "a\\"b\\\\c": 1,"\u041b\u043e\u0433": 2 }'
     assert parse_subscription(subscription.format()) == subscription
 
 
-def test_streams() -> None:
+def test_counts_streams_per_topic() -> None:
     static = StaticSubscription({"t": 2})
     assert (static.streams_for("t"), static.streams_for("u")) == (2, 0)
     blacklist = FilterSubscription(TopicFilter(FilterKind.BLACKLIST, "t"), 3)
@@ -76,14 +76,14 @@ def test_streams() -> None:
 
 
 @pytest.mark.parametrize("streams", [0, -1, True, MAX_STREAMS + 1, 1.5, "1"])
-def test_a_number_of_streams_that_breaks_peers_is_never_written(streams: int) -> None:
+def test_never_writes_a_number_of_streams_that_breaks_peers(streams: int) -> None:
     with pytest.raises(RegistryError):
         StaticSubscription({"t": streams})
     with pytest.raises(RegistryError):
         FilterSubscription(TopicFilter(FilterKind.WHITELIST, "t"), streams)
 
 
-def test_subscriptions_are_values() -> None:
+def test_subscriptions_compare_by_value() -> None:
     topics = {"t": 1}
     subscription = StaticSubscription(topics)
     topics["t"] = 9

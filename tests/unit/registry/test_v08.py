@@ -32,7 +32,7 @@ from consumerd.registry import (
 DEEP = "[" * 900 + "]" * 900
 
 
-def test_paths() -> None:
+def test_paths_are_those_of_0_8() -> None:
     assert partitions_path("a") == "/brokers/topics/a/partitions"
     assert partition_state_path("a", 3) == "/brokers/topics/a/partitions/3/state"
     assert topic_config_path("a") == "/config/topics/a"
@@ -42,7 +42,7 @@ def test_paths() -> None:
             path("a/b")
 
 
-def test_brokers_of_every_version() -> None:
+def test_reads_brokers_of_every_version() -> None:
     first = parse_broker_node(7, b'{ "host":"h", "jmx_port":-1, "port":9092, "timestamp":"1", "version":1 }')
     assert (first.id, first.version, first.host, first.port, first.address()) == (7, 1, "h", 9092, ("h", 9092))
     secure = parse_broker_node(
@@ -73,17 +73,17 @@ def test_brokers_of_every_version() -> None:
      '{"version":2,"endpoints":["a:1"]}', '{"version":2,"endpoints":["A://b:99999"]}', '{"version":2,"endpoints":[1]}',
      f'{{"version":2,"endpoints":[{DEEP}]}}', f'{{"version":{DEEP}}}', None, b"\xff", b"{\xff}"],
 )  # fmt: skip
-def test_what_no_broker_writes_is_refused(text: bytes | str | None) -> None:
+def test_rejects_what_no_broker_writes(text: bytes | str | None) -> None:
     with pytest.raises(RegistryError):
         parse_broker_node(0, text)
 
 
-def test_a_broker_of_07_is_named_as_such() -> None:
+def test_names_a_broker_of_0_7() -> None:
     with pytest.raises(DialectError, match=r"0\.7"):
         parse_broker_node(0, "127.0.0.1-1:127.0.0.1:9092")
 
 
-def test_topics() -> None:
+def test_reads_topics_as_recorded() -> None:
     text = '{"version":1,"partitions":{"10":[0],"2":[2,0],"0":[0,1]}}'
     found = parse_topic_assignment(text)
     assert list(found.items()) == [(0, (0, 1)), (2, (2, 0)), (10, (0,))]
@@ -100,14 +100,14 @@ def test_topics() -> None:
      '{"partitions":{"0":0}}', '{"partitions":{"0":["0"]}}', '{"partitions":{"0":[-1]}}',
      f'{{"partitions":{{"0":{DEEP}}}}}', '{"partitions":{"1000000":[0]}}'],
 )  # fmt: skip
-def test_what_no_controller_writes_is_refused(text: str | None) -> None:
+def test_rejects_what_no_controller_writes(text: str | None) -> None:
     with pytest.raises(RegistryError):
         parse_topic_assignment(text)
     with pytest.raises(RegistryError):
         parse_partition_state(text)
 
 
-def test_what_cannot_be_an_assignment() -> None:
+def test_rejects_invalid_assignments() -> None:
     for partitions in ({-1: [0]}, {0: [-1]}, {200_000: [0]}):
         with pytest.raises(RegistryError):
             format_topic_assignment(partitions)
@@ -122,11 +122,11 @@ def test_what_cannot_be_an_assignment() -> None:
         (NUDGE_VALUE_V08.decode(), {}),
     ],
 )
-def test_static_members(text: str, meant: dict[str, int]) -> None:
+def test_reads_static_members(text: str, meant: dict[str, int]) -> None:
     assert parse_subscription_v08(text) == StaticSubscription(meant)
 
 
-def test_members_with_a_filter() -> None:
+def test_reads_members_with_a_filter() -> None:
     wanted = FilterSubscription(TopicFilter(FilterKind.WHITELIST, r"og\..*"), 2)
     text = r'{"version":1,"subscription":{"og\\..*":2},"pattern":"white_list","timestamp":"1795263227110"}'
     assert format_subscription_v08(wanted, 1795263227110) == text
@@ -151,19 +151,19 @@ def test_members_with_a_filter() -> None:
      '{"subscription":{"a":1,"b":1},"pattern":"white_list"}', '{"subscription":{"a":1},"pattern":1}',
      f'{{"subscription":{{"a":{DEEP}}},"pattern":"static"}}', "{broken", "(" * 100_000],
 )  # fmt: skip
-def test_what_no_member_writes_is_refused(text: str | None) -> None:
+def test_rejects_what_no_member_writes(text: str | None) -> None:
     with pytest.raises(RegistryError) as raised:
         parse_subscription_v08(text)
     assert not isinstance(raised.value, DialectError)
 
 
 @pytest.mark.parametrize("text", ['{ "t": 1 }', '{"t":1}', "*1*t.*", "!2!t", '{"version":1,"subscription":1}'])
-def test_a_member_of_07_is_named_as_such(text: str) -> None:
+def test_names_a_member_of_0_7(text: str) -> None:
     with pytest.raises(DialectError, match=r"0\.7"):
         parse_subscription_v08(text)
 
 
-def test_a_nudge_for_both_dialects() -> None:
+def test_writes_a_nudge_for_both_dialects() -> None:
     path = "/consumers/g/ids/me-nudge"
     assert nudge_operations("g", "me", NUDGE_VALUE_V08) == [Create(path, NUDGE_VALUE_V08), Delete(path)]
     assert json.loads(NUDGE_VALUE_V08)["subscription"] == {}

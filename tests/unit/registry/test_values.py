@@ -8,8 +8,8 @@ from consumerd.errors import ExitCode
 from consumerd.registry import (
     MAX_OFFSET,
     MAX_PARTITIONS,
-    Broker,
     DialectError,
+    RegisteredBroker,
     RegistryError,
     configured_consumer_id,
     format_broker,
@@ -32,31 +32,40 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     ("data", "broker"),
     [
-        (b"127.0.0.1-1795263232660:127.0.0.1:29192", Broker(7, "127.0.0.1-1795263232660", "127.0.0.1", 29192)),
-        ("kafka1:9092", Broker(7, "", "kafka1", 9092)),
-        ("vm-1:vm:9092:true", Broker(7, "vm-1", "vm", 9092)),
-        ("vm-1:vm:9092:false", Broker(7, "vm-1", "vm", 9092)),
-        ("fe80##1-1:fe80##1:9092:true", Broker(7, "fe80##1-1", "fe80::1", 9092)),
+        (
+            b"127.0.0.1-1795263232660:127.0.0.1:29192",
+            RegisteredBroker(7, "127.0.0.1-1795263232660", "127.0.0.1", 29192),
+        ),
+        ("kafka1:9092", RegisteredBroker(7, "", "kafka1", 9092)),
+        ("vm-1:vm:9092:true", RegisteredBroker(7, "vm-1", "vm", 9092)),
+        ("vm-1:vm:9092:false", RegisteredBroker(7, "vm-1", "vm", 9092)),
+        ("fe80##1-1:fe80##1:9092:true", RegisteredBroker(7, "fe80##1-1", "fe80::1", 9092)),
     ],
 )
-def test_broker_in_all_its_forms(data: bytes | str, broker: Broker) -> None:
+def test_reads_brokers_in_all_their_forms(data: bytes | str, broker: RegisteredBroker) -> None:
     assert parse_broker(7, data) == broker
     assert parse_broker(7, data).address == (broker.host, broker.port)
 
 
-def test_broker_is_written_as_both_documents_say() -> None:
-    assert format_broker(Broker(0, make_creator_id("vm", 1795263232660), "vm", 9092)) == "vm-1795263232660:vm:9092"
-    assert format_broker(Broker(0, "", "vm", 9092)) == "vm:9092"
+def test_writes_brokers_as_both_documents_say() -> None:
+    assert (
+        format_broker(RegisteredBroker(0, make_creator_id("vm", 1795263232660), "vm", 9092))
+        == "vm-1795263232660:vm:9092"
+    )
+    assert format_broker(RegisteredBroker(0, "", "vm", 9092)) == "vm:9092"
 
 
-def test_a_host_with_colons_cannot_be_written() -> None:
-    for broker in (Broker(0, "vm-1", "::1", 9092), Broker(0, "::1-1", "vm", 9092)):
+def test_rejects_writing_a_host_with_colons() -> None:
+    for broker in (RegisteredBroker(0, "vm-1", "::1", 9092), RegisteredBroker(0, "::1-1", "vm", 9092)):
         with pytest.raises(RegistryError, match="announce a host name or an IPv4 address"):
             format_broker(broker)
 
 
-@pytest.mark.parametrize("broker", [Broker(0, "c", "", 9092), Broker(0, "c", "h", 0), Broker(0, "c", "h", 65536)])
-def test_a_broker_without_address_cannot_be_written(broker: Broker) -> None:
+@pytest.mark.parametrize(
+    "broker",
+    [RegisteredBroker(0, "c", "", 9092), RegisteredBroker(0, "c", "h", 0), RegisteredBroker(0, "c", "h", 65536)],
+)
+def test_rejects_writing_a_broker_without_an_address(broker: RegisteredBroker) -> None:
     with pytest.raises(RegistryError, match="cannot be registered"):
         format_broker(broker)
 
@@ -66,12 +75,12 @@ def test_a_broker_without_address_cannot_be_written(broker: Broker) -> None:
     [None, b"", b"host", b"a:b:c", b"a:b:c:d", b"a:b:1:true:x", b"a::1", b"a:h:", b"a:h:0", b"a:h:65536", b"a:h:-1",
      b"a:h:1x", b"a:h h:1", b"a:h\n:1", b"\xff:h:1", b"a:h:\xd9\xa1"],
 )  # fmt: skip
-def test_what_is_no_broker_is_refused(data: bytes | None) -> None:
+def test_rejects_invalid_brokers(data: bytes | None) -> None:
     with pytest.raises(RegistryError):
         parse_broker(7, data)
 
 
-def test_a_broker_of_a_later_kafka_is_named_as_such() -> None:
+def test_names_a_broker_of_a_later_kafka() -> None:
     with pytest.raises(DialectError, match=r"broker 7 .* 0\.8 or later"):
         parse_broker(7, b'{"jmx_port":-1,"host":"127.0.0.1","version":1,"port":19151}')
 
@@ -84,7 +93,7 @@ def test_a_broker_of_a_later_kafka_is_named_as_such() -> None:
         (parse_broker_id, {"0": 0, "2147483647": 2147483647}, ["2147483648", "partitions"]),
     ],
 )
-def test_numbers(parse: Callable[[str], int], good: dict[str, int], bad: list[str]) -> None:
+def test_reads_numbers(parse: Callable[[str], int], good: dict[str, int], bad: list[str]) -> None:
     for text, number in good.items():
         assert parse(text) == number
     for text in [*bad, "", " 1", "1 ", "+1", "1.0", "0x1", "\u0661", "\u00b2", "1\n"]:
@@ -92,7 +101,7 @@ def test_numbers(parse: Callable[[str], int], good: dict[str, int], bad: list[st
             parse(text)
 
 
-def test_numbers_are_written_plainly() -> None:
+def test_writes_plain_numbers() -> None:
     assert (format_offset(0), format_offset(MAX_OFFSET)) == ("0", "9223372036854775807")
     assert format_partition_count(4) == "4"
     for number in (-1, MAX_OFFSET + 1):
@@ -103,7 +112,7 @@ def test_numbers_are_written_plainly() -> None:
             format_partition_count(number)
 
 
-def test_null_data_and_foreign_bytes_are_told_apart() -> None:
+def test_distinguishes_null_data_from_foreign_bytes() -> None:
     with pytest.raises(RegistryError, match="has no data"):
         parse_offset(None)
     with pytest.raises(RegistryError, match="not UTF-8"):
@@ -112,7 +121,7 @@ def test_null_data_and_foreign_bytes_are_told_apart() -> None:
         parse_offset(b"1" * 2_000_000)
 
 
-def test_owner() -> None:
+def test_reads_and_writes_owners() -> None:
     assert parse_owner("g_vm-1795263284806-3365085c-12") == ("g_vm-1795263284806-3365085c", 12)
     assert format_owner("g_vm-1795263284806-3365085c", 12) == "g_vm-1795263284806-3365085c-12"
     for text in ("", "g_a", "-1", "g_a-", "g_a-x", "g_a--", None):
@@ -122,7 +131,7 @@ def test_owner() -> None:
         format_owner("g_a", -1)
 
 
-def test_consumer_ids() -> None:
+def test_makes_consumer_ids() -> None:
     assert make_consumer_id("g", "vm", 1795263284806, 0x3365085CDEADBEEF) == "g_vm-1795263284806-3365085c"
     # Eight digits also where Java's toHexString would shift the later ones up.
     assert make_consumer_id("g", "vm", 1, 0x00000001DEADBEEF) == "g_vm-1-00000001"
@@ -131,5 +140,5 @@ def test_consumer_ids() -> None:
         configured_consumer_id("g", "a/b")
 
 
-def test_errors_have_zookeepers_exit_code() -> None:
+def test_errors_have_the_exit_code_of_zookeeper() -> None:
     assert RegistryError.exit_code is ExitCode.ZOOKEEPER

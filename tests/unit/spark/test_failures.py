@@ -27,14 +27,14 @@ Traceback (most recent call last):
 """
 
 
-def test_the_last_declared_error_of_a_traceback_is_made_anew() -> None:
+def test_rebuilds_the_last_declared_error_of_a_traceback() -> None:
     error = declared(PySparkException(TRACEBACK.format(last="consumerd.errors.NotFoundError: no topic 'a: b'; see x.")))
     assert type(error) is NotFoundError
     assert str(error) == "no topic 'a: b'; see x."
     assert error.exit_code is ExitCode.NOT_FOUND
 
 
-def test_an_error_that_is_made_of_more_than_a_sentence_keeps_its_class_and_its_sentence() -> None:
+def test_keeps_class_and_sentence_of_an_error_with_other_arguments() -> None:
     error = declared(PySparkException("x: consumerd.fetch.errors.BrokerUnknownError: broker 7 is not there"))
     assert type(error) is BrokerUnknownError
     assert str(error) == "broker 7 is not there"
@@ -49,11 +49,11 @@ def test_an_error_that_is_made_of_more_than_a_sentence_keeps_its_class_and_its_s
         "KeyError: 1",
     ],
 )
-def test_names_that_are_no_declared_errors_are_passed_over(last: str) -> None:
+def test_ignores_names_that_are_not_declared_errors(last: str) -> None:
     assert type(declared(PySparkException(TRACEBACK.format(last=last)))) is BrokerError
 
 
-def test_what_is_not_ours_is_the_first_line_and_not_too_long() -> None:
+def test_shortens_other_errors_to_their_first_line() -> None:
     error = declared(PySparkException("\n  [PATH_NOT_FOUND] gone" + "!" * 9000 + "\nJVM stacktrace:\nx"))
     assert isinstance(error, SparkFailedError)
     assert str(error).startswith("Spark failed: [PATH_NOT_FOUND] gone!")
@@ -62,13 +62,13 @@ def test_what_is_not_ours_is_the_first_line_and_not_too_long() -> None:
     assert error.exit_code is ExitCode.SPARK
 
 
-def test_of_a_traceback_the_last_line_counts() -> None:
+def test_takes_the_last_line_of_a_traceback() -> None:
     text = "[X] Failed to plan: Traceback (most recent call last):\n  File 'x'\nModuleNotFoundError: No module 'a'\n z"
     error = declared(PySparkException(text))
     assert str(error) == "Spark failed: [X] Failed to plan: ModuleNotFoundError: No module 'a'"
 
 
-def test_only_what_spark_raises_is_changed() -> None:
+def test_translates_only_errors_of_spark() -> None:
     with pytest.raises(KeyError), declared_errors():
         raise KeyError(1)
     cause = PySparkException("one")
@@ -77,7 +77,7 @@ def test_only_what_spark_raises_is_changed() -> None:
     assert caught.value.__cause__ is cause
 
 
-def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+def test_reports_an_unwritable_directory_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "lake").write_text("a file")
     sentence = "/lake/bronze cannot be read or written .Not a directory.: check"
     with pytest.raises(FileFailedError, match=sentence) as caught, declared_errors():

@@ -17,5 +17,5 @@ from consumerd.spark.parsing import group_numbers
         ("no groups", {}),
     ],
 )
-def test_groups_are_numbered_as_java_does(pattern: str, numbers: dict[str, int]) -> None:
+def test_numbers_groups_as_java_does(pattern: str, numbers: dict[str, int]) -> None:
     assert group_numbers(pattern) == numbers

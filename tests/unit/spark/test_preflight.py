@@ -38,12 +38,12 @@ def closed_port() -> int:
         return int(taken.getsockname()[1])
 
 
-def test_what_works_is_let_through(pipeline: PipelineSpec, tmp_path: Path) -> None:
+def test_accepts_a_pipeline_that_works(pipeline: PipelineSpec, tmp_path: Path) -> None:
     check_steps(pipeline, ("land", "reconcile", "report"), {})
     check_read(pipeline.source, str(tmp_path / "out"))
 
 
-def test_paths_topics_and_brokers_that_are_not_there(pipeline: PipelineSpec, tmp_path: Path, closed_port: int) -> None:
+def test_reports_missing_paths_topics_and_brokers(pipeline: PipelineSpec, tmp_path: Path, closed_port: int) -> None:
     for options, sentence in (
         ({"path": f"{tmp_path}/nowhere", "subscribe": "t"}, "nowhere"),
         ({"path": pipeline.source["path"], "subscribe": "clicks"}, "clicks"),
@@ -60,7 +60,7 @@ def test_paths_topics_and_brokers_that_are_not_there(pipeline: PipelineSpec, tmp
             check_read(options)
 
 
-def test_a_stream_that_goes_on_without_what_is_gone_may_do_so(pipeline: PipelineSpec) -> None:
+def test_accepts_a_stream_that_continues_without_deleted_offsets(pipeline: PipelineSpec) -> None:
     lenient = replace(pipeline, source={**pipeline.source, "assign": '{"t": ["0", "1"]}', "failOnDataLoss": "false"})
     lenient.source.pop("subscribe")  # type: ignore[attr-defined]
     with pytest.raises(NotFoundError, match="t/1"):
@@ -69,7 +69,7 @@ def test_a_stream_that_goes_on_without_what_is_gone_may_do_so(pipeline: Pipeline
     check_steps(lenient, ("land",), {})
 
 
-def test_steps_that_have_nothing_to_read_or_no_declaration(pipeline: PipelineSpec) -> None:
+def test_reports_steps_without_input_or_declaration(pipeline: PipelineSpec) -> None:
     with pytest.raises(NotFoundError, match=r"table .*/lake/p/bronze does not exist: run land of the pipeline p first"):
         check_steps(pipeline, ("reconcile", "report"), {})
     with pytest.raises(ConfigError, match=r"has no \[refine\] table"):
@@ -81,7 +81,7 @@ def test_steps_that_have_nothing_to_read_or_no_declaration(pipeline: PipelineSpe
     check_steps(replace(pipeline, root="hdfs://nn/lake"), ("reconcile",), {})
 
 
-def test_folders_that_cannot_be_written(pipeline: PipelineSpec, archive: Path, tmp_path: Path) -> None:
+def test_reports_unwritable_directories(pipeline: PipelineSpec, archive: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(FileFailedError, match=f"cannot create {tmp_path}/file/lake/p: {tmp_path}/file is not a folder"):
         check_steps(replace(pipeline, root=f"{tmp_path}/file/lake"), ("land",), {})
@@ -91,7 +91,7 @@ def test_folders_that_cannot_be_written(pipeline: PipelineSpec, archive: Path, t
         check_read(pipeline.source, str(archive))
 
 
-def test_the_commands_tell_before_they_start_spark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_report_errors_before_spark_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tables: dict[str, dict[str, Any]] = {
         "spark": {"root": str(tmp_path / "lake")},
         "spark.pipelines.p": {"source": {"path": str(tmp_path / "nowhere"), "subscribe": "t"}},

@@ -69,7 +69,7 @@ class Query:
         return self.recentProgress[-1] if self.recentProgress else None
 
 
-def test_what_is_noted_of_a_batch() -> None:
+def test_records_the_progress_of_a_batch() -> None:
     batch = measure(entry(3, {"0-1": 40, "0-2": 70, "0-10": 5}, {"0-1": 100, "0-2": 100, "0-10": 5, "0-3": 8}))
     assert batch is not None
     assert replace(batch, query="q", run="r", started=STARTED) == BATCH
@@ -77,7 +77,7 @@ def test_what_is_noted_of_a_batch() -> None:
     assert measure(entry(3, {}, {}, durationMs={"triggerExecution": 2})) is None
 
 
-def test_metrics_have_the_names_of_sparks_connector() -> None:
+def test_metrics_are_named_as_in_sparks_connector() -> None:
     progress = entry(3, {"0-1": 40, "0-2": 70, "0-10": 5}, {"0-1": 100, "0-2": 100, "0-10": 5})
     (source,) = progress["sources"]
     source |= {"startOffset": json.dumps({"clicks": {"0-1": 20, "0-2": 70}}), "numInputRows": 4}
@@ -89,7 +89,7 @@ def test_metrics_have_the_names_of_sparks_connector() -> None:
     assert source_metrics(progress) is None
 
 
-def test_only_the_partitions_that_are_furthest_behind_are_named() -> None:
+def test_names_only_the_partitions_with_the_most_lag() -> None:
     batch = measure(entry(0, {f"0-{n}": 0 for n in range(1000)}, {f"0-{n}": n for n in range(1000)}))
     assert batch is not None
     assert batch.behind == sum(range(1000))
@@ -97,11 +97,11 @@ def test_only_the_partitions_that_are_furthest_behind_are_named() -> None:
 
 
 @pytest.mark.parametrize("latest", [None, "null", "7", "[1]", '{"t": 1}', '{"t": {"0-1": "x"}}'])
-def test_a_source_that_does_not_tell_its_end_has_no_lag(latest: str | None) -> None:
+def test_a_source_without_a_latest_offset_has_no_lag(latest: str | None) -> None:
     assert lag('{"t": {"0-1": 1}}', latest) is None
 
 
-def test_a_source_whose_end_went_back_is_not_ahead_of_itself() -> None:
+def test_lag_is_never_negative() -> None:
     assert lag('{"t": {"0-1": 5}}', '{"t": {"0-1": 3}}') == [PartitionLag("t", "0-1", 0)]
 
 
@@ -110,7 +110,7 @@ def log(tmp_path: Path) -> ProgressLog:
     return ProgressLog(LocalFiles(), f"{tmp_path}/deep/land.ndjson", max_batches=64)
 
 
-def test_batches_are_read_as_they_were_written(log: ProgressLog) -> None:
+def test_reads_batches_as_written(log: ProgressLog) -> None:
     assert log.read().batches == ()
     log.add([BATCH])
     again = replace(BATCH, run="s", started=STARTED + timedelta(minutes=1), seconds=2.0)
@@ -121,7 +121,7 @@ def test_batches_are_read_as_they_were_written(log: ProgressLog) -> None:
 
 
 @pytest.mark.parametrize("line", [b"{}", b"[]", b"1", b"\xff", b'{"started": 3}', b'{"started": "2026"}', b'{"query"'])
-def test_lines_that_cannot_be_read_are_counted_and_then_gone(log: ProgressLog, tmp_path: Path, line: bytes) -> None:
+def test_counts_unreadable_lines_and_drops_them(log: ProgressLog, tmp_path: Path, line: bytes) -> None:
     log.add([BATCH])
     with (tmp_path / "deep" / "land.ndjson").open("ab") as file:
         file.write(line + b"\n\n")
@@ -131,7 +131,7 @@ def test_lines_that_cannot_be_read_are_counted_and_then_gone(log: ProgressLog, t
     assert log.read() == ProgressHistory((BATCH,))
 
 
-def test_the_file_is_bounded_and_reaches_back_to_the_beginning(log: ProgressLog) -> None:
+def test_file_is_bounded_and_covers_the_whole_history(log: ProgressLog) -> None:
     for number in range(300):
         log.add([replace(BATCH, batch=number, started=STARTED + timedelta(seconds=number), behind=number % 7)])
     batches = log.read().batches
@@ -143,7 +143,7 @@ def test_the_file_is_bounded_and_reaches_back_to_the_beginning(log: ProgressLog)
     assert 6 in {batch.behind for batch in batches[:8]}  # the worst of the oldest survive
 
 
-def test_each_batch_is_noted_once(log: ProgressLog) -> None:
+def test_records_each_batch_once(log: ProgressLog) -> None:
     query: Any = Query()
     recorder = ProgressRecorder(query, log)
     recorder.poll()
@@ -154,7 +154,7 @@ def test_each_batch_is_noted_once(log: ProgressLog) -> None:
     assert log.read().batches[-1].behind == 5000 - 1060
 
 
-def test_nothing_is_fetched_or_written_while_nothing_ended(log: ProgressLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_does_nothing_while_no_batch_ended(log: ProgressLog, monkeypatch: pytest.MonkeyPatch) -> None:
     query: Any = Query()
     query.run(3)
     recorder = ProgressRecorder(query, log)
@@ -165,7 +165,7 @@ def test_nothing_is_fetched_or_written_while_nothing_ended(log: ProgressLog, mon
     assert query.looks == 2
 
 
-def test_a_trigger_without_a_batch_is_not_noted(log: ProgressLog) -> None:
+def test_does_not_record_a_trigger_without_a_batch(log: ProgressLog) -> None:
     query: Any = Query()
     query.run(2)
     query.recentProgress.append(entry(2, {}, {}, durationMs={"triggerExecution": 3}))
@@ -175,7 +175,7 @@ def test_a_trigger_without_a_batch_is_not_noted(log: ProgressLog) -> None:
     assert sorted(batch.batch for batch in log.read().batches) == [0, 1]
 
 
-def test_a_file_that_cannot_be_written_costs_no_batch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_write_costs_no_batch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "folder").write_text("a file")
     query: Any = Query()
     query.run(1)

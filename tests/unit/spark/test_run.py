@@ -18,14 +18,14 @@ def pipeline(**tables: Any) -> PipelineSpec:
     return parse_spark({"spark": document}, "test").pipeline()
 
 
-def test_steps_that_are_not_declared_are_left_out() -> None:
+def test_skips_undeclared_steps() -> None:
     assert declared_steps(pipeline()) == ("land", "reconcile", "report")
     assert declared_steps(pipeline(refine=REFINE)) == ("land", "refine", "reconcile", "report")
     assert declared_steps(pipeline(refine=REFINE, aggregate={})) == DEFAULT_STEPS
     assert [step for step in STEPS if step not in DEFAULT_STEPS] == ["compact"]
 
 
-def test_a_step_that_there_is_not_is_refused_before_anything_runs() -> None:
+def test_rejects_an_unknown_step_before_anything_runs() -> None:
     nothing: Any = None
     with pytest.raises(ConfigError, match="'polish' is not a step of a pipeline; steps: land, refine"):
         run_pipeline(nothing, pipeline(), ("land", "polish"))
@@ -33,6 +33,6 @@ def test_a_step_that_there_is_not_is_refused_before_anything_runs() -> None:
         perform("polish", nothing, pipeline(), {})
 
 
-def test_a_run_has_no_steps_that_the_pipeline_does_not_declare() -> None:
+def test_runs_only_declared_steps() -> None:
     nothing: Any = None
     assert run_pipeline(nothing, pipeline(), ("aggregate", "refine")).as_json() == {"pipeline": "p", "stopped": False}

@@ -55,7 +55,7 @@ def follow(name: str, place: tuple[int, int], by_place: dict[tuple[str, int, int
 
 
 @given(st.data())
-def test_runs_stand_for_their_rows(data: st.DataObject) -> None:
+def test_runs_represent_their_rows(data: st.DataObject) -> None:
     leaves = st.lists(st.integers(1, 4), max_size=12)
     rows = log(data.draw(leaves)) + log(data.draw(leaves), "0-1")
     rows = [row for row in rows if data.draw(st.integers(0, 5))]
@@ -82,7 +82,7 @@ def test_runs_stand_for_their_rows(data: st.DataObject) -> None:
         assert (hashes[key] - expected) % (1 << 64) == 0
 
 
-def test_rows_in_the_order_of_the_log_are_one_run_however_compressed() -> None:
+def test_rows_in_log_order_are_one_run() -> None:
     rows = [row._replace(seen=True) for row in log([1, 3, 1, 2])]
     *others, last = marked(rows)
     assert others == [None] * (len(rows) - 1)
@@ -90,7 +90,7 @@ def test_rows_in_the_order_of_the_log_are_one_run_however_compressed() -> None:
     assert (last["start_offset"], last["end_offset"], last["end_index"], last["rows"]) == (0, 40, 0, 7)
 
 
-def test_without_the_last_leaf_a_message_does_not_chain_to_the_next() -> None:
+def test_a_missing_last_message_of_a_wrapper_breaks_the_run() -> None:
     rows = [row._replace(seen=True) for row in log([3, 1])]
     del rows[2]
     runs = [run for run in marked(rows) if run is not None]

@@ -8,8 +8,7 @@ import pytest
 
 from consumerd.errors import ConfigError, NotFoundError
 from consumerd.spark.spec import load_spark, parse_spark
-from consumerd.spark.spec_model import interval_seconds, size_bytes
-from consumerd.spark.spec_types import parse_type
+from consumerd.spark.spec_model import interval_seconds, parse_type, size_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,14 +29,14 @@ def test_paths_follow_from_root_and_name() -> None:
     assert pipeline.compact_spec.target_bytes == 128 << 20
 
 
-def test_options_of_the_source_are_spelled_as_spark_takes_them() -> None:
+def test_spells_source_options_as_spark_does() -> None:
     source = {"path": ["/a", "/b"], "assign": {"t": ["0-0"]}, "failOnDataLoss": False, "minPartitions": 4}
     assert parse_spark(spark({"source": source}), "f").pipeline().source == {
         "path": "/a,/b", "assign": '{"t": ["0-0"]}', "failOnDataLoss": "false", "minPartitions": "4",
     }  # fmt: skip
 
 
-def test_a_pipeline_is_found_by_name_or_because_it_is_the_only_one() -> None:
+def test_finds_a_pipeline_by_name_or_the_only_one() -> None:
     with pytest.raises(NotFoundError, match="no pipeline 'q'; declared pipelines: p"):
         parse_spark(spark(), "f").pipeline("q")
     with pytest.raises(NotFoundError, match="f declares these pipelines: none; name one"):
@@ -94,21 +93,21 @@ def test_a_pipeline_is_found_by_name_or_because_it_is_the_only_one() -> None:
         (spark(pipelines={"../p": {"source": {"path": "x"}}}), "is not a valid pipeline name"),
     ],
 )
-def test_a_wrong_table_gets_one_sentence(document: dict[str, Any], sentence: str) -> None:
+def test_reports_an_invalid_table_in_one_sentence(document: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_spark(document, "f")
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_when_it_landed_can_stand_for_when_it_happened() -> None:
+def test_landed_at_can_be_the_event_time() -> None:
     declared = spark({"refine": REFINE | {"event_time": "landed_at"}, "aggregate": {"group_by": ["topic"]}})
     pipeline = parse_spark(declared, "f").pipeline()
     assert pipeline.refine is not None
     assert pipeline.refine.event_time == "landed_at"
 
 
-def test_the_environment_wins_over_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_environment_overrides_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CONSUMERD_SPARK__ROOT", "/elsewhere")
     path = tmp_path / "c.toml"
     path.write_text('[spark]\nroot = "/x"\n[spark.pipelines.p.source]\npath = "/logs"\n')
@@ -124,7 +123,7 @@ def test_the_environment_wins_over_the_file(monkeypatch: pytest.MonkeyPatch, tmp
         ("timestamp_ms", "timestamp"), ("Struct<Aa:STRING>", "struct<Aa:string>"),
     ],
 )  # fmt: skip
-def test_types(text: str, ddl: str) -> None:
+def test_parses_types(text: str, ddl: str) -> None:
     assert parse_type(text).ddl == ddl
     assert parse_type(text).required == text.endswith("NOT NULL")
 
@@ -136,12 +135,12 @@ def test_types(text: str, ddl: str) -> None:
         "decimal(x)", "not null", "int)", "array<" * 1000 + "int" + ">" * 1000, "b@d", "struct<a int>",
     ],
 )  # fmt: skip
-def test_what_is_no_type_is_told(text: str) -> None:
+def test_rejects_invalid_types(text: str) -> None:
     with pytest.raises(ValueError, match="type"):
         parse_type(text)
 
 
-def test_intervals_and_sizes() -> None:
+def test_parses_intervals_and_sizes() -> None:
     assert [interval_seconds(text) for text in ("1 second", "10 Minutes", "2hours", "1 week")] == [1, 600, 7200, 604800]
     assert [size_bytes(text) for text in (5, "1k", "128MB", "2 GiB")] == [5, 1024, 128 << 20, 2 << 30]
     for text in ("0 seconds", "-1 day", "1 month", "day", ""):

@@ -10,8 +10,8 @@ import pytest
 
 from consumerd.storage import DamagedArchiveError
 from consumerd.storage import archive as reading
-from consumerd.storage.archive import Flaw, FlawKind, Run, read_runs
-from consumerd.wire.v07 import Codec, Limits, Message, decode_batch, encode_message, encode_message_set
+from consumerd.storage.archive import ArchivedRun, Flaw, FlawKind, read_runs
+from consumerd.wire.v07 import Codec, DecodeLimits, Message, decode_batch, encode_message, encode_message_set
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,18 +46,20 @@ def read(
     *,
     window: int = 1 << 20,
     resync: bool = False,
-    limits: Limits | None = None,
+    limits: DecodeLimits | None = None,
     max_bytes: int = 1 << 32,
-) -> list[Run | Flaw]:
+) -> list[ArchivedRun | Flaw]:
     found = list(
-        read_runs(io.BytesIO(data), start, limits=limits or Limits(), window=window, resync=resync, max_bytes=max_bytes)
+        read_runs(
+            io.BytesIO(data), start, limits=limits or DecodeLimits(), window=window, resync=resync, max_bytes=max_bytes
+        )
     )
     ends = [start, *(item.next_offset for item in found)]
     assert [item.offset for item in found] == ends[:-1], "no tiling"
     return found
 
 
-def messages(found: Iterable[Run | Flaw]) -> list[Message | Flaw]:
+def messages(found: Iterable[ArchivedRun | Flaw]) -> list[Message | Flaw]:
     """Runs taken apart, so that it does not show how they were cut."""
     result: list[Message | Flaw] = []
     for item in found:
@@ -76,27 +78,27 @@ def messages(found: Iterable[Run | Flaw]) -> list[Message | Flaw]:
     return result
 
 
-def test_runs_of_plain_messages_and_wrappers() -> None:
+def test_reads_runs_of_plain_messages_and_wrappers() -> None:
     data = HELLO * 3 + GZIPPED + OLD * 2 + HELLO
     runs = read(data, 1000)
-    assert all(isinstance(run, Run) for run in runs)
+    assert all(isinstance(run, ArchivedRun) for run in runs)
     assert messages(runs) == list(decode_batch(data, 1000).messages())
     first = runs[0]
-    assert isinstance(first, Run)
+    assert isinstance(first, ArchivedRun)
     assert (first.offset, first.magic, first.codec) == (1000, 1, Codec.NONE)
-    assert [run.magic for run in runs if isinstance(run, Run)].count(0) > 0
+    assert [run.magic for run in runs if isinstance(run, ArchivedRun)].count(0) > 0
 
 
 @pytest.mark.parametrize("window", [1, 3, 4, 7, 15, 16, 100])
 @pytest.mark.parametrize("resync", [False, True])
-def test_neither_windows_nor_cut_reads_make_a_difference(window: int, resync: bool) -> None:
+def test_result_does_not_depend_on_window_or_short_reads(window: int, resync: bool) -> None:
     data = HELLO + GZIPPED + BAD + encode_message(b"x" * 500) + OLD + BOTCHED + HELLO[:9]
     expected = messages(read(data, 5, resync=resync))
     assert messages(read(data, 5, window=window, resync=resync)) == expected
     assert messages(read_runs(Dribble(data), 5, window=window, resync=resync)) == expected
 
 
-def test_an_empty_segment_has_nothing() -> None:
+def test_reads_nothing_from_an_empty_segment() -> None:
     assert read(b"", 5) == []
 
 
@@ -111,7 +113,7 @@ def test_an_empty_segment_has_nothing() -> None:
     ],
 )
 @pytest.mark.parametrize("resync", [False, True])
-def test_a_bad_message_is_a_flaw_and_the_next_one_is_read(
+def test_reports_a_bad_message_and_reads_the_next_one(
     message: bytes, kind: FlawKind, magic: int, codec: Codec | None, crc_ok: bool, raw: bytes, resync: bool
 ) -> None:
     first, flaw, last, final = messages(read(HELLO + message + HELLO * 2, 100, resync=resync))
@@ -122,7 +124,7 @@ def test_a_bad_message_is_a_flaw_and_the_next_one_is_read(
     assert first[3] == last[3] == final[3] == b"hello"
 
 
-def test_an_inner_crc_makes_a_wrapper_unreadable() -> None:
+def test_wrapper_with_a_bad_inner_crc_is_unreadable() -> None:
     data = encode_message(gzip.compress(HELLO + BAD), codec=Codec.GZIP)
     (flaw,) = read(data)
     assert isinstance(flaw, Flaw)
@@ -133,8 +135,8 @@ def test_an_inner_crc_makes_a_wrapper_unreadable() -> None:
 @pytest.mark.parametrize(
     ("tail", "kind", "problem"),
     [
-        (HELLO[:12], FlawKind.TORN, "the message at offset 115 is torn: it takes 15 bytes and 12 are there"),
-        (HELLO[:4], FlawKind.TORN, "the message at offset 115 is torn: it takes 15 bytes and 4 are there"),
+        (HELLO[:12], FlawKind.TORN, "the message at offset 115 is torn: it has 12 of its 15 bytes"),
+        (HELLO[:4], FlawKind.TORN, "the message at offset 115 is torn: it has 4 of its 15 bytes"),
         (b"\0\0\0", FlawKind.TORN, "the segment ends 3 bytes into a length field, at offset 115"),
         (bytes(50), FlawKind.NONSENSE, "at offset 115 stands a length of 0, which no message has; the last 50 bytes"),
         (b"\xff" * 5000, FlawKind.NONSENSE, "at offset 115 stands a length of -1, which no message has; the last 5000"),
@@ -147,14 +149,16 @@ def test_an_inner_crc_makes_a_wrapper_unreadable() -> None:
 )
 @pytest.mark.parametrize("window", [8, 1 << 20])
 @pytest.mark.parametrize("resync", [False, True])
-def test_the_end_is_torn_or_nonsense(tail: bytes, kind: FlawKind, problem: str, window: int, resync: bool) -> None:
-    _, last = messages(read(HELLO + tail, 100, window=window, resync=resync, limits=Limits(1000)))
+def test_reports_a_torn_or_nonsensical_end(
+    tail: bytes, kind: FlawKind, problem: str, window: int, resync: bool
+) -> None:
+    _, last = messages(read(HELLO + tail, 100, window=window, resync=resync, limits=DecodeLimits(1000)))
     assert isinstance(last, Flaw)
     assert last[:3] == (kind, 115, 115 + len(tail))
     assert last.problem.startswith(problem)
 
 
-def test_nonsense_in_the_midst_is_the_end_unless_asked_to_go_on() -> None:
+def test_stops_at_nonsense_unless_resync_is_on() -> None:
     data = HELLO * 2 + bytes(4096) + HELLO * 3
     *_, flaw = read(data)
     assert isinstance(flaw, Flaw)
@@ -162,11 +166,11 @@ def test_nonsense_in_the_midst_is_the_end_unless_asked_to_go_on() -> None:
     found = messages(read(data, resync=True))
     assert [item.offset for item in found] == [0, 15, 30, 4126, 4141, 4156]
     assert found[2] == Flaw(
-        FlawKind.NONSENSE, 30, 4126, "the 4096 bytes from offset 30 on are no messages; intact ones go on at 4126"
+        FlawKind.NONSENSE, 30, 4126, "the 4096 bytes from offset 30 on are not messages; intact ones continue at 4126"
     )
 
 
-def test_a_block_that_is_lost_inside_of_a_message() -> None:
+def test_resyncs_after_a_block_lost_inside_of_a_message() -> None:
     """Its length leads past the messages that follow: they are found, since the first is not intact."""
     damaged = HELLO[:-3]
     found = messages(read(HELLO + damaged + HELLO * 4, resync=True))
@@ -176,7 +180,7 @@ def test_a_block_that_is_lost_inside_of_a_message() -> None:
     assert isinstance(found[1], Flaw)
 
 
-def test_intact_looking_bytes_in_an_intact_message_are_never_looked_for() -> None:
+def test_never_resyncs_inside_of_an_intact_message() -> None:
     inside = encode_message(HELLO * 3 + b"\0")
     assert [item.payload for item in messages(read(inside * 2, resync=True)) if isinstance(item, Message)] == [
         HELLO * 3 + b"\0"
@@ -184,13 +188,13 @@ def test_intact_looking_bytes_in_an_intact_message_are_never_looked_for() -> Non
 
 
 @pytest.mark.parametrize("length", [3 << 20, 9 << 20, 20 << 20])
-def test_nonsense_of_any_length_is_passed(length: int) -> None:
+def test_resyncs_after_nonsense_of_any_length(length: int) -> None:
     data = HELLO + b"\xfe" * length + HELLO * 3
     found = messages(read(data, resync=True))
     assert [item.offset for item in found] == [0, 15, 15 + length, 30 + length, 45 + length]
 
 
-def test_a_search_does_bounded_work() -> None:
+def test_search_does_bounded_work() -> None:
     """Every fifth byte claims to begin a message of a megabyte with a wrong CRC: 16 TB of it."""
     claim = struct.pack(">iB", 1 << 20, 0)
     data = HELLO + b"\xff" * 5 + claim * (16 << 20 >> 2) + HELLO * 2
@@ -199,8 +203,8 @@ def test_a_search_does_bounded_work() -> None:
     assert isinstance(found[1], Flaw)
 
 
-def test_a_message_longer_than_the_limit_is_nonsense_however_it_is_read() -> None:
-    limits = Limits(max_message_bytes=100)
+def test_message_beyond_the_limit_is_nonsense_in_any_window() -> None:
+    limits = DecodeLimits(max_message_bytes=100)
     good, long = encode_message(b"x" * 100), encode_message(b"x" * 101)
     for window in (16, 1 << 20):
         found = messages(read(good * 3 + long * 3 + good, window=window, limits=limits))
@@ -208,15 +212,15 @@ def test_a_message_longer_than_the_limit_is_nonsense_however_it_is_read() -> Non
         assert found[3].next_offset == 4 * len(good) + 3 * len(long)
 
 
-def test_damage_of_the_archive_is_one_flaw() -> None:
+def test_reports_damage_of_the_container_as_one_flaw() -> None:
     found = list(read_runs(Dribble(HELLO + HELLO[:5], breaks=True), 0))
     assert found[-1] == Flaw(FlawKind.ARCHIVE, 15, 20, "the message at offset 15 is cut off: the rest is gone")
     found = list(read_runs(Dribble(HELLO * 2, breaks=True), 0))
-    assert found[-1] == Flaw(FlawKind.ARCHIVE, 30, 30, "the segment breaks off at offset 30: the rest is gone")
+    assert found[-1] == Flaw(FlawKind.ARCHIVE, 30, 30, "the segment is truncated at offset 30: the rest is gone")
     assert sum(isinstance(item, Flaw) for item in found) == 1
 
 
-def test_no_segment_is_read_past_all_measure() -> None:
+def test_stops_reading_a_segment_at_the_limit() -> None:
     found = read(HELLO * 4, max_bytes=45)
     assert isinstance(found[-1], Flaw)
     assert found[-1][:3] == (FlawKind.OVERSIZE, 45, 45)
@@ -224,15 +228,15 @@ def test_no_segment_is_read_past_all_measure() -> None:
     assert read(bytes(1000), max_bytes=100)[-1].next_offset == 100
 
 
-def test_wrappers_that_grow_past_all_measure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_wrappers_beyond_the_decompression_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "FREE_EXPANSION", 10_000)
     bomb = encode_message_set([bytes(9_900)], codec=Codec.GZIP)
     found = list(read_runs(io.BytesIO(bomb * 3 + HELLO), 0, expansion=20))
     assert [getattr(item, "kind", None) for item in found] == [None, FlawKind.WRAPPER, FlawKind.WRAPPER, None]
-    assert all(isinstance(item, Run) for item in read_runs(io.BytesIO(bomb * 3 + HELLO), 0, expansion=1000))
+    assert all(isinstance(item, ArchivedRun) for item in read_runs(io.BytesIO(bomb * 3 + HELLO), 0, expansion=1000))
 
 
-def test_errors_of_the_stream_come_through() -> None:
+def test_raises_errors_of_the_stream() -> None:
     class Broken:
         def read(self, size: int, /) -> bytes:
             raise OSError("gone")
@@ -241,18 +245,18 @@ def test_errors_of_the_stream_come_through() -> None:
         list(read_runs(Broken(), 0))
 
 
-def test_the_crc_is_that_of_zlib() -> None:
+def test_crc_is_that_of_zlib() -> None:
     assert struct.unpack_from(">I", HELLO, 6) == (zlib.crc32(b"hello"),)
 
 
 @pytest.mark.parametrize("before", [b"", HELLO])
-def test_large_wrappers_come_in_runs_that_say_what_may_be_committed(before: bytes) -> None:
+def test_splits_large_wrappers_into_runs_with_their_commit_position(before: bytes) -> None:
     leaves = [b"%d" % number for number in range(1000)]
     data = before + encode_message_set(leaves, codec=Codec.GZIP) + HELLO
     *parts, last = [
         run
         for run in read_runs(io.BytesIO(data), 40, piece_bytes=1000)
-        if isinstance(run, Run) and run.codec is Codec.GZIP
+        if isinstance(run, ArchivedRun) and run.codec is Codec.GZIP
     ]
     start, end = 40 + len(before), 40 + len(data) - len(HELLO)
     assert len(parts) > 5
@@ -262,7 +266,7 @@ def test_large_wrappers_come_in_runs_that_say_what_may_be_committed(before: byte
     assert all(leaves[run.first] == run.payloads[0] for run in (*parts, last))
 
 
-def test_a_large_wrapper_that_is_bad_at_its_end_gives_no_run() -> None:
+def test_large_wrapper_with_a_bad_end_yields_no_run() -> None:
     inner = encode_message_set([b"x" * 50] * 100) + BAD
     data = encode_message(gzip.compress(inner), codec=Codec.GZIP)
     (flaw,) = read_runs(io.BytesIO(data), 0, piece_bytes=100)
@@ -271,7 +275,7 @@ def test_a_large_wrapper_that_is_bad_at_its_end_gives_no_run() -> None:
     assert (flaw.offset, flaw.next_offset) == (0, len(data))
 
 
-def test_reading_stops_where_it_is_told_and_looks_no_further() -> None:
+def test_stops_reading_at_the_given_offset() -> None:
     data = HELLO + OLD + HELLO * 3
     stop = len(HELLO + OLD)
     stream = io.BytesIO(data)
@@ -281,13 +285,13 @@ def test_reading_stops_where_it_is_told_and_looks_no_further() -> None:
     assert list(read_runs(io.BytesIO(data), 10, stop=10)) == []
 
 
-def test_what_reaches_beyond_the_stop_is_found_whole() -> None:
+def test_yields_a_message_across_the_stop_whole() -> None:
     (found,) = read_runs(io.BytesIO(GZIPPED + HELLO), 0, stop=7, resync=True)
-    assert isinstance(found, Run)
+    assert isinstance(found, ArchivedRun)
     assert (found.next_offset, found.payloads) == (len(GZIPPED), [b"one", b"two"])
 
 
-def test_the_stop_does_not_change_what_damage_is_found_before_it() -> None:
+def test_finds_the_same_damage_before_any_stop() -> None:
     data = HELLO + b"\xff" * 50 + HELLO * 4 + BAD + HELLO * 2
     whole = list(read_runs(io.BytesIO(data), 0, resync=True))
     stop = len(HELLO) + 50
@@ -295,7 +299,7 @@ def test_the_stop_does_not_change_what_damage_is_found_before_it() -> None:
     assert whole[1].next_offset == stop
 
 
-def test_messages_inside_a_torn_compressed_message_are_not_taken_for_what_follows_it() -> None:
+def test_does_not_resync_inside_of_a_torn_compressed_message() -> None:
     """Snappy keeps short messages as they are; they do not go on to the end of the segment, though."""
     inner = b"".join(encode_message(bytes([65 + number] * number)) for number in (5, 7, 11, 13))
     torn = encode_message(b"header" + inner + b"rest", codec=Codec.SNAPPY)
@@ -304,9 +308,9 @@ def test_messages_inside_a_torn_compressed_message_are_not_taken_for_what_follow
     assert (flaw.kind, flaw.next_offset) == (FlawKind.TORN, len(torn) - 2)
 
 
-def test_a_length_that_is_wrong_and_leads_beyond_the_end_hides_nothing() -> None:
+def test_resyncs_after_a_length_that_leads_beyond_the_end() -> None:
     wrong = b"\0\1\0\0" + HELLO[4:]
     first, *rest = read(wrong + HELLO * 50, resync=True)
     assert isinstance(first, Flaw)
     assert (first.offset, first.next_offset) == (0, len(wrong))
-    assert sum(len(run.payloads) for run in rest if isinstance(run, Run)) == 50
+    assert sum(len(run.payloads) for run in rest if isinstance(run, ArchivedRun)) == 50

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from consumerd.errors import ConfigError
-from consumerd.storage.archive_names import Layout, MisnamedSegmentError, SegmentName, segment_start
+from consumerd.storage.archive_names import ArchiveLayout, MisnamedSegmentError, SegmentName, segment_start
 
 FILE = "00000000000000000042.kafka"
 
@@ -22,12 +22,12 @@ FILE = "00000000000000000042.kafka"
         ("{topic}.{partition}+(x)", f"t.1+(x)/{FILE}", SegmentName("t", None, 1, 42)),
     ],
 )
-def test_names(layout: str, path: str, expected: SegmentName) -> None:
-    assert Layout(layout).name(path) == expected
+def test_maps_names(layout: str, path: str, expected: SegmentName) -> None:
+    assert ArchiveLayout(layout).name(path) == expected
 
 
-def test_a_broker_that_somebody_knows() -> None:
-    name = Layout(broker=5).name(f"/a/events-0/{FILE}")
+def test_takes_the_broker_from_the_option() -> None:
+    name = ArchiveLayout(broker=5).name(f"/a/events-0/{FILE}")
     assert name == SegmentName("events", 5, 0, 42)
     assert name.folder == "events/5-0"
     assert name._replace(broker=None).folder == "events/0"
@@ -50,9 +50,9 @@ def test_a_broker_that_somebody_knows() -> None:
         (f"/a/t-99999999999/{FILE}", "does not match the layout"),
     ],
 )
-def test_misnamed(path: str, sentence: str) -> None:
+def test_rejects_misnamed_segments(path: str, sentence: str) -> None:
     with pytest.raises(MisnamedSegmentError, match=sentence):
-        Layout().name(path)
+        ArchiveLayout().name(path)
 
 
 @pytest.mark.parametrize(
@@ -62,20 +62,20 @@ def test_misnamed(path: str, sentence: str) -> None:
         ("", "must name"),
         ("{topic}-{partition}-{host}", "names {host}, which does not exist"),
         ("{topic}-{topic}-{partition}", "names {topic}, twice"),
-        ("{topic-{partition}", "a brace without its counterpart"),
-        ("{topic}-{partition}}", "a brace without its counterpart"),
+        ("{topic-{partition}", "has an unmatched brace"),
+        ("{topic}-{partition}}", "has an unmatched brace"),
     ],
 )
-def test_layouts_that_are_none(text: str, sentence: str) -> None:
+def test_rejects_invalid_layouts(text: str, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        Layout(text)
+        ArchiveLayout(text)
 
 
-def test_two_brokers_are_one_too_many() -> None:
-    with pytest.raises(ConfigError, match="names the broker already"):
-        Layout("{broker}/{topic}-{partition}", broker=1)
+def test_rejects_a_broker_in_both_layout_and_option() -> None:
+    with pytest.raises(ConfigError, match="already names the broker"):
+        ArchiveLayout("{broker}/{topic}-{partition}", broker=1)
 
 
-def test_starts() -> None:
+def test_parses_start_offsets() -> None:
     assert segment_start(FILE) == segment_start(FILE + ".gz") == 42
     assert segment_start("events.tar") is None

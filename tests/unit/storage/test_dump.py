@@ -8,7 +8,7 @@ import pytest
 from consumerd.errors import NotFoundError
 from consumerd.storage import StorageError
 from consumerd.storage.dump import LogEntry, find_segments, read_entries, read_segment
-from consumerd.wire.v07 import Codec, Limits, encode_message, encode_message_set
+from consumerd.wire.v07 import Codec, DecodeLimits, encode_message, encode_message_set
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,11 +20,11 @@ GZIPPED = encode_message_set([b"one", b"two"], codec=Codec.GZIP)
 SNAPPED = encode_message_set([b"three"], codec=Codec.SNAPPY)
 
 
-def entries(data: bytes, start: int = 0, window: int = 1 << 20, limits: Limits | None = None) -> list[LogEntry]:
-    return list(read_entries(io.BytesIO(data), start, window=window, limits=limits or Limits()))
+def entries(data: bytes, start: int = 0, window: int = 1 << 20, limits: DecodeLimits | None = None) -> list[LogEntry]:
+    return list(read_entries(io.BytesIO(data), start, window=window, limits=limits or DecodeLimits()))
 
 
-def test_each_outer_message_is_an_entry_with_its_leaves() -> None:
+def test_yields_each_outer_message_with_its_leaves() -> None:
     first, second, third, fourth = entries(HELLO + GZIPPED + OLD + SNAPPED, 1000)
     assert first == LogEntry(1000, 1015, True, 1, Codec.NONE, 11, [b"hello"], None)
     assert second == LogEntry(1015, third.offset, True, 1, Codec.GZIP, len(GZIPPED) - 4, [b"one", b"two"], None)
@@ -33,36 +33,36 @@ def test_each_outer_message_is_an_entry_with_its_leaves() -> None:
 
 
 @pytest.mark.parametrize("window", [1, 3, 4, 7, 15, 16, 100])
-def test_the_window_makes_no_difference(window: int) -> None:
+def test_result_does_not_depend_on_the_window(window: int) -> None:
     data = HELLO + GZIPPED + BAD + encode_message(b"x" * 500) + OLD + SNAPPED + HELLO[:9]
     assert entries(data, 5, window) == entries(data, 5)
 
 
-def test_an_empty_file_has_no_entries() -> None:
+def test_empty_file_has_no_entries() -> None:
     assert entries(b"", 5) == []
 
 
-def test_a_bad_message_is_not_valid_and_the_next_one_is_read() -> None:
+def test_marks_a_bad_message_invalid_and_reads_the_next_one() -> None:
     first, second = entries(BAD + HELLO)
     assert first == LogEntry(0, 15, False, 1, Codec.NONE, 11, [], first.problem)
     assert first.problem == "the message at offset 0 has a CRC of 3610a686 where its header says 00000000"
     assert second.valid
 
 
-def test_a_wrapper_that_cannot_be_opened_is_not_valid() -> None:
+def test_marks_an_undecodable_wrapper_invalid() -> None:
     bad = encode_message(b"no gzip", codec=Codec.GZIP)
     first, second = entries(bad + HELLO)
     assert (first.valid, first.codec, first.payloads) == (False, Codec.GZIP, [])
     assert first.problem is not None
-    assert first.problem.startswith("the message at offset 0 cannot be opened: ")
+    assert first.problem.startswith("the message at offset 0 cannot be decompressed: ")
     assert second.valid
 
 
 @pytest.mark.parametrize(
     ("tail", "size", "problem"),
     [
-        (HELLO[:12], 11, "the message at offset 115 is torn: it takes 15 bytes and the file has 12"),
-        (HELLO[:4], 11, "the message at offset 115 is torn: it takes 15 bytes and the file has 4"),
+        (HELLO[:12], 11, "the message at offset 115 is torn: the file has 12 of its 15 bytes"),
+        (HELLO[:4], 11, "the message at offset 115 is torn: the file has 4 of its 15 bytes"),
         (b"\0\0\0", None, "the file ends 3 bytes into a length field, at offset 115"),
         (bytes(50), 0, "at offset 115 stands a length of 0, which no message has; the last 50 bytes of the file are "),
         (b"\xff" * 5000, -1, "at offset 115 stands a length of -1, which no message has; the last 5000 bytes of the "),
@@ -70,8 +70,8 @@ def test_a_wrapper_that_cannot_be_opened_is_not_valid() -> None:
     ],
 )
 @pytest.mark.parametrize("window", [8, 1 << 20])
-def test_what_cannot_be_read_is_one_last_entry(tail: bytes, size: int | None, problem: str, window: int) -> None:
-    first, last = entries(HELLO + tail, 100, window, Limits(max_message_bytes=1000))
+def test_yields_an_unreadable_end_as_the_last_entry(tail: bytes, size: int | None, problem: str, window: int) -> None:
+    first, last = entries(HELLO + tail, 100, window, DecodeLimits(max_message_bytes=1000))
     assert first.valid
     assert last == LogEntry(115, 115 + len(tail), False, None, None, size, [], last.problem)
     assert last.problem is not None
@@ -84,7 +84,7 @@ def test_reads_a_file(tmp_path: Path) -> None:
     assert [entry.offset for entry in read_segment(path, 100)] == [100, 115, 130]
 
 
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+def test_raises_for_an_unreadable_file(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="cannot be read: Is a directory"):
         list(read_segment(tmp_path, 0))
 
@@ -100,7 +100,7 @@ def test_finds_files_and_directories_in_order(tmp_path: Path) -> None:
     assert find_segments([tmp_path / names[2], tmp_path / "a-0"]) == [expected[2], *expected[:2]]
 
 
-def test_paths_that_lead_nowhere(tmp_path: Path) -> None:
+def test_rejects_missing_paths(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="does not exist"):
         find_segments([tmp_path / "missing"])
     with pytest.raises(NotFoundError, match=r"holds no \.kafka segment files"):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.storage import DirectoryInUseError, Entry, OsFiles, StorageError, System
+from consumerd.storage import DirectoryEntry, DirectoryInUseError, OsFiles, OsSystemCalls, StorageError
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def test_write_and_read_at_positions(files: OsFiles, tmp_path: Path) -> None:
     file.close()
 
 
-def test_create_refuses_what_exists_and_open_what_does_not(files: OsFiles, tmp_path: Path) -> None:
+def test_create_rejects_an_existing_file_and_open_a_missing_one(files: OsFiles, tmp_path: Path) -> None:
     files.open(tmp_path / "f", create=True).close()
     with pytest.raises(StorageError, match=r"cannot create .*/f: File exists"):
         files.open(tmp_path / "f", create=True)
@@ -39,7 +39,7 @@ def test_create_refuses_what_exists_and_open_what_does_not(files: OsFiles, tmp_p
 _FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
-from consumerd.storage import OsFiles, StorageError, System
+from consumerd.storage import OsFiles, StorageError
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 file = OsFiles().open(Path(sys.argv[1]), create=True)
@@ -52,7 +52,7 @@ except StorageError as error:
 """
 
 
-def test_a_failed_write_leaves_no_half_of_the_set(tmp_path: Path) -> None:
+def test_failed_write_is_undone(tmp_path: Path) -> None:
     """A file size limit, in a process of its own, stands in for a full disk: the write stops half way."""
     path = tmp_path / "f"
     done = subprocess.run([sys.executable, "-c", _FULL_DISK, path], capture_output=True, text=True, check=True)
@@ -60,24 +60,24 @@ def test_a_failed_write_leaves_no_half_of_the_set(tmp_path: Path) -> None:
     assert path.read_bytes() == b"x" * 100
 
 
-def test_directories(files: OsFiles, tmp_path: Path) -> None:
+def test_creates_lists_and_removes_entries(files: OsFiles, tmp_path: Path) -> None:
     files.make_directory(tmp_path / "a" / "b")
     files.make_directory(tmp_path / "a" / "b")
     files.open(tmp_path / "a" / "f", create=True).close()
-    assert files.entries(tmp_path / "a") == [Entry("b", True), Entry("f", False)]
+    assert files.entries(tmp_path / "a") == [DirectoryEntry("b", True), DirectoryEntry("f", False)]
     files.remove(tmp_path / "a" / "f")
     files.remove(tmp_path / "a" / "f")
-    assert files.entries(tmp_path / "a") == [Entry("b", True)]
+    assert files.entries(tmp_path / "a") == [DirectoryEntry("b", True)]
     with pytest.raises(StorageError, match="cannot list"):
         files.entries(tmp_path / "missing")
     with pytest.raises(StorageError, match="cannot create"):
         files.make_directory(tmp_path / "a" / ("n" * 300))
 
 
-def test_a_file_whose_name_could_not_be_synced_is_not_left_behind(tmp_path: Path) -> None:
+def test_removes_a_file_whose_directory_could_not_be_synced(tmp_path: Path) -> None:
     """Or the next try to roll to it would find it there, and so would every one after."""
 
-    class BrokenSync(System):
+    class BrokenSync(OsSystemCalls):
         def sync(self, fd: int) -> None:  # type: ignore[override]
             raise OSError(errno.EIO, "Input/output error")
 
@@ -86,8 +86,8 @@ def test_a_file_whose_name_could_not_be_synced_is_not_left_behind(tmp_path: Path
     OsFiles().open(tmp_path / "f", create=True).close()
 
 
-def test_a_directory_whose_parent_may_not_be_read_is_fine(tmp_path: Path) -> None:
-    class Locked(System):
+def test_opens_a_directory_whose_parent_is_unreadable(tmp_path: Path) -> None:
+    class Locked(OsSystemCalls):
         def open(self, path: Path, flags: int) -> int:
             if path == tmp_path:
                 raise PermissionError(errno.EACCES, "Permission denied")
@@ -100,7 +100,7 @@ def test_a_directory_whose_parent_may_not_be_read_is_fine(tmp_path: Path) -> Non
         OsFiles(Locked()).make_directory(tmp_path / "c")
 
 
-def test_what_is_in_the_page_cache_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_what_is_in_the_page_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = OsFiles().open(tmp_path / "f", create=True)
     file.write_at(0, bytes(100_000))
     assert file.cached(0, 100_000)
@@ -119,15 +119,15 @@ def test_what_is_in_the_page_cache_is_told(tmp_path: Path, monkeypatch: pytest.M
         assert not file.cached(5000, 10)
 
 
-def test_small_files_are_replaced_whole(files: OsFiles, tmp_path: Path) -> None:
+def test_replaces_small_files_atomically(files: OsFiles, tmp_path: Path) -> None:
     assert files.read(tmp_path / "m") is None
     files.write(tmp_path / "m", [b"1"])
     files.write(tmp_path / "m", (piece for piece in (b"2", b"", b"3")))
     assert files.read(tmp_path / "m") == b"23"
-    assert files.entries(tmp_path) == [Entry("m", False)]
+    assert files.entries(tmp_path) == [DirectoryEntry("m", False)]
 
 
-def test_a_directory_is_held_by_one_at_a_time(files: OsFiles, tmp_path: Path) -> None:
+def test_locks_a_directory_for_one_process(files: OsFiles, tmp_path: Path) -> None:
     with (
         files.lock(tmp_path),
         pytest.raises(DirectoryInUseError, match="in use by another broker"),

@@ -38,14 +38,14 @@ def sizes(directory: Path) -> dict[int, int]:
     return {int(path.stem): path.stat().st_size for path in sorted(directory.glob("*.kafka"))}
 
 
-def test_a_new_log_begins_with_an_empty_segment(tmp_path: Path) -> None:
+def test_new_log_begins_with_an_empty_segment(tmp_path: Path) -> None:
     with opened(tmp_path / "t-0") as log:
         assert (log.start_offset, log.end_offset, log.flushed_offset) == (0, 0, 0)
         assert log.read(0, 100) == b""
     assert sizes(tmp_path / "t-0") == {0: 0}
 
 
-def test_only_flushed_bytes_are_visible(tmp_path: Path, message: Message) -> None:
+def test_readers_see_flushed_bytes_only(tmp_path: Path, message: Message) -> None:
     """behaviour/flush_gating.json: 3 of 5 messages, then a flush by time, then 4 and a set that counts as 3."""
     one = message(b"x")
     with opened(tmp_path / "t-0", LogSettings(flush_messages=5, flush_seconds=3.0)) as log:
@@ -67,10 +67,10 @@ def test_only_flushed_bytes_are_visible(tmp_path: Path, message: Message) -> Non
         assert log.flush_due()
         log.flush(3.6)
         assert log.flushed_offset == 8 * len(one)
-        assert log.unflushed_messages == 0
+        assert not log.flush_due()
 
 
-def test_a_wrapper_around_nothing_becomes_visible_by_time(tmp_path: Path, message: Message) -> None:
+def test_flushes_an_empty_wrapper_by_time(tmp_path: Path, message: Message) -> None:
     with opened(tmp_path / "t-0", LogSettings(flush_messages=1)) as log:
         log.append(message(b""), 0, 0.0)
         assert not log.flush_due()
@@ -113,7 +113,7 @@ def test_rolls_by_the_age_of_the_first_append(tmp_path: Path, message: Message) 
         assert not log.roll_due(1e9)  # counted anew since the opening, like 0.7.2
 
 
-def test_a_slice_of_a_negative_size_keeps_the_number(tmp_path: Path, message: Message) -> None:
+def test_slice_of_a_negative_size_keeps_the_number(tmp_path: Path, message: Message) -> None:
     with opened(tmp_path / "t-0") as log:
         log.append(message(b"a"), 1, 0.0)
         log.flush(0.0)
@@ -123,7 +123,7 @@ def test_a_slice_of_a_negative_size_keeps_the_number(tmp_path: Path, message: Me
             log.read(0, -1)
 
 
-def test_offsets_by_time(tmp_path: Path, message: Message) -> None:
+def test_finds_offsets_by_time(tmp_path: Path, message: Message) -> None:
     one = message(b"x")
     size = len(one)
     with opened(tmp_path / "t-0", LogSettings(segment_bytes=1)) as log:
@@ -168,7 +168,7 @@ def test_reopening_finds_the_segments_again(tmp_path: Path, message: Message) ->
         assert log.start_offset == len(message(b"a"))
 
 
-def test_a_log_that_ends_where_the_marker_says_is_not_walked(tmp_path: Path) -> None:
+def test_does_not_recover_a_log_that_ends_at_its_marker(tmp_path: Path) -> None:
     directory = tmp_path / "t-0"
     directory.mkdir()
     (directory / f"{100:020d}.kafka").write_bytes(b"no message at all")
@@ -178,7 +178,7 @@ def test_a_log_that_ends_where_the_marker_says_is_not_walked(tmp_path: Path) -> 
         assert log.end_offset == 100
 
 
-def test_gaps_and_overlaps_are_refused(tmp_path: Path, message: Message) -> None:
+def test_rejects_gaps_and_overlaps(tmp_path: Path, message: Message) -> None:
     directory = tmp_path / "t-0"
     directory.mkdir()
     (directory / f"{0:020d}.kafka").write_bytes(message(b"a"))
@@ -201,7 +201,7 @@ def test_gaps_and_overlaps_are_refused(tmp_path: Path, message: Message) -> None
         assert log.end_offset == 11
 
 
-def test_retention_keeps_the_end_of_a_log_that_goes_whole(tmp_path: Path, message: Message) -> None:
+def test_retention_keeps_the_end_offset_of_a_log_deleted_whole(tmp_path: Path, message: Message) -> None:
     one = message(b"x" * 90)
     with opened(tmp_path / "t-0", LogSettings(segment_bytes=1, delete_policies=(MaxBytes(0),))) as log:
         assert log.clean(0.0, 0) == []  # an empty log is already as small as it can be
@@ -243,7 +243,7 @@ class Scripted:
         return "Scripted"
 
 
-def test_any_policy_may_choose_and_the_next_one_sees_the_rest(tmp_path: Path, message: Message) -> None:
+def test_each_policy_sees_what_the_former_ones_keep(tmp_path: Path, message: Message) -> None:
     one = message(b"x" * 90)
     first, second = Scripted(1, -5, ValueError("no idea"), "many"), Scripted(2, 100, 0, 0)
     with opened(tmp_path / "t-0", LogSettings(segment_bytes=1, delete_policies=(first, second))) as log:
@@ -259,7 +259,7 @@ def test_any_policy_may_choose_and_the_next_one_sees_the_rest(tmp_path: Path, me
             log.clean(0.0, 7)
 
 
-def test_a_segment_that_cannot_be_removed_stays_in_the_log(
+def test_segment_that_cannot_be_deleted_stays_in_the_log(
     tmp_path: Path, message: Message, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = message(b"x" * 90)
@@ -282,7 +282,7 @@ def test_a_segment_that_cannot_be_removed_stays_in_the_log(
         assert log.start_offset == 3 * len(one)
 
 
-def test_readers_and_a_search_while_segments_come_and_go(tmp_path: Path, message: Message) -> None:
+def test_reads_while_segments_are_added_and_deleted(tmp_path: Path, message: Message) -> None:
     """Each read takes the list of segments once: it finds what was there or learns that it is gone."""
     one = message(b"x" * 90)
     size = len(one)
@@ -324,9 +324,7 @@ def test_readers_and_a_search_while_segments_come_and_go(tmp_path: Path, message
     assert min(reads) > 0
 
 
-def test_nothing_is_accepted_after_a_failed_sync(
-    tmp_path: Path, message: Message, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rejects_appends_after_a_failed_sync(tmp_path: Path, message: Message, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(file: OsSegmentFile) -> None:
         raise StorageError("cannot sync it: Input/output error")
 
@@ -344,7 +342,7 @@ def test_nothing_is_accepted_after_a_failed_sync(
         assert log.read(0, 100) == message(b"a")
 
 
-def test_appends_go_on_during_a_flush(tmp_path: Path, message: Message, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_appends_during_a_flush(tmp_path: Path, message: Message, monkeypatch: pytest.MonkeyPatch) -> None:
     syncing, go_on = threading.Event(), threading.Event()
 
     def slow(file: OsSegmentFile) -> None:
@@ -352,7 +350,7 @@ def test_appends_go_on_during_a_flush(tmp_path: Path, message: Message, monkeypa
         assert go_on.wait(10)
 
     monkeypatch.setattr(OsSegmentFile, "sync", slow)
-    with opened(tmp_path / "t-0") as log:
+    with opened(tmp_path / "t-0", LogSettings(flush_messages=1)) as log:
         log.append(message(b"a"), 1, 0.0)
         flusher = threading.Thread(target=log.flush, args=(0.0,))
         flusher.start()
@@ -361,4 +359,4 @@ def test_appends_go_on_during_a_flush(tmp_path: Path, message: Message, monkeypa
         go_on.set()
         flusher.join(10)
         assert log.read(0, 100) == message(b"a")
-        assert log.unflushed_messages == 1
+        assert log.flush_due()

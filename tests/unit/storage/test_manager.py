@@ -8,15 +8,15 @@ import pytest
 from consumerd.storage import (
     CLEAN_MARKER,
     CorruptLogError,
-    Cut,
-    Damage,
     DirectoryInUseError,
     LoadReport,
     LogManager,
     LogSettings,
+    LogTruncation,
     OsFiles,
     StorageError,
-    Truncation,
+    TailCut,
+    TailDamage,
 )
 
 Message = Callable[..., bytes]
@@ -39,7 +39,7 @@ def opened(directory: Path) -> Iterator[LogManager]:
         logs.abandon()
 
 
-def test_logs_are_created_once_and_found_again(tmp_path: Path, message: Message) -> None:
+def test_creates_a_log_once_and_finds_it_again(tmp_path: Path, message: Message) -> None:
     with opened(tmp_path / "log") as logs:
         assert logs.get("words", 0) is None
         log, new = logs.get_or_create("words", 0, 0.0)
@@ -60,7 +60,7 @@ def test_logs_are_created_once_and_found_again(tmp_path: Path, message: Message)
         assert found.read(0, 100) == message(b"a")
 
 
-def test_a_clean_stop_notes_the_ends_and_a_start_takes_the_note_away(tmp_path: Path, message: Message) -> None:
+def test_clean_stop_writes_the_marker_and_a_start_removes_it(tmp_path: Path, message: Message) -> None:
     marker = tmp_path / CLEAN_MARKER
     with opened(tmp_path) as logs:
         logs.get_or_create("t", 0, 0.0)[0].append(message(b"a"), 1, 0.0)
@@ -71,7 +71,7 @@ def test_a_clean_stop_notes_the_ends_and_a_start_takes_the_note_away(tmp_path: P
     assert not marker.exists()
 
 
-def test_a_marker_proves_nothing_but_the_ends_it_names(tmp_path: Path, message: Message) -> None:
+def test_recovers_logs_whose_end_the_marker_does_not_name(tmp_path: Path, message: Message) -> None:
     """0.7.2 leaves an empty marker even after a failed start, and then serves the torn tail (golden notes, 3)."""
     path = tmp_path / "t-0" / SEGMENT
     path.parent.mkdir()
@@ -95,7 +95,7 @@ def test_a_marker_proves_nothing_but_the_ends_it_names(tmp_path: Path, message: 
         assert path.read_bytes() == message(b"a")
 
 
-def test_a_failed_start_leaves_the_marker_as_it_was(tmp_path: Path, message: Message) -> None:
+def test_failed_start_keeps_the_marker(tmp_path: Path, message: Message) -> None:
     (tmp_path / "t-0").mkdir()
     (tmp_path / "t-0" / SEGMENT).write_bytes(message(b"a"))
     (tmp_path / "nonsense").mkdir()
@@ -110,7 +110,7 @@ def test_a_failed_start_leaves_the_marker_as_it_was(tmp_path: Path, message: Mes
         manager(tmp_path).open(0.0)
 
 
-def test_a_log_with_a_gap_does_not_stop_the_others(tmp_path: Path, message: Message) -> None:
+def test_loads_the_others_beside_a_log_with_a_gap(tmp_path: Path, message: Message) -> None:
     """0.7.2 does not start over it (golden logs/recovery-torn-middle). Here that log alone is out of service."""
     for topic in ("whole", "gap"):
         (tmp_path / f"{topic}-0").mkdir()
@@ -138,7 +138,7 @@ def test_a_log_with_a_gap_does_not_stop_the_others(tmp_path: Path, message: Mess
         assert logs.topics() == ["gap", "whole"]
 
 
-def test_what_file_systems_and_we_ourselves_leave_behind_is_no_surprise(tmp_path: Path) -> None:
+def test_ignores_known_files_that_are_not_logs(tmp_path: Path) -> None:
     (tmp_path / "lost+found").mkdir()
     (tmp_path / f"{CLEAN_MARKER}.tmp").write_bytes(b"half")
     logs = manager(tmp_path)
@@ -147,13 +147,13 @@ def test_what_file_systems_and_we_ourselves_leave_behind_is_no_surprise(tmp_path
 
 
 @pytest.mark.parametrize("name", ["plain", "t-", "-0", "t-x", "t-00", "t--1x", "t-\u0661"])
-def test_directories_that_are_no_partitions_are_refused(tmp_path: Path, name: str) -> None:
+def test_rejects_directories_that_are_not_partitions(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
     with pytest.raises(CorruptLogError, match="is not a topic-partition folder"), opened(tmp_path):
         pass
 
 
-def test_what_was_remarkable_is_reported(tmp_path: Path, message: Message) -> None:
+def test_reports_truncations_and_damage(tmp_path: Path, message: Message) -> None:
     (tmp_path / "stray.txt").write_text("x")
     (tmp_path / CLEAN_MARKER).write_bytes(b"[")
     for topic in ("whole", "torn"):
@@ -165,7 +165,7 @@ def test_what_was_remarkable_is_reported(tmp_path: Path, message: Message) -> No
     report = logs.open(0.0)
     logs.abandon()
     assert report == LoadReport(
-        [Truncation("torn-0", 11, Cut(Damage.PARTIAL, 4, None))], [], ["stray.txt"], marker_unreadable=True
+        [LogTruncation("torn-0", 11, TailCut(TailDamage.PARTIAL, 4, None))], [], ["stray.txt"], marker_unreadable=True
     )
     other = manager(tmp_path / "other")
     assert other.open(0.0) == LoadReport()
@@ -173,14 +173,14 @@ def test_what_was_remarkable_is_reported(tmp_path: Path, message: Message) -> No
     assert (tmp_path / "stray.txt").exists()
 
 
-def test_one_process_per_directory(tmp_path: Path) -> None:
+def test_allows_one_process_per_directory(tmp_path: Path) -> None:
     with opened(tmp_path), pytest.raises(DirectoryInUseError, match="in use by another broker"), opened(tmp_path):
         pass
     with opened(tmp_path):
         pass
 
 
-def test_a_name_that_the_file_system_refuses(tmp_path: Path) -> None:
+def test_reports_a_name_that_the_file_system_rejects(tmp_path: Path) -> None:
     with opened(tmp_path) as logs:
         with pytest.raises(StorageError, match="File name too long"):
             logs.get_or_create("n" * 255, 0, 0.0)

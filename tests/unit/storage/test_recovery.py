@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.storage import Damage, OsFiles, OsSegmentFile, recover, walk
+from consumerd.storage import OsFiles, OsSegmentFile, TailDamage, recover, walk
 from consumerd.storage import recovery as recovery_module
 from tests.support.forgetful_disk import ForgetfulDisk, PowerLostError
 
@@ -17,7 +17,7 @@ def _file(path: Path, data: bytes) -> OsSegmentFile:
     return OsFiles().open(path, create=False)
 
 
-def _recover(path: Path, data: bytes) -> tuple[bytes, Damage | None, dict[str, bytes]]:
+def _recover(path: Path, data: bytes) -> tuple[bytes, TailDamage | None, dict[str, bytes]]:
     file = _file(path, data)
     try:
         before = file.size()
@@ -31,65 +31,65 @@ def _recover(path: Path, data: bytes) -> tuple[bytes, Damage | None, dict[str, b
     return path.read_bytes(), cut.damage if cut else None, others
 
 
-def test_whole_messages_of_both_magics_are_kept(tmp_path: Path, message: Message) -> None:
+def test_keeps_whole_messages_of_both_magics(tmp_path: Path, message: Message) -> None:
     data = message(b"a") + message(b"bb", magic=0) + message(b"") + message(b"", magic=0)
     assert _recover(tmp_path / "0.kafka", data) == (data, None, {})
 
 
-def test_every_cut_keeps_the_whole_messages_before_it(tmp_path: Path, message: Message) -> None:
+def test_truncation_keeps_the_whole_messages_before_it(tmp_path: Path, message: Message) -> None:
     one, two = message(b"hello"), message(b"world", magic=0)
     data = one + two
     for cut in range(len(data) + 1):
         kept = data if cut == len(data) else one if cut >= len(one) else b""
-        damage = None if len(kept) == cut else Damage.PARTIAL
+        damage = None if len(kept) == cut else TailDamage.PARTIAL
         assert _recover(tmp_path / "0.kafka", data[:cut]) == (kept, damage, {})
 
 
 @pytest.mark.parametrize(
     ("tail", "damage"),
     [
-        (b"\0" * 100, Damage.BAD_SIZE),
-        (b"\xff" * 100, Damage.BAD_SIZE),
-        (struct.pack(">iB", 4, 1) + b"xxx", Damage.BAD_SIZE),
-        (struct.pack(">iB", 5, 1) + b"xxxx", Damage.BAD_SIZE),
-        (struct.pack(">iBBI", 9, 1, 0, 7) + b"abc", Damage.BAD_CRC),
-        (struct.pack(">iBI", 8, 0, 7) + b"abc", Damage.BAD_CRC),
-        (struct.pack(">iB", 1 << 30, 9) + b"x" * 50, Damage.PARTIAL),
-        (b"abc", Damage.PARTIAL),
+        (b"\0" * 100, TailDamage.BAD_SIZE),
+        (b"\xff" * 100, TailDamage.BAD_SIZE),
+        (struct.pack(">iB", 4, 1) + b"xxx", TailDamage.BAD_SIZE),
+        (struct.pack(">iB", 5, 1) + b"xxxx", TailDamage.BAD_SIZE),
+        (struct.pack(">iBBI", 9, 1, 0, 7) + b"abc", TailDamage.BAD_CRC),
+        (struct.pack(">iBI", 8, 0, 7) + b"abc", TailDamage.BAD_CRC),
+        (struct.pack(">iB", 1 << 30, 9) + b"x" * 50, TailDamage.PARTIAL),
+        (b"abc", TailDamage.PARTIAL),
     ],
 )
-def test_a_torn_or_garbled_tail_is_cut(tmp_path: Path, message: Message, tail: bytes, damage: Damage) -> None:
+def test_cuts_a_torn_or_garbled_tail(tmp_path: Path, message: Message, tail: bytes, damage: TailDamage) -> None:
     assert _recover(tmp_path / "0.kafka", message(b"a") + tail) == (message(b"a"), damage, {})
 
 
-def test_what_follows_damage_in_the_middle_is_kept_aside(tmp_path: Path, message: Message) -> None:
+def test_keeps_aside_what_follows_damage_in_the_middle(tmp_path: Path, message: Message) -> None:
     bad = message(b"hello")[:-1] + b"!"
     data = message(b"a") + bad + message(b"b") + b"torn"
     kept, damage, others = _recover(tmp_path / "0.kafka", data)
-    assert (kept, damage) == (message(b"a"), Damage.BAD_CRC)
+    assert (kept, damage) == (message(b"a"), TailDamage.BAD_CRC)
     assert others == {f"0.kafka.cut-{len(kept)}": bad + message(b"b") + b"torn"}
 
 
-def test_intact_messages_after_lost_blocks_are_kept_aside(tmp_path: Path, message: Message) -> None:
+def test_keeps_aside_intact_messages_after_lost_blocks(tmp_path: Path, message: Message) -> None:
     """No length leads to them any more: they are looked for."""
     data = message(b"a") + bytes(4096) + message(b"b") * 2 + bytes(100)
     kept, damage, others = _recover(tmp_path / "0.kafka", data)
-    assert (kept, damage) == (message(b"a"), Damage.BAD_SIZE)
+    assert (kept, damage) == (message(b"a"), TailDamage.BAD_SIZE)
     assert others == {f"0.kafka.cut-{len(kept)}": data[len(kept) :]}
 
 
-def test_unknown_magic_is_cut_and_kept_aside(tmp_path: Path, message: Message) -> None:
+def test_cuts_and_keeps_aside_an_unknown_magic(tmp_path: Path, message: Message) -> None:
     """0.7.2 does not start over it. It may be damage, and it may be a format of later days: nothing is thrown away."""
     path = tmp_path / "0.kafka"
     later = struct.pack(">iBBI", 7, 2, 0, 0) + b"x"
-    assert _recover(path, message(b"a") + later) == (message(b"a"), Damage.UNKNOWN_MAGIC, {"0.kafka.cut-11": later})
+    assert _recover(path, message(b"a") + later) == (message(b"a"), TailDamage.UNKNOWN_MAGIC, {"0.kafka.cut-11": later})
     # the same again, at the same place: the first one's bytes stay
     _, _, others = _recover(path, message(b"a") + later[:-1] + b"y")
     assert others == {"0.kafka.cut-11": later, "0.kafka.cut-11-2": later[:-1] + b"y"}
 
 
 @pytest.mark.parametrize("power_lost", [True, False])
-def test_what_is_cut_is_never_only_in_memory(message: Message, power_lost: bool) -> None:
+def test_writes_the_kept_bytes_before_it_cuts(message: Message, power_lost: bool) -> None:
     """Wherever the machine stops: the segment still holds the bytes, or the copy beside it does, whole."""
     directory = Path("/log")
     path = directory / "0.kafka"
@@ -137,13 +137,13 @@ def _before(made: list[bytes], position: int) -> bytes:
     return kept
 
 
-def test_a_lost_block_at_every_place(tmp_path: Path, message: Message) -> None:
+def test_recovers_from_a_lost_block_at_every_position(tmp_path: Path, message: Message) -> None:
     """Spec 003, Guarantees, the first kind: the file ends before it or, where later ones were written, has a hole."""
     made, data = _blocks(message)
     for lost in range(0, len(data), BLOCK):
         kept, damage, others = _recover(tmp_path / "0.kafka", data[:lost])
         assert kept == _before(made, lost)
-        assert damage is (None if len(kept) == lost else Damage.PARTIAL)
+        assert damage is (None if len(kept) == lost else TailDamage.PARTIAL)
         assert others == {}
         holed = data[:lost] + bytes(min(BLOCK, len(data) - lost)) + data[lost + BLOCK :]
         kept, damage, others = _recover(tmp_path / "0.kafka", holed)
@@ -155,7 +155,7 @@ def test_a_lost_block_at_every_place(tmp_path: Path, message: Message) -> None:
 
 
 @pytest.mark.parametrize("kind", ["zeros", "ones", "noise", "text"])
-def test_a_nonsense_block_at_every_place(tmp_path: Path, message: Message, kind: str) -> None:
+def test_recovers_from_a_nonsense_block_at_every_position(tmp_path: Path, message: Message, kind: str) -> None:
     """The second kind: the file has grown by a block that nobody wrote, wherever the data stopped."""
     made, data = _blocks(message)
     rng = random.Random(9)
@@ -174,14 +174,14 @@ def test_a_nonsense_block_at_every_place(tmp_path: Path, message: Message, kind:
         assert _recover(tmp_path / "0.kafka", good + rng.randbytes(BLOCK))[0] == good
 
 
-def test_messages_larger_than_the_window_and_across_its_edge(
+def test_recovers_messages_larger_than_the_window_and_across_its_edge(
     tmp_path: Path, message: Message, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recovery_module, "_WINDOW", 64)
     data = b"".join(message(bytes([i]) * (i * 7 % 200)) for i in range(40))
     file = _file(tmp_path / "0.kafka", data)
     assert walk(file, len(data)) == (len(data), None)
-    assert walk(file, len(data) - 1).damage is Damage.PARTIAL
+    assert walk(file, len(data) - 1).damage is TailDamage.PARTIAL
     assert walk(file, len(data), start=len(message(b""))) == (len(data), None)
     file.close()
     bad = message(b"y" * 300)[:-1] + b"x"

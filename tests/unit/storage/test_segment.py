@@ -21,11 +21,11 @@ def test_names_have_twenty_digits() -> None:
 @pytest.mark.parametrize(
     "name", ["", ".kafka", "x.kafka", "-1.kafka", "1", "1.kafka.tmp", "9223372036854775808.kafka", "\u0661.kafka"]
 )
-def test_other_names_are_none(name: str) -> None:
+def test_rejects_other_names(name: str) -> None:
     assert parse_segment_name(name) is None
 
 
-def test_a_closed_segment_keeps_its_file_for_its_readers(tmp_path: Path) -> None:
+def test_closed_segment_keeps_its_file_open_for_readers(tmp_path: Path) -> None:
     file = OsFiles().open(tmp_path / "0.kafka", create=True)
     segment = Segment(tmp_path / "0.kafka", file, 0, 0)
     segment.append(b"abc", 0.0)
@@ -41,7 +41,7 @@ def test_a_closed_segment_keeps_its_file_for_its_readers(tmp_path: Path) -> None
     segment.close()
 
 
-def test_a_file_that_rests_is_opened_by_any_use(tmp_path: Path) -> None:
+def test_reopens_a_resting_file_on_use(tmp_path: Path) -> None:
     path = tmp_path / segment_name(0)
     segment = Segment(path, OsFiles().open(path, create=True), 0, 0)
     file = segment.file
@@ -84,7 +84,7 @@ def test_a_file_that_rests_is_opened_by_any_use(tmp_path: Path) -> None:
         file.size()
 
 
-def test_a_reader_that_has_begun_keeps_reading_what_rested_before(tmp_path: Path) -> None:
+def test_reader_keeps_reading_a_file_put_to_rest(tmp_path: Path) -> None:
     path = tmp_path / segment_name(0)
     path.write_bytes(b"abc")
     segment = Segment(path, OsFiles().open(path, create=False), 0, 3)

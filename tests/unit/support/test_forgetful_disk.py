@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.storage import DirectoryInUseError, Entry, OsFiles, StorageError
+from consumerd.storage import DirectoryEntry, DirectoryInUseError, OsFiles, StorageError
 from tests.support.forgetful_disk import ForgetfulDisk, PowerLostError
 
 ROOT = Path("/")
@@ -25,7 +25,7 @@ def content(disk: ForgetfulDisk, path: Path) -> bytes | None:
     return OsFiles(disk).read(path)
 
 
-def test_what_was_synced_stays() -> None:
+def test_keeps_synced_data() -> None:
     def prepare(disk: ForgetfulDisk) -> None:
         files = OsFiles(disk)
         files.make_directory(ROOT / "a" / "b")
@@ -45,16 +45,16 @@ def test_what_was_synced_stays() -> None:
     assert seen == {"short", "long", "whole", "written", "changed", "zeros", "others"}
 
 
-def test_names_that_were_not_synced_come_and_go() -> None:
+def test_may_lose_names_that_were_not_synced() -> None:
     def make(disk: ForgetfulDisk) -> None:
         disk.make_directory(ROOT / "a")
         fd = disk.open(ROOT / "a" / "f", os.O_RDWR | os.O_CREAT)
         disk.write(fd, b"x", 0)
         disk.sync(fd)
 
-    assert {tuple(disk.entries(ROOT)) for disk in outcomes(make)} == {(), (Entry("a", True),)}
+    assert {tuple(disk.entries(ROOT)) for disk in outcomes(make)} == {(), (DirectoryEntry("a", True),)}
     inside = {tuple(disk.entries(ROOT / "a")) for disk in outcomes(make) if disk.is_directory(ROOT / "a")}
-    assert inside == {(), (Entry("f", False),)}
+    assert inside == {(), (DirectoryEntry("f", False),)}
     for disk in outcomes(make, power_lost=False):
         assert content(disk, ROOT / "a" / "f") == b"x"
 
@@ -62,10 +62,10 @@ def test_names_that_were_not_synced_come_and_go() -> None:
         OsFiles(disk).open(ROOT / "f", create=True)
         disk.remove(ROOT / "f")
 
-    assert {tuple(disk.entries(ROOT)) for disk in outcomes(remove)} == {(), (Entry("f", False),)}
+    assert {tuple(disk.entries(ROOT)) for disk in outcomes(remove)} == {(), (DirectoryEntry("f", False),)}
 
 
-def test_a_file_is_replaced_whole_or_not_at_all() -> None:
+def test_replaces_a_file_atomically() -> None:
     for fuse in range(20):
         seen = set()
         for seed in range(30):
@@ -86,7 +86,7 @@ def test_a_file_is_replaced_whole_or_not_at_all() -> None:
         assert seen == {b"new one"} if fuse > 5 else b"old" in seen
 
 
-def test_a_truncation_is_certain_only_when_synced() -> None:
+def test_may_lose_a_truncation_that_was_not_synced() -> None:
     def prepare(disk: ForgetfulDisk) -> None:
         file = OsFiles(disk).open(ROOT / "f", create=True)
         file.write_at(0, b"x" * 40)
@@ -101,7 +101,7 @@ def test_a_truncation_is_certain_only_when_synced() -> None:
         assert data[:10] == b"x" * 10
 
 
-def test_errors_are_those_of_a_real_file_system(tmp_path: Path) -> None:
+def test_raises_the_errors_of_a_real_file_system(tmp_path: Path) -> None:
     disk = ForgetfulDisk(random.Random(1))
     disk.make_directory(ROOT / "log")
     told = []

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 TOLD = "#\n#Sun Nov 22 00:10:23 UTC 2026\nnode.id=1\ndirectory.id={folder}\nversion=1\ncluster.id={cluster}\n"
 
 
-def test_what_the_tool_wrote_is_written_again_under_other_names(tmp_path: Path) -> None:
+def test_formats_storage_like_the_tool_under_other_names(tmp_path: Path) -> None:
     first, second, cluster = tmp_path / "first", tmp_path / "second", new_kraft_id()
     first.mkdir()
     (first / "meta.properties").write_text(TOLD.format(folder=new_kraft_id(), cluster=new_kraft_id()))
@@ -31,7 +31,7 @@ def test_what_the_tool_wrote_is_written_again_under_other_names(tmp_path: Path) 
     )
 
 
-def test_a_folder_with_more_than_is_known_is_not_kept(tmp_path: Path) -> None:
+def test_does_not_keep_a_folder_with_unknown_files(tmp_path: Path) -> None:
     for name in ("meta.properties", "bootstrap.checkpoint", "000-000.checkpoint"):
         (tmp_path / name).write_text("node.id=1\n")
     prepared = PreparedFolders()

@@ -32,7 +32,7 @@ def mvn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return program
 
 
-def test_jars_are_fetched_once(tmp_path: Path, mvn: Path) -> None:
+def test_fetches_jars_once(tmp_path: Path, mvn: Path) -> None:
     for _ in range(2):
         jars = fetch_jars(["g.h:a-b:1.0"], cache=tmp_path / "cache")
         assert [jar.name for jar in jars] == ["a.jar", "b.jar"]
@@ -46,7 +46,7 @@ def test_jars_are_fetched_once(tmp_path: Path, mvn: Path) -> None:
     assert len(wanted.findall("exclusions/exclusion")) == 3
 
 
-def test_a_failure_is_one_sentence_and_leaves_nothing(tmp_path: Path, mvn: Path) -> None:
+def test_reports_a_failure_and_leaves_no_files(tmp_path: Path, mvn: Path) -> None:
     mvn.write_text("#!/bin/sh\necho '[ERROR] '\necho '[ERROR] Could not find artifact'\nexit 1\n")
     with pytest.raises(MissingRuntimeError, match="Maven could not fetch g:a:1: Could not find artifact"):
         fetch_jars(["g:a:1"], cache=tmp_path / "cache")
@@ -59,19 +59,19 @@ def test_a_failure_is_one_sentence_and_leaves_nothing(tmp_path: Path, mvn: Path)
     assert list((tmp_path / "cache" / "maven").iterdir()) == []
 
 
-def test_no_maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_a_missing_maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingRuntimeError, match="install Maven"):
         fetch_jars(["g:a:1"], cache=tmp_path)
 
 
 @pytest.mark.parametrize("text", ["g:a", "g:a:1:x", "../x:a:1", "g:a:1<", ""])
-def test_what_is_no_coordinates(tmp_path: Path, text: str) -> None:
+def test_rejects_invalid_coordinates(tmp_path: Path, text: str) -> None:
     with pytest.raises(ValueError, match="group:artifact:version"):
         fetch_jars([text], cache=tmp_path)
 
 
-def test_where_the_cache_is() -> None:
+def test_finds_the_cache_folder() -> None:
     assert cache_directory({"XDG_CACHE_HOME": "/c"}) == Path("/c/consumerd")
     assert cache_directory({"XDG_CACHE_HOME": "relative"}) == Path.home() / ".cache" / "consumerd"
     assert cache_directory({}) == Path.home() / ".cache" / "consumerd"

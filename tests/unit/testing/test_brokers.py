@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from consumerd.testing import BrokerFactory, LoopbackBroker
 
 
-def test_what_is_produced_is_there(consumerd_broker: LoopbackBroker) -> None:
+def test_stores_what_is_produced(consumerd_broker: LoopbackBroker) -> None:
     broker = consumerd_broker
     first = broker.produce("t", [b"a", b"bc"])
     end = broker.produce("t", [b"d", b"e"], codec=Codec.SNAPPY)
@@ -41,20 +41,20 @@ def test_what_is_produced_is_there(consumerd_broker: LoopbackBroker) -> None:
 
 
 @pytest.mark.asyncio
-async def test_it_serves_while_a_tests_loop_waits_for_it(consumerd_broker: LoopbackBroker) -> None:
+async def test_serves_beside_a_blocked_loop(consumerd_broker: LoopbackBroker) -> None:
     await asyncio.sleep(0)
     consumerd_broker.produce("t", [b"a"])
     assert consumerd_broker.payloads("t") == [b"a"]
 
 
-def test_what_the_broker_would_refuse_is_refused_at_once(consumerd_broker: LoopbackBroker) -> None:
+def test_rejects_what_the_broker_would_refuse(consumerd_broker: LoopbackBroker) -> None:
     with pytest.raises(HarnessError, match="'t' has partitions 0 to 3 on broker 0, and no 4"):
         consumerd_broker.produce("t", [b"a"], partition=4)
     with pytest.raises(InvalidTopicError):
         consumerd_broker.produce("a/b", [b"a"])
 
 
-def test_settings_are_those_of_the_broker(consumerd_broker_factory: BrokerFactory) -> None:
+def test_applies_broker_settings(consumerd_broker_factory: BrokerFactory) -> None:
     settings: dict[str, str | int] = {"topic.partition.count.map": "few:1", "log.file.size": 20}
     broker = consumerd_broker_factory(broker_id=7, partitions=3, settings=settings)
     for payload in (b"a", b"b", b"c"):
@@ -68,7 +68,7 @@ def test_settings_are_those_of_the_broker(consumerd_broker_factory: BrokerFactor
         consumerd_broker_factory(settings={"log.flle.size": 20})
 
 
-def test_it_stops_and_starts_on_its_port_and_logs(consumerd_broker: LoopbackBroker) -> None:
+def test_restarts_on_its_port_and_logs(consumerd_broker: LoopbackBroker) -> None:
     broker = consumerd_broker
     broker.produce("t", [b"a"])
     port = broker.port
@@ -89,7 +89,7 @@ def test_it_stops_and_starts_on_its_port_and_logs(consumerd_broker: LoopbackBrok
     assert broker.payloads("t") == [b"a", b"b"]
 
 
-def test_a_wrong_crc_is_seen_at_once_and_cut_at_a_start_after_a_kill(consumerd_broker: LoopbackBroker) -> None:
+def test_restart_after_a_kill_truncates_at_a_wrong_crc(consumerd_broker: LoopbackBroker) -> None:
     broker = consumerd_broker
     ends = [broker.produce("t", [payload]) for payload in (b"a", b"b", b"c")]
     assert broker.corrupt("t", offset=ends[0]) == ends[0]
@@ -102,14 +102,14 @@ def test_a_wrong_crc_is_seen_at_once_and_cut_at_a_start_after_a_kill(consumerd_b
     assert broker.end("t") == ends[0]
 
 
-def test_an_impossible_length_ends_what_can_be_read(consumerd_broker: LoopbackBroker) -> None:
+def test_impossible_length_ends_the_readable_log(consumerd_broker: LoopbackBroker) -> None:
     ends = [consumerd_broker.produce("t", [payload]) for payload in (b"a", b"b", b"c")]
     consumerd_broker.corrupt("t", offset=ends[0], how="length")
     assert consumerd_broker.payloads("t") == [b"a"]
     assert consumerd_broker.end("t") == ends[2]
 
 
-def test_a_cut_needs_a_broker_that_is_down(consumerd_broker: LoopbackBroker) -> None:
+def test_truncation_requires_a_stopped_broker(consumerd_broker: LoopbackBroker) -> None:
     ends = [consumerd_broker.produce("t", [payload]) for payload in (b"a", b"b")]
     with pytest.raises(HarnessError, match="`kill` or `stop` it first"):
         consumerd_broker.corrupt("t", how="cut")
@@ -120,7 +120,7 @@ def test_a_cut_needs_a_broker_that_is_down(consumerd_broker: LoopbackBroker) -> 
     assert consumerd_broker.end("t") == ends[0]
 
 
-def test_only_messages_can_be_damaged(consumerd_broker: LoopbackBroker) -> None:
+def test_rejects_damage_outside_messages(consumerd_broker: LoopbackBroker) -> None:
     with pytest.raises(HarnessError, match="t-0 has no message to damage"):
         consumerd_broker.corrupt("t")
     consumerd_broker.produce("t", [b"a"])
@@ -128,7 +128,7 @@ def test_only_messages_can_be_damaged(consumerd_broker: LoopbackBroker) -> None:
         consumerd_broker.corrupt("t", offset=5)
 
 
-def test_a_start_that_fails_says_why_and_can_be_repeated(consumerd_broker: LoopbackBroker) -> None:
+def test_failed_start_names_the_reason_and_can_be_repeated(consumerd_broker: LoopbackBroker) -> None:
     broker = consumerd_broker
     broker.produce("t", [b"a"])
     broker.kill()
@@ -140,7 +140,7 @@ def test_a_start_that_fails_says_why_and_can_be_repeated(consumerd_broker: Loopb
     assert broker.payloads("t") == [b"a"]
 
 
-def test_several_brokers_have_logs_of_their_own(consumerd_broker_factory: BrokerFactory) -> None:
+def test_gives_each_broker_its_own_log(consumerd_broker_factory: BrokerFactory) -> None:
     one, other = consumerd_broker_factory(), consumerd_broker_factory(broker_id=1)
     one.produce("t", [b"a"])
     assert other.messages("t") == []

@@ -16,7 +16,7 @@ async def periodic(clock: FakeClock, period: float, seen: list[float]) -> None:
         seen.append(clock.now)
 
 
-async def test_sleepers_wake_in_the_order_of_time_and_sleep_again_within_the_span() -> None:
+async def test_wakes_sleepers_in_order_of_time() -> None:
     clock = FakeClock(0.0)
     fast: list[float] = []
     slow: list[float] = []
@@ -36,7 +36,7 @@ async def test_sleepers_wake_in_the_order_of_time_and_sleep_again_within_the_spa
     assert slow == [3.0, 6.0]
 
 
-async def test_a_jump_wakes_everybody_who_is_due_once() -> None:
+async def test_jump_wakes_all_due_sleepers_once() -> None:
     clock = FakeClock(0.0)
     seen: list[float] = []
     task = asyncio.create_task(periodic(clock, 2.0, seen))
@@ -48,7 +48,7 @@ async def test_a_jump_wakes_everybody_who_is_due_once() -> None:
     task.cancel()
 
 
-async def test_auto_lets_nobody_wait_and_keeps_the_order() -> None:
+async def test_auto_advances_to_the_next_sleeper() -> None:
     clock = FakeClock(10.0, auto=True)
     order: list[tuple[str, float]] = []
 
@@ -61,13 +61,13 @@ async def test_auto_lets_nobody_wait_and_keeps_the_order() -> None:
     assert clock.sleeps == [5.0, 1.0]
 
 
-async def test_wall_time_goes_with_it() -> None:
+async def test_wall_time_advances_too() -> None:
     clock = FakeClock(10.0, wall=500.0)
     await clock.advance(2.5)
     assert clock.wall() == 502.5
 
 
-async def test_no_time_is_one_turn() -> None:
+async def test_sleep_of_zero_takes_one_turn() -> None:
     clock = FakeClock(10.0)
     turned = False
 
@@ -83,7 +83,7 @@ async def test_no_time_is_one_turn() -> None:
     await task
 
 
-async def test_pauses_pass_for_everybody_on_the_clock() -> None:
+async def test_pauses_apply_to_all_users_of_the_clock() -> None:
     clock = FakeClock(0.0)
     sleeper = asyncio.create_task(clock.sleep(1.5))
     await asyncio.sleep(0)

@@ -96,7 +96,7 @@ async def test_cut_with_rst_resets() -> None:
             await streams[0].read(-1)
 
 
-async def test_a_cut_right_after_the_accept_closes_too() -> None:
+async def test_cut_right_after_accept_closes_the_connection() -> None:
     def cut(direction: Direction, data: bytes) -> bytes:
         proxy.cut(rst=True)
         return data
@@ -108,7 +108,7 @@ async def test_a_cut_right_after_the_accept_closes_too() -> None:
         assert proxy.accepted == 1
 
 
-async def test_refuse_leaves_the_connections_there_are() -> None:
+async def test_refuse_keeps_existing_connections() -> None:
     async with proxied() as proxy, connected(proxy) as streams:
         assert await echo(streams, b"x") == b"x"
         proxy.refuse()
@@ -120,13 +120,13 @@ async def test_refuse_leaves_the_connections_there_are() -> None:
             assert await echo(again, b"z") == b"z"
 
 
-async def test_a_dead_server_resets_the_client() -> None:
+async def test_dead_server_resets_the_client() -> None:
     async with FaultProxy("127.0.0.1", free_port()) as proxy, connected(proxy) as (reader, _):
         with pytest.raises(ConnectionResetError):
             await reader.read(-1)
 
 
-async def test_stall_accepts_holds_and_goes_on() -> None:
+async def test_stall_holds_data_until_healed() -> None:
     async with proxied() as proxy, connected(proxy) as old:
         assert await echo(old, b"x") == b"x"
         proxy.stall()
@@ -140,7 +140,7 @@ async def test_stall_accepts_holds_and_goes_on() -> None:
             assert await new[0].readexactly(8) == b"held too"
 
 
-async def test_stall_of_one_direction_lets_the_other_pass() -> None:
+async def test_stalls_one_direction_only() -> None:
     async with proxied() as proxy, connected(proxy) as streams:
         proxy.stall(Direction.TO_CLIENT)
         streams[1].write(b"abc")
@@ -150,7 +150,7 @@ async def test_stall_of_one_direction_lets_the_other_pass() -> None:
         assert proxy.forwarded[Direction.TO_CLIENT] == 0
 
 
-async def test_delay_is_latency_each_way_not_a_limit_per_chunk() -> None:
+async def test_delay_adds_latency_each_way() -> None:
     async with proxied() as proxy, connected(proxy) as streams:
         assert await echo(streams, b"x") == b"x"
         proxy.delay(0.1)
@@ -168,7 +168,7 @@ async def test_delay_is_latency_each_way_not_a_limit_per_chunk() -> None:
         assert loop.time() - started < 0.1
 
 
-async def test_half_close_ends_one_direction_only() -> None:
+async def test_half_close_ends_one_direction() -> None:
     async with proxied() as proxy, connected(proxy) as streams:
         assert await echo(streams, b"x") == b"x"
         proxy.half_close(Direction.TO_SERVER)
@@ -182,7 +182,7 @@ async def test_half_close_ends_one_direction_only() -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_a_blackhole_loses_bytes_and_healing_resets_the_connection() -> None:
+async def test_blackhole_drops_bytes_and_healing_resets_the_connection() -> None:
     async with proxied() as proxy, connected(proxy) as spoilt, connected(proxy) as idle:
         assert await echo(spoilt, b"x") == b"x"
         assert await echo(idle, b"x") == b"x"
@@ -197,7 +197,7 @@ async def test_a_blackhole_loses_bytes_and_healing_resets_the_connection() -> No
         assert await echo(idle, b"y") == b"y"
 
 
-async def test_the_hook_sees_whole_frames_and_may_drop_or_change_them() -> None:
+async def test_hook_sees_whole_frames_and_can_change_them() -> None:
     seen: list[tuple[Direction, bytes]] = []
 
     def hook(direction: Direction, data: bytes) -> bytes:
@@ -216,7 +216,7 @@ async def test_the_hook_sees_whole_frames_and_may_drop_or_change_them() -> None:
     assert [data for direction, data in seen if direction is Direction.TO_SERVER] == frames
 
 
-async def test_a_hook_may_cut_instead_of_answering() -> None:
+async def test_hook_can_cut_the_connection() -> None:
     def hook(direction: Direction, data: bytes) -> bytes:
         if direction is Direction.TO_CLIENT:
             proxy.cut()
@@ -228,7 +228,7 @@ async def test_a_hook_may_cut_instead_of_answering() -> None:
         assert proxy.forwarded[Direction.TO_SERVER] == 1
 
 
-async def test_a_failing_hook_is_reported() -> None:
+async def test_reports_a_failing_hook() -> None:
     reported: list[BaseException] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
 
@@ -243,7 +243,7 @@ async def test_a_failing_hook_is_reported() -> None:
     assert reported[0].subgroup(LookupError) is not None
 
 
-async def test_close_ends_connections_and_nothing_comes_back() -> None:
+async def test_close_ends_all_connections() -> None:
     async with proxied() as proxy, connected(proxy) as streams:
         assert await echo(streams, b"x") == b"x"
         proxy.stall()
@@ -255,7 +255,7 @@ async def test_close_ends_connections_and_nothing_comes_back() -> None:
             await asyncio.open_connection("127.0.0.1", proxy.port)
 
 
-async def test_split_frames() -> None:
+async def test_joins_split_frames() -> None:
     splitter = FrameSplitter()
     assert splitter.feed(b"\0\0") == []
     assert splitter.feed(b"\0\x01a\0\0\0\0\0") == [b"\0\0\0\x01a", b"\0\0\0\0"]

@@ -52,7 +52,7 @@ async def test_members_share_partitions_and_take_over(consumerd_group: MemoryGro
         assert repr(a) == "a (gone)"
 
 
-async def test_a_killed_member_commits_nothing_more_and_another_repeats_it(consumerd_group: MemoryGroup) -> None:
+async def test_killed_member_commits_nothing_more(consumerd_group: MemoryGroup) -> None:
     async with consumerd_group as group:
         group.produce("events", [b"one"])
         a = await group.member(Sink, commit_interval=60.0)
@@ -64,7 +64,7 @@ async def test_a_killed_member_commits_nothing_more_and_another_repeats_it(consu
         assert b.handler.seen == [b"one"]
 
 
-async def test_an_expired_member_joins_anew(consumerd_group: MemoryGroup) -> None:
+async def test_expired_member_rejoins(consumerd_group: MemoryGroup) -> None:
     async with consumerd_group as group:
         group.topic("events")
         member = await group.member(Sink, topics={"events": 1})
@@ -77,7 +77,7 @@ async def test_an_expired_member_joins_anew(consumerd_group: MemoryGroup) -> Non
         assert member.handler.seen == [b"one"]
 
 
-async def test_a_member_takes_the_topics_that_it_names(consumerd_group: MemoryGroup) -> None:
+async def test_member_consumes_its_topics(consumerd_group: MemoryGroup) -> None:
     async with consumerd_group as group:
         for topic in ("events", "noise"):
             group.topic(topic)
@@ -88,7 +88,7 @@ async def test_a_member_takes_the_topics_that_it_names(consumerd_group: MemoryGr
         assert b.name == "all"
 
 
-async def test_failures_go_by_the_policy_and_come_out_of_the_member(consumerd_group: MemoryGroup) -> None:
+async def test_applies_the_failure_policy(consumerd_group: MemoryGroup) -> None:
     @message_handler
     async def picky(message: Message) -> None:
         if message.payload == b"bad":
@@ -107,7 +107,7 @@ async def test_failures_go_by_the_policy_and_come_out_of_the_member(consumerd_gr
         await other.stop()
 
 
-async def test_a_failure_that_nobody_asked_for_comes_out_of_the_block(consumerd_group: MemoryGroup) -> None:
+async def test_raises_an_unexpected_failure_at_the_end_of_the_block(consumerd_group: MemoryGroup) -> None:
     async def bad(batch: Batch) -> None:
         raise ValueError("bad")
 
@@ -121,7 +121,7 @@ async def test_a_failure_that_nobody_asked_for_comes_out_of_the_block(consumerd_
         await careless_test()
 
 
-async def test_a_member_that_cannot_start_says_so(consumerd_group: MemoryGroup) -> None:
+async def test_reports_a_member_that_cannot_start(consumerd_group: MemoryGroup) -> None:
     class Broken(Sink):
         async def start(self, context: HandlerContext) -> None:
             raise OSError("no database")
@@ -133,7 +133,7 @@ async def test_a_member_that_cannot_start_says_so(consumerd_group: MemoryGroup) 
             await group.member(Sink, {"sni": 1})
 
 
-async def test_waiting_in_vain_tells_how_the_members_are(consumerd_group: MemoryGroup) -> None:
+async def test_timeout_describes_the_members(consumerd_group: MemoryGroup) -> None:
     async with consumerd_group as group:
         with pytest.raises(TimeoutError, match=r"the condition was not met within 0\.02 s; members: none"):
             await group.until(lambda: False, 0.02)
@@ -144,7 +144,7 @@ async def test_waiting_in_vain_tells_how_the_members_are(consumerd_group: Memory
             await group.until(lambda: False, 0.02)
 
 
-async def test_everything_ends_with_the_block(consumerd_group: MemoryGroup) -> None:
+async def test_ends_all_members_with_the_block(consumerd_group: MemoryGroup) -> None:
     async with consumerd_group as group:
         group.topic("events")
         member = await group.member(Sink)

@@ -58,7 +58,7 @@ class Sink:
         self.batches.append(batch)
 
 
-async def test_a_life_is_start_position_handle_stop(consumerd_handler: HandlerFactory) -> None:
+async def test_calls_start_position_handle_and_stop(consumerd_handler: HandlerFactory) -> None:
     harness = consumerd_handler(Sink, group="g", consumer_id="g_1")
     handler = harness.handler
     async with harness:
@@ -73,7 +73,7 @@ async def test_a_life_is_start_position_handle_stop(consumerd_handler: HandlerFa
     assert not harness.started
 
 
-async def test_batches_have_the_offsets_of_a_real_log(consumerd_handler: HandlerFactory) -> None:
+async def test_numbers_batches_as_a_real_log(consumerd_handler: HandlerFactory) -> None:
     async with consumerd_handler(Sink) as harness:
         first = await harness.deliver([b"a", b"b"])
         second = await harness.deliver([b"c", b"d"], codec=Codec.GZIP)
@@ -89,7 +89,7 @@ async def test_batches_have_the_offsets_of_a_real_log(consumerd_handler: Handler
 
 
 @pytest.mark.parametrize("form", ["function", "decorated", "object", "name"])
-async def test_every_form_of_a_handler_is_taken(consumerd_handler: HandlerFactory, form: str) -> None:
+async def test_accepts_every_form_of_a_handler(consumerd_handler: HandlerFactory, form: str) -> None:
     seen: list[bytes] = []
 
     async def function(batch: Batch) -> None:
@@ -111,14 +111,14 @@ async def test_every_form_of_a_handler_is_taken(consumerd_handler: HandlerFactor
         assert (seen or sink.seen) == [b"a", b"b"]
 
 
-async def test_wrong_options_are_refused_as_by_the_daemon(consumerd_handler: HandlerFactory) -> None:
+async def test_rejects_wrong_options_as_the_daemon(consumerd_handler: HandlerFactory) -> None:
     with pytest.raises(HandlerLoadError, match="has no option 'strat', did you mean 'start'"):
         consumerd_handler(Sink, {"strat": 1})
     with pytest.raises(HandlerLoadError, match="unknown handler 'nulll', did you mean 'null'"):
         consumerd_handler("nulll")
 
 
-async def test_a_start_that_fails_is_followed_by_a_stop(consumerd_handler: HandlerFactory) -> None:
+async def test_stops_after_a_failed_start(consumerd_handler: HandlerFactory) -> None:
     harness = consumerd_handler(Sink, {"fail": True})
     handler = harness.handler
     with pytest.raises(HandlerFailedError, match=r"failed 5 times \(OSError: cannot start\)"):
@@ -127,7 +127,7 @@ async def test_a_start_that_fails_is_followed_by_a_stop(consumerd_handler: Handl
     assert not harness.started
 
 
-async def test_nothing_is_delivered_outside_of_a_life(consumerd_handler: HandlerFactory) -> None:
+async def test_rejects_calls_in_the_wrong_state(consumerd_handler: HandlerFactory) -> None:
     harness = consumerd_handler(Sink)
     with pytest.raises(HarnessError, match=r"await harness\.start"):
         await harness.deliver([b"a"])
@@ -143,7 +143,7 @@ async def test_nothing_is_delivered_outside_of_a_life(consumerd_handler: Handler
 # -- failures
 
 
-async def test_attempts_and_pauses_are_noted(consumerd_handler: HandlerFactory) -> None:
+async def test_records_attempts_and_pauses(consumerd_handler: HandlerFactory) -> None:
     policy = RetryPolicy(max_attempts=4, initial_backoff=100.0, max_backoff=1000.0)
     async with consumerd_handler(Sink, policy=policy) as harness:
         before = harness.clock.now
@@ -158,7 +158,7 @@ async def test_attempts_and_pauses_are_noted(consumerd_handler: HandlerFactory) 
         assert harness.handler.seen == [b"a"]
 
 
-async def test_a_failure_for_good_ends_the_life_and_keeps_what_was_handled(consumerd_handler: HandlerFactory) -> None:
+async def test_permanent_failure_stops_and_keeps_handled_batches(consumerd_handler: HandlerFactory) -> None:
     @message_handler
     async def picky(message: Message) -> None:
         if message.payload == b"bad":
@@ -174,7 +174,7 @@ async def test_a_failure_for_good_ends_the_life_and_keeps_what_was_handled(consu
     assert harness.handled == [b"a"]
 
 
-async def test_skip_and_dead_letters_go_on(consumerd_handler: HandlerFactory) -> None:
+async def test_continues_after_skip_and_dead_letter(consumerd_handler: HandlerFactory) -> None:
     async def bad(batch: Batch) -> None:
         raise ValueError("bad")
 
@@ -189,7 +189,7 @@ async def test_skip_and_dead_letters_go_on(consumerd_handler: HandlerFactory) ->
         assert all(letter.attempts == 2 for letter in harness.dead_letters)
 
 
-async def test_a_handler_that_does_not_return(consumerd_handler: HandlerFactory) -> None:
+async def test_reports_a_handler_that_does_not_return(consumerd_handler: HandlerFactory) -> None:
     async def endless(batch: Batch) -> None:
         await asyncio.Event().wait()
 
@@ -199,7 +199,7 @@ async def test_a_handler_that_does_not_return(consumerd_handler: HandlerFactory)
         assert harness.position() == 0
 
 
-async def test_a_handler_that_sleeps_on_the_clock_is_told_apart(consumerd_handler: HandlerFactory) -> None:
+async def test_recognises_a_handler_that_sleeps_on_the_clock(consumerd_handler: HandlerFactory) -> None:
     class Sleepy:
         async def start(self, context: HandlerContext) -> None:
             self.clock = context.clock
@@ -217,7 +217,7 @@ async def test_a_handler_that_sleeps_on_the_clock_is_told_apart(consumerd_handle
         assert harness.handled == [b"a", b"b"]
 
 
-async def test_a_policys_timeout_is_real(consumerd_handler: HandlerFactory) -> None:
+async def test_applies_the_timeout_of_the_policy(consumerd_handler: HandlerFactory) -> None:
     async def endless(batch: Batch) -> None:
         await asyncio.Event().wait()
 
@@ -230,7 +230,7 @@ async def test_a_policys_timeout_is_real(consumerd_handler: HandlerFactory) -> N
 # -- crashes and positions
 
 
-async def test_a_crash_commits_nothing_and_stops_nothing(consumerd_handler: HandlerFactory) -> None:
+async def test_crash_commits_nothing(consumerd_handler: HandlerFactory) -> None:
     async with consumerd_handler(Sink) as harness:
         await harness.deliver([b"a"])
         await harness.commit()
@@ -250,7 +250,7 @@ async def test_a_crash_commits_nothing_and_stops_nothing(consumerd_handler: Hand
         assert harness.handled == [b"a", b"b", b"c", b"b", b"c"]
 
 
-async def test_redelivery_can_be_cut(consumerd_handler: HandlerFactory) -> None:
+async def test_limits_redelivery(consumerd_handler: HandlerFactory) -> None:
     async with consumerd_handler(Sink) as harness:
         harness.append([b"a", b"b"])
         harness.append([b"c", b"d"], codec=Codec.SNAPPY)
@@ -259,7 +259,7 @@ async def test_redelivery_can_be_cut(consumerd_handler: HandlerFactory) -> None:
         assert [delivery.payloads for delivery in deliveries] == [(b"e",), (b"a",), (b"b",), (b"c", b"d")]
 
 
-async def test_what_is_there_already_comes_before_a_delivery(consumerd_handler: HandlerFactory) -> None:
+async def test_delivers_earlier_messages_first(consumerd_handler: HandlerFactory) -> None:
     async with consumerd_handler(Sink) as harness:
         harness.append([b"a"])
         harness.append([b"b"])
@@ -269,7 +269,7 @@ async def test_what_is_there_already_comes_before_a_delivery(consumerd_handler: 
         assert [list(batch) for batch in harness.handler.batches] == [[b"a", b"b"], [b"c"]]
 
 
-async def test_the_sinks_position_wins(consumerd_handler: HandlerFactory) -> None:
+async def test_position_of_the_sink_takes_precedence(consumerd_handler: HandlerFactory) -> None:
     async with consumerd_handler(Sink, {"start": 11}) as harness:
         harness.append([b"a", b"b"])
         assert await harness.claim() == 11
@@ -277,7 +277,7 @@ async def test_the_sinks_position_wins(consumerd_handler: HandlerFactory) -> Non
         assert harness.handler.seen == [b"b"]
 
 
-async def test_a_position_between_boundaries_breaks_the_contract(consumerd_handler: HandlerFactory) -> None:
+async def test_rejects_a_position_between_boundaries(consumerd_handler: HandlerFactory) -> None:
     async with consumerd_handler(Sink, {"start": 12}) as harness:
         with pytest.raises(ContractError, match="position of t/0-0 is 12, where no batch ended"):
             await harness.deliver([b"a", b"b"])
@@ -285,7 +285,7 @@ async def test_a_position_between_boundaries_breaks_the_contract(consumerd_handl
             await harness.claim()
 
 
-async def test_a_stop_commits(consumerd_handler: HandlerFactory) -> None:
+async def test_stop_commits(consumerd_handler: HandlerFactory) -> None:
     async with consumerd_handler(Sink) as harness:
         await harness.deliver([b"a"])
         await harness.deliver([b"b"], "s", 1)
@@ -297,7 +297,7 @@ async def test_a_stop_commits(consumerd_handler: HandlerFactory) -> None:
     await harness.stop()
 
 
-async def test_a_partition_that_a_sink_lost_is_claimed_anew(consumerd_handler: HandlerFactory) -> None:
+async def test_claims_a_lost_partition_again(consumerd_handler: HandlerFactory) -> None:
     class Fenced(Sink):
         async def handle(self, batch: Batch) -> None:
             if not self.seen:
@@ -314,7 +314,7 @@ async def test_a_partition_that_a_sink_lost_is_claimed_anew(consumerd_handler: H
         assert harness.handler.calls.count("position t/0-0") == 2
 
 
-async def test_an_object_lives_on_through_a_crash(consumerd_handler: HandlerFactory) -> None:
+async def test_handler_object_survives_a_crash(consumerd_handler: HandlerFactory) -> None:
     sink = Sink()
     async with consumerd_handler(sink) as harness:
         await harness.deliver([b"a"])
@@ -327,7 +327,7 @@ async def test_an_object_lives_on_through_a_crash(consumerd_handler: HandlerFact
 # -- at work
 
 
-async def test_partitions_are_handled_concurrently_and_batches_of_one_in_turn(
+async def test_handles_partitions_concurrently_and_batches_in_order(
     consumerd_handler: HandlerFactory,
 ) -> None:
     inside: set[TopicPartition] = set()
@@ -346,7 +346,7 @@ async def test_partitions_are_handled_concurrently_and_batches_of_one_in_turn(
     assert [a.payloads for a in harness.attempts if a.partition.partition == 1] == [(b"1",), (b"4",), (b"7",)]
 
 
-async def test_what_is_marked_counts_at_once(consumerd_handler: HandlerFactory) -> None:
+async def test_marked_messages_count_at_once(consumerd_handler: HandlerFactory) -> None:
     class Marking:
         def __init__(self) -> None:
             self.go = asyncio.Event()
@@ -366,7 +366,7 @@ async def test_what_is_marked_counts_at_once(consumerd_handler: HandlerFactory) 
         assert harness.position() == 22
 
 
-async def test_a_cancelled_delivery_is_taken_out_of_the_handlers_hands(consumerd_handler: HandlerFactory) -> None:
+async def test_cancelled_delivery_cancels_the_handler(consumerd_handler: HandlerFactory) -> None:
     held = asyncio.Event()
     ended = asyncio.Event()
 

@@ -10,9 +10,7 @@ if TYPE_CHECKING:
     from consumerd.testing import CoroutineRunner, HandlerFactory
 
 
-def test_a_life_on_one_loop_that_goes_on_between_the_calls(
-    consumerd_handler: HandlerFactory, consumerd_run: CoroutineRunner
-) -> None:
+def test_runs_on_one_loop_between_calls(consumerd_handler: HandlerFactory, consumerd_run: CoroutineRunner) -> None:
     class Busy:
         def __init__(self) -> None:
             self.calls: list[str] = []

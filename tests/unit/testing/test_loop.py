@@ -13,7 +13,7 @@ async def current_thread() -> threading.Thread:
     return threading.current_thread()
 
 
-def test_work_runs_in_another_thread_and_results_and_errors_come_back() -> None:
+def test_runs_work_in_another_thread() -> None:
     async def broken() -> None:
         raise KeyError("mine")
 
@@ -24,7 +24,7 @@ def test_work_runs_in_another_thread_and_results_and_errors_come_back() -> None:
             loop.run(broken())
 
 
-def test_the_loop_goes_on_between_calls() -> None:
+def test_loop_runs_between_calls() -> None:
     ticks: list[int] = []
     enough = threading.Event()
 
@@ -45,7 +45,7 @@ def test_the_loop_goes_on_between_calls() -> None:
     assert tasks[0].cancelled()  # and awaited: what is left ends with the loop
 
 
-def test_work_that_takes_too_long_is_cancelled() -> None:
+def test_cancels_work_after_the_timeout() -> None:
     ended = threading.Event()
 
     async def endless() -> None:
@@ -60,7 +60,7 @@ def test_work_that_takes_too_long_is_cancelled() -> None:
         assert ended.wait(5)
 
 
-def test_a_timeout_of_the_work_is_its_own() -> None:
+def test_passes_on_a_timeout_of_the_work() -> None:
     async def work() -> None:
         raise TimeoutError("mine")
 
@@ -68,7 +68,7 @@ def test_a_timeout_of_the_work_is_its_own() -> None:
         loop.run(work())
 
 
-def test_work_that_was_cancelled_says_so() -> None:
+def test_reports_cancelled_work() -> None:
     async def work() -> None:
         raise asyncio.CancelledError
 
@@ -76,7 +76,7 @@ def test_work_that_was_cancelled_says_so() -> None:
         loop.run(work())
 
 
-def test_it_cannot_wait_for_itself_nor_work_after_its_end() -> None:
+def test_rejects_calls_from_itself_and_after_close() -> None:
     loop = LoopThread()
     with pytest.raises(HarnessError, match="await the coroutine"):
         loop.call(lambda: loop.run(current_thread()))
@@ -86,7 +86,7 @@ def test_it_cannot_wait_for_itself_nor_work_after_its_end() -> None:
         loop.run(current_thread())
 
 
-def test_its_end_does_not_take_long() -> None:
+def test_close_is_prompt() -> None:
     start = time.monotonic()
     LoopThread().close()
     assert time.monotonic() - start < 5

@@ -59,7 +59,7 @@ async def answers(connection: Connection) -> list[bytes]:
     return [await connection.request(read.encode()) for read in READS]
 
 
-async def test_it_answers_as_the_real_one_does(tmp_path: Path) -> None:
+async def test_answers_as_the_real_broker(tmp_path: Path) -> None:
     config = BrokerConfig(log_dir=tmp_path, port=0, partitions=2, flush_messages=1, use_zookeeper=False)
     async with Broker(config, clock=SystemClock(), rng=random.Random(1)) as broker:
         real = await connect("127.0.0.1", broker.port)
@@ -71,7 +71,7 @@ async def test_it_answers_as_the_real_one_does(tmp_path: Path) -> None:
     assert len(memory.requests) == len(WRITES) + len(READS)
 
 
-async def test_a_broken_set_ends_the_connection_and_stores_nothing() -> None:
+async def test_rejects_an_invalid_message_set() -> None:
     memory = MemoryBroker()
     connection = await memory.connect("a", 1)
     await connection.send(ProduceRequest("t", 0, SET[:-1] + b"?").encode())
@@ -82,7 +82,7 @@ async def test_a_broken_set_ends_the_connection_and_stores_nothing() -> None:
     assert memory.end("t", 0) == 0
 
 
-async def test_a_test_may_answer_in_its_place() -> None:
+async def test_lets_a_test_answer_requests() -> None:
     memory = MemoryBroker()
     memory.on_request = lambda request: b"mine" if isinstance(request, FetchRequest) else OSError("away")
     connection = await memory.connect("a", 1)
@@ -92,7 +92,7 @@ async def test_a_test_may_answer_in_its_place() -> None:
     assert connection.closed
 
 
-async def test_it_can_be_away() -> None:
+async def test_can_be_unreachable() -> None:
     memory = MemoryBroker()
     connection = await memory.connect("a", 1)
     memory.away = True
@@ -104,7 +104,7 @@ async def test_it_can_be_away() -> None:
     assert memory.connections == set()
 
 
-async def test_append_says_where_the_log_ends() -> None:
+async def test_append_returns_the_end_of_the_log() -> None:
     memory = MemoryBroker()
     assert memory.append("t", 0, b"a") == memory.end("t", 0) == 11
     assert memory.append("t", 0, b"b", b"c", codec=Codec.GZIP) == memory.end("t", 0)

@@ -29,7 +29,7 @@ class Recorded:
         return seen
 
 
-def test_every_change_fires_the_watches_of_the_real_server() -> None:
+def test_fires_the_watches_of_the_real_server() -> None:
     recorded = Recorded()
     tree = recorded.tree
     tree.create("/a", None)
@@ -43,7 +43,7 @@ def test_every_change_fires_the_watches_of_the_real_server() -> None:
     assert Kind.DATA.value == "data"
 
 
-def test_stat() -> None:
+def test_keeps_stat_as_the_real_server() -> None:
     tree = Recorded().tree
     tree.create("/a", b"1", 7)
     tree.set("/a", b"2")
@@ -59,7 +59,7 @@ def code_of(error: pytest.ExceptionInfo[ServerError]) -> int:
     return error.value.code
 
 
-def test_refusals() -> None:
+def test_refuses_as_the_real_server() -> None:
     tree = Recorded().tree
     tree.create("/a", None)
     tree.create("/a/b", b"", 7)
@@ -89,7 +89,7 @@ def test_refusals() -> None:
         assert code_of(error) == code
 
 
-def test_a_multi_that_fails_changes_nothing_and_fires_nothing() -> None:
+def test_failed_multi_changes_nothing() -> None:
     recorded = Recorded()
     tree = recorded.tree
     tree.create("/a", b"1")
@@ -109,7 +109,7 @@ def test_a_multi_that_fails_changes_nothing_and_fires_nothing() -> None:
     assert recorded.fired() == []
 
 
-def test_a_multi_sees_its_own_changes() -> None:
+def test_multi_sees_its_own_changes() -> None:
     recorded = Recorded()
     operations: list[Operation] = [
         Create("/a", b""),

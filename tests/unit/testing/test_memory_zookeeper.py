@@ -28,7 +28,7 @@ class StoppedClock:
 
 
 @pytest.mark.asyncio
-async def test_a_disconnected_session_keeps_its_nodes_and_its_id() -> None:
+async def test_disconnected_session_keeps_its_nodes_and_id() -> None:
     zookeeper = MemoryZooKeeper()
     async with zookeeper.session(wait_connected=0.01) as zk:
         events: list[tuple[SessionEvent, int]] = []
@@ -45,7 +45,7 @@ async def test_a_disconnected_session_keeps_its_nodes_and_its_id() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_call_waits_for_the_connection() -> None:
+async def test_call_waits_for_the_connection() -> None:
     zookeeper = MemoryZooKeeper()
     async with zookeeper.session() as zk:
         zookeeper.disconnect(zk)
@@ -56,7 +56,7 @@ async def test_a_call_waits_for_the_connection() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_connected_session_that_expires_gets_a_new_one() -> None:
+async def test_replaces_an_expired_session() -> None:
     zookeeper = MemoryZooKeeper()
     async with zookeeper.session() as zk:
         events: list[tuple[SessionEvent, int]] = []
@@ -78,7 +78,7 @@ async def test_a_connected_session_that_expires_gets_a_new_one() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_disconnected_session_learns_of_its_end_when_it_is_back() -> None:
+async def test_reports_expiry_on_reconnect() -> None:
     zookeeper = MemoryZooKeeper()
     async with zookeeper.session() as zk, zookeeper.session() as peer:
         await zk.create("/a", b"", ephemeral=True)
@@ -93,7 +93,7 @@ async def test_a_disconnected_session_learns_of_its_end_when_it_is_back() -> Non
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("carried_out", [False, True])
-async def test_a_lost_call_may_have_been_carried_out(carried_out: bool) -> None:
+async def test_lost_call_may_have_been_executed(carried_out: bool) -> None:
     zookeeper = MemoryZooKeeper()
     async with zookeeper.session() as zk:
         zookeeper.cut_next_call(zk, carried_out=carried_out)
@@ -105,7 +105,7 @@ async def test_a_lost_call_may_have_been_carried_out(carried_out: bool) -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("carried_out", [False, True])
-async def test_the_real_session_code_resolves_a_lost_reply(carried_out: bool) -> None:
+async def test_real_session_resolves_a_lost_reply(carried_out: bool) -> None:
     zookeeper = MemoryZooKeeper()
     async with zookeeper.session() as zk:
         zookeeper.make("/g")
@@ -119,7 +119,7 @@ async def test_the_real_session_code_resolves_a_lost_reply(carried_out: bool) ->
 
 
 @pytest.mark.asyncio
-async def test_watches_die_with_the_connection_and_everybody_is_told_after_it() -> None:
+async def test_watches_end_with_the_connection() -> None:
     zookeeper = MemoryZooKeeper()
     async with zookeeper.session() as zk:
         told: list[str] = []
@@ -137,7 +137,7 @@ async def test_watches_die_with_the_connection_and_everybody_is_told_after_it() 
 
 
 @pytest.mark.asyncio
-async def test_watches_can_be_lost() -> None:
+async def test_can_lose_watches() -> None:
     zookeeper = MemoryZooKeeper()
     async with zookeeper.session() as zk:
         told: list[str] = []
@@ -150,7 +150,7 @@ async def test_watches_can_be_lost() -> None:
 
 
 @pytest.mark.asyncio
-async def test_the_lease_runs_only_while_disconnected() -> None:
+async def test_lease_runs_only_while_disconnected() -> None:
     clock = StoppedClock()
     zookeeper = MemoryZooKeeper(clock)
     async with zookeeper.session(session_timeout=6) as zk:
@@ -162,7 +162,7 @@ async def test_the_lease_runs_only_while_disconnected() -> None:
 
 
 @pytest.mark.asyncio
-async def test_closing_deletes_the_nodes_and_refuses_calls() -> None:
+async def test_close_deletes_ephemeral_nodes_and_rejects_calls() -> None:
     zookeeper = MemoryZooKeeper()
     zk = zookeeper.session()
     await zk.start()
@@ -178,7 +178,7 @@ async def test_closing_deletes_the_nodes_and_refuses_calls() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_process_that_dies_leaves_its_nodes_until_its_session_expires() -> None:
+async def test_keeps_nodes_of_a_dead_process_until_expiry() -> None:
     zookeeper = MemoryZooKeeper()
     zk = zookeeper.session()
     await zk.start()
@@ -190,7 +190,7 @@ async def test_a_process_that_dies_leaves_its_nodes_until_its_session_expires() 
     assert not zookeeper.tree.has("/a")
 
 
-def test_nodes_can_be_arranged_without_a_loop() -> None:
+def test_creates_nodes_without_a_loop() -> None:
     zookeeper = MemoryZooKeeper()
     zookeeper.put("/a/b", b"1", session_id=9)
     zookeeper.put("/a/b", b"2")
@@ -201,6 +201,6 @@ def test_nodes_can_be_arranged_without_a_loop() -> None:
     assert zookeeper.dump() == {"/a": None, "/a/b": b"2"}
 
 
-def test_the_clock_is_a_port() -> None:
+def test_uses_the_given_clock() -> None:
     clock: Clock = StoppedClock()
     assert MemoryZooKeeper(clock).dump() == {}

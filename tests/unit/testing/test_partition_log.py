@@ -4,7 +4,7 @@ from consumerd.testing.partition_log import PartitionLog
 from consumerd.wire.v07 import Codec, encode_message_set
 
 
-def test_offsets_are_bytes_of_the_encoded_set() -> None:
+def test_counts_offsets_in_bytes_of_encoded_sets() -> None:
     log = PartitionLog()
     assert log.append([b"a", b"bc"]) == 0
     middle = len(encode_message_set([b"a"]))
@@ -17,7 +17,7 @@ def test_offsets_are_bytes_of_the_encoded_set() -> None:
     assert list(log.read(0, log.end)) == [b"a", b"bc", b"d", b"e", b"f"]
 
 
-def test_a_part_can_be_read() -> None:
+def test_reads_a_part() -> None:
     log = PartitionLog()
     log.append([b"a", b"b", b"c"])
     step = log.end // 3

@@ -40,12 +40,12 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Calla
     return run
 
 
-def test_it_is_an_entry_point() -> None:
+def test_is_an_entry_point() -> None:
     (point,) = [point for point in entry_points(group="pytest11") if point.name == "consumerd"]
     assert point.value == "consumerd.testing.plugin"
 
 
-def test_importing_it_imports_nothing_else() -> None:
+def test_import_loads_nothing_else() -> None:
     script = (
         "import sys, pytest; before = set(sys.modules); import consumerd.testing.plugin; "
         "print(*sorted(set(sys.modules) - before))"
@@ -54,7 +54,7 @@ def test_importing_it_imports_nothing_else() -> None:
     assert done.stdout.split() == ["consumerd", "consumerd.testing", "consumerd.testing.plugin"]
 
 
-def test_a_run_that_does_not_use_it_pays_nothing(project: Callable[..., pytest.RunResult]) -> None:
+def test_unused_plugin_starts_nothing(project: Callable[..., pytest.RunResult]) -> None:
     result = project(
         """
         import sys, threading
@@ -128,14 +128,14 @@ def test_fixtures_work_without_java_and_without_async_tests(project: Callable[..
 NEEDS_ZOOKEEPER = "def test_it(consumerd_zookeeper_root): pass"
 
 
-def test_where_java_is_missing_tests_are_skipped_and_say_why(project: Callable[..., pytest.RunResult]) -> None:
+def test_skips_tests_if_java_is_missing(project: Callable[..., pytest.RunResult]) -> None:
     result = project(NEEDS_ZOOKEEPER, "-rs", conftest=WITHOUT_JAVA)
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(["*pip install 'consumerd[[]embedded[]]'*"])
 
 
 @pytest.mark.parametrize("way", ["ini", "environment"])
-def test_or_they_fail_as_is_configured(
+def test_fails_tests_if_java_is_required(
     project: Callable[..., pytest.RunResult], monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     if way == "environment":
@@ -146,13 +146,13 @@ def test_or_they_fail_as_is_configured(
     result.stdout.fnmatch_lines(["*pip install 'consumerd[[]embedded[]]'*"])
 
 
-def test_a_wrong_setting_is_named(project: Callable[..., pytest.RunResult]) -> None:
+def test_names_a_wrong_setting(project: Callable[..., pytest.RunResult]) -> None:
     result = project(NEEDS_ZOOKEEPER, conftest=WITHOUT_JAVA, ini="consumerd_missing = maybe")
     result.stdout.fnmatch_lines(["*consumerd_missing must be skip or fail, not 'maybe'*"])
     assert result.ret != 0
 
 
-def test_a_harness_that_is_not_stopped_is_told(project: Callable[..., pytest.RunResult]) -> None:
+def test_reports_a_harness_that_is_not_stopped(project: Callable[..., pytest.RunResult]) -> None:
     source = """
         def test_it(consumerd_handler, consumerd_run):
             consumerd_run(consumerd_handler("null").start())
@@ -162,7 +162,7 @@ def test_a_harness_that_is_not_stopped_is_told(project: Callable[..., pytest.Run
     result.stdout.fnmatch_lines(["*ResourceWarning: the harness of * was started and not stopped: use `async with`*"])
 
 
-def test_what_the_package_exports_is_there() -> None:
+def test_exports_exist() -> None:
     names = consumerd.testing.__all__
     assert names == sorted(names)
     for name in names:

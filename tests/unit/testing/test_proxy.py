@@ -37,14 +37,14 @@ def ask(client: socket.socket) -> bytes:
     return client.recv(100)
 
 
-def test_it_forwards_and_counts(proxy: LoopbackProxy, client: socket.socket) -> None:
+def test_forwards_and_counts(proxy: LoopbackProxy, client: socket.socket) -> None:
     assert proxy.connect == f"127.0.0.1:{proxy.port}"
     assert (proxy.accepted, proxy.open_connections) == (1, 1)
     assert proxy.forwarded(Direction.TO_SERVER) == len(REQUEST)
     assert proxy.forwarded(Direction.TO_CLIENT) == len(ANSWER)
 
 
-def test_it_cuts(proxy: LoopbackProxy, client: socket.socket) -> None:
+def test_cuts_connections(proxy: LoopbackProxy, client: socket.socket) -> None:
     proxy.cut()
     assert client.recv(1) == b""
     with socket.create_connection((proxy.host, proxy.port), timeout=5) as other:
@@ -54,7 +54,7 @@ def test_it_cuts(proxy: LoopbackProxy, client: socket.socket) -> None:
             other.recv(1)
 
 
-def test_it_stalls_and_heals(proxy: LoopbackProxy, client: socket.socket) -> None:
+def test_stalls_and_heals(proxy: LoopbackProxy, client: socket.socket) -> None:
     proxy.stall(Direction.TO_CLIENT)
     client.settimeout(0.05)
     with pytest.raises(TimeoutError):
@@ -64,7 +64,7 @@ def test_it_stalls_and_heals(proxy: LoopbackProxy, client: socket.socket) -> Non
     assert client.recv(100) == ANSWER
 
 
-def test_it_loses(proxy: LoopbackProxy, client: socket.socket) -> None:
+def test_loses_bytes(proxy: LoopbackProxy, client: socket.socket) -> None:
     proxy.blackhole()
     client.settimeout(0.05)
     with pytest.raises(TimeoutError):
@@ -75,7 +75,7 @@ def test_it_loses(proxy: LoopbackProxy, client: socket.socket) -> None:
         client.recv(100)
 
 
-def test_it_refuses_and_heals(proxy: LoopbackProxy, client: socket.socket) -> None:
+def test_refuses_and_heals(proxy: LoopbackProxy, client: socket.socket) -> None:
     proxy.refuse()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((proxy.host, proxy.port))
@@ -85,7 +85,7 @@ def test_it_refuses_and_heals(proxy: LoopbackProxy, client: socket.socket) -> No
         assert ask(other) == ANSWER
 
 
-def test_it_delays(proxy: LoopbackProxy, client: socket.socket) -> None:
+def test_delays(proxy: LoopbackProxy, client: socket.socket) -> None:
     proxy.delay(0.1)
     client.settimeout(0.05)
     with pytest.raises(TimeoutError):
@@ -94,12 +94,12 @@ def test_it_delays(proxy: LoopbackProxy, client: socket.socket) -> None:
     assert client.recv(100) == ANSWER
 
 
-def test_it_half_closes(proxy: LoopbackProxy, client: socket.socket) -> None:
+def test_half_closes(proxy: LoopbackProxy, client: socket.socket) -> None:
     proxy.half_close(Direction.TO_CLIENT)
     assert client.recv(1) == b""
 
 
-def test_a_hook_alters_frames(consumerd_broker: LoopbackBroker, consumerd_proxy_factory: ProxyFactory) -> None:
+def test_hook_alters_frames(consumerd_broker: LoopbackBroker, consumerd_proxy_factory: ProxyFactory) -> None:
     frames: list[tuple[Direction, bytes]] = []
 
     def hook(direction: Direction, frame: bytes) -> bytes:
@@ -112,7 +112,7 @@ def test_a_hook_alters_frames(consumerd_broker: LoopbackBroker, consumerd_proxy_
     assert frames == [(Direction.TO_SERVER, REQUEST), (Direction.TO_CLIENT, ANSWER)]
 
 
-def test_a_broker_that_dies_behind_it_is_seen_through_it(
+def test_passes_on_the_death_of_a_broker(
     consumerd_broker: LoopbackBroker, proxy: LoopbackProxy, client: socket.socket
 ) -> None:
     consumerd_broker.kill()

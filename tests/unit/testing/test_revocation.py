@@ -37,7 +37,7 @@ class Stuck:
         self.ends.append("returned")
 
 
-async def test_at_the_deadline_it_is_cancelled_and_what_it_marked_is_committed(
+async def test_cancels_at_the_deadline_and_commits_marked_messages(
     consumerd_handler: HandlerFactory,
 ) -> None:
     async with consumerd_handler(Stuck) as harness:
@@ -55,7 +55,7 @@ async def test_at_the_deadline_it_is_cancelled_and_what_it_marked_is_committed(
         assert attempt.handled == 1
 
 
-async def test_grace_lets_it_end(consumerd_handler: HandlerFactory) -> None:
+async def test_waits_for_the_handler_within_the_grace_period(consumerd_handler: HandlerFactory) -> None:
     async with consumerd_handler(Stuck) as harness:
         work = await harness.begin([b"a", b"b"])
         asyncio.get_running_loop().call_later(0.005, harness.handler.go.set)
@@ -65,7 +65,7 @@ async def test_grace_lets_it_end(consumerd_handler: HandlerFactory) -> None:
         assert (await work.result()).next_offset == 22
 
 
-async def test_what_waits_behind_the_batch_in_hand_is_dropped_at_once(consumerd_handler: HandlerFactory) -> None:
+async def test_drops_queued_batches_at_once(consumerd_handler: HandlerFactory) -> None:
     async with consumerd_handler(Stuck) as harness:
         await harness.begin([b"a"])
         behind = asyncio.create_task(harness.deliver([b"b"]))
@@ -79,7 +79,7 @@ async def test_what_waits_behind_the_batch_in_hand_is_dropped_at_once(consumerd_
         assert harness.handled == [b"a"]
 
 
-async def test_a_lost_session_commits_nothing(consumerd_handler: HandlerFactory) -> None:
+async def test_commits_nothing_after_a_lost_session(consumerd_handler: HandlerFactory) -> None:
     async with consumerd_handler(Stuck) as harness:
         harness.handler.go.set()
         await harness.deliver([b"a"])
@@ -90,7 +90,7 @@ async def test_a_lost_session_commits_nothing(consumerd_handler: HandlerFactory)
         assert [delivery.payloads for delivery in await harness.redeliver()] == [(b"a",)]
 
 
-async def test_a_handler_that_does_not_obey_breaks_the_contract(consumerd_handler: HandlerFactory) -> None:
+async def test_rejects_a_handler_that_ignores_cancellation(consumerd_handler: HandlerFactory) -> None:
     async with consumerd_handler(Stuck, patience=0.02) as harness:
         harness.handler.deaf = True
         work = await harness.begin([b"a"])
@@ -102,7 +102,7 @@ async def test_a_handler_that_does_not_obey_breaks_the_contract(consumerd_handle
         await work.result()
 
 
-async def test_tasks_that_outlive_the_handover_are_shown(consumerd_handler: HandlerFactory) -> None:
+async def test_reports_tasks_that_outlive_the_handover(consumerd_handler: HandlerFactory) -> None:
     class Careless(Stuck):
         async def handle(self, batch: Batch) -> None:
             self.helper = asyncio.create_task(self.go.wait(), name="helper")
@@ -127,7 +127,7 @@ async def test_tasks_that_outlive_the_handover_are_shown(consumerd_handler: Hand
             await asyncio.wait([harness.handler.helper])
 
 
-async def test_a_crash_takes_everything_out_of_its_hands(consumerd_handler: HandlerFactory) -> None:
+async def test_crash_cancels_all_deliveries(consumerd_handler: HandlerFactory) -> None:
     async with consumerd_handler(Stuck) as harness:
         works = [await harness.begin([b"a"], partition=number) for number in range(3)]
         dead = await harness.crash()
@@ -137,7 +137,7 @@ async def test_a_crash_takes_everything_out_of_its_hands(consumerd_handler: Hand
         assert not harness.started
 
 
-async def test_a_stop_leaves_the_grace_and_then_cancels(consumerd_handler: HandlerFactory) -> None:
+async def test_stop_cancels_after_the_grace_period(consumerd_handler: HandlerFactory) -> None:
     harness = consumerd_handler(Stuck)
     await harness.start()
     await harness.begin([b"a", b"b"])
@@ -146,7 +146,7 @@ async def test_a_stop_leaves_the_grace_and_then_cancels(consumerd_handler: Handl
     assert harness.committed() == 11
 
 
-async def test_a_partition_that_nobody_claimed_can_be_revoked(consumerd_handler: HandlerFactory) -> None:
+async def test_revokes_an_unclaimed_partition(consumerd_handler: HandlerFactory) -> None:
     async with consumerd_handler(Stuck) as harness:
         revocation = await harness.revoke("other")
         assert (revocation.cancelled, revocation.position) == (False, None)

@@ -35,7 +35,7 @@ class TestNone:
         assert compress(Codec.NONE, TEXT) is TEXT
         assert decompress(Codec.NONE, TEXT, limit=len(TEXT)) is TEXT
 
-    def test_has_a_limit_too(self) -> None:
+    def test_limits_uncompressed_data_too(self) -> None:
         with pytest.raises(DecompressionError, match="limit of 9 bytes"):
             decompress(Codec.NONE, b"0123456789", limit=9)
 
@@ -44,49 +44,49 @@ class TestGzip:
     def test_writes_the_header_of_the_jvm(self) -> None:
         assert compress(Codec.GZIP, b"x")[:10] == bytes.fromhex("1f8b08 00 00000000 00 ff")
 
-    def test_the_standard_library_reads_what_we_write(self) -> None:
+    def test_standard_library_reads_its_output(self) -> None:
         for data in (b"", b"x", TEXT):
             assert gzip.decompress(compress(Codec.GZIP, data)) == data
 
-    def test_reads_what_the_standard_library_writes(self) -> None:
+    def test_reads_output_of_the_standard_library(self) -> None:
         for level in (0, 1, 6, 9):
             assert decompress(Codec.GZIP, gzip.compress(TEXT, level), limit=len(TEXT)) == TEXT
 
-    def test_an_empty_payload_is_an_empty_set(self) -> None:
+    def test_empty_payload_is_an_empty_set(self) -> None:
         assert decompress(Codec.GZIP, gzip.compress(b""), limit=0) == b""
 
-    def test_members_are_joined(self) -> None:
+    def test_joins_members(self) -> None:
         parts = [b"one", b"", TEXT, b"four"]
         data = b"".join(map(gzip.compress, parts))
         assert decompress(Codec.GZIP, data, limit=len(TEXT) + 7) == b"".join(parts)
 
-    def test_members_share_one_limit(self) -> None:
+    def test_applies_one_limit_to_all_members(self) -> None:
         data = gzip.compress(b"12345") * 3
         assert decompress(Codec.GZIP, data, limit=15) == b"12345" * 3
         with pytest.raises(DecompressionError, match="limit of 14 bytes"):
             decompress(Codec.GZIP, data, limit=14)
 
-    def test_an_endless_row_of_members_is_refused(self) -> None:
+    def test_rejects_endless_members(self) -> None:
         with pytest.raises(DecompressionError, match="more than 1024 members"):
             decompress(Codec.GZIP, gzip.compress(b"") * 2000, limit=10)
 
-    def test_a_late_member_larger_than_the_window_it_is_fed_in(self) -> None:
+    def test_reads_a_late_member_larger_than_the_input_window(self) -> None:
         noise = bytes((i * i * 31 + i // 7) & 0xFF for i in range(50_000))
         data = gzip.compress(b"a") + gzip.compress(noise) + gzip.compress(b"z")
         assert decompress(Codec.GZIP, data, limit=60_000) == b"a" + noise + b"z"
 
     @pytest.mark.parametrize("rest", [b"\0" * 7, b"junk", b"\x1f", b"\x1f\x8b"])
-    def test_other_bytes_after_a_member_are_ignored(self, rest: bytes) -> None:
+    def test_ignores_other_bytes_after_a_member(self, rest: bytes) -> None:
         assert decompress(Codec.GZIP, gzip.compress(b"set") + rest, limit=99) == b"set"
         assert decompress(Codec.GZIP, gzip.compress(b"set") * 2 + rest, limit=99) == b"setset"
 
-    def test_headers_with_optional_fields(self) -> None:
+    def test_reads_headers_with_optional_fields(self) -> None:
         name = b"file.txt\0"
         assert decompress(Codec.GZIP, member(b"set", 8, name), limit=99) == b"set"
         assert decompress(Codec.GZIP, member(b"set", 16, b"comment\0"), limit=99) == b"set"
         assert decompress(Codec.GZIP, member(b"set", 4, b"\x03\x00abc"), limit=99) == b"set"
 
-    def test_a_cut_anywhere_is_noticed(self) -> None:
+    def test_detects_truncation_at_every_byte(self) -> None:
         data = gzip.compress(b"some text that is long enough to be cut")
         for end in range(len(data)):
             with pytest.raises(DecompressionError):
@@ -95,24 +95,24 @@ class TestGzip:
                 decompress(Codec.GZIP, data + gzip.compress(b"first") + data[: max(3, end)], limit=1000)
 
     @pytest.mark.parametrize("at", [-1, -5, -8])
-    def test_a_wrong_checksum_or_size_is_noticed(self, at: int) -> None:
+    def test_detects_a_wrong_checksum_or_size(self, at: int) -> None:
         data = bytearray(gzip.compress(TEXT))
         data[at] ^= 0x40
         with pytest.raises(DecompressionError, match="damaged"):
             decompress(Codec.GZIP, bytes(data), limit=len(TEXT))
 
-    def test_no_gzip_at_all(self) -> None:
+    def test_rejects_data_that_is_not_gzip(self) -> None:
         for data in (b"", b"this is not gzip", b"\x1f\x8b"):
             with pytest.raises(DecompressionError):
                 decompress(Codec.GZIP, data, limit=1000)
 
-    def test_exactly_the_limit_is_allowed_and_one_less_is_not(self) -> None:
+    def test_allows_exactly_the_limit_and_rejects_one_byte_more(self) -> None:
         data = gzip.compress(TEXT)
         assert decompress(Codec.GZIP, data, limit=len(TEXT)) == TEXT
         with pytest.raises(DecompressionError, match="raise the limit"):
             decompress(Codec.GZIP, data, limit=len(TEXT) - 1)
 
-    def test_a_bomb_costs_no_more_than_the_limit(self) -> None:
+    def test_decompression_bomb_costs_no_more_than_the_limit(self) -> None:
         bomb = gzip.compress(bytes(64 << 20))
         tracemalloc.start()
         try:
@@ -124,27 +124,27 @@ class TestGzip:
 
 
 class TestSnappy:
-    def test_xerial_framing_by_hand(self) -> None:
+    def test_reads_handwritten_xerial_framing(self) -> None:
         data = XERIAL + block(literal(b"hello ")) + block(literal(b"world"))
         assert decompress(Codec.SNAPPY, data, limit=11) == b"hello world"
 
-    def test_a_bare_block_by_hand(self) -> None:
+    def test_reads_a_handwritten_bare_block(self) -> None:
         assert decompress(Codec.SNAPPY, literal(b"hello"), limit=5) == b"hello"
 
-    def test_a_copy_element_by_hand(self) -> None:
+    def test_reads_a_handwritten_copy_element(self) -> None:
         # literal "ab", then a copy of 6 bytes from 2 back (type 1: length 4..11, 11 bits of offset)
         raw = bytes([8, 1 << 2]) + b"ab" + bytes([(6 - 4) << 2 | 1, 2])
         assert decompress(Codec.SNAPPY, raw, limit=8) == b"abababab"
 
-    def test_a_header_without_blocks_is_an_empty_set(self) -> None:
+    def test_header_without_blocks_is_an_empty_set(self) -> None:
         assert decompress(Codec.SNAPPY, XERIAL, limit=0) == b""
 
-    def test_concatenated_streams(self) -> None:
+    def test_reads_concatenated_streams(self) -> None:
         data = XERIAL + block(literal(b"one")) + XERIAL + block(literal(b"two")) + XERIAL
         assert decompress(Codec.SNAPPY, data, limit=6) == b"onetwo"
 
     @pytest.mark.parametrize("stray", [b"\0", b"\0\0", b"\0\0\0"])
-    def test_less_than_a_length_at_the_end_is_ignored(self, stray: bytes) -> None:
+    def test_ignores_less_than_a_length_at_the_end(self, stray: bytes) -> None:
         assert decompress(Codec.SNAPPY, XERIAL + block(literal(b"one")) + stray, limit=3) == b"one"
 
     @pytest.mark.parametrize(
@@ -160,30 +160,30 @@ class TestSnappy:
             b"\0\0\0\x04\x02\x01\x05\x00",  # a copy from before the beginning
         ],
     )
-    def test_damage(self, tail: bytes) -> None:
+    def test_rejects_damaged_data(self, tail: bytes) -> None:
         with pytest.raises(DecompressionError):
             decompress(Codec.SNAPPY, XERIAL + block(literal(b"one")) + tail, limit=1000)
 
-    def test_a_cut_header_is_no_framing(self) -> None:
+    def test_truncated_header_is_not_framing(self) -> None:
         for end in range(1, len(XERIAL)):
             with pytest.raises(DecompressionError):
                 decompress(Codec.SNAPPY, XERIAL[:end], limit=1000)
 
-    def test_nothing_at_all(self) -> None:
+    def test_rejects_empty_data(self) -> None:
         with pytest.raises(DecompressionError):
             decompress(Codec.SNAPPY, b"", limit=1000)
 
-    def test_blocks_share_one_limit(self) -> None:
+    def test_applies_one_limit_to_all_blocks(self) -> None:
         data = XERIAL + block(literal(b"12345")) * 3
         assert decompress(Codec.SNAPPY, data, limit=15) == b"12345" * 3
         with pytest.raises(DecompressionError, match="limit of 14 bytes"):
             decompress(Codec.SNAPPY, data, limit=14)
 
-    def test_blocks_that_hold_nothing_keep_nobody_busy(self) -> None:
+    def test_rejects_endless_empty_blocks(self) -> None:
         with pytest.raises(DecompressionError, match=r"more than 1649 blocks in \d+ bytes"):
             decompress(Codec.SNAPPY, XERIAL + block(b"\0") * 4000, limit=1000)
 
-    def test_a_claim_beyond_the_limit_allocates_nothing(self) -> None:
+    def test_allocates_nothing_for_a_size_beyond_the_limit(self) -> None:
         four_gigabytes = b"\xff\xff\xff\xff\x0f"
         tracemalloc.start()
         try:
@@ -195,7 +195,7 @@ class TestSnappy:
         finally:
             tracemalloc.stop()
 
-    def test_the_best_ratio_of_the_format_is_believed(self) -> None:
+    def test_accepts_the_best_ratio_of_the_format(self) -> None:
         zeros = bytes(1 << 20)
         assert decompress(Codec.SNAPPY, compress(Codec.SNAPPY, zeros), limit=len(zeros)) == zeros
 

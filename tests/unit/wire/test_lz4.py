@@ -23,7 +23,7 @@ def test_header_checksum_is_a_byte_of_xxh32(size: int) -> None:
 
 
 @pytest.mark.parametrize("data", SAMPLES, ids=len)
-def test_frames_are_those_of_the_standard(data: bytes) -> None:
+def test_writes_standard_frames(data: bytes) -> None:
     frame = lz4_compress(data)
     assert lz4.frame.decompress(frame) == data
     info = lz4.frame.get_frame_info(frame)
@@ -32,13 +32,13 @@ def test_frames_are_those_of_the_standard(data: bytes) -> None:
 
 @pytest.mark.parametrize("broken", [False, True])
 @pytest.mark.parametrize("data", SAMPLES, ids=len)
-def test_both_framings_come_back(data: bytes, broken: bool) -> None:
+def test_reads_both_framings(data: bytes, broken: bool) -> None:
     frame = lz4_compress(data, broken_checksum=broken)
     assert lz4_decompress(frame, limit=len(data)) == data
     assert lz4_decompress(frame + b"what follows", limit=1 << 21) == data
 
 
-def test_the_broken_checksum_covers_the_magic() -> None:
+def test_broken_checksum_covers_the_magic() -> None:
     """The bytes that clients of 0.8 and 0.9 write for nothing at all: KAFKA-3160."""
     assert lz4_compress(b"").hex() == "04224d1860408200000000"
     assert lz4_compress(b"", broken_checksum=True).hex() == "04224d1860401a00000000"
@@ -53,13 +53,13 @@ def test_the_broken_checksum_covers_the_magic() -> None:
         {"block_linked": True, "block_size": 5},
     ],
 )
-def test_other_forms_of_frames_are_read(options: dict[str, bool]) -> None:
+def test_reads_other_forms_of_frames(options: dict[str, bool]) -> None:
     assert lz4_decompress(lz4.frame.compress(TEXT, **options), limit=len(TEXT)) == TEXT
     assert lz4_decompress(bytes(cramjam.lz4.compress(TEXT)), limit=1 << 20) == TEXT
 
 
 @pytest.mark.parametrize("data", [b"a", TEXT, NOISE, bytes(1_000_000)], ids=len)
-def test_the_limit_holds(data: bytes) -> None:
+def test_enforces_the_limit(data: bytes) -> None:
     for frame in (lz4_compress(data), lz4.frame.compress(data)):
         with pytest.raises(DecompressionError, match="limit"):
             lz4_decompress(frame, limit=len(data) - 1)
@@ -84,10 +84,10 @@ END = bytes(4)
         (frame(flags=0x61, more=bytes(4)), "header that Kafka"),
         (frame(sizes=0xC0), "header that Kafka"),
         (frame(END, sizes=0x30), "size class 3"),
-        (frame(), "cut short"),
-        (frame(struct.pack("<I", 4), b"\x30abc"), "cut short"),
-        (frame(struct.pack("<I", 9), b"\x30abc", END), "cut short"),
-        (frame(END, flags=0x64), "cut short"),
+        (frame(), "truncated"),
+        (frame(struct.pack("<I", 4), b"\x30abc"), "truncated"),
+        (frame(struct.pack("<I", 9), b"\x30abc", END), "truncated"),
+        (frame(END, flags=0x64), "truncated"),
         (frame(struct.pack("<I", 65537), bytes(65537), END), "claims 65537 bytes"),
         (frame(struct.pack("<I", 4), b"\xf0abc", END), "damaged"),
         (frame(*[struct.pack("<I", 1 << 31 | 1) + b"x"] * 2000, END), r"more than 1336 blocks in \d+ bytes"),
@@ -95,6 +95,6 @@ END = bytes(4)
         (frame(struct.pack("<I", 3), b"\x20ab", END, flags=0x68, more=struct.pack("<Q", 1)), "damaged"),
     ],
 )
-def test_what_is_no_frame(data: bytes, what: str) -> None:
+def test_rejects_invalid_frames(data: bytes, what: str) -> None:
     with pytest.raises(DecompressionError, match=what):
         lz4_decompress(data, limit=1 << 20)

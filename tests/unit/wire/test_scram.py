@@ -27,7 +27,7 @@ def begun() -> ScramClient:
     return client
 
 
-def test_the_example_of_the_specification() -> None:
+def test_computes_the_example_of_the_specification() -> None:
     client = begun()
     assert client.respond(OFFER) == PROOF
     assert client.respond(SIGNATURE) is None
@@ -37,7 +37,7 @@ def test_the_example_of_the_specification() -> None:
 
 @pytest.mark.parametrize("name", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
 @pytest.mark.parametrize("user", ["user", "a=b,c", "m\u00fcller"])
-def test_with_a_server_of_another_project(name: str, user: str) -> None:
+def test_authenticates_with_another_implementation_of_the_server(name: str, user: str) -> None:
     mechanism: Any = scramp.ScramMechanism(name)
     known = mechanism.make_auth_info("pass word=,1", iteration_count=4096)
     for password, right in (("pass word=,1", True), ("pass word=,2", False)):
@@ -54,8 +54,8 @@ def test_with_a_server_of_another_project(name: str, user: str) -> None:
 @pytest.mark.parametrize(
     ("offer", "words"),
     [
-        (OFFER.replace(b"r=r", b"r=s"), "nonce does not extend ours"),
-        (OFFER.replace(b"%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0", b""), "nonce does not extend ours"),
+        (OFFER.replace(b"r=r", b"r=s"), "nonce does not extend the client's"),
+        (OFFER.replace(b"%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0", b""), "nonce does not extend the client's"),
         (OFFER.replace(b"4096", b"4095"), "iteration count is 4095, and must be from 4096 to"),
         (OFFER.replace(b"4096", b"%d" % (MOST_ROUNDS + 1)), f"iteration count is {MOST_ROUNDS + 1},"),
         (OFFER.replace(b"4096", b"9" * 5000), "iteration count is invalid"),
@@ -68,7 +68,7 @@ def test_with_a_server_of_another_project(name: str, user: str) -> None:
         (b"\xff\xff", "not a SCRAM message"),
     ],
 )
-def test_offers_that_are_none(offer: bytes, words: str) -> None:
+def test_rejects_invalid_server_first_messages(offer: bytes, words: str) -> None:
     with pytest.raises(ScramError, match=words):
         begun().respond(offer)
 
@@ -78,12 +78,12 @@ def test_offers_that_are_none(offer: bytes, words: str) -> None:
     [
         (SIGNATURE.replace(b"6rri", b"7rri"), "its signature is wrong"),
         (b"v=", "its signature is wrong"),
-        (b"e=invalid-proof", "says 'invalid-proof'"),
+        (b"e=invalid-proof", "reported 'invalid-proof'"),
         (b"x=" + SIGNATURE, "its signature is wrong"),
         (b"v", "not a SCRAM message"),
     ],
 )
-def test_a_server_that_does_not_prove_itself(last: bytes, words: str) -> None:
+def test_rejects_a_server_without_a_valid_signature(last: bytes, words: str) -> None:
     client = begun()
     client.respond(OFFER)
     with pytest.raises(ScramError, match=words):
@@ -91,7 +91,7 @@ def test_a_server_that_does_not_prove_itself(last: bytes, words: str) -> None:
 
 
 @given(st.binary() | st.binary().map(lambda data: b"r=" + NONCE.encode() + data), st.binary())
-def test_whatever_comes_is_refused_in_so_many_words(offer: bytes, last: bytes) -> None:
+def test_raises_scram_errors_only(offer: bytes, last: bytes) -> None:
     client = begun()
     with pytest.raises(ScramError):
         client.respond(offer)

@@ -15,15 +15,15 @@ def entries(setting: str | Sequence[str]) -> list[tuple[str, str, int]]:
     return [(entry.id.scheme, entry.id.id, entry.perms) for entry in parse_acl(setting)]
 
 
-def test_open_is_everything_for_everybody() -> None:
+def test_open_grants_everything_to_everybody() -> None:
     assert entries("open") == [("world", "anyone", 31)]
 
 
-def test_creator_all_is_everything_for_whoever_is_authenticated() -> None:
+def test_creator_all_grants_everything_to_the_authenticated() -> None:
     assert entries("creator-all") == [("auth", "", 31)]
 
 
-def test_ids_may_hold_colons() -> None:
+def test_allows_colons_in_ids() -> None:
     assert entries(["digest:bob:aGFzaA==:rw", "ip:2001:db8::/32:r", "world:anyone:a", "auth::cd"]) == [
         ("digest", "bob:aGFzaA==", 3),
         ("ip", "2001:db8::/32", 1),
@@ -35,12 +35,12 @@ def test_ids_may_hold_colons() -> None:
 @pytest.mark.parametrize(
     "setting", ["", "closed", [], ["world:anyone"], ["world:anyone:"], ["world:anyone:x"], [":a:r"]]
 )
-def test_what_cannot_be_meant_is_refused(setting: str | Sequence[str]) -> None:
+def test_rejects_invalid_entries(setting: str | Sequence[str]) -> None:
     with pytest.raises(ConfigError):
         parse_acl(setting)
 
 
-def test_entries_for_the_creator_need_an_identity() -> None:
+def test_entries_for_the_creator_need_credentials() -> None:
     assert needs_identity("creator-all")
     assert needs_identity(["world:anyone:r", "auth::cdrwa"])
     assert not needs_identity("open")

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from consumerd.zk.backoff import Backoff
+from consumerd.zk.supervisor import Backoff
 
 
 class Top(random.Random):
@@ -12,12 +12,12 @@ class Top(random.Random):
         return b
 
 
-def test_grows_from_nothing_to_a_second() -> None:
+def test_grows_from_zero_to_a_second() -> None:
     backoff = Backoff(Top())
     assert [backoff.delay() for _ in range(8)] == [0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
 
 
-def test_a_healthy_connection_starts_over_a_short_one_does_not() -> None:
+def test_healthy_connection_resets_the_delay_and_a_short_one_does_not() -> None:
     backoff = Backoff(Top())
     for _ in range(7):
         backoff.delay()

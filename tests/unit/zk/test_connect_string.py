@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from consumerd.errors import ConfigError
-from consumerd.zk import ConnectString, Host, parse_connect_string
+from consumerd.zk import ConnectString, ZooKeeperHost, parse_connect_string
 
 
 @pytest.mark.parametrize(
@@ -19,8 +19,8 @@ from consumerd.zk import ConnectString, Host, parse_connect_string
         ("  zk1:1/a b  ", [("zk1", 1)], "/a b"),
     ],
 )
-def test_reads(text: str, hosts: list[tuple[str, int]], chroot: str) -> None:
-    assert parse_connect_string(text) == ConnectString(tuple(Host(*host) for host in hosts), chroot)
+def test_parses_connect_strings(text: str, hosts: list[tuple[str, int]], chroot: str) -> None:
+    assert parse_connect_string(text) == ConnectString(tuple(ZooKeeperHost(*host) for host in hosts), chroot)
 
 
 @pytest.mark.parametrize(
@@ -53,12 +53,14 @@ def test_reads(text: str, hosts: list[tuple[str, int]], chroot: str) -> None:
         ("zk1/a\x00b", "not a chroot"),
     ],
 )
-def test_says_what_is_wrong(text: str, says: str) -> None:
+def test_rejects_invalid_connect_strings(text: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         parse_connect_string(text)
 
 
-@pytest.mark.parametrize(("host", "text"), [(Host("zk1", 2181), "zk1:2181"), (Host("::1", 1), "[::1]:1")])
-def test_a_host_prints_as_it_is_written(host: Host, text: str) -> None:
+@pytest.mark.parametrize(
+    ("host", "text"), [(ZooKeeperHost("zk1", 2181), "zk1:2181"), (ZooKeeperHost("::1", 1), "[::1]:1")]
+)
+def test_host_prints_as_it_is_written(host: ZooKeeperHost, text: str) -> None:
     assert str(host) == text
     assert parse_connect_string(text).hosts == (host,)

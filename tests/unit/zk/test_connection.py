@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from aiozk import protocol
 
-from consumerd.zk.connect_string import Host
-from consumerd.zk.connection import Connection, ConnectionEnded, HandshakeClosed, Limits
+from consumerd.zk.connect_string import ZooKeeperHost
+from consumerd.zk.connection import Connection, ConnectionEnded, ConnectionLimits, HandshakeClosed
 from consumerd.zk.errors import BadReply, ConnectionLost, RequestTooLarge, ServerError
 
 if TYPE_CHECKING:
@@ -33,12 +33,17 @@ class Wire:
 
 
 class Harness:
-    def __init__(self, limits: Limits = Limits()) -> None:  # noqa: B008
+    def __init__(self, limits: ConnectionLimits = ConnectionLimits()) -> None:  # noqa: B008
         self.watched: list[str] = []
         self.ended = 0
         self.wire = Wire()
         self.connection = Connection(
-            Host("zk", 2181), "127.0.0.1", ssl=None, limits=limits, on_watch=self.watched.append, on_end=self._on_end
+            ZooKeeperHost("zk", 2181),
+            "127.0.0.1",
+            ssl=None,
+            limits=limits,
+            on_watch=self.watched.append,
+            on_end=self._on_end,
         )
         self.connection.reader = self.reader = asyncio.StreamReader()
         self.connection.writer = cast("Any", self.wire)
@@ -71,7 +76,7 @@ def get(path: str = "/a", **options: Any) -> Any:
 
 
 @pytest.mark.asyncio
-async def test_replies_go_to_their_requests_and_events_to_the_watcher() -> None:
+async def test_delivers_replies_to_requests_and_events_to_the_watcher() -> None:
     rig = Harness()
     data, missing = rig.connection.write(get()), rig.connection.write(get("/b"))
     rig.reply(1, struct.pack("!i", 2) + b"hi" + STAT, zxid=77)
@@ -89,7 +94,7 @@ async def test_replies_go_to_their_requests_and_events_to_the_watcher() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_write_to_a_socket_that_has_just_gone_ends_the_connection_without_a_traceback(
+async def test_write_to_a_closed_socket_ends_the_connection_without_a_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     rig = Harness()
@@ -107,7 +112,7 @@ async def test_a_write_to_a_socket_that_has_just_gone_ends_the_connection_withou
 
 
 @pytest.mark.asyncio
-async def test_null_data_is_not_empty_data() -> None:
+async def test_distinguishes_null_from_empty_data() -> None:
     rig = Harness()
     null, empty = rig.connection.write(get()), rig.connection.write(get())
     rig.reply(1, struct.pack("!i", -1) + STAT)
@@ -117,7 +122,7 @@ async def test_null_data_is_not_empty_data() -> None:
 
 
 @pytest.mark.asyncio
-async def test_session_events_without_a_path_are_nobodys_business() -> None:
+async def test_ignores_session_events_without_a_path() -> None:
     rig = Harness()
     rig.frame(struct.pack("!iqi", -1, -1, 0) + struct.pack("!iii", -1, 3, 0))
     rig.frame(struct.pack("!iqi", -1, -1, 0) + struct.pack("!iii", -1, 3, -1))
@@ -127,7 +132,7 @@ async def test_session_events_without_a_path_are_nobodys_business() -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("cut", [0, 1, 3, 4, 19, 30])
-async def test_an_end_of_file_anywhere_fails_what_is_outstanding(cut: int) -> None:
+async def test_end_of_file_fails_outstanding_calls(cut: int) -> None:
     rig = Harness()
     outstanding = rig.connection.write(get())
     whole = struct.pack("!iiqi", 16 + 4 + 2 + 68, 1, 1, 0) + struct.pack("!i", 2) + b"hi" + STAT
@@ -140,7 +145,7 @@ async def test_an_end_of_file_anywhere_fails_what_is_outstanding(cut: int) -> No
 
 
 @pytest.mark.asyncio
-async def test_a_cancelled_call_does_not_disturb_the_next() -> None:
+async def test_cancelled_call_does_not_disturb_the_next() -> None:
     rig = Harness()
     first, second = rig.connection.write(get()), rig.connection.write(get())
     first.cancel()
@@ -151,7 +156,7 @@ async def test_a_cancelled_call_does_not_disturb_the_next() -> None:
 
 
 @pytest.mark.asyncio
-async def test_killing_twice_tells_once() -> None:
+async def test_killing_twice_notifies_once() -> None:
     rig = Harness()
     rig.connection.kill("first")
     rig.connection.kill("second")
@@ -171,8 +176,8 @@ async def test_xids_wrap_before_they_turn_negative() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_request_above_the_servers_limit_is_never_sent() -> None:
-    rig = Harness(Limits(request=100, reply=1000))
+async def test_never_sends_a_request_above_the_server_s_limit() -> None:
+    rig = Harness(ConnectionLimits(request=100, reply=1000))
     fits = protocol.SetDataRequest(path="/a", data=bytes(100 - 8 - 6 - 4 - 4), version=-1)
     rig.connection.write(fits)
     sent = rig.wire.sent
@@ -196,9 +201,9 @@ def raw(*values: int) -> Callable[[Harness], None]:
         (raw(1001), "not ZooKeeper's protocol"),
         (raw(0x48545450), "not ZooKeeper's protocol"),  # "HTTP"
         (raw(0), "shorter than its header"),
-        (lambda rig: rig.reply(2), "never asked"),
-        (lambda rig: rig.reply(-2), "never asked"),
-        (lambda rig: rig.reply(-7777), "never asked"),
+        (lambda rig: rig.reply(2), "never sent"),
+        (lambda rig: rig.reply(-2), "never sent"),
+        (lambda rig: rig.reply(-7777), "never sent"),
         (lambda rig: rig.reply(1), "cannot be read"),
         (lambda rig: rig.reply(1, struct.pack("!i", -5) + STAT), "cannot be read"),
         (lambda rig: rig.reply(1, struct.pack("!i", 0x7FFFFFFF) + STAT), "cannot be read"),
@@ -206,7 +211,7 @@ def raw(*values: int) -> Callable[[Harness], None]:
     ],
 )
 async def test_garbage_ends_the_connection_with_a_reason(feed: Callable[[Harness], None], says: str) -> None:
-    rig = Harness(Limits(reply=1000))
+    rig = Harness(ConnectionLimits(reply=1000))
     outstanding = rig.connection.write(get())
     feed(rig)
     assert says in await rig.read_to_the_end()
@@ -224,7 +229,7 @@ def granted(timeout: int, session_id: int) -> bytes:
 
 
 @pytest.mark.asyncio
-async def test_the_handshake_brings_the_session() -> None:
+async def test_handshake_returns_the_session() -> None:
     rig = Harness()
     rig.frame(granted(4000, 99))
     response = await rig.connection.handshake(CONNECT)
@@ -235,7 +240,7 @@ async def test_the_handshake_brings_the_session() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_handshake_says_how_it_failed() -> None:
+async def test_handshake_reports_how_it_failed() -> None:
     rig = Harness()
     rig.reader.feed_eof()
     with pytest.raises(HandshakeClosed):

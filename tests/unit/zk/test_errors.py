@@ -20,7 +20,7 @@ from consumerd.zk import errors
         (-9999, errors.UnexpectedReply),
     ],
 )
-def test_an_answer_names_the_path(code: int, kind: type[errors.NodeError]) -> None:
+def test_error_names_the_path(code: int, kind: type[errors.NodeError]) -> None:
     error = errors.error_for(code, "/consumers/g")
     assert type(error) is kind
     assert "/consumers/g" in str(error)
@@ -34,11 +34,11 @@ def test_codes_that_end_the_connection_leave_the_outcome_open(code: int) -> None
 
 
 @pytest.mark.parametrize("code", [-115, -124])
-def test_refused_credentials(code: int) -> None:
+def test_reports_rejected_credentials(code: int) -> None:
     assert type(errors.error_for(code, "/x")) is errors.AuthFailed
 
 
-def test_every_error_is_declared_with_its_exit_code() -> None:
+def test_every_error_has_an_exit_code() -> None:
     multi = errors.MultiFailed(3, errors.NoNode("/a"))
     assert (multi.index, type(multi.cause)) == (3, errors.NoNode)
     assert "operation 3" in str(multi)

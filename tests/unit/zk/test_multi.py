@@ -19,7 +19,7 @@ def rooted(path: str) -> str:
     return "/r" + path
 
 
-def test_requests_are_as_the_records_say() -> None:
+def test_encodes_requests_as_the_jute_records_say() -> None:
     body = encode_operations([Check("/a", 7), SetData("/b", b"xy"), Delete("/c", 1)], rooted, parse_acl("open"))
     assert body == bytes.fromhex(
         "0000000d 00 ffffffff 00000004 2f722f61 00000007"
@@ -31,13 +31,13 @@ def test_requests_are_as_the_records_say() -> None:
 
 
 @pytest.mark.parametrize(("data", "packed"), [(None, "ffffffff"), (b"", "00000000"), (b"z", "00000001 7a")])
-def test_creates_carry_null_data_and_the_acl(data: bytes | None, packed: str) -> None:
+def test_encodes_creates_with_null_data_and_the_acl(data: bytes | None, packed: str) -> None:
     body = encode_operations([Create("/a", data, ephemeral=True)], rooted, parse_acl("open"))
     world = "00000001 0000001f 00000005 776f726c64 00000006 616e796f6e65"
     assert body == bytes.fromhex(f"00000001 00 ffffffff 00000004 2f722f61 {packed} {world} 00000001") + END
 
 
-def test_the_library_reads_our_requests_alike() -> None:
+def test_library_reads_its_requests_alike() -> None:
     """Our packing and aiozk's agree where both can say it."""
     acl = parse_acl(["digest:u:h:rw", "world:anyone:r"])
     theirs = protocol.TransactionRequest()
@@ -59,14 +59,14 @@ def failed(code: int) -> bytes:
     return struct.pack("!i?ii", -1, False, code, code)
 
 
-def test_a_reply_without_errors() -> None:
+def test_decodes_a_reply_without_errors() -> None:
     path = struct.pack("!i", 2) + b"/a"
     assert first_failure(ok(13) + ok(5, bytes(68)) + ok(1, path) + ok(15, path + bytes(68)) + ok(2) + END) is None
     assert first_failure(END) is None
 
 
 @pytest.mark.parametrize("index", [0, 1, 4])
-def test_the_first_code_of_its_own_names_the_culprit(index: int) -> None:
+def test_first_specific_code_names_the_failed_operation(index: int) -> None:
     codes = [0] * index + [-101] + [-2] * (4 - index)
     assert first_failure(b"".join(map(failed, codes)) + END) == (index, -101)
 
@@ -84,6 +84,6 @@ def test_the_first_code_of_its_own_names_the_culprit(index: int) -> None:
         ok(1, b"\x7f\xff\xff\xff"),
     ],
 )
-def test_broken_replies_are_declared(payload: bytes) -> None:
+def test_rejects_broken_replies(payload: bytes) -> None:
     with pytest.raises(BadReply):
         first_failure(payload)

@@ -13,7 +13,7 @@ import pytest
 
 from consumerd.clock import SystemClock
 from consumerd.ports import SessionEvent, SessionState
-from consumerd.zk import AuthFailed, ConnectionLost, Limits, NotConnected, Session
+from consumerd.zk import AuthFailed, ConnectionLimits, ConnectionLost, NotConnected, Session
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -132,7 +132,7 @@ async def good(peer: Peer) -> None:
     await peer.behave()
 
 
-async def test_a_connection_that_ends_with_the_last_answer_of_the_preparation_is_never_announced() -> None:
+async def test_never_announces_a_connection_that_ended_during_preparation() -> None:
     async with Server(good) as server:
         session, events = server.session()
         ended = 0
@@ -151,7 +151,7 @@ async def test_a_connection_that_ends_with_the_last_answer_of_the_preparation_is
 
 
 @pytest.mark.parametrize("code", [-112, -118, -4])
-async def test_a_refused_heartbeat_ends_the_connection_and_the_next_handshake_decides(code: int) -> None:
+async def test_rejected_heartbeat_ends_the_connection_and_the_next_handshake_decides(code: int) -> None:
     async def refuses_the_heartbeat(peer: Peer) -> None:
         await peer.handshake()
         peer.write(granted(5))
@@ -176,7 +176,7 @@ async def test_a_refused_heartbeat_ends_the_connection_and_the_next_handshake_de
             assert session.session_id == 6
 
 
-async def test_a_call_refused_because_the_session_moved_ends_the_connection() -> None:
+async def test_session_moved_ends_the_connection() -> None:
     async def refuses_calls(peer: Peer) -> None:
         await peer.handshake()
         peer.write(granted(5))
@@ -193,7 +193,7 @@ async def test_a_call_refused_because_the_session_moved_ends_the_connection() ->
             assert events == [NEW, SUSPENDED, RECONNECTED]
 
 
-async def test_calls_take_turns_heartbeats_overtake_them_and_what_was_not_sent_goes_to_the_next_connection() -> None:
+async def test_queues_calls_behind_heartbeats_and_sends_unsent_ones_on_the_next_connection() -> None:
     received: list[int] = []
 
     async def answers_heartbeats_alone(peer: Peer) -> None:
@@ -206,7 +206,7 @@ async def test_calls_take_turns_heartbeats_overtake_them_and_what_was_not_sent_g
                 peer.write(replied(xid, struct.pack("!i", 1) + b"/"))
 
     async with Server(answers_heartbeats_alone, good) as server:
-        limits = Limits(outstanding=2)
+        limits = ConnectionLimits(outstanding=2)
         session, events = server.session(clock=HurriedClock(), session_timeout=20.0, limits=limits)
         async with session:
             calls = [asyncio.create_task(session.exists(f"/{number}")) for number in range(6)]
@@ -221,7 +221,7 @@ async def test_calls_take_turns_heartbeats_overtake_them_and_what_was_not_sent_g
             assert events == [NEW, SUSPENDED, RECONNECTED]
 
 
-async def test_a_heartbeat_may_take_longer_while_other_frames_come_in() -> None:
+async def test_heartbeat_may_take_longer_while_other_frames_arrive() -> None:
     async def talks_about_other_things(peer: Peer) -> None:
         await peer.handshake()
         peer.write(granted(5, 600))
@@ -245,7 +245,7 @@ async def test_a_heartbeat_may_take_longer_while_other_frames_come_in() -> None:
                 assert at_least < time.monotonic() - started < at_most
 
 
-async def test_a_silent_address_of_a_name_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_address_of_a_name_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     async def never_answers(peer: Peer) -> None:
         while True:
             await peer.frame()
@@ -270,7 +270,7 @@ async def test_a_silent_address_of_a_name_leaves_time_for_the_next(monkeypatch: 
         assert {"silent", "well"} == set(tried)
 
 
-async def test_a_swapped_session_is_an_expiry() -> None:
+async def test_treats_another_session_id_as_expiry() -> None:
     async def goes(peer: Peer) -> None:
         await peer.handshake()
         peer.write(granted(5))
@@ -289,7 +289,7 @@ async def test_a_swapped_session_is_an_expiry() -> None:
             assert session.session_id == 6
 
 
-async def test_the_session_timeout_is_the_servers_and_asked_for_anew() -> None:
+async def test_adopts_the_server_s_session_timeout_and_requests_its_own_again() -> None:
     asked: list[int] = []
 
     async def grants(peer: Peer) -> None:
@@ -307,7 +307,7 @@ async def test_the_session_timeout_is_the_servers_and_asked_for_anew() -> None:
     assert asked == [1500]
 
 
-async def test_after_closed_handshakes_alone_the_zxid_is_given_up_and_a_sync_comes_before_anything_else() -> None:
+async def test_resets_the_zxid_after_closed_handshakes_alone_and_syncs_first() -> None:
     seen: list[tuple[int, int]] = []
     before: list[tuple[int, SessionState]] = []
 
@@ -341,7 +341,7 @@ async def test_after_closed_handshakes_alone_the_zxid_is_given_up_and_a_sync_com
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", framed(b"x"), granted(5, -3)])
-async def test_what_does_not_speak_the_protocol_is_named(answer: bytes) -> None:
+async def test_names_a_server_that_does_not_speak_the_protocol(answer: bytes) -> None:
     async def says(peer: Peer) -> None:
         peer.write(answer)
         await peer.handshake()
@@ -353,7 +353,7 @@ async def test_what_does_not_speak_the_protocol_is_named(answer: bytes) -> None:
             await session.start(0.4)
 
 
-async def test_a_server_that_insists_on_credentials_ends_the_session() -> None:
+async def test_server_that_requires_credentials_ends_the_session() -> None:
     async def insists(peer: Peer) -> None:
         await peer.handshake()
         peer.write(granted(5))
@@ -367,7 +367,7 @@ async def test_a_server_that_insists_on_credentials_ends_the_session() -> None:
         assert events == []
 
 
-async def test_a_defect_in_the_task_reaches_every_caller_and_close() -> None:
+async def test_defect_in_the_task_reaches_every_caller_and_close() -> None:
     async with Server(good) as server:
         session, events = server.session()
 
@@ -389,7 +389,7 @@ async def test_a_defect_in_the_task_reaches_every_caller_and_close() -> None:
             await session.close()
 
 
-async def test_a_cancellation_in_the_very_moment_the_connection_ends_is_not_forgotten() -> None:
+async def test_keeps_a_cancellation_at_the_moment_the_connection_ends() -> None:
     async with Server(good) as server:
         session, _ = server.session()
         await session.start()
@@ -409,7 +409,7 @@ async def test_a_cancellation_in_the_very_moment_the_connection_ends_is_not_forg
         await session.close()
 
 
-async def test_a_session_is_started_once_and_may_be_closed_unstarted() -> None:
+async def test_starts_once_and_may_be_closed_unstarted() -> None:
     async with Server(good) as server:
         session, _ = server.session()
         await session.close()

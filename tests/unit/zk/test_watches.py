@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def test_only_the_watchers_of_the_path_are_told() -> None:
+def test_notifies_only_the_watchers_of_the_path() -> None:
     table, told = WatchTable(), list[str]()
     table.add("/a", lambda: told.append("a1"))
     table.add("/a", lambda: told.append("a2"))
@@ -20,7 +20,7 @@ def test_only_the_watchers_of_the_path_are_told() -> None:
     assert told == ["a1", "a2", "a1", "a2", "b"]
 
 
-def test_removing_twice_is_harmless_and_leaves_nothing() -> None:
+def test_removing_twice_is_harmless() -> None:
     table, told = WatchTable(), list[str]()
     first, second = (table.add("/a", lambda: told.append("x")) for _ in range(2))
     first()
@@ -32,7 +32,7 @@ def test_removing_twice_is_harmless_and_leaves_nothing() -> None:
     assert len(table) == 0
 
 
-def test_a_watcher_may_remove_itself_or_others_while_being_told() -> None:
+def test_watcher_may_remove_itself_or_others_during_notification() -> None:
     table, told = WatchTable(), list[str]()
     removers: list[Callable[[], None]] = []
 
@@ -48,7 +48,7 @@ def test_a_watcher_may_remove_itself_or_others_while_being_told() -> None:
     assert told == ["once"]
 
 
-def test_a_failing_watcher_does_not_keep_others_from_being_told() -> None:
+def test_failing_watcher_does_not_keep_others_from_notification() -> None:
     table, told = WatchTable(), list[str]()
 
     def broken() -> None:

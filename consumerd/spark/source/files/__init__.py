@@ -1,1 +1,1 @@
-"""What the daemon's `files` handler wrote: planned in the driver, read by executors."""
+"""The output of the daemon's `files` handler: planned in the driver, read by executors."""

@@ -1,12 +1,12 @@
 """The lines of one file of the `files` handler -> arrays of offsets, indexes and values, a bounded piece at a time.
 
-Strategy: Arrow's JSON reader takes a piece of whole lines at once, and what it made is checked in columns: the identity
-that the folder names, offsets within the file's range, positions that only go up. A piece that fails anywhere is read
-again line by line, which is slower and says which line is wrong and why. So good files cost no Python per line, and
-both ways give the same rows.
+Strategy: Arrow's JSON reader parses a piece of whole lines at once, and the result is checked in columns: the identity
+that the directory names, offsets within the file's range, increasing positions. A piece that fails any check is read
+again line by line, which is slower and tells which line is invalid and why. So valid files cost no Python per line, and
+both ways return the same rows.
 
-A line that cannot be read has no offset that could be trusted. It takes the position after the line before it, as one
-more leaf of the same message: an identity that no message has, the same at every reading.
+A line that cannot be read has no trustworthy offset. It gets the position after the line before it, as another index of
+the same message: an identity that no message has, and the same at every reading.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ExpectedRange(NamedTuple):
     end: int
 
 
-class Rows(NamedTuple):
+class LineRows(NamedTuple):
     """Some lines in order. `offsets`: int64, `indexes`: int32, `values`: binary.
 
     `problems`: string, null for a line that is fine; None where all of them are.
@@ -66,12 +66,12 @@ class Rows(NamedTuple):
 
 
 class LineError(ValueError):
-    """A line that is no record of this file; says why."""
+    """A line that is not a record of this file, with the reason."""
 
 
 def read_rows(
     file: BinaryIO, expected: ExpectedRange, *, piece: int = PIECE, max_line: int = MAX_LINE
-) -> Iterator[Rows]:
+) -> Iterator[LineRows]:
     """All lines of `file`, in order. Never raises for what it reads; OSError comes through."""
     reader = _Reader(expected)
     for lines, flaw in _pieces(file, piece, max_line):
@@ -82,7 +82,7 @@ def read_rows(
 
 
 class _Flaw(NamedTuple):
-    """What is no line: as much as was kept of it, and a sentence."""
+    """Bytes that are not a line: as much as was kept of them, and a sentence."""
 
     raw: bytes | None
     problem: str
@@ -128,23 +128,23 @@ class _Reader:
         #: (offset, index) of the last row; before the first one, what every position is above.
         self._last = (expected.start, -1)
 
-    def read(self, lines: bytes) -> Rows:
+    def read(self, lines: bytes) -> LineRows:
         rows = self._at_once(lines)
         if rows is None:
             rows = self._one_by_one(lines)
         self._last = (rows.offsets[-1].as_py(), rows.indexes[-1].as_py())
         return rows
 
-    def flawed(self, raw: bytes | None, problem: str) -> Rows:
+    def flawed(self, raw: bytes | None, problem: str) -> LineRows:
         offset, index = self._last = (self._last[0], self._last[1] + 1)
-        return Rows(
+        return LineRows(
             pa.array([offset], pa.int64()),
             pa.array([index], pa.int32()),
             pa.array([raw], pa.binary()),
             pa.array([problem], pa.string()),
         )
 
-    def _at_once(self, lines: bytes) -> Rows | None:
+    def _at_once(self, lines: bytes) -> LineRows | None:
         options = pa_json.ReadOptions(use_threads=False, block_size=len(lines))
         try:
             table = pa_json.read_json(io.BytesIO(lines), read_options=options, parse_options=_PARSE)
@@ -157,7 +157,7 @@ class _Reader:
         if not self._is_ours(found):
             return None
         values = _values(found["payload"], found["payload_base64"])
-        return None if values is None else Rows(found["offset"], found["index"].cast(pa.int32()), values, None)
+        return None if values is None else LineRows(found["offset"], found["index"].cast(pa.int32()), values, None)
 
     def _is_ours(self, found: dict[str, pa.Array]) -> bool:
         """Whether every row has the file's identity, and a position in it that is above the one before."""
@@ -178,7 +178,7 @@ class _Reader:
         )
         return all(pc.all(check, min_count=0).as_py() for check in checks)
 
-    def _one_by_one(self, lines: bytes) -> Rows:
+    def _one_by_one(self, lines: bytes) -> LineRows:
         offsets: list[int] = []
         indexes: list[int] = []
         values: list[bytes] = []
@@ -195,7 +195,7 @@ class _Reader:
             indexes.append(index)
             values.append(value)
             problems.append(problem)
-        return Rows(
+        return LineRows(
             pa.array(offsets, pa.int64()),
             pa.array(indexes, pa.int32()),
             pa.array(values, pa.binary()),
@@ -231,7 +231,7 @@ def parse_line(line: bytes, expected: ExpectedRange, last: tuple[int, int]) -> t
     for name, wanted in (("topic", expected.topic), ("broker", expected.broker), ("partition", expected.partition)):
         found = record.get(name)
         if type(found) is not type(wanted) or found != wanted:
-            raise LineError(f"the line says {name} {str(found)[:80]!r}, its folder {wanted!r}")
+            raise LineError(f"the line has {name} {str(found)[:80]!r}, and its directory {wanted!r}")
     position = (_number(record, "offset"), _number(record, "index"))
     if not expected.start <= position[0] < expected.end:
         raise LineError(f"offset {position[0]} is not within the file's range, {expected.start} to {expected.end}")
@@ -245,7 +245,7 @@ def parse_line(line: bytes, expected: ExpectedRange, last: tuple[int, int]) -> t
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        raise ValueError("a field is there twice")
+        raise ValueError("a field occurs twice")
     return members
 
 

@@ -1,8 +1,8 @@
 """Partitions in the output of the `files` handler.
 
-Strategy: every look lists the directory anew. A partition reaches from where its first range begins to where its last
-one ends; ranges that were landed may be deleted from the front, as retention does it. The ends of ranges are boundaries
-that cost nothing, so batches and splits end there; only an offset that somebody names is looked for in a file.
+Strategy: every snapshot lists the directory again. A partition reaches from the start of its first range to the end of
+its last one; landed ranges may be deleted from the front, as retention does. The ends of ranges are message boundaries
+without any search, so batches and splits end there; only an offset in the options is searched for in a file.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING
 
 from consumerd.errors import NotFoundError
 from consumerd.partition import TopicPartition
-from consumerd.spark.source.choice import Choice
+from consumerd.spark.source.choice import PartitionChoice
 from consumerd.spark.source.errors import FileReadError
 from consumerd.spark.source.files.lines import ExpectedRange, read_rows
-from consumerd.spark.source.files.listing import RangeFile, boundary, gaps, ranges, within
-from consumerd.spark.source.files.split import files_splits
+from consumerd.spark.source.files.ranges import RangeFile, boundary, files_splits, gaps, ranges, within
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +35,7 @@ class FilesOrigin:
 
     def __init__(self, location: FilesLocation, options: SourceOptions) -> None:
         self._directory = location.directory
-        self._choice = Choice(options.topics)
+        self._choice = PartitionChoice(options.topics)
         self._topics: set[str] = set()
 
     def snapshot(self) -> Mapping[Key, FilesLog]:
@@ -54,7 +53,7 @@ class FilesOrigin:
 
 @dataclass(frozen=True)
 class FilesLog:
-    """One partition at the moment of a look: `files` by offset, at least one."""
+    """A snapshot of one partition: `files` by offset, at least one."""
 
     named: TopicPartition
     files: tuple[RangeFile, ...]

@@ -1,11 +1,11 @@
 """A split of the `files` handler's output -> its rows as Arrow batches: what an executor's task does.
 
-Strategy: file by file, piece by piece (`consumerd.spark.source.files.lines`). A line says where its message begins, not
-where it ends; the next line does, or the end of the range after the last one. So one piece is held back until the next
-one is known, and the leaves of a compressed message come out as everywhere: only the last one moves the position.
+Strategy: file by file, piece by piece (`consumerd.spark.source.files.lines`). A line tells where its message begins,
+not where it ends; that is the start of the next line, or the end of the range. So one piece is held back until the next
+one is known, and of the messages within a compressed one only the last moves `next_offset`, as everywhere.
 
-What such a file cannot tell is null: `codec`. That the CRC was right can be told, because the daemon hands over no
-other messages; of a line that cannot be read it is null, too.
+What such a file does not record is null: `codec`. `crc_ok` is true, because the daemon hands over no other messages;
+for a line that cannot be read it is null.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from consumerd.spark.source.batches import Repeated
-from consumerd.spark.source.columns import Mode, arrow_schema
+from consumerd.spark.source.columns import ParseMode, arrow_schema
 from consumerd.spark.source.errors import DataLossError, FileReadError, MalformedMessageError
-from consumerd.spark.source.files.lines import ExpectedRange, Rows, read_rows
+from consumerd.spark.source.files.lines import ExpectedRange, LineRows, read_rows
+from consumerd.spark.source.request import ConstantColumns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from consumerd.spark.source.files.listing import RangeFile
-    from consumerd.spark.source.files.split import FilesSplit
+    from consumerd.spark.source.files.ranges import FilesSplit, RangeFile
     from consumerd.spark.source.request import ReadRequest
 
 log = logging.getLogger(__name__)
@@ -42,7 +41,7 @@ def read_files_split(split: FilesSplit, request: ReadRequest) -> Iterator[pa.Rec
     for file in split.files:
         yield from reader.read(file)
     if reader.dropped:
-        log.warning("dropped %d unreadable lines of %s", reader.dropped, split)
+        log.warning("dropped %d malformed lines of %s", reader.dropped, split)
 
 
 class _Reader:
@@ -50,13 +49,13 @@ class _Reader:
         self._split = split
         self._request = request
         self._schema = arrow_schema(request.columns)
-        self._same = Repeated(split, codec=None)
+        self._same = ConstantColumns(split, codec=None)
         self.dropped = 0
 
     def read(self, file: RangeFile) -> Iterator[pa.RecordBatch]:
         split = self._split
         expected = ExpectedRange(split.topic, split.broker, split.partition, file.start, file.end)
-        held: Rows | None = None
+        held: LineRows | None = None
         for rows in self._rows(file, expected):
             if held is not None and (batch := self._batch(held, rows.offsets[0].as_py())) is not None:
                 yield batch
@@ -64,7 +63,7 @@ class _Reader:
         if held is not None and (batch := self._batch(held, file.end)) is not None:
             yield batch
 
-    def _rows(self, file: RangeFile, expected: ExpectedRange) -> Iterator[Rows]:
+    def _rows(self, file: RangeFile, expected: ExpectedRange) -> Iterator[LineRows]:
         try:
             with Path(file.path).open("rb", buffering=0) as opened:
                 for rows in read_rows(opened, expected):
@@ -77,21 +76,21 @@ class _Reader:
             reason = error.strerror or error
             raise FileReadError(f"cannot read {file.path}: {reason}; make it readable for Spark's workers") from error
 
-    def _judged(self, rows: Rows, file: RangeFile) -> Rows:
-        """What the mode lets through of rows that may have problems."""
-        if rows.problems is None or self._request.mode is Mode.PERMISSIVE:
+    def _judged(self, rows: LineRows, file: RangeFile) -> LineRows:
+        """Apply the mode to rows that may have problems."""
+        if rows.problems is None or self._request.mode is ParseMode.PERMISSIVE:
             return rows
         fine = rows.problems.is_null()
-        if self._request.mode is Mode.FAILFAST:
+        if self._request.mode is ParseMode.FAILFAST:
             bad = pc.index(fine, False).as_py()
             raise MalformedMessageError(
                 f"{file.path} cannot be read after offset {rows.offsets[bad]}: {rows.problems[bad]}; "
                 "read with mode=PERMISSIVE or DROPMALFORMED to continue"
             )
         self.dropped += pc.sum(pc.invert(fine)).as_py()
-        return Rows(rows.offsets.filter(fine), rows.indexes.filter(fine), rows.values.filter(fine), None)
+        return LineRows(rows.offsets.filter(fine), rows.indexes.filter(fine), rows.values.filter(fine), None)
 
-    def _batch(self, rows: Rows, following: int) -> pa.RecordBatch | None:
+    def _batch(self, rows: LineRows, following: int) -> pa.RecordBatch | None:
         """The rows as a batch, given the offset of what follows; None where the split has none of them."""
         nexts = pa.concat_arrays([rows.offsets.slice(1), pa.array([following], pa.int64())])
         varying = {
@@ -111,7 +110,7 @@ class _Reader:
         return self._cut(batch, rows.offsets)
 
     def _cut(self, batch: pa.RecordBatch, offsets: pa.Array) -> pa.RecordBatch | None:
-        """Leave out what the split's offsets leave out of its first and last file."""
+        """Drop the rows of the first and last file that are outside the split."""
         start, end = self._split.start, self._split.end
         if offsets[0].as_py() < start or offsets[-1].as_py() >= end:
             batch = batch.filter(pc.and_(pc.greater_equal(offsets, start), pc.less(offsets, end)))

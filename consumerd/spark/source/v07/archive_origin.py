@@ -1,9 +1,9 @@
 """Partitions in directories and at URLs of segment files.
 
-Strategy: every look lists the files anew, so that growth, rolls and new partitions are seen. A segment reaches
-from the offset in its name as far as its file is long; only in the last one of a partition, which somebody may be
-writing to, the end is that of the last whole message, and it is looked for from where it was last. Two files that hold
-the same offsets are an error: which of them is right, nobody can tell.
+Strategy: every snapshot lists the files again, so that growth, rolls and new partitions are seen. A segment reaches
+from the offset in its name to the length of its file; only in the last one of a partition, which may still be written,
+the end is that of the last whole message, searched for from where it was last. Two files that hold the same offsets are
+an error, since nobody can tell which one is right.
 """
 
 from __future__ import annotations
@@ -17,19 +17,18 @@ from typing import TYPE_CHECKING
 from consumerd.archive.errors import NoSourceError
 from consumerd.archive.sources import Packing, find_sources
 from consumerd.errors import NotFoundError
-from consumerd.spark.source.choice import Choice
+from consumerd.spark.source.choice import PartitionChoice
 from consumerd.spark.source.errors import FileReadError
 from consumerd.spark.source.v07.boundaries import Boundaries
-from consumerd.spark.source.v07.packed_file import unpacked_size
-from consumerd.spark.source.v07.segment_file import open_file, open_segment
+from consumerd.spark.source.v07.segment_file import open_file, open_segment, unpacked_size
 from consumerd.spark.source.v07.segment_log import Segment, SegmentLog
 from consumerd.spark.source.v07.split import FileRange, broker_partition
-from consumerd.storage.archive_names import Layout
+from consumerd.storage.archive_names import ArchiveLayout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from consumerd.archive.sources import Source
+    from consumerd.archive.sources import SegmentSource
     from consumerd.spark.source.offsets import Key
     from consumerd.spark.source.options import PathLocation, SourceOptions
     from consumerd.spark.source.v07.boundaries import Fetch
@@ -44,8 +43,8 @@ class ArchiveOrigin:
 
     def __init__(self, location: PathLocation, options: SourceOptions) -> None:
         self._paths = location.paths
-        self._layout = Layout(location.layout, location.broker)
-        self._choice = Choice(options.topics)
+        self._layout = ArchiveLayout(location.layout, location.broker)
+        self._choice = PartitionChoice(options.topics)
         self._limits = options.limits
         self._known: set[Key] = set()
         #: Of packed files: path and stamp -> unpacked size.
@@ -55,7 +54,7 @@ class ArchiveOrigin:
         self._times: dict[str, int] = {}
 
     def snapshot(self) -> Mapping[Key, SegmentLog]:
-        partitions: dict[tuple[str, int | None, int], list[tuple[int, Source]]] = {}
+        partitions: dict[tuple[str, int | None, int], list[tuple[int, SegmentSource]]] = {}
         self._known.clear()
         self._times.clear()
         for source in self._sources():
@@ -73,9 +72,9 @@ class ArchiveOrigin:
     def missing(self, found: Mapping[Key, object]) -> str | None:
         return self._choice.missing(found, {topic for topic, _ in self._known}, self._known)
 
-    def _sources(self) -> list[Source]:
-        """Every file once. A folder may be empty as yet."""
-        found: dict[str, Source] = {}
+    def _sources(self) -> list[SegmentSource]:
+        """Every file once. A directory may still be empty."""
+        found: dict[str, SegmentSource] = {}
         for path in self._paths:
             try:
                 found |= {source.name: source for source in find_sources([path])}
@@ -84,7 +83,9 @@ class ArchiveOrigin:
                     raise
         return list(found.values())
 
-    def _log(self, topic: str, broker: int | None, partition: int, files: list[tuple[int, Source]]) -> SegmentLog:
+    def _log(
+        self, topic: str, broker: int | None, partition: int, files: list[tuple[int, SegmentSource]]
+    ) -> SegmentLog:
         files.sort(key=lambda each: (each[0], each[1].path))
         following = [start for start, _ in files[1:]]
         segments = [
@@ -100,7 +101,7 @@ class ArchiveOrigin:
         segments[-1] = self._ended(segments[-1], topic, partition)
         return SegmentLog(topic, broker, partition, tuple(segments), _open, self._before, self._limits)
 
-    def _segment(self, start: int, source: Source, next_start: int | None) -> Segment:
+    def _segment(self, start: int, source: SegmentSource, next_start: int | None) -> Segment:
         """One file. A packed one is believed to reach up to the next one; the last one is unpacked to count."""
         location = FileRange(source.path, start)
         if source.packing is Packing.NONE:
@@ -127,7 +128,7 @@ class ArchiveOrigin:
         return last._replace(end=end)
 
     def _before(self, log: SegmentLog, time_ms: int) -> int:
-        """As a broker tells it (golden notes, 3): the last of those segments that were not written to since."""
+        """As a broker answers (golden notes, 3): the last of the segments that were not written to since."""
         if time_ms >= time.time() * 1000:
             return log.end
         old = [segment.start for segment in log.segments if self._modified(str(segment.location)) <= time_ms]
@@ -153,7 +154,7 @@ def _present(location: object) -> Iterator[None]:
         raise NotFoundError(f"{location} was deleted while the query was planned; start the query again") from None
 
 
-def _readable(source: Source) -> Source:
+def _readable(source: SegmentSource) -> SegmentSource:
     """The source, if a task can read it. Raises FileReadError."""
     unreadable = source.is_tar or source.packing is Packing.ZSTD
     if unreadable or (source.size is None and source.packing is Packing.NONE):

@@ -1,11 +1,11 @@
 """Boundaries of the outer message set inside a segment, found with bounded reads.
 
-Strategy: from a known boundary that is near, the messages are followed by their lengths; that cannot be wrong. Far from
-one, a chain of intact messages is looked for just before the wanted place. A chain alone proves nothing: snappy keeps
-short messages as they are, and a payload may be a recorded log, so an inner chain looks the same. So every place before
-it, back to the size of a large message, is tried for an intact message that reaches *around* the chain; where one does,
-its end is the candidate, and the question is put again. What nothing reaches around is a boundary. Whoever cuts there
-still asserts it when he reads (`consumerd.spark.source.v07.reading`); where no boundary is found, nobody cuts.
+Strategy: from a known boundary nearby, messages are followed by their lengths; that cannot be wrong. Far from one, a
+chain of intact messages is searched for just before the wanted position. A chain alone proves nothing: snappy stores
+short messages unchanged, and a payload may be a recorded log, so an inner chain looks the same. So every position
+before it, back to the size of a large message, is tried for an intact message that encloses the chain; if there is one,
+its end is the candidate, and the search is repeated. A position that nothing encloses is a boundary. The reader of a
+split still asserts it (`consumerd.spark.source.v07.reading`); where no boundary is found, nothing is cut.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import re
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from consumerd.storage.archive_resync import Search
-from consumerd.wire.v07 import OuterMessage, Tail, read_outer
+from consumerd.storage.archive_resync import BoundarySearch
+from consumerd.wire.v07 import MessageSetTail, OuterMessage, read_outer
 from consumerd.wire.v07.walk import LAYOUTS, verify
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _PLACE: Final = re.compile(rb"(?=[\x00\x01]...[\x00\x01])", re.DOTALL)
 _LENGTH: Final = struct.Struct(">i")
 
 
-class Span(NamedTuple):
+class MessageSpan(NamedTuple):
     """The outer message that holds a byte. `start`: None where only the end is sure; both equal at a boundary."""
 
     start: int | None
@@ -56,7 +56,7 @@ class _Stop(NamedTuple):
 
 
 class Boundaries:
-    """Looks into one segment, whose last byte stands before offset `end`.
+    """Finds boundaries in one segment, whose last byte is before offset `end`.
 
     `max_payload`: the largest payload that counts as a message; `reach`: the largest message that is looked for around
     a place; `look`: bytes before the place in which a chain is looked for. `fetch` may raise; nothing else does.
@@ -69,7 +69,7 @@ class Boundaries:
         self._reach = reach
         self._window = look
 
-    def around(self, known: int, wanted: int, *, thorough: bool = False) -> Span | None:
+    def around(self, known: int, wanted: int, *, thorough: bool = False) -> MessageSpan | None:
         """The message that holds the byte at `wanted`, from the boundary `known` on; None where that is not sure.
 
         `thorough`: believe the lengths of messages with a wrong CRC, too, and read everything from `known` on where
@@ -84,8 +84,8 @@ class Boundaries:
                 return found
         stop = self._follow(start, wanted, bad_too=thorough)
         if stop.at == wanted:
-            return Span(wanted, wanted)
-        return None if stop.end is None else Span(stop.at, stop.end)
+            return MessageSpan(wanted, wanted)
+        return None if stop.end is None else MessageSpan(stop.at, stop.end)
 
     def last(self, known: int) -> int:
         """Where the last whole message ends, from the boundary `known` on.
@@ -94,13 +94,13 @@ class Boundaries:
         somebody reads and reports them: then its end counts.
         """
         start = known
-        # Not too near the end: of a message that is cut off nobody can say whether it reaches around another.
+        # Not too near the end: whether a truncated message encloses another is unknown.
         early = self._end - self._reach
         if early - known > self._reach + self._window:
             found = self._searched(known, early)
             if isinstance(found, int):
                 start = found
-            elif isinstance(found, Span):
+            elif isinstance(found, MessageSpan):
                 start = found.end
         stop = self._follow(start, self._end, bad_too=True)
         return stop.at if stop.torn else self._end
@@ -113,11 +113,11 @@ class Boundaries:
             data = self._filled(position, asked)
             before = data[: wanted - position] if wanted - position < len(data) else data
             size, at = 0, 0
-            item: OuterMessage | Tail | None
+            item: OuterMessage | MessageSetTail | None
             while position + at < wanted:
                 at, _ = verify(before, at, self._max_payload, LAYOUTS[magic])
                 item = read_outer(data, at, position + at, self._max_payload)
-                if isinstance(item, Tail):
+                if isinstance(item, MessageSetTail):
                     break
                 if not item.valid and not bad_too:
                     return _Stop(item.offset, None)
@@ -137,18 +137,20 @@ class Boundaries:
             size = needed
         return _Stop(position, None)
 
-    def _searched(self, known: int, wanted: int) -> int | Span | None:
+    def _searched(self, known: int, wanted: int) -> int | MessageSpan | None:
         """A boundary not far before `wanted`, or the message around it; None where none is found."""
         for look in (self._window, max(self._window, self._reach)):  # further back where messages are large
             first = max(known, wanted - look - self._reach)
             data = self._filled(first, min(wanted + self._reach, self._end) - first)
             goal = wanted - first
-            found = Search(self._max_payload).find(data, max(0, goal - look), min(goal, len(data)), at_end=False)
+            found = BoundarySearch(self._max_payload).find(
+                data, max(0, goal - look), min(goal, len(data)), at_end=False
+            )
             if found is not None:
                 outside = self._outside(data, found)
                 if outside is None:
                     return None
-                return first + outside if outside <= goal else Span(None, first + outside)
+                return first + outside if outside <= goal else MessageSpan(None, first + outside)
         return None
 
     def _outside(self, data: bytes, position: int) -> int | None:

@@ -1,8 +1,8 @@
 """One blocking connection to a 0.7 broker, for tasks and planners: FETCH and OFFSETS, one request at a time.
 
-Strategy: a plain socket. An answer's length is compared with what was asked for before anything is allocated for it.
-Whatever goes wrong is one error that names the broker, and ends the connection: without correlation ids nothing could
-be told apart after it (golden notes, 1).
+Strategy: a plain socket. The length of a response is compared with the request before anything is allocated for it. Any
+failure is one error that names the broker, and closes the connection: without correlation ids, later responses could
+not be attributed (golden notes, 1).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _FETCH_HEAD: Final = 2
 #: Error code and count of an answer to OFFSETS.
 _OFFSETS_HEAD: Final = 6
-#: Fetches are never larger, whatever is asked for: what one of them brings is in memory several times.
+#: The largest fetch, whatever is requested: its bytes are in memory several times.
 _LARGEST_FETCH: Final = 8 << 20
 #: A broker's whole list of segments is never longer: it is an int32 of bytes.
 _MAX_OFFSETS: Final = 1 << 20
@@ -76,7 +76,7 @@ class BrokerClient:
     def offsets(self, topic: str, partition: int, when: int, count: int) -> tuple[int, ...]:
         """Up to `count` offsets of segments, descending, written before `when` (ms since 1970, LATEST or EARLIEST)."""
         where = f"{topic}/{partition}"
-        # A real broker answers EARLIEST and LATEST with one offset even where none is asked for (golden notes, 1).
+        # A real broker answers EARLIEST and LATEST with one offset even if none is requested (golden notes, 1).
         most = _OFFSETS_HEAD + 8 * max(1, min(count, _MAX_OFFSETS))
         try:
             request = OffsetsRequest(topic, partition, when, count).encode()
@@ -131,7 +131,7 @@ class BrokerLog:
 
 
 class _FrameSocket:
-    """A connection, made at once, that carries frames: a request out, its answer in, each with its size before it.
+    """A connection, made at once, that carries frames: a request and its response, each with its size before it.
 
     One deadline for each whole response: a broker that trickles bytes times out like one that is silent. Every method
     raises BrokerReadError, after which the connection is closed: BrokerUnavailableError if the broker is unreachable
@@ -150,7 +150,7 @@ class _FrameSocket:
             ) from error
 
     def ask(self, request: bytes, least: int, most: int, where: str) -> memoryview:
-        """The body of the answer's frame, which must have so many bytes. `where`: what is asked about."""
+        """The body of the response, which must have so many bytes. `where`: the partition, for errors."""
         deadline = time.monotonic() + self._timeout
         try:
             self._socket.settimeout(self._timeout)
@@ -175,7 +175,7 @@ class _FrameSocket:
         self._socket.close()
 
     def broken(self, what: str, kind: type[BrokerReadError] = BrokerReadError) -> BrokerReadError:
-        """Close the connection; the error to raise, which names the broker before `what`."""
+        """Close the connection; returns the error to raise, which names the broker before `what`."""
         self.close()
         return kind(f"broker {self.name} {what}")
 

@@ -1,9 +1,9 @@
-"""The offsets that a stream has reached, written to ZooKeeper for tools that show lag. Nothing ever reads them back.
+"""Commit the offsets that a stream has reached to ZooKeeper, for tools that show lag. They are never read back.
 
-Strategy: the group must be nobody else's. At the start of a stream, and at each write, a member or owner in it is a
-reason to refuse; the write itself is the multi of `consumerd.admin.editing`, which fails where somebody claims a
-partition in that moment. A ZooKeeper that cannot be reached for a while must not end a stream that has no need of it:
-that is logged, and the next write carries on.
+Strategy: the group must not be in use. At the start of a stream, and at each write, a member or owner in it is a reason
+to refuse; the write itself is the multi of `consumerd.admin.editing`, which fails if a consumer claims a partition at
+that moment. A ZooKeeper that is unavailable for a while does not end the stream: that is logged, and the next write
+retries.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from consumerd.admin import Change, RefusedError, read_v07_snapshot, write_changes
+from consumerd.admin import OffsetChange, RefusedError, read_v07_snapshot, write_changes
 from consumerd.errors import NotFoundError, ZooKeeperError
 from consumerd.partition import TopicPartition
 from consumerd.registry import RegistryError, check_name, offset_path
@@ -33,7 +33,7 @@ TIMEOUT = 10.0
 
 
 def check_group(zookeeper: str, group: str, *, timeout: float = TIMEOUT) -> None:
-    """Raise RefusedError if the group has members or owners, OptionError for a name that none can have."""
+    """Raise RefusedError if the group has members or owners, OptionError for an invalid name."""
     try:
         check_name("group", group)
     except RegistryError as error:
@@ -63,7 +63,7 @@ def commit_offsets(zookeeper: str, group: str, offsets: Offsets | str, *, timeou
 
 
 def commit_if_possible(zookeeper: str, group: str, offsets: Offsets, *, timeout: float = TIMEOUT) -> None:
-    """`commit_offsets`, but only a warning where ZooKeeper cannot be asked now. Raises RefusedError."""
+    """`commit_offsets`, but only log a warning while ZooKeeper is unavailable. Raises RefusedError."""
     try:
         commit_offsets(zookeeper, group, offsets, timeout=timeout)
     except ZooKeeperError as error:
@@ -90,7 +90,7 @@ class ZooKeeperCommitter:
 
 
 async def _unused(session: Session, group: str) -> V07GroupSnapshot | None:
-    """The group, None if it never was. Raises RefusedError where anybody is in it."""
+    """The group, None if it does not exist. Raises RefusedError if it is in use."""
     try:
         snapshot = await read_v07_snapshot(session, group, brokers=False)
     except NotFoundError:
@@ -105,7 +105,7 @@ async def _unused(session: Session, group: str) -> V07GroupSnapshot | None:
     return snapshot
 
 
-def _changes(group: str, snapshot: V07GroupSnapshot | None, wanted: Mapping[TopicPartition, int]) -> list[Change]:
+def _changes(group: str, snapshot: V07GroupSnapshot | None, wanted: Mapping[TopicPartition, int]) -> list[OffsetChange]:
     changes = []
     for partition, offset in wanted.items():
         before = version = None
@@ -113,5 +113,5 @@ def _changes(group: str, snapshot: V07GroupSnapshot | None, wanted: Mapping[Topi
             before = snapshot.view.offsets.get(partition)
             stat = snapshot.view.stats.get(offset_path(group, partition))
             version = None if stat is None else stat.version
-        changes.append(Change(group, partition, before, offset, version))
+        changes.append(OffsetChange(group, partition, before, offset, version))
     return changes

@@ -1,9 +1,9 @@
-"""Partitions on live brokers: what is registered in ZooKeeper, or what the options list.
+"""Partitions on live brokers: those registered in ZooKeeper, or those that the options list.
 
-Strategy: two questions. Which brokers and partitions there are is read from ZooKeeper, at most every few seconds, or
-follows from the options, as 0.7 has no request for it. Where a partition begins and ends, and where its segments do,
-one OFFSETS request per partition tells, over one connection per broker that is kept from look to look. A broker that
-cannot be asked is an error: what it has would be missing without a word.
+Strategy: two questions. Which brokers and partitions exist is read from ZooKeeper, at most every few seconds, or
+follows from the options, as 0.7 has no request for it. Where a partition and its segments begin and end is one OFFSETS
+request per partition, over one connection per broker that is kept between snapshots. An unavailable broker is an error,
+as its messages would be missing silently.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from consumerd.errors import NotFoundError
 from consumerd.partition import TopicPartition
-from consumerd.spark.source.choice import Choice
+from consumerd.spark.source.choice import PartitionChoice
 from consumerd.spark.source.errors import BrokerReadError, OffsetUnavailableError
 from consumerd.spark.source.options import OptionError, ZooKeeperLocation
 from consumerd.spark.source.v07.client import BrokerClient
@@ -36,12 +36,12 @@ _T = TypeVar("_T")
 
 #: Seconds after which ZooKeeper is asked again.
 REGISTRY_AGE: Final = 5.0
-#: Segments of one partition whose starts are asked for.
+#: Maximum number of segments of one partition whose starts are requested.
 MAX_SEGMENTS: Final = 100_000
 
 
 class Registered(NamedTuple):
-    """What there is: broker id -> (host, port), the chosen partitions, and the names of all topics."""
+    """The cluster: broker id -> (host, port), the selected partitions, and the names of all topics."""
 
     brokers: Mapping[int, tuple[str, int]]
     partitions: tuple[TopicPartition, ...]
@@ -54,7 +54,7 @@ class BrokerOrigin:
     def __init__(self, location: BrokersLocation | ZooKeeperLocation, options: SourceOptions) -> None:
         self._location = location
         self._options = options
-        self._choice = Choice(options.topics)
+        self._choice = PartitionChoice(options.topics)
         self._registered: Registered | None = None
         self._asked = 0.0
         self._clients: dict[BrokerRange, BrokerClient] = {}
@@ -124,7 +124,7 @@ class BrokerOrigin:
         return self._ask(broker, lambda client: client.offsets(partition.topic, partition.partition, when, count))
 
     def _ask(self, broker: BrokerRange, question: Callable[[BrokerClient], _T]) -> _T:
-        """Ask a broker; once more on a new connection where the kept one has ended. Raises BrokerReadError."""
+        """Send a request; once more on a new connection if the old one was closed. Raises BrokerReadError."""
         kept = self._clients.pop(broker, None)
         if kept is not None:
             try:
@@ -165,8 +165,8 @@ def _close(clients: Mapping[BrokerRange, BrokerClient]) -> None:
         client.close()
 
 
-def _listed(location: BrokersLocation, choice: Choice) -> Registered:
-    """What the options say there is."""
+def _listed(location: BrokersLocation, choice: PartitionChoice) -> Registered:
+    """The brokers and partitions that the options list."""
     partitions = []
     for topic, name in choice.assigned:
         try:

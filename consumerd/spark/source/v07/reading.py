@@ -1,36 +1,42 @@
 """A split -> its rows as Arrow batches: what an executor's task does.
 
-Strategy: `read_runs` of the archive's reader walks the bytes, a builder makes batches of what it finds. Bytes behind
-the split's end are looked at where those before it cannot be understood without them, so that a split's rows do not
-depend on how the segment was cut. What is not as it should be is judged here: bytes that are no message by the mode,
-offsets that are gone by `fail_on_data_loss`, and a message that goes on beyond the split's end is always an error,
-because its rows would be missing here and the next split would begin inside of it.
+Strategy: `read_runs` of the archive's reader walks the bytes, and a builder makes batches of the result. Bytes after
+the split's end are read if those before it cannot be understood without them, so that a split's rows do not depend on
+how the segment was cut. Anomalies are handled here: bytes that are not a valid message by the mode, deleted offsets by
+`fail_on_data_loss`; a message that continues beyond the split's end is always an error, because its rows would be
+missing here and the next split would begin inside it.
+
+Nothing is done per message in Python. A long run of plain messages becomes a *piece* of its own: one call makes the
+values, and the offsets follow from the buffer of positions that Arrow made for them. Short runs, messages within
+compressed ones and flaws are collected in typed arrays first, and become a piece together. A batch is the pieces
+joined; columns that are constant in a split are made once and sliced, which copies nothing.
 """
 
 from __future__ import annotations
 
 import logging
+from array import array
 from bisect import bisect_left
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
-from consumerd.spark.source.columns import Mode
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from consumerd.spark.source.columns import ParseMode, arrow_schema
 from consumerd.spark.source.errors import DataLossError, MalformedMessageError, SplitBoundaryError
-from consumerd.spark.source.request import freeze_imports
-from consumerd.spark.source.v07.rows import BatchBuilder
+from consumerd.spark.source.request import BATCH_BYTES, BATCH_ROWS, ConstantColumns, freeze_imports, numbers
 from consumerd.spark.source.v07.segment_file import SplitStream, open_segment
-from consumerd.storage.archive import MESSAGE_FLAWS, Flaw, FlawKind, Run, read_runs
+from consumerd.storage.archive import MESSAGE_FLAWS, ArchivedRun, Flaw, FlawKind, read_runs
 from consumerd.wire.v07 import Codec
 from consumerd.wire.v07.walk import LAYOUTS
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
-
-    import pyarrow as pa
+    from collections.abc import Generator, Iterator, Sequence
 
     from consumerd.spark.source.request import ReadRequest
     from consumerd.spark.source.v07.segment_file import SegmentReader
-    from consumerd.spark.source.v07.split import Split
+    from consumerd.spark.source.v07.split import V07Split
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +48,7 @@ _PIECE_BYTES: Final = 1 << 20
 _ROOM: Final = 10
 
 
-def read_split(split: Split, request: ReadRequest) -> Iterator[pa.RecordBatch]:
+def read_split(split: V07Split, request: ReadRequest) -> Iterator[pa.RecordBatch]:
     """The split's rows, in the order of the log.
 
     Raises MalformedMessageError in mode FAILFAST, DataLossError for offsets that are gone where that is to fail,
@@ -55,7 +61,7 @@ def read_split(split: Split, request: ReadRequest) -> Iterator[pa.RecordBatch]:
 class _SplitReader:
     """One pass over one split."""
 
-    def __init__(self, split: Split, request: ReadRequest) -> None:
+    def __init__(self, split: V07Split, request: ReadRequest) -> None:
         self.split = split
         self.request = request
         self.builder = BatchBuilder(split, request.columns)
@@ -80,7 +86,7 @@ class _SplitReader:
         if (batch := self.builder.finish()) is not None:
             yield batch
         if self.dropped:
-            log.warning("dropped %d unreadable ranges of %s", self.dropped, self.split)
+            log.warning("dropped %d malformed ranges of %s", self.dropped, self.split)
 
     def _read(self, reader: SegmentReader) -> Iterator[pa.RecordBatch]:
         start, end = self.split.start, self.split.end
@@ -111,18 +117,18 @@ class _SplitReader:
                 found = self._cut(found)
             if isinstance(found, Flaw):
                 self._judge(found)
-            if not isinstance(found, Flaw) or self.request.mode is Mode.PERMISSIVE:
+            if not isinstance(found, Flaw) or self.request.mode is ParseMode.PERMISSIVE:
                 yield from self.builder.add(found)
             position = found.next_offset
         return position
 
-    def _cut(self, found: Run | Flaw) -> Run | Flaw:
-        """What reaches beyond the split's end, without what does. Raises SplitBoundaryError."""
+    def _cut(self, found: ArchivedRun | Flaw) -> ArchivedRun | Flaw:
+        """Cut off what is beyond the split's end. Raises SplitBoundaryError."""
         end = self.split.end
         if isinstance(found, Flaw) and found.kind not in MESSAGE_FLAWS:
             return found._replace(next_offset=end)
         first = found.offset
-        if isinstance(found, Run) and found.codec is Codec.NONE:
+        if isinstance(found, ArchivedRun) and found.codec is Codec.NONE:
             overhead = LAYOUTS[found.magic].overhead
             bounds = list(accumulate(map(overhead.__add__, map(len, found.payloads)), initial=first))
             count = bisect_left(bounds, end)
@@ -135,16 +141,16 @@ class _SplitReader:
         )
 
     def _judge(self, flaw: Flaw) -> None:
-        if self.request.mode is Mode.FAILFAST:
+        if self.request.mode is ParseMode.FAILFAST:
             raise MalformedMessageError(
                 f"{self.split.topic}/{self.split.broker_partition} cannot be read at offset {flaw.offset}: "
                 f"{flaw.problem}; read with mode=PERMISSIVE or DROPMALFORMED to continue"
             )
-        if self.request.mode is Mode.DROPMALFORMED:
+        if self.request.mode is ParseMode.DROPMALFORMED:
             self.dropped += 1
 
     def _lost(self, start: int, end: int, why: str) -> None:
-        """Offsets that were planned are not there."""
+        """Handle planned offsets that no longer exist."""
         what = (
             f"the offsets {start} to {end} of {self.split.topic}/{self.split.broker_partition} are no longer in "
             f"{self.split.location}: {why}"
@@ -152,3 +158,187 @@ class _SplitReader:
         if self.request.fail_on_data_loss:
             raise DataLossError(f"{what}; start later, or set failOnDataLoss=false to continue without them")
         log.warning("%s; continuing without them", what)
+
+
+#: Plain messages in a row from which on they are worth a piece of their own.
+LONG_RUN: Final = 128
+#: Bytes from which on a message gets a batch of its own, because that takes no copy of it.
+LARGE_MESSAGE: Final = 1 << 20
+
+#: The values of `codec` by number; the last one is for unknown.
+_CODECS: Final = pa.array([*(codec.name.lower() for codec in Codec), None], pa.string())
+_NO_CODEC: Final = len(Codec)
+
+
+class BatchBuilder:
+    """Collects what a split holds; `add` gives the batches that are full, `finish` the rest.
+
+    `columns`: names in the order in which the batches have them, at least one.
+    """
+
+    def __init__(self, split: V07Split, columns: Sequence[str]) -> None:
+        self._schema = arrow_schema(columns)
+        self._wanted = frozenset(columns)
+        self._split = split
+        self._same = ConstantColumns(split)
+        self._pieces: list[dict[str, pa.Array]] = []
+        self._sizes: list[int] = []
+        self._rows = 0
+        self._bytes = 0
+        self._loose = _Loose()
+
+    def add(self, found: ArchivedRun | Flaw) -> Iterator[pa.RecordBatch]:
+        """Take all messages of a run, or a flaw as one row; gives the batches that are full with it."""
+        plain = isinstance(found, ArchivedRun) and found.codec is Codec.NONE
+        if isinstance(found, Flaw):
+            rows, size = 1, len(found.raw)
+        else:
+            rows = len(found.payloads)
+            size = found.next_offset - found.offset if plain else sum(map(len, found.payloads))
+        alone = rows == 1 and size >= LARGE_MESSAGE
+        if alone and (batch := self.finish()) is not None:
+            yield batch
+        if isinstance(found, Flaw):
+            self._loose.add_flaw(found, self._wanted)
+        elif rows >= LONG_RUN and plain:
+            self._seal()
+            self._add_piece(_plain_piece(found, self._wanted), rows)
+        else:
+            self._loose.add(found, self._wanted)
+        self._rows += rows
+        self._bytes += size
+        if (alone or self._bytes >= BATCH_BYTES or self._rows >= BATCH_ROWS) and (batch := self.finish()) is not None:
+            yield batch
+
+    def finish(self) -> pa.RecordBatch | None:
+        """All rows that are left as a batch; None without any."""
+        self._seal()
+        rows = self._rows
+        if not rows:
+            return None
+        columns = [self._column(field, rows) for field in self._schema]
+        self._pieces, self._sizes, self._rows, self._bytes = [], [], 0, 0
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _seal(self) -> None:
+        """Make a piece of the loose rows."""
+        if rows := len(self._loose):
+            self._add_piece(self._loose.piece(self._wanted), rows)
+            self._loose = _Loose()
+
+    def _add_piece(self, piece: dict[str, pa.Array], rows: int) -> None:
+        self._pieces.append(piece)
+        self._sizes.append(rows)
+
+    def _column(self, field: pa.Field, rows: int) -> pa.Array:
+        name = field.name
+        if all(name not in piece for piece in self._pieces):
+            return self._same.column(field, rows)
+        found = [
+            piece[name] if name in piece else self._same.column(field, size)
+            for piece, size in zip(self._pieces, self._sizes, strict=True)
+        ]
+        return found[0] if len(found) == 1 else pa.concat_arrays(found)
+
+
+def _plain_piece(run: ArchivedRun, wanted: frozenset[str]) -> dict[str, pa.Array]:
+    """The columns of a run of plain messages that differ from row to row."""
+    values = _binary(run.payloads)
+    piece = {"value": values} if "value" in wanted else {}
+    if "offset" in wanted or "next_offset" in wanted:
+        rows = len(values)
+        starts = pa.Array.from_buffers(pa.int32(), rows + 1, [None, values.buffers()[1]])
+        headers = _multiples(LAYOUTS[run.magic].overhead, rows + 1)
+        bounds = pc.add(pc.add(starts.cast(pa.int64()), headers), pa.scalar(run.offset, pa.int64()))
+        piece["offset"] = bounds.slice(0, rows)
+        piece["next_offset"] = bounds.slice(1, rows)
+    return piece
+
+
+_made_multiples: dict[int, pa.Array] = {}
+
+
+def _multiples(step: int, count: int) -> pa.Array:
+    """0, step, 2 * step, ...; kept for the next time."""
+    made = _made_multiples.get(step)
+    if made is None or len(made) < count:
+        made = _made_multiples[step] = pa.array(range(0, step * (count + BATCH_ROWS), step), pa.int64())
+    return made.slice(0, count)
+
+
+class _Loose:
+    """Rows that are not in a piece yet."""
+
+    def __init__(self) -> None:
+        self.payloads: list[bytes | None] = []
+        self.offsets = array("q")
+        self.nexts = array("q")
+        self.indexes = array("i")
+        self.codecs = array("b")
+        #: Row number -> the flaw that the row is.
+        self.flaws: dict[int, Flaw] = {}
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    def add(self, run: ArchivedRun, wanted: frozenset[str]) -> None:
+        count = len(run.payloads)
+        self.payloads += run.payloads
+        if "codec" in wanted:
+            self.codecs.extend(array("b", (run.codec,)) * count)
+        if run.codec is not Codec.NONE:
+            if not count:
+                return
+            shared = array("q", (run.offset,)) * count
+            self.offsets.extend(shared)
+            shared[-1] = run.next_offset
+            self.nexts.extend(shared)
+            if "index" in wanted:
+                self.indexes.extend(range(run.first, run.first + count))
+            return
+        overhead = LAYOUTS[run.magic].overhead
+        bounds = array("q", accumulate(map(overhead.__add__, map(len, run.payloads)), initial=run.offset))
+        self.offsets.extend(bounds[:-1])
+        self.nexts.extend(bounds[1:])
+        if "index" in wanted:
+            self.indexes.extend(array("i", (0,)) * count)
+
+    def add_flaw(self, flaw: Flaw, wanted: frozenset[str]) -> None:
+        self.flaws[len(self.payloads)] = flaw
+        self.payloads.append(flaw.raw if flaw.kind in MESSAGE_FLAWS else None)
+        self.offsets.append(flaw.offset)
+        self.nexts.append(flaw.next_offset)
+        if "index" in wanted:
+            self.indexes.append(0)
+        if "codec" in wanted:
+            self.codecs.append(_NO_CODEC if flaw.codec is None else flaw.codec)
+
+    def piece(self, wanted: frozenset[str]) -> dict[str, pa.Array]:
+        """The columns that differ from row to row."""
+        rows = len(self)
+        piece: dict[str, pa.Array] = {}
+        if "value" in wanted:
+            piece["value"] = _binary(self.payloads)
+        if "offset" in wanted:
+            piece["offset"] = numbers(self.offsets, pa.int64())
+        if "next_offset" in wanted:
+            piece["next_offset"] = numbers(self.nexts, pa.int64())
+        if "index" in wanted:
+            piece["index"] = numbers(self.indexes, pa.int32())
+        if "codec" in wanted:
+            piece["codec"] = _CODECS.take(numbers(self.codecs, pa.int8()))
+        if self.flaws:
+            if "crc_ok" in wanted:
+                piece["crc_ok"] = pa.array([row not in self.flaws for row in range(rows)], pa.bool_())
+            if "_corrupt" in wanted:
+                problems = [self.flaws[row].problem if row in self.flaws else None for row in range(rows)]
+                piece["_corrupt"] = pa.array(problems, pa.string())
+        return piece
+
+
+def _binary(payloads: Sequence[bytes | None]) -> pa.Array:
+    """The payloads as a column; a single one without copying it."""
+    if len(payloads) == 1 and payloads[0] is not None:
+        bounds = array("i", (0, len(payloads[0])))
+        return pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(bounds), pa.py_buffer(payloads[0])])
+    return pa.array(payloads, pa.binary())

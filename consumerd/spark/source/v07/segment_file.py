@@ -1,21 +1,29 @@
-"""The bytes of a stretch of a segment file, as `consumerd.storage.archive.read_runs` wants them.
+"""The bytes of a segment, for `consumerd.storage.archive.read_runs`: from a file, a `.gz` file, a URL or a broker.
 
-Strategy: a reader is open for the time of one split and gives bytes by their offsets, those behind the split's end
-too: what stands there tells a segment that ends within a message from a split that does.
+Strategy: a reader is open for the time of one split and returns bytes by their offsets, including those after the
+split's end: they distinguish a segment that ends within a message from a split that does.
+
+The bytes of a `.gz` file come front to back; a request for an earlier byte starts from the beginning. So such a file is
+worth reading in one split only. Its size is not stored anywhere trustworthy: `unpacked_size` counts.
+
+URLs are read by position with fsspec, which is imported when the first one is read: no file object that reads ahead or
+caches. One range is one request to the store, so ranges are large. Each file system has errors of its own; all become
+one declared error.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
+from consumerd.errors import ConsumerdError
 from consumerd.spark.source.errors import FileReadError
 from consumerd.spark.source.request import DEFAULT_FETCH_SIZE, DEFAULT_TIMEOUT
 from consumerd.spark.source.v07.client import BrokerLog
-from consumerd.spark.source.v07.packed_file import SUFFIX, PackedFile
-from consumerd.spark.source.v07.remote_file import RemoteFile, is_remote
 from consumerd.spark.source.v07.split import BrokerRange, FileRange
+from consumerd.storage.archive_packed import UnpackedStream
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -26,7 +34,7 @@ class SegmentReader(Protocol):
 
     @property
     def window(self) -> int:
-        """How many bytes at once are worth their while."""
+        """How many bytes to read at once."""
         ...
 
     def fetch(self, offset: int, size: int) -> bytes:
@@ -37,7 +45,7 @@ class SegmentReader(Protocol):
         ...
 
     def next_available(self, offset: int) -> int | None:
-        """Of an `offset` with nothing there: the next one with something; None where nothing follows."""
+        """The next offset that exists after one that does not; None at the end."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -123,5 +131,145 @@ def open_segment(
 
 
 def open_file(path: str, start: int) -> SegmentReader:
-    """A file as it lies there, its first byte at offset `start`. Raises FileNotFoundError, FileReadError."""
+    """A file without decompression, its first byte at offset `start`. Raises FileNotFoundError, FileReadError."""
     return RemoteFile(path, start) if is_remote(path) else LocalFile(path, start)
+
+
+#: The end of a packed file's name.
+SUFFIX: Final = ".gz"
+#: Bytes skipped at once.
+_STEP: Final = 1 << 20
+
+
+class PackedFile:
+    """The content of a packed segment file. `packed` has the file's own bytes by their position in it.
+
+    `fetch` raises DamagedArchiveError for gzip data that is damaged or cut short.
+    """
+
+    window = 1 << 20
+
+    def __init__(self, packed: SegmentReader, segment_start: int) -> None:
+        self._packed = packed
+        self._start = segment_start
+        self._rewind()
+
+    def fetch(self, offset: int, size: int) -> bytes:
+        if offset < self._offset:
+            self._rewind()
+        while self._offset < offset:
+            skipped = self._stream.read(min(_STEP, offset - self._offset))
+            if not skipped:
+                return b""
+            self._offset += len(skipped)
+        data = self._stream.read(size)
+        self._offset += len(data)
+        return data
+
+    def next_available(self, offset: int) -> int | None:
+        return None
+
+    def _rewind(self) -> None:
+        self._stream = UnpackedStream(_FrontToBack(self._packed))
+        self._offset = self._start
+
+    def __enter__(self) -> Self:
+        self._packed.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._packed.__exit__(kind, error, trace)
+
+
+class _FrontToBack:
+    """The packed bytes as a stream."""
+
+    def __init__(self, packed: SegmentReader) -> None:
+        self._packed = packed
+        self._position = 0
+
+    def read(self, size: int, /) -> bytes:
+        data = self._packed.fetch(self._position, size)
+        self._position += len(data)
+        return data
+
+
+def unpacked_size(packed: SegmentReader) -> int:
+    """The unpacked size of a packed file; reads all of it. Raises DamagedArchiveError, FileReadError."""
+    stream, size = UnpackedStream(_FrontToBack(packed)), 0
+    while data := stream.read(_STEP):
+        size += len(data)
+    return size
+
+
+#: Marks a path as one for fsspec: `s3://bucket/...`, `zip://...::https://...`.
+_MARKS: Final = ("://", "::")
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path is a URL."""
+    return any(mark in path for mark in _MARKS)
+
+
+class RemoteFile:
+    """A plain segment file behind a URL. Raises FileReadError; FileNotFoundError only where there is no such file."""
+
+    window = 8 << 20
+
+    def __init__(self, url: str, segment_start: int) -> None:
+        self._url = url
+        self._start = segment_start
+        try:
+            core: Any = importlib.import_module("fsspec.core")
+        except ImportError as error:
+            raise FileReadError(f"reading {url} requires the package fsspec; install it on every executor") from error
+        with _declared(url):
+            self._files, self._path = core.url_to_fs(url)
+            #: None if the store does not report it.
+            self._size: int | None = self._files.info(self._path).get("size")
+
+    def fetch(self, offset: int, size: int) -> bytes:
+        position = offset - self._start
+        if self._size is not None:
+            # Some stores refuse ranges beyond the end.
+            size = min(size, self._size - position)
+        if size <= 0:
+            return b""
+        with _declared(self._url):
+            data: bytes = self._files.cat_file(self._path, start=position, end=position + size)
+        if len(data) > size:
+            raise FileReadError(
+                f"cannot read ranges of {self._url}: its server ignores range requests; copy the file elsewhere"
+            )
+        return data
+
+    def next_available(self, offset: int) -> int | None:
+        return None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass  # nothing is open between ranges
+
+
+class _declared:  # noqa: N801 - reads as a verb
+    """Turns whatever a file system raises into a FileReadError; FileNotFoundError stays."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception) and not isinstance(error, (FileNotFoundError, ConsumerdError)):
+            raise FileReadError(
+                f"cannot read {self._url}: {type(error).__name__}: {error}; make it readable for the executors"
+            ) from error

@@ -1,8 +1,8 @@
-"""A partition of 0.7 as it is planned: its segments, in files or on brokers, where it may be cut, and its splits.
+"""A partition of 0.7 for planning: its segments, in files or on brokers, where it may be cut, and its splits.
 
-Strategy: the true boundaries that cost nothing are the starts of segments; `boundaries` is asked for those inside.
-Offsets count bytes, so a limit in messages needs the size of a message. The next messages of some partitions are read
-and counted, those inside of compressed ones, too. It is an estimate: it bounds a batch and decides nothing else.
+Strategy: the boundaries known without a search are the starts of segments; `boundaries` finds those inside. Offsets
+count bytes, so a limit in messages needs the size of a message. The next messages of some partitions are read and
+counted, including those inside compressed ones. It is an estimate that limits a batch and decides nothing else.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from consumerd.spark.source.v07.boundaries import REACH, Boundaries
-from consumerd.spark.source.v07.split import BrokerRange, FileRange, Split, broker_partition
-from consumerd.wire.v07 import DEFAULT_LIMITS, Limits, decode_batch
+from consumerd.spark.source.v07.split import BrokerRange, FileRange, V07Split, broker_partition
+from consumerd.wire.v07 import DEFAULT_LIMITS, DecodeLimits, decode_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -55,7 +55,7 @@ class SegmentLog:
     segments: tuple[Segment, ...]
     open_segment: Callable[[SegmentLog, Segment], AbstractContextManager[Fetch]] = field(repr=False)
     by_time: Callable[[SegmentLog, int], int] = field(repr=False)
-    limits: Limits = DEFAULT_LIMITS
+    limits: DecodeLimits = DEFAULT_LIMITS
 
     @property
     def name(self) -> str:
@@ -116,7 +116,7 @@ class SegmentLog:
             if low < high:
                 cuts = [low, *self._cuts(segment, low, high, max_bytes), high]
                 found += [
-                    Split(self.topic, self.broker, self.partition, left, right, segment.location)
+                    V07Split(self.topic, self.broker, self.partition, left, right, segment.location)
                     for left, right in pairwise(cuts)
                 ]
         return found

@@ -1,6 +1,6 @@
-"""What one Spark task reads: a stretch of one segment, and where that segment is.
+"""What one Spark task reads: a range of one segment, and where that segment is.
 
-Strategy: frozen values without behaviour, which travel pickled from the driver to executors. A split begins and ends at
+Strategy: frozen values without behaviour, which are pickled from the driver to executors. A split begins and ends at
 boundaries of the outer message set and never crosses a segment.
 """
 
@@ -37,7 +37,7 @@ class BrokerRange:
 
 
 @dataclass(frozen=True, repr=False)
-class Split(InputPartition):
+class V07Split(InputPartition):
     """The messages of one partition from offset `start` up to `end`. `broker`: its id, None where nobody knows it."""
 
     topic: str
@@ -57,5 +57,5 @@ class Split(InputPartition):
 
 
 def broker_partition(broker: int | None, partition: int) -> str:
-    """The column of that name; see `Split.broker_partition`."""
+    """The column of that name; see `V07Split.broker_partition`."""
     return str(partition) if broker is None else f"{broker}-{partition}"

@@ -1,9 +1,9 @@
-"""One ZooKeeper session for the length of one question, from code that has no event loop.
+"""One ZooKeeper session for the length of one query, from code without an event loop.
 
-Strategy: planners are plain functions in a worker process of Spark's, so a loop is made for each question and ends with
-it. A session creates its chroot where it is missing; a chroot that was named is therefore looked for first, and its
-absence is an error. What a session tells of its life is of no interest for so short a time: only warnings are logged,
-unless the process has set up its logs by itself.
+Strategy: planners are plain functions in a worker process of Spark's, so a loop is created for each query and ends with
+it. A session creates its chroot if it is missing; so a chroot in the connect string is looked up first, and its absence
+is an error. Events of so short a session are of no interest: only warnings are logged, unless the process has
+configured logging itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 
 def ask_zookeeper(connect: str, timeout: float, work: Callable[[Session], Awaitable[_T]]) -> _T:
-    """What `work` finds out on a session; `timeout` in seconds. Not from within a running event loop.
+    """The result of `work` on a session; `timeout` in seconds. Not from within a running event loop.
 
     Raises ConfigError for an address that cannot be one, NotConnected when ZooKeeper cannot be reached in that time,
     NotFoundError for a chroot that does not exist, and what `work` raises.

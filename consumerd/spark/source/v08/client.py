@@ -1,13 +1,13 @@
-"""The asyncio client of 0.8+ brokers for tasks and planners, which are plain functions without an event loop.
+"""A blocking interface to the asyncio client of 0.8+ brokers, for tasks and planners without an event loop.
 
-Strategy: `consumerd.client` runs on a loop in a thread of its own, made with the first question and ended by `close`.
-The caller waits for one question at a time; an interrupt of the caller cancels it. The thread, and not the caller's,
-has the loop, because a caller may be inside of one (a notebook), and because a generator may be closed anywhere.
+Strategy: `consumerd.client` runs on a loop in a thread of its own, created with the first request and ended by `close`.
+The caller waits for one request at a time; an interrupt of the caller cancels it. The loop is in that thread and not in
+the caller's, because a caller may be inside a loop (a notebook), and because a generator may be closed anywhere.
 
-Leaders move and brokers restart, so what fails for a reason that passes is tried again until the time is up: `timeout`
-seconds from the question on. Then the last reason is the error, as one of `consumerd.spark.source.errors`.
+Leaders move and brokers restart, so retriable failures are retried until `timeout` seconds after the start of the
+request. Then the last reason is the error, as one of `consumerd.spark.source.errors`.
 
-Executors load this: what comes with it (`client`, `net`, `clock`, `wire`) needs the standard library alone.
+Executors import this module: its own imports (`client`, `net`, `clock`, `wire`) need the standard library alone.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
     from types import TracebackType
 
-    from consumerd.client import Channel, Generation, Mechanism
+    from consumerd.client import BrokerRelease, Channel, Mechanism
     from consumerd.spark.source.option_values import BootstrapLocation, Login, Tls
 
     Address = tuple[str, int]
@@ -88,18 +88,18 @@ _LONGEST_PAUSE: Final = 1.0
 
 #: What old brokers of this process's clusters were found to be. Those of 0.9 cost some seconds of silence, and a
 #: worker of Spark's runs many tasks.
-_old_brokers: dict[Address, tuple[Generation, float]] = {}
+_old_brokers: dict[Address, tuple[BrokerRelease, float]] = {}
 
 
-class Topic(NamedTuple):
+class TopicMetadata(NamedTuple):
     """A topic: partition -> address of its leader, None while it has none; `internal`: it is the brokers' own."""
 
     leaders: Mapping[int, Address | None]
     internal: bool
 
 
-class Fetched(NamedTuple):
-    """What a broker answered. `reach`: where what can be read ends now; `aborted`: as `decode_records` wants it.
+class FetchedRecords(NamedTuple):
+    """The response of a broker. `reach`: where readable records end now; `aborted`: as `decode_records` takes it.
 
     `throttled`: it may have kept back what there is, because of a quota.
     """
@@ -145,12 +145,12 @@ class KafkaClient:
         self._leaders = {each: leader for each, leader in (leaders or {}).items() if leader is not None}
         self._loop: _LoopThread | None = None
 
-    def topics(self, wants: Callable[[str], bool], names: Collection[str] | None = None) -> dict[str, Topic]:
-        """The topics that are wanted and there; `names`: those that can be. None is created by asking."""
+    def topics(self, wants: Callable[[str], bool], names: Collection[str] | None = None) -> dict[str, TopicMetadata]:
+        """The wanted topics that exist; `names`: the candidates. The request creates none."""
 
-        async def ask(client: ClusterClient) -> dict[str, Topic]:
+        async def ask(client: ClusterClient) -> dict[str, TopicMetadata]:
             metadata = await client.refresh(None if names is None else sorted(names), never_create=True)
-            found: dict[str, Topic] = {}
+            found: dict[str, TopicMetadata] = {}
             for name, topic in metadata.topics.items():
                 if not wants(name) or topic.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     continue
@@ -158,7 +158,7 @@ class KafkaClient:
                     raise error
                 nodes = {number: metadata.leader(name, number) for number in topic.partitions}
                 leaders = {number: node and (node.host, node.port) for number, node in nodes.items()}
-                found[name] = Topic(leaders, topic.internal)
+                found[name] = TopicMetadata(leaders, topic.internal)
             return found
 
         return self.ask("find the topics", ask)
@@ -178,7 +178,7 @@ class KafkaClient:
             return start if by_segment else end
         return min(max(found, start), end)
 
-    def fetch(self, partition: Partition, offset: int, size: int) -> Fetched:
+    def fetch(self, partition: Partition, offset: int, size: int) -> FetchedRecords:
         """Messages from `offset` on: about `size` bytes, at least one message or batch since 0.10.1, or nothing.
 
         Raises OffsetUnavailableError.
@@ -188,7 +188,7 @@ class KafkaClient:
         )
 
     def ask(self, what: str, attempt: Callable[[ClusterClient], Awaitable[_T]]) -> _T:
-        """What `attempt` returns, which runs on the loop and is repeated while it fails for a reason that passes.
+        """The result of `attempt`, which runs on the loop and is repeated while it fails for a retriable reason.
 
         `what`: the question as a verb and its object, for errors and the log.
         """
@@ -204,7 +204,7 @@ class KafkaClient:
             raise _kind(reason)(f"cannot {what}: {reason}{self._hint(reason)}") from error
 
     def _hint(self, reason: Exception) -> str:
-        """Which options an error is about."""
+        """The options that an error concerns."""
         if isinstance(reason, UnexpectedTlsError):
             return "; give kafka.security.protocol=SSL or SASL_SSL"
         if isinstance(reason, AuthenticationError) and self._user is not None:
@@ -252,7 +252,7 @@ class KafkaClient:
 
         return self.ask("list the offsets of partitions", ask)
 
-    async def _fetch(self, partition: Partition, offset: int, size: int) -> Fetched:
+    async def _fetch(self, partition: Partition, offset: int, size: int) -> FetchedRecords:
         topic, number = partition
         where = f"{topic}/{number} from {offset}"
         channel = await self._leader(partition)
@@ -276,10 +276,10 @@ class KafkaClient:
             raise BrokerReadError(
                 f"cannot fetch {where}: broker {channel.address} left the partition out of its response"
             )
-        return Fetched(part.data, part.readable_end, part.aborted, fetched.throttled)
+        return FetchedRecords(part.data, part.readable_end, part.aborted, fetched.throttled)
 
     async def _leader(self, partition: Partition) -> Channel:
-        """The channel to who leads a partition."""
+        """The channel to the leader of a partition."""
         if (address := self._leaders.get(partition)) is not None:
             try:
                 return await self._client.channel(*address)
@@ -289,7 +289,7 @@ class KafkaClient:
 
     @contextlib.contextmanager
     def _watched(self, partitions: Collection[Partition]) -> Iterator[None]:
-        """A connection that ends meanwhile may be to somebody who leads nothing any more."""
+        """A connection that ends meanwhile may be to a former leader."""
         try:
             yield
         except ConnectionClosedError:
@@ -298,7 +298,7 @@ class KafkaClient:
             raise
 
     def _raise_for(self, code: int, what: str, partition: Partition) -> None:
-        """Raise BrokerRefusedError for an error code; who leads is asked anew where it says so."""
+        """Raise BrokerRefusedError for an error code; refresh leaders if it says so."""
         if error := error_of(code, what):
             if error.info.refresh:
                 self._forget(partition)
@@ -350,19 +350,19 @@ class _LoopThread:
 
 
 def _reason(error: BrokerError | WireError) -> BrokerError | WireError:
-    """The error to tell: of several brokers the one that refuses, which is why others are not waited for."""
+    """The error to raise: of several brokers the rejection, for which the others are not awaited."""
     if isinstance(error, NoBrokerError):
         return next((each for each in error.tried if _kind(each) is BrokerRejectedError), error)
     return error
 
 
 def _passes(error: BrokerError) -> bool:
-    """Whether asking again may help."""
+    """Whether the error is retriable."""
     return not issubclass(_kind(_reason(error)), BrokerRejectedError | OffsetUnavailableError)
 
 
 def _kind(error: BrokerError | WireError) -> type[BrokerReadError]:
-    """What an error of the client is to who reads."""
+    """The class of error of this room for an error of the client."""
     match error:
         case BrokerReadError():
             return type(error)
@@ -399,7 +399,7 @@ def _context(tls: Tls) -> ssl.SSLContext:
         if not tls.check_hostname:
             context.check_hostname = False
         if tls.certificate is not None:
-            context.load_cert_chain(tls.certificate, tls.key, password="")  # nobody is there to be asked
+            context.load_cert_chain(tls.certificate, tls.key, password="")  # nobody can enter a password
     except OSError as error:  # SSLError is one
         raise BrokerRejectedError(
             f"the PEM files of kafka.ssl.* cannot be used: {error}; they must exist on every executor and on the driver"

@@ -1,8 +1,8 @@
-"""The offsets that a stream has reached, written to brokers of 0.9 and later for tools that show lag.
+"""Commit the offsets that a stream has reached to brokers of 0.9 and later, for tools that show lag.
 
-Strategy: as `consumerd.spark.source.v07.commits` for ZooKeeper. The group must not be in use: its coordinator is asked
-for members at the start of a stream, and rejects offsets from outside of a group that has any. A cluster that cannot be
-reached for a while does not end the stream: the failure is logged, and the next write carries on.
+Strategy: like `consumerd.spark.source.v07.commits` for ZooKeeper. The group must not be in use: its coordinator is
+asked for members at the start of a stream, and rejects offsets from outside a group that has any. A cluster that is
+unavailable for a while does not end the stream: the failure is logged, and the next write retries.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class V08Committer:
         return self._at_coordinator(ask) if any(entries(offsets)) else 0
 
     def commit_if_possible(self, offsets: Offsets) -> None:
-        """`commit`, but only a warning where the brokers cannot be asked now, or do not take them."""
+        """`commit`, but only log a warning if the brokers are unavailable or reject it."""
         try:
             self.commit(offsets)
         except BrokerReadError as error:
@@ -102,7 +102,7 @@ class V08Committer:
         )
 
     def _raise_for(self, code: int, client: ClusterClient, what: str) -> None:
-        """Raise BrokerRefusedError for an error code; the coordinator may be another one now."""
+        """Raise BrokerRefusedError for an error code; the coordinator may have moved."""
         if error := error_of(code, f"{what} {self._name}"):
             client.forget_coordinator(self._group)
             raise error

@@ -1,10 +1,9 @@
-"""Partitions on live brokers of 0.8 and later, as any of them tells it.
+"""Partitions on live brokers of 0.8 and later.
 
-Strategy: a look is METADATA for what there is and who leads it, then two OFFSETS requests per leader for where the
-partitions begin and end; offsets count messages, so nothing has to be looked up to cut anywhere. A partition that
-cannot be asked for is an error: what it has would be missing without a word. The end of a partition may go back for a
-moment when a leader takes over that does not know yet what is committed: it is waited for, as long as anything may
-take.
+Strategy: a snapshot is a METADATA request for partitions and leaders, then two OFFSETS requests per leader for where
+the partitions begin and end; offsets count messages, so a partition can be cut anywhere without a search. An
+unavailable partition is an error, as its messages would be missing silently. The end of a partition may move back for a
+moment when a new leader does not yet know what is committed: the planner waits for it, as long as the timeout allows.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from consumerd.spark.source.choice import Choice
+from consumerd.spark.source.choice import PartitionChoice
 from consumerd.spark.source.options import OptionError, SubscribePattern
 from consumerd.spark.source.v08.client import KafkaClient
 from consumerd.spark.source.v08.split import V08Split, cut
@@ -42,7 +41,7 @@ class V08Origin:
 
     def __init__(self, cluster: BootstrapLocation, options: SourceOptions) -> None:
         self._cluster = with_password(cluster)
-        self._choice = Choice(options.topics)
+        self._choice = PartitionChoice(options.topics)
         self._pattern = isinstance(options.topics, SubscribePattern)
         self._client = KafkaClient(self._cluster, options.timeout)
         self._topics: frozenset[str] = frozenset()
@@ -87,7 +86,7 @@ class V08Origin:
 
 @dataclass(frozen=True)
 class V08Log:
-    """A partition at the moment of a look; `leader`: who led it. Every offset is a boundary."""
+    """A snapshot of a partition; `leader`: its leader then. Every offset is a boundary."""
 
     topic: str
     partition: int
@@ -106,7 +105,7 @@ class V08Log:
         return
 
     def gaps(self) -> tuple[tuple[int, int], ...]:
-        """None: what compaction took out was never to be read."""
+        """None: records that compaction removed count as read."""
         return ()
 
     def message_at(self, offset: int) -> int:

@@ -1,35 +1,43 @@
-"""A split of logical offsets -> its rows as Arrow batches: what an executor's task does.
+"""A split of offsets -> its rows as Arrow batches: what an executor's task does.
 
-Strategy: fetch, decode, cut to the range, again from where the records end, until that is the split's end. Offsets may
-have gaps: compaction takes records out, and markers of transactions are none. So what is not there is told from what is
-lost by what the broker says: it has the offset and skips on, or it has it no more. A broker that has nothing although
-its log goes on may only be slow to find it (a new leader, remote storage), so it is asked some times before
-that counts as a gap at the log's end.
+Strategy: fetch, decode, cut to the range, and repeat from where the records end until the end of the split. Offsets may
+have gaps: compaction removes records, and transaction markers are not records. The broker's response distinguishes a
+gap from lost data: either it has the offset and skips ahead, or it does not have it any more. A broker that returns
+nothing although its log continues may only be slow (a new leader, remote storage), so it is asked several times before
+that counts as a gap at the end of the log.
+
+Records arrive as lists of values and keys and as *runs* of offsets and timestamps (`consumerd.wire.v08.records`).
+Numbers are collected run by run in typed arrays, whose memory becomes the column; values and keys become columns in
+pieces of bounded size. Constant columns are made once and sliced.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from array import array
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
-from consumerd.spark.source.columns import Mode
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from consumerd.spark.source.columns import HEADERS, ParseMode, arrow_schema
 from consumerd.spark.source.errors import BrokerReadError, DataLossError, MalformedMessageError, OffsetUnavailableError
-from consumerd.spark.source.request import freeze_imports
+from consumerd.spark.source.request import BATCH_BYTES, BATCH_ROWS, ConstantColumns, freeze_imports, numbers
 from consumerd.spark.source.v08.client import KafkaClient
-from consumerd.spark.source.v08.rows import V08Rows
 from consumerd.wire.v07 import EARLIEST, LATEST, BatchEnd
 from consumerd.wire.v08.records import decode_records
+from consumerd.wire.v08.records.codecs import RecordCodec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import pyarrow as pa
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from consumerd.spark.source.request import ReadRequest
-    from consumerd.spark.source.v08.client import Fetched
+    from consumerd.spark.source.v08.client import FetchedRecords
     from consumerd.spark.source.v08.split import V08Split
-    from consumerd.wire.v08.records import RecordSet
+    from consumerd.wire.v08.records import Headers, RecordSet
+    from consumerd.wire.v08.records.record_set import RecordRun
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +45,7 @@ log = logging.getLogger(__name__)
 _LARGEST_FETCH: Final = 8 << 20
 #: Empty answers in a row after which a gap is believed. The broker takes its time for each.
 _BELIEVED: Final = 5
-#: Seconds before an answer that may be another one soon is asked for again.
+#: Seconds before a request is repeated whose response may change soon.
 _PAUSE: Final = 0.2
 #: What a message or batch has before what its size counts.
 _ROOM: Final = 12
@@ -54,7 +62,7 @@ def read_v08_split(split: V08Split, request: ReadRequest) -> Iterator[pa.RecordB
     reader = _Reader(split, request)
     yield from reader.read()
     if reader.dropped:
-        log.warning("dropped %d unreadable ranges of %s", reader.dropped, split)
+        log.warning("dropped %d malformed ranges of %s", reader.dropped, split)
 
 
 class _Reader:
@@ -100,18 +108,18 @@ class _Reader:
 
     def _flaw(self, position: int, following: int, records: RecordSet) -> Iterator[pa.RecordBatch]:
         problem = records.problem or f"a message or batch larger than maxMessageBytes ({self._most - _ROOM})"
-        if self._request.mode is Mode.FAILFAST:
+        if self._request.mode is ParseMode.FAILFAST:
             raise MalformedMessageError(
                 f"{self._split.topic}/{self._split.partition} cannot be read at offset {position}: {problem}; "
                 "read with mode=PERMISSIVE or DROPMALFORMED to continue"
             )
-        if self._request.mode is Mode.DROPMALFORMED:
+        if self._request.mode is ParseMode.DROPMALFORMED:
             self.dropped += 1
         else:
             yield self._rows.flaw(position, following, problem)
 
-    def _nothing(self, position: int, answer: Fetched) -> int:
-        """The broker has the offset, and nothing from there on: where to go on."""
+    def _nothing(self, position: int, answer: FetchedRecords) -> int:
+        """Where to continue if the broker has the offset, and no records from there on."""
         if answer.throttled:  # the client is silent for as long as the broker wants
             return position
         now = time.monotonic()
@@ -121,7 +129,7 @@ class _Reader:
         end = self._split.end
         if answer.reach >= end:
             if self._empty >= _BELIEVED:
-                log.info("%s has nothing from %d to %d", self._split, position, end)
+                log.info("%s has no messages from offset %d to %d", self._split, position, end)
                 return end
         elif now - self._empty_since > self._request.timeout:
             self._lost(position, end, f"the log ends at {answer.reach} now")
@@ -130,7 +138,7 @@ class _Reader:
         return position
 
     def _gone(self, client: KafkaClient, position: int, error: OffsetUnavailableError) -> int:
-        """The broker does not have the offset: where to go on. Raises DataLossError where that is to fail."""
+        """Where to continue if the broker does not have the offset. Raises DataLossError if that is to fail."""
         end = self._split.end
         first, last = (client.offsets([self._partition], when)[self._partition] for when in (EARLIEST, LATEST))
         if first is not None and position < first:
@@ -147,8 +155,129 @@ class _Reader:
         return position
 
     def _lost(self, start: int, end: int, why: str) -> None:
-        """Offsets that were planned are not there."""
+        """Handle planned offsets that no longer exist."""
         what = f"the offsets {start} to {end} of {self._split.topic}/{self._split.partition} no longer exist: {why}"
         if self._request.fail_on_data_loss:
             raise DataLossError(f"{what}; start later, or set failOnDataLoss=false to continue without them")
         log.warning("%s; continuing without them", what)
+
+
+#: What the cells of `codec` are, by number.
+_CODECS: Final = pa.array([codec.name.lower() for codec in RecordCodec], pa.string())
+#: Spark cannot hold timestamps beyond: it counts microseconds in 64 bits.
+_LAST_MS: Final = ((1 << 63) - 1) // 1000
+_INT64: Final = 1 << 63
+
+
+class V08Rows:
+    """Makes the rows of one split. `columns`: names in the order in which the batches have them, at least one."""
+
+    def __init__(self, split: V08Split, columns: Sequence[str]) -> None:
+        self._schema = arrow_schema(columns)
+        self._wanted = frozenset(columns)
+        self._same = ConstantColumns(split)
+
+    def batches(self, records: RecordSet, end: int) -> Iterator[pa.RecordBatch]:
+        """The records below offset `end`."""
+        count = len(records)
+        if records.next_offset > end:
+            count = bisect_left(records.offsets, end)
+        if not count:
+            return
+        whole = {name: make(records.runs) for name, make in _BY_RUN.items() if name in self._wanted}
+        if "next_offset" in self._wanted:
+            offsets = whole["offset"] if "offset" in whole else _offsets(records.runs)
+            # Not where the next record is: that would depend on what compaction has left by now.
+            whole["next_offset"] = pc.add(offsets, pa.scalar(1, pa.int64()))
+        for first, last in _pieces(records, count):
+            columns = {name: column.slice(first, last - first) for name, column in whole.items()}
+            for name, values in (("value", records.payloads), ("key", records.keys)):
+                if name in self._wanted:
+                    columns[name] = pa.array(values[first:last], pa.binary())
+            if HEADERS.name in self._wanted and records.headers:
+                columns[HEADERS.name] = _headers([records.headers.get(number) for number in range(first, last)])
+            yield self._batch(columns, last - first)
+
+    def flaw(self, offset: int, next_offset: int, problem: str) -> pa.RecordBatch:
+        """One row that says why the bytes at `offset` cannot be read."""
+        columns = {
+            "offset": pa.array([offset], pa.int64()),
+            "next_offset": pa.array([next_offset], pa.int64()),
+            "codec": pa.nulls(1, pa.string()),
+            "crc_ok": pa.array([False]),
+            "_corrupt": pa.array([problem], pa.string()),
+        }
+        return self._batch(columns, 1)
+
+    def _batch(self, columns: dict[str, pa.Array], rows: int) -> pa.RecordBatch:
+        found = [
+            columns[field.name] if field.name in columns else self._same.column(field, rows) for field in self._schema
+        ]
+        return pa.RecordBatch.from_arrays(found, schema=self._schema)
+
+
+def _pieces(records: RecordSet, count: int) -> Iterator[tuple[int, int]]:
+    """Ranges of the first `count` records that fit into a batch each."""
+    if records.memory_bytes <= BATCH_BYTES and count <= BATCH_ROWS:
+        yield 0, count
+        return
+    first = size = 0
+    pairs = zip(records.payloads[:count], records.keys, strict=False)
+    for number, (value, key) in enumerate(pairs):
+        size += len(value or b"") + len(key or b"")
+        if size >= BATCH_BYTES or number + 1 - first >= BATCH_ROWS:
+            yield first, number + 1
+            first, size = number + 1, 0
+    if first < count:
+        yield first, count
+
+
+def _offsets(runs: Iterable[RecordRun]) -> pa.Array:
+    found = array("q")
+    for run in runs:
+        found.extend(run.offsets)
+    return numbers(found, pa.int64())
+
+
+def _timestamps(runs: Iterable[RecordRun]) -> pa.Array:
+    """In microseconds; null where there is none, or none that Spark can hold."""
+    found = array("q")
+    for run in runs:
+        try:
+            found.extend(array("q", run.timestamps))
+        except OverflowError:  # a delta that no producer writes
+            found.extend(each if -_INT64 <= each < _INT64 else -1 for each in run.timestamps)
+    milliseconds = numbers(found, pa.int64())
+    fine = pc.and_(pc.greater_equal(milliseconds, 0), pc.less_equal(milliseconds, _LAST_MS))
+    held = pc.if_else(fine, milliseconds, pa.scalar(None, pa.int64()))
+    return pc.multiply(held, pa.scalar(1000, pa.int64())).cast(pa.timestamp("us", tz="UTC"))
+
+
+def _types(runs: Iterable[RecordRun]) -> pa.Array:
+    """0: the producer's time, 1: that of appending; null for messages that have none."""
+    found = array("i")
+    for run in runs:
+        found.extend(array("i", (run.timestamp_type,)) * len(run.offsets))
+    kinds = numbers(found, pa.int32())
+    return pc.if_else(pc.less(kinds, 0), pa.scalar(None, pa.int32()), kinds)
+
+
+def _codecs(runs: Iterable[RecordRun]) -> pa.Array:
+    found = array("b")
+    for run in runs:
+        found.extend(array("b", (run.codec,)) * len(run.offsets))
+    return _CODECS.take(numbers(found, pa.int8()))
+
+
+_BY_RUN: Final[dict[str, Callable[[Iterable[RecordRun]], pa.Array]]] = {
+    "offset": _offsets,
+    "timestamp": _timestamps,
+    "timestampType": _types,
+    "codec": _codecs,
+}
+
+
+def _headers(found: Sequence[Headers | None]) -> pa.Array:
+    """Null for records without any, as Spark's Kafka connector has it."""
+    rows = [None if not headers else [{"key": key, "value": value} for key, value in headers] for headers in found]
+    return pa.array(rows, HEADERS.arrow)

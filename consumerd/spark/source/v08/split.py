@@ -1,7 +1,7 @@
-"""What one Spark task reads of a partition of 0.8 or later: a range of logical offsets, and whom to ask for it.
+"""What one Spark task reads of a partition of 0.8 or later: a range of offsets, and the leader to fetch it from.
 
-Strategy: a frozen value, as the splits of segments are. Offsets count messages, so a range may be cut anywhere: a batch
-or compressed message that reaches over a border is read by both tasks, and each keeps what is in its range.
+Strategy: a frozen value, like the splits of segments. Offsets count messages, so a range may be cut anywhere: a batch
+or compressed message that crosses a border is read by both tasks, and each keeps what is in its range.
 """
 
 from __future__ import annotations

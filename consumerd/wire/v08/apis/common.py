@@ -21,7 +21,7 @@ def throttle_time(*, since: int) -> Field:
     )
 
 
-def error_code(what: str = "What went wrong, 0 for nothing.", *, since: int = 0, until: int | None = None) -> Field:
+def error_code(what: str = "The error, 0 for none.", *, since: int = 0, until: int | None = None) -> Field:
     """`error_code`: see `consumerd.wire.v08.error_codes`."""
     return Field("error_code", INT16, what, since=since, until=until, default=0)
 

@@ -48,7 +48,7 @@ CONSUMER_GROUP_DESCRIBE = Api(
                 Field("group_id", STRING, "Name of the group."),
                 Field("group_state", STRING, "Empty, Assigning, Reconciling, Stable or Dead; empty with an error."),
                 Field("group_epoch", INT32, "Counts changes of members and of what they want."),
-                Field("assignment_epoch", INT32, "The group epoch for which was dealt last."),
+                Field("assignment_epoch", INT32, "The group epoch of the last assignment."),
                 Field("assignor_name", STRING, "The way of assigning."),
                 Field(
                     "members",

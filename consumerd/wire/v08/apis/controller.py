@@ -26,7 +26,7 @@ PARTITION_RESULTS = (
     Field(
         "partitions",
         ARRAY,
-        "What became of each partition.",
+        "The result for each partition.",
         of=(
             Field("topic", STRING, "Name of the topic."),
             Field("partition", INT32, "Number of the partition."),

@@ -58,7 +58,7 @@ CREATE_TOPICS = Api(
         Field(
             "topic_error_codes",
             ARRAY,
-            "What became of each topic.",
+            "The result for each topic.",
             of=(
                 Field("topic", STRING, "Name of the topic."),
                 topic_id(since=7),

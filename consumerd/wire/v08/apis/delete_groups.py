@@ -16,7 +16,7 @@ DELETE_GROUPS = Api(
         Field(
             "results",
             ARRAY,
-            "What became of each group.",
+            "The result for each group.",
             of=(Field("group_id", STRING, "Name of the group."), error_code()),
         ),
     ),

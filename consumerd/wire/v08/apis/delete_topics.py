@@ -29,7 +29,7 @@ DELETE_TOPICS = Api(
         Field(
             "topic_error_codes",
             ARRAY,
-            "What became of each topic.",
+            "The result for each topic.",
             of=(
                 Field("topic", STRING, "Name of the topic; null where an id is unknown.", nullable=6),
                 topic_id(since=6),

@@ -21,7 +21,7 @@ _PARTITION = (
         default=-1,
         ignorable=True,
     ),
-    Field("fetch_offset", INT64, "Offset of the first message that is wanted."),
+    Field("fetch_offset", INT64, "Offset of the first message to return."),
     Field("last_fetched_epoch", INT32, "Epoch of the last record that was read, -1 for none.", since=12, default=-1),
     Field(
         "log_start_offset",
@@ -82,7 +82,7 @@ _PARTITION_RESPONSE = (
     Field(
         "snapshot_id",
         STRUCT,
-        "The snapshot to read instead of what is no longer kept (metadata log only); absent (null) otherwise.",
+        "The snapshot to read instead of deleted records (metadata log only); absent (null) otherwise.",
         of=(
             Field("end_offset", INT64, "Offset at which it ends.", default=-1),
             Field("epoch", INT32, "Its epoch.", default=-1),

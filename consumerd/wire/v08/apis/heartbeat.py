@@ -16,5 +16,5 @@ HEARTBEAT = Api(
         Field("member_id", STRING, "Id that the coordinator gave."),
         group_instance_id(since=3),
     ),
-    response=(throttle_time(since=1), error_code("0, REBALANCE_IN_PROGRESS (27), or why it is no member any more.")),
+    response=(throttle_time(since=1), error_code("0, REBALANCE_IN_PROGRESS (27), or why it is not a member any more.")),
 )

@@ -20,7 +20,7 @@ JOIN_GROUP = Api(
         Field(
             "rebalance_timeout",
             INT32,
-            "How long the coordinator waits for members to join anew, ms; in version 0 it is the session timeout.",
+            "How long the coordinator waits for members to join again, ms; in version 0 it is the session timeout.",
             since=1,
             default=-1,
             ignorable=True,

@@ -39,7 +39,7 @@ LEAVE_GROUP = Api(
         Field(
             "members",
             ARRAY,
-            "What became of each.",
+            "The result for each member.",
             of=(
                 Field("member_id", STRING, "Id of the member."),
                 group_instance_id(since=3),

@@ -14,14 +14,12 @@ LIST_GROUPS = Api(
         Field(
             "states_filter",
             ARRAY,
-            "States of the groups that are wanted; empty for all.",
+            "States of the groups to return; empty for all.",
             of=STRING,
             since=4,
             default=(),
         ),
-        Field(
-            "types_filter", ARRAY, "Types of the groups that are wanted; empty for all.", of=STRING, since=5, default=()
-        ),
+        Field("types_filter", ARRAY, "Types of the groups to return; empty for all.", of=STRING, since=5, default=()),
     ),
     response=(
         throttle_time(since=1),

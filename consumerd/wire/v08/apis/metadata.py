@@ -104,6 +104,6 @@ METADATA = Api(
             ),
         ),
         authorized_operations("cluster_authorized_operations", "the cluster", since=8, until=10),
-        error_code("Why nothing at all could be told; 0 otherwise.", since=13),
+        error_code("The error of the whole request, 0 for none.", since=13),
     ),
 )

@@ -79,14 +79,14 @@ OFFSET_COMMIT = Api(
         Field(
             "responses",
             ARRAY,
-            "What became of it, by topic.",
+            "The results, by topic.",
             of=(
                 _TOPIC,
                 topic_id(since=10),
                 Field(
                     "partition_responses",
                     ARRAY,
-                    "What became of it, by partition.",
+                    "The results, by partition.",
                     of=(Field("partition", INT32, "Number of the partition."), error_code()),
                 ),
             ),

@@ -89,7 +89,7 @@ OFFSET_FETCH = Api(
             ),
             until=7,
         ),
-        error_code("Why nothing at all could be told; 0 otherwise.", since=2, until=7),
+        error_code("The error of the whole request, 0 for none.", since=2, until=7),
         Field(
             "groups",
             ARRAY,
@@ -106,7 +106,7 @@ OFFSET_FETCH = Api(
                         Field("partition_responses", ARRAY, "The offsets, by partition.", of=_PARTITION_RESPONSE),
                     ),
                 ),
-                error_code("Why nothing of this group could be told; 0 otherwise."),
+                error_code("The error of this group, 0 for none."),
             ),
             since=8,
         ),

@@ -50,14 +50,14 @@ PRODUCE = Api(
         Field(
             "responses",
             ARRAY,
-            "What became of it, by topic.",
+            "The results, by topic.",
             of=(
                 Field("topic", STRING, "Name of the topic.", until=12, default="", ignorable=True),
                 topic_id(since=13),
                 Field(
                     "partition_responses",
                     ARRAY,
-                    "What became of it, by partition.",
+                    "The results, by partition.",
                     of=(
                         Field("partition", INT32, "Number of the partition."),
                         error_code("Why nothing was appended; 0 where it was."),

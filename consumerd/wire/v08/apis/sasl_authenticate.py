@@ -18,7 +18,7 @@ SASL_AUTHENTICATE = Api(
         Field(
             "session_lifetime_ms",
             INT64,
-            "After so long the client has to authenticate anew, ms; 0 for never.",
+            "Time after which the client has to authenticate again, ms; 0 for never.",
             since=1,
             default=0,
             ignorable=True,

@@ -5,8 +5,8 @@ what a produce request has.
 """
 
 from consumerd.wire.batch import BatchEnd
-from consumerd.wire.v07.constants import DEFAULT_LIMITS, Limits
-from consumerd.wire.v08.records.codecs import Codec
+from consumerd.wire.v07.constants import DEFAULT_LIMITS, DecodeLimits
+from consumerd.wire.v08.records.codecs import RecordCodec
 from consumerd.wire.v08.records.encode import encode_message_set, encode_record_batch
 from consumerd.wire.v08.records.fetched import decode_records
 from consumerd.wire.v08.records.record_set import NO_TIMESTAMP, Headers, Record, RecordSet, TimestampType
@@ -15,10 +15,10 @@ __all__ = [
     "DEFAULT_LIMITS",
     "NO_TIMESTAMP",
     "BatchEnd",
-    "Codec",
+    "DecodeLimits",
     "Headers",
-    "Limits",
     "Record",
+    "RecordCodec",
     "RecordSet",
     "TimestampType",
     "decode_records",

@@ -14,7 +14,7 @@ from consumerd.wire.lz4 import lz4_compress, lz4_decompress
 from consumerd.wire.zstd import zstd_compress, zstd_decompress
 
 
-class Codec(IntEnum):
+class RecordCodec(IntEnum):
     """The low three bits of the attributes of a message or record batch."""
 
     NONE = 0
@@ -29,16 +29,16 @@ CODEC_MASK = 7
 #: The first magic that knows zstd: that of record batches.
 ZSTD_MAGIC = 2
 
-_OLD = {Codec.GZIP: compression.Codec.GZIP, Codec.SNAPPY: compression.Codec.SNAPPY}
+_OLD = {RecordCodec.GZIP: compression.Codec.GZIP, RecordCodec.SNAPPY: compression.Codec.SNAPPY}
 
 
-def compress(codec: Codec, data: bytes, magic: int) -> bytes:
+def compress(codec: RecordCodec, data: bytes, magic: int) -> bytes:
     """Compress for a message or batch of `magic`. Raises EncodeError for zstd before magic 2."""
-    if codec is Codec.NONE:
+    if codec is RecordCodec.NONE:
         return data
-    if codec is Codec.LZ4:
+    if codec is RecordCodec.LZ4:
         return lz4_compress(data, broken_checksum=magic == 0)
-    if codec is Codec.ZSTD:
+    if codec is RecordCodec.ZSTD:
         if magic < ZSTD_MAGIC:
             raise EncodeError(f"magic {magic} has no zstd; use record batches (magic 2) or another codec")
         return zstd_compress(data)
@@ -51,12 +51,12 @@ def decompress(attributes: int, data: bytes, magic: int, *, limit: int) -> bytes
     Raises CorruptMessageError for a codec that `magic` does not have, and DecompressionError.
     """
     codec = attributes & CODEC_MASK
-    if codec == Codec.NONE:
+    if codec == RecordCodec.NONE:
         return data
-    if codec == Codec.LZ4:
+    if codec == RecordCodec.LZ4:
         return lz4_decompress(data, limit=limit)
-    if codec == Codec.ZSTD and magic >= ZSTD_MAGIC:
+    if codec == RecordCodec.ZSTD and magic >= ZSTD_MAGIC:
         return zstd_decompress(data, limit=limit)
-    if codec > Codec.SNAPPY:
+    if codec > RecordCodec.SNAPPY:
         raise CorruptMessageError(f"compression codec {codec}, which magic {magic} does not have")
     return compression.decompress(compression.Codec(codec), data, limit=limit)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from consumerd.wire.v08.records.record_set import Headers
 
 
-class Columns:
+class RecordColumns:
     """Per record one entry in `payloads` and `keys`; `headers` by its number; `record_bytes`: see `account`."""
 
     __slots__ = ("_new_headers", "_new_keyless", "headers", "keys", "payloads", "record_bytes")

@@ -13,11 +13,10 @@ from functools import lru_cache
 from itertools import repeat
 from typing import TYPE_CHECKING
 
-from consumerd.wire.crc import crc32
-from consumerd.wire.crc32c import crc32c, extend_crc32c
+from consumerd.wire.crc import crc32, crc32c, extend_crc32c
 from consumerd.wire.errors import EncodeError
 from consumerd.wire.v08.records import record_batch
-from consumerd.wire.v08.records.codecs import Codec, compress
+from consumerd.wire.v08.records.codecs import RecordCodec, compress
 from consumerd.wire.v08.records.record_set import NO_TIMESTAMP
 from consumerd.wire.v08.records.varint import VARINTS, varint
 
@@ -49,7 +48,7 @@ def encode_message_set(
     payloads: Sequence[bytes | None],
     *,
     magic: int = 1,
-    codec: Codec = Codec.NONE,
+    codec: RecordCodec = RecordCodec.NONE,
     keys: Sequence[bytes | None] | None = None,
     timestamps: int | Sequence[int] = NO_TIMESTAMP,
     base_offset: int = 0,
@@ -69,7 +68,7 @@ def encode_message_set(
     stamps: Sequence[int] | int = timestamps
     if magic == 1 and log_append_time is not None:
         attributes, stamps = _LOG_APPEND_TIME, log_append_time
-    if codec is Codec.NONE:
+    if codec is RecordCodec.NONE:
         return _messages(payloads, keys, stamps, magic, attributes, base_offset)
     first = base_offset if magic == 0 else 0
     # The broker that sets the time of appending does so on the wrapper alone.
@@ -109,14 +108,14 @@ def _messages(
             f"a message with a payload of {len(payload or b'')} bytes cannot be written: {error}"
         ) from error
     except ValueError as error:
-        raise EncodeError("there are not as many keys or timestamps as payloads") from error
+        raise EncodeError("the numbers of keys, timestamps and payloads differ") from error
     return b"".join(pieces)
 
 
 def encode_record_batch(
     payloads: Sequence[bytes | None],
     *,
-    codec: Codec = Codec.NONE,
+    codec: RecordCodec = RecordCodec.NONE,
     keys: Sequence[bytes | None] | None = None,
     timestamps: int | Sequence[int] = NO_TIMESTAMP,
     headers: Mapping[int, Headers] | None = None,
@@ -144,7 +143,7 @@ def encode_record_batch(
     else:
         base_time, max_time = timestamps[0], max(timestamps)
         if max_time - base_time >= 1 << 63 or min(timestamps) - base_time < -1 << 63:
-            raise EncodeError("timestamps lie further apart than one batch can say")
+            raise EncodeError("timestamps are further apart than one batch can hold")
         deltas = [timestamp - base_time for timestamp in timestamps]
     try:
         if keys is None and not headers and count <= _TABLE:
@@ -154,7 +153,7 @@ def encode_record_batch(
     except UnicodeEncodeError as error:
         raise EncodeError(f"the header name {error.object[:20]!r} cannot be sent: not UTF-8") from None
     except ValueError as error:
-        raise EncodeError("there are not as many keys or timestamps as payloads") from error
+        raise EncodeError("the numbers of keys, timestamps and payloads differ") from error
     attributes = int(codec)
     if transactional:
         attributes |= _TRANSACTIONAL

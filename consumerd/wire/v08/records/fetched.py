@@ -15,14 +15,13 @@ from operator import ge
 from typing import TYPE_CHECKING
 
 from consumerd.wire.batch import BatchEnd, memory_of
-from consumerd.wire.crc32c import crc32c
+from consumerd.wire.crc import crc32c
 from consumerd.wire.errors import CorruptMessageError, DecompressionError
-from consumerd.wire.v07.constants import DEFAULT_LIMITS, Limits
+from consumerd.wire.v07.constants import DEFAULT_LIMITS, DecodeLimits
 from consumerd.wire.v08.records import message_set, record_batch
 from consumerd.wire.v08.records.codecs import CODEC_MASK, decompress
-from consumerd.wire.v08.records.columns import Columns
-from consumerd.wire.v08.records.record_set import RecordSet, Run, TimestampType
-from consumerd.wire.v08.records.transactions import Aborted
+from consumerd.wire.v08.records.columns import RecordColumns
+from consumerd.wire.v08.records.record_set import RecordRun, RecordSet, TimestampType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -36,13 +35,50 @@ LOG_OVERHEAD = _OFFSET_AND_SIZE.size
 _MAGIC = 16
 _MIN_SIZE = (*message_set.MIN_SIZE, record_batch.MIN_LENGTH)
 _MAX_OFFSET = (1 << 63) - 1
+#: The key of a control record: version and type.
+_MARKER = struct.Struct(">hh")
+_ABORT = 0
+
+
+class AbortedTransactions:
+    """Which batches of one fetch belong to aborted transactions; `transactions`: (producer id, first offset) of each.
+
+    From that offset on the producer's transactional batches are aborted, until the control batch that ends the
+    transaction. Fed with the batches in the order of offsets.
+    """
+
+    __slots__ = ("_active", "_coming")
+
+    def __init__(self, transactions: Iterable[tuple[int, int]] = ()) -> None:
+        #: By first offset, the next one at the end.
+        self._coming = sorted(transactions, key=lambda one: one[1], reverse=True)
+        self._active: set[int] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._coming or self._active)
+
+    def covers(self, header: BatchHeader) -> bool:
+        """Whether the transactional batch `header` is of an aborted transaction."""
+        self._begin(header)
+        return header.producer_id in self._active
+
+    def end(self, header: BatchHeader, marker: bytes | None) -> None:
+        """A control batch; `marker`: the key of its record."""
+        self._begin(header)
+        if marker is not None and len(marker) >= _MARKER.size and _MARKER.unpack_from(marker)[1] == _ABORT:
+            self._active.discard(header.producer_id)
+
+    def _begin(self, header: BatchHeader) -> None:
+        last = header.base_offset + header.last_offset_delta
+        while self._coming and self._coming[-1][1] <= last:
+            self._active.add(self._coming.pop()[0])
 
 
 def decode_records(
     data: bytes | bytearray | memoryview,
     offset: int,
     *,
-    limits: Limits = DEFAULT_LIMITS,
+    limits: DecodeLimits = DEFAULT_LIMITS,
     aborted: Iterable[tuple[int, int]] = (),
 ) -> RecordSet:
     """Decode the record data of one partition, fetched at `offset`.
@@ -52,7 +88,7 @@ def decode_records(
     batch; `limits.max_depth` has no meaning here. Never raises for bad bytes: it stops there and says so. The set
     copies what it needs and does not keep `data` alive.
     """
-    return _Decoder(bytes(data), offset, limits, Aborted(aborted)).decode()
+    return _Decoder(bytes(data), offset, limits, AbortedTransactions(aborted)).decode()
 
 
 class _Decoder:
@@ -71,13 +107,13 @@ class _Decoder:
         "runs",
     )
 
-    def __init__(self, data: bytes, offset: int, limits: Limits, aborted: Aborted) -> None:
+    def __init__(self, data: bytes, offset: int, limits: DecodeLimits, aborted: AbortedTransactions) -> None:
         self.data = data
         self.offset = offset
         self.limits = limits
         self.aborted = aborted
-        self.columns = Columns()
-        self.runs: list[Run] = []
+        self.columns = RecordColumns()
+        self.runs: list[RecordRun] = []
         self.position = 0
         #: The least offset that may follow in the data.
         self.least = 0
@@ -92,7 +128,7 @@ class _Decoder:
                 return self._set(BatchEnd.PARTIAL)
             offset, size = _OFFSET_AND_SIZE.unpack_from(data, self.position)
             if not _MIN_SIZE[0] <= size <= self.limits.max_message_bytes:
-                problem = f"the message at offset {offset} has a size of {size}, which none can have"
+                problem = f"the message at offset {offset} has the impossible size {size}"
                 return self._set(BatchEnd.CORRUPT, problem=problem)
             if left < LOG_OVERHEAD + size:
                 return self._set(BatchEnd.PARTIAL, needed=LOG_OVERHEAD + size)
@@ -111,7 +147,7 @@ class _Decoder:
         if magic == record_batch.MAGIC:
             return self._batch()
         if magic > record_batch.MAGIC:
-            raise CorruptMessageError(f"magic {magic}, which no format has")
+            raise CorruptMessageError(f"the unknown magic {magic}")
         attributes = self.data[self.position + _MAGIC + 1]
         if attributes & CODEC_MASK == 0 and self._row(magic, attributes):
             return True
@@ -126,7 +162,7 @@ class _Decoder:
         self._check(row.offsets[0], row.offsets[-1])
         self.position = row.position
         kind = message_set.timestamp_type(magic, attributes)
-        self._add(Run(first, row.offsets, kind, 0, row.timestamps), self.position - start)
+        self._add(RecordRun(first, row.offsets, kind, 0, row.timestamps), self.position - start)
         return True
 
     def _message(self) -> bool:
@@ -137,7 +173,7 @@ class _Decoder:
         if message.attributes & CODEC_MASK == 0:
             self.columns.add(message.key, message.value, ())
             stored = message.end - self.position
-            self._add(Run(first, range(message.offset, message.offset + 1), kind, 0, [message.timestamp]), stored)
+            self._add(RecordRun(first, range(message.offset, message.offset + 1), kind, 0, [message.timestamp]), stored)
         elif message.offset >= self.offset:
             if self._is_full():
                 return False
@@ -148,7 +184,7 @@ class _Decoder:
                 if offsets[-1] > message.offset > 0 or any(map(ge, offsets, islice(offsets, 1, None))):
                     raise CorruptMessageError("messages whose offsets do not grow up to its own")
             self.expanded += expanded
-            self._add(Run(first, offsets, kind, 0, timestamps, message.attributes & CODEC_MASK), expanded)
+            self._add(RecordRun(first, offsets, kind, 0, timestamps, message.attributes & CODEC_MASK), expanded)
         self._advance(message.offset)
         self.position = message.end
         return True
@@ -186,7 +222,7 @@ class _Decoder:
 
     def _control(self, header: BatchHeader, start: int, end: int) -> None:
         if self.aborted:
-            marker = Columns()
+            marker = RecordColumns()
             record_batch.read_records(self.data, start, end, header, marker)
             self.aborted.end(header, marker.keys[0] if marker.keys else None)
 
@@ -202,7 +238,7 @@ class _Decoder:
         kind, base_time = TimestampType.CREATE_TIME, header.base_timestamp
         if header.log_append_time:
             kind, base_time, times = TimestampType.LOG_APPEND_TIME, header.max_timestamp, [0] * len(times)
-        self._add(Run(first, offsets, kind, base_time, times, header.attributes & CODEC_MASK), end - start)
+        self._add(RecordRun(first, offsets, kind, base_time, times, header.attributes & CODEC_MASK), end - start)
 
     def _is_full(self) -> bool:
         memory = memory_of(len(self.columns), self.columns.record_bytes)
@@ -217,7 +253,7 @@ class _Decoder:
         self.least = max(self.least, last + 1)
         self.next_offset = max(self.next_offset, self.least)
 
-    def _add(self, run: Run, stored: int) -> None:
+    def _add(self, run: RecordRun, stored: int) -> None:
         """Take up a run, without what is below the offset that was asked for; `stored`: its bytes in the data."""
         first, offsets = run.first, run.offsets
         if not offsets:
@@ -242,7 +278,7 @@ class _Decoder:
         believed = self.next_offset < after <= _MAX_OFFSET and self._plausible(
             self.position + LOG_OVERHEAD + size, after
         )
-        verb = "cannot be opened:" if isinstance(error, DecompressionError) else "has"
+        verb = "cannot be decompressed:" if isinstance(error, DecompressionError) else "has"
         return self._set(BatchEnd.CORRUPT, problem=f"{what} {verb} {error}", resume_offset=after if believed else None)
 
     def _plausible(self, position: int, least: int) -> bool:

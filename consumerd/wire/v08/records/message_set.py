@@ -22,7 +22,7 @@ from consumerd.wire.v08.records.record_set import NO_TIMESTAMP, TimestampType
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from consumerd.wire.v08.records.columns import Columns
+    from consumerd.wire.v08.records.columns import RecordColumns
 
     _Unpack = Callable[[bytes, int], tuple[bytes, int, int, int]]
     _Entry = tuple[_Unpack, int]
@@ -89,7 +89,7 @@ def timestamp_type(magic: int, attributes: int) -> TimestampType:
     return TimestampType.LOG_APPEND_TIME if attributes & _LOG_APPEND_TIME else TimestampType.CREATE_TIME
 
 
-def walk(data: bytes, position: int, magic: int, attributes: int, columns: Columns) -> Row:
+def walk(data: bytes, position: int, magic: int, attributes: int, columns: RecordColumns) -> Row:
     """Read the row of plain messages of one magic, with these attributes and growing offsets, at `position`.
 
     The last message of the data always counts as another thing, for lack of a header after it.
@@ -186,7 +186,7 @@ def read_message(data: bytes, position: int) -> Message:
 def _read_bytes(body: bytes, position: int) -> tuple[bytes | None, int]:
     left = len(body) - position - 4
     if left < 0:
-        raise CorruptMessageError("a field that is cut off")
+        raise CorruptMessageError("a truncated field")
     (size,) = _SIZE.unpack_from(body, position)
     if size == -1:
         return None, position + 4
@@ -195,7 +195,7 @@ def _read_bytes(body: bytes, position: int) -> tuple[bytes | None, int]:
     return body[position + 4 : position + 4 + size], position + 4 + size
 
 
-def unwrap(wrapper: Message, columns: Columns, *, limit: int) -> tuple[Sequence[int], Sequence[int], int]:
+def unwrap(wrapper: Message, columns: RecordColumns, *, limit: int) -> tuple[Sequence[int], Sequence[int], int]:
     """Read the messages in a wrapper onto `columns`.
 
     Returns their offsets, their timestamps, and the size of the set once decompressed, which may be `limit` bytes.
@@ -209,7 +209,7 @@ def unwrap(wrapper: Message, columns: Columns, *, limit: int) -> tuple[Sequence[
     position, end = 0, len(data)
     while position < end:
         if end - position < HEAD.size + 1:
-            raise CorruptMessageError("a compressed set that is cut off")
+            raise CorruptMessageError("a truncated compressed set")
         magic, attributes = data[position + 16], data[position + 17] if end - position > HEAD.size + 1 else 0
         if magic < len(_FIELDS):
             row = walk(data, position, magic, attributes, columns)

@@ -28,8 +28,8 @@ from consumerd.wire.v08.records.walk_mixed import read_headers, walk_mixed
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from consumerd.wire.v08.records.columns import Columns
-    from consumerd.wire.v08.records.shapes import Shape, Time
+    from consumerd.wire.v08.records.columns import RecordColumns
+    from consumerd.wire.v08.records.shapes import RecordShape, Time
 
 #: Of record batches.
 MAGIC = 2
@@ -94,7 +94,7 @@ def read_header(data: bytes, position: int) -> BatchHeader:
 
 
 def read_records(
-    data: bytes, start: int, end: int, header: BatchHeader, columns: Columns
+    data: bytes, start: int, end: int, header: BatchHeader, columns: RecordColumns
 ) -> tuple[Sequence[int], list[int]]:
     """Read the records of a batch, which are `data[start:end]`, onto `columns`; returns offset and timestamp deltas.
 
@@ -111,7 +111,7 @@ class _Reader:
 
     __slots__ = ("columns", "data", "deltas", "end", "header", "next_delta", "position", "start", "times")
 
-    def __init__(self, data: bytes, start: int, end: int, header: BatchHeader, columns: Columns) -> None:
+    def __init__(self, data: bytes, start: int, end: int, header: BatchHeader, columns: RecordColumns) -> None:
         self.data = data
         self.start = self.position = start
         self.end = end
@@ -156,7 +156,7 @@ class _Reader:
             return range(first, last + 1), self.times
         return list(chain.from_iterable(self.deltas)), self.times
 
-    def _row(self, left: int, walk: Callable[[Shape, int, list[Time]], Sequence[int]]) -> int:
+    def _row(self, left: int, walk: Callable[[RecordShape, int, list[Time]], Sequence[int]]) -> int:
         """Read a row of at most `left` records of one shape by `walk`; returns how many there were."""
         shape = shape_at(self.data, self.position)
         if shape is None:
@@ -176,7 +176,7 @@ class _Reader:
             self.deltas.append(deltas)
         return len(deltas)
 
-    def _walk_same(self, shape: Shape, left: int, noted: list[Time]) -> Sequence[int]:
+    def _walk_same(self, shape: RecordShape, left: int, noted: list[Time]) -> Sequence[int]:
         """Read a row of records without gaps that have values and no headers, all with keys or all without."""
         columns, append, delta = self.columns, self.columns.payloads.append, self.next_delta
         expected = islice(shape.expected(delta), left)
@@ -189,7 +189,7 @@ class _Reader:
             columns.add_keyless(len(noted))
         return range(delta, delta + len(noted))
 
-    def _walk_mixed(self, shape: Shape, left: int, noted: list[Time]) -> Sequence[int]:
+    def _walk_mixed(self, shape: RecordShape, left: int, noted: list[Time]) -> Sequence[int]:
         """Read a row of records of any content."""
         deltas, self.position = walk_mixed(
             self.data, self.position, self.next_delta, left, shape, self.columns, noted.append

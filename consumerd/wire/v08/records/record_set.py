@@ -15,7 +15,7 @@ from itertools import chain, islice, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, Unpack
 
-from consumerd.wire.batch import PIECE, DecodedBatch, Ending
+from consumerd.wire.batch import PIECE, BatchEnding, DecodedBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -61,7 +61,7 @@ class Record(NamedTuple):
     headers: Headers
 
 
-class Run(NamedTuple):
+class RecordRun(NamedTuple):
     """Consecutive records from one source.
 
     `first` is the number of the first one; `offsets` and `times` have one entry per record, `times` counted from
@@ -86,7 +86,7 @@ _SUCCESSOR = (1).__add__
 _record = partial(tuple.__new__, Record)
 
 
-class RecordSet(DecodedBatch["bytes | None", Run]):
+class RecordSet(DecodedBatch["bytes | None", RecordRun]):
     """The records of one partition; see `DecodedBatch`. `next_offset` is also behind control batches and gaps.
 
     `payloads` and `keys` have one entry per record, None where it is null; `headers` only those records' that have
@@ -100,18 +100,18 @@ class RecordSet(DecodedBatch["bytes | None", Run]):
         payloads: list[bytes | None],
         keys: list[bytes | None],
         headers: dict[int, Headers],
-        runs: Sequence[Run],
+        runs: Sequence[RecordRun],
         start_offset: int,
         next_offset: int,
         record_bytes: int,
-        **ending: Unpack[Ending],
+        **ending: Unpack[BatchEnding],
     ) -> None:
         super().__init__(payloads, runs, start_offset, next_offset, record_bytes, **ending)
         self.keys = keys
         self.headers = headers
 
     @property
-    def runs(self) -> Sequence[Run]:
+    def runs(self) -> Sequence[RecordRun]:
         """The records by where they came from, in order: for whoever makes columns of them."""
         return self._runs
 
@@ -124,11 +124,6 @@ class RecordSet(DecodedBatch["bytes | None", Run]):
     def timestamps(self) -> list[int]:
         """One per record, in milliseconds; -1 where there is none. Made anew with every call."""
         return list(chain.from_iterable(run.timestamps for run in self._runs))
-
-    @property
-    def timestamp_types(self) -> list[TimestampType]:
-        """One per record, made anew with every call."""
-        return [kind for run in self._runs for kind in repeat(run.timestamp_type, len(run.offsets))]
 
     def messages(self) -> Iterator[Record]:
         """The records, made as they are asked for."""

@@ -160,7 +160,7 @@ class _Deltas(dict[int, int]):
         return delta
 
 
-class Shape:
+class RecordShape:
     """How many bytes length, timestamp delta and offset delta take, and whether there is a key (of up to 63 bytes)."""
 
     def __init__(self, length_size: int, time_size: int, offset_size: int, *, keyed: bool) -> None:
@@ -218,10 +218,10 @@ class Shape:
             offset += count
 
 
-_SHAPES: dict[tuple[int, int, int, bool], Shape] = {}
+_SHAPES: dict[tuple[int, int, int, bool], RecordShape] = {}
 
 
-def shape_at(data: bytes, position: int) -> Shape | None:
+def shape_at(data: bytes, position: int) -> RecordShape | None:
     """The shape of the record at `position`, or None if none of them fits. Raises IndexError at the end of the data."""
     length_size = 1 if data[position] < 0x80 else 2
     start = position + length_size
@@ -248,5 +248,5 @@ def shape_at(data: bytes, position: int) -> Shape | None:
     if shape is None:
         if len(_SHAPES) >= _MOST_SHAPES:
             _SHAPES.clear()
-        shape = _SHAPES[name] = Shape(length_size, time_size, offset_size, keyed=keyed)
+        shape = _SHAPES[name] = RecordShape(length_size, time_size, offset_size, keyed=keyed)
     return shape

@@ -18,7 +18,7 @@ from consumerd.wire.v08.records.varint import read_varlong
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from consumerd.wire.v08.records.shapes import Keyed, Shape, Time
+    from consumerd.wire.v08.records.shapes import Keyed, RecordShape, Time
 
 
 def walk_plain(
@@ -26,7 +26,7 @@ def walk_plain(
     position: int,
     expected: Iterator[int],
     null: int,
-    shape: Shape,
+    shape: RecordShape,
     append: Callable[[bytes], None],
     note: Callable[[Time], None],
 ) -> int:
@@ -60,12 +60,12 @@ def walk_keyed(
     position: int,
     expected: Iterator[int],
     keys: Mapping[int, Mapping[int, Keyed]],
-    shape: Shape,
+    shape: RecordShape,
     append: Callable[[bytes], None],
     add_key: Callable[[bytes], None],
     note: Callable[[Time], None],
 ) -> int:
-    """As `walk_plain`, for records with keys, which go to `add_key`; `keys`: from `Shape.keys`."""
+    """As `walk_plain`, for records with keys, which go to `add_key`; `keys`: from `RecordShape.keys`."""
     length, time, offset, key = shape.head(data, position)
     position += shape.head_size
     try:

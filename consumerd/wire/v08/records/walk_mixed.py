@@ -17,13 +17,19 @@ from consumerd.wire.v08.records.varint import INT32_BYTES, read_rest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consumerd.wire.v08.records.columns import Columns
+    from consumerd.wire.v08.records.columns import RecordColumns
     from consumerd.wire.v08.records.record_set import Headers
-    from consumerd.wire.v08.records.shapes import Shape, Time
+    from consumerd.wire.v08.records.shapes import RecordShape, Time
 
 
 def walk_mixed(
-    data: bytes, position: int, least: int, limit: int, shape: Shape, columns: Columns, note: Callable[[Time], None]
+    data: bytes,
+    position: int,
+    least: int,
+    limit: int,
+    shape: RecordShape,
+    columns: RecordColumns,
+    note: Callable[[Time], None],
 ) -> tuple[list[int], int]:
     """Read the row of at most `limit` records at `position` onto `columns`; the first may have offset delta `least`.
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.admin import (
-    Coordinator,
+    CoordinatorKind,
     DiagnosisInput,
-    FindingKind,
     GroupFinding,
+    GroupFindingKind,
     LogRange,
-    NoAnswer,
+    LookupFailure,
     Nudge,
     Removal,
     V08BrokerLogs,
@@ -79,7 +79,7 @@ def zookeeper() -> MemoryZooKeeper:
     return zookeeper
 
 
-async def look(zookeeper: MemoryZooKeeper, at: float = 0.0, **ranges: LogRange | NoAnswer) -> DiagnosisInput:
+async def look(zookeeper: MemoryZooKeeper, at: float = 0.0, **ranges: LogRange | LookupFailure) -> DiagnosisInput:
     """With logs of 0 to 100; `ranges`: those of others, by the number of the partition (`p0`)."""
     async with zookeeper.session() as zk:
         found = await read_diagnosis_input(ZooKeeperGroups(zk, V08BrokerLogs(None, "away")), "g", at)
@@ -91,11 +91,11 @@ async def findings(zookeeper: MemoryZooKeeper) -> list[GroupFinding]:
     return diagnose_group(await look(zookeeper))
 
 
-def told(found: list[GroupFinding]) -> list[tuple[FindingKind, str]]:
+def told(found: list[GroupFinding]) -> list[tuple[GroupFindingKind, str]]:
     return [(finding.kind, finding.subject) for finding in found]
 
 
-async def test_a_healthy_group_of_either_rule(zookeeper: MemoryZooKeeper) -> None:
+async def test_reports_nothing_for_a_healthy_group_of_either_strategy(zookeeper: MemoryZooKeeper) -> None:
     assert await findings(zookeeper) == []
     before = await look(zookeeper)
     members = {ID_A: StaticSubscription({"t": 1}), ID_B: StaticSubscription({"t": 1})}
@@ -108,33 +108,33 @@ async def test_a_healthy_group_of_either_rule(zookeeper: MemoryZooKeeper) -> Non
     missing = next(one for one in T if dealt[one][0] == ID_A)
     zookeeper.remove(f"{OWNERS}/{missing.name}")
     gave_up, unowned = await findings(zookeeper)
-    assert told([gave_up, unowned]) == [(FindingKind.GAVE_UP, ID_A), (FindingKind.UNOWNED, str(missing))]
+    assert told([gave_up, unowned]) == [(GroupFindingKind.GAVE_UP, ID_A), (GroupFindingKind.UNOWNED, str(missing))]
     assert "owns 1 of the 2 partitions that the rule (roundrobin) assigns to it" in gave_up.says
     assert "the process on host-a that started at 2012-11-21 11:00:00 UTC" in gave_up.remedy
     assert unowned.fix == Nudge()
 
 
-async def test_owners_that_fit_no_rule(zookeeper: MemoryZooKeeper) -> None:
+async def test_reports_owners_that_fit_no_strategy(zookeeper: MemoryZooKeeper) -> None:
     deal(zookeeper, {T[0]: (ID_A, 0)})
     (found,) = await findings(zookeeper)
-    assert told([found]) == [(FindingKind.MISPLACED, "t/0")]
+    assert told([found]) == [(GroupFindingKind.MISPLACED, "t/0")]
     assert "the rule (range) assigns it to g_b-0" in found.says
     assert "differ in partition.assignment.strategy" in found.says
     persistent_findings = diagnose_group(await look(zookeeper), await look(zookeeper))
     assert [each for each in persistent_findings if not each.is_notice] == [found]
 
 
-async def test_owners_that_are_dead_or_another(zookeeper: MemoryZooKeeper) -> None:
+async def test_reports_dead_and_unexpected_owners(zookeeper: MemoryZooKeeper) -> None:
     replace(zookeeper, f"{OWNERS}/0", b"g_b-0")
     replace(zookeeper, f"{OWNERS}/1", b"rubbish", B)
     replace(zookeeper, f"{OWNERS}/2", b"g_gone-0", DEAD)
     replace(zookeeper, f"{OWNERS}/3", f"{ID_A}-0".encode(), DEAD)
     found = await findings(zookeeper)
     assert told(found) == [
-        (FindingKind.STALE_OWNER, "t/0"),
-        (FindingKind.BROKEN_OWNER, "t/1"),
-        (FindingKind.ZOMBIE_OWNER, "t/2"),
-        (FindingKind.FOREIGN_SESSION, "t/3"),
+        (GroupFindingKind.STALE_OWNER, "t/0"),
+        (GroupFindingKind.BROKEN_OWNER, "t/1"),
+        (GroupFindingKind.ZOMBIE_OWNER, "t/2"),
+        (GroupFindingKind.FOREIGN_SESSION, "t/3"),
     ]
     assert [isinstance(each.fix, Removal) and each.fix.safe for each in found] == [True, False, False, False]
 
@@ -142,13 +142,15 @@ async def test_owners_that_are_dead_or_another(zookeeper: MemoryZooKeeper) -> No
 @pytest.mark.parametrize(
     ("data", "kind", "word"),
     [
-        (b"{", FindingKind.BROKEN_ID, "none of them gets a partition"),
-        (b'{"version":1,"subscription":{"t":1}}', FindingKind.BROKEN_ID, "pattern"),
-        (b'{ "t": 1 }', FindingKind.MIXED_DIALECTS, "registered in the dialect of Kafka 0.7"),
-        (b"*1*t", FindingKind.MIXED_DIALECTS, "members of 0.8 and later cannot read it"),
+        (b"{", GroupFindingKind.BROKEN_ID, "none of them gets a partition"),
+        (b'{"version":1,"subscription":{"t":1}}', GroupFindingKind.BROKEN_ID, "pattern"),
+        (b'{ "t": 1 }', GroupFindingKind.MIXED_DIALECTS, "registered in the dialect of Kafka 0.7"),
+        (b"*1*t", GroupFindingKind.MIXED_DIALECTS, "members of 0.8 and later cannot read it"),
     ],
 )
-async def test_ids_that_break_every_peer(zookeeper: MemoryZooKeeper, data: bytes, kind: FindingKind, word: str) -> None:
+async def test_reports_ids_that_break_every_peer(
+    zookeeper: MemoryZooKeeper, data: bytes, kind: GroupFindingKind, word: str
+) -> None:
     zookeeper.put("/consumers/g/ids/g_c", data, session_id=DEAD)
     (found,) = await findings(zookeeper)
     assert told([found]) == [(kind, "g_c")]
@@ -157,16 +159,16 @@ async def test_ids_that_break_every_peer(zookeeper: MemoryZooKeeper, data: bytes
     assert not found.fix.safe
 
 
-async def test_an_id_that_outlives_its_process(zookeeper: MemoryZooKeeper) -> None:
+async def test_reports_an_id_that_outlives_its_process(zookeeper: MemoryZooKeeper) -> None:
     replace(zookeeper, f"/consumers/g/ids/{ID_A}", MEMBER)
     zookeeper.remove(f"{OWNERS}/2")
     zookeeper.remove(f"{OWNERS}/3")
     (found,) = await findings(zookeeper)
-    assert told([found]) == [(FindingKind.STALE_ID, ID_A)]
+    assert told([found]) == [(GroupFindingKind.STALE_ID, ID_A)]
     assert "assigns 2 partitions to it (t/2, t/3)" in found.says
 
 
-async def test_offsets_and_leaders(zookeeper: MemoryZooKeeper) -> None:
+async def test_reports_offsets_and_leaders(zookeeper: MemoryZooKeeper) -> None:
     put_topic(zookeeper, "t", [0, 0, -1, 0])
     zookeeper.put("/consumers/g/offsets/t/0", b"101")
     zookeeper.put("/consumers/g/offsets/t/1", b"many")
@@ -175,18 +177,18 @@ async def test_offsets_and_leaders(zookeeper: MemoryZooKeeper) -> None:
     zookeeper.put("/consumers/g/offsets/t/0-3", b"5")
     zookeeper.put("/consumers/g/offsets/t/x", b"5")
     zookeeper.put("/consumers/g/owner/t/0", b"5")
-    seen = await look(zookeeper, p2=NoAnswer("the partition has no leader"), p3=LogRange(11, 100))
+    seen = await look(zookeeper, p2=LookupFailure("the partition has no leader"), p3=LogRange(11, 100))
     found = diagnose_once(seen)
     assert told(found) == [
-        (FindingKind.BROKEN_OFFSET, "t/1"),
-        (FindingKind.NO_PARTITION, "gone/0"),
-        (FindingKind.OUT_OF_RANGE, "t/0"),
-        (FindingKind.OUT_OF_RANGE, "t/3"),
-        (FindingKind.NO_PARTITION, "t/7"),
-        (FindingKind.NO_LEADER, "t/2"),
-        (FindingKind.MIXED_DIALECTS, "/consumers/g/offsets/t/0-3"),
-        (FindingKind.FOREIGN_NODE, "/consumers/g/offsets/t/x"),
-        (FindingKind.FOREIGN_NODE, "/consumers/g/owner"),
+        (GroupFindingKind.BROKEN_OFFSET, "t/1"),
+        (GroupFindingKind.NO_PARTITION, "gone/0"),
+        (GroupFindingKind.OUT_OF_RANGE, "t/0"),
+        (GroupFindingKind.OUT_OF_RANGE, "t/3"),
+        (GroupFindingKind.NO_PARTITION, "t/7"),
+        (GroupFindingKind.NO_LEADER, "t/2"),
+        (GroupFindingKind.MIXED_DIALECTS, "/consumers/g/offsets/t/0-3"),
+        (GroupFindingKind.FOREIGN_NODE, "/consumers/g/offsets/t/x"),
+        (GroupFindingKind.FOREIGN_NODE, "/consumers/g/owner"),
     ]
     says = {finding.subject: finding.says for finding in found}
     assert "no such topic" in says["gone/0"]
@@ -196,59 +198,61 @@ async def test_offsets_and_leaders(zookeeper: MemoryZooKeeper) -> None:
     assert "auto.offset.reset" in says["t/3"]
     assert "on brokers 0" in says["t/2"]
     assert "Kafka 0.7 names" in says["/consumers/g/offsets/t/0-3"]
-    silent = replaced(seen, ranges=dict.fromkeys(seen.ranges, NoAnswer("it is asleep")), unknown=("a is not known",))
-    found = diagnose_once(silent)
-    assert (FindingKind.SILENT_BROKER, "brokers") in told(found)
-    assert "3 partitions could not be checked: it is asleep" in next(
-        each.says for each in found if each.kind is FindingKind.SILENT_BROKER
+    silent = replaced(
+        seen, ranges=dict.fromkeys(seen.ranges, LookupFailure("it is asleep")), unknown=("a is not known",)
     )
-    assert [each.says for each in found if each.kind is FindingKind.NOT_CHECKED] == ["A is not known."]
+    found = diagnose_once(silent)
+    assert (GroupFindingKind.SILENT_BROKER, "brokers") in told(found)
+    assert "3 partitions could not be checked: it is asleep" in next(
+        each.says for each in found if each.kind is GroupFindingKind.SILENT_BROKER
+    )
+    assert [each.says for each in found if each.kind is GroupFindingKind.NOT_CHECKED] == ["A is not known."]
 
 
-async def test_an_election_passes(zookeeper: MemoryZooKeeper) -> None:
+async def test_does_not_report_a_finished_election(zookeeper: MemoryZooKeeper) -> None:
     healthy = await look(zookeeper)
     put_topic(zookeeper, "t", [0, 0, -1, 0])
     without = await look(zookeeper)
     assert [each for each in diagnose_group(healthy, without) if not each.is_notice] == []
-    assert [each for each in told(diagnose_group(without, without)) if each[0] is FindingKind.NO_LEADER] == [
-        (FindingKind.NO_LEADER, "t/2")
+    assert [each for each in told(diagnose_group(without, without)) if each[0] is GroupFindingKind.NO_LEADER] == [
+        (GroupFindingKind.NO_LEADER, "t/2")
     ]
 
 
-async def test_progress_and_offsets_in_two_stores(zookeeper: MemoryZooKeeper) -> None:
+async def test_reports_progress_and_offsets_in_two_stores(zookeeper: MemoryZooKeeper) -> None:
     zookeeper.put("/consumers/g/offsets/t/3", b"100")
     before = await look(zookeeper, 5.0)
     zookeeper.put("/consumers/g/offsets/t/1", b"20")
     grown = LogRange(0, 150)
     after = await look(zookeeper, 20.0, p0=grown, p1=grown, p2=grown)
     holes = diagnose_group(before, after)
-    assert told(holes) == [(FindingKind.BLACK_HOLE, "t/0"), (FindingKind.BLACK_HOLE, "t/2")]
+    assert told(holes) == [(GroupFindingKind.BLACK_HOLE, "t/0"), (GroupFindingKind.BLACK_HOLE, "t/2")]
     assert "stays at 10 while 50 messages were written in 15 s; the lag is 140 messages" in holes[0].says
     assert "a nudge does not help" in holes[0].remedy
     still = await look(zookeeper, 20.0)
     assert told(diagnose_group(before, still)) == [
-        (FindingKind.STANDING_STILL, "t/0"),
-        (FindingKind.STANDING_STILL, "t/2"),
+        (GroupFindingKind.STANDING_STILL, "t/0"),
+        (GroupFindingKind.STANDING_STILL, "t/2"),
     ]
 
     # What moves at a broker moves; what follows within one interval does not differ.
     before, after = replaced(before, kept={T[0]: 12, T[1]: 8}), replaced(after, kept={T[0]: 60, T[1]: 18})
     found = diagnose_group(before, after)
-    assert told(found) == [(FindingKind.STORES_DIFFER, "t/0"), (FindingKind.BLACK_HOLE, "t/2")]
+    assert told(found) == [(GroupFindingKind.STORES_DIFFER, "t/0"), (GroupFindingKind.BLACK_HOLE, "t/2")]
     assert "no member commits to ZooKeeper" in found[0].says
     behind = replaced(after, kept={T[1]: 9})
-    (differs,) = [each for each in diagnose_group(before, behind) if each.kind is FindingKind.STORES_DIFFER]
+    (differs,) = [each for each in diagnose_group(before, behind) if each.kind is GroupFindingKind.STORES_DIFFER]
     assert (differs.subject, differs.is_notice) == ("t/1", True)
     assert "ZooKeeper has the offset 20, and brokers have 9, 11 messages apart" in differs.says
     assert "no member commits to brokers" in differs.says
-    assert told(diagnose_group(behind)) == [(FindingKind.STORES_DIFFER, "t/1")]
+    assert told(diagnose_group(behind)) == [(GroupFindingKind.STORES_DIFFER, "t/1")]
     # The offset that is history may fall out of the log.
     cut = dict.fromkeys(T, LogRange(15, 150))
     found = diagnose_once(replaced(still, ranges=cut, kept={T[0]: 20}))
-    assert told(found) == [(FindingKind.OUT_OF_RANGE, "t/2")]
+    assert told(found) == [(GroupFindingKind.OUT_OF_RANGE, "t/2")]
 
 
-async def test_the_nudge_is_of_the_dialect(zookeeper: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nudges_in_the_dialect_of_the_group(zookeeper: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     replace(zookeeper, f"{OWNERS}/0", b"g_b-0")
     sent: list[Operation] = []
     async with zookeeper.session() as zk:
@@ -281,36 +285,36 @@ def at_broker(state: str = "Stable", owned: int = 4, offset: int = 10) -> Diagno
     view.owners = {} if state != "Stable" else dict.fromkeys(T[:owned], ("c-1", 0))
     view.offsets = dict.fromkeys(T, offset)
     snapshot = V08GroupSnapshot(
-        view, {"t": (0, 1, 2, 3)}, Coordinator.BROKER, state, "range", clients={"c-1": "billing at 10.0.0.1"}
+        view, {"t": (0, 1, 2, 3)}, CoordinatorKind.BROKER, state, "range", clients={"c-1": "billing at 10.0.0.1"}
     )
     topics = {"t": {number: PartitionView((0,), 0, (0,)) for number in range(4)}}
     return DiagnosisInput(snapshot, dict.fromkeys(T, LogRange(0, 100)), 0.0, topics)
 
 
-async def test_a_group_at_a_broker() -> None:
+async def test_diagnoses_a_group_at_a_broker() -> None:
     assert diagnose_once(at_broker()) == []
     (none,) = diagnose_once(at_broker("Empty"))
-    assert (none.kind, none.is_notice, "--zookeeper" in none.remedy) == (FindingKind.NO_MEMBERS, True, True)
+    assert (none.kind, none.is_notice, "--zookeeper" in none.remedy) == (GroupFindingKind.NO_MEMBERS, True, True)
     for state in ("PreparingRebalance", "CompletingRebalance", "AwaitingSync"):
         found = diagnose_group(at_broker(state), at_broker(state))
-        assert told(found) == [(FindingKind.REBALANCING, "team/g")]
+        assert told(found) == [(GroupFindingKind.REBALANCING, "team/g")]
         assert "billing at 10.0.0.1" in found[0].says
         assert diagnose_group(at_broker(), at_broker(state)) == []
     (unowned,) = diagnose_once(at_broker(owned=3))
-    assert told([unowned]) == [(FindingKind.UNOWNED, "t/3")]
+    assert told([unowned]) == [(GroupFindingKind.UNOWNED, "t/3")]
     assert "the group's leader (range) did not assign it" in unowned.says
-    assert told(diagnose_once(at_broker(offset=101))) == [(FindingKind.OUT_OF_RANGE, str(one)) for one in T]
+    assert told(diagnose_once(at_broker(offset=101))) == [(GroupFindingKind.OUT_OF_RANGE, str(one)) for one in T]
     strange = at_broker()
     strange.snapshot.view.problems.append("member c-2 is of protocol type 'connect'")
-    assert told(diagnose_once(strange)) == [(FindingKind.NOT_CHECKED, "team/g")]
+    assert told(diagnose_once(strange)) == [(GroupFindingKind.NOT_CHECKED, "team/g")]
     assert steps_for(strange.snapshot, diagnose_once(strange), force=True) == []
 
 
-async def test_owners_at_a_broker_that_do_not_work() -> None:
+async def test_reports_owners_at_a_broker_without_progress() -> None:
     before, after = at_broker(), replaced(at_broker(), at=15.0, ranges=dict.fromkeys(T, LogRange(0, 120)))
     after.snapshot.view.offsets |= {T[0]: 50, T[1]: 120}
     found = diagnose_group(before, after)
-    assert told(found) == [(FindingKind.BLACK_HOLE, "t/2"), (FindingKind.BLACK_HOLE, "t/3")]
+    assert told(found) == [(GroupFindingKind.BLACK_HOLE, "t/2"), (GroupFindingKind.BLACK_HOLE, "t/3")]
     assert found[0].says.startswith(
         "Owner c-1 does not read it: the committed offset stays at 10 while 20 messages were written"
     )

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from consumerd.admin import (
     BrokerGroups,
-    Coordinator,
+    CoordinatorKind,
     DiagnosisInput,
-    FindingKind,
+    GroupFindingKind,
     LogRange,
-    NoAnswer,
+    LookupFailure,
     OffsetTarget,
     OffsetTargetKind,
     RefusedError,
@@ -37,7 +37,7 @@ from consumerd.errors import BrokerError, ConfigError, NotFoundError
 from consumerd.partition import TopicPartition
 from consumerd.wire.v08 import APIS
 from consumerd.wire.v08.subscription import MemberAssignment, MemberMetadata
-from consumerd.wire.v08.versions import Generation
+from consumerd.wire.v08.versions import BrokerRelease
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,7 +96,7 @@ METADATA: Answer = {
     ],
 }
 COORDINATOR: Answer = {"error_code": 0, "coordinator": {"node_id": 1, "host": "h", "port": 9}}
-NEWEST = BrokerVersions("h:9", Generation.TOLD, {key: api.versions for key, api in APIS.items()})
+NEWEST = BrokerVersions("h:9", BrokerRelease.V0_10_OR_NEWER, {key: api.versions for key, api in APIS.items()})
 
 
 def cluster(
@@ -117,28 +117,28 @@ def offsets_of(*parts: tuple[int, int, int]) -> Answer:
 
 
 @pytest.mark.asyncio
-async def test_ends_of_logs_that_are_not_told_are_answers() -> None:
+async def test_reports_partitions_whose_ends_are_unknown() -> None:
     client, _ = cluster(Offsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))])
     ranges = await V08BrokerLogs(client).ranges([T0, T1, T2, T0])
     assert list(ranges) == [T0, T1, T2]
     assert ranges[T0] == LogRange(3, 8)
-    assert ranges[T1] == NoAnswer("the partition has no leader")
-    assert ranges[T2] == NoAnswer("the cluster has no such partition")
+    assert ranges[T1] == LookupFailure("the partition has no leader")
+    assert ranges[T2] == LookupFailure("the cluster has no such partition")
     for answer, reason in (
-        (offsets_of(), "says nothing of it"),
+        (offsets_of(), "returned no entry for it"),
         (offsets_of((0, 6, -1)), "NOT_LEADER"),
         (offsets_of((0, 0, -1)), "begins and ends"),
     ):
         client, _ = cluster(Offsets=answer)
         found = (await V08BrokerLogs(client).ranges([T0]))[T0]
-        assert isinstance(found, NoAnswer)
+        assert isinstance(found, LookupFailure)
         assert reason in found.reason
-    assert await V08BrokerLogs(None, "away").ranges([T0]) == {T0: NoAnswer("away")}
+    assert await V08BrokerLogs(None, "away").ranges([T0]) == {T0: LookupFailure("away")}
 
 
 @pytest.mark.asyncio
-async def test_a_time_by_segments_and_by_messages() -> None:
-    old = BrokerVersions("h:9", Generation.TOLD, {2: (0, 0), 3: (0, 0)})
+async def test_finds_a_time_by_segments_and_by_messages() -> None:
+    old = BrokerVersions("h:9", BrokerRelease.V0_10_OR_NEWER, {2: (0, 0), 3: (0, 0)})
 
     def by_segment(*offsets: int) -> Answer:
         part = {"partition": 0, "error_code": 0, "offsets": list(offsets)}
@@ -160,7 +160,7 @@ async def test_a_time_by_segments_and_by_messages() -> None:
 
 
 @pytest.mark.asyncio
-async def test_shifts_stop_at_the_ends_and_need_an_offset() -> None:
+async def test_shift_stops_at_the_ends_and_needs_an_offset() -> None:
     snapshot = V08GroupSnapshot(GroupView("g", offsets={T0: 5}), {"t": (0, 1)})
     for by, after in ((2, 7), (-9, 3), (99, 8)):
         client, _ = cluster(Offsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))])
@@ -175,11 +175,11 @@ async def test_shifts_stop_at_the_ends_and_need_an_offset() -> None:
 
 
 @pytest.mark.asyncio
-async def test_brokers_keep_what_was_committed() -> None:
-    snapshot = V08GroupSnapshot(GroupView("g", offsets={T0: 5}), {"t": (0, 1)}, Coordinator.BROKER)
+async def test_reads_what_brokers_keep() -> None:
+    snapshot = V08GroupSnapshot(GroupView("g", offsets={T0: 5}), {"t": (0, 1)}, CoordinatorKind.BROKER)
     changes = await V08ChangePlanner(snapshot, V08BrokerLogs(None)).set_to({T0: None, T1: None})
     assert [(change.moves, change.problem is None) for change in changes] == [(False, False), (False, True)]
-    snapshot.coordinator = Coordinator.ZOOKEEPER
+    snapshot.coordinator = CoordinatorKind.ZOOKEEPER
     [change] = await V08ChangePlanner(snapshot, V08BrokerLogs(None)).set_to({T0: None})
     assert (change.moves, change.problem) == (True, None)
 
@@ -223,7 +223,7 @@ NOTHING_COMMITTED: Answer = {"error_code": 0, "responses": []}
 
 
 @pytest.mark.asyncio
-async def test_a_group_and_members_that_cannot_be_understood() -> None:
+async def test_reports_members_that_cannot_be_decoded() -> None:
     good = MemberMetadata(("t",)).encode(), MemberAssignment((("t", (0,)),)).encode()
     answers = [described(error=15), described(good=good, bad=(b"\x00\x00\x7f", b""), moving=(b"", b""))]
     client, _ = cluster(DescribeGroups=answers, OffsetFetch=NOTHING_COMMITTED)
@@ -248,7 +248,7 @@ async def test_a_group_and_members_that_cannot_be_understood() -> None:
 @pytest.mark.parametrize(
     "told", [described(state="Dead"), described(error=69), {"groups": []}], ids=["dead", "not found", "not named"]
 )
-async def test_a_group_that_nobody_knows(told: Answer) -> None:
+async def test_raises_for_an_unknown_group(told: Answer) -> None:
     none = {"error_code": 0, "groups": []}
     client, _ = cluster(
         DescribeGroups=told, ConsumerGroupDescribe=of_consumers(69), ListGroups=none, OffsetFetch=NOTHING_COMMITTED
@@ -258,7 +258,7 @@ async def test_a_group_that_nobody_knows(told: Answer) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_group_of_another_type_is_named() -> None:
+async def test_names_a_group_of_another_type() -> None:
     listed = {"error_code": 0, "groups": [
         {"group_id": "g", "protocol_type": "share", "group_state": "Stable", "group_type": "share"}
     ]}  # fmt: skip
@@ -275,7 +275,7 @@ async def test_a_group_of_another_type_is_named() -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("told", [described(state="Dead"), described(error=69)], ids=["before 4.0", "since 4.0"])
-async def test_a_group_of_the_consumer_protocol(told: Answer) -> None:
+async def test_reads_a_group_of_the_consumer_protocol(told: Answer) -> None:
     members = consumer("a", ["t"], None, [0, 1], [0]), consumer("b", [], "t|u", [], [1])
     client, _ = cluster(
         DescribeGroups=told,
@@ -291,13 +291,13 @@ async def test_a_group_of_the_consumer_protocol(told: Answer) -> None:
     assert not snapshot.view.problems
     assert len(in_the_way(snapshot, [T0])) == 2
     [finding] = [
-        each for each in diagnose_once(DiagnosisInput(snapshot, {}, 0.0)) if each.kind is FindingKind.REBALANCING
+        each for each in diagnose_once(DiagnosisInput(snapshot, {}, 0.0)) if each.kind is GroupFindingKind.REBALANCING
     ]
     assert "2 of 2 members" in finding.says
 
 
 @pytest.mark.asyncio
-async def test_a_pattern_that_is_not_understood_is_a_problem_and_no_guess() -> None:
+async def test_reports_an_unsupported_pattern_as_a_problem() -> None:
     members = consumer("a", [], "t,u", [0], [0]), consumer("b", [], "[", [], [])
     client, _ = cluster(
         DescribeGroups=described(error=69),
@@ -312,7 +312,7 @@ async def test_a_pattern_that_is_not_understood_is_a_problem_and_no_guess() -> N
 
 
 @pytest.mark.asyncio
-async def test_offsets_that_a_broker_keeps_count_and_are_not_changed_elsewhere() -> None:
+async def test_rejects_changes_in_zookeeper_of_offsets_that_a_broker_keeps() -> None:
     snapshot = V08GroupSnapshot(GroupView("g", offsets={T0: 4}), {"t": (0, 1)}, at_broker={T1: 6})
     assert [snapshot.committed(one) for one in (T0, T1, T2)] == [4, 6, None]
     planner = V08ChangePlanner(snapshot, V08BrokerLogs(None))
@@ -325,10 +325,10 @@ async def test_offsets_that_a_broker_keeps_count_and_are_not_changed_elsewhere()
 
 
 @pytest.mark.asyncio
-async def test_brokers_of_08_have_offsets_and_no_groups() -> None:
+async def test_brokers_of_0_8_have_offsets_and_no_groups() -> None:
     part = {"partition": 0, "offset": 7, "metadata": "", "error_code": 0}
     client, channel = cluster(
-        BrokerVersions.of("h:9", Generation.V0_8),
+        BrokerVersions.of("h:9", BrokerRelease.V0_8),
         OffsetFetch={"responses": [{"topic": "t", "partition_responses": [part]}]},
     )
     groups = BrokerGroups(client)
@@ -343,15 +343,15 @@ async def test_brokers_of_08_have_offsets_and_no_groups() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_group_that_came_to_life_takes_no_offsets() -> None:
+async def test_rejects_offsets_for_a_group_that_became_active() -> None:
     part = {"partition": 0, "error_code": 25}
     answers = [{"responses": [{"topic": "t", "partition_responses": [{"partition": 0, "error_code": 14}]}]},
                {"responses": [{"topic": "t", "partition_responses": [part]}]}]  # fmt: skip
     client, _ = cluster(Offsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))], OffsetCommit=answers)
     groups = BrokerGroups(client)
-    snapshot = V08GroupSnapshot(GroupView("g"), {"t": (0,)}, Coordinator.BROKER)
+    snapshot = V08GroupSnapshot(GroupView("g"), {"t": (0,)}, CoordinatorKind.BROKER)
     changes = await V08ChangePlanner(snapshot, groups.logs).set_to({T0: 5})
-    with pytest.raises(RefusedError, match="from its members only"):
+    with pytest.raises(RefusedError, match="only from its members"):
         await groups.write(changes, force=True)
 
 
@@ -364,7 +364,7 @@ async def test_a_group_that_came_to_life_takes_no_offsets() -> None:
         (30, BrokerRefusedError, "not deleted"),
     ],
 )
-async def test_groups_that_are_not_deleted(code: int, error: type[Exception], says: str) -> None:
+async def test_reports_groups_that_were_not_deleted(code: int, error: type[Exception], says: str) -> None:
     client, _ = cluster(DeleteGroups={"results": [{"group_id": "g", "error_code": code}]})
     with pytest.raises(error, match=says):
         await BrokerGroups(client).delete("g")
@@ -375,7 +375,7 @@ def topic_answer(*codes: int) -> Answer:
 
 
 @pytest.mark.asyncio
-async def test_the_controller_is_asked_again_when_it_is_another_one() -> None:
+async def test_asks_the_new_controller_after_a_change() -> None:
     client, channel = cluster(CreateTopics=[topic_answer(41), topic_answer(0)], DeleteTopics=topic_answer(41))
     await create_topic(client, TopicPlan("t", assignment={0: (1,)}, config={"a": "b"}), timeout=2)
     asked = [body for name, _, body in channel.asked if name == "CreateTopics"]
@@ -396,25 +396,25 @@ async def test_the_controller_is_asked_again_when_it_is_another_one() -> None:
     [
         (topic_answer(7), BrokerRefusedError, r"delete\.topic\.enable"),
         (topic_answer(3), NotFoundError, "topics list"),
-        (topic_answer(), BrokerError, "answered for 0 topics"),
-        (topic_answer(0, 0), BrokerError, "answered for 2 topics"),
+        (topic_answer(), BrokerError, "returned 0 topics"),
+        (topic_answer(0, 0), BrokerError, "returned 2 topics"),
         (topic_answer(73), BrokerRefusedError, "TOPIC_DELETION_DISABLED"),
     ],
 )
-async def test_topics_that_are_not_deleted(answer: Answer, error: type[Exception], says: str) -> None:
+async def test_reports_topics_that_were_not_deleted(answer: Answer, error: type[Exception], says: str) -> None:
     client, _ = cluster(DeleteTopics=answer)
     with pytest.raises(error, match=says):
         await delete_topic(client, "t", timeout=1)
 
 
 @pytest.mark.asyncio
-async def test_what_old_brokers_cannot_create() -> None:
-    client, _ = cluster(BrokerVersions.of("h:9", Generation.V0_9))
+async def test_rejects_creation_at_old_brokers() -> None:
+    client, _ = cluster(BrokerVersions.of("h:9", BrokerRelease.V0_9))
     plan = TopicPlan("u", 1, 1)
     with pytest.raises(UnsupportedApiError, match=r"\(Kafka 0\.9\) .* give --zookeeper instead"):
         await create_topic(client, plan, timeout=1)
     ranges = {key: api.versions for key, api in APIS.items()} | {19: (0, 0)}
-    client, _ = cluster(BrokerVersions("h:9", Generation.TOLD, ranges))
+    client, _ = cluster(BrokerVersions("h:9", BrokerRelease.V0_10_OR_NEWER, ranges))
     with pytest.raises(ConfigError, match=r"before 2\.4"):
         await create_topic(client, TopicPlan("u", 1), timeout=1)
     with pytest.raises(UnsupportedApiError, match="one of 1 to"):
@@ -424,7 +424,7 @@ async def test_what_old_brokers_cannot_create() -> None:
 
 
 @given(st.sets(st.integers(0, 40), min_size=1, max_size=9), st.integers(1, 60), st.data())
-def test_replicas_are_dealt_evenly(brokers: set[int], partitions: int, data: st.DataObject) -> None:
+def test_assigns_replicas_evenly(brokers: set[int], partitions: int, data: st.DataObject) -> None:
     replication = data.draw(st.integers(1, len(brokers)))
     dealt = deal_replicas(list(brokers), partitions, replication, random.Random(data.draw(st.integers(0, 99))))
     TopicPlan("t", assignment=dealt)  # has as many different replicas everywhere
@@ -452,6 +452,6 @@ def test_replicas_are_dealt_evenly(brokers: set[int], partitions: int, data: st.
         lambda: TopicPlan("t", assignment={0: (1,), 1: (1, 2)}),
     ],
 )
-def test_topics_that_cannot_be(call: Callable[[], object]) -> None:
+def test_rejects_invalid_topics(call: Callable[[], object]) -> None:
     with pytest.raises(ConfigError):
         call()

@@ -1,20 +1,21 @@
 """The common poll of idle partitions: what it costs a member that owns a thousand of them."""
 
 import asyncio
+import random
 from typing import Any
 
 import pytest
 
 from consumerd.clock import SystemClock
 from consumerd.fetch import ByteBudget, FetchSettings, Lane
-from consumerd.fetch.listener import FetchCounters
+from consumerd.fetch.policies import FetchServices
 from consumerd.fetch.v07.poller import IdlePoller, Idler
 from consumerd.partition import TopicPartition
 from consumerd.wire.v07 import MultiFetchRequest
 
 
 @pytest.mark.asyncio
-async def test_partitions_that_become_idle_one_by_one_are_not_all_looked_at_each_time() -> None:
+async def test_adds_idle_partitions_without_scanning_all() -> None:
     looks = 0
 
     class CountedIdler(Idler):
@@ -26,7 +27,7 @@ async def test_partitions_that_become_idle_one_by_one_are_not_all_looked_at_each
     settings = FetchSettings(poll_backoff_min=600.0, poll_backoff_max=600.0)
     budget = ByteBudget(1 << 20)
     never: Any = None  # nothing becomes due, so the broker is not asked
-    poller = IdlePoller(never, budget, settings, SystemClock(), FetchCounters())
+    poller = IdlePoller(never, budget, FetchServices(settings, SystemClock(), random.Random(1), never, never))
     tasks: list[asyncio.Task[Any]] = [asyncio.create_task(poller.run())]
     for number in range(300):
         idler = CountedIdler(Lane(TopicPartition("t", 0, number), budget, max_bytes=1000))
@@ -40,7 +41,7 @@ async def test_partitions_that_become_idle_one_by_one_are_not_all_looked_at_each
 
 
 @pytest.mark.asyncio
-async def test_while_nothing_comes_the_same_request_is_sent(rig: Any, monkeypatch: Any) -> None:
+async def test_reuses_encoded_request_while_idle(rig: Any, monkeypatch: Any) -> None:
     encoded: list[MultiFetchRequest] = []
     encode = MultiFetchRequest.encode
 

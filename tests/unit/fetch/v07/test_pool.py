@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from consumerd.fetch import BrokerUnknownError, Lane, ResetPolicy
+from consumerd.fetch import BrokerUnknownError, FetchPool, Lane, ResetPolicy
 from consumerd.net import ConnectionClosedError
 from consumerd.partition import TopicPartition
 from consumerd.wire import compress
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.asyncio
 T0 = TopicPartition("t", 0, 0)
 
 
-async def test_messages_arrive_once_and_in_order(rig: Any, scripted_log: Any, numbered: Any) -> None:
+async def test_delivers_messages_once_and_in_order(rig: Any, scripted_log: Any, numbered: Any) -> None:
     payloads = numbered(range(1000))
     async with rig(fetch_bytes=1000, poll_bytes=500) as r:
         r.broker.logs["t", 0] = scripted_log(0, encode_message_set(payloads))
@@ -40,7 +40,7 @@ async def test_messages_arrive_once_and_in_order(rig: Any, scripted_log: Any, nu
         assert r.broker.connections == 1
 
 
-async def test_batches_carry_boundaries_to_commit(rig: Any, scripted_log: Any, numbered: Any) -> None:
+async def test_batches_end_at_boundaries(rig: Any, scripted_log: Any, numbered: Any) -> None:
     data = encode_message_set(numbered(range(20)), codec=Codec.GZIP) + encode_message_set(numbered(range(5)))
     async with rig() as r:
         r.broker.logs["t", 0] = scripted_log(500, data)
@@ -49,7 +49,7 @@ async def test_batches_carry_boundaries_to_commit(rig: Any, scripted_log: Any, n
         assert (batch.start_offset, batch.next_offset, len(batch)) == (500, 500 + len(data), 25)
 
 
-async def test_the_next_fetch_is_under_way_while_the_handler_works(rig: Any, scripted_log: Any, numbered: Any) -> None:
+async def test_fetches_while_handler_works(rig: Any, scripted_log: Any, numbered: Any) -> None:
     async with rig(fetch_bytes=1000, poll_bytes=1000) as r:
         r.broker.logs["t", 0] = scripted_log(0, encode_message_set(numbered(range(500))))
         lane = r.add(max_batches=3)
@@ -62,7 +62,7 @@ async def test_the_next_fetch_is_under_way_while_the_handler_works(rig: Any, scr
         assert len(lane) == 3
 
 
-async def test_idle_partitions_are_polled_together(rig: Any, scripted_log: Any, numbered: Any) -> None:
+async def test_polls_idle_partitions_together(rig: Any, scripted_log: Any, numbered: Any) -> None:
     async with rig() as r:
         lanes = [r.add(number=number) for number in range(20)]
         await r.until(lambda: len(r.broker.fetches(MultiFetchRequest)) >= 10)
@@ -74,7 +74,7 @@ async def test_idle_partitions_are_polled_together(rig: Any, scripted_log: Any, 
         assert r.pool.counters.errors.total() == 0
 
 
-async def test_polling_backs_off_and_becomes_eager_again(rig: Any, scripted_log: Any, numbered: Any) -> None:
+async def test_backs_off_polling_until_messages_come(rig: Any, scripted_log: Any, numbered: Any) -> None:
     async with rig(poll_backoff_min=0.001, poll_backoff_max=0.05) as r:
         r.broker.logs["t", 0] = scripted_log(0)
         lane = r.add()
@@ -89,7 +89,7 @@ async def test_polling_backs_off_and_becomes_eager_again(rig: Any, scripted_log:
         assert r.clock.sleeps[0] <= 0.001
 
 
-async def test_a_message_larger_than_the_fetch_grows_it_exactly(rig: Any, scripted_log: Any, numbered: Any) -> None:
+async def test_grows_fetch_to_size_of_large_message(rig: Any, scripted_log: Any, numbered: Any) -> None:
     large = b"x" * 70_000
     async with rig(fetch_bytes=1000, poll_bytes=1000, max_fetch_bytes=100_000) as r:
         data = encode_message_set([*numbered([1]), large, *numbered([2])])
@@ -102,7 +102,7 @@ async def test_a_message_larger_than_the_fetch_grows_it_exactly(rig: Any, script
         assert r.pool.counters.grown == 1
 
 
-async def test_a_message_whose_length_is_cut_off_too(rig: Any, scripted_log: Any) -> None:
+async def test_grows_fetch_when_length_is_cut_off(rig: Any, scripted_log: Any) -> None:
     async with rig(fetch_bytes=2, poll_bytes=1, max_fetch_bytes=1000) as r:
         r.broker.logs["t", 0] = scripted_log(0, encode_message(b"payload"))
         assert await r.take(r.add(), 1) == [b"payload"]
@@ -110,7 +110,7 @@ async def test_a_message_whose_length_is_cut_off_too(rig: Any, scripted_log: Any
 
 
 @pytest.mark.parametrize("end", ["earliest", "latest"])
-async def test_out_of_range_resets(rig: Any, scripted_log: Any, numbered: Any, end: str) -> None:
+async def test_resets_offset_out_of_range(rig: Any, scripted_log: Any, numbered: Any, end: str) -> None:
     async with rig(on_out_of_range=ResetPolicy(end)) as r:
         log = r.broker.logs["t", 0] = scripted_log(1000, encode_message_set(numbered(range(3))))
         lane = r.add(offset=5)
@@ -125,7 +125,7 @@ async def test_out_of_range_resets(rig: Any, scripted_log: Any, numbered: Any, e
         assert len(r.broker.fetches(OffsetsRequest)) == 1
 
 
-async def test_out_of_range_may_fail(rig: Any, scripted_log: Any) -> None:
+async def test_fails_on_offset_out_of_range_by_policy(rig: Any, scripted_log: Any) -> None:
     async with rig(on_out_of_range=ResetPolicy("fail")) as r:
         r.broker.logs["t", 0] = scripted_log(1000)
         r.add(offset=5)
@@ -135,7 +135,7 @@ async def test_out_of_range_may_fail(rig: Any, scripted_log: Any) -> None:
         assert r.pool.partitions == {T0}  # still owned: the listener decides
 
 
-async def test_a_broker_that_always_says_out_of_range_is_not_flooded(rig: Any) -> None:
+async def test_backs_off_when_reset_does_not_help(rig: Any) -> None:
     async with rig(retry_backoff_min=0.02, retry_backoff_max=0.02) as r:
         r.broker.on_fetch = lambda request: FetchResponse(ErrorCode.OFFSET_OUT_OF_RANGE, b"")
         r.add(offset=5)
@@ -144,7 +144,7 @@ async def test_a_broker_that_always_says_out_of_range_is_not_flooded(rig: Any) -
 
 
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN, ErrorCode.WRONG_PARTITION])
-async def test_refusals_are_retried_without_a_tight_loop(rig: Any, scripted_log: Any, numbered: Any, code: Any) -> None:
+async def test_backs_off_after_refused_fetch(rig: Any, scripted_log: Any, numbered: Any, code: Any) -> None:
     async with rig(retry_backoff_min=0.01, retry_backoff_max=0.05, poll_backoff_min=0.001) as r:
         r.broker.logs["t", 0] = scripted_log(0, encode_message_set(numbered([1])))
         r.broker.logs["t", 1] = scripted_log(0, encode_message_set(numbered(range(5))))
@@ -158,7 +158,7 @@ async def test_refusals_are_retried_without_a_tight_loop(rig: Any, scripted_log:
         assert await r.take(bad, 1) == numbered([1])
 
 
-async def test_a_broken_connection_is_made_again_without_loss(rig: Any, scripted_log: Any, numbered: Any) -> None:
+async def test_reconnects_without_loss(rig: Any, scripted_log: Any, numbered: Any) -> None:
     payloads = numbered(range(2000))
     async with rig(fetch_bytes=500, poll_bytes=500) as r:
         r.broker.logs["t", 0] = scripted_log(0, encode_message_set(payloads))
@@ -172,7 +172,7 @@ async def test_a_broken_connection_is_made_again_without_loss(rig: Any, scripted
         assert r.broker.connections >= 4
 
 
-async def test_a_broker_that_comes_back_elsewhere_is_found(rig: Any, scripted_log: Any, numbered: Any) -> None:
+async def test_finds_broker_at_new_address(rig: Any, scripted_log: Any, numbered: Any) -> None:
     async with rig(fetch_bytes=500, poll_bytes=500) as r:
         r.broker.logs["t", 0] = scripted_log(0, encode_message_set(numbered(range(10))))
         lane = r.add()
@@ -187,9 +187,7 @@ async def test_a_broker_that_comes_back_elsewhere_is_found(rig: Any, scripted_lo
         assert await r.take(lane, 1) == numbered([10])
 
 
-async def test_a_moved_broker_is_followed_while_the_old_one_serves_on(
-    rig: Any, scripted_log: Any, numbered: Any
-) -> None:
+async def test_follows_moved_broker_while_old_address_serves(rig: Any, scripted_log: Any, numbered: Any) -> None:
     async with rig() as r:
         r.broker.logs["t", 0] = scripted_log(0)
         lane = r.add()
@@ -203,9 +201,7 @@ async def test_a_moved_broker_is_followed_while_the_old_one_serves_on(
         await other.stop()
 
 
-async def test_a_fetch_that_the_old_address_never_answers_ends_with_the_news_that_the_broker_moved(
-    rig: Any, scripted_log: Any, numbered: Any
-) -> None:
+async def test_aborts_fetch_at_old_address_when_broker_moves(rig: Any, scripted_log: Any, numbered: Any) -> None:
     async with rig(request_timeout=3600.0) as r:
         r.broker.on_fetch = lambda request: "silence"
         lane = r.add()
@@ -219,7 +215,7 @@ async def test_a_fetch_that_the_old_address_never_answers_ends_with_the_news_tha
         await other.stop()
 
 
-async def test_a_broker_that_hangs_up_at_once_is_not_hammered(rig: Any) -> None:
+async def test_backs_off_when_broker_closes_connections(rig: Any) -> None:
     async with rig(retry_backoff_min=0.01, retry_backoff_max=0.1) as r:
         r.broker.on_fetch = lambda request: "close"
         r.add()
@@ -228,9 +224,7 @@ async def test_a_broker_that_hangs_up_at_once_is_not_hammered(rig: Any) -> None:
         assert max(r.clock.sleeps) > 0.04
 
 
-async def test_a_partition_that_is_well_again_goes_back_to_the_common_connection(
-    rig: Any, scripted_log: Any, numbered: Any
-) -> None:
+async def test_recovered_partition_uses_common_connection(rig: Any, scripted_log: Any, numbered: Any) -> None:
     async with rig(fetch_bytes=1000, poll_bytes=1000) as r:
         payloads = numbered(range(3000))
         hang_ups = 3
@@ -244,13 +238,11 @@ async def test_a_partition_that_is_well_again_goes_back_to_the_common_connection
         r.broker.logs["t", 0] = scripted_log(0, encode_message_set(payloads))
         assert await r.take(r.add(), 3000) == payloads
         assert len(r.broker.fetches()) > 20
-        # The first that hung up and its successor, one for each attempt alone, and the one that worked.
+        # The first that was closed and its successor, one for each attempt alone, and the one that worked.
         assert r.broker.connections <= 6
 
 
-async def test_a_broker_that_answered_is_tried_again_soon_after_the_next_trouble(
-    rig: Any, scripted_log: Any, numbered: Any
-) -> None:
+async def test_resets_backoff_after_response(rig: Any, scripted_log: Any, numbered: Any) -> None:
     """What was learned in an outage counts for nothing once the broker has answered."""
     async with rig(retry_backoff_min=0.002, retry_backoff_max=0.256) as r:
         lane = r.add()
@@ -261,11 +253,11 @@ async def test_a_broker_that_answered_is_tried_again_soon_after_the_next_trouble
         await r.broker.start(port)
         assert await r.take(lane, 1) == numbered([1])
         await r.until(lambda: r.pool.position(T0) == log.end)
-        link = r.pool._brokers[0].link
+        link = r.brokers._brokers[0].link
         assert link._backoff.next() <= 0.004
 
 
-async def test_a_hanging_partition_tries_alone(rig: Any, scripted_log: Any, numbered: Any) -> None:
+async def test_isolates_partition_whose_fetch_hangs(rig: Any, scripted_log: Any, numbered: Any) -> None:
     """The broker never answers for one partition. It stops the others once; then it waits on its own connection."""
     payloads = numbered(range(3000))
     async with rig(fetch_bytes=1000, poll_bytes=1000, request_timeout=0.2) as r:
@@ -281,7 +273,7 @@ async def test_a_hanging_partition_tries_alone(rig: Any, scripted_log: Any, numb
         assert await r.take(hanging, 1) == numbered([7])
 
 
-async def test_garbage_for_one_partition_spares_the_others(rig: Any, scripted_log: Any, numbered: Any) -> None:
+async def test_isolates_partition_with_invalid_response(rig: Any, scripted_log: Any, numbered: Any) -> None:
     payloads = numbered(range(3000))
     async with rig(fetch_bytes=1000, poll_bytes=1000) as r:
         r.broker.on_fetch = lambda request: b"\xff\xff\xff\x9e\0\0" if request.partition == 0 else None
@@ -292,7 +284,7 @@ async def test_garbage_for_one_partition_spares_the_others(rig: Any, scripted_lo
         assert await asyncio.gather(*(r.take(lane, 3000) for lane in lanes)) == [payloads] * 3
 
 
-async def test_garbage_in_a_poll_is_isolated(rig: Any, scripted_log: Any, numbered: Any) -> None:
+async def test_isolates_partition_that_spoils_poll(rig: Any, scripted_log: Any, numbered: Any) -> None:
     """A poisoned idle partition spoils the common poll; alone again, the others get through."""
     async with rig() as r:
         lanes = [r.add(number=number) for number in range(4)]
@@ -304,7 +296,7 @@ async def test_garbage_in_a_poll_is_isolated(rig: Any, scripted_log: Any, number
             assert await r.take(lanes[number], number) == numbered(range(number))
 
 
-async def test_an_answer_larger_than_asked_is_refused(rig: Any) -> None:
+async def test_rejects_response_larger_than_requested(rig: Any) -> None:
     async with rig(fetch_bytes=1000, poll_bytes=1000) as r:
         r.broker.on_fetch = lambda request: FetchResponse(ErrorCode.NONE, bytes(1001))
         lane = r.add()
@@ -313,7 +305,7 @@ async def test_an_answer_larger_than_asked_is_refused(rig: Any) -> None:
         assert len(lane) == 0
 
 
-async def test_removing_stops_puts_at_once(rig: Any, scripted_log: Any, numbered: Any) -> None:
+async def test_removing_stops_fetching_at_once(rig: Any, scripted_log: Any, numbered: Any) -> None:
     async with rig(fetch_bytes=500, poll_bytes=500) as r:
         r.broker.logs["t", 0] = scripted_log(0, encode_message_set(numbered(range(2000))))
         r.broker.logs["t", 1] = scripted_log(0, encode_message_set(numbered(range(10))))
@@ -338,7 +330,7 @@ async def test_removing_stops_puts_at_once(rig: Any, scripted_log: Any, numbered
             await r.pool.remove(T0)
 
 
-async def test_removing_the_last_partition_of_a_broker_hangs_up(rig: Any) -> None:
+async def test_removing_last_partition_of_broker_disconnects(rig: Any) -> None:
     async with rig() as r:
         r.add()
         await r.until(lambda: bool(r.broker.requests))
@@ -352,17 +344,17 @@ async def test_removing_the_last_partition_of_a_broker_hangs_up(rig: Any) -> Non
         assert r.broker.connections == 2
 
 
-async def test_adding_twice_is_a_mistake(rig: Any) -> None:
+async def test_rejects_partition_added_twice(rig: Any) -> None:
     async with rig() as r:
         lane = r.add()
         with pytest.raises(ValueError, match="already"):
             r.pool.add(T0, 0, lane)
 
 
-async def test_adding_before_running(rig: Any, scripted_log: Any, numbered: Any) -> None:
+async def test_fetches_partitions_added_before_run(rig: Any, scripted_log: Any, numbered: Any) -> None:
     async with rig() as r:
         r.broker.logs["t", 0] = scripted_log(0, encode_message_set(numbered([1])))
-        pool = type(r.pool)(*(r.connect, r, r.budget, r.settings, r.pool._clock, r.pool._rng, r.listener))
+        pool = FetchPool(r.fresh_brokers())
         lane = Lane(T0, r.budget, max_bytes=1 << 20)
         pool.add(T0, 0, lane)
         pool.pause(T0)
@@ -378,7 +370,7 @@ async def test_adding_before_running(rig: Any, scripted_log: Any, numbered: Any)
         lane.close()
 
 
-async def test_seeking(rig: Any, scripted_log: Any, numbered: Any) -> None:
+async def test_seeks_forward_and_back(rig: Any, scripted_log: Any, numbered: Any) -> None:
     payloads = numbered(range(400))
     size = len(encode_message_set(payloads[:1]))
     async with rig(fetch_bytes=size * 10, poll_bytes=size) as r:
@@ -391,7 +383,7 @@ async def test_seeking(rig: Any, scripted_log: Any, numbered: Any) -> None:
         assert (await r.take(lane, 10))[0] == payloads[0]
 
 
-async def test_pausing(rig: Any, scripted_log: Any, numbered: Any) -> None:
+async def test_pauses_and_resumes(rig: Any, scripted_log: Any, numbered: Any) -> None:
     async with rig() as r:
         log = r.broker.logs["t", 0] = scripted_log(0)
         lane, other = r.add(), r.add(number=1)
@@ -409,7 +401,7 @@ async def test_pausing(rig: Any, scripted_log: Any, numbered: Any) -> None:
         assert len(other) == 0
 
 
-async def test_one_busy_partition_does_not_starve_the_others(rig: Any, scripted_log: Any, numbered: Any) -> None:
+async def test_busy_partition_does_not_starve_others(rig: Any, scripted_log: Any, numbered: Any) -> None:
     """While one partition has no end, a message in any other arrives within a few of its fetches."""
     async with rig(fetch_bytes=2000, poll_bytes=2000) as r:
         endless = encode_message_set(numbered(range(10)))
@@ -432,7 +424,7 @@ async def test_one_busy_partition_does_not_starve_the_others(rig: Any, scripted_
         await asyncio.wait([consumer])
 
 
-async def test_list_offsets(rig: Any, scripted_log: Any) -> None:
+async def test_lists_offsets(rig: Any, scripted_log: Any) -> None:
     async with rig() as r:
         r.broker.logs["t", 0] = scripted_log(100, b"x" * 50)
         assert await r.pool.list_offsets(T0, EARLIEST) == (100,)
@@ -447,9 +439,7 @@ async def test_list_offsets(rig: Any, scripted_log: Any) -> None:
             await r.pool.list_offsets(T0, LATEST)
 
 
-async def test_stalled_handlers_hold_up_neither_a_grown_fetch_nor_the_others(
-    rig: Any, scripted_log: Any, numbered: Any
-) -> None:
+async def test_stalled_handlers_do_not_block_other_partitions(rig: Any, scripted_log: Any, numbered: Any) -> None:
     """Nobody gives back what the stalled ones hold; a message that needs most of the budget still comes, and so does
     everything behind it."""
     large = b"x" * 30_000
@@ -465,9 +455,7 @@ async def test_stalled_handlers_hold_up_neither_a_grown_fetch_nor_the_others(
         assert await r.take(ordinary, 500) == numbered(range(500))
 
 
-async def test_a_message_that_is_small_only_while_compressed_holds_neither_the_loop_nor_memory(
-    rig: Any, scripted_log: Any
-) -> None:
+async def test_decodes_large_compressed_message_in_turns_within_budget(rig: Any, scripted_log: Any) -> None:
     """Two partitions, half a million messages each in a few kilobytes: decoded in turns, one after the other."""
     count = 500_000
     message = encode_message(compress(Codec.GZIP, encode_message(b"") * count), codec=Codec.GZIP)

@@ -102,9 +102,7 @@ async def asking(source: BrokerSource, queue: str, sizes: list[int]) -> list[asy
     return tasks
 
 
-async def test_busy_partitions_come_in_answers_of_a_few_mib_by_a_few_senders(
-    source: BrokerSource, broker: MemoryBroker
-) -> None:
+async def test_fetches_busy_partitions_in_responses_of_a_few_mib(source: BrokerSource, broker: MemoryBroker) -> None:
     tasks = await asking(source, "fetch", [MIB] * 5)
     assert broker.asked == [[0, 1], [2, 3]]
     assert len(broker.asked) == BUSY_SENDERS
@@ -116,16 +114,14 @@ async def test_busy_partitions_come_in_answers_of_a_few_mib_by_a_few_senders(
     assert broker.asked[2:] == [[4]]
 
 
-async def test_a_partition_that_needs_more_is_asked_alone(source: BrokerSource, broker: MemoryBroker) -> None:
+async def test_fetches_large_request_alone(source: BrokerSource, broker: MemoryBroker) -> None:
     tasks = await asking(source, "fetch", [MIB, 64 * MIB, MIB])
     broker.released.set()
     await asyncio.gather(*tasks)
     assert broker.asked == [[0], [1], [2]]
 
 
-async def test_idle_partitions_are_asked_together_as_far_as_one_answer_goes(
-    source: BrokerSource, broker: MemoryBroker
-) -> None:
+async def test_polls_idle_partitions_together_up_to_response_limit(source: BrokerSource, broker: MemoryBroker) -> None:
     tasks = await asking(source, "poll", [MIB] * 10)
     assert broker.asked == [list(range(8))]
     assert broker.bodies[0]["max_bytes"] == 8 * MIB
@@ -136,7 +132,7 @@ async def test_idle_partitions_are_asked_together_as_far_as_one_answer_goes(
     assert broker.asked[1:] == [[8, 9]]
 
 
-async def test_how_long_and_for_how_much_a_broker_waits_is_a_setting(broker: MemoryBroker) -> None:
+async def test_sends_configured_max_wait_and_min_bytes(broker: MemoryBroker) -> None:
     settings = FetchSettings(max_wait=2.001, min_bytes=100_000)
     async with running(broker, settings) as source:
         tasks = [*await asking(source, "fetch", [MIB]), *await asking(source, "poll", [MIB])]
@@ -151,12 +147,12 @@ async def test_how_long_and_for_how_much_a_broker_waits_is_a_setting(broker: Mem
     "wrong",
     [{"max_wait": 0.0}, {"max_wait": 0.001}, {"max_wait": 61.0}, {"min_bytes": 0}, {"min_bytes": MIB + 1}],
 )
-async def test_waits_that_cannot_be_meant_are_refused(wrong: dict[str, Any]) -> None:
+async def test_rejects_invalid_waits(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         FetchSettings(**wrong)
 
 
-async def test_who_was_cancelled_is_not_asked_for(source: BrokerSource, broker: MemoryBroker) -> None:
+async def test_skips_cancelled_requests(source: BrokerSource, broker: MemoryBroker) -> None:
     tasks = await asking(source, "fetch", [MIB] * 7)
     tasks[4].cancel()
     tasks[5].cancel()
@@ -166,7 +162,7 @@ async def test_who_was_cancelled_is_not_asked_for(source: BrokerSource, broker: 
     assert broker.asked == [[0, 1], [2, 3], [6]]
 
 
-async def test_trouble_is_told_to_those_of_the_request_alone(source: BrokerSource, broker: MemoryBroker) -> None:
+async def test_fails_only_requests_of_broken_fetch(source: BrokerSource, broker: MemoryBroker) -> None:
     tasks = await asking(source, "fetch", [MIB] * 2)
     broker.trouble = ConnectionClosedError("gone")
     broker.released.set()
@@ -176,7 +172,7 @@ async def test_trouble_is_told_to_those_of_the_request_alone(source: BrokerSourc
     assert (await source.fetch(request(0, MIB))).data == b"x"
 
 
-async def test_an_answer_without_a_partition_ends_the_connection(source: BrokerSource, broker: MemoryBroker) -> None:
+async def test_closes_connection_when_partition_is_missing(source: BrokerSource, broker: MemoryBroker) -> None:
     broker.forgets = True
     broker.released.set()
     with pytest.raises(BadFrameError, match="left t/0 out"):

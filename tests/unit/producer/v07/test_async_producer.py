@@ -37,7 +37,7 @@ pytestmark = pytest.mark.asyncio
 # When a batch goes out.
 
 
-async def test_a_full_batch_goes_at_once_and_the_rest_after_the_queue_time(world: Any) -> None:
+async def test_sends_a_full_batch_at_once_and_the_rest_after_the_queue_time(world: Any) -> None:
     async with world.queued(batch_size=4, queue_time=1.0) as producer:
         await producer.send("t", [b"%d" % n for n in range(6)])
         await world.settle()
@@ -52,7 +52,7 @@ async def test_a_full_batch_goes_at_once_and_the_rest_after_the_queue_time(world
     assert producer.stats.batches == 2
 
 
-async def test_the_oldest_message_decides_when_time_is_up(world: Any) -> None:
+async def test_queue_time_counts_from_the_oldest_message(world: Any) -> None:
     async with world.queued(batch_size=100, queue_time=1.0) as producer:
         await world.advance(10)  # idle time does not count
         await producer.send("t", [b"a"])
@@ -69,7 +69,7 @@ async def test_the_oldest_message_decides_when_time_is_up(world: Any) -> None:
         assert len(world.produced) == 2
 
 
-async def test_a_message_left_over_by_a_batch_has_the_age_of_its_own_send(world: Any) -> None:
+async def test_queue_time_of_a_left_over_message_counts_from_its_own_send(world: Any) -> None:
     async with world.queued(batch_size=3, queue_time=1.0) as producer:
         await producer.send("t", [b"a", b"b"])
         await world.advance(0.6)
@@ -80,7 +80,7 @@ async def test_a_message_left_over_by_a_batch_has_the_age_of_its_own_send(world:
         assert world.produced[1] == [("t", -1, [b"d"])]
 
 
-async def test_flush_and_close_send_what_is_there(world: Any) -> None:
+async def test_flush_and_close_send_the_queue(world: Any) -> None:
     producer = world.queued()
     await producer.start()
     await producer.send("t", [b"a"])
@@ -96,14 +96,14 @@ async def test_flush_and_close_send_what_is_there(world: Any) -> None:
         await producer.send("t", [b"c"])
 
 
-async def test_the_age_of_a_queue_that_is_smaller_than_a_batch_is_no_matter(world: Any) -> None:
+async def test_sends_when_a_queue_smaller_than_a_batch_is_full(world: Any) -> None:
     async with world.queued(batch_size=200, queue_size=5) as producer:
         await producer.send("t", [b"%d" % n for n in range(23)])
         assert producer.stats.enqueued == 23
     assert world.stored("t") == [b"%d" % n for n in range(23)]
 
 
-async def test_before_the_start_nothing_is_taken(world: Any) -> None:
+async def test_rejects_messages_before_the_start(world: Any) -> None:
     producer = world.queued()
     with pytest.raises(ProducerClosedError, match="not started"):
         await producer.send("t", [b"a"])
@@ -116,7 +116,7 @@ async def test_before_the_start_nothing_is_taken(world: Any) -> None:
 # What goes out.
 
 
-async def test_always_a_multiproduce_with_one_entry_per_topic_and_partition(world: Any, by_key: Any) -> None:
+async def test_sends_a_multiproduce_with_one_entry_per_topic_and_partition(world: Any, by_key: Any) -> None:
     async with world.queued(world.producer(by_key)) as producer:
         await producer.send_all(
             [
@@ -136,7 +136,7 @@ async def test_always_a_multiproduce_with_one_entry_per_topic_and_partition(worl
     assert all(isinstance(r, (MultiProduceRequest, FetchRequest)) for r in world.broker.requests)
 
 
-async def test_a_wrong_topic_is_told_at_once(world: Any) -> None:
+async def test_rejects_an_invalid_topic_at_once(world: Any) -> None:
     async with world.queued() as producer:
         with pytest.raises(InvalidTopicError):
             await producer.send_all([ProducerData("t", [b"x"]), ProducerData("a/b", [b"x"])])
@@ -145,7 +145,7 @@ async def test_a_wrong_topic_is_told_at_once(world: Any) -> None:
             await producer.send("t", b"one")
 
 
-async def test_what_cannot_be_sent_fails_alone(world: Any, told: Any) -> None:
+async def test_fails_only_messages_that_cannot_be_sent(world: Any, told: Any) -> None:
     producer = world.queued(world.producer(max_message_bytes=5), callbacks=told)
     async with producer:
         await producer.send("t", [b"a", b"too large", b"b", 17, b"c", "\ud800"])
@@ -158,7 +158,7 @@ async def test_what_cannot_be_sent_fails_alone(world: Any, told: Any) -> None:
     assert (producer.stats.sent, producer.stats.failed, producer.stats.enqueued) == (4, 3, 7)
 
 
-async def test_an_own_encoder(world: Any) -> None:
+async def test_uses_a_custom_encoder(world: Any) -> None:
     class Comma(Encoder):
         def encode(self, message: Any, /) -> bytes:
             return ",".join(map(str, message)).encode()
@@ -207,7 +207,7 @@ async def test_block_waits_and_keeps_the_order(world: Any) -> None:
     assert producer.stats.dropped == 0
 
 
-async def test_blocked_senders_are_served_in_turn_and_a_cancelled_one_is_left_out(world: Any) -> None:
+async def test_serves_blocked_senders_in_turn_and_skips_cancelled_ones(world: Any) -> None:
     gate = stuck(world)
     async with world.queued(queue_size=1, batch_size=1) as producer:
         tasks = []
@@ -222,7 +222,7 @@ async def test_blocked_senders_are_served_in_turn_and_a_cancelled_one_is_left_ou
     assert world.stored("t") == [b"0", b"1", b"2", b"4", b"5"]
 
 
-async def test_blocked_senders_learn_of_the_end(world: Any) -> None:
+async def test_close_fails_blocked_senders(world: Any) -> None:
     gate = stuck(world)
     producer = world.queued(queue_size=1, batch_size=1)
     await producer.start()
@@ -237,7 +237,7 @@ async def test_blocked_senders_learn_of_the_end(world: Any) -> None:
     assert world.stored("t") == [b"0", b"1"]
 
 
-async def test_timeout_of_0_refuses_at_once_as_0_7_2_does(world: Any, told: Any) -> None:
+async def test_rejects_at_once_with_a_timeout_of_0(world: Any, told: Any) -> None:
     gate = stuck(world)
     producer = world.queued(queue_size=3, batch_size=2, when_full=WhenFull.TIMEOUT, callbacks=told)
     async with producer:
@@ -251,7 +251,7 @@ async def test_timeout_of_0_refuses_at_once_as_0_7_2_does(world: Any, told: Any)
     assert (producer.stats.dropped, producer.stats.enqueued) == (1, accepted)
 
 
-async def test_timeout_waits_for_so_long(world: Any) -> None:
+async def test_waits_for_the_enqueue_timeout(world: Any) -> None:
     gate = stuck(world)
     async with world.queued(queue_size=2, batch_size=1, when_full=WhenFull.TIMEOUT, enqueue_timeout=3.0) as producer:
         await producer.send("t", [b"a"])
@@ -293,7 +293,7 @@ async def test_closing_ends_a_wait_with_a_timeout(world: Any) -> None:
     assert world.stored("t") == [b"a", b"b"]
 
 
-async def test_drop_counts(world: Any) -> None:
+async def test_counts_dropped_messages(world: Any) -> None:
     gate = stuck(world)
     async with world.queued(queue_size=3, batch_size=2, when_full=WhenFull.DROP) as producer:
         await producer.send("t", [b"%d" % n for n in range(20)])
@@ -308,7 +308,7 @@ async def test_drop_counts(world: Any) -> None:
     assert stored[:-1] == sorted(stored[:-1], key=int)
 
 
-async def test_a_sender_that_never_waits_does_not_starve_the_sending(world: Any) -> None:
+async def test_sender_that_never_waits_does_not_starve_the_connection(world: Any) -> None:
     async with world.queued(queue_size=1000, batch_size=10, when_full=WhenFull.DROP) as producer:
         for n in range(5000):
             await producer.send("t", [b"%d" % n])
@@ -332,7 +332,7 @@ def failing(world: Any, times: int, *, stored: bool) -> None:
     world.broker.on_request = fail
 
 
-async def test_a_batch_is_sent_again_before_the_next_one(world: Any) -> None:
+async def test_retries_a_batch_before_the_next_one(world: Any) -> None:
     failing(world, 1, stored=True)
     async with world.queued(batch_size=2) as producer:
         await producer.send("t", [b"a", b"b", b"c"])
@@ -341,7 +341,7 @@ async def test_a_batch_is_sent_again_before_the_next_one(world: Any) -> None:
     assert producer.stats.sent == 3
 
 
-async def test_only_what_is_not_confirmed_is_sent_again(world: Any) -> None:
+async def test_retries_only_unconfirmed_batches(world: Any) -> None:
     """A batch for two brokers, one of which cannot be reached at first: the other's part is not repeated."""
 
     class ByPartition(Router):
@@ -369,7 +369,7 @@ async def test_only_what_is_not_confirmed_is_sent_again(world: Any) -> None:
     assert world.produced == [[("t", 0, [b"0", b"2"])], [("t", 1, [b"1", b"3"])]]
 
 
-async def test_what_is_given_up_is_told_and_the_next_batch_goes_on(world: Any, told: Any) -> None:
+async def test_reports_a_failed_batch_and_sends_the_next(world: Any, told: Any) -> None:
     failing(world, 1, stored=False)
     producer = world.queued(world.producer(resends=0), batch_size=2, callbacks=told)
     await producer.start()
@@ -384,7 +384,7 @@ async def test_what_is_given_up_is_told_and_the_next_batch_goes_on(world: Any, t
     assert not world.broker.connections
 
 
-async def test_without_confirmation_a_flush_asks(world: Any) -> None:
+async def test_flush_confirms_unconfirmed_batches(world: Any) -> None:
     failing(world, 1, stored=True)
     async with world.queued(world.producer(confirm=False)) as producer:
         await producer.send("t", [b"a"])
@@ -395,7 +395,7 @@ async def test_without_confirmation_a_flush_asks(world: Any) -> None:
     assert world.stored("t") == [b"a", b"b"]
 
 
-async def test_close_with_a_limit_gives_up_what_is_left(world: Any, told: Any) -> None:
+async def test_close_drops_the_rest_after_its_timeout(world: Any, told: Any) -> None:
     stuck(world)
     producer = world.queued(batch_size=2, callbacks=told)
     await producer.start()
@@ -411,7 +411,7 @@ async def test_close_with_a_limit_gives_up_what_is_left(world: Any, told: Any) -
     assert producer.stats.failed == 5
 
 
-async def test_a_cancelled_close_leaves_no_task_behind(world: Any) -> None:
+async def test_cancelled_close_leaves_no_task_behind(world: Any) -> None:
     stuck(world)
     producer = world.queued()
     await producer.start()
@@ -425,7 +425,7 @@ async def test_a_cancelled_close_leaves_no_task_behind(world: Any) -> None:
     assert producer.stats.failed == 1
 
 
-async def test_an_error_in_the_block_does_not_take_away_what_was_accepted(world: Any) -> None:
+async def test_error_in_the_block_does_not_lose_accepted_messages(world: Any) -> None:
     async def fail() -> None:
         async with world.queued() as producer:
             await producer.send("t", [b"a"])
@@ -436,7 +436,7 @@ async def test_an_error_in_the_block_does_not_take_away_what_was_accepted(world:
     assert world.stored("t") == [b"a"]
 
 
-async def test_a_cancelled_block_ends_at_once(world: Any) -> None:
+async def test_cancelled_block_ends_at_once(world: Any) -> None:
     stuck(world)
 
     async def work() -> None:
@@ -455,7 +455,7 @@ async def test_a_cancelled_block_ends_at_once(world: Any) -> None:
 # Those who take part.
 
 
-async def test_the_callbacks_in_their_order(world: Any, told: Any) -> None:
+async def test_calls_callbacks_in_order(world: Any, told: Any) -> None:
     async with world.queued(batch_size=2, callbacks=told) as producer:
         await producer.send("t", [b"a"])
         await producer.send("t", [b"b"])
@@ -500,7 +500,7 @@ class Changing(CallbackHandler):
         return self.kept
 
 
-async def test_callbacks_may_change_add_and_leave_out(world: Any) -> None:
+async def test_callbacks_can_change_add_and_remove_messages(world: Any) -> None:
     async with world.queued(callbacks=Changing()) as producer:
         await producer.send("t", [b"a", b"keep", b"no", b"b"])
         await producer.flush()
@@ -510,7 +510,7 @@ async def test_callbacks_may_change_add_and_leave_out(world: Any) -> None:
 
 
 @pytest.mark.parametrize("point", ["after_dequeuing_existing_data", "before_sending_data"])
-async def test_a_callback_that_raises_loses_what_it_had_and_nothing_else(world: Any, point: str) -> None:
+async def test_failing_callback_loses_only_its_messages(world: Any, point: str) -> None:
     callbacks = CallbackHandler()
     lost: list[Event] = []
 
@@ -534,7 +534,7 @@ async def test_a_callback_that_raises_loses_what_it_had_and_nothing_else(world: 
     assert world.stored("t") == ([b"c", b"d"] if whole_batch else [b"a", b"c", b"d"])
 
 
-async def test_a_callback_that_raises_at_the_end_only_loses_the_end(world: Any) -> None:
+async def test_callback_that_fails_at_close_loses_only_the_last_messages(world: Any) -> None:
     class Bad(CallbackHandler):
         def last_batch_before_close(self) -> Sequence[Event]:
             raise KeyError
@@ -544,7 +544,7 @@ async def test_a_callback_that_raises_at_the_end_only_loses_the_end(world: Any) 
     assert world.stored("t") == [b"a"]
 
 
-async def test_a_callback_of_the_sender_raises_to_the_sender(world: Any) -> None:
+async def test_callback_of_a_send_raises_to_the_sender(world: Any) -> None:
     class Picky(CallbackHandler):
         def before_enqueue(self, event: Event) -> Event:
             if event.message == b"bad":
@@ -558,7 +558,7 @@ async def test_a_callback_of_the_sender_raises_to_the_sender(world: Any) -> None
     assert world.stored("t") == [b"a"]
 
 
-async def test_an_own_event_handler_replaces_encoding_and_sending(world: Any) -> None:
+async def test_event_handler_replaces_encoding_and_sending(world: Any) -> None:
     batches: list[tuple[list[Any], bytes]] = []
     ended = []
 
@@ -586,7 +586,7 @@ async def test_an_own_event_handler_replaces_encoding_and_sending(world: Any) ->
     assert (producer.stats.sent, producer.stats.failed, producer.stats.batches) == (3, 3, 3)
 
 
-async def test_an_unfit_message_of_several_brokers_and_retries(world: Any, by_key: Any) -> None:
+async def test_rejects_an_oversize_message_even_if_compressed(world: Any, by_key: Any) -> None:
     """A message that is too large is found before anything goes out, also when it is compressed."""
     from consumerd.wire.v07 import Codec
 

@@ -15,7 +15,7 @@ def sets(payloads: list[bytes], codec: Codec = Codec.NONE, message: int = 1000, 
     return encode_sets("events", payloads, magic=1, codec=codec, max_message_bytes=message, max_set_bytes=whole)
 
 
-def test_the_largest_message_is_sent_and_one_byte_more_is_refused() -> None:
+def test_rejects_a_message_of_one_byte_too_many() -> None:
     (data,) = sets([b"x" * 1000])
     assert len(data) == 1000 + HEADER
     with pytest.raises(MessageSizeTooLargeError) as caught:
@@ -24,12 +24,12 @@ def test_the_largest_message_is_sent_and_one_byte_more_is_refused() -> None:
     assert caught.value.exit_code is ExitCode.USAGE
 
 
-def test_only_the_compressed_size_counts_for_a_compressed_message() -> None:
+def test_limits_the_compressed_size_of_a_compressed_message() -> None:
     (data,) = sets([b"x" * 100_000], Codec.GZIP)
     assert decode_batch(data, 0).payloads == [b"x" * 100_000]
 
 
-def test_what_does_not_compress_is_divided_and_a_single_message_sent_plain() -> None:
+def test_splits_what_does_not_compress() -> None:
     noise = [os.urandom(400) for _ in range(8)]
     (data,) = sets(noise, Codec.SNAPPY)
     outer = list(iter_outer(data))
@@ -41,7 +41,7 @@ def test_what_does_not_compress_is_divided_and_a_single_message_sent_plain() -> 
         sets([os.urandom(1001)], Codec.GZIP)
 
 
-def test_a_compressed_message_never_expands_beyond_what_consumers_take() -> None:
+def test_compressed_message_never_expands_beyond_the_limit_of_consumers() -> None:
     payloads = [bytes(1024 * 1024)] * 40
     (data,) = sets(payloads, Codec.GZIP, 1_000_000, 5_000_000)
     outer = list(iter_outer(data))
@@ -49,7 +49,7 @@ def test_a_compressed_message_never_expands_beyond_what_consumers_take() -> None
     assert all(len(decode_batch(data[m.offset : m.next_offset], 0).payloads) <= 16 for m in outer)
 
 
-def test_frames_join_what_fits_and_a_single_set_is_no_multiproduce() -> None:
+def test_joins_sets_into_multiproduce_requests() -> None:
     entries = [ProduceRequest("t", n, b"m" * 100) for n in range(5)]
     size = entry_overhead("t") + 100
     each = size - 4
@@ -63,7 +63,7 @@ def test_frames_join_what_fits_and_a_single_set_is_no_multiproduce() -> None:
         assert all(len(frame) - 4 <= limit for frame in frames(entries, limit))
 
 
-def test_a_full_set_makes_a_request_of_exactly_the_limit() -> None:
+def test_full_set_makes_a_request_of_exactly_the_limit() -> None:
     limit = 2000
     overhead = entry_overhead("тема")
     payload = b"x" * (limit - overhead - HEADER)

@@ -23,7 +23,7 @@ from consumerd.producer import java_bytes_hash, java_string_hash, key_index
         ("\ud800", 0xD800),  # a lone surrogate is a char like any other to Java
     ],
 )
-def test_text_hashes_as_in_java(text: str, value: int) -> None:
+def test_hashes_text_as_java_does(text: str, value: int) -> None:
     assert java_string_hash(text) == value
 
 
@@ -39,17 +39,17 @@ def test_text_hashes_as_in_java(text: str, value: int) -> None:
         (b"\x80\x7f", (31 - 128) * 31 + 127),
     ],
 )
-def test_bytes_hash_as_in_java_util_arrays(data: bytes, value: int) -> None:
+def test_hashes_bytes_as_java_util_arrays(data: bytes, value: int) -> None:
     assert java_bytes_hash(data) == value
 
 
-def test_the_hash_wraps_at_32_bits() -> None:
+def test_hash_wraps_at_32_bits() -> None:
     # 31**7 alone is above 2**32.
     assert java_string_hash("zzzzzzzz") == ((122 * sum(31**n for n in range(8)) + 2**31) % 2**32) - 2**31
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 1000])
-def test_the_index_is_abs_of_the_hash_modulo_the_count(count: int) -> None:
+def test_index_is_abs_of_the_hash_modulo_the_count(count: int) -> None:
     assert key_index("hello", count) == 99162322 % count
     assert key_index("Hello, world!", count) == 1880044555 % count
     # Java's abs(-2**31) is -2**31, and its remainder takes that sign: 0.7.2 has a partition only where it is 0.
@@ -57,7 +57,7 @@ def test_the_index_is_abs_of_the_hash_modulo_the_count(count: int) -> None:
     assert 0 <= key_index(b"\xff", count) < count
 
 
-def test_keys_of_the_recorded_producer() -> None:
+def test_chooses_the_partitions_of_the_recorded_producer() -> None:
     """Golden wire/client_captures.json, connection 5: keys sent to a topic of two partitions."""
     keys = ["a", "b", "c", "hello", "key-1", "key-2", "zz"]
     assert [key_index(key, 2) for key in keys] == [1, 0, 1, 0, 1, 0, 0]

@@ -12,7 +12,7 @@ BROKERS = [("a", 1), ("b", 2), ("c", 3)]
 
 
 @pytest.mark.asyncio
-async def test_a_broker_at_random_chooses_the_partition() -> None:
+async def test_lets_a_random_broker_choose_the_partition() -> None:
     router = StaticRouter(BROKERS, rng=random.Random(1))
     routes = [await router.route("t", None, None) for _ in range(300)]
     assert {route.partition for route in routes} == {ANY_PARTITION}
@@ -25,7 +25,7 @@ async def test_a_broker_at_random_chooses_the_partition() -> None:
 
 
 @pytest.mark.asyncio
-async def test_an_explicit_partition_is_kept() -> None:
+async def test_keeps_an_explicit_partition() -> None:
     router = StaticRouter(BROKERS[:1], rng=random.Random(1))
     assert await router.route("t", None, 7) == ("a", 1, 7)
     assert await router.route("t", None, -1) == ("a", 1, -1)
@@ -34,6 +34,6 @@ async def test_an_explicit_partition_is_kept() -> None:
             await router.route("t", None, wrong)
 
 
-def test_an_empty_list_is_refused() -> None:
+def test_rejects_an_empty_list() -> None:
     with pytest.raises(ConfigError, match="list of brokers is empty"):
         StaticRouter([], rng=random.Random())

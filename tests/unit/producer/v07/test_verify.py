@@ -58,7 +58,7 @@ def drop(world: Any, *dropped: bytes) -> Callable[[Request], Any]:
 
 
 @pytest.mark.parametrize("codec", Codec)
-async def test_what_arrived_is_found_among_what_others_wrote(world: Any, codec: Codec) -> None:
+async def test_finds_stored_messages_among_those_of_others(world: Any, codec: Codec) -> None:
     world.broker.append("t", 1, b"older", b"a")
 
     def others(request: Request) -> None:
@@ -72,7 +72,7 @@ async def test_what_arrived_is_found_among_what_others_wrote(world: Any, codec: 
     assert world.stored("t", 0) == [b"0", b"2", b"4"]
 
 
-async def test_a_random_partition_is_chosen_here(world: Any) -> None:
+async def test_chooses_a_random_partition_itself(world: Any) -> None:
     with_partitions(world, 5)
     async with world.producer(verify=True) as producer:
         for n in range(40):
@@ -80,7 +80,7 @@ async def test_a_random_partition_is_chosen_here(world: Any) -> None:
     assert sorted(partition for _, partition in world.broker.logs) == list(range(5))
 
 
-async def test_what_did_not_arrive_is_named(world: Any) -> None:
+async def test_names_messages_that_were_not_stored(world: Any) -> None:
     with_partitions(world, 2, drop(world, b"lost"))
     async with world.producer(verify=True, verify_timeout=3.0) as producer:
         data = [
@@ -98,7 +98,7 @@ async def test_what_did_not_arrive_is_named(world: Any) -> None:
     assert world.stored("t", 0) == [b"a", b"b", b"c"]
 
 
-async def test_an_asynchronous_producer_tells_at_its_flush(world: Any, told: Any) -> None:
+async def test_asynchronous_producer_reports_at_its_flush(world: Any, told: Any) -> None:
     with_partitions(world, 1, drop(world, b"lost"))
     producer = world.queued(world.producer(verify=True, verify_timeout=1.0), batch_size=2, callbacks=told)
     await producer.start()
@@ -110,7 +110,7 @@ async def test_an_asynchronous_producer_tells_at_its_flush(world: Any, told: Any
     assert [event.message for event in told.lost] == [b"lost", b"c"]
 
 
-async def test_what_is_flushed_late_is_waited_for(world: Any) -> None:
+async def test_waits_for_a_late_flush(world: Any) -> None:
     held: list[tuple[str, int, bytes]] = []
 
     def hold(request: Request) -> None:
@@ -129,7 +129,7 @@ async def test_what_is_flushed_late_is_waited_for(world: Any) -> None:
         await sending
 
 
-async def test_a_partition_that_there_is_not(world: Any) -> None:
+async def test_rejects_a_missing_partition(world: Any) -> None:
     with_partitions(world, 2)
     async with world.producer(verify=True) as producer:
         with pytest.raises(NoPartitionError, match="broker memory:1 has no partition 2 of 't'"):
@@ -137,7 +137,7 @@ async def test_a_partition_that_there_is_not(world: Any) -> None:
     assert not world.produced
 
 
-async def test_a_broker_that_dies_before_or_after(world: Any) -> None:
+async def test_failure_before_the_send_stores_nothing_and_after_it_is_uncertain(world: Any) -> None:
     def refuse_offsets(request: Request) -> Any:
         return ConnectionClosedError("gone") if isinstance(request, OffsetsRequest) else None
 
@@ -165,7 +165,7 @@ async def test_a_broker_that_dies_before_or_after(world: Any) -> None:
         FetchResponse(ErrorCode.NONE, b"\xff" * 9).encode()[4:],  # a message of no size
     ],
 )
-async def test_a_log_that_cannot_be_read_on_is_no_wait(world: Any, answer: bytes) -> None:
+async def test_does_not_wait_for_a_log_that_cannot_be_read_further(world: Any, answer: bytes) -> None:
     def spoil(request: Request) -> Any:
         return answer if isinstance(request, FetchRequest) and request.max_size > 0 else None
 
@@ -177,7 +177,7 @@ async def test_a_log_that_cannot_be_read_on_is_no_wait(world: Any, answer: bytes
             await sending
 
 
-async def test_a_message_that_is_larger_than_a_fetch(world: Any) -> None:
+async def test_finds_a_message_larger_than_a_fetch(world: Any) -> None:
     def large(request: Request) -> None:
         if isinstance(request, ProduceRequest):
             world.broker.append("t", 0, b"x" * 5_000_000)
@@ -187,7 +187,7 @@ async def test_a_message_that_is_larger_than_a_fetch(world: Any) -> None:
         await producer.send("t", [b"y", b"z"], partition=0)
 
 
-async def test_damage_by_others_is_read_over(world: Any) -> None:
+async def test_skips_corrupt_messages_of_others(world: Any) -> None:
     bad = bytearray(encode_message_set([b"other"]))
     bad[-1] ^= 1
 
@@ -200,7 +200,7 @@ async def test_damage_by_others_is_read_over(world: Any) -> None:
         await producer.send("t", [b"a", b"b"], partition=0)
 
 
-async def test_answers_that_are_none_are_a_broken_connection(world: Any) -> None:
+async def test_treats_invalid_responses_as_a_closed_connection(world: Any) -> None:
     with_partitions(world, 1, lambda request: b"\0" if isinstance(request, OffsetsRequest) else None)
     world.clock.auto = True
     async with world.producer(verify=True, retries=0) as producer:
@@ -214,7 +214,7 @@ async def test_answers_that_are_none_are_a_broken_connection(world: Any) -> None
             await producer.send("t", [b"a"], partition=0)
 
 
-async def test_a_topic_without_an_offset(world: Any) -> None:
+async def test_sends_to_a_topic_without_an_offset(world: Any) -> None:
     empty = OffsetsResponse(ErrorCode.NONE, ()).encode()[4:]
     with_partitions(world, 1, lambda request: empty if isinstance(request, OffsetsRequest) else None)
     async with world.producer(verify=True) as producer:
@@ -222,7 +222,7 @@ async def test_a_topic_without_an_offset(world: Any) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 8, 9, 100])
-async def test_counting_partitions(world: Any, count: int) -> None:
+async def test_counts_partitions(world: Any, count: int) -> None:
     with_partitions(world, count)
     connection = await world.broker.connect("memory", 1)
     assert await count_partitions(connection, "t") == count

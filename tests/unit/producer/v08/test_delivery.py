@@ -103,7 +103,7 @@ def once(happens: Callable[[], int | None], which: Api, number: int) -> Callable
 
 
 @pytest.mark.parametrize("how", ["forgotten", "behind"])
-async def test_a_batch_that_nobody_has_gets_fresh_numbers_where_they_are_refused(how: str) -> None:
+async def test_renumbers_a_refused_batch_that_was_never_stored(how: str) -> None:
     broker = CountingBroker()
 
     def forget() -> None:
@@ -120,7 +120,7 @@ async def test_a_batch_that_nobody_has_gets_fresh_numbers_where_they_are_refused
     assert broker.ids == 2
 
 
-async def test_what_may_be_there_is_never_sent_with_other_numbers() -> None:
+async def test_never_renumbers_a_batch_that_may_be_stored() -> None:
     broker = CountingBroker()
 
     def lose_the_answer() -> None:
@@ -137,7 +137,7 @@ async def test_what_may_be_there_is_never_sent_with_other_numbers() -> None:
     assert broker.log == [b"0", b"1", b"2"]
 
 
-async def test_who_may_have_no_producer_id_sends_without_unless_it_is_insisted_on() -> None:
+async def test_sends_without_producer_id_if_not_authorized() -> None:
     broker = CountingBroker()
     broker.before = lambda api: 31 if api is INIT_PRODUCER_ID else None
     async with producer(broker) as ours:
@@ -150,7 +150,7 @@ async def test_who_may_have_no_producer_id_sends_without_unless_it_is_insisted_o
     assert len(broker.log) == 3
 
 
-async def test_no_attempt_may_take_much_longer_than_all_together() -> None:
+async def test_limits_an_attempt_by_the_delivery_timeout() -> None:
     broker = CountingBroker()
     for given, expected in (({"delivery_timeout": 2.0}, (2.0 + 5.0, 2000)), ({}, (30.0 + 5.0, 30_000))):
         async with producer(broker, **given) as ours:

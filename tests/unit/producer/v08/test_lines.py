@@ -87,7 +87,7 @@ async def failure(
     return code, sentence
 
 
-async def test_keys_headers_and_order(tmp_path: Path) -> None:
+async def test_sends_keys_and_headers_in_order(tmp_path: Path) -> None:
     rng = random.Random(3)
     pairs = [(b"key %d" % rng.randrange(30), b"%d" % number * rng.randrange(9)) for number in range(3000)]
     data = b"".join(b"%s::%s\n" % pair for pair in pairs)
@@ -101,7 +101,7 @@ async def test_keys_headers_and_order(tmp_path: Path) -> None:
         ]
 
 
-async def test_a_line_without_a_key_is_named_and_those_before_it_are_sent(tmp_path: Path) -> None:
+async def test_names_a_line_without_a_key_and_sends_those_before_it(tmp_path: Path) -> None:
     broker = MemoryBroker()
     code, sentence = await failure(broker, b"a:1\nb:2\nc\nd:4\n", LinePlan("t", 0, b":"), tmp_path)
     assert (code, sentence) == (ExitCode.USAGE, "line 3 has no key separator ':'.")
@@ -109,9 +109,7 @@ async def test_a_line_without_a_key_is_named_and_those_before_it_are_sent(tmp_pa
 
 
 @pytest.mark.parametrize("largest", [10, None])
-async def test_a_line_that_is_too_long_is_named_and_those_before_it_are_sent(
-    tmp_path: Path, largest: int | None
-) -> None:
+async def test_names_a_line_that_is_too_long_and_sends_those_before_it(tmp_path: Path, largest: int | None) -> None:
     broker = MemoryBroker()
     data = b"one\n" + b"x" * 5000 + b"\ntwo\n"
     plan = LinePlan("t", 0, max_bytes=largest)
@@ -120,7 +118,7 @@ async def test_a_line_that_is_too_long_is_named_and_those_before_it_are_sent(
     assert [each.payload for each in broker.log[0]] == [b"one"]
 
 
-async def test_what_the_broker_refuses_is_named_by_its_first_line(tmp_path: Path) -> None:
+async def test_names_the_first_line_of_a_refused_batch(tmp_path: Path) -> None:
     lines = [b"%d" % number for number in range(1, 100)]
     data = b"\n".join(lines)
     broker = MemoryBroker(TOO_LARGE, b"50")
@@ -136,7 +134,7 @@ async def test_what_the_broker_refuses_is_named_by_its_first_line(tmp_path: Path
     assert "TOPIC_AUTHORIZATION_FAILED" in sentence
 
 
-async def test_a_failure_ends_the_wait_for_lines() -> None:
+async def test_failure_ends_the_wait_for_lines() -> None:
     reading, writing = os.pipe()
     try:
         os.write(writing, b"1\n")

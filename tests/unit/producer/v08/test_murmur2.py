@@ -17,11 +17,11 @@ from consumerd.producer.v08.murmur2 import key_partition, murmur2
         (b"abc", 479470107),
     ],
 )
-def test_hashes_are_java_s(data: bytes, signed: int) -> None:
+def test_hashes_as_java_does(data: bytes, signed: int) -> None:
     assert murmur2(data) == signed % (1 << 32)
 
 
-def test_a_key_s_partition_is_in_range_and_stays() -> None:
+def test_partition_of_a_key_is_in_range_and_stable() -> None:
     places = {key: key_partition(key, 7) for key in (b"%d" % n for n in range(500))}
     assert set(places.values()) == set(range(7))
     assert all(key_partition(key, 7) == place for key, place in places.items())

@@ -72,7 +72,7 @@ def producer(cluster: Any, **settings: Any) -> V08Producer:
 
 
 @pytest.mark.parametrize("keyless", ["sticky", "round_robin"])
-async def test_all_arrive_where_they_belong_in_order_in_batches_of_their_size(keyless: str) -> None:
+async def test_sends_batches_of_the_configured_size_in_order(keyless: str) -> None:
     cluster, rng = MemoryCluster(), random.Random(7)
     sent: defaultdict[int, list[tuple[Any, ...]]] = defaultdict(list)
     async with producer(cluster, batch_bytes=500, buffer_bytes=2000, linger=0.001, keyless=keyless) as ours:
@@ -99,7 +99,7 @@ async def test_all_arrive_where_they_belong_in_order_in_batches_of_their_size(ke
     assert max(size for request in cluster.requests for size in request.values()) <= 500
 
 
-async def test_messages_without_a_key_fill_a_batch_and_then_go_elsewhere() -> None:
+async def test_sticky_partitioning_fills_a_batch_before_it_changes_partition() -> None:
     cluster = MemoryCluster()
     async with producer(cluster, batch_bytes=10 * (OVERHEAD + 4), linger=60) as ours:
         places = [(await ours.send("t", b"1234")).batch.partition.partition for _ in range(600)]
@@ -108,7 +108,7 @@ async def test_messages_without_a_key_fill_a_batch_and_then_go_elsewhere() -> No
     assert set(runs) == set(range(PARTITIONS))
 
 
-async def test_taking_turns_is_even_also_when_every_message_is_a_batch() -> None:
+async def test_round_robin_is_even_when_every_message_is_a_batch() -> None:
     cluster = MemoryCluster()
     async with producer(cluster, batch_bytes=1, keyless="round_robin") as ours:
         for _ in range(90):
@@ -116,7 +116,7 @@ async def test_taking_turns_is_even_also_when_every_message_is_a_batch() -> None
     assert Counter({number: len(log) for number, log in cluster.log.items()}) == {0: 30, 1: 30, 2: 30}
 
 
-async def test_batches_go_while_somebody_sends_without_a_pause() -> None:
+async def test_sends_batches_while_a_caller_sends_without_pause() -> None:
     cluster = MemoryCluster()
     async with producer(cluster, batch_bytes=1000, linger=60) as ours:
         most = 0
@@ -126,7 +126,7 @@ async def test_batches_go_while_somebody_sends_without_a_pause() -> None:
         assert most < 20_000  # of 288 000
 
 
-async def test_what_one_request_cannot_hold_waits_for_the_next_and_lets_the_loop_run() -> None:
+async def test_defers_batches_that_exceed_a_request() -> None:
     cluster = MemoryCluster()
     cluster.settings.max_request_bytes = 3000
     cluster.taking.clear()
@@ -137,7 +137,7 @@ async def test_what_one_request_cannot_hold_waits_for_the_next_and_lets_the_loop
     assert [len(request) for request in cluster.requests] == [1] * PARTITIONS
 
 
-async def test_who_sends_more_than_the_buffer_holds_waits_and_may_give_up() -> None:
+async def test_send_waits_for_room_in_the_buffer() -> None:
     cluster = MemoryCluster()
     cluster.taking.clear()
     ours = producer(cluster, batch_bytes=100, buffer_bytes=1000, linger=0)
@@ -159,7 +159,7 @@ async def test_who_sends_more_than_the_buffer_holds_waits_and_may_give_up() -> N
     await ours.close()
 
 
-async def test_a_flush_waits_for_what_was_given_before_and_for_no_more() -> None:
+async def test_flush_waits_only_for_earlier_messages() -> None:
     cluster = MemoryCluster()
     ended = False
 
@@ -177,7 +177,7 @@ async def test_a_flush_waits_for_what_was_given_before_and_for_no_more() -> None
         ended = True
 
 
-async def test_nobody_waits_for_a_producer_whose_end_was_cut_short() -> None:
+async def test_cancelled_close_fails_all_deliveries() -> None:
     cluster = MemoryCluster()
     cluster.taking.clear()
     ours = producer(cluster, linger=0)
@@ -191,7 +191,7 @@ async def test_nobody_waits_for_a_producer_whose_end_was_cut_short() -> None:
             await delivery
 
 
-async def test_nobody_waits_for_a_producer_that_ended_by_a_defect() -> None:
+async def test_defect_fails_all_deliveries() -> None:
     ours = producer(MemoryCluster(), linger=0)
     await ours.start()
     async with asyncio.timeout(10):
@@ -204,7 +204,7 @@ async def test_nobody_waits_for_a_producer_that_ended_by_a_defect() -> None:
             await ours.close()
 
 
-async def test_messages_without_a_key_go_where_there_is_a_leader() -> None:
+async def test_sends_messages_without_a_key_to_partitions_with_a_leader() -> None:
     cluster = MemoryCluster()
     parts = {n: PartitionMetadata(None if n == 1 else 0, 0, (0,), (0,), 5 * (n == 1)) for n in range(PARTITIONS)}
     for keyless in ("sticky", "round_robin"):
@@ -217,7 +217,7 @@ async def test_messages_without_a_key_go_where_there_is_a_leader() -> None:
         assert {(await ours.send("t", b"x")).batch.partition.partition for _ in range(100)} == {0, 1, 2}
 
 
-async def test_who_waits_for_room_is_told_that_the_producer_was_closed() -> None:
+async def test_close_fails_senders_that_wait_for_room() -> None:
     cluster = MemoryCluster()
     cluster.taking.clear()
     ours = producer(cluster, batch_bytes=100, buffer_bytes=1600)
@@ -233,7 +233,7 @@ async def test_who_waits_for_room_is_told_that_the_producer_was_closed() -> None
     assert ours.buffered_bytes == 0
 
 
-async def test_what_cannot_be_sent_is_refused() -> None:
+async def test_rejects_messages_that_cannot_be_sent() -> None:
     cluster = MemoryCluster()
     ours = producer(cluster, buffer_bytes=1 << 20)
     with pytest.raises(ProducerClosedError):
@@ -281,7 +281,7 @@ class MovingCluster(MemoryCluster):
         return link
 
 
-async def test_without_confirmation_a_hang_up_says_that_another_broker_leads() -> None:
+async def test_acks_0_follows_a_new_leader_after_a_closed_connection() -> None:
     cluster = MovingCluster()
     async with producer(cluster, batch_bytes=1, linger=0, acks=0) as ours:
         for number in range(40):

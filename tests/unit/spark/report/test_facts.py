@@ -6,20 +6,20 @@ from datetime import timedelta
 
 import pytest
 
-from consumerd.spark.report.facts import CLASSES_PER_DOUBLING, SizeClass, Sizes
+from consumerd.spark.report.facts import CLASSES_PER_DOUBLING, MessageSizes, SizeClass
 from consumerd.spark.report.measure import MAX_BATCHES, MAX_INTERVALS, choose_width
 from consumerd.spark.report.wording import brief, brief_size, count, duration, printable, size
 
 
-def classes(values: list[int]) -> Sizes:
+def classes(values: list[int]) -> MessageSizes:
     found: dict[int, list[int]] = {}
     for value in values:
         found.setdefault(math.floor(math.log2(value + 1) * CLASSES_PER_DOUBLING), []).append(value)
-    return Sizes(tuple(SizeClass(n, len(some), min(some), max(some)) for n, some in sorted(found.items())))
+    return MessageSizes(tuple(SizeClass(n, len(some), min(some), max(some)) for n, some in sorted(found.items())))
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_percentiles_of_many_sizes_are_close(seed: int) -> None:
+def test_percentiles_of_many_sizes_are_approximate(seed: int) -> None:
     rng = random.Random(seed)
     values = sorted(int(rng.lognormvariate(6, 2)) for _ in range(10_000))
     sizes = classes(values)
@@ -44,12 +44,12 @@ def test_percentiles_of_one_size_are_exact() -> None:
         (10**6, 400 * 86400, 345600),
     ],
 )
-def test_intervals_are_few_enough_to_be_seen(batches: int, seconds: float, width: int | None) -> None:
+def test_limits_the_number_of_intervals(batches: int, seconds: float, width: int | None) -> None:
     assert choose_width(batches, seconds) == width
     assert width is None or seconds / width <= MAX_INTERVALS
 
 
-def test_numbers_as_people_read_them() -> None:
+def test_formats_numbers_for_people() -> None:
     assert [count(0), count(1234567)] == ["0", "1,234,567"]
     assert [size(0), size(1023), size(1024), size(5 << 40), size(1 << 60)] == [
         "0 B", "1,023 B", "1.0 KiB", "5.0 TiB", "1,024.0 PiB",
@@ -62,7 +62,7 @@ def test_numbers_as_people_read_them() -> None:
     ]  # fmt: skip
 
 
-def test_foreign_bytes_are_made_visible() -> None:
+def test_makes_foreign_bytes_visible() -> None:
     assert printable("grün 🎉 <b>") == "grün 🎉 <b>"
     assert printable(b"a\x00\n\t\x7f\xff\xc3") == r"a\x00\n\t\x7f\xff\xc3"
     assert printable("\u202egnp.exe\u200b\ud800") == r"\u202egnp.exe\u200b\ud800"

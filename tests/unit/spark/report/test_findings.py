@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from consumerd.spark.reconcile_result import PartitionCheck, ReconcileResult
-from consumerd.spark.report.findings import verdict
+from consumerd.spark.report.page import report_verdict
 
 
 @pytest.mark.parametrize(("quarantined", "bad", "words"), [(0, False, None), (9, False, None), (50, None, "50%")])
-def test_a_headline_is_not_green_when_much_is_in_quarantine(
+def test_headline_is_not_green_with_many_rows_in_quarantine(
     quarantined: int, bad: bool | None, words: str | None
 ) -> None:
     check = PartitionCheck("t", "0", 0, 100, 100, 100, 100, refined=100 - quarantined, quarantined=quarantined)
-    found = verdict(ReconcileResult("p", False, (check,)))
+    found = report_verdict(ReconcileResult("p", False, (check,)))
     assert found.bad is bad
     assert found.text.startswith(
         "Everything that was to land has landed, once: 1 partition, compared message by message."

@@ -6,12 +6,12 @@ from html.parser import HTMLParser
 from typing import TYPE_CHECKING
 
 from consumerd.spark.progress import BatchProgress, ProgressHistory
-from consumerd.spark.reconcile_result import PartitionCheck, ReconcileResult, Stretch, Stretches
-from consumerd.spark.report.facts import Interval, Quarantine
+from consumerd.spark.reconcile_result import LogStretch, LogStretches, PartitionCheck, ReconcileResult
+from consumerd.spark.report.facts import LandedInterval, QuarantineFacts
 from consumerd.spark.report.page import MAX_PARTITIONS, render
 
 if TYPE_CHECKING:
-    from consumerd.spark.report.facts import Facts
+    from consumerd.spark.report.facts import ReportFacts
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 FETCHING = {"src", "srcset", "href", "data", "action", "formaction", "poster", "background"}
@@ -52,7 +52,7 @@ class Page(HTMLParser):
         return [attributes for name, attributes in self.tags if name == tag]
 
 
-def test_foreign_text_stays_text(facts: Facts) -> None:
+def test_escapes_text_of_the_data(facts: ReportFacts) -> None:
     text = render(facts)
     page = Page(text)
     assert not {"script", "iframe", "object", "embed", "img", "link", "base", "form", "frac"} & {
@@ -67,7 +67,7 @@ def test_foreign_text_stays_text(facts: Facts) -> None:
     assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes)
 
 
-def test_the_page_fetches_nothing(facts: Facts) -> None:
+def test_page_fetches_nothing(facts: ReportFacts) -> None:
     page = Page(render(facts))
     for tag, attributes in page.tags:
         for name, value in attributes.items():
@@ -79,7 +79,7 @@ def test_the_page_fetches_nothing(facts: Facts) -> None:
     assert "@import" not in render(facts)
 
 
-def test_names_are_unique_and_lead_somewhere(facts: Facts) -> None:
+def test_ids_are_unique_and_references_resolve(facts: ReportFacts) -> None:
     text = render(facts)
     page = Page(text)
     ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
@@ -91,7 +91,7 @@ def test_names_are_unique_and_lead_somewhere(facts: Facts) -> None:
     assert (named | labels) <= set(ids)
 
 
-def test_the_plots_have_words_and_tables(facts: Facts) -> None:
+def test_plots_have_descriptions_and_tables(facts: ReportFacts) -> None:
     page = Page(render(facts))
     assert [one["role"] for one in page.all("svg")] == ["img"] * 3
     assert len(page.all("title")) == 1 + 3
@@ -101,11 +101,11 @@ def test_the_plots_have_words_and_tables(facts: Facts) -> None:
     assert len(page.all("table")) == 8
 
 
-def test_the_same_facts_give_the_same_page(facts: Facts) -> None:
+def test_same_facts_give_the_same_page(facts: ReportFacts) -> None:
     assert render(facts) == render(facts)
 
 
-def test_totals(facts: Facts) -> None:
+def test_page_shows_totals(facts: ReportFacts) -> None:
     page = Page(render(facts))
     for words in (
         "Landed 6,000 791.0 KiB of values",
@@ -123,16 +123,16 @@ def test_totals(facts: Facts) -> None:
         assert words in page.text
 
 
-def test_a_pipeline_that_is_fine_says_so(facts: Facts) -> None:
+def test_page_of_a_clean_pipeline_says_so(facts: ReportFacts) -> None:
     fine = ReconcileResult("clicks", False, (PartitionCheck("clicks", "0-1", 0, 900, 10, 10, 10),))
-    page = Page(render(replace(facts, reconciled=fine, quarantine=Quarantine())))
+    page = Page(render(replace(facts, reconciled=fine, quarantine=QuarantineFacts())))
     assert "Everything that was to land has landed, once: 1 partition, compared message by message." in page.text
     assert "Empty: whatever was refined could be parsed." in page.text
     assert "clicks 0-1 0 900 10 10 none" in page.text
     assert all("bad" not in (attributes.get("class") or "") for tag, attributes in page.tags if tag == "p")
 
 
-def test_a_pipeline_that_has_not_run(empty: Facts) -> None:
+def test_page_of_a_pipeline_that_has_not_run(empty: ReportFacts) -> None:
     page = Page(render(empty))
     assert page.all("svg") == []
     for words in (
@@ -146,9 +146,9 @@ def test_a_pipeline_that_has_not_run(empty: Facts) -> None:
         assert words in page.text
 
 
-def test_one_batch_that_does_not_know_its_lag(facts: Facts) -> None:
+def test_page_of_one_batch_without_lag(facts: ReportFacts) -> None:
     start = facts.landed.intervals[0].start
-    landed = replace(facts.landed, width=None, intervals=(Interval(start, 6000, 810_000, batch=0),))
+    landed = replace(facts.landed, width=None, intervals=(LandedInterval(start, 6000, 810_000, batch=0),))
     progress = ProgressHistory((BatchProgress("q", "r", 0, start, 1.0, None),))
     page = Page(render(replace(facts, landed=landed, progress=progress)))
     assert "The source does not tell where it ends" in page.text
@@ -160,23 +160,23 @@ def test_one_batch_that_does_not_know_its_lag(facts: Facts) -> None:
     assert "The batches took 1.0 s together: 6,000 rows and 791.0 KiB of values a second." in page.text
 
 
-def test_lag_that_never_was_is_a_sentence(facts: Facts) -> None:
+def test_shows_zero_lag_as_a_sentence(facts: ReportFacts) -> None:
     never = ProgressHistory(tuple(replace(batch, behind=0) for batch in facts.progress.batches))
     page = Page(render(replace(facts, progress=never)))
     assert "0 B behind the source's end after each of 60 batches." in page.text
     assert len(page.all("svg")) == 2
 
 
-def test_lag_of_later_dialects_is_in_messages(facts: Facts) -> None:
+def test_shows_lag_of_v08_in_messages(facts: ReportFacts) -> None:
     page = Page(render(replace(facts, counts_messages=True)))
     assert "59,000 messages behind after the first, 59,000 messages at most, 0 messages after the last" in page.text
     assert "5 messages" in page.text
     assert "Offsets count messages, and so does lag" in page.text
 
 
-def test_partitions_with_findings_come_first(facts: Facts) -> None:
+def test_lists_partitions_with_findings_first(facts: ReportFacts) -> None:
     partitions = [PartitionCheck("t", f"0-{n}", 0, 9, 1, 1, 1) for n in range(1000)]
-    partitions[700] = replace(partitions[700], gaps=Stretches(1, (Stretch(3, 5),)))
+    partitions[700] = replace(partitions[700], gaps=LogStretches(1, (LogStretch(3, 5),)))
     partitions[800] = replace(partitions[800], pending=4)
     page = Page(render(replace(facts, reconciled=ReconcileResult("t", True, tuple(partitions)))))
     assert f"{MAX_PARTITIONS} of 1,000 partitions, those with findings first" in page.text

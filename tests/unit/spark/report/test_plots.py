@@ -8,21 +8,21 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from consumerd.spark.report.facts import Interval, Landed, SizeClass, Sizes
+from consumerd.spark.report.facts import LandedFacts, LandedInterval, MessageSizes, SizeClass
 from consumerd.spark.report.plots import MAX_POINTS, Plot, merge, plot_lag, plot_sizes, plot_throughput, thin
 
 if TYPE_CHECKING:
-    from consumerd.spark.report.facts import Facts
+    from consumerd.spark.report.facts import ReportFacts
 
 MIDNIGHT = datetime(2026, 11, 21, tzinfo=UTC)
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def plots(facts: Facts) -> list[Plot]:
+def plots(facts: ReportFacts) -> list[Plot]:
     return [plot_throughput(facts.landed), plot_lag(facts.progress.batches), plot_sizes(facts.landed.sizes)]
 
 
-def test_plots_are_svg_that_fits_into_any_page(facts: Facts) -> None:
+def test_plots_are_svg_for_inclusion_in_a_page(facts: ReportFacts) -> None:
     for plot in plots(facts):
         root = ET.fromstring(plot.svg)
         assert root.tag == f"{SVG}svg"
@@ -34,14 +34,14 @@ def test_plots_are_svg_that_fits_into_any_page(facts: Facts) -> None:
         assert "ns0:" not in plot.svg
 
 
-def test_colours_are_the_pages(facts: Facts) -> None:
+def test_plots_use_the_colours_of_the_page(facts: ReportFacts) -> None:
     for plot in plots(facts):
         assert "#00000" not in plot.svg
         assert "var(--ink-soft)" in plot.svg
         assert "var(--line)" in plot.svg
 
 
-def test_plots_do_not_change_what_others_draw(facts: Facts) -> None:
+def test_plots_do_not_change_global_matplotlib_settings(facts: ReportFacts) -> None:
     import matplotlib as mpl
 
     before = dict(mpl.rcParams)
@@ -49,22 +49,24 @@ def test_plots_do_not_change_what_others_draw(facts: Facts) -> None:
     assert dict(mpl.rcParams) == before
 
 
-def test_a_bar_for_each_interval(facts: Facts) -> None:
+def test_draws_a_bar_per_interval(facts: ReportFacts) -> None:
     fills = re.findall(r"fill: var\(--(first|second)\)", plot_throughput(facts.landed).svg)
     assert fills.count("first") == fills.count("second") == len(facts.landed.intervals)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 10**15])
-def test_any_number_can_be_shown(facts: Facts, rows: int) -> None:
+def test_plots_any_number(facts: ReportFacts, rows: int) -> None:
     start = facts.made
-    landed = Landed(rows, rows, 0, 1, start, start, None, (Interval(start, rows, rows, 12345),), Sizes())
+    landed = LandedFacts(
+        rows, rows, 0, 1, start, start, None, (LandedInterval(start, rows, rows, 12345),), MessageSizes()
+    )
     assert "12345" in plot_throughput(landed).svg
-    many = [Interval(start + timedelta(days=n), rows, rows) for n in range(120)]
-    assert "at most" in plot_throughput(Landed(width=timedelta(days=1), intervals=tuple(many))).description
-    assert plot_sizes(Sizes((SizeClass(0, 1 + rows, 0, 0),))).svg
+    many = [LandedInterval(start + timedelta(days=n), rows, rows) for n in range(120)]
+    assert "at most" in plot_throughput(LandedFacts(width=timedelta(days=1), intervals=tuple(many))).description
+    assert plot_sizes(MessageSizes((SizeClass(0, 1 + rows, 0, 0),))).svg
 
 
-def test_the_worst_lag_is_never_thinned_away(facts: Facts) -> None:
+def test_thinning_keeps_the_largest_lag(facts: ReportFacts) -> None:
     start: datetime = facts.made
     points = [(start + timedelta(seconds=n), n % 1000) for n in range(100_000)]
     points[54_321] = (points[54_321][0], 10**9)
@@ -75,7 +77,7 @@ def test_the_worst_lag_is_never_thinned_away(facts: Facts) -> None:
     assert thin(points[:MAX_POINTS]) == points[:MAX_POINTS]
 
 
-def test_classes_are_merged_until_they_can_be_told_apart() -> None:
+def test_merges_size_classes_until_they_are_distinguishable() -> None:
     classes = [SizeClass(number, 1, number, number) for number in range(240)]
     bars, step = merge(classes)
     assert (len(bars), step) == (30, 8)
@@ -83,7 +85,7 @@ def test_classes_are_merged_until_they_can_be_told_apart() -> None:
     assert merge(classes[:3]) == ([(0, 1), (1, 1), (2, 1)], 1)
 
 
-def test_the_axis_of_time_has_dates_also_where_its_ticks_are_hours(facts: Facts) -> None:
+def test_time_axis_has_dates_even_with_hourly_ticks(facts: ReportFacts) -> None:
     def words(*hours: float) -> set[str]:
         batches = [replace(facts.progress.batches[0], started=MIDNIGHT + timedelta(hours=each)) for each in hours]
         return {element.text or "" for element in ET.fromstring(plot_lag(batches).svg).iter(f"{SVG}text")}
@@ -93,9 +95,9 @@ def test_the_axis_of_time_has_dates_also_where_its_ticks_are_hours(facts: Facts)
 
 
 @pytest.mark.parametrize("count", [1, 6, 30])
-def test_bars_of_batches_leave_no_quarter_empty_on_one_side(facts: Facts, count: int) -> None:
-    batches = tuple(Interval(facts.made, 10, 10, number) for number in range(count))
-    svg = plot_throughput(Landed(10 * count, 10 * count, intervals=batches)).svg
+def test_bars_of_batches_fill_the_width_of_the_plot(facts: ReportFacts, count: int) -> None:
+    batches = tuple(LandedInterval(facts.made, 10, 10, number) for number in range(count))
+    svg = plot_throughput(LandedFacts(10 * count, 10 * count, intervals=batches)).svg
     _, _, width, _ = map(float, ET.fromstring(svg).attrib["viewBox"].split())
     bars = [path for path in ET.fromstring(svg).iter(f"{SVG}path") if "var(--first)" in path.attrib.get("style", "")]
     xs = [float(x) for bar in bars for x in re.findall(r"[ML] ([0-9.]+)", bar.attrib["d"])]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from consumerd.spark.source.v07.split import FileRange, Split
+from consumerd.spark.source.v07.split import FileRange, V07Split
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 class SegmentWriter(Protocol):
     """Writes a segment and gives the split that is all of it."""
 
-    def __call__(self, *messages: bytes, start: int = 0, name: str = "") -> Split: ...
+    def __call__(self, *messages: bytes, start: int = 0, name: str = "") -> V07Split: ...
 
 
 @pytest.fixture
 def segment(tmp_path: Path) -> SegmentWriter:
-    def write(*messages: bytes, start: int = 0, name: str = "") -> Split:
+    def write(*messages: bytes, start: int = 0, name: str = "") -> V07Split:
         data = b"".join(messages)
         path = tmp_path / (name or f"{start:020d}.kafka")
         path.write_bytes(data)
-        return Split("events", 2, 3, start, start + len(data), FileRange(str(path), start))
+        return V07Split("events", 2, 3, start, start + len(data), FileRange(str(path), start))
 
     return write

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from consumerd.spark.source.columns import COLUMNS, IDENTITY, Mode, arrow_schema, requested, schema_ddl
+from consumerd.spark.source.columns import COLUMNS, IDENTITY, ParseMode, arrow_schema, requested, schema_ddl
 from consumerd.spark.source.errors import ColumnError
 
 HEADER = t.StructType().add("key", "string").add("value", "binary")
@@ -32,24 +32,26 @@ WHOLE = (
 )
 
 
-def test_batches_have_the_schema_that_spark_expects_of_them() -> None:
+def test_batches_have_the_schema_that_spark_expects() -> None:
     names = [column.name for column in COLUMNS]
     assert names == WHOLE.names
     assert arrow_schema(names).equals(to_arrow_schema(WHOLE, timezone="UTC"))
 
 
-def test_the_ddl_says_the_same() -> None:
+def test_ddl_matches_the_arrow_schema() -> None:
     told = [f"{field.name} {field.dataType.simpleString()}" for field in WHOLE.fields]
     assert schema_ddl(include_headers=True) == ", ".join(told)
     assert schema_ddl() == ", ".join(line for line in told if not line.startswith("headers"))
-    assert schema_ddl(mode=Mode.FAILFAST) == ", ".join(line for line in told if not re.match("headers|_corrupt", line))
+    assert schema_ddl(mode=ParseMode.FAILFAST) == ", ".join(
+        line for line in told if not re.match("headers|_corrupt", line)
+    )
 
 
-def test_the_identity_is_made_of_columns() -> None:
+def test_identity_consists_of_columns() -> None:
     assert set(IDENTITY) <= {column.name for column in COLUMNS}
 
 
-def test_a_schema_may_leave_out_and_reorder() -> None:
+def test_schema_may_omit_and_reorder_columns() -> None:
     schema = t.StructType().add("value", "binary").add("offset", "long")
     assert requested(schema) == ("value", "offset")
     assert requested(WHOLE, include_headers=True) == tuple(WHOLE.names)
@@ -58,21 +60,25 @@ def test_a_schema_may_leave_out_and_reorder() -> None:
 @pytest.mark.parametrize(
     ("schema", "mode", "sentence"),
     [
-        (t.StructType().add("payload", "binary"), Mode.PERMISSIVE, "no column payload; existing columns: key, value"),
-        (t.StructType().add("ofset", "long"), Mode.PERMISSIVE, "no column ofset; did you mean offset?"),
-        (t.StructType().add("Offset", "long"), Mode.PERMISSIVE, "no column Offset; did you mean offset?"),
-        (t.StructType().add("offset", "integer"), Mode.PERMISSIVE, "offset has type bigint, not int"),
+        (
+            t.StructType().add("payload", "binary"),
+            ParseMode.PERMISSIVE,
+            "no column payload; existing columns: key, value",
+        ),
+        (t.StructType().add("ofset", "long"), ParseMode.PERMISSIVE, "no column ofset; did you mean offset?"),
+        (t.StructType().add("Offset", "long"), ParseMode.PERMISSIVE, "no column Offset; did you mean offset?"),
+        (t.StructType().add("offset", "integer"), ParseMode.PERMISSIVE, "offset has type bigint, not int"),
         (
             t.StructType().add("value", "string"),
-            Mode.PERMISSIVE,
+            ParseMode.PERMISSIVE,
             "value has type binary, not string; .* cast the column",
         ),
-        (t.StructType().add("offset", "long", nullable=False), Mode.PERMISSIVE, "offset cannot be NOT NULL"),
-        (t.StructType().add("offset", "long").add("offset", "long"), Mode.PERMISSIVE, "offset twice"),
-        (t.StructType().add("headers", t.ArrayType(HEADER)), Mode.PERMISSIVE, "includeHeaders=true"),
-        (t.StructType().add("_corrupt", "string"), Mode.DROPMALFORMED, "requires mode=PERMISSIVE"),
+        (t.StructType().add("offset", "long", nullable=False), ParseMode.PERMISSIVE, "offset cannot be NOT NULL"),
+        (t.StructType().add("offset", "long").add("offset", "long"), ParseMode.PERMISSIVE, "offset twice"),
+        (t.StructType().add("headers", t.ArrayType(HEADER)), ParseMode.PERMISSIVE, "includeHeaders=true"),
+        (t.StructType().add("_corrupt", "string"), ParseMode.DROPMALFORMED, "requires mode=PERMISSIVE"),
     ],
 )
-def test_a_schema_that_the_source_does_not_have(schema: t.StructType, mode: Mode, sentence: str) -> None:
+def test_rejects_a_schema_that_does_not_match(schema: t.StructType, mode: ParseMode, sentence: str) -> None:
     with pytest.raises(ColumnError, match=sentence):
         requested(schema, mode=mode)

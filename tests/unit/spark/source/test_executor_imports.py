@@ -27,17 +27,17 @@ HEAVY = {
     "tenacity",
     "fsspec",
 }
-ROOMS = {"address", "errors", "partition", "wire", "storage", "spark"}
+ROOMS = {"address", "errors", "native", "partition", "wire", "storage", "spark"}
 #: What speaks to brokers of 0.8 and later, on a loop.
 CLIENT_ROOMS = {"client", "clock", "net"}
 
 
-def test_executors_load_wire_and_storage_alone() -> None:
+def test_executors_import_only_wire_and_storage() -> None:
     ours = loaded(EXECUTORS, HEAVY | {"asyncio"}, ROOMS)
     assert "consumerd.wire.v08" not in ours
 
 
-def test_those_that_read_later_dialects_load_the_client_and_no_package_for_it() -> None:
+def test_executors_reading_v08_import_the_client_without_packages() -> None:
     more = "import consumerd.spark.source.v08.reading\nprint("
     assert "consumerd.client.cluster" in loaded(EXECUTORS.replace("print(", more), HEAVY, ROOMS | CLIENT_ROOMS)
 
@@ -51,6 +51,6 @@ def loaded(script: str, heavy: set[str], allowed: set[str]) -> set[str]:
     rooms = {name.split(".")[1] for name in ours if name.startswith("consumerd.")}
     assert rooms <= allowed, sorted(rooms - allowed)
     origins = {"archive_origin", "origin"}
-    in_driver = {"planning", "discovery", "following", "commits", "session"} | origins
+    in_driver = {"planning", "discovery", "commits", "session"} | origins
     assert {name.rpartition(".")[2] for name in ours if name.startswith("consumerd.spark.")} & in_driver == set()
     return ours

@@ -23,12 +23,12 @@ import pyspark.worker
 from consumerd.spark.source.columns import COLUMNS
 from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.source.v07.reading import read_split
-from consumerd.spark.source.v07.split import FileRange, Split
+from consumerd.spark.source.v07.split import FileRange, V07Split
 
 request = ReadRequest(tuple(column.name for column in COLUMNS))
 found = {}
 for path in sys.argv[1:]:
-    split = Split("topic", 0, 1, 0, os.path.getsize(path), FileRange(path, 0))
+    split = V07Split("topic", 0, 1, 0, os.path.getsize(path), FileRange(path, 0))
     rows = 0
     with open(os.devnull, "wb", 65536) as sink:
         writer = None
@@ -42,7 +42,7 @@ print(json.dumps(found))
 """
 
 
-def test_the_peak_does_not_grow_with_the_split_nor_with_what_is_in_a_message(tmp_path: Path) -> None:
+def test_peak_memory_does_not_depend_on_split_or_message_size(tmp_path: Path) -> None:
     small = encode_message_set([os.urandom(137) for _ in range(7000)])
     with (tmp_path / "plain.kafka").open("wb") as file:
         for _ in range(600):

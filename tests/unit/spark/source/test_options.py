@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.spark.source.columns import Mode
+from consumerd.spark.source.columns import ParseMode
 from consumerd.spark.source.offsets import format_offsets, parse_offsets, sorted_offsets
 from consumerd.spark.source.option_values import Login, Tls
 from consumerd.spark.source.options import (
@@ -34,18 +34,18 @@ SASL = {**KAFKA, "kafka.security.protocol": "SASL_PLAINTEXT"}
 ZOOKEEPER = {"zookeeper": "zk:2181/kafka", "subscribe": "t"}
 
 
-def test_what_is_left_out() -> None:
+def test_omitted_options_have_defaults() -> None:
     found = read_options(HERE)
     assert found.location == PathLocation(("/logs",))
     assert found.topics == Subscribe(("t",))
     assert (found.start_of_batch(), found.start_of_stream(), found.ending) == (EARLIEST, LATEST, LATEST)
     assert found.max_split == DEFAULT_SPLIT_BYTES
     assert found.limits == DEFAULT_LIMITS
-    assert (found.fail_on_data_loss, found.mode, found.timeout) == (True, Mode.PERMISSIVE, 30)
+    assert (found.fail_on_data_loss, found.mode, found.timeout) == (True, ParseMode.PERMISSIVE, 30)
     assert pickle.loads(pickle.dumps(found)) == found
 
 
-def test_places_and_choices() -> None:
+def test_reads_locations_and_selections() -> None:
     several = read_options({"path": "/a, s3://b/c,/a", "subscribe": "x, y", "layout": "b{broker}/{topic}-{partition}"})
     assert several.location == PathLocation(("/a", "s3://b/c"), "b{broker}/{topic}-{partition}")
     assert several.topics == Subscribe(("x", "y"))
@@ -63,7 +63,7 @@ def test_places_and_choices() -> None:
     )
 
 
-def test_brokers_of_later_dialects() -> None:
+def test_reads_options_of_v08_brokers() -> None:
     found = read_options({"Kafka.Bootstrap.Servers": "a:1, [::1]:2,a:1", "subscribePattern": "e.*"})
     assert found.location == BootstrapLocation((("a", 1), ("::1", 2)))
     assert (found.max_split, found.max_per_trigger, found.counts_messages) == (0, None, True)
@@ -89,7 +89,7 @@ def test_brokers_of_later_dialects() -> None:
     assert not read_options(HERE).counts_messages
 
 
-def test_numbers_words_and_positions() -> None:
+def test_reads_numbers_words_and_positions() -> None:
     found = read_options(
         {
             **ZOOKEEPER,
@@ -109,7 +109,7 @@ def test_numbers_words_and_positions() -> None:
         }
     )
     assert found.starting == {"t": {"0-0": 71, "0-1": -2}}
-    assert (found.ending, found.fail_on_data_loss, found.mode) == (LATEST, False, Mode.FAILFAST)
+    assert (found.ending, found.fail_on_data_loss, found.mode) == (LATEST, False, ParseMode.FAILFAST)
     assert (found.min_partitions, found.max_split, found.max_per_trigger) == (8, 0, 1 << 30)
     assert (found.fetch_size, found.timeout, found.limits.max_message_bytes) == (512 << 10, 1.5, 5 << 20)
     assert (found.group_id, found.commit_offsets, found.include_headers) == ("g", True, True)
@@ -253,7 +253,7 @@ def test_numbers_words_and_positions() -> None:
         ({**SASL, "kafka.sasl.username": "u"}, "kafka.security.protocol=SASL_PLAINTEXT needs kafka.sasl.username, "),
     ],
 )
-def test_a_wrong_option_gets_one_sentence(options: dict[str, str], sentence: str) -> None:
+def test_reports_an_invalid_option_in_one_sentence(options: dict[str, str], sentence: str) -> None:
     with pytest.raises(OptionError) as failure:
         read_options(options)
     found = str(failure.value)
@@ -262,13 +262,13 @@ def test_a_wrong_option_gets_one_sentence(options: dict[str, str], sentence: str
     assert len(found) < 600
 
 
-def test_options_for_the_other_kind_of_query() -> None:
+def test_rejects_options_of_the_other_kind_of_query() -> None:
     with pytest.raises(OptionError, match="option endingOffsets is not supported in a stream; remove it"):
         refuse_options({"endingoffsets": "latest"}, ["endingOffsets"], "a stream")
     refuse_options(OPTIONS[:3], ["endingOffsets"], "a stream")
 
 
-def test_equal_offsets_have_equal_texts() -> None:
+def test_equal_offsets_have_equal_text() -> None:
     one = format_offsets({"b": {"0-10": 1, "0-2": 2}, "a": {"1": 3}})
     two = format_offsets(sorted_offsets({("a", "1"): 3, ("b", "0-2"): 2, ("b", "0-10"): 1}))
     assert one == two == '{"a": {"1": 3}, "b": {"0-10": 1, "0-2": 2}}'
@@ -277,7 +277,7 @@ def test_equal_offsets_have_equal_texts() -> None:
         parse_offsets('{"a": {"1": -1}}')
 
 
-def test_the_password_is_the_first_line_of_its_file(tmp_path: Path) -> None:
+def test_reads_the_password_from_the_first_line_of_its_file(tmp_path: Path) -> None:
     file = tmp_path / "password"
     place = BootstrapLocation((("a", 1),), login=Login("u", password_file=str(file)))
     file.write_bytes("w\u00f6rd\r\nmore\n".encode())
@@ -290,7 +290,7 @@ def test_the_password_is_the_first_line_of_its_file(tmp_path: Path) -> None:
         with_password(place)
 
 
-def test_partitions_may_be_numbers_where_a_broker_is_named_once_or_not_at_all() -> None:
+def test_partitions_may_be_numbers_with_at_most_one_broker() -> None:
     numbers = {"assign": '{"t": [0, 1, "1"]}', "startingOffsets": '{"t": {"0": 5, "1": -2}}'}
     for place, names in (
         ({"path": "/l", "broker": "3"}, ("3-0", "3-1")),
@@ -305,7 +305,7 @@ def test_partitions_may_be_numbers_where_a_broker_is_named_once_or_not_at_all() 
     assert several.topics == Assign({"t": ("0-0", "1-0")})
 
 
-def test_settings_of_kafkas_clients_that_decide_nothing_are_passed_over_and_told_once(
+def test_ignores_irrelevant_kafka_settings_and_logs_them_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     for _ in range(2):

@@ -24,16 +24,15 @@ from pyspark.sql.datasource import (
 
 from consumerd.archive.errors import NoSourceError
 from consumerd.errors import ConsumerdError, NotFoundError
-from consumerd.spark.source.columns import Mode
+from consumerd.spark.source.columns import ParseMode
 from consumerd.spark.source.errors import DataLossError, FileReadError
 from consumerd.spark.source.filters import Pruning
-from consumerd.spark.source.following import Follower
 from consumerd.spark.source.options import OptionError, read_options
-from consumerd.spark.source.planning import plan_batch
+from consumerd.spark.source.planning import StreamPlanner, plan_batch
 from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.source.v07.archive_origin import OverlapError
 from consumerd.spark.source.v07.reading import read_split
-from consumerd.spark.source.v07.split import FileRange, Split
+from consumerd.spark.source.v07.split import FileRange, V07Split
 from consumerd.storage.archive_names import MisnamedSegmentError
 from consumerd.wire.v07 import Codec, encode_message, encode_message_set
 
@@ -50,28 +49,28 @@ def write(folder: Path, name: str, start: int, *messages: bytes) -> Path:
     return path
 
 
-def plan(folder: Path, *filters: Filter, **options: Any) -> list[Split]:
+def plan(folder: Path, *filters: Filter, **options: Any) -> list[V07Split]:
     pruning = Pruning()
     list(pruning.push(filters))
     given = {"path": folder, "subscribe": "t", **options}
     found = plan_batch(read_options({name: str(value) for name, value in given.items()}), pruning)
-    assert all(isinstance(split, Split) for split in found)
+    assert all(isinstance(split, V07Split) for split in found)
     return found  # type: ignore[return-value]  # as was asserted
 
 
-def ranges(splits: list[Split]) -> list[tuple[str, int, int]]:
+def ranges(splits: list[V07Split]) -> list[tuple[str, int, int]]:
     return [(split.broker_partition, split.start, split.end) for split in splits]
 
 
-def values(splits: list[Split]) -> list[bytes]:
-    request = ReadRequest(("value",), Mode.FAILFAST)
+def values(splits: list[V07Split]) -> list[bytes]:
+    request = ReadRequest(("value",), ParseMode.FAILFAST)
     return [value for split in splits for batch in read_split(split, request) for value in batch["value"].to_pylist()]
 
 
 MESSAGES = [encode_message(b"%d" % number * 20) for number in range(10, 20)]  # 50 bytes each
 
 
-def test_segments_are_splits_and_are_cut_at_messages(tmp_path: Path) -> None:
+def test_segments_become_splits_cut_at_messages(tmp_path: Path) -> None:
     write(tmp_path, "t-0", 0, *MESSAGES)
     write(tmp_path, "t-0", 500, *MESSAGES[:2])
     write(tmp_path, "other-0", 0, *MESSAGES)
@@ -92,7 +91,7 @@ def test_segments_are_splits_and_are_cut_at_messages(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_however_it_is_cut_everything_is_read_once(tmp_path: Path, seed: int) -> None:
+def test_reads_everything_once_with_any_cuts(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     wanted, start = [], 0
     for _ in range(3):
@@ -106,7 +105,7 @@ def test_however_it_is_cut_everything_is_read_once(tmp_path: Path, seed: int) ->
         assert values(plan(tmp_path, maxSplitBytes=most)) == wanted
 
 
-def test_positions(tmp_path: Path) -> None:
+def test_resolves_positions(tmp_path: Path) -> None:
     write(tmp_path, "t-0", 0, *MESSAGES)
     write(tmp_path, "t-1", 1000, *MESSAGES)
     both = json.dumps({"t": {"0": 150, "1": -2}})
@@ -138,7 +137,7 @@ def test_positions(tmp_path: Path) -> None:
         ),
         (
             {"startingOffsets": '{"t": {"0": 550}}'},
-            "startingOffsets names 550 of t/0, which has 0 to 500; start elsewh",
+            "startingOffsets names offset 550 of t/0, whose log has offsets 0 to 500; start elsewh",
         ),
         ({"subscribe": "tt"}, r"topic tt does not exist; did you mean t\?"),
         ({"assign": '{"t": ["0-0"]}', "subscribe": None}, r"partition t/0-0 does not exist; existing: 0"),
@@ -148,14 +147,14 @@ def test_positions(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_positions_that_cannot_be(tmp_path: Path, options: dict[str, Any], sentence: str) -> None:
+def test_rejects_invalid_positions(tmp_path: Path, options: dict[str, Any], sentence: str) -> None:
     write(tmp_path, "t-0", 0, *MESSAGES)
     given = {"path": str(tmp_path), "subscribe": "t", **options}
     with pytest.raises(ConsumerdError, match=sentence):
         plan_batch(read_options({name: value for name, value in given.items() if value is not None}), Pruning())
 
 
-def test_an_offset_in_a_wrapper_or_behind_damage_is_refused(tmp_path: Path) -> None:
+def test_rejects_an_offset_inside_a_compressed_message_or_after_damage(tmp_path: Path) -> None:
     wrapper = encode_message_set([b"ab", b"cd"], codec=Codec.SNAPPY)
     bad = encode_message(b"x" * 30)[:-1] + b"y"
     write(tmp_path, "t-0", 0, wrapper, bad, *MESSAGES)
@@ -169,7 +168,7 @@ def test_an_offset_in_a_wrapper_or_behind_damage_is_refused(tmp_path: Path) -> N
         plan(tmp_path, startingOffsets=json.dumps({"t": {"0": len(wrapper) + 40}}))
 
 
-def test_time_is_as_precise_as_segments(tmp_path: Path) -> None:
+def test_start_by_timestamp_is_precise_to_segments(tmp_path: Path) -> None:
     for number, seconds in enumerate((1000, 2000, 3000)):
         path = write(tmp_path, "t-0", number * 500, *MESSAGES)
         os.utime(path, (seconds, seconds))
@@ -179,7 +178,7 @@ def test_time_is_as_precise_as_segments(tmp_path: Path) -> None:
         assert (found[0].start if found else None) == start
 
 
-def test_each_partition_may_start_at_a_time_of_its_own(tmp_path: Path) -> None:
+def test_each_partition_may_have_its_own_start_timestamp(tmp_path: Path) -> None:
     for partition in ("t-0", "t-1"):
         for number, seconds in enumerate((1000, 2000, 3000)):
             path = write(tmp_path, partition, number * 500, *MESSAGES)
@@ -193,10 +192,12 @@ def test_each_partition_may_start_at_a_time_of_its_own(tmp_path: Path) -> None:
         plan(tmp_path, startingOffsetsByTimestamp='{"t": {"0": 1, "1": 1, "2": 1}}')
 
 
-def test_what_is_missing_in_between_follows_fail_on_data_loss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_segments_follow_fail_on_data_loss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write(tmp_path, "t-0", 100, *MESSAGES)
     write(tmp_path, "t-0", 700, *MESSAGES)
-    with pytest.raises(DataLossError, match="t/0 has nothing from 600 to 700; start elsewhere, or set failOnDataLoss"):
+    with pytest.raises(
+        DataLossError, match="t/0 has no messages from offset 600 to 700; start elsewhere, or set failOnDataLoss"
+    ):
         plan(tmp_path)
     assert ranges(plan(tmp_path, startingOffsets='{"t": {"0": 700}}')) == [("0", 700, 1200)]
     with caplog.at_level(logging.WARNING):
@@ -206,12 +207,12 @@ def test_what_is_missing_in_between_follows_fail_on_data_loss(tmp_path: Path, ca
             ("0", 700, 1200),
         ]
     assert [record.getMessage() for record in caplog.records] == [
-        "startingOffsets names 0 of t/0, which has 100 to 1200; continuing without them",
-        "t/0 has nothing from 600 to 700; continuing without them",
+        "startingOffsets names offset 0 of t/0, whose log has offsets 100 to 1200; continuing without them",
+        "t/0 has no messages from offset 600 to 700; continuing without them",
     ]
 
 
-def test_a_torn_end_is_left_for_later_and_nonsense_is_not(tmp_path: Path) -> None:
+def test_leaves_a_torn_tail_for_later_and_reads_malformed_bytes(tmp_path: Path) -> None:
     path = write(tmp_path, "t-0", 0, *MESSAGES, MESSAGES[0][:-3])
     assert ranges(plan(tmp_path)) == [("0", 0, 500)]
     write(tmp_path, "t-0", path.stat().st_size, *MESSAGES)
@@ -220,7 +221,7 @@ def test_a_torn_end_is_left_for_later_and_nonsense_is_not(tmp_path: Path) -> Non
     assert ranges(plan(tmp_path))[-1] == ("1", 0, 550)
 
 
-def test_files_that_cannot_be_meant(tmp_path: Path) -> None:
+def test_rejects_inconsistent_files(tmp_path: Path) -> None:
     write(tmp_path / "a", "t-0", 0, *MESSAGES)
     write(tmp_path / "b", "t-0", 450, *MESSAGES)
     with pytest.raises(OverlapError, match="both hold offset 450 of t/0; read only one, or name the broker in"):
@@ -240,27 +241,27 @@ def test_files_that_cannot_be_meant(tmp_path: Path) -> None:
         plan(tmp_path / "e")
 
 
-def test_packed_segments_are_read_whole(tmp_path: Path) -> None:
+def test_reads_packed_segments_in_one_split(tmp_path: Path) -> None:
     for start in (0, 500):
         plain = write(tmp_path, "t-0", start, *MESSAGES)
         plain.with_name(plain.name + ".gz").write_bytes(gzip.compress(plain.read_bytes()))
         plain.unlink()
     splits = plan(tmp_path, maxSplitBytes=100)
     assert ranges(splits) == [("0", 0, 500), ("0", 500, 1000)]
-    follower = Follower(read_options({"path": str(tmp_path), "subscribe": "t"}))
+    follower = StreamPlanner(read_options({"path": str(tmp_path), "subscribe": "t"}))
     assert follower.latest({"t": {"0": 0}}, 700) == {"t": {"0": 500}}
     assert follower.latest({"t": {"0": 0}}, 70) == {"t": {"0": 500}}
     assert values(splits) == [b"%d" % number * 20 for number in range(10, 20)] * 2
 
 
-def test_brokers_in_the_layout_are_partitions_of_their_own(tmp_path: Path) -> None:
+def test_brokers_in_the_layout_have_their_own_partitions(tmp_path: Path) -> None:
     for broker in (1, 2):
         write(tmp_path / f"broker-{broker}", "t-0", 0, *MESSAGES[:broker])
     layout = "broker-{broker}/{topic}-{partition}"
     assert ranges(plan(tmp_path, layout=layout)) == [("1-0", 0, 50), ("2-0", 0, 100)]
 
 
-def test_filters_leave_out_splits(tmp_path: Path) -> None:
+def test_filters_prune_splits(tmp_path: Path) -> None:
     for broker in (1, 2):
         for partition in (0, 1):
             write(tmp_path / str(broker), f"t-{partition}", 0, *MESSAGES)
@@ -286,7 +287,7 @@ def test_filters_leave_out_splits(tmp_path: Path) -> None:
     assert list(Pruning().push([*exact, *checked])) == checked
 
 
-def test_planning_looks_at_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planning_reads_few_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path, "t-0", 0, *(encode_message(os.urandom(4000)) for _ in range(8000)))
     read = 0
     real = os.pread

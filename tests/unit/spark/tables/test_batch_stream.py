@@ -13,8 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
 from consumerd.spark.tables import TableCorruptError, TableError, batch_stream
-from consumerd.spark.tables.batch_reading import read_part
-from consumerd.spark.tables.batch_stream import BatchStream, BatchStreamReader, Part, Parts, pack
+from consumerd.spark.tables.batch_stream import BatchStream, BatchStreamReader, FilePart, TaskParts, pack, read_part
 from consumerd.spark.tables.layout import batch_name, merged_name
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ def ids(reader: BatchStreamReader, after: int, to: int) -> list[int]:
     return sorted(found)
 
 
-def test_batches_are_handed_out_by_number(tmp_path: Path) -> None:
+def test_assigns_batches_by_number(tmp_path: Path) -> None:
     tmp_path.joinpath("_staging").mkdir()
     reader = reader_of(tmp_path, 2)
     start = reader.initialOffset()
@@ -81,7 +80,7 @@ def test_batches_are_handed_out_by_number(tmp_path: Path) -> None:
     assert reader.partitions({"batch": 4}, {"batch": 4}) == []
 
 
-def test_a_merged_folder_is_read_through_the_numbers_of_its_rows(tmp_path: Path) -> None:
+def test_reads_a_merged_directory_by_batch_number(tmp_path: Path) -> None:
     batches = {batch: [batch * 10 + n for n in range(10)] for batch in range(6)}
     write(tmp_path / merged_name(0, 3), {batch: batches[batch] for batch in (2, 0, 3, 1)}, group=7)
     for batch in range(3, 6):
@@ -93,7 +92,7 @@ def test_a_merged_folder_is_read_through_the_numbers_of_its_rows(tmp_path: Path)
             assert ids(reader, after, to) == expected
 
 
-def test_shares_of_a_large_file_are_all_of_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shares_of_a_large_file_cover_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / batch_name(0), {0: list(range(1000))}, group=64)
     size = (tmp_path / batch_name(0) / "part-0.parquet").stat().st_size
     monkeypatch.setattr(batch_stream, "TASK_BYTES", size // 5)
@@ -102,7 +101,7 @@ def test_shares_of_a_large_file_are_all_of_it_once(tmp_path: Path, monkeypatch: 
     assert ids(reader, -1, 0) == list(range(1000))
 
 
-def test_rows_are_held_a_few_at_a_time(tmp_path: Path) -> None:
+def test_holds_few_rows_at_a_time(tmp_path: Path) -> None:
     folder = tmp_path / batch_name(0)
     folder.mkdir()
     rng = random.Random(3)
@@ -110,13 +109,13 @@ def test_rows_are_held_a_few_at_a_time(tmp_path: Path) -> None:
     table = pa.table({"value": pa.array(values, pa.binary()), "batch": pa.array([0] * 100, pa.int64())})
     pq.write_table(table, folder / "part-0.parquet")
     schema = StructType([StructField("value", BinaryType()), StructField("batch", LongType())])
-    sizes = [rows.nbytes for rows in read_part(Part(str(folder / "part-0.parquet"), 0, 1, 0, 0), schema)]
+    sizes = [rows.nbytes for rows in read_part(FilePart(str(folder / "part-0.parquet"), 0, 1, 0, 0), schema)]
     assert max(sizes) < 5 << 20
     assert sum(sizes) > 20_000_000
 
 
 def test_small_files_share_a_task() -> None:
-    parts = [(Part(str(n), 0, 1, 0, 0), size) for n, size in enumerate([10, 20, 80, 100, 5, 5, 200])]
+    parts = [(FilePart(str(n), 0, 1, 0, 0), size) for n, size in enumerate([10, 20, 80, 100, 5, 5, 200])]
     assert [[int(each.path) for each in packed] for packed in pack(parts, 100)] == [[0, 1], [2], [3], [4, 5], [6]]
     assert pack([], 100) == []
 
@@ -125,20 +124,18 @@ def test_small_files_share_a_task() -> None:
     ("content", "error", "sentence"),
     [(None, TableError, "a compaction removed"), (b"PAR1 and no more", TableCorruptError, "is not a Parquet file")],
 )
-def test_a_file_that_cannot_be_read_is_named(
-    tmp_path: Path, content: bytes | None, error: type[Exception], sentence: str
-) -> None:
+def test_names_an_unreadable_file(tmp_path: Path, content: bytes | None, error: type[Exception], sentence: str) -> None:
     path = tmp_path / "part-0.parquet"
     if content is not None:
         path.write_bytes(content)
-    parts: Any = Parts((Part(str(path), 0, 1, 0, 0),))
+    parts: Any = TaskParts((FilePart(str(path), 0, 1, 0, 0),))
     with pytest.raises(error, match=sentence) as caught:
         list(reader_of(tmp_path).read(parts))
     assert str(path) in str(caught.value)
 
 
-def test_a_column_of_another_type_is_told(tmp_path: Path) -> None:
+def test_reports_a_column_of_another_type(tmp_path: Path) -> None:
     table = pa.table({"id": pa.array(["x"]), "batch": pa.array([0], pa.int64())})
     pq.write_table(table, tmp_path / "f.parquet")
     with pytest.raises(TableCorruptError, match="column id does not match the table's declaration"):
-        list(read_part(Part(str(tmp_path / "f.parquet"), 0, 1, 0, 0), SCHEMA))
+        list(read_part(FilePart(str(tmp_path / "f.parquet"), 0, 1, 0, 0), SCHEMA))

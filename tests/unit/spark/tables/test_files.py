@@ -8,13 +8,13 @@ import pytest
 
 from consumerd.spark.tables.errors import TableCorruptError, TableOwnedError
 from consumerd.spark.tables.files import LocalFiles
-from consumerd.spark.tables.ownership import claim
+from consumerd.spark.tables.schema import claim
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_a_name_is_given_once(tmp_path: Path) -> None:
+def test_creates_a_name_once(tmp_path: Path) -> None:
     files = LocalFiles()
     assert files.create(str(tmp_path / "a"), b"first")
     assert not files.create(str(tmp_path / "a"), b"second")
@@ -27,7 +27,7 @@ def test_a_name_is_given_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("taken_by", [[], ["x"]])
-def test_a_folder_is_never_renamed_onto_or_into_another(tmp_path: Path, taken_by: list[str]) -> None:
+def test_never_renames_a_directory_onto_or_into_another(tmp_path: Path, taken_by: list[str]) -> None:
     files = LocalFiles()
     files.make_folder(str(tmp_path / "deep/er/from"))
     (tmp_path / "deep/er/from/x").write_text("new")
@@ -45,7 +45,7 @@ def test_a_folder_is_never_renamed_onto_or_into_another(tmp_path: Path, taken_by
     assert not files.exists(str(tmp_path / "other"))
 
 
-def test_a_table_has_one_owner(tmp_path: Path) -> None:
+def test_table_has_one_owner(tmp_path: Path) -> None:
     files = LocalFiles()
     table = str(tmp_path / "t")
     for _ in range(2):

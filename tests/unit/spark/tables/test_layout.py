@@ -21,18 +21,18 @@ def folders(*names: str) -> list[BatchFolder]:
     return parse_folders(names)
 
 
-def test_only_names_of_batches_are_folders() -> None:
+def test_parses_only_names_of_batches() -> None:
     names = ["_staging", "batch=5", "batch=" + "0" * 19 + "5x", batch_name(5), merged_name(2, 3), merged_name(3, 2), ""]
     assert [(each.first, each.last, each.is_merged) for each in parse_folders(names)] == [(2, 3, True), (5, 5, False)]
 
 
-def test_the_widest_folder_is_read_and_the_others_are_covered() -> None:
+def test_reads_the_widest_directory_and_covers_the_others() -> None:
     found = folders(*(batch_name(n) for n in range(5)), merged_name(0, 2), merged_name(1, 2), merged_name(3, 3))
     assert [each.folder.name for each in resolve(found)] == [merged_name(0, 2), merged_name(3, 3), batch_name(4)]
     assert {each.name for each in covered(found)} == {batch_name(n) for n in range(4)} | {merged_name(1, 2)}
 
 
-def test_folders_that_overlap_are_cut() -> None:
+def test_cuts_overlapping_directories() -> None:
     found = folders(merged_name(0, 4), merged_name(3, 7))
     assert resolve(found) == [Slice(found[0], 0, 4), Slice(found[1], 5, 7)]
     assert [each.is_whole for each in resolve(found)] == [True, False]
@@ -41,7 +41,7 @@ def test_folders_that_overlap_are_cut() -> None:
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_every_batch_is_read_exactly_once_whatever_folders_there_are(seed: int) -> None:
+def test_reads_every_batch_exactly_once_from_any_directories(seed: int) -> None:
     rng = random.Random(seed)
     names = [batch_name(n) for n in range(12) if rng.random() < 0.7]
     for _ in range(rng.randrange(6)):

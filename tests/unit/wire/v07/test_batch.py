@@ -4,19 +4,21 @@ import pytest
 
 from consumerd.wire.v07 import Codec, decode_batch, encode_message, encode_message_set
 
+pytestmark = pytest.mark.usefixtures("either_codec")
+
 PLAIN = encode_message_set([b"a", b"bb", b"ccc", b"dddd"])
 OLD = encode_message_set([b"a", b"bb"], magic=0)
 GZIPPED = encode_message_set([b"x", b"y", b"z"], codec=Codec.GZIP)
 
 
-def test_length_and_iteration_are_of_payloads() -> None:
+def test_length_and_iteration_are_those_of_payloads() -> None:
     batch = decode_batch(PLAIN, 0)
     assert len(batch) == 4
     assert list(batch) == [b"a", b"bb", b"ccc", b"dddd"]
     assert repr(batch) == "<MessageBatch of 4 messages, offsets 0 to 50, complete>"
 
 
-def test_prefix_of_plain_messages() -> None:
+def test_computes_the_prefix_of_plain_messages() -> None:
     batch = decode_batch(PLAIN, 1000)
     assert [batch.prefix(n) for n in range(5)] == [1000, 1011, 1023, 1036, 1050]
 
@@ -41,13 +43,13 @@ def test_prefix_inside_a_wrapper_is_its_start() -> None:
 
 
 @pytest.mark.parametrize("count", [-1, 5])
-def test_prefix_of_what_is_not_there(count: int) -> None:
+def test_rejects_a_prefix_beyond_the_batch(count: int) -> None:
     with pytest.raises(ValueError, match=f"a prefix of {count} messages of a batch of 4"):
         decode_batch(PLAIN, 0).prefix(count)
 
 
 @pytest.mark.parametrize("leaves", [1, 1023, 1024, 1025, 2048, 3000])
-def test_identities_of_long_runs_and_long_wrappers(leaves: int) -> None:
+def test_numbers_long_runs_and_long_wrappers(leaves: int) -> None:
     payloads = [b"." * (number % 7) for number in range(leaves)]
     plain, packed = encode_message_set(payloads), encode_message_set(payloads, codec=Codec.GZIP)
     messages = list(decode_batch(plain + packed + plain, 50).messages())

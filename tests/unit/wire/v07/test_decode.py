@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import random
 import tracemalloc
 
 import pytest
@@ -8,12 +9,14 @@ import pytest
 from consumerd.wire.v07 import (
     BatchEnd,
     Codec,
-    Limits,
+    DecodeLimits,
     Message,
     decode_batch,
     encode_message,
     encode_message_set,
 )
+
+pytestmark = pytest.mark.usefixtures("either_codec")
 
 HELLO_1 = bytes.fromhex("0000000b 01 00 3610a686") + b"hello"
 HELLO_0 = bytes.fromhex("0000000a 00 3610a686") + b"hello"
@@ -24,14 +27,14 @@ def wrapper(inner: bytes, codec: Codec = Codec.GZIP) -> bytes:
     return encode_message(gzip.compress(inner), codec=codec)
 
 
-def test_nothing_is_a_complete_batch() -> None:
+def test_empty_set_is_a_complete_batch() -> None:
     batch = decode_batch(b"", 42)
     assert (len(batch), batch.start_offset, batch.next_offset, batch.end) == (0, 42, 42, BatchEnd.COMPLETE)
     assert list(batch.messages()) == []
     assert (batch.memory_bytes, batch.prefix(0)) == (0, 42)
 
 
-def test_plain_messages_of_both_magics() -> None:
+def test_decodes_plain_messages_of_both_magics() -> None:
     batch = decode_batch(HELLO_1 + HELLO_0 + HELLO_0 + HELLO_1 + HELLO_1, 100)
     assert batch.payloads == [b"hello"] * 5
     assert [m.offset for m in batch.messages()] == [100, 115, 129, 143, 158]
@@ -40,7 +43,7 @@ def test_plain_messages_of_both_magics() -> None:
     assert (batch.next_offset, batch.end) == (173, BatchEnd.COMPLETE)
 
 
-def test_the_leaves_of_a_wrapper_share_its_offset_and_the_last_one_moves_on() -> None:
+def test_leaves_share_their_wrapper_s_offset_and_the_last_one_advances() -> None:
     end = 115 + len(GZIPPED)
     batch = decode_batch(HELLO_1 + GZIPPED + HELLO_1, 100)
     assert list(batch.messages()) == [
@@ -53,7 +56,7 @@ def test_the_leaves_of_a_wrapper_share_its_offset_and_the_last_one_moves_on() ->
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY])
-def test_nested_wrappers_are_flattened(codec: Codec) -> None:
+def test_flattens_nested_wrappers(codec: Codec) -> None:
     inner = HELLO_1 + encode_message_set([b"a", b"b"], codec=codec) + HELLO_0
     data = encode_message_set([b"first"]) + wrapper(inner) + HELLO_1
     batch = decode_batch(data, 0)
@@ -67,7 +70,7 @@ def test_nested_wrappers_are_flattened(codec: Codec) -> None:
     ]
 
 
-def test_an_empty_wrapper_is_skipped() -> None:
+def test_skips_an_empty_wrapper() -> None:
     empty = wrapper(b"")
     size = len(empty)
     batch = decode_batch(empty + HELLO_1 + empty + empty + GZIPPED + empty, 0)
@@ -79,21 +82,21 @@ def test_an_empty_wrapper_is_skipped() -> None:
     assert [batch.prefix(n) for n in range(5)] == [0, size + 15, at, at, batch.next_offset]
 
 
-def test_nothing_but_empty_wrappers_is_progress_without_messages() -> None:
+def test_empty_wrappers_advance_without_messages() -> None:
     data = wrapper(b"") * 3
     batch = decode_batch(data, 9)
     assert (len(batch), batch.next_offset, batch.end) == (0, 9 + len(data), BatchEnd.COMPLETE)
     assert batch.prefix(0) == batch.next_offset
 
 
-def test_an_inner_tail_is_cut_silently() -> None:
+def test_ignores_a_partial_message_at_the_end_of_an_inner_set() -> None:
     for end in range(15, 30):
         batch = decode_batch(wrapper((HELLO_1 + HELLO_1)[:end]) + HELLO_1, 0)
         assert batch.payloads == [b"hello", b"hello"]
         assert batch.end is BatchEnd.COMPLETE
 
 
-def test_a_cut_at_the_end() -> None:
+def test_drops_a_partial_message_at_the_end() -> None:
     data = HELLO_1 + HELLO_1
     for end in range(16, 30):
         batch = decode_batch(data[:end], 100)
@@ -103,7 +106,7 @@ def test_a_cut_at_the_end() -> None:
         assert (batch.problem, batch.resume_offset) == (None, None)
 
 
-def test_a_first_message_that_is_cut_says_what_it_needs() -> None:
+def test_reports_the_bytes_that_a_partial_first_message_needs() -> None:
     batch = decode_batch(HELLO_1[:5], 0)
     assert (len(batch), batch.next_offset, batch.end, batch.needed) == (0, 0, BatchEnd.PARTIAL, 15)
 
@@ -117,7 +120,7 @@ def test_a_first_message_that_is_cut_says_what_it_needs() -> None:
         (5, 7, "the message at offset 115 has compression codec 3, which does not exist"),
     ],
 )
-def test_a_corrupt_message_ends_the_batch_and_can_be_stepped_over(at: int, value: int, problem: str) -> None:
+def test_corrupt_message_ends_the_batch_and_can_be_skipped(at: int, value: int, problem: str) -> None:
     bad = bytearray(HELLO_1)
     bad[at] = value
     data = HELLO_1 + bytes(bad) + HELLO_1
@@ -130,27 +133,27 @@ def test_a_corrupt_message_ends_the_batch_and_can_be_stepped_over(at: int, value
     assert (again.payloads, again.end) == ([b"hello"], BatchEnd.COMPLETE)
 
 
-def test_a_corrupt_message_at_the_very_end_can_be_stepped_over() -> None:
+def test_corrupt_message_at_the_end_can_be_skipped() -> None:
     for after in (b"", b"\0", HELLO_1[:7]):
         batch = decode_batch(b"\0\0\0\x0b\x01\x00\0\0\0\0hello" + after, 0)
         assert (batch.end, batch.resume_offset) == (BatchEnd.CORRUPT, 15)
 
 
-def test_a_length_is_not_believed_when_nothing_could_follow_it() -> None:
+def test_distrusts_a_length_when_no_message_follows() -> None:
     batch = decode_batch(b"\0\0\0\x0b\x01\x00\0\0\0\0hello" + b"\xff\xff\xff\xff and so on", 0)
     assert (batch.end, batch.resume_offset) == (BatchEnd.CORRUPT, None)
 
 
 @pytest.mark.parametrize("length", [0, 4, -1, -(1 << 31), 0x7FFFFFFF, 1007])
-def test_an_impossible_length_is_corrupt_and_leads_nowhere(length: int) -> None:
+def test_impossible_length_is_corrupt_and_cannot_be_skipped(length: int) -> None:
     data = HELLO_1 + length.to_bytes(4, signed=True) + bytes(1200)
-    batch = decode_batch(data, 0, limits=Limits(max_message_bytes=1000))
+    batch = decode_batch(data, 0, limits=DecodeLimits(max_message_bytes=1000))
     assert batch.payloads == [b"hello"]
     assert (batch.end, batch.next_offset, batch.resume_offset) == (BatchEnd.CORRUPT, 15, None)
     assert batch.problem == f"the message at offset 15 has a length of {length}, which no message has"
 
 
-def test_a_large_length_within_the_limit_is_a_partial_message() -> None:
+def test_large_length_within_the_limit_is_a_partial_message() -> None:
     data = (50_000_006).to_bytes(4) + b"\x01\x00"
     batch = decode_batch(data, 0)
     assert (batch.end, batch.needed) == (BatchEnd.PARTIAL, 50_000_010)
@@ -170,58 +173,58 @@ def test_a_large_length_within_the_limit_is_a_partial_message() -> None:
         HELLO_1 + encode_message(b"\xff\xff\xff\xff\xff\xff", codec=Codec.SNAPPY),
     ],
 )
-def test_one_bad_inner_message_spoils_the_wrapper_as_a_whole(inner: bytes) -> None:
+def test_one_bad_inner_message_makes_the_wrapper_corrupt(inner: bytes) -> None:
     bad = wrapper(inner)
     batch = decode_batch(HELLO_1 + bad + HELLO_1, 0)
     assert batch.payloads == [b"hello"]
     assert (batch.end, batch.next_offset, batch.resume_offset) == (BatchEnd.CORRUPT, 15, 15 + len(bad))
     assert batch.problem is not None
-    assert batch.problem.startswith("the message at offset 15 cannot be opened: ")
+    assert batch.problem.startswith("the message at offset 15 cannot be decompressed: ")
 
 
-def test_a_wrapper_that_cannot_be_opened_can_be_stepped_over_whatever_follows() -> None:
+def test_undecodable_wrapper_can_be_skipped_whatever_follows() -> None:
     bad = encode_message(b"no gzip", codec=Codec.GZIP)
     assert decode_batch(bad + b"\xff\xff\xff\xff", 0).resume_offset == len(bad)
 
 
-def test_depth_is_limited() -> None:
+def test_limits_nesting_depth() -> None:
     data = HELLO_1
     for _ in range(3):
         data = wrapper(data)
-    assert decode_batch(data, 0, limits=Limits(max_depth=3)).payloads == [b"hello"]
-    batch = decode_batch(data, 0, limits=Limits(max_depth=2))
+    assert decode_batch(data, 0, limits=DecodeLimits(max_depth=3)).payloads == [b"hello"]
+    batch = decode_batch(data, 0, limits=DecodeLimits(max_depth=2))
     assert (batch.end, batch.resume_offset) == (BatchEnd.CORRUPT, len(data))
     assert batch.problem is not None
     assert "nested deeper than 2" in batch.problem
 
 
-def test_decompressed_bytes_are_limited_through_all_levels() -> None:
+def test_limits_decompressed_bytes_over_all_levels() -> None:
     inner = wrapper(HELLO_1 * 10)
     data = wrapper(inner + inner)
     spent = 2 * len(inner) + 2 * 150
-    assert len(decode_batch(data, 0, limits=Limits(max_decompressed_bytes=spent))) == 20
-    batch = decode_batch(data, 0, limits=Limits(max_decompressed_bytes=spent - 1))
+    assert len(decode_batch(data, 0, limits=DecodeLimits(max_decompressed_bytes=spent))) == 20
+    batch = decode_batch(data, 0, limits=DecodeLimits(max_decompressed_bytes=spent - 1))
     assert batch.end is BatchEnd.CORRUPT
     # Whoever raises the limit has to know which one is set, and not what earlier levels had left of it.
     assert f"more than the limit of {spent - 1} bytes" in (batch.problem or "")
 
 
-def test_a_batch_takes_no_further_wrapper_once_it_holds_its_limit() -> None:
+def test_batch_ends_before_the_next_wrapper_once_it_holds_its_limit() -> None:
     one = wrapper(HELLO_1 * 10)
-    batch = decode_batch(one * 5 + HELLO_1, 0, limits=Limits(max_decompressed_bytes=200))
+    batch = decode_batch(one * 5 + HELLO_1, 0, limits=DecodeLimits(max_decompressed_bytes=200))
     assert (len(batch), batch.end, batch.next_offset) == (20, BatchEnd.PARTIAL, 2 * len(one))
     assert batch.needed == len(one)
-    again = decode_batch(one * 3 + HELLO_1, batch.next_offset, limits=Limits(max_decompressed_bytes=200))
+    again = decode_batch(one * 3 + HELLO_1, batch.next_offset, limits=DecodeLimits(max_decompressed_bytes=200))
     assert len(again) == 20
 
 
-def test_a_row_of_bombs_costs_no_more_than_twice_the_limit() -> None:
+def test_consecutive_bombs_cost_no_more_than_twice_the_limit() -> None:
     bomb = wrapper(encode_message(bytes(1 << 20)))
     limit = 2 << 20
     data = bomb * 50
     tracemalloc.start()
     try:
-        batch = decode_batch(data, 0, limits=Limits(max_decompressed_bytes=limit))
+        batch = decode_batch(data, 0, limits=DecodeLimits(max_decompressed_bytes=limit))
         assert tracemalloc.get_traced_memory()[1] < 4 * limit
     finally:
         tracemalloc.stop()
@@ -229,24 +232,24 @@ def test_a_row_of_bombs_costs_no_more_than_twice_the_limit() -> None:
     assert batch.memory_bytes < 2 * limit
 
 
-def test_small_leaves_count_with_what_they_cost() -> None:
+def test_counts_the_overhead_of_small_leaves() -> None:
     one = wrapper(encode_message(b"ab") * 1000)
-    batch = decode_batch(one * 50, 0, limits=Limits(max_batch_bytes=200_000))
+    batch = decode_batch(one * 50, 0, limits=DecodeLimits(max_batch_bytes=200_000))
     assert batch.end is BatchEnd.PARTIAL
     assert 200_000 <= batch.memory_bytes < 200_000 + 51 * 1000
     assert batch.next_offset == len(batch) // 1000 * len(one)
     # Whatever the limit, a batch brings the position forward.
-    assert len(decode_batch(one * 2, 0, limits=Limits(max_batch_bytes=1))) == 1000
+    assert len(decode_batch(one * 2, 0, limits=DecodeLimits(max_batch_bytes=1))) == 1000
 
 
-def test_any_buffer_will_do() -> None:
+def test_accepts_any_buffer() -> None:
     for data in (HELLO_1, bytearray(HELLO_1), memoryview(HELLO_1), memoryview(b"xx" + HELLO_1)[2:]):
         batch = decode_batch(data, 0)
         assert batch.payloads == [b"hello"]
         assert type(batch.payloads[0]) is bytes
 
 
-def test_the_response_is_not_kept_alive() -> None:
+def test_does_not_keep_the_response_alive() -> None:
     tracemalloc.start()
     try:
         data = encode_message_set([b"tiny"]) + encode_message(bytes(8 << 20))[:-1]
@@ -258,8 +261,27 @@ def test_the_response_is_not_kept_alive() -> None:
     assert batch.payloads == [b"tiny"]
 
 
-def test_memory_counts_payloads_and_what_python_adds() -> None:
+def test_memory_counts_payloads_and_python_overhead() -> None:
     plain = decode_batch(encode_message_set([b"x" * 100] * 50), 0)
     assert plain.memory_bytes == 50 * (100 + 48)
     mixed = decode_batch(HELLO_1 + HELLO_0 + GZIPPED, 0)
     assert mixed.memory_bytes == (5 + 5 + 3 + 3 + 5) + 5 * 48
+
+
+@pytest.mark.parametrize("after", [b"", HELLO_1, HELLO_0])
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_payload_above_the_limit_is_corrupt_wherever_it_stands(magic: int, after: bytes) -> None:
+    long = encode_message_set([bytes(1002)], magic=magic)
+    batch = decode_batch(HELLO_1 + long + after, 0, limits=DecodeLimits(max_message_bytes=1000))
+    assert (batch.payloads, batch.end, batch.next_offset) == ([b"hello"], BatchEnd.CORRUPT, 15)
+
+
+def test_nothing_is_held_but_what_the_batch_counts() -> None:
+    incompressible = random.Random(7).randbytes(50_000)
+    for data in (
+        HELLO_1 + encode_message(bytes(8 << 20))[:-1],  # a long end that is cut off
+        wrapper(encode_message(incompressible) + wrapper(b"") * 500) + HELLO_0,
+        HELLO_1 + wrapper(encode_message(b"", codec=Codec.NONE) * 3000),
+    ):
+        batch = decode_batch(data, 0)
+        assert getattr(batch._payloads, "held_bytes", 0) <= batch.memory_bytes

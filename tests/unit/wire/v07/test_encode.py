@@ -14,7 +14,7 @@ EMPTY_1 = bytes.fromhex("00000006 01 00 00000000")
 EMPTY_0 = bytes.fromhex("00000005 00 00000000")
 
 
-def test_magic_1() -> None:
+def test_encodes_magic_1() -> None:
     assert encode_message(b"hello") == HELLO_1
     assert encode_message(b"") == EMPTY_1
 
@@ -25,19 +25,19 @@ def test_magic_0_has_no_attributes() -> None:
 
 
 @pytest.mark.parametrize(("codec", "attributes"), [(Codec.GZIP, 1), (Codec.SNAPPY, 2)])
-def test_a_codec_is_written_and_the_payload_left_alone(codec: Codec, attributes: int) -> None:
+def test_writes_the_codec_and_leaves_the_payload_as_it_is(codec: Codec, attributes: int) -> None:
     expected = bytes([0, 0, 0, 11, 1, attributes]) + HELLO_1[6:]
     assert encode_message(b"hello", codec=codec) == expected
 
 
-def test_a_set_is_its_messages_in_a_row() -> None:
+def test_set_is_the_concatenation_of_its_messages() -> None:
     assert encode_message_set([b"hello", b""]) == HELLO_1 + EMPTY_1
     assert encode_message_set([b"hello", b""], magic=0) == HELLO_0 + EMPTY_0
     assert encode_message_set(iter([b"hello"])) == HELLO_1
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_a_codec_wraps_the_whole_set_in_one_message_of_magic_1(magic: int) -> None:
+def test_codec_wraps_the_whole_set_in_one_message_of_magic_1(magic: int) -> None:
     data = encode_message_set([b"hello", b""], magic=magic, codec=Codec.GZIP)
     assert data[4:6] == b"\x01\x01"
     assert int.from_bytes(data[:4]) == len(data) - 4
@@ -45,11 +45,11 @@ def test_a_codec_wraps_the_whole_set_in_one_message_of_magic_1(magic: int) -> No
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_no_payloads_give_no_message(codec: Codec) -> None:
+def test_writes_no_message_without_payloads(codec: Codec) -> None:
     assert encode_message_set([], codec=codec) == b""
 
 
 @pytest.mark.parametrize(("magic", "codec"), [(0, Codec.GZIP), (0, Codec.SNAPPY), (2, Codec.NONE), (-1, Codec.NONE)])
-def test_what_no_message_can_hold(magic: int, codec: Codec) -> None:
+def test_rejects_payloads_that_do_not_fit(magic: int, codec: Codec) -> None:
     with pytest.raises(EncodeError, match="use magic 1"):
         encode_message(b"x", magic=magic, codec=codec)

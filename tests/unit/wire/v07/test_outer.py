@@ -4,9 +4,9 @@ import pytest
 
 from consumerd.wire.v07 import (
     Codec,
-    Limits,
+    DecodeLimits,
+    MessageSetTail,
     OuterMessage,
-    Tail,
     encode_message,
     encode_message_set,
     iter_outer,
@@ -22,22 +22,22 @@ def only(data: bytes, offset: int = 0) -> OuterMessage:
     return message
 
 
-def test_fields_of_magic_1() -> None:
+def test_reads_fields_of_magic_1() -> None:
     expected = OuterMessage(1000, 1015, True, 1, Codec.NONE, 11, 0x3610A686, b"hello", None)
     assert only(HELLO_1, 1000) == expected
 
 
-def test_fields_of_magic_0() -> None:
+def test_reads_fields_of_magic_0() -> None:
     assert only(HELLO_0, 7) == OuterMessage(7, 21, True, 0, Codec.NONE, 10, 0x3610A686, b"hello", None)
 
 
-def test_wrappers_are_not_opened() -> None:
+def test_does_not_open_wrappers() -> None:
     message = only(encode_message(b"no gzip", codec=Codec.GZIP))
     assert message.valid
     assert (message.codec, message.payload) == (Codec.GZIP, b"no gzip")
 
 
-def test_only_the_low_two_bits_of_the_attributes_matter() -> None:
+def test_reads_only_the_low_two_bits_of_the_attributes() -> None:
     for attributes in range(256):
         data = bytearray(HELLO_1)
         data[5] = attributes
@@ -46,7 +46,7 @@ def test_only_the_low_two_bits_of_the_attributes_matter() -> None:
         assert message.valid is (attributes & 3 != 3)
 
 
-def test_offsets_of_a_row() -> None:
+def test_computes_offsets_of_consecutive_messages() -> None:
     data = HELLO_1 + HELLO_0 + encode_message_set([b"x"] * 2, codec=Codec.SNAPPY) + HELLO_1
     found = list(iter_outer(data, 500))
     assert [m.offset for m in found][:3] == [500, 515, 529]
@@ -62,7 +62,7 @@ def test_offsets_of_a_row() -> None:
         (5, 3, "compression codec 3, which does not exist"),
     ],
 )
-def test_what_is_not_valid_is_yielded_and_stepped_over(at: int, value: int, problem: str) -> None:
+def test_yields_invalid_messages_and_goes_on(at: int, value: int, problem: str) -> None:
     data = bytearray(HELLO_1)
     data[at] = value
     first, second = iter_outer(bytes(data) + HELLO_0)
@@ -77,21 +77,21 @@ def test_magic_1_in_five_bytes_has_no_room_for_its_header() -> None:
     assert second.valid
 
 
-def test_a_cut_message_is_not_yielded_and_the_tail_says_how_much_it_needs() -> None:
+def test_tail_reports_the_bytes_that_a_partial_message_needs() -> None:
     data = HELLO_1 + HELLO_1
     for end in range(15, 30):
         assert [m.next_offset for m in iter_outer(data[:end])] == [15]
         needed = 15 if end >= 19 else None
-        assert read_outer(data[:end], 15, 15, 1000) == Tail(15, needed, None)
+        assert read_outer(data[:end], 15, 15, 1000) == MessageSetTail(15, needed, None)
 
 
 @pytest.mark.parametrize("length", [0, 4, -1, 1007])
-def test_an_impossible_length_ends_the_row(length: int) -> None:
+def test_impossible_length_ends_the_set(length: int) -> None:
     data = HELLO_1 + length.to_bytes(4, signed=True) + bytes(2000)
-    limits = Limits(max_message_bytes=1000)
+    limits = DecodeLimits(max_message_bytes=1000)
     assert len(list(iter_outer(data, limits=limits))) == 1
-    assert read_outer(data, 15, 115, 1000) == Tail(115, None, f"a length of {length}, which no message has")
+    assert read_outer(data, 15, 115, 1000) == MessageSetTail(115, None, f"a length of {length}, which no message has")
 
 
-def test_nothing() -> None:
+def test_reads_an_empty_set() -> None:
     assert list(iter_outer(b"")) == []

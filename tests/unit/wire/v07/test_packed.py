@@ -12,7 +12,7 @@ from consumerd.wire import CorruptMessageError, compress
 from consumerd.wire.v07 import (
     BatchEnd,
     Codec,
-    Limits,
+    DecodeLimits,
     PackedPayloads,
     check_produced_set,
     check_steps,
@@ -26,6 +26,8 @@ from consumerd.wire.v07.unwrap import unwrap
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+
+pytestmark = pytest.mark.usefixtures("either_codec")
 
 Result = TypeVar("Result")
 
@@ -70,7 +72,7 @@ def mixed(rng: random.Random) -> bytes:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY])
-def test_packed_payloads_are_those_of_the_list(codec: Codec, seed: int) -> None:
+def test_packed_payloads_equal_the_list(codec: Codec, seed: int) -> None:
     rng = random.Random(seed)
     payload = compress(codec, mixed(rng))
     expected, _ = unwrap(codec, payload)
@@ -89,7 +91,7 @@ def test_packed_payloads_are_those_of_the_list(codec: Codec, seed: int) -> None:
         packed[len(expected)]
 
 
-def test_a_large_wrapper_is_a_batch_of_its_own() -> None:
+def test_large_wrapper_is_a_batch_of_its_own() -> None:
     before, after = encode_message(b"before") * 3, encode_message(b"after")
     large = wrapper(many(430_000))
     data = before + large + after
@@ -116,16 +118,16 @@ def test_a_large_wrapper_is_a_batch_of_its_own() -> None:
     assert decode_batch(large, 0).end is BatchEnd.COMPLETE
 
 
-def test_a_large_wrapper_that_is_bad_at_its_end_is_corrupt() -> None:
+def test_large_wrapper_with_a_bad_end_is_corrupt() -> None:
     large = wrapper(many(430_000) + b"\0\0\0\x06\x01\0\0\0\0\x01")
     batch = decode_batch(large, 0)
     assert (batch.end, len(batch), batch.resume_offset) == (BatchEnd.CORRUPT, 0, len(large))
-    assert "cannot be opened" in (batch.problem or "")
-    batch = decode_batch(wrapper(many(430_000)), 0, limits=Limits(max_decompressed_bytes=4_200_000))
+    assert "cannot be decompressed" in (batch.problem or "")
+    batch = decode_batch(wrapper(many(430_000)), 0, limits=DecodeLimits(max_decompressed_bytes=4_200_000))
     assert "more than the limit of 4200000 bytes" in (batch.problem or "")
 
 
-def test_millions_of_messages_take_the_memory_of_their_set_and_many_steps() -> None:
+def test_decodes_millions_of_messages_in_the_memory_of_their_set_and_in_steps() -> None:
     size, number = 8 << 20, (8 << 20) // 12
     data = wrapper(encode_message(b"ab") * number)
     tracemalloc.start()
@@ -141,8 +143,8 @@ def test_millions_of_messages_take_the_memory_of_their_set_and_many_steps() -> N
     assert peak < size * 2  # a growing buffer is larger than what is in it
 
 
-def test_the_check_of_a_produced_set_keeps_nothing_and_goes_in_steps() -> None:
-    limits = Limits(max_message_bytes=1 << 20)
+def test_checks_a_produced_set_in_steps_and_keeps_nothing() -> None:
+    limits = DecodeLimits(max_message_bytes=1 << 20)
     data = wrapper(many(400_000))
     tracemalloc.start()
     try:
@@ -159,18 +161,18 @@ def test_the_check_of_a_produced_set_keeps_nothing_and_goes_in_steps() -> None:
     assert counted(check_steps(plain, limits=limits))[1] == 1
 
 
-def test_more_leaves_than_its_size_allows_are_refused() -> None:
+def test_rejects_more_leaves_than_the_size_allows() -> None:
     with pytest.raises(CorruptMessageError, match="holds more than 131072 messages, which is more than"):
         check_produced_set(wrapper(many(131_073)))
     assert check_produced_set(wrapper(many(131_072))).leaf_count == 131_072
     # what differs has different CRCs, and so a size that allows for it
     rng = random.Random(1)
     various = encode_message_set([rng.randbytes(2) for _ in range(150_000)])
-    limits = Limits(max_message_bytes=1 << 30, max_leaves_per_byte=1, free_leaves=1)
+    limits = DecodeLimits(max_message_bytes=1 << 30, max_leaves_per_byte=1, free_leaves=1)
     assert check_produced_set(wrapper(various), limits=limits).leaf_count == 150_000
 
 
-def test_nesting_is_refused_by_depth_and_by_number() -> None:
+def test_rejects_nesting_by_depth_and_by_number() -> None:
     data = encode_message(b"")
     for _ in range(8):
         data = wrapper(data)
@@ -180,17 +182,17 @@ def test_nesting_is_refused_by_depth_and_by_number() -> None:
     flat = wrapper(b"")
     crowd = wrapper(flat * 20_000)
     for judge in (check_produced_set, lambda data: unwrap(Codec.GZIP, data[10:])):
-        with pytest.raises(CorruptMessageError, match="put together of too many compressed pieces"):
+        with pytest.raises(CorruptMessageError, match="consists of too many compressed pieces"):
             judge(crowd)
     # each of them of many members, which cost as much as wrappers do
     members = encode_message(compress(Codec.GZIP, b"") * 1000, codec=Codec.GZIP)
     crowd = wrapper(members * 30)
     for judge in (check_produced_set, lambda data: unwrap(Codec.GZIP, data[10:])):
-        with pytest.raises(CorruptMessageError, match="put together of too many compressed pieces"):
+        with pytest.raises(CorruptMessageError, match="consists of too many compressed pieces"):
             judge(crowd)
 
 
-def test_six_hundred_bytes_are_refused_after_few_steps() -> None:
+def test_rejects_a_small_bomb_after_few_steps() -> None:
     data = encode_message(b"") * 4
     for _ in range(12):
         data = wrapper(data) * 4
@@ -202,7 +204,7 @@ def test_six_hundred_bytes_are_refused_after_few_steps() -> None:
     assert number < 100
 
 
-def test_messages_before_the_first_one_asked_for_are_not_made() -> None:
+def test_makes_no_messages_before_the_first_one_asked_for() -> None:
     batch = decode_batch(wrapper(many(430_000)), 100)
     made: list[int] = []
 

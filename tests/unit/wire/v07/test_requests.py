@@ -50,24 +50,24 @@ VECTORS: list[tuple[Request, str]] = [
 
 
 @pytest.mark.parametrize(("request_", "frame"), VECTORS)
-def test_encode(request_: Request, frame: str) -> None:
+def test_encodes_requests(request_: Request, frame: str) -> None:
     assert request_.encode() == bytes.fromhex(frame)
 
 
 @pytest.mark.parametrize(("request_", "frame"), VECTORS)
-def test_decode(request_: Request, frame: str) -> None:
+def test_decodes_requests(request_: Request, frame: str) -> None:
     body = bytes.fromhex(frame)[4:]
     assert decode_request(body) == request_
     assert decode_request(memoryview(body)) == request_
 
 
 @pytest.mark.parametrize(("request_", "frame"), VECTORS)
-def test_bytes_after_a_whole_request_are_ignored(request_: Request, frame: str) -> None:
+def test_ignores_bytes_after_a_whole_request(request_: Request, frame: str) -> None:
     assert decode_request(bytes.fromhex(frame)[4:] + b"JUNKJUNK") == request_
 
 
 @pytest.mark.parametrize(("request_", "frame"), VECTORS)
-def test_every_cut_is_noticed(request_: Request, frame: str) -> None:
+def test_detects_truncation_at_every_byte(request_: Request, frame: str) -> None:
     body = bytes.fromhex(frame)[4:]
     for end in range(len(body)):
         with pytest.raises(FrameError):
@@ -88,12 +88,12 @@ def test_every_cut_is_noticed(request_: Request, frame: str) -> None:
         ("0002 7fff", "ends within a field"),
     ],
 )
-def test_what_closes_the_connection(body: str, message: str) -> None:
+def test_rejects_requests_that_close_the_connection(body: str, message: str) -> None:
     with pytest.raises(FrameError, match=message):
         decode_request(bytes.fromhex(body))
 
 
-def test_a_topic_that_is_not_utf_8_becomes_one_that_is_not_valid() -> None:
+def test_decodes_a_topic_that_is_not_utf_8_to_an_invalid_one() -> None:
     request = decode_request(bytes.fromhex("0001 0002 ff41 00000000 0000000000000000 00000001"))
     assert isinstance(request, FetchRequest)
     assert request.topic == "\ufffdA"
@@ -113,12 +113,12 @@ def test_a_topic_that_is_not_utf_8_becomes_one_that_is_not_valid() -> None:
         MultiProduceRequest((ProduceRequest("t", 0, b""),) * 32768),
     ],
 )
-def test_what_no_frame_can_hold(request_: Request) -> None:
+def test_rejects_values_that_do_not_fit(request_: Request) -> None:
     with pytest.raises(EncodeError):
         request_.encode()
 
 
-def test_long_junk_in_a_topic_s_name_is_not_decoded_to_its_end() -> None:
+def test_does_not_decode_a_long_invalid_topic_to_its_end() -> None:
     body = struct.pack(">hh", 1, 32000) + b"\xff" * 32000 + bytes(16)
     request = decode_request(body)
     assert isinstance(request, FetchRequest)
@@ -127,7 +127,7 @@ def test_long_junk_in_a_topic_s_name_is_not_decoded_to_its_end() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 1000, 32767])
-def test_steps_of_a_large_request(count: int) -> None:
+def test_decodes_a_large_request_in_steps(count: int) -> None:
     request = MultiFetchRequest(tuple(FetchRequest("topic", number, number, 8) for number in range(count)))
     found: list[Request] = []
 

@@ -30,7 +30,7 @@ MULTIFETCH_FRAME = "00000017 0000 00000005 0000 616263 00000002 0001 00000002 00
 
 
 @pytest.mark.parametrize(("response", "frame"), FETCHES)
-def test_fetch(response: FetchResponse, frame: str) -> None:
+def test_decodes_fetch(response: FetchResponse, frame: str) -> None:
     data = bytes.fromhex(frame)
     assert response.encode() == data
     assert decode_fetch_response(data[4:]) == response
@@ -39,19 +39,19 @@ def test_fetch(response: FetchResponse, frame: str) -> None:
 
 
 @pytest.mark.parametrize("number", [5, 77, -2, 32767])
-def test_an_error_code_that_does_not_exist_is_unknown(number: int) -> None:
+def test_maps_a_missing_error_code_to_unknown(number: int) -> None:
     assert decode_fetch_response(number.to_bytes(2, signed=True)).error is ErrorCode.UNKNOWN
 
 
 @pytest.mark.parametrize("body", [b"", b"\0"])
-def test_no_room_for_the_error_code(body: bytes) -> None:
+def test_rejects_a_response_without_an_error_code(body: bytes) -> None:
     with pytest.raises(FrameError):
         decode_fetch_response(body)
     with pytest.raises(FrameError):
         decode_multifetch_response(body, 0)
 
 
-def test_multifetch() -> None:
+def test_decodes_multifetch() -> None:
     data = bytes.fromhex(MULTIFETCH_FRAME)
     assert MULTIFETCH.encode() == data
     assert decode_multifetch_response(data[4:], 3) == MULTIFETCH
@@ -59,14 +59,14 @@ def test_multifetch() -> None:
     assert multifetch_response_header([3, 0, 0]) == data[:6]
 
 
-def test_multifetch_of_nothing() -> None:
+def test_decodes_a_multifetch_without_entries() -> None:
     empty = MultiFetchResponse(ErrorCode.NONE, ())
     assert empty.encode() == bytes.fromhex("00000002 0000")
     assert decode_multifetch_response(b"\0\0", 0) == empty
 
 
 @pytest.mark.parametrize("count", [1, 2, 1000])
-def test_a_multifetch_that_brought_nothing(count: int) -> None:
+def test_decodes_a_multifetch_of_empty_entries(count: int) -> None:
     nothing = MultiFetchResponse(ErrorCode.NONE, (FetchResponse(ErrorCode.NONE, b""),) * count)
     body = nothing.encode()[4:]
     assert decode_multifetch_response(body, count) == nothing
@@ -77,18 +77,18 @@ def test_a_multifetch_that_brought_nothing(count: int) -> None:
             decode_multifetch_response(body, other)
 
 
-def test_an_overall_error_has_no_entries() -> None:
+def test_overall_error_has_no_entries() -> None:
     body = bytes.fromhex("ffff 00000002 0000")
     assert decode_multifetch_response(body, 3) == MultiFetchResponse(ErrorCode.UNKNOWN, ())
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 4])
-def test_more_or_fewer_entries_than_asked_for(count: int) -> None:
+def test_rejects_another_number_of_entries_than_asked_for(count: int) -> None:
     with pytest.raises(FrameError):
         decode_multifetch_response(bytes.fromhex(MULTIFETCH_FRAME)[4:], count)
 
 
-def test_every_cut_of_a_multifetch_response_is_noticed() -> None:
+def test_detects_truncation_of_a_multifetch_response_at_every_byte() -> None:
     body = bytes.fromhex(MULTIFETCH_FRAME)[4:]
     for end in range(len(body)):
         with pytest.raises(FrameError):
@@ -96,13 +96,13 @@ def test_every_cut_of_a_multifetch_response_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("size", [-1, 0, 1, 0x7FFFFFFF])
-def test_an_entry_with_an_impossible_size(size: int) -> None:
+def test_rejects_an_entry_with_an_impossible_size(size: int) -> None:
     body = b"\0\0" + size.to_bytes(4, signed=True) + b"\0\0abc"
     with pytest.raises(FrameError, match=f"claims {size} bytes"):
         decode_multifetch_response(body, 1)
 
 
-def test_a_negative_size_makes_the_broken_frame_of_the_real_broker() -> None:
+def test_negative_size_makes_the_broken_frame_of_the_real_broker() -> None:
     assert fetch_response_header(0, -100) == bytes.fromhex("ffffff9e 0000")
     assert fetch_response_header(0, -1) == bytes.fromhex("00000001 0000")
 
@@ -115,7 +115,7 @@ def test_a_negative_size_makes_the_broken_frame_of_the_real_broker() -> None:
         (OffsetsResponse(ErrorCode.UNKNOWN, (-1,)), "0000000e ffff 00000001 ffffffffffffffff"),
     ],
 )
-def test_offsets(response: OffsetsResponse, frame: str) -> None:
+def test_reports_offsets_that_are_wrong(response: OffsetsResponse, frame: str) -> None:
     data = bytes.fromhex(frame)
     assert response.encode() == data
     assert decode_offsets_response(data[4:]) == response
@@ -125,12 +125,12 @@ def test_offsets(response: OffsetsResponse, frame: str) -> None:
 @pytest.mark.parametrize(
     "body", ["", "0000", "0000 000000", "0000 ffffffff", "0000 00000001", "0000 00000000 00", "0000 7fffffff"]
 )
-def test_offsets_that_contradict_themselves(body: str) -> None:
+def test_rejects_an_offsets_count_that_contradicts_the_size(body: str) -> None:
     with pytest.raises(FrameError):
         decode_offsets_response(bytes.fromhex(body))
 
 
-def test_what_no_frame_can_hold() -> None:
+def test_rejects_values_that_do_not_fit() -> None:
     with pytest.raises(EncodeError):
         fetch_response_header(0, 1 << 31)
     with pytest.raises(EncodeError):

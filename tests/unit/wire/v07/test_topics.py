@@ -9,7 +9,7 @@ from consumerd.wire.v07 import validate_new_topic, validate_topic
 @pytest.mark.parametrize(
     "name", ["events", "a.b", "a-b-0", "...", "with space", "a:b", "a,b", "a*b", "привет", "x" * 255, "\ufe00", "😀"]
 )
-def test_accepted(name: str) -> None:
+def test_accepts_valid_topics(name: str) -> None:
     validate_topic(name)
 
 
@@ -17,17 +17,17 @@ def test_accepted(name: str) -> None:
     "name",
     ["", ".", "..", "a/b", "a\0b", "\x1f", "\x7f", "\x85", "\x9f", "\ud800", "\ue000", "\uf8ff", "\ufff0", "\uffff"],
 )
-def test_refused(name: str) -> None:
+def test_rejects_invalid_topics(name: str) -> None:
     with pytest.raises(InvalidTopicError):
         validate_topic(name)
 
 
-def test_the_borders_of_the_refused_ranges() -> None:
+def test_rejects_characters_up_to_the_borders_of_the_ranges() -> None:
     for accepted in ("\x20", "\x7e", "\xa0", "\ud7ff", "\uf900", "\uffef"):
         validate_topic(accepted)
 
 
-def test_length_counts_utf_16_units() -> None:
+def test_counts_length_in_utf_16_units() -> None:
     with pytest.raises(InvalidTopicError, match="longer than 255"):
         validate_topic("x" * 256)
     validate_topic("😀" * 127)
@@ -35,7 +35,7 @@ def test_length_counts_utf_16_units() -> None:
         validate_topic("😀" * 128)
 
 
-def test_the_longest_name_is_an_argument() -> None:
+def test_takes_the_longest_name_as_an_argument() -> None:
     validate_topic("abc", max_length=3)
     with pytest.raises(InvalidTopicError, match="longer than 3"):
         validate_topic("abcd", max_length=3)
@@ -54,11 +54,11 @@ def test_the_longest_name_is_an_argument() -> None:
         ("a\x9bb", "which brokers refuse"),
     ],
 )
-def test_names_of_which_no_new_topic_is_made(name: str, sentence: str) -> None:
+def test_rejects_names_for_new_topics(name: str, sentence: str) -> None:
     with pytest.raises(InvalidTopicError, match=sentence):
         validate_new_topic(name)
 
 
 @pytest.mark.parametrize("name", ["words", "a.b", "Größe", "می\u200cشود", "क्\u200dष", "🎈", "a b"])
-def test_names_of_which_one_is_made(name: str) -> None:
+def test_accepts_names_for_new_topics(name: str) -> None:
     validate_new_topic(name)

@@ -3,7 +3,10 @@ from __future__ import annotations
 import pytest
 
 from consumerd.wire.v07 import encode_message, encode_message_set
-from consumerd.wire.v07.walk import LAYOUTS, Layout, verify, walk
+from consumerd.wire.v07.outer import HEADER_SIZE
+from consumerd.wire.v07.walk import LAYOUTS, MessageReaders, layouts_up_to, verify, walk
+
+pytestmark = pytest.mark.usefixtures("either_codec")
 
 PAYLOADS = [b"hello", b"", b"a longer payload", b"hello"]
 
@@ -51,18 +54,18 @@ def test_stops_at_an_impossible_length(length: int) -> None:
     assert run(bad) == ([], 0)
 
 
-def test_starts_anywhere() -> None:
+def test_starts_at_any_position() -> None:
     data = b"whatever" + encode_message_set(PAYLOADS)
     assert run(data, 8)[0] == PAYLOADS[:-1]
     assert run(data, len(data)) == ([], len(data))
 
 
-def test_the_cache_of_readers_has_an_end() -> None:
-    layout = Layout("iHI", 0x0100)
-    for length in range(6, 6 + 3 * Layout.ROOM):
+def test_cache_of_readers_is_bounded() -> None:
+    layout = MessageReaders("iHI", 0x0100)
+    for length in range(6, 6 + 3 * MessageReaders.ROOM):
         payload = bytes(length - 6)
         assert layout[length](payload + bytes(10), 0)[0] == payload
-    assert len(layout) <= Layout.ROOM
+    assert len(layout) <= MessageReaders.ROOM
 
 
 @pytest.mark.parametrize("magic", [0, 1])
@@ -71,3 +74,10 @@ def test_verify_stops_at_a_long_payload(magic: int) -> None:
     first = len(encode_message(b"12345", magic=magic))
     assert verify(data, 0, 5, LAYOUTS[magic]) == (first, 1)
     assert verify(data, 0, 6, LAYOUTS[magic])[1] == 3
+
+
+def test_a_length_above_the_longest_has_no_reader() -> None:
+    data = encode_message_set([b"12345", b"123456", b"12345", b""])
+    found: list[bytes] = []
+    assert walk(data, 0, found.append, layouts_up_to(5 + HEADER_SIZE[1])[1]) == 15
+    assert found == [b"12345"]

@@ -5,17 +5,17 @@ from __future__ import annotations
 from consumerd.wire.v08 import ERRORS, ErrorCode, error_info
 
 
-def test_the_codes_follow_each_other() -> None:
+def test_codes_are_consecutive() -> None:
     assert list(ERRORS) == list(range(-1, 134))
     assert len({info.name for info in ERRORS.values()}) == len(ERRORS)
     assert all(info.code == code and info.text for code, info in ERRORS.items())
 
 
-def test_the_named_codes_are_those_of_the_table() -> None:
+def test_named_codes_are_those_of_the_table() -> None:
     assert {int(code): code.name for code in ErrorCode} == {int(code): ERRORS[code].name for code in ErrorCode}
 
 
-def test_what_a_client_decides_by() -> None:
+def test_flags_say_whether_to_retry_and_refresh() -> None:
     assert error_info(ErrorCode.NOT_LEADER_FOR_PARTITION).retriable
     assert error_info(ErrorCode.NOT_LEADER_FOR_PARTITION).refresh
     assert error_info(ErrorCode.NOT_LEADER_FOR_PARTITION).later_name == "NOT_LEADER_OR_FOLLOWER"
@@ -25,12 +25,12 @@ def test_what_a_client_decides_by() -> None:
     assert not error_info(ErrorCode.NONE).retriable
 
 
-def test_what_calls_for_new_metadata_can_be_tried_again_but_for_two() -> None:
+def test_codes_that_need_new_metadata_are_retriable_except_for_two() -> None:
     """The guide calls 9 final; 129 wants other brokers first."""
     assert {code for code, info in ERRORS.items() if info.refresh and not info.retriable} == {9, 129}
 
 
-def test_a_code_of_tomorrow() -> None:
+def test_describes_an_unknown_code() -> None:
     info = error_info(12345)
     assert (info.code, info.name, info.retriable, info.refresh) == (12345, "ERROR_12345", False, False)
     assert str(info).startswith("ERROR_12345 (12345): ")

@@ -31,7 +31,7 @@ VERSIONS = APIS[18]
 SHUTDOWN = APIS[7]
 
 
-def test_the_headers_of_a_request() -> None:
+def test_encodes_request_headers_of_every_version() -> None:
     plain = encode_request(APIS[16], 0, {}, correlation_id=7, client_id="me")
     assert plain.hex(" ") == "00 00 00 0c 00 10 00 00 00 00 00 07 00 02 6d 65"
     flexible = encode_request(APIS[16], 3, {}, correlation_id=7, client_id="me")
@@ -40,20 +40,20 @@ def test_the_headers_of_a_request() -> None:
     assert nobody.hex(" ") == "00 00 00 0a 00 10 00 00 ff ff ff ff ff ff"
 
 
-def test_the_first_controlled_shutdown_has_no_client_id() -> None:
+def test_first_controlled_shutdown_has_no_client_id() -> None:
     assert (request_header_version(SHUTDOWN, 0), request_header_version(SHUTDOWN, 1)) == (0, 1)
     frame = encode_request(SHUTDOWN, 0, {"broker_id": 3}, correlation_id=1, client_id="left out")
     assert frame.hex() == "0000000c" + "00070000" + "00000001" + "00000003"
     assert decode_request(SHUTDOWN, frame[4:]).header == RequestHeader(7, 0, 1, None)
 
 
-def test_answers_to_api_versions_never_have_tagged_fields_in_the_header() -> None:
+def test_api_versions_responses_have_no_tagged_fields_in_the_header() -> None:
     assert [response_header_version(VERSIONS, version) for version in range(5)] == [0, 0, 0, 0, 0]
     assert [request_header_version(VERSIONS, version) for version in range(5)] == [1, 1, 1, 2, 2]
     assert [response_header_version(HEARTBEAT, version) for version in range(5)] == [0, 0, 0, 0, 1]
 
 
-def test_tagged_fields_of_headers_are_kept() -> None:
+def test_keeps_tagged_fields_of_headers() -> None:
     request = RequestMessage(RequestHeader(16, 3, 1, None, {5: b"x"}), {})
     frame = encode_request_message(APIS[16], request)
     assert decode_request(APIS[16], frame[4:]) == request
@@ -64,18 +64,18 @@ def test_tagged_fields_of_headers_are_kept() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00\x0c\x00\x00\x00\x00\x00", b"\x00\x0c\x00\x00" + bytes(4) + b"\x00\x05ab"])
-def test_requests_cut_off_within_the_header(data: bytes) -> None:
+def test_rejects_requests_truncated_within_the_header(data: bytes) -> None:
     with pytest.raises(FrameError):
         decode_request(HEARTBEAT, data)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00\x00\x00", bytes(4), bytes(4) + b"\x01\x05\x09"])
-def test_responses_cut_off_within_the_header(data: bytes) -> None:
+def test_rejects_responses_truncated_within_the_header(data: bytes) -> None:
     with pytest.raises(FrameError):
         decode_response(HEARTBEAT, 4, data)
 
 
-def test_a_request_of_another_api() -> None:
+def test_rejects_a_request_of_an_unknown_api() -> None:
     frame = encode_request(
         HEARTBEAT, 0, {"group_id": "", "group_generation_id": 0, "member_id": ""}, correlation_id=1, client_id=None
     )
@@ -84,7 +84,7 @@ def test_a_request_of_another_api() -> None:
         decode_request(VERSIONS, frame[4:])
 
 
-def test_headers_that_cannot_be_sent() -> None:
+def test_rejects_headers_that_do_not_fit() -> None:
     with pytest.raises(EncodeError, match="numbers of a request header do not fit"):
         encode_request(VERSIONS, 0, {}, correlation_id=1 << 31, client_id=None)
     with pytest.raises(EncodeError, match="client_id: a string of 40000 is too long"):
@@ -93,7 +93,7 @@ def test_headers_that_cannot_be_sent() -> None:
         encode_response(HEARTBEAT, 0, ResponseMessage(ResponseHeader(1 << 31), {"error_code": 0}))
 
 
-def test_a_broker_that_does_not_know_the_version_of_api_versions() -> None:
+def test_reads_version_0_of_an_unsupported_api_versions_response() -> None:
     """It answers in version 0, whatever was asked for; newer brokers say what they know of this one API."""
     data = bytes.fromhex("00000001 0023 00000001 0012 0000 0003")
     expected = {"error_code": 35, "api_versions": [{"api_key": 18, "min_version": 0, "max_version": 3}]}

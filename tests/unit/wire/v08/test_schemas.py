@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.wire.v08 import APIS, Api, Type
+from consumerd.wire.v08 import APIS, Api, FieldType
 from consumerd.wire.v08.structures import UNKNOWN_TAGS
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ EVERY = [
 ]
 
 
-def test_keys_and_versions() -> None:
+def test_keys_and_versions_are_those_of_the_guide() -> None:
     assert set(range(21)) <= set(APIS)
     assert all(api.key == key for key, api in APIS.items())
     assert {key: APIS[key].versions[1] for key in NEWEST} == NEWEST
@@ -42,7 +42,7 @@ def test_keys_and_versions() -> None:
 
 
 @pytest.mark.parametrize(("api", "fields"), EVERY)
-def test_names_stand_once_in_each_version(api: Api, fields: tuple[Field, ...]) -> None:
+def test_field_names_are_unique_in_each_version(api: Api, fields: tuple[Field, ...]) -> None:
     for version in range(api.versions[0], api.versions[1] + 1):
         names = [field.name for field in fields if field.in_version(version)]
         assert len(names) == len(set(names))
@@ -50,14 +50,14 @@ def test_names_stand_once_in_each_version(api: Api, fields: tuple[Field, ...]) -
 
 
 @pytest.mark.parametrize(("api", "fields"), EVERY)
-def test_fields_are_whole(api: Api, fields: tuple[Field, ...]) -> None:
+def test_fields_are_complete(api: Api, fields: tuple[Field, ...]) -> None:
     for field in fields:
         assert field.help, field.name
         assert field.help == field.help.strip()
         assert field.since <= (api.versions[1] if field.until is None else field.until) <= api.versions[1], field.name
-        assert (field.of != ()) is (field.type in (Type.ARRAY, Type.STRUCT)), field.name
+        assert (field.of != ()) is (field.type in (FieldType.ARRAY, FieldType.STRUCT)), field.name
         assert not isinstance(field.default, list | dict), f"{field.name}: a default that can change"
-        if field.of in (Type.ARRAY, Type.STRUCT):
+        if field.of in (FieldType.ARRAY, FieldType.STRUCT):
             raise AssertionError(f"{field.name}: arrays hold simple types or fields")
 
 
@@ -69,5 +69,5 @@ def test_tagged_fields_have_defaults_and_flexible_versions(api: Api, fields: tup
         assert api.flexible is not None
         assert field.since >= api.flexible
         # Of a structure `None` says that it is not there, of an array `()`.
-        assert (field.default is None) is (field.type is Type.STRUCT or field.null_in(field.since))
-        assert (field.default == ()) is (field.type is Type.ARRAY)
+        assert (field.default is None) is (field.type is FieldType.STRUCT or field.null_in(field.since))
+        assert (field.default == ()) is (field.type is FieldType.ARRAY)

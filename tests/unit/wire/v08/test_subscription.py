@@ -25,13 +25,13 @@ METADATA_3 = bytes.fromhex(
 )  # fmt: skip
 
 
-def test_the_latest_metadata() -> None:
+def test_decodes_the_latest_metadata() -> None:
     found = MemberMetadata(("a", "b"), b"u", (("a", (2,)),), 5, "r", 3)
     assert found.encode() == METADATA_3
     assert decode_metadata(METADATA_3) == found
 
 
-def test_what_recorded_members_wrote() -> None:
+def test_decodes_recorded_members() -> None:
     metadata = bytes.fromhex("000000000001000477632e61000000027564")
     assert decode_metadata(metadata) == MemberMetadata(("wc.a",), b"ud")
     assert MemberMetadata(("wc.a",), b"ud").encode() == metadata
@@ -41,7 +41,7 @@ def test_what_recorded_members_wrote() -> None:
 
 
 @given(st.lists(NAMES, max_size=4), USER_DATA, PARTITIONS, st.integers(-1, 9), st.none() | NAMES, st.integers(0, 3))
-def test_metadata_comes_back(
+def test_reads_the_metadata_it_wrote(
     topics: list[str], user_data: bytes | None, owned: list[object], generation: int, rack: str | None, version: int
 ) -> None:
     found = decode_metadata(MemberMetadata(tuple(topics), user_data, tuple(owned), generation, rack, version).encode())  # type: ignore[arg-type]
@@ -52,22 +52,22 @@ def test_metadata_comes_back(
 
 
 @given(PARTITIONS, USER_DATA, st.integers(0, LATEST_VERSION))
-def test_assignments_come_back(partitions: list[object], user_data: bytes | None, version: int) -> None:
+def test_reads_the_assignments_it_wrote(partitions: list[object], user_data: bytes | None, version: int) -> None:
     assignment = MemberAssignment(tuple(partitions), user_data, version)  # type: ignore[arg-type]
     assert decode_assignment(assignment.encode()) == assignment
 
 
-def test_a_later_version_is_read_as_far_as_it_is_known() -> None:
+def test_reads_the_known_part_of_a_later_version() -> None:
     later = b"\x00\x63" + METADATA_3[2:] + b"and more"
     assert decode_metadata(later) == decode_metadata(METADATA_3)
 
 
-def test_user_data_may_be_missing() -> None:
+def test_allows_missing_user_data() -> None:
     assert decode_metadata(b"\0\0" + bytes(4)) == MemberMetadata(())
     assert decode_assignment(b"\0\0" + bytes(4)) == MemberAssignment(())
 
 
-def test_no_bytes_are_no_partitions() -> None:
+def test_reads_no_partitions_from_no_bytes() -> None:
     assert decode_assignment(b"") == MemberAssignment(())
 
 
@@ -87,13 +87,13 @@ def test_no_bytes_are_no_partitions() -> None:
         (b"\0\1" + struct.pack(">ii", 0, -1), "ends 4 bytes before"),
     ],
 )
-def test_what_is_no_metadata(data: bytes, what: str) -> None:
+def test_rejects_invalid_metadata(data: bytes, what: str) -> None:
     with pytest.raises(FrameError, match=f"a member's metadata .*{what}"):
         decode_metadata(data)
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+def test_reads_any_bytes_or_raises_wire_errors(data: bytes) -> None:
     for decode in (decode_metadata, decode_assignment):
         try:
             decode(data)
@@ -112,6 +112,6 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
         MemberAssignment((), version=4),
     ],
 )
-def test_what_cannot_be_written(made: MemberMetadata | MemberAssignment) -> None:
+def test_rejects_values_that_do_not_fit(made: MemberMetadata | MemberAssignment) -> None:
     with pytest.raises(EncodeError):
         made.encode()

@@ -1120,13 +1120,13 @@ VECTORS: list[tuple[int, Direction, int, dict[str, Any], str]] = [
     VECTORS,
     ids=[f"{APIS[key].name}-{direction}-v{version}" for key, direction, version, _, _ in VECTORS],
 )
-def test_bytes(key: int, direction: Direction, version: int, body: dict[str, Any], text: str) -> None:
+def test_matches_the_vector(key: int, direction: Direction, version: int, body: dict[str, Any], text: str) -> None:
     data = bytes.fromhex(text)
     assert encode_body(APIS[key], direction, version, body) == data
     assert decode_body(APIS[key], direction, version, data) == body
 
 
-def test_every_api_has_vectors_both_ways() -> None:
+def test_every_api_has_vectors_of_requests_and_responses() -> None:
     assert {(key, direction) for key, direction, *_ in VECTORS} == {
         (key, direction) for key in APIS for direction in ("request", "response")
     }

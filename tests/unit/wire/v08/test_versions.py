@@ -5,11 +5,11 @@ import pytest
 from consumerd.wire.v08.apis import FETCH, JOIN_GROUP, METADATA, OFFSET_COMMIT, PRODUCE
 from consumerd.wire.v08.errors import UnsupportedApiError
 from consumerd.wire.v08.throttle import LONGEST, silence
-from consumerd.wire.v08.versions import BrokerVersions, Generation, told
+from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions, told
 
 
-def test_the_highest_common_version_is_picked() -> None:
-    versions = BrokerVersions("b:1", Generation.TOLD, {METADATA.key: (2, 99), FETCH.key: (4, 6)})
+def test_picks_the_highest_common_version() -> None:
+    versions = BrokerVersions("b:1", BrokerRelease.V0_10_OR_NEWER, {METADATA.key: (2, 99), FETCH.key: (4, 6)})
     assert versions.pick(METADATA) == METADATA.versions[1]
     assert versions.pick(METADATA, at_most=4) == 4
     assert versions.pick(FETCH) == 6
@@ -20,20 +20,20 @@ def test_the_highest_common_version_is_picked() -> None:
 
 @pytest.mark.parametrize(
     ("at_least", "at_most", "says"),
-    [(7, None, "serves Fetch in versions 4 to 6, and one of 7 to"), (0, 3, "and one of 0 to 3 is needed")],
+    [(7, None, "serves Fetch in versions 4 to 6, but one of 7 to"), (0, 3, "but one of 0 to 3 is needed")],
 )
-def test_without_a_common_version_the_ranges_are_named(at_least: int, at_most: int | None, says: str) -> None:
-    versions = BrokerVersions("b:1", Generation.TOLD, {FETCH.key: (4, 6)})
+def test_error_names_both_ranges_without_a_common_version(at_least: int, at_most: int | None, says: str) -> None:
+    versions = BrokerVersions("b:1", BrokerRelease.V0_10_OR_NEWER, {FETCH.key: (4, 6)})
     with pytest.raises(UnsupportedApiError, match=says):
         versions.pick(FETCH, at_least=at_least, at_most=at_most)
 
 
-def test_brokers_that_cannot_say_it_are_known() -> None:
-    old = BrokerVersions.of("b:1", Generation.V0_8)
+def test_knows_the_versions_of_brokers_without_api_versions() -> None:
+    old = BrokerVersions.of("b:1", BrokerRelease.V0_8)
     assert old.pick(OFFSET_COMMIT) == 1
     with pytest.raises(UnsupportedApiError, match=r"broker b:1 \(Kafka 0\.8\) does not serve JoinGroup"):
         old.pick(JOIN_GROUP)
-    newer = BrokerVersions.of("b:1", Generation.V0_9)
+    newer = BrokerVersions.of("b:1", BrokerRelease.V0_9)
     assert (newer.pick(OFFSET_COMMIT), newer.pick(JOIN_GROUP), newer.pick(PRODUCE), newer.pick(METADATA)) == (
         2,
         0,
@@ -42,7 +42,7 @@ def test_brokers_that_cannot_say_it_are_known() -> None:
     )
 
 
-def test_apis_that_nobody_here_knows_are_left_out() -> None:
+def test_ignores_unknown_apis() -> None:
     versions = told(
         "b:1",
         [{"api_key": 3, "min_version": 0, "max_version": 4}, {"api_key": 9999, "min_version": 0, "max_version": 1}],
@@ -50,7 +50,7 @@ def test_apis_that_nobody_here_knows_are_left_out() -> None:
     assert versions.ranges == {3: (0, 4)}
 
 
-def test_a_throttle_time_counts_from_the_version_on_that_leaves_the_waiting_to_clients() -> None:
+def test_respects_throttle_time_since_the_version_that_leaves_waiting_to_clients() -> None:
     assert silence(FETCH, 7, {"throttle_time_ms": 500}) == 0
     assert silence(FETCH, 8, {"throttle_time_ms": 500}) == 0.5
     assert silence(PRODUCE, 6, {}) == 0

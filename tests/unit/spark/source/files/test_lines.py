@@ -8,7 +8,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumerd.spark.source.files.lines import ExpectedRange, Rows, _Reader, read_rows
+from consumerd.spark.source.files.lines import ExpectedRange, LineRows, _Reader, read_rows
 
 PLACE = ExpectedRange("t", 0, 1, 0, 1 << 40)
 
@@ -18,7 +18,7 @@ def record(number: int, payload: str) -> bytes:
     return json.dumps(members | {"payload": payload}, ensure_ascii=number % 2 == 0).encode() + b"\n"
 
 
-def flat(pieces: list[Rows]) -> list[tuple[object, ...]]:
+def flat(pieces: list[LineRows]) -> list[tuple[object, ...]]:
     return [
         row
         for rows in pieces
@@ -33,7 +33,7 @@ def flat(pieces: list[Rows]) -> list[tuple[object, ...]]:
 
 
 @given(payloads=st.lists(st.text(), max_size=12), piece=st.integers(1, 400), cut=st.integers(0, 3))
-def test_pieces_make_no_difference(payloads: list[str], piece: int, cut: int) -> None:
+def test_reads_the_same_rows_with_any_piece_size(payloads: list[str], piece: int, cut: int) -> None:
     text = b"".join(record(number, payload) for number, payload in enumerate(payloads))
     text = text[: len(text) - cut]
     found = flat(list(read_rows(io.BytesIO(text), PLACE, piece=piece)))
@@ -47,7 +47,7 @@ def test_pieces_make_no_difference(payloads: list[str], piece: int, cut: int) ->
     payloads=st.lists(st.text(), min_size=1, max_size=6),
     changes=st.lists(st.tuples(st.integers(0), st.sampled_from(b'\x00\n \\"{}0919,:xuetn\xff-.')), max_size=4),
 )
-def test_what_is_taken_at_once_is_what_is_read_one_by_one(payloads: list[str], changes: list[tuple[int, int]]) -> None:
+def test_batched_and_single_line_parsing_agree(payloads: list[str], changes: list[tuple[int, int]]) -> None:
     text = bytearray(b"".join(record(number, payload) for number, payload in enumerate(payloads)))
     for position, byte in changes:
         text[position % len(text)] = byte
@@ -61,7 +61,7 @@ def test_what_is_taken_at_once_is_what_is_read_one_by_one(payloads: list[str], c
         assert any(row[3] is not None for row in flat([_Reader(PLACE)._one_by_one(lines)]))
 
 
-def test_a_line_too_long_to_hold_is_one_row_and_what_follows_is_read() -> None:
+def test_an_oversized_line_is_one_row_and_reading_continues() -> None:
     text = record(0, "a") + b"x" * 5000 + b"\n" + record(3, "b") + b"y" * 3000
     too_long = "a line of {} bytes is longer than any message"
     assert flat(list(read_rows(io.BytesIO(text), PLACE, piece=100, max_line=1000))) == [

@@ -50,7 +50,7 @@ def log(tmp_path: Path) -> FilesLog:
     return origin(tmp_path, subscribe="t").snapshot()["t", "1-2"]
 
 
-def test_the_chosen_partitions_are_found_and_the_others_named(tmp_path: Path) -> None:
+def test_finds_selected_partitions_and_names_missing_ones(tmp_path: Path) -> None:
     write(tmp_path, "orders", "0-0", (0, 10, [(0, 0)]))
     write(tmp_path, "orders", "0-1", (5, 10, [(5, 0)]))
     write(tmp_path, "events", "0-0", (0, 10, [(0, 0)]))
@@ -63,17 +63,17 @@ def test_the_chosen_partitions_are_found_and_the_others_named(tmp_path: Path) ->
     assert wrong.missing(wrong.snapshot()) == "topic order does not exist; did you mean orders?"
 
 
-def test_a_partition_reaches_over_its_ranges(log: FilesLog) -> None:
+def test_partition_spans_its_ranges(log: FilesLog) -> None:
     assert (log.key, log.broker, log.partition, log.start, log.end) == (("t", "1-2"), 1, 2, 100, 1000)
     assert log.gaps() == [(300, 400)]
 
 
-def test_an_offset_is_a_message_s_only_where_one_begins(log: FilesLog) -> None:
+def test_accepts_only_offsets_where_a_message_begins(log: FilesLog) -> None:
     assert [log.message_at(offset) for offset in (100, 150, 200, 300, 400, 1000)] == [100, 150, 200, 300, 400, 1000]
     assert [log.message_at(offset) for offset in (120, 170, 350, 99, 1001)] == [100, None, None, None, None]
 
 
-def test_a_trigger_takes_whole_ranges_and_at_least_one(log: FilesLog) -> None:
+def test_trigger_takes_whole_ranges_and_at_least_one(log: FilesLog) -> None:
     assert log.limited(100, 100) == 200
     assert log.limited(100, 199) == 200
     assert log.limited(100, 250) == 300
@@ -83,13 +83,13 @@ def test_a_trigger_takes_whole_ranges_and_at_least_one(log: FilesLog) -> None:
     assert log.limited(1000, 5) == 1000
 
 
-def test_time_is_that_of_the_files(log: FilesLog) -> None:
+def test_timestamps_are_those_of_the_files(log: FilesLog) -> None:
     for number, file in enumerate(log.files):
         os.utime(file.path, (1000 + number, 1000 + number))
     assert [log.before(seconds * 1000) for seconds in (999, 1000, 1001, 1003, 1004)] == [100, 100, 200, 900, 1000]
 
 
-def test_splits_cover_what_is_asked_for(log: FilesLog) -> None:
+def test_splits_cover_the_requested_range(log: FilesLog) -> None:
     found = [(split.start, split.end) for split in log.splits(150, 950, 200)]  # type: ignore[attr-defined]
     assert found == [(150, 300), (400, 900), (900, 950)]
     assert len(log.splits(100, 1000, 0)) == 1

@@ -14,18 +14,25 @@ from consumerd.errors import NotFoundError
 from consumerd.handlers import Batch
 from consumerd.handlers.builtin.files import FilesHandler
 from consumerd.partition import TopicPartition
-from consumerd.spark.source.columns import COLUMNS, CORRUPT, HEADERS, Mode
+from consumerd.spark.source.columns import COLUMNS, CORRUPT, HEADERS, ParseMode
 from consumerd.spark.source.errors import DataLossError, MalformedMessageError
-from consumerd.spark.source.files.listing import OverlappingRangesError, RangeFile, boundary, gaps, ranges, within
+from consumerd.spark.source.files.ranges import (
+    OverlappingRangesError,
+    RangeFile,
+    boundary,
+    files_splits,
+    gaps,
+    ranges,
+    within,
+)
 from consumerd.spark.source.files.reading import read_files_split
-from consumerd.spark.source.files.split import files_splits
 from consumerd.spark.source.request import ReadRequest
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from consumerd.spark.source.files.split import FilesSplit
+    from consumerd.spark.source.files.ranges import FilesSplit
 
 HERE = TopicPartition("events", 3, 10)
 ALL = tuple(column.name for column in COLUMNS)
@@ -65,7 +72,7 @@ def splits_of(files: list[RangeFile], start: int = 0, end: int = 1 << 40, size: 
 
 
 @pytest.mark.asyncio
-async def test_every_message_comes_back_with_its_identity_and_its_place_in_the_log(tmp_path: Path) -> None:
+async def test_reads_every_message_with_its_identity_and_offset(tmp_path: Path) -> None:
     await store(tmp_path)
     ((_, files),) = ranges(str(tmp_path)).items()
     assert len(files) > 5
@@ -80,7 +87,7 @@ async def test_every_message_comes_back_with_its_identity_and_its_place_in_the_l
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("size", [0, 700, 1 << 30])
-async def test_splits_are_as_large_as_asked_for_and_hold_each_message_once(tmp_path: Path, size: int) -> None:
+async def test_splits_have_the_requested_size_and_each_message_once(tmp_path: Path, size: int) -> None:
     await store(tmp_path, seed=size)
     ((_, files),) = ranges(str(tmp_path)).items()
     splits = splits_of(files, size=size)
@@ -91,7 +98,7 @@ async def test_splits_are_as_large_as_asked_for_and_hold_each_message_once(tmp_p
 
 
 @pytest.mark.asyncio
-async def test_offsets_within_a_range_are_respected(tmp_path: Path) -> None:
+async def test_respects_offsets_within_a_range(tmp_path: Path) -> None:
     await store(tmp_path)
     ((_, files),) = ranges(str(tmp_path)).items()
     positions = sorted({offset for offset, *_ in EXPECTED})
@@ -101,7 +108,7 @@ async def test_offsets_within_a_range_are_respected(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_only_finished_ranges_of_real_partitions_are_listed(tmp_path: Path) -> None:
+async def test_lists_only_finished_ranges_of_valid_partitions(tmp_path: Path) -> None:
     other = TopicPartition("a topic: with *", 0, 2)
     await store(tmp_path)
     await store(tmp_path, partition=other)
@@ -122,7 +129,7 @@ async def test_only_finished_ranges_of_real_partitions_are_listed(tmp_path: Path
 
 
 @pytest.mark.asyncio
-async def test_ranges_that_overlap_are_refused_by_name(tmp_path: Path) -> None:
+async def test_rejects_overlapping_ranges_by_name(tmp_path: Path) -> None:
     await store(tmp_path)
     ((_, files),) = ranges(str(tmp_path)).items()
     double = Path(files[2].path).with_name(f"{files[2].start + 1:020}-{files[2].end:020}.ndjson")
@@ -131,7 +138,7 @@ async def test_ranges_that_overlap_are_refused_by_name(tmp_path: Path) -> None:
         ranges(str(tmp_path))
 
 
-def test_what_lies_between_ranges_is_a_gap_of_the_log() -> None:
+def test_gaps_between_ranges_are_gaps_of_the_log() -> None:
     files = [RangeFile(10, 20, "a"), RangeFile(20, 30, "b"), RangeFile(45, 50, "c")]
     assert gaps(files) == [(30, 45)]
     assert gaps([]) == []
@@ -171,10 +178,10 @@ WRONG = {
     record(offset=20, index=0, payload="x").replace(b'"x"', b'"\xff"'): "is not JSON",
     record(offset=20, index=0, payload="x", extra=1): "the field 'extra'",
     record(offset=20, offsett=0, payload="x"): "the field 'offsett'",
-    record(offset=20, index=0, payload="x").replace(b'"index"', b'"offset": 21, "index"'): "a field is there twice",
-    record(offset=20, index=0, payload="x", topic="other"): "topic 'other', its folder 'events'",
-    record(offset=20, index=0, payload="x", broker=4): "broker '4', its folder 3",
-    record(offset=20, index=0, payload="x", partition="10"): "partition '10', its folder 10",
+    record(offset=20, index=0, payload="x").replace(b'"index"', b'"offset": 21, "index"'): "a field occurs twice",
+    record(offset=20, index=0, payload="x", topic="other"): "topic 'other', and its directory 'events'",
+    record(offset=20, index=0, payload="x", broker=4): "broker '4', and its directory 3",
+    record(offset=20, index=0, payload="x", partition="10"): "partition '10', and its directory 10",
     record(offset=20.0, index=0, payload="x"): "offset is '20.0'",
     record(index=0, payload="x"): "offset is 'None'",
     record(offset=40, index=0, payload="x"): "offset 40 is not within the file's range, 10 to 40",
@@ -192,7 +199,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("line", WRONG)
-def test_a_line_that_cannot_be_read_is_a_row_with_the_reason(damaged: list[RangeFile], line: bytes) -> None:
+def test_an_invalid_line_is_a_row_with_the_reason(damaged: list[RangeFile], line: bytes) -> None:
     damage(damaged[0].path, 1, line)
     rows = read(splits_of(damaged))
     assert [(row["offset"], row["index"], row["next_offset"], row["value"], row["crc_ok"]) for row in rows] == [
@@ -202,12 +209,12 @@ def test_a_line_that_cannot_be_read_is_a_row_with_the_reason(damaged: list[Range
     ]
     assert WRONG[line] in str(rows[1]["_corrupt"])
     assert rows[0]["_corrupt"] is rows[2]["_corrupt"] is None
-    assert [row["value"] for row in read(splits_of(damaged), mode=Mode.DROPMALFORMED)] == [b"m10", b"m30"]
+    assert [row["value"] for row in read(splits_of(damaged), mode=ParseMode.DROPMALFORMED)] == [b"m10", b"m30"]
     with pytest.raises(MalformedMessageError, match="mode=PERMISSIVE"):
-        read(splits_of(damaged), mode=Mode.FAILFAST)
+        read(splits_of(damaged), mode=ParseMode.FAILFAST)
 
 
-def test_a_file_that_breaks_off_is_told_apart(damaged: list[RangeFile]) -> None:
+def test_reports_a_truncated_file(damaged: list[RangeFile]) -> None:
     path = Path(damaged[0].path)
     path.write_bytes(path.read_bytes()[:-5])
     rows = read(splits_of(damaged))
@@ -219,7 +226,7 @@ def test_a_file_that_breaks_off_is_told_apart(damaged: list[RangeFile]) -> None:
     assert rows[2]["_corrupt"] == "the file ends within a line"
 
 
-def test_a_file_that_was_removed_follows_the_policy(damaged: list[RangeFile]) -> None:
+def test_a_removed_file_follows_fail_on_data_loss(damaged: list[RangeFile]) -> None:
     splits = splits_of(damaged)
     Path(damaged[0].path).unlink()
     with pytest.raises(DataLossError, match=r"the offsets 10 to 40 of events/3-10 are lost.*failOnDataLoss=false"):
@@ -227,7 +234,7 @@ def test_a_file_that_was_removed_follows_the_policy(damaged: list[RangeFile]) ->
     assert read(splits, fail_on_data_loss=False) == []
 
 
-def test_batches_have_the_columns_that_were_asked_for_in_that_order(damaged: list[RangeFile]) -> None:
+def test_batches_have_the_requested_columns_in_order(damaged: list[RangeFile]) -> None:
     (batch,) = read_files_split(splits_of(damaged)[0], ReadRequest(("next_offset", "topic", "headers")))
     assert batch.schema.names == ["next_offset", "topic", "headers"]
     assert batch.schema.types == [pa.int64(), pa.string(), HEADERS.arrow]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.spark.source.v07.boundaries import Boundaries, Span
+from consumerd.spark.source.v07.boundaries import Boundaries, MessageSpan
 from consumerd.wire.v07 import Codec, encode_message, encode_message_set
 
 if TYPE_CHECKING:
@@ -39,10 +39,14 @@ class Log:
     def boundaries(self, **sizes: int) -> Boundaries:
         return Boundaries(self.fetch, BASE + len(self.data), max_payload=1 << 20, **sizes)
 
-    def holding(self, offset: int) -> Span:
+    def holding(self, offset: int) -> MessageSpan:
         """The truth."""
         at = bisect_right(self.bounds, offset) - 1
-        return Span(offset, offset) if self.bounds[at] == offset else Span(self.bounds[at], self.bounds[at + 1])
+        return (
+            MessageSpan(offset, offset)
+            if self.bounds[at] == offset
+            else MessageSpan(self.bounds[at], self.bounds[at + 1])
+        )
 
 
 def mixed(seed: int, size: int = 12_000) -> list[bytes]:
@@ -63,7 +67,7 @@ def mixed(seed: int, size: int = 12_000) -> list[bytes]:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_what_is_found_is_the_truth_near_and_far(seed: int) -> None:
+def test_finds_true_boundaries_near_and_far(seed: int) -> None:
     log = Log(mixed(seed))
     near, far = log.boundaries(), log.boundaries(**FAR)
     known = 0
@@ -78,7 +82,7 @@ def test_what_is_found_is_the_truth_near_and_far(seed: int) -> None:
     assert known > len(log.data) / 17 * 0.95
 
 
-def test_far_from_a_boundary_little_is_read() -> None:
+def test_reads_few_bytes_far_from_a_boundary() -> None:
     rng = random.Random(1)
     log = Log(encode_message(rng.randbytes(120)) for _ in range(20_000))
     offset = log.bounds[15_000] + 3
@@ -86,7 +90,7 @@ def test_far_from_a_boundary_little_is_read() -> None:
     assert log.fetched < 40_000
 
 
-def test_a_message_inside_a_wrapper_is_no_boundary() -> None:
+def test_a_message_inside_a_compressed_one_is_not_a_boundary() -> None:
     wrapper = encode_message_set(SHORT, codec=Codec.SNAPPY)
     inside = wrapper.index(encode_message(SHORT[0])[:-2])  # as it is, for want of anything to compress
     log = Log([*mixed(1, 8000), wrapper, *mixed(2, 4000)])
@@ -96,7 +100,7 @@ def test_a_message_inside_a_wrapper_is_no_boundary() -> None:
     assert found.end == log.holding(offset).end
 
 
-def test_a_message_larger_than_the_reach_can_hide_a_chain_and_a_larger_reach_finds_it() -> None:
+def test_a_larger_reach_finds_a_message_that_encloses_a_chain() -> None:
     hidden = encode_message(b"".join(encode_message(text) for text in SHORT * 6))
     assert len(hidden) > FAR["reach"] * 2
     log = Log([*mixed(3, 8000), hidden, *mixed(4, 4000)])
@@ -108,7 +112,7 @@ def test_a_message_larger_than_the_reach_can_hide_a_chain_and_a_larger_reach_fin
     assert found.end == truth.end
 
 
-def test_where_no_message_is_nothing_is_said() -> None:
+def test_returns_nothing_where_there_is_no_message() -> None:
     log = Log([*mixed(1, 4000), b"\xff" * 9000, *mixed(2, 2000)])
     nonsense = BASE + log.data.index(b"\xff" * 9000)
     for sizes in ({}, FAR):
@@ -117,15 +121,15 @@ def test_where_no_message_is_nothing_is_said() -> None:
     assert zeros.boundaries(**FAR).around(BASE, BASE + 150_000) is None
 
 
-def test_a_wrong_crc_ends_what_is_sure_unless_lengths_are_to_be_believed() -> None:
+def test_a_wrong_crc_ends_the_search_unless_lengths_are_trusted() -> None:
     bad = encode_message(b"x" * 50)[:-1] + b"y"
     log = Log([encode_message(b"one"), bad, encode_message(b"two")])
-    assert log.boundaries().around(BASE, log.bounds[1]) == Span(log.bounds[1], log.bounds[1])
+    assert log.boundaries().around(BASE, log.bounds[1]) == MessageSpan(log.bounds[1], log.bounds[1])
     assert log.boundaries().around(BASE, log.bounds[2]) is None
-    assert log.boundaries().around(BASE, log.bounds[2], thorough=True) == Span(log.bounds[2], log.bounds[2])
+    assert log.boundaries().around(BASE, log.bounds[2], thorough=True) == MessageSpan(log.bounds[2], log.bounds[2])
 
 
-def test_where_it_matters_everything_is_read() -> None:
+def test_reads_everything_where_correctness_requires_it() -> None:
     log = Log([*mixed(1, 4000), encode_message(bytes(9000)), *mixed(2, 4000)])
     inside = log.bounds[log.bounds.index(BASE + log.data.index(bytes(9000)) - 10)] + 8000
     assert log.boundaries(**FAR).around(BASE, inside) is None
@@ -133,7 +137,7 @@ def test_where_it_matters_everything_is_read() -> None:
 
 
 @pytest.mark.parametrize("sizes", [{}, FAR])
-def test_the_last_whole_message_ends_the_log(sizes: dict[str, int]) -> None:
+def test_log_ends_at_the_last_whole_message(sizes: dict[str, int]) -> None:
     whole = Log(mixed(5))
     last, end = whole.bounds[-2:]
     assert whole.boundaries(**sizes).last(BASE) == end
@@ -145,7 +149,7 @@ def test_the_last_whole_message_ends_the_log(sizes: dict[str, int]) -> None:
     assert nonsense.boundaries(**sizes).last(BASE) == nonsense.end, "somebody has to read and report it"
 
 
-def test_a_segment_that_became_shorter_ends_there() -> None:
+def test_a_truncated_segment_ends_at_its_new_size() -> None:
     log = Log(mixed(6))
     look = Boundaries(log.fetch, log.end, max_payload=1 << 20)
     log.data = log.data[: log.bounds[3] - BASE + 2]

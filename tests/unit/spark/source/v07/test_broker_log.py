@@ -12,7 +12,7 @@ from consumerd.spark.source.columns import COLUMNS
 from consumerd.spark.source.errors import BrokerReadError, DataLossError, SplitBoundaryError
 from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.source.v07.reading import read_split
-from consumerd.spark.source.v07.split import BrokerRange, FileRange, Split
+from consumerd.spark.source.v07.split import BrokerRange, FileRange, V07Split
 from consumerd.testing.fault_proxy import Direction
 from consumerd.wire.v07 import Codec
 
@@ -29,22 +29,22 @@ ALL = tuple(column.name for column in COLUMNS)
 LINES = [b"line %d of the log" % number for number in range(300)]
 
 
-def read_rows(split: Split, **arguments: Any) -> list[dict[str, Any]]:
+def read_rows(split: V07Split, **arguments: Any) -> list[dict[str, Any]]:
     request = ReadRequest(ALL, **arguments)
     return [row for batch in read_split(split, request) for row in batch.to_pylist()]
 
 
-def filled(broker: LoopbackBroker) -> Split:
+def filled(broker: LoopbackBroker) -> V07Split:
     """All of partition 1."""
     broker.produce("events", LINES, partition=1)
     broker.produce("events", [b"a", b"b"], partition=1, codec=Codec.GZIP)
     broker.produce("events", [b"x" * 5000], partition=1)
     end = broker.produce("events", LINES, partition=1, magic=0)
-    return Split("events", broker.broker_id, 1, 0, end, BrokerRange(broker.host, broker.port))
+    return V07Split("events", broker.broker_id, 1, 0, end, BrokerRange(broker.host, broker.port))
 
 
 @pytest.mark.parametrize("fetch_size", [1, 7, 1000, 1 << 20, 1 << 30])
-def test_a_broker_and_its_files_give_the_same_rows(consumerd_broker: LoopbackBroker, fetch_size: int) -> None:
+def test_broker_and_files_give_the_same_rows(consumerd_broker: LoopbackBroker, fetch_size: int) -> None:
     """However small the fetches are: messages larger than one are put together."""
     split = filled(consumerd_broker)
     file = consumerd_broker.log_directory / "events-1" / f"{0:020d}.kafka"
@@ -56,20 +56,20 @@ def test_a_broker_and_its_files_give_the_same_rows(consumerd_broker: LoopbackBro
     assert len(expected) > 20
 
 
-def test_a_split_that_ends_inside_a_message_is_refused(consumerd_broker: LoopbackBroker) -> None:
+def test_rejects_a_split_that_ends_inside_a_message(consumerd_broker: LoopbackBroker) -> None:
     split = filled(consumerd_broker)
     with pytest.raises(SplitBoundaryError, match="ends inside the message at offset 0"):
         read_rows(replace(split, end=20))
 
 
-def test_a_broker_that_cannot_be_reached(consumerd_broker: LoopbackBroker) -> None:
+def test_reports_an_unreachable_broker(consumerd_broker: LoopbackBroker) -> None:
     split = filled(consumerd_broker)
     consumerd_broker.kill()
     with pytest.raises(BrokerReadError, match=r"cannot connect to broker .* reachable from executors"):
         read_rows(split, fail_on_data_loss=False)
 
 
-def test_a_broker_that_dies_in_the_middle(
+def test_reports_a_broker_that_dies_during_a_read(
     consumerd_broker: LoopbackBroker, consumerd_proxy_factory: ProxyFactory
 ) -> None:
     split = filled(consumerd_broker)
@@ -89,7 +89,7 @@ def test_a_broker_that_dies_in_the_middle(
         read_rows(split, fetch_size=1000, fail_on_data_loss=False)
 
 
-def test_connections_are_closed_also_when_nobody_reads_on(
+def test_closes_connections_of_abandoned_reads(
     consumerd_broker: LoopbackBroker, consumerd_proxy_factory: ProxyFactory
 ) -> None:
     split = filled(consumerd_broker)
@@ -106,7 +106,7 @@ def test_connections_are_closed_also_when_nobody_reads_on(
 
 
 @pytest.fixture
-def trimmed(consumerd_broker_factory: BrokerFactory) -> tuple[LoopbackBroker, Split]:
+def trimmed(consumerd_broker_factory: BrokerFactory) -> tuple[LoopbackBroker, V07Split]:
     """A broker whose first segment is gone, and a split of it."""
     broker = consumerd_broker_factory(partitions=2, settings={"log.file.size": 2000})
     for line in LINES:
@@ -115,17 +115,17 @@ def trimmed(consumerd_broker_factory: BrokerFactory) -> tuple[LoopbackBroker, Sp
     broker.stop()
     first.unlink()
     broker.start()
-    return broker, Split("events", 0, 0, 0, int(second.stem), BrokerRange(broker.host, broker.port))
+    return broker, V07Split("events", 0, 0, 0, int(second.stem), BrokerRange(broker.host, broker.port))
 
 
-def test_a_trimmed_log_fails_the_read(trimmed: tuple[LoopbackBroker, Split]) -> None:
+def test_a_trimmed_log_fails_the_read(trimmed: tuple[LoopbackBroker, V07Split]) -> None:
     _, split = trimmed
     with pytest.raises(DataLossError, match=f"the offsets 0 to {split.end} of events/0-0 .* failOnDataLoss=false"):
         read_rows(split)
 
 
-def test_a_trimmed_log_is_read_from_where_it_begins(
-    trimmed: tuple[LoopbackBroker, Split], caplog: pytest.LogCaptureFixture
+def test_reads_a_trimmed_log_from_its_start(
+    trimmed: tuple[LoopbackBroker, V07Split], caplog: pytest.LogCaptureFixture
 ) -> None:
     broker, split = trimmed
     assert read_rows(split, fail_on_data_loss=False) == []
@@ -136,7 +136,7 @@ def test_a_trimmed_log_is_read_from_where_it_begins(
     assert caplog.text.count(f"the offsets 0 to {split.end} of events/0-0 are no longer in") == 2
 
 
-def test_a_log_that_has_become_shorter(consumerd_broker: LoopbackBroker) -> None:
+def test_reports_a_log_that_became_shorter(consumerd_broker: LoopbackBroker) -> None:
     split = filled(consumerd_broker)
     longer = replace(split, end=split.end + 1000)
     with pytest.raises(DataLossError, match=f"the offsets {split.end} to {longer.end} of"):
@@ -146,7 +146,7 @@ def test_a_log_that_has_become_shorter(consumerd_broker: LoopbackBroker) -> None
     assert read_rows(nowhere, fail_on_data_loss=False) == []
 
 
-def test_a_broker_that_lies_about_where_its_log_begins_does_not_keep_us(
+def test_does_not_loop_on_a_broker_with_a_wrong_log_start(
     consumerd_broker: LoopbackBroker, consumerd_proxy_factory: ProxyFactory
 ) -> None:
     """Each time it is asked, the log begins one byte further on, and never has anything."""

@@ -63,7 +63,7 @@ def talking(*answers: bytes | Answer, timeout: float = 20.0) -> Iterator[tuple[S
         yield server, client
 
 
-def test_requests_and_answers() -> None:
+def test_sends_requests_and_parses_responses() -> None:
     answers = [FetchResponse(ErrorCode.NONE, b"data").encode(), OffsetsResponse(ErrorCode.NONE, (9, 7, 0)).encode()]
     with talking(*answers) as (server, client):
         assert client.fetch("events", 3, 77, 100) == b"data"
@@ -71,7 +71,7 @@ def test_requests_and_answers() -> None:
     assert server.requests == [FetchRequest("events", 3, 77, 100), OffsetsRequest("events", 3, LATEST, 5)]
 
 
-def test_an_offset_that_is_gone_leaves_the_connection_open() -> None:
+def test_keeps_the_connection_after_offset_out_of_range() -> None:
     gone = FetchResponse(ErrorCode.OFFSET_OUT_OF_RANGE, b"").encode()
     with talking(gone, FetchResponse(ErrorCode.NONE, b"").encode()) as (_, client):
         with pytest.raises(OffsetUnavailableError, match="does not have events/3 from 77") as caught:
@@ -96,7 +96,7 @@ def test_an_offset_that_is_gone_leaves_the_connection_open() -> None:
         (struct.pack(">ih", 50, 0) + b"half", "end of stream after 6 of 50 bytes"),
     ],
 )
-def test_hostile_answers_to_a_fetch(answer: bytes, sentence: str) -> None:
+def test_rejects_hostile_fetch_responses(answer: bytes, sentence: str) -> None:
     with talking(answer) as (server, client), pytest.raises(BrokerReadError, match=sentence) as caught:
         client.fetch("events", 3, 77, 100)
     assert f"127.0.0.1:{server.port}" in str(caught.value)
@@ -115,7 +115,7 @@ def test_hostile_answers_to_a_fetch(answer: bytes, sentence: str) -> None:
         (b"", "end of stream after 0 of 4 bytes"),
     ],
 )
-def test_hostile_answers_about_offsets(answer: bytes, sentence: str) -> None:
+def test_rejects_hostile_offsets_responses(answer: bytes, sentence: str) -> None:
     with talking(answer) as (_, client), pytest.raises(BrokerReadError, match=sentence):
         client.offsets("events", 3, EARLIEST, 5)
 
@@ -129,7 +129,7 @@ FRAMES = st.one_of(
 
 @settings(deadline=None)
 @given(answer=FRAMES, fetch=st.booleans())
-def test_whatever_a_broker_says_the_outcome_is_declared(answer: bytes, fetch: bool) -> None:
+def test_any_response_gives_a_result_or_a_declared_error(answer: bytes, fetch: bool) -> None:
     with talking(answer) as (_, client), contextlib.suppress(BrokerReadError):
         if fetch:
             assert len(client.fetch("events", 3, 77, 20)) <= 20
@@ -137,7 +137,7 @@ def test_whatever_a_broker_says_the_outcome_is_declared(answer: bytes, fetch: bo
             assert all(offset >= 0 for offset in client.offsets("events", 3, EARLIEST, 2))
 
 
-def test_silence_and_a_trickle_end_at_the_same_time() -> None:
+def test_silent_and_slow_brokers_time_out_alike() -> None:
     let_go = threading.Event()
 
     def silent(_: socket.socket) -> None:
@@ -162,7 +162,7 @@ def test_silence_and_a_trickle_end_at_the_same_time() -> None:
             let_go.set()
 
 
-def test_nobody_there() -> None:
+def test_reports_a_refused_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(BrokerReadError, match=f"cannot connect to broker 127.0.0.1:{port}: Connection refused"):
@@ -170,17 +170,17 @@ def test_nobody_there() -> None:
 
 
 @pytest.mark.parametrize(("host", "port"), [("no such host", 9092), ("127.0.0.1", 70000), ("a" * 300, 9092)])
-def test_addresses_that_are_none(host: str, port: int) -> None:
+def test_reports_invalid_addresses(host: str, port: int) -> None:
     with pytest.raises(BrokerReadError, match="cannot connect to broker"):
         BrokerClient(host, port, timeout=5)
 
 
-def test_a_topic_that_cannot_be_sent() -> None:
+def test_rejects_a_topic_that_cannot_be_encoded() -> None:
     with talking() as (_, client), pytest.raises(BrokerReadError, match="cannot be sent"):
         client.fetch("x" * 40_000, 0, 0, 100)
 
 
-def test_with_a_broker(consumerd_broker: LoopbackBroker) -> None:
+def test_reads_from_a_broker(consumerd_broker: LoopbackBroker) -> None:
     end = consumerd_broker.produce("events", [b"one", b"two"], partition=1)
     with BrokerClient(consumerd_broker.host, consumerd_broker.port) as client:
         assert client.offsets("events", 1, LATEST, 1) == (end,)

@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.errors import NotFoundError
-from consumerd.spark.source.columns import Mode
+from consumerd.spark.source.columns import ParseMode
 from consumerd.spark.source.discovery import open_origin
 from consumerd.spark.source.errors import BrokerReadError
 from consumerd.spark.source.filters import Pruning
-from consumerd.spark.source.following import Follower
 from consumerd.spark.source.options import OptionError, read_options
-from consumerd.spark.source.planning import plan_batch
+from consumerd.spark.source.planning import StreamPlanner, plan_batch
 from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.source.v07.reading import read_split
-from consumerd.spark.source.v07.split import BrokerRange, Split
+from consumerd.spark.source.v07.split import BrokerRange, V07Split
 from consumerd.wire.compression import Codec
 
 if TYPE_CHECKING:
@@ -38,14 +37,14 @@ def options(broker: LoopbackBroker, **more: Any) -> Any:
     return read_options({name: str(value) for name, value in given.items() if value is not None})
 
 
-def plan(broker: LoopbackBroker, **more: Any) -> list[Split]:
+def plan(broker: LoopbackBroker, **more: Any) -> list[V07Split]:
     splits = plan_batch(options(broker, **more), Pruning())
-    assert all(isinstance(split, Split) for split in splits)
+    assert all(isinstance(split, V07Split) for split in splits)
     return splits  # type: ignore[return-value]  # as was asserted
 
 
-def values(splits: list[Split]) -> list[bytes]:
-    request = ReadRequest(("value",), Mode.FAILFAST)
+def values(splits: list[V07Split]) -> list[bytes]:
+    request = ReadRequest(("value",), ParseMode.FAILFAST)
     return [value for split in splits for batch in read_split(split, request) for value in batch["value"].to_pylist()]
 
 
@@ -59,7 +58,7 @@ def fill(broker: LoopbackBroker, partition: int = 0, sets: int = 8) -> list[byte
     return every
 
 
-def test_all_partitions_are_read_however_they_are_cut(broker: LoopbackBroker) -> None:
+def test_reads_all_partitions_with_any_cuts(broker: LoopbackBroker) -> None:
     wanted = [*fill(broker, 0), *fill(broker, 1)]
     segments = plan(broker, maxSplitBytes=0)
     assert values(segments) == wanted
@@ -78,13 +77,13 @@ def test_all_partitions_are_read_however_they_are_cut(broker: LoopbackBroker) ->
     assert plan(broker, startingOffsets='{"t": {"7-0": -1, "7-1": %d}}' % end) == []  # noqa: UP031
 
 
-def test_time_is_asked_of_the_broker(broker: LoopbackBroker) -> None:
+def test_asks_the_broker_for_offsets_by_time(broker: LoopbackBroker) -> None:
     wanted = fill(broker)
     assert values(plan(broker, startingTimestamp=1)) == wanted, "all of it is younger"
     assert plan(broker, startingTimestamp=4_000_000_000_000) == []
 
 
-def test_what_cannot_be_there(broker: LoopbackBroker) -> None:
+def test_rejects_missing_partitions_and_brokers(broker: LoopbackBroker) -> None:
     found = {"subscribe": None, "partitions": None}
     with pytest.raises(NotFoundError, match="option assign names t/8-0, but option brokers has no broker 8"):
         plan(broker, **found, assign='{"t": ["8-0"]}')
@@ -96,28 +95,28 @@ def test_what_cannot_be_there(broker: LoopbackBroker) -> None:
         plan(broker, **found, assign='{"t": ["7-5"]}')
 
 
-def test_a_stream_lives_through_a_restart_and_ends_with_the_broker(broker: LoopbackBroker) -> None:
+def test_stream_survives_a_broker_restart_and_fails_without_it(broker: LoopbackBroker) -> None:
     fill(broker)
-    follower = Follower(options(broker, startingOffsets="earliest"))
+    follower = StreamPlanner(options(broker, startingOffsets="earliest"))
     start = follower.initial()
     assert follower.latest(start, None)["t"]["7-0"] == broker.end("t")
     broker.restart()
     fill(broker)
-    again = Follower(options(broker))
+    again = StreamPlanner(options(broker))
     ends = []
     end = start
     while (further := again.latest(end, 600)) != end:
-        assert values([split for split in again.splits(end, further) if isinstance(split, Split)])
+        assert values([split for split in again.splits(end, further) if isinstance(split, V07Split)])
         ends.append(further["t"]["7-0"])
         end = further
     assert ends[-1] == broker.end("t")
     assert len(ends) > 3
     broker.kill()
     with pytest.raises(BrokerReadError, match=f"cannot connect to broker {broker.address}: "):
-        Follower(options(broker)).latest(end, None)
+        StreamPlanner(options(broker)).latest(end, None)
 
 
-def test_a_kept_connection_that_has_ended_is_made_anew(broker: LoopbackBroker) -> None:
+def test_reconnects_after_a_kept_connection_was_closed(broker: LoopbackBroker) -> None:
     origin = open_origin(options(broker))
     before = origin.snapshot()["t", "7-0"].end
     broker.restart()
@@ -125,7 +124,7 @@ def test_a_kept_connection_that_has_ended_is_made_anew(broker: LoopbackBroker) -
     assert origin.snapshot()["t", "7-0"].end == broker.end("t") > before
 
 
-def test_a_server_that_names_no_offsets_is_no_broker() -> None:
+def test_rejects_a_server_that_returns_no_offsets() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer() -> None:

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 
 from consumerd.spark.source import request
-from consumerd.spark.source.columns import COLUMNS, Mode, arrow_schema
+from consumerd.spark.source.columns import COLUMNS, ParseMode, arrow_schema
 from consumerd.spark.source.errors import DataLossError, FileReadError, MalformedMessageError, SplitBoundaryError
 from consumerd.spark.source.request import ReadRequest
-from consumerd.spark.source.v07 import rows as making
+from consumerd.spark.source.v07 import reading
 from consumerd.spark.source.v07.reading import read_split
-from consumerd.spark.source.v07.split import BrokerRange, FileRange, Split
-from consumerd.wire.v07 import Codec, Limits, encode_message, encode_message_set
+from consumerd.spark.source.v07.split import BrokerRange, FileRange, V07Split
+from consumerd.wire.v07 import Codec, DecodeLimits, encode_message, encode_message_set
 
 if TYPE_CHECKING:
     from tests.unit.spark.source.conftest import SegmentWriter
@@ -33,7 +33,7 @@ BOTCHED = encode_message(b"no gzip", codec=Codec.GZIP)
 NO_LENGTH = b"\xff" * 40
 
 
-def read_rows(split: Split, columns: tuple[str, ...] = ALL, **arguments: Any) -> list[dict[str, Any]]:
+def read_rows(split: V07Split, columns: tuple[str, ...] = ALL, **arguments: Any) -> list[dict[str, Any]]:
     return [row for batch in read_split(split, ReadRequest(columns, **arguments)) for row in batch.to_pylist()]
 
 
@@ -41,7 +41,7 @@ def seen(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return [(row["offset"], row["index"], row["next_offset"], row["value"]) for row in rows]
 
 
-def test_rows_of_all_kinds_of_messages(segment: SegmentWriter) -> None:
+def test_reads_rows_of_all_kinds_of_messages(segment: SegmentWriter) -> None:
     split = segment(ONE, TWO, ZIPPED, SNAPPED, start=100)
     after_two = 100 + len(ONE) + len(TWO)
     zipped_end = after_two + len(ZIPPED)
@@ -62,12 +62,12 @@ def test_rows_of_all_kinds_of_messages(segment: SegmentWriter) -> None:
         assert [row[name] for name in nulls] == [None] * len(nulls)
 
 
-def test_without_a_known_broker_its_columns_say_so(segment: SegmentWriter) -> None:
+def test_broker_columns_are_null_without_a_known_broker(segment: SegmentWriter) -> None:
     (row,) = read_rows(replace(segment(ONE), broker=None))
     assert (row["broker"], row["broker_partition"]) == (None, "3")
 
 
-def test_long_runs_and_short_ones_in_one_batch(segment: SegmentWriter) -> None:
+def test_joins_long_and_short_runs_in_one_batch(segment: SegmentWriter) -> None:
     payloads = [b"%d" % number for number in range(1000)]
     old = [b"old %d" % number for number in range(1000)]
     split = segment(
@@ -87,7 +87,7 @@ def test_long_runs_and_short_ones_in_one_batch(segment: SegmentWriter) -> None:
 @pytest.mark.parametrize(
     "columns", [("offset",), ("codec", "value"), ("next_offset", "index"), ("topic",), ("_corrupt",)]
 )
-def test_only_the_columns_asked_for_are_there(segment: SegmentWriter, columns: tuple[str, ...]) -> None:
+def test_builds_only_the_requested_columns(segment: SegmentWriter, columns: tuple[str, ...]) -> None:
     split = segment(encode_message_set([b"x"] * 500), ZIPPED, BAD, ONE)
     whole = read_rows(split)
     assert read_rows(split, columns) == [{name: row[name] for name in columns} for row in whole]
@@ -95,17 +95,17 @@ def test_only_the_columns_asked_for_are_there(segment: SegmentWriter, columns: t
     assert batch.schema.equals(arrow_schema(columns))
 
 
-def test_batches_end_by_rows_and_by_bytes(segment: SegmentWriter, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(making, "BATCH_ROWS", 2)
+def test_limits_batches_by_rows_and_by_bytes(segment: SegmentWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "BATCH_ROWS", 2)
     split = segment(*[encode_message_set([b"x"], codec=Codec.GZIP)] * 5)
     assert [batch.num_rows for batch in read_split(split, ReadRequest(("offset",)))] == [2, 2, 1]
-    monkeypatch.setattr(making, "BATCH_ROWS", 100)
-    monkeypatch.setattr(making, "BATCH_BYTES", 3000)
+    monkeypatch.setattr(reading, "BATCH_ROWS", 100)
+    monkeypatch.setattr(reading, "BATCH_BYTES", 3000)
     split = segment(*[encode_message_set([b"x" * 1000], codec=Codec.GZIP)] * 5)
     assert [batch.num_rows for batch in read_split(split, ReadRequest(("offset",)))] == [3, 2]
 
 
-def test_a_part_of_a_segment(segment: SegmentWriter) -> None:
+def test_reads_a_part_of_a_segment(segment: SegmentWriter) -> None:
     split = segment(ONE, ZIPPED, TWO, start=50)
     assert isinstance(split.location, FileRange)
     part = replace(split, start=50 + len(ONE), end=50 + len(ONE) + len(ZIPPED))
@@ -114,8 +114,8 @@ def test_a_part_of_a_segment(segment: SegmentWriter) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 4, 5, 10, len(ZIPPED) - 1])
-@pytest.mark.parametrize("mode", list(Mode))
-def test_a_split_that_ends_inside_a_message_is_refused(segment: SegmentWriter, cut: int, mode: Mode) -> None:
+@pytest.mark.parametrize("mode", list(ParseMode))
+def test_rejects_a_split_that_ends_inside_a_message(segment: SegmentWriter, cut: int, mode: ParseMode) -> None:
     split = segment(ONE, ZIPPED, TWO)
     wrong = replace(split, end=len(ONE) + cut)
     columns = ("value",)
@@ -125,7 +125,7 @@ def test_a_split_that_ends_inside_a_message_is_refused(segment: SegmentWriter, c
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
-def test_a_bad_message_that_goes_on_behind_the_split_is_refused_too(segment: SegmentWriter) -> None:
+def test_rejects_a_malformed_message_that_crosses_the_split_end(segment: SegmentWriter) -> None:
     """The next split would begin inside of it, and take what stands there for messages."""
     split = segment(ONE, BAD, TWO, TWO)
     with pytest.raises(SplitBoundaryError, match=f"inside the message at offset {len(ONE)}"):
@@ -133,7 +133,7 @@ def test_a_bad_message_that_goes_on_behind_the_split_is_refused_too(segment: Seg
 
 
 @pytest.mark.parametrize("rest", [b"", TWO + TWO])
-def test_bytes_that_are_no_messages_end_with_the_split(segment: SegmentWriter, rest: bytes) -> None:
+def test_malformed_bytes_end_with_the_split(segment: SegmentWriter, rest: bytes) -> None:
     split = segment(ONE, NO_LENGTH, rest)
     row = read_rows(replace(split, end=len(ONE) + 6))[-1]
     assert (row["offset"], row["next_offset"], row["crc_ok"]) == (len(ONE), len(ONE) + 6, False)
@@ -141,7 +141,7 @@ def test_bytes_that_are_no_messages_end_with_the_split(segment: SegmentWriter, r
     assert [row["value"] for row in following] == [None, *[b"two"] * (len(rest) // len(TWO))]
 
 
-def test_what_stands_behind_the_split_is_looked_at_but_not_read(segment: SegmentWriter) -> None:
+def test_inspects_but_does_not_return_bytes_after_the_split(segment: SegmentWriter) -> None:
     """To tell that the length of a bad message is right, what follows it is decoded along."""
     split = segment(ONE, BAD, encode_message_set([b"x"] * 500))
     end = len(ONE) + len(BAD) + 11 * 3
@@ -155,13 +155,13 @@ def test_what_stands_behind_the_split_is_looked_at_but_not_read(segment: Segment
     ("bad", "value", "codec", "sentence"),
     [
         (BAD, b"onX", "none", "has a CRC of"),
-        (BOTCHED, b"no gzip", "gzip", "cannot be opened"),
+        (BOTCHED, b"no gzip", "gzip", "cannot be decompressed"),
         (encode_message(b"?")[:5] + b"\x03" + encode_message(b"?")[6:], b"?", None, "compression codec 3"),
         (ONE[:4] + b"\x07" + ONE[5:], b"\x07" + ONE[5:], None, "magic 7"),
-        (NO_LENGTH, None, None, f"the 40 bytes from offset {1000 + len(ONE)} on are no messages"),
+        (NO_LENGTH, None, None, f"the 40 bytes from offset {1000 + len(ONE)} on are not messages"),
     ],
 )
-def test_bytes_that_are_no_message_are_a_row(
+def test_malformed_bytes_are_a_row(
     segment: SegmentWriter, bad: bytes, value: bytes | None, codec: str | None, sentence: str
 ) -> None:
     split = segment(ONE, bad, TWO, TWO, start=1000)
@@ -176,32 +176,30 @@ def test_bytes_that_are_no_message_are_a_row(
 
 
 @pytest.mark.parametrize("bad", [BAD, BOTCHED, NO_LENGTH])
-def test_malformed_messages_can_be_dropped(
-    segment: SegmentWriter, bad: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_drops_malformed_messages(segment: SegmentWriter, bad: bytes, caplog: pytest.LogCaptureFixture) -> None:
     split = segment(ONE, bad, TWO, TWO, bad, TWO, TWO)
     columns = tuple(name for name in ALL if name != "_corrupt")
-    rows = read_rows(split, columns, mode=Mode.DROPMALFORMED)
+    rows = read_rows(split, columns, mode=ParseMode.DROPMALFORMED)
     assert [row["value"] for row in rows] == [b"one", b"two", b"two", b"two", b"two"]
-    assert "dropped 2 unreadable ranges of events/2-3" in caplog.text
+    assert "dropped 2 malformed ranges of events/2-3" in caplog.text
 
 
 @pytest.mark.parametrize("bad", [BAD, BOTCHED, NO_LENGTH])
-def test_malformed_messages_can_fail_the_read(segment: SegmentWriter, bad: bytes) -> None:
+def test_fails_on_malformed_messages(segment: SegmentWriter, bad: bytes) -> None:
     split = segment(ONE, bad, TWO, start=70)
     with pytest.raises(MalformedMessageError, match=f"events/2-3 cannot be read at offset {70 + len(ONE)}: "):
-        read_rows(split, ("value",), mode=Mode.FAILFAST)
+        read_rows(split, ("value",), mode=ParseMode.FAILFAST)
 
 
-def test_a_torn_tail_is_malformed_not_a_wrong_split(segment: SegmentWriter) -> None:
+def test_a_torn_tail_is_malformed_and_not_a_split_error(segment: SegmentWriter) -> None:
     split = segment(ONE, TWO[:-2])
     assert [row["_corrupt"] is None for row in read_rows(split)] == [True, False]
-    assert [row["value"] for row in read_rows(split, ("value",), mode=Mode.DROPMALFORMED)] == [b"one"]
+    assert [row["value"] for row in read_rows(split, ("value",), mode=ParseMode.DROPMALFORMED)] == [b"one"]
 
 
-def test_the_limits_are_the_requests(segment: SegmentWriter) -> None:
+def test_uses_the_limits_of_the_request(segment: SegmentWriter) -> None:
     split = segment(ONE, ZIPPED, ONE)
-    rows = read_rows(split, limits=Limits(max_decompressed_bytes=20))
+    rows = read_rows(split, limits=DecodeLimits(max_decompressed_bytes=20))
     assert "more than the limit of 20 bytes" in rows[1]["_corrupt"]
     assert [row["_corrupt"] is None for row in rows] == [True, False, True]
 
@@ -209,7 +207,7 @@ def test_the_limits_are_the_requests(segment: SegmentWriter) -> None:
 # -- what is not there
 
 
-def test_a_file_that_is_gone(segment: SegmentWriter, caplog: pytest.LogCaptureFixture) -> None:
+def test_reports_a_deleted_file(segment: SegmentWriter, caplog: pytest.LogCaptureFixture) -> None:
     split = replace(segment(ONE, start=5), location=FileRange("/no/such/file.kafka", 5))
     sentence = f"the offsets 5 to {split.end} of events/2-3 are no longer in /no/such/file.kafka: the file was deleted"
     with pytest.raises(DataLossError, match=f"{sentence}.*failOnDataLoss=false"):
@@ -220,7 +218,7 @@ def test_a_file_that_is_gone(segment: SegmentWriter, caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.parametrize("kept", [0, len(ONE), len(ONE) + 3, len(ONE) + len(TWO)])
-def test_a_file_that_has_become_shorter(segment: SegmentWriter, kept: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_reports_a_truncated_file(segment: SegmentWriter, kept: int, caplog: pytest.LogCaptureFixture) -> None:
     split = segment(ONE, TWO, ZIPPED)
     assert isinstance(split.location, FileRange)
     with Path(split.location.path).open("r+b") as file:
@@ -234,8 +232,8 @@ def test_a_file_that_has_become_shorter(segment: SegmentWriter, kept: int, caplo
     assert f"the offsets {first_lost} to {split.end}" in caplog.text
 
 
-def test_a_place_that_is_no_file(tmp_path: Path) -> None:
-    split = Split("events", 2, 3, 0, 10, FileRange(str(tmp_path), 0))
+def test_reports_a_path_that_is_not_a_file(tmp_path: Path) -> None:
+    split = V07Split("events", 2, 3, 0, 10, FileRange(str(tmp_path), 0))
     with pytest.raises(FileReadError, match=f"cannot read {tmp_path}: Is a directory"):
         read_rows(split)
 
@@ -243,7 +241,7 @@ def test_a_place_that_is_no_file(tmp_path: Path) -> None:
 # -- packed files
 
 
-def test_a_packed_segment(segment: SegmentWriter) -> None:
+def test_reads_a_packed_segment(segment: SegmentWriter) -> None:
     data = ONE + TWO * 300 + ZIPPED
     packed = segment(gzip.compress(data), start=7, name="00000000000000000007.kafka.gz")
     plain = segment(data, start=7)
@@ -254,7 +252,7 @@ def test_a_packed_segment(segment: SegmentWriter) -> None:
         read_rows(replace(whole, end=9 + len(ONE)))
 
 
-def test_a_packed_segment_that_is_damaged(segment: SegmentWriter) -> None:
+def test_reports_a_damaged_packed_segment(segment: SegmentWriter) -> None:
     data = encode_message_set([b"%d" % number for number in range(50_000)])
     packed = gzip.compress(data)
     split = replace(segment(packed[: len(packed) // 2], name="00000000000000000000.kafka.gz"), end=len(data))
@@ -262,22 +260,22 @@ def test_a_packed_segment_that_is_damaged(segment: SegmentWriter) -> None:
         read_rows(split)
     rows = read_rows(split, fail_on_data_loss=False)
     assert [row["value"] for row in rows[:-1]] == [b"%d" % number for number in range(len(rows) - 1)]
-    assert "the gzip data is cut short" in rows[-1]["_corrupt"]
+    assert "the gzip data is truncated" in rows[-1]["_corrupt"]
 
 
 # -- travelling
 
 
-def test_splits_and_requests_travel() -> None:
+def test_splits_and_requests_are_picklable() -> None:
     for place in (FileRange("s3://bucket/x.kafka", 7), BrokerRange("host", 9092)):
-        split = Split("events", None, 3, 7, 9, place)
+        split = V07Split("events", None, 3, 7, 9, place)
         assert pickle.loads(pickle.dumps(split)) == split
         assert str(split) == "events/3 from 7 to 9"
-    request = ReadRequest(ALL, Mode.FAILFAST, fail_on_data_loss=False, limits=Limits(max_depth=2))
+    request = ReadRequest(ALL, ParseMode.FAILFAST, fail_on_data_loss=False, limits=DecodeLimits(max_depth=2))
     assert pickle.loads(pickle.dumps(request)) == request
 
 
-def test_values_of_large_messages_are_not_copied(segment: SegmentWriter) -> None:
+def test_does_not_copy_values_of_large_messages(segment: SegmentWriter) -> None:
     split = segment(encode_message(bytes(3 << 20)), ONE)
     assert [batch.num_rows for batch in read_split(split, ReadRequest(("value",)))] == [1, 1]
     before = pa.total_allocated_bytes()
@@ -286,7 +284,7 @@ def test_values_of_large_messages_are_not_copied(segment: SegmentWriter) -> None
     assert [len(batch.column(0)[0].as_py()) for batch in (first, second)] == [3 << 20, 3]
 
 
-def test_a_worker_settles_once_and_only_workers_do(segment: SegmentWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_freezes_imports_once_and_only_in_workers(segment: SegmentWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     frozen: list[None] = []
     monkeypatch.setattr("gc.freeze", lambda: frozen.append(None))
     monkeypatch.setattr(request, "_settled", False)

@@ -12,8 +12,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 from consumerd.spark.source.errors import DataLossError, FileReadError
 from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.source.v07.reading import read_split
-from consumerd.spark.source.v07.remote_file import RemoteFile, is_remote
-from consumerd.spark.source.v07.split import FileRange, Split
+from consumerd.spark.source.v07.segment_file import RemoteFile, is_remote
+from consumerd.spark.source.v07.split import FileRange, V07Split
 from consumerd.wire.v07 import encode_message_set
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DATA = encode_message_set([b"%d" % number for number in range(2000)])
 
 
-def values(split: Split, **arguments: Any) -> list[bytes]:
+def values(split: V07Split, **arguments: Any) -> list[bytes]:
     return [
         value
         for batch in read_split(split, ReadRequest(("offset", "value"), **arguments))
@@ -30,8 +30,8 @@ def values(split: Split, **arguments: Any) -> list[bytes]:
     ]
 
 
-def split_of(url: str, size: int = len(DATA)) -> Split:
-    return Split("events", 0, 1, 70, 70 + size, FileRange(url, 70))
+def split_of(url: str, size: int = len(DATA)) -> V07Split:
+    return V07Split("events", 0, 1, 70, 70 + size, FileRange(url, 70))
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def bucket() -> Iterator[Any]:
     files.store.clear()
 
 
-def test_a_url(bucket: Any) -> None:
+def test_reads_a_url(bucket: Any) -> None:
     bucket.pipe_file("/logs/x.kafka", DATA)
     bucket.pipe_file("/logs/x.kafka.gz", gzip.compress(DATA))
     expected = [b"%d" % number for number in range(2000)]
@@ -49,14 +49,14 @@ def test_a_url(bucket: Any) -> None:
     assert values(split_of("memory://logs/x.kafka.gz")) == expected
 
 
-def test_a_url_with_nothing_behind_it(bucket: Any) -> None:
+def test_reports_a_missing_url(bucket: Any) -> None:
     split = split_of("memory://logs/none.kafka")
     with pytest.raises(DataLossError, match=r"memory://logs/none\.kafka: the file was deleted"):
         values(split)
     assert values(split, fail_on_data_loss=False) == []
 
 
-def test_a_url_with_less_behind_it_than_was_planned(bucket: Any) -> None:
+def test_reports_a_url_shorter_than_planned(bucket: Any) -> None:
     bucket.pipe_file("/logs/x.kafka", DATA[:100])
     split = split_of("memory://logs/x.kafka")
     with pytest.raises(DataLossError):
@@ -66,19 +66,19 @@ def test_a_url_with_less_behind_it_than_was_planned(bucket: Any) -> None:
     assert len(kept) > 5
 
 
-def test_what_fsspec_refuses_is_one_sentence() -> None:
+def test_reports_fsspec_errors_in_one_sentence() -> None:
     with pytest.raises(FileReadError, match=r"cannot read nosuchscheme://x/y\.kafka: ValueError"):
         RemoteFile("nosuchscheme://x/y.kafka", 0)
 
 
-def test_a_server_without_ranges_is_refused(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_a_server_without_range_requests(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     bucket.pipe_file("/x.kafka", DATA)
     monkeypatch.setattr(MemoryFileSystem, "cat_file", lambda *_, **__: DATA)
     with pytest.raises(FileReadError, match="its server ignores range requests"):
         RemoteFile("memory://x.kafka", 0).fetch(10, 20)
 
 
-def test_whatever_a_store_raises_is_one_sentence(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_any_store_error_in_one_sentence(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any, **__: Any) -> bytes:
         raise RuntimeError("out of order")
 
@@ -88,7 +88,7 @@ def test_whatever_a_store_raises_is_one_sentence(bucket: Any, monkeypatch: pytes
         RemoteFile("memory://x.kafka", 0).fetch(10, 20)
 
 
-def test_paths_and_urls() -> None:
+def test_distinguishes_paths_and_urls() -> None:
     assert not is_remote("/var/log/kafka/x.kafka")
     assert is_remote("s3://bucket/x.kafka")
     assert is_remote("zip::s3://bucket/x.zip")

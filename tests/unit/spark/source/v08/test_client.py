@@ -53,7 +53,7 @@ def serving(broker: V08Broker, **versions: int) -> None:
 
 
 @pytest.mark.asyncio
-async def test_it_works_inside_a_running_loop_and_leaves_no_thread() -> None:
+async def test_works_inside_a_running_loop_and_leaves_no_thread() -> None:
     batch = encode_record_batch([b"a", b"b"], base_offset=0)
     with V08Broker((0, 100, batch)) as broker, client_of(broker) as client:
         assert client.offsets([PLACE], EARLIEST) == {PLACE: 0}
@@ -66,7 +66,7 @@ async def test_it_works_inside_a_running_loop_and_leaves_no_thread() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_signal_ends_a_process_that_waits_for_a_broker(number: signal.Signals) -> None:
+def test_a_signal_ends_a_process_waiting_for_a_broker(number: signal.Signals) -> None:
     asked, ended = threading.Event(), threading.Event()
 
     def silent(*_: Any) -> None:
@@ -86,7 +86,7 @@ def test_a_signal_ends_a_process_that_waits_for_a_broker(number: signal.Signals)
     assert (b"KeyboardInterrupt" in said) == (number == signal.SIGINT)
 
 
-def test_closing_cancels_what_is_asked_also_from_the_thread_of_the_loop() -> None:
+def test_close_cancels_a_pending_request_from_any_thread() -> None:
     with V08Broker((0, 100, b"")) as broker:
         client = client_of(broker)
 
@@ -103,7 +103,7 @@ def test_closing_cancels_what_is_asked_also_from_the_thread_of_the_loop() -> Non
         assert not left[0].is_alive()
 
 
-def test_a_broker_that_is_silent_is_late() -> None:
+def test_a_silent_broker_times_out() -> None:
     ended = threading.Event()
     with V08Broker(lambda *_: ended.wait() and None) as broker, client_of(broker, timeout=0.5) as client:
         try:
@@ -115,7 +115,7 @@ def test_a_broker_that_is_silent_is_late() -> None:
             ended.set()
 
 
-def test_a_listener_with_tls_is_named_at_once_by_its_option() -> None:
+def test_names_the_option_for_a_tls_listener_at_once() -> None:
     with V08Broker((0, 100, b"")) as broker, client_of(broker, timeout=3600) as client:
         for key in (API_VERSIONS.key, LIST_GROUPS.key, METADATA.key):
             broker.answers[key] = lambda *_: b"\x15\x03\x03\x00\x02\x02\x46"
@@ -123,7 +123,7 @@ def test_a_listener_with_tls_is_named_at_once_by_its_option() -> None:
             client.topics(lambda _: True)
 
 
-def test_a_refused_login_is_told_at_once_though_another_broker_is_down() -> None:
+def test_reports_a_rejected_login_at_once_while_another_broker_is_down() -> None:
     with V08Broker((0, 100, b"")) as broker, socket.create_server(("127.0.0.1", 0)) as other:
         nobody = other.getsockname()[:2]
         other.close()
@@ -135,7 +135,7 @@ def test_a_refused_login_is_told_at_once_though_another_broker_is_down() -> None
     assert "does not support PLAIN; it offers GSSAPI (kafka.sasl.username is alice)" in str(caught.value)
 
 
-def test_pem_files_that_cannot_be_used_are_refused() -> None:
+def test_rejects_unusable_pem_files() -> None:
     with (
         V08Broker((0, 100, b"")) as broker,
         pytest.raises(BrokerRejectedError, match=r"PEM files of kafka\.ssl\.\*"),
@@ -144,7 +144,7 @@ def test_pem_files_that_cannot_be_used_are_refused() -> None:
 
 
 @pytest.mark.parametrize(("version", "asked"), [(9, [{"topic": "events"}]), (3, None)])
-def test_no_topic_is_created_by_asking_for_it(version: int, asked: Any) -> None:
+def test_metadata_requests_create_no_topic(version: int, asked: Any) -> None:
     with V08Broker((0, 100, b"")) as broker, client_of(broker) as client:
         serving(broker, metadata=version)
         found = client.topics(lambda name: name == "events", ["events"])
@@ -155,7 +155,7 @@ def test_no_topic_is_created_by_asking_for_it(version: int, asked: Any) -> None:
     assert not body.get("allow_auto_topic_creation", False)
 
 
-def test_a_cluster_that_is_down_is_one_sentence() -> None:
+def test_reports_a_cluster_that_is_down_in_one_sentence() -> None:
     with V08Broker((0, 100, b"")) as broker:
         client = client_of(broker, timeout=0.3)
     with client, pytest.raises(BrokerUnavailableError, match=r"cannot find the topics: no broker .* \(1 tried\)"):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from consumerd.spark.source.columns import Mode
+from consumerd.spark.source.columns import ParseMode
 from consumerd.spark.source.errors import (
     BrokerReadError,
     BrokerRejectedError,
@@ -20,9 +20,9 @@ from consumerd.spark.source.option_values import BootstrapLocation
 from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.source.v08.reading import read_v08_split
 from consumerd.spark.source.v08.split import V08Split, cut
-from consumerd.wire.crc32c import crc32c
-from consumerd.wire.v07 import Limits
-from consumerd.wire.v08.records import Codec, encode_message_set, encode_record_batch
+from consumerd.wire.crc import crc32c
+from consumerd.wire.v07 import DecodeLimits
+from consumerd.wire.v08.records import RecordCodec, encode_message_set, encode_record_batch
 from tests.unit.spark.source.v08.fake_broker import V08Broker
 
 NOTHING = (0, 100, b"")
@@ -49,8 +49,12 @@ def plain(*offsets: int) -> list[tuple[int, None]]:
     return [(offset, None) for offset in offsets]
 
 
-def test_a_range_is_cut_by_offset_and_gaps_are_passed() -> None:
-    answers = [(0, 100, batch(0, 8) + batch(12, 4)), (0, 100, batch(16, 10, codec=Codec.GZIP)), (0, 100, batch(40, 80))]
+def test_cuts_a_range_by_offset_and_skips_gaps() -> None:
+    answers = [
+        (0, 100, batch(0, 8) + batch(12, 4)),
+        (0, 100, batch(16, 10, codec=RecordCodec.GZIP)),
+        (0, 100, batch(40, 80)),
+    ]
     with V08Broker(*answers) as broker:
         assert read(broker, 3, 90) == plain(*range(3, 8), *range(12, 26), *range(40, 90))
         assert broker.offsets_of_fetches() == [3, 16, 26]
@@ -63,7 +67,7 @@ def test_a_range_is_cut_by_offset_and_gaps_are_passed() -> None:
         assert pickle.loads(pickle.dumps(split_of(broker, 5, 7))) == split_of(broker, 5, 7)
 
 
-def test_times_that_are_none_are_null() -> None:
+def test_invalid_timestamps_are_null() -> None:
     far = [1_700_000_000_000, -1, -5, (1 << 63) // 1000 + 1, (1 << 63) - 1]
     data = encode_record_batch([b"x"] * 5, timestamps=far) + encode_message_set([b"x"], magic=0, base_offset=5)
     over = bytearray(encode_record_batch([b"x"] * 2, base_offset=6, timestamps=[0, 10]))
@@ -75,7 +79,7 @@ def test_times_that_are_none_are_null() -> None:
     assert [kind for _, kind in found] == [0, 0, 0, 0, 0, None, 0, 0]
 
 
-def test_the_leader_that_is_named_later_is_asked() -> None:
+def test_fetches_from_a_leader_that_is_elected_later() -> None:
     with V08Broker((0, 100, batch(0, 100))) as later, V08Broker((6, -1, b"")) as former:
         former.leader = later
         hinted = V08Split("events", 0, 0, 9, BootstrapLocation((former.address,)), former.address)
@@ -86,13 +90,13 @@ def test_the_leader_that_is_named_later_is_asked() -> None:
     assert [row.num_rows for row in rows] == [3]
 
 
-def test_a_gap_at_the_logs_end_is_believed_when_it_stays() -> None:
+def test_accepts_a_gap_at_the_log_end_that_persists() -> None:
     with V08Broker((0, 100, batch(0, 90)), NOTHING, NOTHING, (0, 100, batch(95, 1)), NOTHING) as broker:
         assert read(broker) == plain(*range(90), 95)
         assert broker.offsets_of_fetches().count(96) == 5
 
 
-def test_a_quota_is_no_gap() -> None:
+def test_a_quota_is_not_a_gap() -> None:
     part = {"partition": 0, "error_code": 0, "high_watermark": 100, "record_set": b""}
     silenced = {
         "throttle_time_ms": 5, "responses": [{"topic": "events", "partition_responses": [part]}],
@@ -101,7 +105,7 @@ def test_a_quota_is_no_gap() -> None:
         assert read(broker) == plain(*range(100))
 
 
-def test_what_is_gone_fails_or_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_deleted_offsets_fail_or_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     ended = [(0, 40, batch(0, 40)), (0, 40, b"")]
     with V08Broker(*ended) as broker, pytest.raises(DataLossError, match=r"40 to 100 of events/0 .* at 40 now"):
@@ -122,7 +126,7 @@ def test_what_is_gone_fails_or_is_logged(caplog: pytest.LogCaptureFixture) -> No
         read(broker, 10)
 
 
-def test_what_cannot_be_read_is_judged_by_the_mode() -> None:
+def test_mode_decides_about_unreadable_records() -> None:
     broken = bytearray(batch(10, 5))
     broken[-1] ^= 1
     answers = [
@@ -139,15 +143,15 @@ def test_what_cannot_be_read_is_judged_by_the_mode() -> None:
     assert (offset, following, value, key, codec, crc) == (10, 15, None, None, None, False)
     assert problem.startswith("the batch at offset 10 has a CRC of ")
     with V08Broker(*answers) as broker:
-        assert read(broker, 0, 20, mode=Mode.DROPMALFORMED) == plain(*range(10), *range(15, 20))
+        assert read(broker, 0, 20, mode=ParseMode.DROPMALFORMED) == plain(*range(10), *range(15, 20))
     with (
         V08Broker(*answers) as broker,
         pytest.raises(MalformedMessageError, match="at offset 10: the batch"),
     ):
-        read(broker, 0, 20, mode=Mode.FAILFAST)
+        read(broker, 0, 20, mode=ParseMode.FAILFAST)
 
 
-def test_fetches_grow_until_a_message_fits_and_no_further() -> None:
+def test_fetch_size_grows_until_a_message_fits() -> None:
     large = encode_message_set([b"x" * 5000], magic=0, base_offset=7)
 
     def cut_short(version: int, body: dict[str, Any]) -> dict[str, Any]:
@@ -157,9 +161,9 @@ def test_fetches_grow_until_a_message_fits_and_no_further() -> None:
 
     with V08Broker(cut_short, version=0) as broker:
         assert read(broker, 7, 8, fetch_size=10) == plain(7)
-        ((offset, problem),) = read(broker, 7, 8, fetch_size=10, limits=Limits(max_message_bytes=300))
+        ((offset, problem),) = read(broker, 7, 8, fetch_size=10, limits=DecodeLimits(max_message_bytes=300))
     assert offset == 7
-    assert "has a size of 50" in problem
+    assert "has the impossible size 50" in problem
 
 
 @pytest.mark.parametrize(
@@ -181,7 +185,7 @@ def test_fetches_grow_until_a_message_fits_and_no_further() -> None:
         ),
     ],
 )
-def test_answers_that_are_none_end_the_task(answer: Any, kind: type[Exception], sentence: str) -> None:
+def test_invalid_responses_end_the_task(answer: Any, kind: type[Exception], sentence: str) -> None:
     with V08Broker(answer) as broker, pytest.raises(kind, match=sentence) as caught:
         read(broker, timeout=0.4)
     assert str(broker.port) in str(caught.value)
@@ -189,7 +193,7 @@ def test_answers_that_are_none_end_the_task(answer: Any, kind: type[Exception], 
         assert broker.offsets_of_fetches() == [0]
 
 
-def test_a_cluster_that_cannot_be_reached_is_one_sentence() -> None:
+def test_reports_an_unreachable_cluster_in_one_sentence() -> None:
     with V08Broker(NOTHING) as broker:
         split = split_of(broker, 0, 1)
     with pytest.raises(
@@ -200,7 +204,7 @@ def test_a_cluster_that_cannot_be_reached_is_one_sentence() -> None:
 
 
 @pytest.mark.parametrize("most", [0, 1, 7, 10, 99, 1000])
-def test_ranges_are_cut_evenly(most: int) -> None:
+def test_cuts_ranges_evenly(most: int) -> None:
     pieces = cut(5, 104, most)
     assert [offset for low, high in pieces for offset in range(low, high)] == list(range(5, 104))
     sizes = [high - low for low, high in pieces]

@@ -13,8 +13,8 @@ from google_crc32c import value as crc32c
 
 from consumerd.wire.v08.records import (
     BatchEnd,
-    Codec,
-    Limits,
+    DecodeLimits,
+    RecordCodec,
     TimestampType,
     decode_records,
     encode_message_set,
@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 VALUES = [b"a", b"bb", None, b"dddd"]
-FORMATS = [(magic, codec) for magic in (0, 1, 2) for codec in Codec if magic == 2 or codec is not Codec.ZSTD]
+FORMATS = [
+    (magic, codec) for magic in (0, 1, 2) for codec in RecordCodec if magic == 2 or codec is not RecordCodec.ZSTD
+]
 formats = pytest.mark.parametrize(("magic", "codec"), FORMATS)
 
 
-def encode(values: list[bytes | None], magic: int, codec: Codec = Codec.NONE, **options: Any) -> bytes:
+def encode(values: list[bytes | None], magic: int, codec: RecordCodec = RecordCodec.NONE, **options: Any) -> bytes:
     if magic == 2:
         return encode_record_batch(values, codec=codec, **options)
     return encode_message_set(values, magic=magic, codec=codec, **options)
@@ -49,7 +51,7 @@ def resigned(data: bytes, **changes: bytes) -> bytes:
 
 
 @formats
-def test_what_is_below_the_offset_is_dropped(magic: int, codec: Codec) -> None:
+def test_drops_records_below_the_requested_offset(magic: int, codec: RecordCodec) -> None:
     data = encode(VALUES, magic, codec, base_offset=10) + encode(VALUES, magic, codec, base_offset=14)
     for asked in range(10, 19):
         found = decode_records(data, asked)
@@ -62,7 +64,7 @@ def test_what_is_below_the_offset_is_dropped(magic: int, codec: Codec) -> None:
 
 
 @formats
-def test_cuts_say_how_much_is_needed(magic: int, codec: Codec) -> None:
+def test_reports_the_bytes_that_a_partial_batch_needs(magic: int, codec: RecordCodec) -> None:
     first, second = encode(VALUES, magic, codec), encode([b"e"], magic, codec, base_offset=4)
     for cut in range(1, len(second)):
         found = decode_records(first + second[:cut], 0)
@@ -71,7 +73,7 @@ def test_cuts_say_how_much_is_needed(magic: int, codec: Codec) -> None:
 
 
 @formats
-def test_damage_ends_the_set_and_can_be_passed(magic: int, codec: Codec) -> None:
+def test_damage_ends_the_set_and_can_be_skipped(magic: int, codec: RecordCodec) -> None:
     first, second = encode(VALUES, magic, codec, base_offset=5), encode([b"e" * 30], magic, codec, base_offset=9)
     damaged = bytearray(second)
     damaged[-1] ^= 1
@@ -83,7 +85,7 @@ def test_damage_ends_the_set_and_can_be_passed(magic: int, codec: Codec) -> None
     assert found.resume_offset == 10
 
 
-def test_damage_before_nonsense_cannot_be_passed() -> None:
+def test_damage_before_nonsense_cannot_be_skipped() -> None:
     damaged = bytearray(encode([b"e" * 30], 2))
     damaged[-1] ^= 1
     found = decode_records(bytes(damaged) + b"\x00" * 30, 0)
@@ -91,19 +93,19 @@ def test_damage_before_nonsense_cannot_be_passed() -> None:
 
 
 @pytest.mark.parametrize("size", [-1, 0, 13, 1 << 30])
-def test_sizes_that_none_can_have(size: int) -> None:
+def test_rejects_impossible_sizes(size: int) -> None:
     found = decode_records(struct.pack(">qi", 7, size) + bytes(40), 7)
     assert (found.end, found.next_offset, found.resume_offset) == (BatchEnd.CORRUPT, 7, None)
-    assert found.problem == f"the message at offset 7 has a size of {size}, which none can have"
+    assert found.problem == f"the message at offset 7 has the impossible size {size}"
 
 
-def test_an_unknown_magic() -> None:
+def test_rejects_an_unknown_magic() -> None:
     found = decode_records(resigned(encode([b"a"], 1), at_16=b"\x03"), 0)
-    assert found.problem == "the message at offset 0 has magic 3, which no format has"
+    assert found.problem == "the message at offset 0 has the unknown magic 3"
 
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
-def test_offsets_do_not_go_back(magic: int) -> None:
+def test_rejects_decreasing_offsets(magic: int) -> None:
     data = encode([b"a", b"b"], magic, base_offset=5) + encode([b"c"], magic, base_offset=6)
     found = decode_records(data, 5)
     assert (found.end, found.payloads, found.next_offset) == (BatchEnd.CORRUPT, [b"a", b"b"], 7)
@@ -118,7 +120,7 @@ def wrapped(inside: bytes, magic: int, offset: int = 0) -> bytes:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_nested_wrappers_are_refused(magic: int) -> None:
+def test_rejects_nested_wrappers(magic: int) -> None:
     assert decode_records(wrapped(encode([b"a"], magic), magic), 0).payloads == [b"a"]
     found = decode_records(wrapped(wrapped(encode([b"a"], magic), magic), magic), 0)
     assert (found.end, found.payloads) == (BatchEnd.CORRUPT, [])
@@ -126,7 +128,7 @@ def test_nested_wrappers_are_refused(magic: int) -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_a_row_ends_where_its_offsets_go_back(magic: int) -> None:
+def test_run_ends_where_offsets_decrease(magic: int) -> None:
     data = b"".join(encode([b"%d" % offset], magic, base_offset=offset) for offset in (5, 6, 9, 9, 10, 11))
     found = decode_records(data, 0)
     assert (found.end, found.offsets, found.payloads) == (BatchEnd.CORRUPT, [5, 6, 9], [b"5", b"6", b"9"])
@@ -135,10 +137,10 @@ def test_a_row_ends_where_its_offsets_go_back(magic: int) -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_wrappers_that_hold_no_set(magic: int) -> None:
+def test_rejects_wrappers_that_hold_no_set(magic: int) -> None:
     whole = encode([b"a"], magic)
     for inside, problem in (
-        (whole[:15], "a compressed set that is cut off"),
+        (whole[:15], "a truncated compressed set"),
         (whole[:-1], f"a message of {len(whole) - 12} bytes where its compressed set has {len(whole) - 13} left"),
         (whole[:-1] + b"b", "a CRC of "),
     ):
@@ -149,33 +151,33 @@ def test_wrappers_that_hold_no_set(magic: int) -> None:
         assert decode_records(resigned(encode([payload], magic), at_17=codec), 0).end is BatchEnd.CORRUPT
 
 
-def test_an_empty_wrapper_has_no_records() -> None:
+def test_empty_wrapper_has_no_records() -> None:
     found = decode_records(wrapped(b"", 1, offset=6), 0)
     assert (found.end, found.payloads, found.next_offset) == (BatchEnd.COMPLETE, [], 7)
 
 
-def test_the_wrappers_time_of_appending_counts_for_all() -> None:
-    data = encode([b"a", b"b"], 1, Codec.GZIP, timestamps=[3, 4], log_append_time=99)
+def test_applies_the_wrapper_s_append_time_to_all_records() -> None:
+    data = encode([b"a", b"b"], 1, RecordCodec.GZIP, timestamps=[3, 4], log_append_time=99)
     found = decode_records(data, 0)
     assert found.timestamps == [99, 99]
-    assert set(found.timestamp_types) == {TimestampType.LOG_APPEND_TIME}
-    assert decode_records(encode([b"a", b"b"], 1, Codec.GZIP, timestamps=[3, 4]), 0).timestamps == [3, 4]
+    assert {record.timestamp_type for record in found.messages()} == {TimestampType.LOG_APPEND_TIME}
+    assert decode_records(encode([b"a", b"b"], 1, RecordCodec.GZIP, timestamps=[3, 4]), 0).timestamps == [3, 4]
     batch = encode([b"a", b"b"], 2, timestamps=[3, 4], log_append_time=99)
     assert decode_records(batch, 0).timestamps == [99, 99]
 
 
-def test_a_produced_wrapper_has_no_offset_yet() -> None:
+def test_reads_a_produced_wrapper_without_an_offset() -> None:
     """Some clients leave it at 0; brokers set it."""
-    found = decode_records(resigned(encode([b"a", b"b"], 1, Codec.GZIP), at_0=bytes(8)), 0)
+    found = decode_records(resigned(encode([b"a", b"b"], 1, RecordCodec.GZIP), at_0=bytes(8)), 0)
     assert (found.offsets, found.next_offset) == ([0, 1], 2)
 
 
 @formats
-def test_bombs_are_refused(magic: int, codec: Codec) -> None:
-    if codec is Codec.NONE:
+def test_rejects_decompression_bombs(magic: int, codec: RecordCodec) -> None:
+    if codec is RecordCodec.NONE:
         return
     bomb = encode([bytes(1_000_000)], magic, codec)
-    found = decode_records(bomb, 0, limits=Limits(max_decompressed_bytes=1000))
+    found = decode_records(bomb, 0, limits=DecodeLimits(max_decompressed_bytes=1000))
     assert (found.end, len(found)) == (BatchEnd.CORRUPT, 0)
     assert found.problem is not None
     assert "1000 bytes" in found.problem
@@ -183,18 +185,18 @@ def test_bombs_are_refused(magic: int, codec: Codec) -> None:
 
 
 @formats
-def test_a_set_takes_no_more_than_it_may(magic: int, codec: Codec) -> None:
+def test_set_holds_no_more_than_its_limit(magic: int, codec: RecordCodec) -> None:
     """One compressed batch at least; the next one is for the next set."""
     sets = [encode([bytes(5000)] * 2, magic, codec, base_offset=2 * number) for number in range(4)]
-    found = decode_records(b"".join(sets), 0, limits=Limits(max_batch_bytes=12_000))
-    if codec is Codec.NONE:
+    found = decode_records(b"".join(sets), 0, limits=DecodeLimits(max_batch_bytes=12_000))
+    if codec is RecordCodec.NONE:
         assert (len(found), found.end) == (8, BatchEnd.COMPLETE)
     else:
         assert (len(found), found.end, found.next_offset, found.needed) == (4, BatchEnd.PARTIAL, 4, len(sets[2]))
 
 
-def test_a_message_beyond_the_limit_is_corrupt() -> None:
-    found = decode_records(encode([bytes(2000)], 2), 0, limits=Limits(max_message_bytes=1000))
+def test_message_beyond_the_limit_is_corrupt() -> None:
+    found = decode_records(encode([bytes(2000)], 2), 0, limits=DecodeLimits(max_message_bytes=1000))
     assert found.end is BatchEnd.CORRUPT
 
 
@@ -215,7 +217,7 @@ def test_a_message_beyond_the_limit_is_corrupt() -> None:
         ({"at_61": b"\xff\xff\xff\xff\x7f"}, "a number of more than 32 bits"),
     ],
 )
-def test_batches_that_contradict_themselves(changes: dict[str, bytes], problem: str) -> None:
+def test_rejects_inconsistent_batches(changes: dict[str, bytes], problem: str) -> None:
     good = encode([b"a", b"b", b"c"], 2)
     assert len(good) == 61 + 24
     found = decode_records(resigned(good, **changes), 0)
@@ -224,7 +226,7 @@ def test_batches_that_contradict_themselves(changes: dict[str, bytes], problem: 
     assert problem in found.problem
 
 
-def test_a_batch_without_records_moves_the_position() -> None:
+def test_batch_without_records_advances_the_position() -> None:
     """What compaction leaves for the sake of the producer's sequence."""
     empty = encode([b"a", b"b", b"c"], 2, base_offset=4)[:61]
     empty = resigned(empty, at_8=struct.pack(">i", 49), at_57=bytes(4))
@@ -239,14 +241,14 @@ def control(offset: int, kind: int, producer: int) -> bytes:
     return resigned(batch, at_21=b"\x00\x30")
 
 
-def test_control_batches_are_skipped_and_move_the_position() -> None:
+def test_skips_control_batches_and_advances_the_position() -> None:
     data = encode([b"a"], 2) + control(1, 1, 5)
     found = decode_records(data, 0)
     assert (found.payloads, found.next_offset, found.prefix(1)) == ([b"a"], 2, 2)
     assert [record.next_offset for record in found.messages()] == [2]
 
 
-def test_aborted_transactions_are_left_out() -> None:
+def test_skips_aborted_transactions() -> None:
     def sent(offset: int, producer: int, value: bytes, transactional: bool = True) -> bytes:
         return encode_record_batch(
             [value], base_offset=offset, producer_id=producer, producer_epoch=0, transactional=transactional
@@ -272,13 +274,13 @@ def test_aborted_transactions_are_left_out() -> None:
     assert (committed.offsets, committed.next_offset) == ([0, 3, 4, 7], 9)
 
 
-def test_headers_that_are_no_text_are_read_as_the_jvm_reads_them() -> None:
+def test_reads_headers_that_are_not_utf_8_as_the_jvm_does() -> None:
     batch = encode_record_batch([b"v"], headers={0: (("ab", b"1"),)})
     data = resigned(batch.replace(b"ab", b"a\xff"))
     assert decode_records(data, 0).headers == {0: (("a\ufffd", b"1"),)}
 
 
-def test_the_set_says_what_it_is() -> None:
+def test_record_set_repr_names_its_content() -> None:
     found = decode_records(encode([b"a", b"b"], 2, base_offset=3), 3)
     assert repr(found) == "<RecordSet of 2 messages, offsets 3 to 5, complete>"
     assert list(found) == [b"a", b"b"]
@@ -303,7 +305,7 @@ SHAPES: dict[str, Callable[[list[bytes]], bytes]] = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_memory_is_what_a_budget_should_count(shape: str) -> None:
+def test_memory_counts_what_a_budget_needs(shape: str) -> None:
     data = SHAPES[shape]([b"some value %d" % number * 6 for number in range(2000)])
     decode_records(data, 0)
     tracemalloc.start()

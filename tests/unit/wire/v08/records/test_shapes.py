@@ -8,7 +8,7 @@ from itertools import islice
 import pytest
 
 from consumerd.wire.v08.records import shapes
-from consumerd.wire.v08.records.shapes import Shape, shape_at
+from consumerd.wire.v08.records.shapes import RecordShape, shape_at
 from consumerd.wire.v08.records.varint import varint
 
 
@@ -20,7 +20,7 @@ def record(length: int, time: int, offset: int, key: bytes | None) -> bytes:
 
 @pytest.mark.parametrize("offset", [0, 63, 64, 100, 8191, 8192, 20_000, (1 << 20) - 1])
 @pytest.mark.parametrize("key", [None, b"", b"k" * 63])
-def test_offsets_are_known_beforehand(offset: int, key: bytes | None) -> None:
+def test_knows_offsets_before_records_are_made(offset: int, key: bytes | None) -> None:
     shape = shape_at(record(100, 5, offset, key), 0)
     assert shape is not None
     assert shape.keyed == (key is not None)
@@ -35,14 +35,14 @@ def test_offsets_are_known_beforehand(offset: int, key: bytes | None) -> None:
 
 
 @pytest.mark.parametrize("offset", [63, 8191, (1 << 20) - 1])
-def test_a_row_ends_where_offsets_take_another_byte(offset: int) -> None:
+def test_run_ends_where_offsets_take_another_byte(offset: int) -> None:
     shape = shape_at(record(10, 0, offset, None), 0)
     assert shape is not None
     assert len(list(shape.expected(offset))) == 1
     assert list(shape.expected(offset + 1)) == []
 
 
-def test_a_row_ends_where_the_third_byte_of_offsets_changes() -> None:
+def test_run_ends_where_the_third_byte_of_offsets_changes() -> None:
     shape = shape_at(record(10, 0, 8192, None), 0)
     assert shape is not None
     assert len(list(shape.expected(8192 + 10))) == 8192 - 10
@@ -58,20 +58,20 @@ def test_a_row_ends_where_the_third_byte_of_offsets_changes() -> None:
         varint(10) + b"\0" + b"\x80" * 12 + bytes(20),
     ],
 )
-def test_what_is_read_number_by_number(data: bytes) -> None:
+def test_reads_irregular_records_one_by_one(data: bytes) -> None:
     assert shape_at(data, 0) is None
 
 
 @pytest.mark.parametrize("field", [0x7F, 0xFF, 0x8080, 0x0101, 0x8100])
-def test_lengths_that_are_none(field: int) -> None:
+def test_rejects_invalid_lengths(field: int) -> None:
     """Odd ones are negative; the continuation bits have to be as the shape says."""
-    shape = Shape(2 if field > 0xFF else 1, 1, 1, keyed=False)
+    shape = RecordShape(2 if field > 0xFF else 1, 1, 1, keyed=False)
     with pytest.raises(struct.error):
         shape.totals[field]
 
 
-def test_tables_do_not_grow_without_end() -> None:
-    shape = Shape(2, 1, 2, keyed=True)
+def test_tables_are_bounded() -> None:
+    shape = RecordShape(2, 1, 2, keyed=True)
     fields = [int.from_bytes(varint(length)) for length in range(200, 8000)]
     for field in fields:
         left = shape.totals[field]
@@ -96,5 +96,5 @@ def test_tables_do_not_grow_without_end() -> None:
     assert len(shapes._SHAPES) <= 24
 
 
-def test_expected_numbers_are_made_as_they_are_asked_for() -> None:
-    assert list(islice(Shape(1, 1, 3, keyed=False).expected(1 << 19), 2)) == [0x8080, 0x8280]
+def test_makes_expected_numbers_on_demand() -> None:
+    assert list(islice(RecordShape(1, 1, 3, keyed=False).expected(1 << 19), 2)) == [0x8080, 0x8280]

@@ -24,7 +24,7 @@ VECTORS = [
 
 
 @pytest.mark.parametrize(("value", "written"), VECTORS)
-def test_numbers_are_written_and_read(value: int, written: str) -> None:
+def test_reads_the_numbers_it_wrote(value: int, written: str) -> None:
     data = bytes.fromhex(written)
     assert varint(value) == data
     assert read_varlong(b"?" + data + b"?", 1) == (value, 1 + len(data))
@@ -32,23 +32,23 @@ def test_numbers_are_written_and_read(value: int, written: str) -> None:
         assert read_varint(data, 0) == (value, len(data))
 
 
-def test_the_table_has_what_takes_two_bytes() -> None:
+def test_table_holds_numbers_of_up_to_two_bytes() -> None:
     assert [varint(number) for number in range(8192)] == list(VARINTS)
 
 
 @pytest.mark.parametrize("written", ["808080808000", "8080808010", "ffffffff1f"])
-def test_more_than_32_bits_are_refused(written: str) -> None:
+def test_rejects_more_than_32_bits(written: str) -> None:
     with pytest.raises(CorruptMessageError, match="32 bits"):
         read_varint(bytes.fromhex(written), 0)
 
 
 @pytest.mark.parametrize("written", ["8080808080808080808000", "80808080808080808002"])
-def test_more_than_64_bits_are_refused(written: str) -> None:
+def test_rejects_more_than_64_bits(written: str) -> None:
     with pytest.raises(CorruptMessageError, match="64 bits"):
         read_varlong(bytes.fromhex(written), 0)
 
 
 @pytest.mark.parametrize("written", ["", "80", "8080"])
-def test_the_end_is_an_index_error(written: str) -> None:
+def test_raises_index_error_at_the_end(written: str) -> None:
     with pytest.raises(IndexError):
         read_varint(bytes.fromhex(written), 0)

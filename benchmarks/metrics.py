@@ -1,0 +1,107 @@
+"""What metrics cost on the way of a batch: two looks at the clock and a few additions, as a part of the whole way.
+
+The way is that of the daemon in one process: decode what a fetch brought, put it into the lane, hand it over under the
+fence to a handler that does nothing (behind the failure policy), move the position. What metrics add is measured by
+itself, since a difference of 1 % between two runs would drown in their noise. Sets are as large as a busy
+fetch, an idle poll, and one message.
+
+    python -m benchmarks metrics [--messages 1000000] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+import time
+from typing import Any
+
+from consumerd.clock import SystemClock
+from consumerd.consumer.fence import FIXED_SESSION, Fence, FixedLease
+from consumerd.consumer.sinks import PlainHandler
+from consumerd.consumer.stats import ConsumerStats
+from consumerd.consumer.work import PartitionWork
+from consumerd.fetch import ByteBudget, Lane
+from consumerd.handlers import RetryPolicy, retrying
+from consumerd.handlers.builtin.null import NullHandler
+from consumerd.partition import TopicPartition
+from consumerd.wire.v07 import decode_batch, encode_message_set
+
+#: Of the way of a batch, in per cent, where fetches are full.
+PROMISE = 2.0
+SIZE = 100
+#: Messages of a set.
+SETS = {"full fetch": 10_000, "idle poll": 600, "one message": 1}
+TP = TopicPartition("t", 0, 0)
+
+
+async def way(messages: int, count: int) -> float:
+    """Seconds for one batch of `count` messages, all the way."""
+    clock, stats = SystemClock(), ConsumerStats()
+    handler = retrying(NullHandler(), RetryPolicy(), clock=clock, rng=random.Random(1))
+    lane = Lane(TP, ByteBudget(1 << 30), max_bytes=1 << 30)
+    sink = PlainHandler(handler).for_partition(TP, 0, lambda: True)
+    work = PartitionWork(TP, FIXED_SESSION, 0, lane, sink, Fence(FixedLease(), clock, 0.5), clock, stats, lambda: None)
+    task = asyncio.create_task(work.run())
+    data = encode_message_set([b"x" * SIZE] * count)
+    batches, offset = max(10, messages // count), 0
+    began = time.perf_counter()
+    for _ in range(batches):
+        await lane.wait_for_room()
+        batch = decode_batch(data, offset)
+        lane.put(batch, lane.budget.charge(batch.memory_bytes))
+        offset = batch.next_offset
+        await asyncio.sleep(0)
+    await lane.wait_drained()
+    seconds = (time.perf_counter() - began) / batches
+    lane.close()
+    await task
+    assert stats.messages == batches * count
+    return seconds
+
+
+def alone(count: int, rounds: int = 200_000) -> float:
+    """Seconds that metrics take for one batch."""
+    clock, stats = SystemClock(), ConsumerStats()
+    counts = stats.of(TP)
+    began = time.perf_counter()
+    for _ in range(rounds):
+        start = clock.monotonic()
+        stats.handled(counts, count, count * SIZE, start, clock.monotonic())
+    return (time.perf_counter() - began) / rounds
+
+
+def main(arguments: list[str]) -> int:
+    """Measure and print; 1 if metrics cost more than is promised."""
+    parser = argparse.ArgumentParser(prog="benchmarks metrics", description=__doc__.partition("\n")[0])
+    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(arguments)
+    rows: list[dict[str, Any]] = []
+    for name, count in SETS.items():
+        whole = min(asyncio.run(way(options.messages // (20 if count == 1 else 1), count)) for _ in range(3))
+        part = min(alone(count) for _ in range(3))
+        rows.append(
+            {
+                "set": name,
+                "messages": count,
+                "way_us": round(whole * 1e6, 2),
+                "metrics_us": round(part * 1e6, 2),
+                "percent": round(100 * part / whole, 2),
+            }
+        )
+    if options.json:
+        print(json.dumps(rows))
+    else:
+        print(f"{'set':<12} {'messages':>8} {'way':>12} {'metrics':>10} {'part':>8}")
+        for row in rows:
+            print(
+                f"{row['set']:<12} {row['messages']:>8,} {row['way_us']:>9,.1f} us {row['metrics_us']:>7.2f} us "
+                f"{row['percent']:>6.2f} %"
+            )
+    broken = [row for row in rows if row["messages"] > 1 and row["percent"] >= PROMISE]
+    for row in broken:
+        print(f"metrics of a {row['set']} cost {row['percent']} %, promised are {PROMISE} %", file=sys.stderr)
+    return int(bool(broken))

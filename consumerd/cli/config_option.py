@@ -1,0 +1,32 @@
+"""`-c`, `--config`: the option of all commands that read a configuration.
+
+By itself, as `consumerd run` can be stopped by a signal before anything heavy is imported.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: What a decorator of click takes and gives back.
+Decorated = TypeVar("Decorated", bound="Callable[..., Any]")
+
+
+def config_option(
+    description: str = "Configuration file (TOML).", *, required: bool = True
+) -> Callable[[Decorated], Decorated]:
+    """`-c`, `--config` (parameter `path`): a configuration file, with this help text."""
+    return click.option(
+        "-c",
+        "--config",
+        "path",
+        required=required,
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help=description,
+    )

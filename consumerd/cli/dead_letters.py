@@ -1,0 +1,241 @@
+"""`consumerd dead-letters`: what handlers would not take, and handing it over once more."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from consumerd.cli.session import json_option
+from consumerd.cli.tables import show_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from consumerd.config.model import Config
+    from consumerd.handlers.dead_letter_files import LetterLine
+    from consumerd.handlers.dead_letter_replay import ReplayTarget
+    from consumerd.handlers.dead_letters import StoredLetter
+
+EXAMPLES = """\b
+Examples:
+  consumerd dead-letters list /var/lib/consumerd/dead-letters.ndjson
+  consumerd dead-letters show /var/lib/consumerd/dead-letters.ndjson --error-type ValueError --limit 3
+  consumerd dead-letters replay /var/lib/consumerd/dead-letters.ndjson -c /etc/consumerd/events.toml
+  consumerd dead-letters replay dead.ndjson --to-topic events-again --bootstrap-server kafka1:9092
+
+FILE is the `dead_letter` of a configuration; the files that it was renamed to for its size belong to it. A replay never
+changes them: it notes in FILE.replayed how far it came, and goes on there when it is called again, also after a kill,
+when up to 500 letters may be delivered twice.
+"""
+
+_FILE = click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+
+
+def _selection_options(function: Any) -> Any:
+    function = click.option("--error-type", metavar="NAME", help="Only letters with this type of error.")(function)
+    return click.option("--topic", help="Only letters of messages of this topic.")(function)
+
+
+@click.group("dead-letters", epilog=EXAMPLES)
+def command() -> None:
+    """Show dead letters, and hand them over once more."""
+
+
+@command.command("list", epilog=EXAMPLES)
+@_FILE
+@_selection_options
+@json_option("One JSON object per row.")
+def list_letters(path: Path, topic: str | None, error_type: str | None, as_json: bool) -> None:
+    """Count letters by topic, partition and type of error."""
+    from consumerd.handlers.dead_letter_replay import Selection  # noqa: PLC0415 - only for the command that runs
+
+    selection = Selection(topic, error_type)
+    counts: Counter[tuple[str, str, str]] = Counter()
+    first: dict[tuple[str, str, str], float] = {}
+    last: dict[tuple[str, str, str], float] = {}
+    unreadable = []
+    for line in _lines(path):
+        if (letter := line.letter) is None:
+            unreadable.append(line)
+        elif selection.takes(letter):
+            kind = (letter.message.topic, letter.message.partition.name, letter.error_type)
+            counts[kind] += 1
+            first[kind] = min(letter.failed_at, first.get(kind, letter.failed_at))
+            last[kind] = max(letter.failed_at, last.get(kind, letter.failed_at))
+    names = ("topic", "partition", "error_type", "letters", "first", "last")
+    rows = [(*kind, counts[kind], _time(first[kind]), _time(last[kind])) for kind in sorted(counts)]
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps(dict(zip(names, row, strict=True))))
+    else:
+        show_rows(("topic", "partition", "error", ">letters", "first", "last"), rows)
+    _complain(unreadable)
+
+
+@command.command("show", epilog=EXAMPLES)
+@_FILE
+@_selection_options
+@click.option("--limit", type=click.IntRange(1), metavar="NUMBER", help="So many letters at most.")
+def show(path: Path, topic: str | None, error_type: str | None, limit: int | None) -> None:
+    """Print letters as JSON, payloads as text where they are UTF-8."""
+    from consumerd.handlers.dead_letter_replay import Selection  # noqa: PLC0415
+
+    selection = Selection(topic, error_type)
+    shown, unreadable = 0, []
+    for line in _lines(path):
+        if line.letter is None:
+            unreadable.append(line)
+        elif selection.takes(line.letter):
+            click.echo(_shown(line.letter))
+            shown += 1
+            if shown == limit:
+                break
+    _complain(unreadable)
+
+
+@command.command("replay", epilog=EXAMPLES)
+@_FILE
+@_selection_options
+@click.option(
+    "-c", "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE",
+    help="A daemon's configuration: its handler, or with --to-topic its cluster.",
+)  # fmt: skip
+@click.option("--to-topic", metavar="TOPIC", help="Send the messages to this topic, as they were, not to a handler.")
+@click.option("--bootstrap-server", "bootstrap", metavar="HOST:PORT,...", help="With --to-topic: brokers since 0.8.")
+@click.option("--zookeeper", metavar="HOST:PORT/CHROOT", help="With --to-topic: where brokers register.")
+@click.option(
+    "--failed", type=click.Path(path_type=Path), metavar="FILE",
+    help="Write what the handler refuses again to this file, and go on. [default: stop]",
+)  # fmt: skip
+@click.option(
+    "--progress", type=click.Path(path_type=Path), metavar="FILE",
+    help="Where to note how far it came. [default: FILE.replayed]",
+)  # fmt: skip
+def replay_letters(
+    path: Path, topic: str | None, error_type: str | None, progress: Path | None, **options: Any
+) -> int | None:
+    """Hand letters over once more, to the handler of a configuration or to a topic."""
+    from consumerd.daemon.logs import configure_logs  # noqa: PLC0415
+    from consumerd.errors import CorruptDataError  # noqa: PLC0415
+    from consumerd.handlers.dead_letter_files import letter_files  # noqa: PLC0415
+    from consumerd.handlers.dead_letter_replay import ReplayProgress, Selection, replay  # noqa: PLC0415
+
+    config, to_topic, failed = _config(**options), options["to_topic"], options["failed"]
+    if to_topic is not None and failed is not None:
+        raise click.UsageError("--failed is for a replay to a handler: a topic takes every message.")
+    if failed is not None and failed.absolute() == path.absolute():
+        raise click.UsageError("--failed must be another file than the one that is replayed.")
+    configure_logs("warning", "auto")
+    selection = Selection(topic, error_type)
+    target = f"topic {to_topic}" if to_topic is not None else f"handler {config.handler.name}"
+    progress_path = progress or path.with_name(f"{path.name}.replayed")
+
+    async def main() -> Any:
+        files = letter_files(path)
+        noted = ReplayProgress(progress_path, selection=selection, target=target)
+        async with AsyncExitStack() as stack:
+            opened = await _target(config, to_topic, failed, stack)
+            return await replay(files, opened, noted, selection)
+
+    result = asyncio.run(main())
+    click.echo(f"{result.letters} letters replayed to {target}.", err=True)
+    if result.unreadable:
+        raise CorruptDataError(
+            f"lines that are not dead letters: {result.unreadable} (first: {result.first_problem}); all others were "
+            "replayed."
+        )
+    return None
+
+
+def _config(
+    *, config_file: Path | None, to_topic: str | None, bootstrap: str | None, zookeeper: str | None, **_: Any
+) -> Config:
+    from consumerd.config.model import load, parse  # noqa: PLC0415
+
+    places = [place for place in (config_file, bootstrap, zookeeper) if place is not None]
+    if to_topic is None and (config_file is None or len(places) != 1):
+        raise click.UsageError("give -c with the handler to replay to, or --to-topic.")
+    if len(places) != 1:
+        raise click.UsageError("--to-topic needs exactly one of -c, --bootstrap-server and --zookeeper.")
+    if config_file is not None:
+        return load(config_file)
+    document: dict[str, Any] = {"group": {"id": "replay", "topics": {"replay": 1}}}
+    if bootstrap is not None:
+        document["group"]["coordination"] = "kafka"
+        document["kafka"] = {"bootstrap": bootstrap.split(",")}
+    else:
+        document["zookeeper"] = {"connect": zookeeper}
+    return parse(document, "the command line", environment=False)
+
+
+async def _target(config: Config, to_topic: str | None, failed: Path | None, stack: AsyncExitStack) -> ReplayTarget:
+    from random import SystemRandom  # noqa: PLC0415
+
+    from consumerd.clock import SystemClock  # noqa: PLC0415
+    from consumerd.config.build import build_policy  # noqa: PLC0415
+    from consumerd.config.build_dead_letters import letter_producer  # noqa: PLC0415
+    from consumerd.handlers import FileDeadLetters, HandlerContext, load_handler, retrying  # noqa: PLC0415
+    from consumerd.handlers.dead_letter_replay import HandlerTarget, TopicTarget, require_replayable  # noqa: PLC0415
+
+    clock, rng = SystemClock(), SystemRandom()
+    if to_topic is not None:
+        opened = await stack.enter_async_context(letter_producer(config, clock=clock, rng=rng))
+        return TopicTarget(opened.producer, to_topic, headers=opened.headers)
+    name = config.handler.name
+    letters = None if failed is None else FileDeadLetters(failed, clock=clock)
+    policy = build_policy(config.handler, on_failure="stop" if letters is None else "dead_letter")
+    inner = load_handler(name, config.handler.options)
+    require_replayable(inner, name)
+    handler = retrying(inner, policy, clock=clock, rng=rng, name=name, dead_letters=letters)
+    stack.push_async_callback(handler.stop)
+    await handler.start(HandlerContext(config.group.id, f"{config.group.id}_replay", clock))
+    return HandlerTarget(handler)
+
+
+def _lines(path: Path) -> Iterator[LetterLine]:
+    from consumerd.handlers.dead_letter_files import letter_files, read_letters  # noqa: PLC0415
+
+    for file in letter_files(path):
+        yield from read_letters(file)
+
+
+def _complain(unreadable: list[LetterLine]) -> None:
+    from consumerd.errors import CorruptDataError  # noqa: PLC0415
+
+    if unreadable:
+        first = unreadable[0]
+        raise CorruptDataError(
+            f"lines that are not dead letters: {len(unreadable)} (first: {first.path}, byte {first.start}: "
+            f"{first.problem})."
+        )
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def _shown(letter: StoredLetter) -> str:
+    from consumerd.handlers.builtin.records import payload_field  # noqa: PLC0415
+    from consumerd.partition import NO_BROKER  # noqa: PLC0415
+
+    message = letter.message
+    known: dict[str, Any] = {**message.identity._asdict()}
+    if message.broker == NO_BROKER:
+        known["broker"] = None
+    known |= json.loads(f"{{{payload_field(message.payload)}}}")
+    if message.key is not None:
+        known |= json.loads(f"{{{payload_field(message.key, 'key')}}}")
+    known |= {
+        "error_type": letter.error_type,
+        "error": letter.error,
+        "attempts": letter.attempts,
+        "failed_at": _time(letter.failed_at),
+    }
+    return json.dumps(known)

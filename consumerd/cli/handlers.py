@@ -1,0 +1,154 @@
+"""`consumerd handlers`: lists installed handlers, and delivers messages from a file to one, without a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tomllib
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from consumerd.cli.session import json_option
+from consumerd.cli.tables import counted, show_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from consumerd.config.model import Config
+    from consumerd.handlers import KeyedMessage, Message
+
+EXAMPLES = """\b
+Examples:
+  consumerd handlers list
+  consumerd handlers test my_package:Sink lines.txt --option 'url="http://127.0.0.1:8080"'
+  consumerd consume --zookeeper zk1:2181 --group x --topic t --json | consumerd handlers test my_package:Sink - --ndjson
+  consumerd handlers test -c /etc/consumerd/events.toml /var/lib/kafka/events-0
+
+INPUT is a file with one message per line (- is standard input); with --ndjson, a file as the handler `print` writes it;
+or a folder with the segments of one partition of Kafka 0.7, such as events-0. The handler is started, asked for its
+positions, given batches, and stopped, with the timeout and the retries of the configuration. Nothing is committed.
+"""
+
+
+@click.group("handlers", epilog=EXAMPLES)
+def command() -> None:
+    """List installed handlers, and try one without a cluster."""
+
+
+@command.command("list", epilog=EXAMPLES)
+@json_option("One JSON object per handler.")
+def list_handlers(as_json: bool) -> None:
+    """List the handlers that can be named in [handler]."""
+    import json  # noqa: PLC0415 - only for the command that runs
+    from importlib.metadata import entry_points  # noqa: PLC0415
+
+    from consumerd.handlers.loading import GROUP  # noqa: PLC0415
+
+    rows = sorted(
+        (point.name, point.value, "" if point.dist is None else f"{point.dist.name} {point.dist.version}")
+        for point in entry_points(group=GROUP)
+    )
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps(dict(zip(("name", "value", "package"), row, strict=True))))
+    else:
+        show_rows(("name", "value", "package"), rows)
+
+
+@command.command("test", epilog=EXAMPLES)
+@click.argument("arguments", metavar="[HANDLER] INPUT", nargs=-1, required=True)
+@click.option(
+    "-c", "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE",
+    help="The configuration with the handler; instead of HANDLER.",
+)  # fmt: skip
+@click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of HANDLER; VALUE is TOML.")
+@click.option("--ndjson", is_flag=True, help="Lines are JSON objects as the handler `print` writes them.")
+def test(arguments: tuple[str, ...], config_file: Path | None, options: tuple[str, ...], ndjson: bool) -> None:
+    """Deliver messages from a file to a handler, without a cluster."""
+    from consumerd.daemon.logs import configure_logs  # noqa: PLC0415
+
+    if len(arguments) != (2 if config_file is None else 1):
+        raise click.UsageError("give HANDLER and INPUT, or -c and INPUT.")
+    if config_file is not None and options:
+        raise click.UsageError("--option belongs to HANDLER; with -c the options are in the file.")
+    config = _config(config_file, arguments[0], options)
+    configure_logs("warning", "auto")
+    with ExitStack() as stack:
+        messages = _messages(arguments[-1], stack, ndjson=ndjson)
+        count, batches = asyncio.run(_deliver(config, messages))
+    click.echo(f"{counted(count, 'message')} in {batches} batch{'' if batches == 1 else 'es'} handled.", err=True)
+
+
+def _config(path: Path | None, handler: str, options: tuple[str, ...]) -> Config:
+    from consumerd.config.model import load, parse  # noqa: PLC0415
+
+    if path is not None:
+        return load(path)
+    values: dict[str, Any] = {}
+    for option in options:
+        name, equals, text = option.partition("=")
+        if not (name and equals):
+            raise click.BadParameter(f"{option!r} must have the form KEY=VALUE.", param_hint="--option")
+        try:
+            values[name] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError as error:
+            raise click.BadParameter(
+                f'the value of {name} must be TOML, such as "text", 5 or [1, 2]: {error}', param_hint="--option"
+            ) from None
+    group = {"id": "test", "topics": {"test": 1}}
+    return parse(
+        {"group": group, "handler": {"name": handler, "options": values, "max_attempts": 1}},
+        "the command line",
+        environment=False,
+    )
+
+
+def _messages(name: str, stack: ExitStack, *, ndjson: bool) -> Iterator[Message | KeyedMessage]:
+    from consumerd.errors import NotFoundError  # noqa: PLC0415
+    from consumerd.handlers.recorded import line_messages, record_messages, segment_messages  # noqa: PLC0415
+    from consumerd.partition import TopicPartition  # noqa: PLC0415
+
+    path = Path(name)
+    if name != "-" and path.is_dir():
+        topic, _, number = path.resolve().name.rpartition("-")
+        if ndjson or not topic or not (number.isascii() and number.isdigit()):
+            raise click.UsageError(f"{name} must be a file, or the folder of a partition, such as events-0.")
+        return segment_messages(path, TopicPartition(topic, 0, int(number)))
+    file: BinaryIO = sys.stdin.buffer
+    if name != "-":
+        try:
+            file = stack.enter_context(path.open("rb"))
+        except OSError as error:
+            raise NotFoundError(f"{name} cannot be read: {error.strerror}.") from error
+    return record_messages(file) if ndjson else line_messages(file)
+
+
+async def _deliver(config: Config, messages: Iterator[Message | KeyedMessage]) -> tuple[int, int]:
+    from random import SystemRandom  # noqa: PLC0415
+
+    from consumerd.clock import SystemClock  # noqa: PLC0415
+    from consumerd.config.build import build_handler  # noqa: PLC0415
+    from consumerd.handlers import HandlerContext  # noqa: PLC0415
+    from consumerd.handlers.batching import BatchSettings  # noqa: PLC0415
+    from consumerd.handlers.recorded import batches  # noqa: PLC0415
+
+    clock, section = SystemClock(), config.handler
+    handler = build_handler(config, clock=clock, rng=SystemRandom())
+    positions: dict[Any, int | None] = {}
+    count = number = 0
+    try:
+        await handler.start(HandlerContext(config.group.id, f"{config.group.id}_test", clock))
+        for batch in batches(messages, BatchSettings(section.max_batch, section.max_bytes)):
+            if batch.partition not in positions:
+                positions[batch.partition] = await handler.position(batch.partition)
+            stored = positions[batch.partition]
+            if stored is not None and batch.start_offset < stored:
+                continue  # a sink that has it already would not be asked for it
+            await handler.handle(batch)
+            count, number = count + len(batch), number + 1
+    finally:
+        await handler.stop()
+    return count, number

@@ -1,0 +1,113 @@
+"""From the configuration to a topic for dead letters: in the cluster that messages come from, in either dialect."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from consumerd.client.making import find_broker, security_protocol
+from consumerd.cluster import V08ClusterView, look_for_dialect
+from consumerd.config.build import build_connection_settings, build_session, build_subscription
+from consumerd.config.build_v08 import build_bootstrap, build_client_of, names_brokers
+from consumerd.errors import ConfigError, ZooKeeperError
+from consumerd.handlers.dead_letter_topic import TopicDeadLetters
+from consumerd.net import connect
+from consumerd.producer import (
+    ClusterProducer,
+    NoBrokerError,
+    Producer,
+    ProducerSettings,
+    V08Producer,
+    V08ProducerSettings,
+    ZooKeeperRouter,
+)
+from consumerd.registry import Dialect
+from consumerd.wire.errors import InvalidTopicError
+from consumerd.wire.v07 import validate_topic
+from consumerd.zk.errors import NotConnected
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from random import Random
+
+    from consumerd.config.model import Config
+    from consumerd.handlers.dead_letter_topic import LetterProducer
+    from consumerd.ports import Clock
+    from consumerd.zk import Session
+
+
+class _Opened(NamedTuple):
+    producer: LetterProducer
+    headers: bool
+
+
+def build_letter_topic(config: Config, topic: str, *, clock: Clock, rng: Random) -> TopicDeadLetters:
+    """The topic, its producer not opened. Raises ConfigError where the daemon would consume its own dead letters."""
+    try:
+        validate_topic(topic)
+    except InvalidTopicError as error:
+        raise ConfigError(f"handler.dead_letter_topic: {error}") from error
+    if build_subscription(config.group).streams_for(topic):
+        raise ConfigError(
+            f"handler.dead_letter_topic: the group consumes {topic!r} itself, so what fails would fail for ever; "
+            "name another topic, or exclude this one from [group]."
+        )
+    opened = partial(letter_producer, config, clock=clock, rng=rng)
+    return TopicDeadLetters(topic, opened, clock=clock, as_json=config.handler.dead_letter_as == "json")
+
+
+@asynccontextmanager
+async def letter_producer(config: Config, *, clock: Clock, rng: Random) -> AsyncIterator[_Opened]:
+    """A producer to the cluster that `config` consumes from. Raises ZooKeeperError, BrokerError, ConfigError."""
+    async with AsyncExitStack() as stack:
+        if config.group.coordination != "zookeeper":
+            yield await _v08(config, build_bootstrap(config.kafka), stack, clock, rng)
+            return
+        session = await _session(config, stack, clock, rng)
+        dialect = config.group.dialect
+        if dialect == "0.7" or (dialect == "auto" and await look_for_dialect(session) is not Dialect.V08):
+            connector = partial(connect, settings=build_connection_settings(config))
+            # Brokers of 0.7 confirm nothing by themselves, and drop what is too large for them without a word.
+            settings = ProducerSettings(verify=True)
+            router = ZooKeeperRouter(session, rng=rng)
+            producer = Producer(router, connect=connector, clock=clock, rng=rng, settings=settings)
+            yield _Opened(await stack.enter_async_context(producer), headers=False)
+            return
+        yield await _v08(config, await _registered(config, session), stack, clock, rng)
+
+
+async def _session(config: Config, stack: AsyncExitStack, clock: Clock, rng: Random) -> Session:
+    section = config.zookeeper
+    session = build_session(section, clock=clock, rng=rng)
+    stack.push_async_callback(session.close)
+    try:
+        await session.start(section.connection_timeout)
+    except NotConnected as error:
+        raise ZooKeeperError(
+            f"ZooKeeper at {section.connect} did not answer within {section.connection_timeout:g} s; "
+            "check zookeeper.connect, and that ZooKeeper is running."
+        ) from error
+    return session
+
+
+async def _registered(config: Config, session: Session) -> list[tuple[str, int]]:
+    if names_brokers(config):
+        return build_bootstrap(config.kafka)
+    protocol = security_protocol(tls=config.kafka.tls is not None, sasl=config.kafka.sasl is not None)
+    brokers = await V08ClusterView(session).read_brokers()
+    addresses = [address for broker in brokers.values() if (address := broker.address(protocol)) is not None]
+    if not addresses:
+        raise NoBrokerError(f"no broker with a {protocol} listener is registered in ZooKeeper; is one running?")
+    return addresses
+
+
+async def _v08(
+    config: Config, addresses: list[tuple[str, int]], stack: AsyncExitStack, clock: Clock, rng: Random
+) -> _Opened:
+    connection = build_connection_settings(config)
+    client = build_client_of(config.kafka, connection, clock=clock, rng=rng, bootstrap=addresses)
+    await stack.enter_async_context(client)
+    await find_broker(client, [f"{host}:{port}" for host, port in addresses], config.kafka.connection_timeout)
+    producer = V08Producer(client, V08ProducerSettings(), clock=clock, rng=rng)
+    return _Opened(await stack.enter_async_context(ClusterProducer(producer)), headers=True)

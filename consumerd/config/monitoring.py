@@ -1,0 +1,91 @@
+"""The tables that say how the daemon is watched: over HTTP, by metrics, and in its log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from annotated_types import Ge, Le
+from pydantic import AllowInfNan, Field, SecretStr, model_validator
+
+from consumerd.address import parse_address
+from consumerd.config.base import Seconds, Section
+from consumerd.errors import ConfigError
+
+
+class HealthTlsSection(Section):
+    """TLS of `health.listen`."""
+
+    certificate: Path = Field(description="PEM file with the certificate.", examples=["/etc/consumerd/http.pem"])
+    key: Path = Field(description="PEM file with its private key.", examples=["/etc/consumerd/http.key"])
+    client_ca: Path | None = Field(
+        None,
+        description="PEM file with the authorities of client certificates: clients need one then, also for probes.",
+        examples=["/etc/consumerd/clients.pem"],
+    )
+
+
+class HealthSection(Section):
+    """What the daemon serves over HTTP (needs the extra `http`): /healthz and /readyz, and more if allowed."""
+
+    listen: str | None = Field(
+        None,
+        description=(
+            "Address and port of the HTTP server; without it there is none. /healthz and /readyz have no data and may "
+            "be open to everybody."
+        ),
+        examples=["127.0.0.1:8080"],
+    )
+    metrics: bool = Field(
+        False, description="Serve /metrics for Prometheus to every client that can connect (needs the extra `metrics`)."
+    )
+    status: bool | None = Field(
+        None,
+        description=(
+            "Serve the status page and /status.json. They need a loopback address, a token or tls.client_ca, and are "
+            "served by default where one of these is given."
+        ),
+        examples=[True],
+    )
+    token: SecretStr | None = Field(
+        None,
+        description=(
+            "Token for the status page and /status.json (`Authorization: Bearer`, or the password of a browser's "
+            "prompt). Without it, or tls.client_ca, nobody can pause a partition."
+        ),
+        examples=[""],
+    )
+    token_file: Path | None = Field(
+        None, description="File with this token.", examples=["/run/credentials/consumerd.service/http-token"]
+    )
+    hung_after: Seconds = Field(
+        300.0,
+        description="Seconds without progress of a batch after which its handler counts as hung, and /readyz is 503.",
+    )
+    tls: HealthTlsSection | None = Field(None, description="Speak TLS.")
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> HealthSection:
+        if self.token is not None and self.token_file is not None:
+            raise ValueError("token and token_file exclude each other")
+        if self.listen is not None:
+            try:
+                parse_address(self.listen, lowest=0)
+            except ConfigError as error:
+                raise ValueError(f"listen: {error}") from None
+        return self
+
+
+class MetricsSection(Section):
+    """Metrics, wherever they are read, and the summary in the log."""
+
+    partition_labels: bool = Field(
+        True,
+        description="Metrics for each partition; false sums them up by topic, for members with thousands.",
+    )
+    lag_interval: Seconds = Field(
+        15.0, description="Seconds between looks at where the owned partitions end, while health.listen is set."
+    )
+    summary_interval: Annotated[float, AllowInfNan(False), Ge(0), Le(1_000_000_000)] = Field(
+        60.0, description="Seconds between the log events `summary`; 0 for none."
+    )

@@ -1,0 +1,272 @@
+"""The problems of a configuration: all of them at once, each with the line of the file or the environment variable.
+
+Strategy: pydantic collects what is wrong with single keys. Rules about several keys are sentences that a table yields
+(`Section.rules`), so that one broken rule does not hide the next; they are checked once all keys of the table are
+valid. Each problem is placed where its user can mend it: at the variable that set the value, else at the key's line,
+else at the line of the table. Values are never part of a problem, since they may be passwords.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import tomllib
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from consumerd.config.base import BrokenRulesError
+from consumerd.config.key_lines import KeyPath, key_lines
+from consumerd.errors import ConfigError, ConsumerdError, ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from pydantic import ValidationError
+    from pydantic_core import ErrorDetails
+    from pydantic_settings import SettingsError
+
+PREFIX, DELIMITER = "CONSUMERD_", "__"
+
+
+class TomlDocument(dict[str, Any]):
+    """The tables of a TOML file, and the lines of its keys."""
+
+    def __init__(self, tables: Mapping[str, Any], text: str) -> None:
+        super().__init__(tables)
+        self._text = text
+
+    @cached_property
+    def lines(self) -> Mapping[KeyPath, int]:
+        """The line of each key, counted from 1."""
+        return key_lines(self._text)
+
+
+def read_document(path: Path) -> TomlDocument:
+    """The tables of a TOML file, unchecked. Raises ConfigError if it is not TOML."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        return TomlDocument(tomllib.loads(text), text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"the configuration {path} is not TOML: {error}.") from error
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the configuration {path} is not UTF-8 text (byte {error.start}).") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One problem: a sentence, and the line or the environment variable that causes it, if one does.
+
+    `table` is the table that it is about, None for a rule about several. `exit_code` is that of the problem alone.
+    """
+
+    sentence: str
+    table: str | None = field(default=None, compare=False)
+    line: int | None = None
+    variable: str | None = None
+    exit_code: ExitCode = field(default=ExitCode.CONFIG, compare=False)
+
+    def format(self, source: str) -> str:
+        """One line: `FILE:LINE: sentence`, or the variable in place of file and line."""
+        where = source if self.line is None else f"{source}:{self.line}"
+        if self.variable is not None:
+            where = f"environment variable {self.variable}"
+        return f"{where}: {' '.join(self.sentence.split())}"
+
+
+class ConfigProblemsError(ConfigError):
+    """The problems of one configuration, in the order of the file, then of the environment; `str` has a line for each.
+
+    The exit code is CONFIG, unless all problems have the same other one.
+    """
+
+    def __init__(self, source: str, problems: Iterable[Problem]) -> None:
+        unique = dict.fromkeys(problems)
+        self.problems = sorted(unique, key=lambda each: (each.variable or "", each.line or 0))
+        super().__init__("\n".join(each.format(source) for each in self.problems))
+        codes = {each.exit_code for each in self.problems}
+        self.exit_code = codes.pop() if len(codes) == 1 else ExitCode.CONFIG  # type: ignore[misc]
+
+
+def problem_of_error(error: ConsumerdError, path: KeyPath, source: str, document: Mapping[str, Any]) -> Problem:
+    """The problem of a check of the table or key at `path`: its sentence, at the key of that table which it names."""
+    sentence = str(error).removeprefix(f"{source}: ")
+    table, *_ = path
+    line, variable = _place_of_rule((table,), sentence, document)
+    if (line, variable) == _place((table,), document):
+        line, variable = _place(path, document)
+    return Problem(sentence, str(table), line, variable, error.exit_code)
+
+
+def problems_of(error: ValidationError, root: type[BaseModel], document: Mapping[str, Any]) -> list[Problem]:
+    """All problems of `error`, which validating `document` as a `root` raised."""
+    details = error.errors()
+    found: list[Problem] = []
+    corrected: set[tuple[str | int, ...]] = set()  # missing keys that stand there misspelt
+    for each in details:
+        if each["type"] == "extra_forbidden":
+            *table, key = each["loc"]
+            nearest = difflib.get_close_matches(str(key), _known_keys(root, tuple(table)), n=1)
+            corrected.update((*table, name) for name in nearest)
+    for each in details:
+        if each["type"] == "missing" and each["loc"] in corrected:
+            continue
+        found += _problems_of_detail(each, root, document)
+    return found
+
+
+def _problems_of_detail(detail: ErrorDetails, root: type[BaseModel], document: Mapping[str, Any]) -> Iterator[Problem]:
+    path = tuple(detail["loc"])
+    table = str(path[0]) if path else None
+    where = ".".join(str(part) for part in path)
+    broken = detail.get("ctx", {}).get("error")
+    if detail["type"] == "value_error":
+        for rule in broken.rules if isinstance(broken, BrokenRulesError) else [str(broken)]:
+            # Without a table, the sentence names the keys of several.
+            sentence = f"{where!r} is wrong: {_begun_lower(rule)}." if where else f"{rule}."
+            yield Problem(sentence, table, *_place_of_rule(path, rule, document))
+        return
+    line, variable = _place(path, document)
+    if detail["type"] == "extra_forbidden":
+        nearest = difflib.get_close_matches(str(path[-1]), _known_keys(root, path[:-1]), n=1)
+        hint = f", did you mean {nearest[0]!r}?" if nearest else ", which is not a key of this table."
+        yield Problem(f"unknown key {where!r}{hint}", table, line, variable)
+    elif detail["type"] == "missing":
+        yield Problem(f"{where!r} is required.", table, line, variable)
+    else:
+        yield Problem(f"{where!r} is wrong: {_begun_lower(detail['msg'])}.", table, line, variable)
+
+
+def _begun_lower(sentence: str) -> str:
+    """The sentence as the continuation of another one; an acronym stays."""
+    return sentence if sentence[1:2].isupper() else sentence[:1].lower() + sentence[1:]
+
+
+def _place_of_rule(path: KeyPath, sentence: str, document: Mapping[str, Any]) -> tuple[int | None, str | None]:
+    """The place of the first key that a rule of the table at `path` names, else that of the table."""
+    for name in re.findall(r"[a-z_0-9]+(?:\.[a-z_0-9]+)*", sentence):
+        named = tuple(name.split("."))
+        for candidate in ((*path, *named), named if len(named) > 1 else path):
+            if len(candidate) > len(path) and (_variable(candidate) or candidate in _lines(document)):
+                return _place(candidate, document)
+    return _place(path, document)
+
+
+def _place(path: KeyPath, document: Mapping[str, Any]) -> tuple[int | None, str | None]:
+    """The line or the variable that sets the value at `path`, or that of the nearest table around it."""
+    if (variable := _variable(path)) is not None:
+        return None, variable
+    lines = _lines(document)
+    for length in range(len(path), 0, -1):
+        if path[:length] in lines:
+            return lines[path[:length]], None
+        if inner := _variables_under(path[:length]):
+            return None, inner[0]
+    return None, None
+
+
+def _lines(document: Mapping[str, Any]) -> Mapping[KeyPath, int]:
+    return document.lines if isinstance(document, TomlDocument) else {}
+
+
+def _variable(path: KeyPath) -> str | None:
+    """The environment variable whose value has the key at `path`."""
+    names = {name.upper(): name for name in os.environ}
+    for length in range(min(len(path), 3), 0, -1):
+        name = f"{PREFIX}{DELIMITER.join(str(part) for part in path[:length])}".upper()
+        if name in names and (length == len(path) or _has(os.environ[names[name]], path[length:])):
+            return names[name]
+    return None
+
+
+def _has(text: str, path: KeyPath) -> bool:
+    """Whether the JSON `text` has a value at `path`. Elements of a list belong to it, whatever their number."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return False
+    for part in path:
+        if isinstance(value, dict) and part in value:
+            value = value[part]
+        else:
+            return isinstance(value, list)
+    return True
+
+
+def _variables_under(path: KeyPath) -> list[str]:
+    prefix = f"{PREFIX}{DELIMITER.join(str(part) for part in path)}{DELIMITER}".upper()
+    return sorted(name for name in os.environ if name.upper().startswith(prefix))
+
+
+def unreadable_variables(error: SettingsError, root: type[BaseModel]) -> list[Problem]:
+    """The problems of environment variables that should hold JSON, and do not."""
+    found = re.search(r'field "(\w+)"', str(error))
+    table = found[1] if found else "..."
+    remedy = "write lists and tables as JSON, as in CONSUMERD_KAFKA__BOOTSTRAP='[\"kafka1:9092\"]'."
+    problems = []
+    for name in sorted(os.environ):
+        parts = tuple(name.lower().removeprefix(PREFIX.lower()).split(DELIMITER, 2))
+        if not name.upper().startswith(PREFIX) or parts[0] != table or not _holds_json(root, parts):
+            continue
+        try:
+            json.loads(os.environ[name])
+        except ValueError:
+            problems.append(Problem(f"the value cannot be read: {remedy}", table, variable=name))
+    return problems or [Problem(f"a value cannot be read: {remedy}", table, variable=f"{PREFIX}{table.upper()}...")]
+
+
+def unknown_variables(root: type[BaseModel]) -> list[Problem]:
+    """The problems of CONSUMERD_ variables that do not name a table."""
+    tables = {table.upper() for table in root.model_fields}
+    problems = []
+    for name in sorted(os.environ):
+        table, nested, _ = name.upper().removeprefix(PREFIX).partition(DELIMITER)
+        if not name.upper().startswith(PREFIX) or table in tables:
+            continue
+        nearest = difflib.get_close_matches(table, tables, n=1, cutoff=0.6 if nested else 0.8)
+        if nested or nearest:  # without a key it may be somebody else's
+            meant = f", did you mean {name[: len(PREFIX)]}{nearest[0]}{nested}...?" if nearest else "."
+            problems.append(Problem(f"there is no table of this name{meant}", variable=name))
+    return problems
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    """Models in an annotation, also within `X | None` and `dict[str, X]`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in getattr(annotation, "__args__", ()) for model in _models(part)]
+
+
+def _annotation(root: type[BaseModel], path: KeyPath) -> Any:
+    """The type of the value at `path`, None if the model does not have it."""
+    annotation: Any = root
+    for part in path:
+        if getattr(annotation, "__origin__", None) is dict:
+            annotation = annotation.__args__[1]
+            continue
+        fields = {key: field for model in _models(annotation)[:1] for key, field in model.model_fields.items()}
+        if part not in fields:
+            return None
+        annotation = fields[str(part)].annotation
+    return annotation
+
+
+def _holds_json(root: type[BaseModel], path: KeyPath) -> bool:
+    annotation = _annotation(root, path)
+    parts = [annotation, *getattr(annotation, "__args__", ())]
+    return bool(_models(annotation)) or any(getattr(each, "__origin__", each) in (dict, list, tuple) for each in parts)
+
+
+def _known_keys(root: type[BaseModel], path: KeyPath) -> list[str]:
+    """Names of the keys that the table at `path` may hold."""
+    annotation = _annotation(root, path)
+    if annotation is None or getattr(annotation, "__origin__", None) is dict:
+        return []
+    return [field.alias or key for model in _models(annotation)[:1] for key, field in model.model_fields.items()]

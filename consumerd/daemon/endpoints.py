@@ -1,0 +1,191 @@
+"""What the daemon's HTTP server answers: probes, metrics, and the status for those who may see it.
+
+Strategy: one table of routes, made from the configuration, so that what is not served does not exist. Probes say one
+word and no data: they may be open to everybody.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+import structlog
+
+from consumerd.address import parse_address
+from consumerd.consumer.errors import NotAssignedError
+from consumerd.daemon.readings import read
+from consumerd.daemon.status import read_status
+from consumerd.daemon.status_page import asset, render
+from consumerd.errors import ConfigError
+from consumerd.http import Access, is_loopback
+from consumerd.partition import TopicPartition
+
+if TYPE_CHECKING:
+    from consumerd.config.monitoring import HealthSection, HealthTlsSection
+    from consumerd.daemon.monitor import Monitor
+    from consumerd.http.server import Answer, HttpServer, Request, Route
+
+log = structlog.get_logger(__name__)
+
+
+def check_http(section: HealthSection) -> None:
+    """Raise ConfigError for what would be refused at the start, short of the port being taken."""
+    if section.listen is None:
+        return
+    try:
+        import consumerd.http.server  # noqa: PLC0415 - the extra `http`
+    except ImportError as error:
+        raise ConfigError("health.listen needs the extra `http`: pip install 'consumerd[http]'.") from error
+    if section.metrics:
+        try:
+            import consumerd.metrics.exposition  # noqa: F401, PLC0415 - the extra `metrics`
+        except ImportError as error:
+            raise ConfigError("health.metrics needs the extra `metrics`: pip install 'consumerd[metrics]'.") from error
+    build_access(section)
+    build_server_tls(section.tls)
+
+
+def build_access(section: HealthSection) -> Access:
+    """Who may see the status. Raises ConfigError where it is asked for and nobody could be told apart."""
+    assert section.listen is not None
+    host, _ = parse_address(section.listen, "health.listen", lowest=0)
+    access = Access(host, _token(section), mutual=section.tls is not None and section.tls.client_ca is not None)
+    if section.status and not access.is_private:
+        raise ConfigError(
+            f"health.status on {section.listen} would show the status to everybody: listen on 127.0.0.1, or set "
+            "health.token, health.token_file or health.tls.client_ca."
+        )
+    return access
+
+
+def _token(section: HealthSection) -> str | None:
+    if section.token_file is not None:
+        try:
+            return section.token_file.read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise ConfigError(f"health.token_file: cannot read {section.token_file}: {reason}.") from error
+    return None if section.token is None else section.token.get_secret_value().strip()
+
+
+def build_server_tls(section: HealthTlsSection | None) -> ssl.SSLContext | None:
+    """A server's context. Raises ConfigError for files that cannot be used."""
+    if section is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    what = f"certificate: {section.certificate} with the key {section.key}"
+    try:
+        context.load_cert_chain(section.certificate, section.key, password=_refuse_to_unlock)
+        if section.client_ca is not None:
+            what = f"client_ca: {section.client_ca}"
+            context.load_verify_locations(section.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ssl.SSLError) as error:
+        reason = error.strerror if error.strerror and not isinstance(error, ssl.SSLError) else error
+        raise ConfigError(f"health.tls.{what}: {reason}.") from error
+    return context
+
+
+def _refuse_to_unlock() -> str:
+    """OpenSSL would ask at the terminal, and a service would wait for ever."""
+    raise PermissionError(0, "the key is encrypted, and a service cannot ask for its password; use a key without one")
+
+
+def build_server(monitor: Monitor) -> HttpServer:
+    """The server that the configuration asks for, not started. Raises ConfigError."""
+    section = monitor.config.health
+    check_http(section)
+    assert section.listen is not None
+    from consumerd.http.server import HttpServer  # noqa: PLC0415 - the extra `http`
+
+    host, port = parse_address(section.listen, "health.listen", lowest=0)
+    routes: dict[tuple[str, str], Route] = {
+        ("GET", "/healthz"): partial(_healthz, monitor),
+        ("GET", "/readyz"): partial(_readyz, monitor),
+    }
+    if section.metrics:
+        routes["GET", "/metrics"] = _metrics(monitor)
+    access = build_access(section)
+    if access.is_private if section.status is None else section.status:
+        routes.update(_status_routes(monitor, access))
+        if access.token is not None and section.tls is None and not is_loopback(host):
+            log.warning("http_token_unprotected", listen=section.listen, reason="health.tls is not set")
+    return HttpServer(host, port, routes, tls=build_server_tls(section.tls))
+
+
+async def _healthz(monitor: Monitor, _: Request) -> Answer:
+    return _probe([] if monitor.health.sick is None else [monitor.health.sick])
+
+
+async def _readyz(monitor: Monitor, _: Request) -> Answer:
+    return _probe(monitor.health.unready)
+
+
+def _probe(reasons: list[str]) -> Answer:
+    from consumerd.http.server import Answer  # noqa: PLC0415
+
+    return Answer(f"{' '.join(reasons) or 'ok'}\n".encode(), status=503 if reasons else 200)
+
+
+def _metrics(monitor: Monitor) -> Route:
+    from consumerd.http.server import Answer  # noqa: PLC0415
+    from consumerd.metrics.exposition import Exposition  # noqa: PLC0415
+
+    exposition = Exposition(lambda: read(monitor))
+
+    async def metrics(request: Request) -> Answer:
+        body, content_type = exposition.render(request.headers.get("Accept", ""))
+        return Answer(body, content_type)
+
+    return metrics
+
+
+def _status_routes(monitor: Monitor, access: Access) -> dict[tuple[str, str], Route]:
+    from consumerd.http.server import Answer  # noqa: PLC0415
+
+    async def status(request: Request) -> Answer:
+        access.check(request.headers)
+        document = json.dumps(await read_status(monitor), indent=2)
+        return Answer(f"{document}\n".encode(), "application/json")
+
+    async def page(request: Request) -> Answer:
+        access.check(request.headers)
+        word = access.word if access.may_change else None
+        return Answer(render(await read_status(monitor), word=word), "text/html; charset=utf-8")
+
+    async def hold(verb: Literal["pause", "resume"], request: Request) -> Answer:
+        access.check_change(request.headers, request.form.get("word", ""))
+        name = request.form.get("partition", "")
+        try:
+            _hold(monitor, verb, name)
+        except (NotAssignedError, ValueError):
+            return Answer(f"{name[:200]} is not consumed by this member now\n".encode(), status=409)
+        log.info("partition_paused" if verb == "pause" else "partition_resumed", partition=name)
+        return Answer(status=303, headers={"Location": "/#partitions"})
+
+    async def style(_: Request) -> Answer:
+        return Answer(asset("status.css"), "text/css; charset=utf-8")
+
+    async def script(_: Request) -> Answer:
+        return Answer(asset("status.js"), "text/javascript; charset=utf-8")
+
+    return {
+        ("GET", "/"): page,
+        ("GET", "/status.json"): status,
+        ("GET", "/status.css"): style,
+        ("GET", "/status.js"): script,
+        ("POST", "/pause"): partial(hold, "pause"),
+        ("POST", "/resume"): partial(hold, "resume"),
+    }
+
+
+def _hold(monitor: Monitor, verb: Literal["pause", "resume"], name: str) -> None:
+    """Raise NotAssignedError for a partition that is not ours, ValueError for what is the name of none."""
+    if monitor.member is None:
+        raise ValueError(name)
+    topic, _, number = name.rpartition("/")
+    partition = TopicPartition.parse_any(topic, number)
+    controls = monitor.member.controls
+    (controls.pause if verb == "pause" else controls.resume)(partition)

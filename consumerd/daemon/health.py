@@ -1,0 +1,106 @@
+"""Whether the daemon is alive, and whether its member is ready: the answers of /healthz, /readyz and the watchdog.
+
+Strategy: two questions that must not be mixed up. *Alive* is about this process alone: its loop comes round, and the
+member's main loop takes what is in its queue. Handlers, brokers and ZooKeeper have no part in it, since a restart
+mends none of them. *Ready* is about the work: the session holds, what was assigned flows, no handler hangs, nothing
+drains. A batch hangs when neither it ends nor its handler marks progress for `hung_after` seconds; that is seen by
+looking now and then, and costs the handler nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from consumerd.consumer.running import RunningMember
+    from consumerd.partition import TopicPartition
+    from consumerd.ports import Clock
+
+#: Seconds for which the member's main loop may leave an event in its queue: a turn of it never waits for anything.
+STUCK_AFTER: Final = 30.0
+
+
+class _Progress(NamedTuple):
+    """A batch in hand: when it was handed over, how many messages of it are handled, and since when so many."""
+
+    began: float
+    handled: int
+    moved: float
+
+
+class Health:
+    """Of one daemon. `look` has to be called about once a second while the loop runs."""
+
+    def __init__(self, clock: Clock, *, hung_after: float, stuck_after: float = STUCK_AFTER) -> None:
+        self._clock = clock
+        self._hung_after = hung_after
+        self._stuck_after = stuck_after
+        self._member: RunningMember[Any] | None = None
+        self._turns = -1
+        self._turned_at = clock.monotonic()
+        self._progress: dict[TopicPartition, _Progress] = {}
+
+    def watch(self, member: RunningMember[Any]) -> None:
+        """Look at this member from now on."""
+        self._member = member
+        self._progress.clear()
+
+    def look(self) -> None:
+        """See what has moved since the last look."""
+        member = self._member
+        if member is None:
+            return
+        now = self._clock.monotonic()
+        # Before it runs and while it leaves, the main loop waits for handlers, too.
+        at_work = member.ready.is_set() and not member.stopping.is_set()
+        if member.turns != self._turns or not member.waiting_events or not at_work:
+            self._turns, self._turned_at = member.turns, now
+        progress = {}
+        for view in member.views():
+            if view.in_hand is None:
+                continue
+            began, handled = view.in_hand.since, view.in_hand.handled
+            known = self._progress.get(view.partition)
+            if known is None or known.began != began:
+                progress[view.partition] = _Progress(began, handled, began)
+            elif known.handled != handled:
+                progress[view.partition] = _Progress(began, handled, now)
+            else:
+                progress[view.partition] = known
+        self._progress = progress
+
+    def busy(self) -> dict[TopicPartition, float]:
+        """Seconds without progress of each batch in hand, as of the last look."""
+        now = self._clock.monotonic()
+        return {partition: now - each.moved for partition, each in self._progress.items()}
+
+    @property
+    def hung(self) -> list[TopicPartition]:
+        """The partitions whose batch hangs."""
+        return sorted(partition for partition, seconds in self.busy().items() if seconds >= self._hung_after)
+
+    @property
+    def sick(self) -> str | None:
+        """Why the process is not alive in the sense above; None while it is. A word without data."""
+        if self._clock.monotonic() - self._turned_at >= self._stuck_after:
+            return "member_stuck"
+        return None
+
+    @property
+    def unready(self) -> list[str]:
+        """Why the member is not ready, in words without data; empty while it is."""
+        member = self._member
+        if member is None:
+            return ["starting"]
+        if member.stopping.is_set():
+            return ["stopping"]
+        if not member.ready.is_set():
+            return ["joining"]
+        reasons = []
+        if not member.in_session:
+            reasons.append("session_lost")
+        if not member.settled or any(view.position is None for view in member.views()):
+            reasons.append("rebalancing")
+        if self.hung:
+            reasons.append("handler_hung")
+        return reasons

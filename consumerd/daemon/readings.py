@@ -1,0 +1,141 @@
+"""The numbers of a daemon as readings of the catalogue (`consumerd.metrics.catalogue`).
+
+Strategy: nothing is kept here. Each reading is taken from whoever counts it at the moment that somebody asks, on the
+loop, without an await between: so the numbers of one scrape fit together.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from consumerd import __version__
+from consumerd.metrics import Metric, Reading
+from consumerd.metrics import catalogue as c
+from consumerd.partition import NO_BROKER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from consumerd.consumer.owned_partition import OwnedView
+    from consumerd.consumer.running import RunningMember
+    from consumerd.daemon.monitor import Monitor
+    from consumerd.partition import TopicPartition
+
+Labels = tuple[str, ...]
+
+
+def read(monitor: Monitor) -> Iterator[Reading]:
+    """All readings of a daemon now; few before there is a member."""
+    yield Reading(c.BUILD_INFO, (__version__,), 1)
+    yield Reading(c.START_TIME, (), monitor.started_wall)
+    yield Reading(c.LOOP_LAG, (), monitor.loop_lag)
+    group = (monitor.group,)
+    yield Reading(c.READY, group, float(not monitor.health.unready))
+    yield from _handler(monitor)
+    if monitor.member is not None:
+        views = monitor.member.views()
+        yield from _member(monitor, monitor.member, views)
+        yield from _fetching(group, monitor.member)
+        yield from _topics(group, monitor.member)
+        yield from _partitions(monitor, monitor.member, views)
+
+
+def _handler(monitor: Monitor) -> Iterator[Reading]:
+    group, counts = monitor.group, monitor.handler_counts
+    consumed = [] if monitor.member is None else [each.topic for each in monitor.member.assigned]
+    for metric, by_topic in (
+        (c.FAILURES, counts.failures),
+        (c.RETRIES, counts.retries),
+        (c.SKIPPED, counts.skipped),
+        (c.DEAD_LETTERED, counts.dead_lettered),
+    ):
+        # A counter that begins at 1 has not increased, as Prometheus sees it: it begins at 0, with its topic.
+        for topic in sorted({*by_topic, *consumed}):
+            yield Reading(metric, (group, topic), by_topic[topic])
+    yield Reading(c.BUSY_SECONDS, (group,), max(monitor.health.busy().values(), default=0.0))
+    yield Reading(c.HUNG, (group,), len(monitor.health.hung))
+
+
+def _member(monitor: Monitor, member: RunningMember[Any], views: list[OwnedView]) -> Iterator[Reading]:
+    group, stats = (monitor.group,), member.stats
+    yield Reading(c.SESSION_UP, group, float(member.in_session))
+    yield Reading(c.ASSIGNED, group, len(member.assigned))
+    yield Reading(c.OWNED, group, sum(view.position is not None for view in views))
+    yield Reading(c.PAUSED, group, sum(view.paused for view in views))
+    yield Reading(c.REBALANCES, group, stats.rebalances)
+    yield Reading(c.REBALANCE_SECONDS, group, stats.rebalance_seconds)
+    yield Reading(c.LOST, group, stats.lost_partitions)
+    yield Reading(c.COMMITS, group, stats.commits)
+    yield Reading(c.FAILED_COMMITS, group, stats.failed_commits)
+    yield Reading(c.MEMORY_USED, group, member.budget.used)
+    yield Reading(c.MEMORY_LIMIT, group, member.budget.limit)
+
+
+def _fetching(group: Labels, member: RunningMember[Any]) -> Iterator[Reading]:
+    counters = member.fetched
+    yield Reading(c.FETCHED, group, counters.messages)
+    yield Reading(c.FETCHED_BYTES, group, counters.received_bytes)
+    yield Reading(c.FETCHES, group, counters.fetches + counters.polls)
+    yield Reading(c.FETCH_RESETS, group, counters.resets)
+    yield Reading(c.FETCH_SKIPPED, group, counters.skipped)
+    yield Reading(c.FETCH_PARKED, group, counters.parked)
+    yield Reading(c.CONNECTS, group, counters.connects)
+    yield Reading(c.DISCONNECTS, group, counters.disconnects)
+    for code, number in sorted(counters.errors.items()):
+        yield Reading(c.FETCH_ERRORS, (*group, str(int(code))), number)
+
+
+def _topics(group: Labels, member: RunningMember[Any]) -> Iterator[Reading]:
+    for topic, stats in sorted(member.stats.topics.items()):
+        yield Reading(c.BATCH_SECONDS, (*group, topic), stats.durations)
+        yield Reading(c.BATCH_MESSAGES, (*group, topic), stats.sizes)
+
+
+def _partitions(monitor: Monitor, member: RunningMember[Any], views: list[OwnedView]) -> Iterator[Reading]:
+    """Of all partitions, or of all of a topic together: then what has no sum is left out."""
+    split = monitor.partition_labels
+    sums = _Sums(lambda partition: _labels(monitor.group, partition, split=split))
+    for partition, counts in sorted(member.stats.partitions.items()):
+        sums.add(c.HANDLED, partition, counts.messages)
+        if partition.broker != NO_BROKER:
+            sums.add(c.HANDLED_BYTES, partition, counts.bytes)
+    for view in views:
+        partition = view.partition
+        handled_at = member.stats.of(partition).handled_at
+        if handled_at is not None:
+            sums.most(c.LAST_HANDLED, partition, monitor.wall_of(handled_at))
+        if (lag := monitor.lag.of(view, handled_at)) is not None:
+            sums.add(c.LAG if partition.broker == NO_BROKER else c.LAG_BYTES, partition, lag.amount)
+            sums.most(c.LAG_SECONDS, partition, lag.seconds)
+        if split and view.position is not None:
+            sums.add(c.POSITION, partition, view.position)
+        if split and view.committed is not None:
+            sums.add(c.COMMITTED, partition, view.committed)
+    yield from sums.readings()
+
+
+class _Sums:
+    def __init__(self, labels: Callable[[TopicPartition], Labels]) -> None:
+        self._labels = labels
+        self._values: defaultdict[Metric, dict[Labels, float]] = defaultdict(dict)
+
+    def add(self, metric: Metric, partition: TopicPartition, value: float) -> None:
+        values, labels = self._values[metric], self._labels(partition)
+        values[labels] = values.get(labels, 0) + value
+
+    def most(self, metric: Metric, partition: TopicPartition, value: float) -> None:
+        values, labels = self._values[metric], self._labels(partition)
+        values[labels] = max(values.get(labels, value), value)
+
+    def readings(self) -> Iterator[Reading]:
+        for metric, values in self._values.items():
+            for labels, value in values.items():
+                yield Reading(metric, labels, value)
+
+
+def _labels(group: str, partition: TopicPartition, *, split: bool) -> Labels:
+    if not split:
+        return group, partition.topic, "", ""
+    broker = "" if partition.broker == NO_BROKER else str(partition.broker)
+    return group, partition.topic, broker, str(partition.partition)

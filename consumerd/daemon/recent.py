@@ -1,0 +1,63 @@
+"""The last warnings and errors of the log, for the status page.
+
+Strategy: a processor of structlog that looks at what passes and keeps a few lines of it, as short text: neither values
+of a message's size nor passwords in URLs are kept, and no traceback.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from consumerd.handlers.secrets import without_passwords
+
+if TYPE_CHECKING:
+    from structlog.typing import EventDict, WrappedLogger
+
+#: Lines that are kept.
+_KEPT: Final = 50
+#: Characters of one value.
+_LONGEST: Final = 300
+_LEVELS: Final = frozenset({"warning", "error", "critical"})
+#: What is not text to show: told elsewhere, or too much.
+_LEFT_OUT: Final = frozenset({"event", "level", "timestamp", "exc_info", "exception", "stack", "stack_info"})
+
+
+class Line(NamedTuple):
+    """One event of the log."""
+
+    #: Seconds since 1970.
+    at: float
+    level: str
+    event: str
+    fields: dict[str, str]
+
+
+class RecentLines:
+    """Keeps the last ones that passed."""
+
+    def __init__(self) -> None:
+        self._lines: deque[Line] = deque(maxlen=_KEPT)
+
+    def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+        """As a processor: note and pass on."""
+        if event.get("level", method) in _LEVELS:
+            fields = {name: _text(value) for name, value in event.items() if name not in _LEFT_OUT and name[:1] != "_"}
+            self._lines.append(
+                Line(time.time(), str(event.get("level", method)), _text(event.get("event")), without_passwords(fields))
+            )
+        return event
+
+    def __iter__(self) -> Any:
+        """The newest first; a thread may add meanwhile."""
+        return reversed(list(self._lines))
+
+
+def _text(value: object) -> str:
+    text = " ".join(str(value).split())
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+#: Those of this process.
+RECENT: Final = RecentLines()

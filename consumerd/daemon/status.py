@@ -1,0 +1,144 @@
+"""What `/status.json` and the status page tell of a daemon: plain values, made when somebody asks.
+
+Strategy: one document, which the page renders and scripts read. Nothing of the configuration is in it but names, so it
+holds no secrets; passwords within what errors say are left out.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from consumerd import __version__
+from consumerd.daemon.recent import RECENT
+from consumerd.partition import NO_BROKER
+
+if TYPE_CHECKING:
+    from consumerd.consumer.owned_partition import OwnedView
+    from consumerd.consumer.running import RunningMember
+    from consumerd.daemon.group_view import GroupSeen
+    from consumerd.daemon.monitor import Monitor
+
+
+async def read_status(monitor: Monitor) -> dict[str, Any]:
+    """The document. Keys that have no value yet are null."""
+    seen = None if monitor.group_watch is None else await monitor.group_watch.look()
+    health, member, now = monitor.health, monitor.member, monitor.clock.monotonic()
+    document: dict[str, Any] = {
+        "version": __version__,
+        "group": monitor.group,
+        "consumer_id": None if member is None else member.settings.consumer_id,
+        "time": _time(monitor.clock.wall()),
+        "started": _time(monitor.started_wall),
+        "uptime_seconds": round(now - monitor.started, 1),
+        "alive": health.sick is None,
+        "ready": not health.unready,
+        "not_ready_because": health.unready,
+        "session": None if member is None else {"up": member.in_session},
+        "memory": None if member is None else {"used": member.budget.used, "limit": member.budget.limit},
+        "totals": None if member is None else _totals(monitor, member),
+        "partitions": [] if member is None else _partitions(monitor, member),
+        "members": _members(monitor, seen),
+        "rebalances": [] if member is None else _rebalances(monitor, member),
+        "errors": [
+            {"time": _time(line.at), "level": line.level, "event": line.event, "fields": line.fields} for line in RECENT
+        ],
+        "history": _history(monitor),
+    }
+    return document
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _totals(monitor: Monitor, member: RunningMember[Any]) -> dict[str, int]:
+    counts = monitor.handler_counts
+    return {
+        **member.stats.totals(),
+        "fetched": member.fetched.messages,
+        "handler_failures": counts.failures.total(),
+        "handler_retries": counts.retries.total(),
+        "skipped": counts.skipped.total(),
+        "dead_lettered": counts.dead_lettered.total(),
+    }
+
+
+def _partitions(monitor: Monitor, member: RunningMember[Any]) -> list[dict[str, Any]]:
+    hung, busy = set(monitor.health.hung), monitor.health.busy()
+    views = {view.partition: view for view in member.views()}
+    rows = []
+    for partition in sorted({*views, *member.assigned}):
+        view = views.get(partition)
+        counts = member.stats.of(partition)
+        lag = None if view is None else monitor.lag.of(view, counts.handled_at)
+        rows.append(
+            {
+                "topic": partition.topic,
+                "partition": partition.name,
+                "state": _state(view, is_hung=partition in hung),
+                "paused": view is not None and view.paused,
+                "position": None if view is None else view.position,
+                "committed": None if view is None else view.committed,
+                "lag": None if lag is None else lag.amount,
+                "lag_unit": "messages" if partition.broker == NO_BROKER else "bytes",
+                "lag_seconds": None if lag is None else round(lag.seconds, 1),
+                "handled": counts.messages,
+                "last_handled": None if counts.handled_at is None else _time(monitor.wall_of(counts.handled_at)),
+                "queued_batches": 0 if view is None else view.queued,
+                "held_bytes": 0 if view is None else view.held_bytes,
+                "busy_seconds": round(busy[partition], 1) if partition in busy else None,
+            }
+        )
+    return rows
+
+
+def _state(view: OwnedView | None, *, is_hung: bool) -> str:
+    if view is None:
+        return "claiming"
+    if view.position is None:
+        return "starting"
+    if is_hung:
+        return "hung"
+    return "paused" if view.paused else "consuming"
+
+
+def _members(monitor: Monitor, seen: GroupSeen | None) -> dict[str, Any] | None:
+    if seen is None:
+        return None
+    return {
+        "live": [
+            {"id": name, "partitions": count, "this": monitor.is_this(name)} for name, count in seen.members.items()
+        ],
+        "not_live": [{"id": name, "partitions": count} for name, count in seen.strangers.items()],
+        "unowned": seen.unowned,
+        "failure": seen.failure,
+    }
+
+
+def _rebalances(monitor: Monitor, member: RunningMember[Any]) -> list[dict[str, Any]]:
+    return [
+        {
+            "time": _time(monitor.wall_of(each.ended)),
+            "seconds": round(each.seconds, 3),
+            "partitions": each.partitions,
+            "gained": list(map(str, each.gained)),
+            "lost": list(map(str, each.lost)),
+        }
+        for each in reversed(member.stats.history)
+    ]
+
+
+def _history(monitor: Monitor) -> dict[str, Any]:
+    """Of the last minutes, oldest first."""
+    points = [*monitor.history, monitor.point()]
+    rates = [
+        round((after.messages - before.messages) / max(after.at - before.at, 0.5), 1)
+        for before, after in pairwise(points)
+    ]
+    return {
+        "seconds": [round(after.at - points[-1].at, 1) for after in points[1:]],
+        "messages_per_second": rates,
+        "lag": [after.lag for after in points[1:]],
+    }

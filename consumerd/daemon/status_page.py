@@ -1,0 +1,247 @@
+"""The status page: the status document (`consumerd.daemon.status`) as HTML.
+
+Strategy: all of it is made here, so it is whole without script; then it loads itself anew every ten seconds. With
+script (`page/status.js`) the page fetches itself and takes over what differs, element by element, so that focus,
+selection and a click under way survive. Text comes in through `escape` alone; styles and script are files, since the
+page's policy allows nothing within it. Colours never say what words do not.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+#: Seconds between loads without script.
+_RELOAD: Final = 10
+_WIDTH, _HEIGHT = 240, 40
+#: Names that one cell lists.
+_LISTED: Final = 12
+
+_REASONS: Final = {
+    "starting": "it connects to ZooKeeper or a first broker",
+    "joining": "it joins its group",
+    "rebalancing": "it does not consume all of its partitions yet",
+    "session_lost": "its session is lost or in doubt",
+    "handler_hung": "a handler makes no progress",
+    "stopping": "it drains and leaves",
+}
+
+
+def asset(name: str) -> bytes:
+    """The style sheet or the script."""
+    return files("consumerd.daemon").joinpath("page", name).read_bytes()
+
+
+def render(status: dict[str, Any], *, word: str | None) -> bytes:
+    """The page. `word` goes into the forms that pause and resume; without it there are none."""
+    group = escape(status["group"])
+    title = f"{'ready' if status['ready'] else 'not ready'}: {group}"
+    body = "".join(
+        (
+            _head(status),
+            _figures(status),
+            _partitions(status["partitions"], word),
+            _members(status["members"]),
+            _rebalances(status["rebalances"]),
+            _errors(status["errors"]),
+        )
+    )
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f"<title>{title} - consumerd</title>\n"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<link rel="icon" href="data:,">\n<link rel="stylesheet" href="/status.css">\n'
+        f'<noscript><meta http-equiv="refresh" content="{_RELOAD}"></noscript>\n'
+        '<script src="/status.js" defer></script>\n</head>\n<body>\n'
+        '<a class="skip" href="#partitions">Skip to the partitions</a>\n'
+        f'<main id="main">\n{body}</main>\n'
+        '<p id="said" role="status" aria-live="polite"></p>\n'
+        f"<footer>consumerd {escape(status['version'])}, started {_when(status['started'])}. "
+        '<a href="/status.json">status.json</a></footer>\n</body>\n</html>\n'
+    ).encode()
+
+
+def _head(status: dict[str, Any]) -> str:
+    ready = status["ready"]
+    because = "; ".join(_REASONS.get(each, each) for each in status["not_ready_because"])
+    consumer = status["consumer_id"]
+    return (
+        f"<header>\n<h1>{escape(status['group'])}</h1>\n"
+        f'<p id="state" class="{"good" if ready else "bad"}"><strong>{"Ready" if ready else "Not ready"}</strong>'
+        f"{escape(f': {because}') if because else ''}</p>\n"
+        f'<p class="quiet">{f"Member <code>{escape(consumer)}</code>" if consumer else "No member yet"}, '
+        f"up {_span(status['uptime_seconds'])}, as of {_when(status['time'])}</p>\n</header>\n"
+    )
+
+
+def _figures(status: dict[str, Any]) -> str:
+    totals, memory, history = status["totals"], status["memory"], status["history"]
+    if totals is None:
+        return ""
+    rates, lags = history["messages_per_second"], history["lag"]
+    units = {each["lag_unit"] for each in status["partitions"]}
+    unit = units.pop() if len(units) == 1 else "messages"
+    figures = [
+        ("Handled", f"{totals['messages']:,}", "messages"),
+        ("Failed attempts", f"{totals['handler_failures']:,}", ""),
+        ("Dead letters", f"{totals['dead_lettered']:,}", f"{totals['skipped']:,} skipped"),
+        ("Commits", f"{totals['commits']:,}", f"{totals['failed_commits']:,} failed"),
+        ("Rebalances", f"{totals['rebalances']:,}", f"{totals['lost_partitions']:,} partitions lost"),
+        ("Memory", _size(memory["used"]), f"of {_size(memory['limit'])}"),
+    ]
+    tiles = "".join(
+        f'<div><dt>{name}</dt><dd><span class="value">{value}</span> <span class="quiet">{note}</span></dd></div>\n'
+        for name, value, note in figures
+    )
+    now, lag = rates[-1] if rates else 0.0, lags[-1] if lags else None
+    shown_lag = "not known" if lag is None else f"{lag:,} {unit}" if unit == "messages" else _size(lag)
+    lines = _line("Throughput", f"{now:,.0f} messages/s", rates) + _line("Lag", shown_lag, lags)
+    return (
+        '<section aria-labelledby="figures-title">\n<h2 id="figures-title">Figures</h2>\n'
+        f'<div class="lines">{lines}</div>\n'
+        f'<dl class="tiles">\n{tiles}</dl>\n</section>\n'
+    )
+
+
+def _line(name: str, now: str, values: Sequence[float | None]) -> str:
+    """A sparkline with its words."""
+    known = [value for value in values if value is not None]
+    top = max(known, default=0) or 1
+    step = _WIDTH / max(1, len(values) - 1)
+    points = " ".join(
+        f"{at * step:.1f},{_HEIGHT - 1 - value / top * (_HEIGHT - 2):.1f}"
+        for at, value in enumerate(values)
+        if value is not None
+    )
+    told = f"{name}: {now}; largest of the last minutes {max(known, default=0):,.0f}"
+    return (
+        f'<figure><figcaption>{name} <strong class="value">{now}</strong></figcaption>'
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img" aria-label="{escape(told)}">'
+        f'<polyline points="{points}" fill="none" vector-effect="non-scaling-stroke"/></svg></figure>'
+    )
+
+
+def _partitions(rows: list[dict[str, Any]], word: str | None) -> str:
+    columns = ["Partition", "State", "Position", "Committed", "Lag", "Behind", "Handled", "Last handled", "In hand"]
+    body = "".join(_partition(row, word) for row in rows)
+    return _table("partitions", "Owned partitions", columns + (["Action"] if word else []), body, "None are owned now.")
+
+
+def _partition(row: dict[str, Any], word: str | None) -> str:
+    name = f"{row['topic']}/{row['partition']}"
+    lag = row["lag"]
+    in_bytes = row["lag_unit"] == "bytes"
+    bad = ' class="bad"' if row["state"] == "hung" else ' class="held"' if row["paused"] else ""
+    busy = row["busy_seconds"]
+    cells = [
+        f"<td{bad}>{row['state']}</td>",
+        _number(row["position"]),
+        _number(row["committed"]),
+        f'<td class="number">{"" if lag is None else _size(lag) if in_bytes else f"{lag:,}"}</td>',
+        f'<td class="number">{"" if not row["lag_seconds"] else _span(row["lag_seconds"])}</td>',
+        _number(row["handled"]),
+        f"<td>{_when(row['last_handled']) if row['last_handled'] else 'not yet'}</td>",
+        f"<td>{'' if busy is None else f'for {_span(busy)}'}</td>",
+    ]
+    if word:
+        cells.append(f"<td>{_action(row, name, word)}</td>")
+    key = escape(name, quote=True)
+    return f'<tr id="partition-{key}"><th scope="row">{escape(name)}</th>{"".join(cells)}</tr>\n'
+
+
+def _action(row: dict[str, Any], name: str, word: str) -> str:
+    if row["position"] is None:
+        return ""
+    verb = "resume" if row["paused"] else "pause"
+    return (
+        f'<form method="post" action="/{verb}"><input type="hidden" name="word" value="{word}">'
+        f'<input type="hidden" name="partition" value="{escape(name, quote=True)}">'
+        f'<button aria-label="{verb.title()} {escape(name, quote=True)}">{verb.title()}</button></form>'
+    )
+
+
+def _members(members: dict[str, Any] | None) -> str:
+    if members is None:
+        return ""
+    rows = "".join(
+        f'<tr><th scope="row"><code>{escape(each["id"])}</code></th>'
+        f"<td>{'this member' if each['this'] else 'live'}</td>{_number(each['partitions'])}</tr>\n"
+        for each in members["live"]
+    ) + "".join(
+        f'<tr><th scope="row"><code>{escape(each["id"])}</code></th><td class="bad">not a live member</td>'
+        f"{_number(each['partitions'])}</tr>\n"
+        for each in members["not_live"]
+    )
+    notes = ""
+    if members["unowned"]:
+        notes += f'<p class="bad">Unowned: {_list(members["unowned"])}</p>\n'
+    if members["failure"]:
+        notes += f'<p class="bad">The group could not be read: {escape(members["failure"])}</p>\n'
+    return _table("members", "The group", ["Member", "State", "Partitions"], rows, "No members are known.", notes)
+
+
+def _rebalances(rebalances: list[dict[str, Any]]) -> str:
+    rows = "".join(
+        f'<tr><th scope="row">{_when(each["time"])}</th><td class="number">{each["seconds"]:.2f} s</td>'
+        f"{_number(each['partitions'])}<td>{_list(each['gained'])}</td><td>{_list(each['lost'])}</td></tr>\n"
+        for each in rebalances[:10]
+    )
+    return _table("rebalances", "Last rebalances", ["Ended", "Took", "Partitions", "Gained", "Lost"], rows, "None yet.")
+
+
+def _errors(errors: list[dict[str, Any]]) -> str:
+    rows = "".join(
+        f'<tr><th scope="row">{_when(each["time"])}</th><td>{escape(each["level"])}</td>'
+        f"<td><code>{escape(each['event'])}</code></td><td>"
+        f"{escape(', '.join(f'{name}={value}' for name, value in each['fields'].items()))}</td></tr>\n"
+        for each in errors[:20]
+    )
+    return _table(
+        "errors", "Last warnings and errors", ["Time", "Level", "Event", "Details"], rows, "None since the start."
+    )
+
+
+def _table(key: str, title: str, columns: Iterable[str], rows: str, nothing: str, notes: str = "") -> str:
+    heads = "".join(f'<th scope="col">{column}</th>' for column in columns)
+    table = (
+        f'<div class="scroll" tabindex="0" role="region" aria-labelledby="{key}-title"><table>\n'
+        f"<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n"
+    )
+    return (
+        f'<section id="{key}" aria-labelledby="{key}-title">\n<h2 id="{key}-title">{title}</h2>\n'
+        f"{notes}{table if rows else f'<p>{nothing}</p>'}</section>\n"
+    )
+
+
+def _number(value: int | None) -> str:
+    return f'<td class="number">{"" if value is None else f"{value:,}"}</td>'
+
+
+def _list(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return escape(", ".join(names[:_LISTED]) + more)
+
+
+def _when(text: str) -> str:
+    return f'<time datetime="{text}">{text.replace("T", " ").replace("Z", " UTC")}</time>'
+
+
+def _span(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes, hours = seconds / 60, seconds / 3600
+    if hours < 2:
+        return f"{minutes:.0f} min"
+    return f"{hours:.0f} h" if hours < 48 else f"{hours / 24:.0f} d"
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} TiB"

@@ -1,0 +1,227 @@
+"""The fetcher of one partition: ask its source, decode, put in the lane, again.
+
+Strategy: one task, one request in flight, one position. The position only moves to boundaries that were decoded, so
+after any failure the same bytes are asked for again and every message reaches the lane once and in order. The task
+waits, in this order: to be resumed, for room in the lane, for the source (the connection, memory, the response), for
+memory to decode into. It puts nothing after it was cancelled, because between the last wait and `put` there is none.
+
+How a partition is asked for, and what errors mean, differs by dialect and is up to its `PartitionSource`: in 0.7 idle
+partitions of a broker are polled together (`v07.brokers`), since 0.8 a leader, which may change, holds its response
+back until there are new messages (`v08.brokers`). What a response means is decided in `response`, and what to do about
+bad messages and offsets out of range in `policies`. Failures of the broker or the connection are retried for ever and
+logged once until they end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import structlog
+
+from consumerd.errors import BrokerError, reason_of
+from consumerd.fetch.backoff import Backoff
+from consumerd.fetch.errors import LaneClosedError
+from consumerd.fetch.policies import FetchingOverError, FetchPolicies
+from consumerd.fetch.response import FetchDecision, FetchOutcome, classify
+from consumerd.wire import WireError
+
+if TYPE_CHECKING:
+    from consumerd.fetch.budget import Reservation
+    from consumerd.fetch.lane import Fetched, Lane
+    from consumerd.fetch.policies import FetchServices
+    from consumerd.partition import TopicPartition
+
+log = structlog.get_logger(__name__)
+
+
+class PartitionResponse(NamedTuple):
+    """What a broker returned for one partition; the receiver releases the reservation.
+
+    `error`: its code, 0 for none. `asked`: bytes. `readable_end` and `aborted` are those of `FetchedPartition`.
+    """
+
+    broker: int
+    error: int
+    data: bytes | memoryview
+    asked: int
+    reservation: Reservation
+    readable_end: int = -1
+    aborted: tuple[tuple[int, int], ...] = ()
+
+
+class PartitionSource(Protocol):
+    """Where one partition is fetched from. One fetcher asks, one request at a time."""
+
+    #: Whether the next request waits until there are new messages.
+    idle: bool
+
+    async def ask(self, offset: int, size: int) -> PartitionResponse | None:
+        """Request about `size` bytes from `offset` on, or wait for new messages at `offset` if `idle`.
+
+        None: ask again. Raises LaneClosedError, BrokerError and WireError.
+        """
+        ...
+
+    async def decode(self, response: PartitionResponse, offset: int) -> Fetched:
+        """The messages of a response, which may be damaged. Raises WireError."""
+        ...
+
+    def classified(self, outcome: FetchOutcome, response: PartitionResponse, offset: int) -> None:
+        """What a response was, and the offset of the next request: choose `idle`."""
+        ...
+
+    def refusal(self, error: int) -> str | None:
+        """The reason in words for a response with an error; None for an offset out of range."""
+        ...
+
+    def failed(self, error: BrokerError | WireError) -> bool:
+        """There was no response, or an invalid one: whether to back off before the next request."""
+        ...
+
+    def pause(self) -> None:
+        """Send nothing for the partition from now on, also if it is idle."""
+        ...
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        ...
+
+
+class Fetcher:
+    """Feeds `lane` from `offset` on. `run` is its task; `offset` the position of the next fetch."""
+
+    def __init__(
+        self, partition: TopicPartition, offset: int, lane: Lane, source: PartitionSource, services: FetchServices
+    ) -> None:
+        self.partition = partition
+        self.offset = offset
+        self._lane = lane
+        self._source = source
+        self._services = services
+        self._settings = settings = services.settings
+        self._size = settings.fetch_bytes
+        self._resumed = asyncio.Event()
+        self._resumed.set()
+        self._failures = Backoff(settings.retry_backoff_min, settings.retry_backoff_max, services.rng)
+        self._policies = FetchPolicies(partition, lane, services)
+        self._log = log.bind(partition=str(partition))
+
+    @property
+    def paused(self) -> bool:
+        """Whether no new fetch is sent."""
+        return not self._resumed.is_set()
+
+    def pause(self) -> None:
+        """Send no new fetch. The response to one under way still goes to the lane."""
+        self._resumed.clear()
+        self._source.pause()
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._resumed.set()
+        self._source.resume()
+
+    async def run(self) -> None:
+        """Fetch until cancelled, until the lane is closed, or until a policy ends it."""
+        while True:
+            try:
+                await self._resumed.wait()
+                await self._lane.wait_for_room()
+                response = await self._source.ask(self.offset, self._size)
+                if response is not None:
+                    await self._process(response)
+            except (BrokerError, WireError) as error:
+                if self._source.failed(error):
+                    await self._back_off("fetch_failed", reason_of(error))
+            except (LaneClosedError, FetchingOverError):
+                return
+
+    async def _process(self, response: PartitionResponse) -> None:
+        self._policies.broker = response.broker
+        if response.error:
+            response.reservation.release()
+            self._services.counters.errors[response.error] += 1
+            reason = self._source.refusal(response.error)
+            await (self._reset() if reason is None else self._back_off("fetch_refused", reason))
+            return
+        fetched = await self._decode(response)
+        settings = self._settings
+        decision = classify(
+            fetched,
+            received=len(response.data),
+            asked=response.asked,
+            fetch_bytes=settings.fetch_bytes,
+            max_fetch_bytes=settings.max_fetch_bytes,
+        )
+        self._source.classified(decision.outcome, response, self.offset)
+        await self._act(decision)
+
+    async def _decode(self, response: PartitionResponse) -> Fetched:
+        """Decode when memory allows, put the messages in the lane if there are any, and move on."""
+        reservation, received = response.reservation, len(response.data)
+        try:
+            if received:
+                await self._lane.budget.solvent(reservation)
+            fetched = await self._source.decode(response, self.offset)
+            self._policies.require_possible(fetched.start_offset, fetched.next_offset)
+            counters = self._services.counters
+            counters.received_bytes += received
+            if fetched.next_offset > fetched.start_offset:
+                reservation.resize(fetched.memory_bytes)
+                self._lane.put(fetched, reservation)
+                counters.batches += 1
+                counters.messages += len(fetched)
+            else:
+                reservation.release()
+        except BaseException:
+            reservation.release()
+            raise
+        self.offset = fetched.next_offset
+        return fetched
+
+    async def _act(self, decision: FetchDecision) -> None:
+        match decision.outcome:
+            case FetchOutcome.PROGRESS:
+                self._recovered()
+                self._size = self._settings.fetch_bytes
+            case FetchOutcome.EMPTY:
+                self._recovered()
+            case FetchOutcome.CUT:
+                assert decision.size is not None
+                self._size = decision.size
+                self._services.counters.grown += 1
+            case FetchOutcome.TORN:
+                self._continue_at(await self._policies.torn(self.offset, decision))
+            case FetchOutcome.OVERSIZE:
+                self._continue_at(await self._policies.oversize(self.offset, decision))
+            case FetchOutcome.CORRUPT:
+                self._continue_at(self._policies.corrupt(self.offset, decision))
+
+    def _continue_at(self, offset: int | None) -> None:
+        """What a policy decided; None is to wait for the log to grow."""
+        if offset is None:
+            self._source.idle = True
+        else:
+            self.offset = offset
+            self._size = self._settings.fetch_bytes
+
+    async def _reset(self) -> None:
+        if self._failures.attempts:  # not the first refusal in a row: resetting did not help
+            await self._services.clock.sleep(self._failures.next())
+        offset = await self._policies.out_of_range(self.offset)
+        if offset == self.offset:
+            await self._back_off("fetch_refused", f"offset {offset} is out of range, and the broker returned no other")
+        else:
+            self._failures.next()
+            self._continue_at(offset)
+
+    async def _back_off(self, event: str, reason: str) -> None:
+        if not self._failures.attempts:
+            self._log.warning(event, offset=self.offset, reason=reason)
+        await self._services.clock.sleep(self._failures.next())
+
+    def _recovered(self) -> None:
+        if self._failures.attempts:
+            self._failures.reset()
+            self._log.info("fetch_recovered", offset=self.offset)

@@ -1,0 +1,136 @@
+"""Which partitions are fetched, and the tasks that do it: one fetcher per partition.
+
+Strategy: `run` owns every task in one TaskGroup; `add`, `remove`, `seek` and the rest are called from other tasks and
+only start or cancel tasks there. Seeking replaces the fetcher by a fresh one: the old task is cancelled and can put
+nothing any more, so no state has to be repaired. Where a partition is fetched from is up to `FetchBrokers`: those of a
+cluster of 0.7 are `v07.brokers`, those of 0.8 and later `v08.brokers`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from consumerd.fetch.fetcher import Fetcher
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from consumerd.fetch.fetcher import PartitionSource
+    from consumerd.fetch.lane import Lane
+    from consumerd.fetch.policies import FetchServices
+    from consumerd.partition import TopicPartition
+
+
+class FetchBrokers(Protocol):
+    """The brokers of a cluster, as sources of partitions."""
+
+    @property
+    def services(self) -> FetchServices:
+        """What all fetchers share."""
+        ...
+
+    def start(self, tasks: asyncio.TaskGroup) -> None:
+        """Run in `tasks` what sources need, now and later. Once."""
+        ...
+
+    def source(self, partition: TopicPartition, lane: Lane) -> PartitionSource:
+        """A fresh source for one fetcher."""
+        ...
+
+    def release(self, partition: TopicPartition) -> Iterable[asyncio.Task[None]]:
+        """The partition is not fetched any more: the tasks that no other partition needs, to be cancelled."""
+        ...
+
+    async def list_offsets(self, partition: TopicPartition, time: int, max_number: int = 1) -> tuple[int, ...]:
+        """Ask the broker for offsets: `time` is EARLIEST, LATEST or milliseconds since the epoch.
+
+        One attempt; the partition need not be added. Raises BrokerError, and FrameError for an invalid response.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class _Entry:
+    fetcher: Fetcher
+    lane: Lane
+    #: The fetcher's task last; before it, those of replaced fetchers that may not have ended yet.
+    tasks: list[asyncio.Task[None]]
+
+
+class FetchPool:
+    """Fetches the partitions that were added into their lanes, until they are removed.
+
+    Methods raise KeyError for partitions that were not added.
+    """
+
+    def __init__(self, brokers: FetchBrokers) -> None:
+        self.counters = brokers.services.counters
+        self.list_offsets = brokers.list_offsets
+        self._brokers = brokers
+        self._group: asyncio.TaskGroup | None = None
+        self._entries: dict[TopicPartition, _Entry] = {}
+
+    @property
+    def partitions(self) -> frozenset[TopicPartition]:
+        """The partitions that are added, whatever their state."""
+        return frozenset(self._entries)
+
+    def position(self, partition: TopicPartition) -> int:
+        """The offset of the partition's next fetch: everything before it went to the lane, or was skipped."""
+        return self._entries[partition].fetcher.offset
+
+    async def run(self) -> None:
+        """Run all fetchers until cancelled. Once."""
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            self._brokers.start(group)
+            for entry in self._entries.values():
+                self._start(entry)
+            await asyncio.Event().wait()
+
+    def add(self, partition: TopicPartition, offset: int, lane: Lane) -> None:
+        """Fetch `partition` from `offset` on into `lane`. Raises ValueError if it is added already."""
+        if partition in self._entries:
+            raise ValueError(f"{partition} is already being fetched")
+        entry = self._entries[partition] = _Entry(self._fetcher(partition, offset, lane), lane, [])
+        self._start(entry)
+
+    async def remove(self, partition: TopicPartition) -> None:
+        """Stop fetching; once this returns, nothing more is put in the lane. What is in it stays."""
+        ending = [*self._entries.pop(partition).tasks, *self._brokers.release(partition)]
+        for task in ending:
+            task.cancel()
+        if ending:
+            await asyncio.wait(ending)
+
+    def pause(self, partition: TopicPartition) -> None:
+        """Send no new fetch for the partition; the response to one under way still goes to the lane."""
+        self._entries[partition].fetcher.pause()
+
+    def resume(self, partition: TopicPartition) -> None:
+        """Go on after `pause`."""
+        self._entries[partition].fetcher.resume()
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Drop what is queued and fetch from `offset` on, also after a failure or parking. A pause stays."""
+        entry = self._entries[partition]
+        for task in entry.tasks:
+            task.cancel()
+        paused = entry.fetcher.paused
+        entry.lane.clear()
+        entry.fetcher = self._fetcher(partition, offset, entry.lane)
+        if paused:
+            entry.fetcher.pause()
+        self._start(entry)
+
+    def _fetcher(self, partition: TopicPartition, offset: int, lane: Lane) -> Fetcher:
+        brokers = self._brokers
+        return Fetcher(partition, offset, lane, brokers.source(partition, lane), brokers.services)
+
+    def _start(self, entry: _Entry) -> None:
+        if self._group is not None:
+            task = self._group.create_task(entry.fetcher.run(), name=f"fetch {entry.fetcher.partition}")
+            entry.tasks = [old for old in entry.tasks if not old.done()]
+            entry.tasks.append(task)

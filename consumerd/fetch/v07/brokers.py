@@ -1,0 +1,207 @@
+"""Fetching from brokers of 0.7: one link and one poller per broker, which its partitions share.
+
+Strategy: a broker's link and poller live as long as it has partitions here. OFFSETS go over connections of their own
+(`offset_lookups`). A partition without new messages waits in the `IdlePoller`; messages or an error wake it. What takes
+long to decode is decoded in steps, in turns with everything else.
+
+When a partition's fetch is to blame for a broken connection (the broker hangs, closes it or sends garbage over it), the
+partition backs off and is asked for alone, over a connection for one request, until there was a response: the others
+have the common connection to themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from consumerd.fetch.fetcher import PartitionResponse
+from consumerd.fetch.policies import FetchServices
+from consumerd.fetch.response import FetchOutcome
+from consumerd.fetch.v07.link import BrokerLink
+from consumerd.fetch.v07.offset_lookups import OffsetLookups
+from consumerd.fetch.v07.poller import IdlePoller, Idler
+from consumerd.net import ConnectionClosedError
+from consumerd.turns import in_turns
+from consumerd.wire.v07 import ErrorCode, FetchRequest, decode_steps, split_fetch_response
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import AsyncIterator, Iterable
+    from random import Random
+
+    from consumerd.errors import BrokerError
+    from consumerd.fetch.budget import ByteBudget, Reservation
+    from consumerd.fetch.lane import Lane
+    from consumerd.fetch.listener import FetchListener
+    from consumerd.fetch.settings import FetchSettings
+    from consumerd.fetch.v07.link import Directory
+    from consumerd.net import Connection, Connector
+    from consumerd.partition import TopicPartition
+    from consumerd.ports import Clock
+    from consumerd.wire import WireError
+    from consumerd.wire.v07 import MessageBatch
+
+#: A FETCH response's error code.
+RESPONSE_HEADER = 2
+
+
+class V07Source:
+    """One partition at its broker; see `PartitionSource`."""
+
+    def __init__(
+        self, partition: TopicPartition, lane: Lane, link: BrokerLink, poller: IdlePoller, services: FetchServices
+    ) -> None:
+        self.idle = False
+        self._partition = partition
+        self._lane = lane
+        self._link = link
+        self._poller = poller
+        self._services = services
+        #: Our last fetch ended the connection: the next one goes over a connection of its own.
+        self._suspect = False
+        self._idler = Idler(lane)
+
+    async def ask(self, offset: int, size: int) -> PartitionResponse | None:
+        """A fetch, or the common poll's response; None if the partition should be fetched by itself."""
+        if self.idle:
+            polled = await self._poller.wait(self._idler, offset)
+            self.idle = False
+            return polled
+        connection, reservation = await self._prepare(size)
+        try:
+            request = FetchRequest(self._partition.topic, self._partition.partition, offset, size)
+            body = await connection.request(request.encode(), max_response=RESPONSE_HEADER + size)
+            error, messages = split_fetch_response(body)
+        except BaseException:
+            reservation.release()
+            raise
+        finally:
+            if self._suspect:
+                await connection.close()
+        if not self._suspect:
+            self._link.worked()
+        self._suspect = False
+        self._services.counters.fetches += 1
+        return PartitionResponse(self._link.broker, error, messages, size, reservation)
+
+    async def _prepare(self, size: int) -> tuple[Connection, Reservation]:
+        """A connection and memory, in this order: a broker that is away must not hold memory.
+
+        A connection that ends meanwhile refuses the request without blame, and the fetcher asks again.
+        """
+        connection = await (self._link.private_connection() if self._suspect else self._link.connection())
+        try:
+            return connection, await self._lane.budget.reserve(size)
+        except BaseException:
+            if self._suspect:
+                await connection.close()
+            raise
+
+    async def decode(self, response: PartitionResponse, offset: int) -> MessageBatch:
+        """In steps; large responses one after the other, each when memory still allows it."""
+        steps = decode_steps(response.data, offset, limits=self._services.settings.limits)
+        return await in_turns(steps, self._decoding(response.reservation))
+
+    @contextlib.asynccontextmanager
+    async def _decoding(self, reservation: Reservation) -> AsyncIterator[None]:
+        async with self._services.decoding:
+            await self._lane.budget.solvent(reservation)
+            yield
+
+    def classified(self, outcome: FetchOutcome, response: PartitionResponse, offset: int) -> None:
+        """Poll what is empty, at shorter intervals after there was something."""
+        if outcome is FetchOutcome.PROGRESS:
+            self._idler.reset()
+        self.idle = outcome is FetchOutcome.EMPTY
+
+    def refusal(self, error: int) -> str | None:
+        """The reason in words for a response with an error; None for an offset out of range."""
+        return None if error == ErrorCode.OFFSET_OUT_OF_RANGE else f"the broker answered with error {error}"
+
+    def failed(self, error: BrokerError | WireError) -> bool:
+        """Requests that were lost with another one's connection go out again as soon as there is a connection."""
+        if not isinstance(error, ConnectionClosedError):
+            return True
+        self._suspect = self._suspect or error.blamed
+        return error.blamed
+
+    def pause(self) -> None:
+        """Leave the partition out of polls."""
+        self._idler.paused = True
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._idler.paused = False
+        self._poller.nudge()
+
+
+@dataclass(slots=True)
+class _Broker:
+    link: BrokerLink
+    poller: IdlePoller
+    partitions: set[TopicPartition]
+    tasks: list[asyncio.Task[None]]
+
+
+class V07Brokers:
+    """The brokers of a cluster of 0.7; see `FetchBrokers`.
+
+    `connect` and `directory` are the ports to them (`consumerd.net.connect`, `consumerd.cluster.BrokerDirectory`),
+    `budget` the common memory budget that the lanes were made with.
+    """
+
+    def __init__(
+        self,
+        connect: Connector,
+        directory: Directory,
+        budget: ByteBudget,
+        settings: FetchSettings,
+        clock: Clock,
+        rng: Random,
+        listener: FetchListener,
+    ) -> None:
+        self.services = FetchServices(settings, clock, rng, listener, self.list_offsets)
+        self._connect = connect
+        self._directory = directory
+        self._budget = budget
+        self._lookups = OffsetLookups(connect, directory)
+        self._brokers: dict[int, _Broker] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+
+    def start(self, tasks: asyncio.TaskGroup) -> None:
+        """Connect to the brokers, and to those that are added later."""
+        self._tasks = tasks
+        for broker in self._brokers.values():
+            self._start(broker)
+
+    def _start(self, broker: _Broker) -> None:
+        if self._tasks is not None:
+            broker.tasks = [
+                self._tasks.create_task(broker.link.run(), name=f"link {broker.link.broker}"),
+                self._tasks.create_task(broker.poller.run(), name=f"poll {broker.link.broker}"),
+            ]
+
+    def source(self, partition: TopicPartition, lane: Lane) -> V07Source:
+        """A fresh source for one fetcher."""
+        broker = self._brokers.get(partition.broker)
+        if broker is None:
+            link = BrokerLink(partition.broker, self._connect, self._directory, self.services)
+            poller = IdlePoller(link, self._budget, self.services)
+            broker = self._brokers[partition.broker] = _Broker(link, poller, set(), [])
+            self._start(broker)
+        broker.partitions.add(partition)
+        return V07Source(partition, lane, broker.link, broker.poller, self.services)
+
+    def release(self, partition: TopicPartition) -> Iterable[asyncio.Task[None]]:
+        """The tasks of a broker that has no other partition here."""
+        broker = self._brokers[partition.broker]
+        broker.partitions.discard(partition)
+        if broker.partitions:
+            return ()
+        del self._brokers[partition.broker]
+        return broker.tasks
+
+    async def list_offsets(self, partition: TopicPartition, time: int, max_number: int = 1) -> tuple[int, ...]:
+        """Ask the broker for offsets; see `OffsetLookups`."""
+        return await self._lookups.list_offsets(partition, time, max_number)

@@ -1,0 +1,233 @@
+"""A sink that stores messages in PostgreSQL exactly once: rows and position in one transaction.
+
+Strategy: each partition has a row in a table of positions: where it goes on, and the number of its owner, which every
+takeover (`position`) raises. A batch is one transaction that locks that row, checks the number, copies the messages
+and moves the position. So a crash leaves both or neither, and a former owner that was stopped or cut off for a while
+and goes on finds another number, and stores nothing.
+
+When a connection breaks during a commit, the position tells at the next attempt whether it took place: what this writer
+was just about to store may be there already. Anything else that lies before the position is a topic that begins anew,
+which stops the daemon.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from consumerd.errors import HandlerFailedError, HandlerLoadError
+from consumerd.handlers.api import Handler, PartitionTakenError
+from consumerd.handlers.pieces import in_pieces
+from consumerd.handlers.secrets import Secret  # noqa: TC001 - `config show` reads the type
+
+if TYPE_CHECKING:
+    from asyncpg import Connection, Pool
+
+    from consumerd.handlers.api import HandlerContext
+    from consumerd.handlers.messages import Batch, Message
+    from consumerd.partition import TopicPartition
+
+log = structlog.get_logger(__name__)
+
+#: Rows, and bytes of payloads, that are copied at once.
+_ROWS: Final = 10_000
+_ROW_BYTES: Final = 8 << 20
+_COLUMNS: Final = ("topic", "broker", "partition", "offset", "index", "key", "timestamp", "payload")
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62})?")
+
+
+class RangeOverlapError(HandlerFailedError):
+    """A batch lies before the position, where its messages are stored: the topic begins anew."""
+
+
+@dataclass(slots=True)
+class _Claim:
+    """A partition that this process has taken over."""
+
+    epoch: int
+    #: Where the transaction that was begun last ends; it may have been committed without our knowing.
+    uncertain: int | None = None
+
+
+class PostgresHandler(Handler):
+    """Stores messages. Options:
+
+    `dsn`: `postgresql://user:password@host/database`, or whatever asyncpg takes; without it PGHOST and the like count.
+    `table`: of the messages, and `positions`: of the positions; both are created where they do not exist, unless
+    `create` is false. `connections`: to the server at most. `timeout`: seconds for a connection, and for a statement.
+    Raises PartitionTakenError, RangeOverlapError, and what the server says, which the retry policy deals with.
+    """
+
+    def __init__(
+        self,
+        dsn: Secret[str | None] = None,
+        table: str = "messages",
+        positions: str = "consumerd_positions",
+        create: bool = True,
+        connections: int = 4,
+        timeout: float = 60.0,
+    ) -> None:
+        for option, name in (("table", table), ("positions", positions)):
+            if not isinstance(name, str) or not _NAME.fullmatch(name):
+                raise ValueError(f"{option} must be a table's name, or schema.name, not {name!r}")
+        if type(connections) is not int or connections < 1:
+            raise ValueError(f"connections must be a positive number, not {connections!r}")
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout <= 0:
+            raise ValueError(f"timeout must be a positive number of seconds, not {timeout!r}")
+        try:
+            import asyncpg  # noqa: F401, PLC0415 - of the extra
+        except ImportError as error:
+            raise HandlerLoadError(
+                "the handler 'postgres' needs the extra `postgres`: pip install 'consumerd[postgres]'."
+            ) from error
+        self._dsn = dsn
+        self._schema, _, self._name = table.rpartition(".")
+        self._table, self._positions = _quoted(table), _quoted(positions)
+        self._create = create
+        self._connections = connections
+        self._timeout = float(timeout)
+        self._group = ""
+        self._pool: Pool[Any] | None = None
+        self._claims: dict[TopicPartition, _Claim] = {}
+
+    async def start(self, context: HandlerContext) -> None:
+        """Connect, and make the tables. Raises what the server says."""
+        import asyncpg  # noqa: PLC0415
+
+        self._group = context.group
+        if self._pool is None:
+            self._pool = await asyncpg.create_pool(
+                self._dsn,
+                min_size=1,
+                max_size=self._connections,
+                timeout=self._timeout,
+                command_timeout=self._timeout,
+                server_settings={"application_name": f"consumerd {context.group}"[:63]},
+            )
+        if self._create:
+            async with self._pool.acquire() as connection, connection.transaction():
+                # Members that start at once: CREATE ... IF NOT EXISTS alone can still collide.
+                await connection.execute("SELECT pg_advisory_xact_lock(hashtext('consumerd'))")
+                await connection.execute(_TABLES.format(table=self._table, positions=self._positions))
+
+    async def stop(self) -> None:
+        """Close the connections."""
+        pool, self._pool = self._pool, None
+        self._claims.clear()
+        if pool is not None:
+            await pool.close()
+
+    async def position(self, partition: TopicPartition) -> int | None:
+        """Take the partition over from whoever had it, and tell where it goes on; None where nothing is stored."""
+        return await self._take(partition)
+
+    async def handle(self, batch: Batch) -> None:
+        """Store `batch` and its end as the position; when it returns, the transaction is committed."""
+        partition = batch.partition
+        if partition not in self._claims:
+            await self._take(partition)
+        claim = self._claims[partition]
+        async with self._require_pool().acquire() as connection, connection.transaction():
+            await self._store(connection, batch, claim)
+            claim.uncertain = batch.next_offset
+        claim.uncertain = None
+        batch.mark(len(batch))
+
+    def _require_pool(self) -> Pool[Any]:
+        if self._pool is None:
+            raise HandlerFailedError("handler 'postgres' is not started.")
+        return self._pool
+
+    async def _take(self, partition: TopicPartition) -> int | None:
+        self._claims.pop(partition, None)
+        async with self._require_pool().acquire() as connection:
+            row = await connection.fetchrow(
+                f"INSERT INTO {self._positions} AS p (group_id, topic, broker, partition) VALUES ($1, $2, $3, $4) "  # noqa: S608 - names that were looked at
+                "ON CONFLICT (group_id, topic, broker, partition) DO UPDATE SET epoch = p.epoch + 1 "
+                "RETURNING epoch, next_offset",
+                self._group,
+                *partition,
+            )
+        position: int | None = row["next_offset"]
+        self._claims[partition] = _Claim(row["epoch"])
+        log.info("postgres_position_found", partition=str(partition), position=position)
+        return position
+
+    async def _store(self, connection: Connection[Any], batch: Batch, claim: _Claim) -> None:
+        """In a transaction: check the claim, copy what is not there yet, move the position."""
+        partition = batch.partition
+        place = (self._group, *partition)
+        row = await connection.fetchrow(
+            f"SELECT epoch, next_offset FROM {self._positions} "  # noqa: S608
+            "WHERE group_id = $1 AND topic = $2 AND broker = $3 AND partition = $4 FOR UPDATE",
+            *place,
+        )
+        if row is None or row["epoch"] != claim.epoch:
+            raise PartitionTakenError(
+                f"another member took over {partition} in {self._positions}; nothing of the batch was stored."
+            )
+        stored: int | None = row["next_offset"]
+        if stored is not None and batch.start_offset < stored:
+            if stored != claim.uncertain:
+                raise RangeOverlapError(
+                    f"offset {batch.start_offset} of {partition} is below {stored}, up to where {self._positions} says "
+                    "that it is stored: the topic was recreated or its log was truncated; delete its rows from both "
+                    "tables to store it again."
+                )
+            if batch.next_offset <= stored:
+                return
+        for piece in in_pieces(batch.messages(), _ROWS, _ROW_BYTES, _size):
+            await connection.copy_records_to_table(
+                self._name,
+                schema_name=self._schema or None,
+                columns=_COLUMNS,
+                records=[_row(message) for message in piece if stored is None or message.offset >= stored],
+                timeout=self._timeout,
+            )
+        await connection.execute(
+            f"UPDATE {self._positions} SET next_offset = $5 "  # noqa: S608
+            "WHERE group_id = $1 AND topic = $2 AND broker = $3 AND partition = $4",
+            *place,
+            batch.next_offset,
+        )
+
+
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS {table} (
+    topic text NOT NULL,
+    broker integer NOT NULL,
+    partition integer NOT NULL,
+    "offset" bigint NOT NULL,
+    index integer NOT NULL,
+    key bytea,
+    timestamp bigint,
+    payload bytea,
+    PRIMARY KEY (topic, broker, partition, "offset", index)
+);
+CREATE TABLE IF NOT EXISTS {positions} (
+    group_id text NOT NULL,
+    topic text NOT NULL,
+    broker integer NOT NULL,
+    partition integer NOT NULL,
+    epoch bigint NOT NULL DEFAULT 1,
+    next_offset bigint,
+    PRIMARY KEY (group_id, topic, broker, partition)
+);
+"""
+
+
+def _quoted(name: str) -> str:
+    return ".".join(f'"{part}"' for part in name.split("."))
+
+
+def _size(message: Message) -> int:
+    payload: bytes | None = message.payload
+    return len(payload or b"")
+
+
+def _row(message: Message) -> tuple[Any, ...]:
+    timestamp = message.timestamp if message.timestamp >= 0 else None
+    return (*message.partition, message.offset, message.index, message.key, timestamp, message.payload)

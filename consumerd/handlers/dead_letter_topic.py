@@ -1,0 +1,120 @@
+"""Dead letters in a topic of either dialect: confirmed by the brokers before the offset may be committed.
+
+Strategy: a letter is the message itself, with its key and headers, and what is known of the failure in headers behind
+its own; tools that read or replay topics need to know nothing of us. Brokers of 0.7 have no headers, those before 0.11
+neither: there (and where it is asked for) a letter is the JSON object that `dead_letters.encode_letter` makes.
+
+What is confirmed is what a producer promises: all replicas in sync, or, on 0.7, that the messages were read back.
+"""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import structlog
+
+from consumerd.errors import ConsumerdError, HandlerFailedError, reason_of
+from consumerd.handlers.dead_letters import DeadLetters, Letter, encode_letter, error_text
+from consumerd.partition import NO_BROKER
+from consumerd.producer import ProducerData
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    from consumerd.ports import Clock
+
+log = structlog.get_logger(__name__)
+
+#: What the names of the headers begin with.
+PREFIX: Final = "consumerd.dead_letter."
+
+
+class LetterProducer(Protocol):
+    """The part of a producer that letters need: `consumerd.producer.Producer` and `ClusterProducer` have it."""
+
+    async def send_all(self, data: Sequence[ProducerData], *, merge: bool = ...) -> None:
+        """Send, and return when the brokers have confirmed all of it."""
+        ...
+
+
+class OpenedProducer(Protocol):
+    """A producer, and whether its brokers keep headers."""
+
+    @property
+    def producer(self) -> LetterProducer: ...
+
+    @property
+    def headers(self) -> bool: ...
+
+
+class TopicDeadLetters(DeadLetters):
+    """Sends letters to `topic` by the producer that `opened()` gives while it is entered."""
+
+    def __init__(
+        self,
+        topic: str,
+        opened: Callable[[], AbstractAsyncContextManager[OpenedProducer]],
+        *,
+        clock: Clock,
+        as_json: bool = False,
+    ) -> None:
+        self._topic = topic
+        self._opened = opened
+        self._clock = clock
+        self._as_json = as_json
+        self._stack = AsyncExitStack()
+        self._producer: OpenedProducer | None = None
+
+    async def start(self) -> None:
+        """Find the brokers. Raises ConsumerdError."""
+        self._producer = await self._stack.enter_async_context(self._opened())
+
+    async def stop(self) -> None:
+        self._producer = None
+        try:
+            await self._stack.aclose()
+        except ConsumerdError as error:  # every letter was confirmed on its own
+            log.warning("dead_letter_producer_close_failed", topic=self._topic, reason=reason_of(error))
+
+    async def write(self, letters: Sequence[Letter]) -> None:
+        """Send `letters`; nothing of them is on its way any more when this ends."""
+        opened = self._producer
+        if opened is None:
+            raise HandlerFailedError(f"dead letters for {self._topic} cannot be sent: the producer is not started.")
+        make = self._as_message if opened.headers and not self._as_json else self._as_line
+        try:
+            await opened.producer.send_all([make(letter, keyed=opened.headers) for letter in letters])
+        except ConsumerdError as error:
+            reason = reason_of(error)
+            remedy = ' Set handler.dead_letter_as = "json".' if "not support headers" in reason else ""
+            raise HandlerFailedError(
+                f"cannot write to the dead-letter topic {self._topic}: {reason}; "
+                f"the messages are not committed and are delivered again after a restart.{remedy}"
+            ) from error
+
+    def _as_line(self, letter: Letter, *, keyed: bool) -> ProducerData:
+        key = letter.message.key if keyed else None
+        return ProducerData(self._topic, [encode_letter(letter, self._clock.wall())], key)
+
+    def _as_message(self, letter: Letter, *, keyed: bool) -> ProducerData:
+        message = letter.message
+        timestamp = message.timestamp if message.timestamp >= 0 else None
+        headers = (*message.headers, *_headers(letter, self._clock.wall()))
+        return ProducerData(self._topic, [message.payload], message.key, None, headers, timestamp)
+
+
+def _headers(letter: Letter, failed_at: float) -> list[tuple[str, bytes | None]]:
+    """What is known of the failure, as text in UTF-8. A broker is there for partitions of 0.7 alone."""
+    message = letter.message
+    known: dict[str, Any] = message.identity._asdict()
+    if message.broker == NO_BROKER:
+        del known["broker"]
+    known |= {
+        "error_type": type(letter.error).__qualname__,
+        "error": error_text(letter.error),
+        "attempts": letter.attempts,
+        "failed_at": f"{failed_at:.3f}",
+    }
+    return [(PREFIX + name, str(value).encode(errors="replace")) for name, value in known.items()]

@@ -1,0 +1,141 @@
+"""Messages of one partition handled concurrently, with the order of each key kept.
+
+Strategy: a batch is dealt out to lanes by a hash of the keys, so all messages with one key are in one lane, in order;
+lanes run concurrently, each through the handler with its policy of retries. What counts as handled is the contiguous
+prefix over all lanes: a message that is handled before a slower one ahead of it may come again after a crash, and
+nothing is lost. Lanes end with their batch: the next one is dealt out when all of it was handled, so a lane holds no
+more than its share, and no key overtakes itself from one batch to the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from consumerd.errors import HandlerFailedError, HandlerLoadError
+from consumerd.handlers.api import Handler, keeps_positions
+from consumerd.handlers.loading import plain_handler
+from consumerd.handlers.messages import Batch
+from consumerd.handlers.picked import PickedContent
+from consumerd.handlers.pieces import in_pieces
+from consumerd.wire.crc import crc32
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from consumerd.handlers.api import HandlerContext
+    from consumerd.handlers.messages import Message
+    from consumerd.partition import TopicPartition
+
+#: Messages, and bytes of their payloads, that are dealt out at once: one compressed message may hold millions.
+_PIECE: Final = 10_000
+_PIECE_BYTES: Final = 8 << 20
+
+
+class KeyLanes(Handler):
+    """Hands batches to `inner` by up to `concurrency` calls at once for each partition.
+
+    The key is that of the message; of a handler that has a method `key(message)`, which returns bytes, text or None, it
+    is what that returns. Messages without a key are in no order among each other. `inner` has its retry policy around
+    it; `plugin` is the handler itself. Raises HandlerLoadError for a sink that keeps the positions of partitions.
+    """
+
+    def __init__(self, inner: Handler, concurrency: int, *, plugin: Handler, name: str = "handler") -> None:
+        if keeps_positions(plain_handler(plugin)):
+            raise HandlerLoadError(
+                f"handler {name!r} keeps the positions of partitions, so it needs their messages in order: "
+                'set handler.order = "partition" and handler.concurrency = 1.'
+            )
+        self._inner = inner
+        self._concurrency = concurrency
+        self._name = name
+        self._key: Callable[[Message], bytes | str | None] | None = getattr(plain_handler(plugin), "key", None)
+
+    @property
+    def has_key(self) -> bool:
+        """Whether the handler says itself what a message's key is."""
+        return self._key is not None
+
+    async def start(self, context: HandlerContext) -> None:
+        await self._inner.start(context)
+
+    async def stop(self) -> None:
+        await self._inner.stop()
+
+    async def position(self, partition: TopicPartition) -> int | None:
+        """None: such a handler has none."""
+        return None
+
+    async def handle(self, batch: Batch) -> None:
+        """Return when all of `batch` is handled; what is handled from its front on is marked meanwhile."""
+        if self._key is None and batch.keys is None:
+            raise HandlerFailedError(no_keys(self._name))
+        for piece in in_pieces(batch.messages(), _PIECE, _PIECE_BYTES, lambda message: len(message.payload or b"")):
+            await self._handle_piece(batch, piece)
+
+    async def _handle_piece(self, batch: Batch, piece: Sequence[Message]) -> None:
+        before = batch.handled
+        shares = [_Share(batch.partition, piece, numbers) for numbers in self._dealt(piece) if numbers]
+
+        def progressed() -> None:
+            first = min((share.first_unhandled for share in shares if share.first_unhandled is not None), default=None)
+            batch.mark(max(batch.handled, before + (len(piece) if first is None else first)))
+
+        for share in shares:
+            share.progressed = progressed
+        try:
+            async with asyncio.TaskGroup() as group:
+                for share in shares:
+                    group.create_task(self._inner.handle(share))
+        except BaseExceptionGroup as errors:
+            raise _first_of(errors) from errors
+        batch.mark(before + len(piece))
+
+    def _dealt(self, piece: Sequence[Message]) -> list[list[int]]:
+        """The numbers of the messages of each lane."""
+        lanes: list[list[int]] = [[] for _ in range(self._concurrency)]
+        for number, message in enumerate(piece):
+            key = message.key if self._key is None else self._key(message)
+            lane = number if key is None else crc32(key.encode() if isinstance(key, str) else key)
+            lanes[lane % self._concurrency].append(number)
+        return lanes
+
+
+class _Share(Batch):
+    """What one lane has of a piece: tells when it gets further."""
+
+    __slots__ = ("_numbers", "progressed")
+
+    def __init__(self, partition: TopicPartition, piece: Sequence[Message], numbers: list[int]) -> None:
+        super().__init__(partition, PickedContent([piece[number] for number in numbers]))
+        self._numbers = numbers
+        self.progressed: Callable[[], None] = lambda: None
+
+    @property
+    def first_unhandled(self) -> int | None:
+        """The number in the piece; None when all is handled."""
+        return self._numbers[self.handled] if self.handled < len(self) else None
+
+    def mark(self, handled: int) -> None:
+        super().mark(handled)
+        self.progressed()
+
+
+def no_keys(name: str) -> str:
+    """Why there is no order by keys on 0.7."""
+    return (
+        f'handler.order = "key" needs keys, and messages of Kafka 0.7 have none: give the handler {name!r} a method '
+        '`key(message)`, or set handler.order = "partition".'
+    )
+
+
+def _first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """One error for several lanes: what stops the daemon counts most."""
+    leaves = list(_leaves(errors))
+    return next((leaf for leaf in leaves if isinstance(leaf, HandlerFailedError)), leaves[0])
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for each in error.exceptions for leaf in _leaves(each)]
+    return [error]

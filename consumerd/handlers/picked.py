@@ -1,0 +1,47 @@
+"""Messages of one partition that need not follow one another, as what a batch is made of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from consumerd.partition import NO_BROKER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from consumerd.handlers.messages import KeyedMessage, Message
+
+_Made = TypeVar("_Made")
+
+
+class PickedContent:
+    """`messages`, at least one, in the order of the log. There may be others between them, which are not meant."""
+
+    def __init__(self, messages: Sequence[Message | KeyedMessage]) -> None:
+        self._messages = messages
+        self.payloads: list[bytes | None] = [message.payload for message in messages]
+        self.start_offset = messages[0].offset
+        self.next_offset = messages[-1].next_offset
+        if messages[0].partition.broker == NO_BROKER:
+            self.keys = [message.key for message in messages]
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __iter__(self) -> Iterator[bytes | None]:
+        return iter(self.payloads)
+
+    @overload
+    def __getitem__(self, position: int) -> bytes | None: ...
+    @overload
+    def __getitem__(self, position: slice) -> list[bytes | None]: ...
+    def __getitem__(self, position: int | slice) -> bytes | list[bytes | None] | None:
+        return self.payloads[position]
+
+    def messages_as(self, make: Callable[[tuple[Any, ...]], _Made], *before: object, first: int = 0) -> Iterator[_Made]:
+        """As `Content`; the partition in `before` is that of the messages."""
+        return (make((*before, *message[1:])) for message in self._messages[first:])
+
+    def prefix(self, count: int, /) -> int:
+        """As `Content`, for words in errors and logs; what may be committed is for whoever picked them to say."""
+        return self.next_offset if count >= len(self._messages) else self._messages[count].offset

@@ -1,0 +1,112 @@
+"""Messages from files in place of a cluster, for trying a handler: lines, records as `print` writes them, segments."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from itertools import chain, groupby
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+from consumerd.errors import CorruptDataError
+from consumerd.handlers.messages import Batch, KeyedMessage, Message
+from consumerd.handlers.picked import PickedContent
+from consumerd.handlers.pieces import in_pieces
+from consumerd.partition import TopicPartition
+from consumerd.storage.dump import find_segments, read_segment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from consumerd.handlers.batching import BatchSettings
+
+#: Where lines are said to come from.
+LINES: Final = TopicPartition("lines", 0, 0)
+_MAX_OFFSET: Final = (1 << 63) - 1
+_COUNT: Final = 1000
+_BYTES: Final = 1 << 20
+
+
+def line_messages(file: BinaryIO) -> Iterator[Message]:
+    """A message for each line, without its newline; offsets are those of the bytes."""
+    offset = 0
+    for line in file:
+        following = offset + len(line)
+        yield Message(LINES, offset, 0, following, line.removesuffix(b"\n"))
+        offset = following
+
+
+def record_messages(file: BinaryIO) -> Iterator[Message | KeyedMessage]:
+    """The messages of NDJSON as the handler `print` writes it. Raises CorruptDataError for other lines."""
+    for number, line in enumerate(file, 1):
+        try:
+            yield _record(json.loads(line))
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise CorruptDataError(
+                f"line {number} is not a record as the handler `print` writes it ({type(error).__name__}: {error})."
+            ) from error
+
+
+def segment_messages(directory: Path, partition: TopicPartition) -> Iterator[Message]:
+    """The messages of the segments in a folder of a partition of 0.7. Raises CorruptDataError, StorageError."""
+    for path, start in find_segments([directory]):
+        for entry in read_segment(path, start):
+            if not entry.valid:
+                raise CorruptDataError(f"{path}: {entry.problem}.")
+            last = len(entry.payloads) - 1
+            for index, payload in enumerate(entry.payloads):
+                after = entry.next_offset if index == last else entry.offset
+                yield Message(partition, entry.offset, index, after, payload)
+
+
+def batches(messages: Iterable[Message | KeyedMessage], size: BatchSettings) -> Iterator[Batch]:
+    """Batches of consecutive messages of one partition, of the size that a configuration asks for."""
+    for partition, of_partition in groupby(messages, key=lambda message: message.partition):
+        # The leaves of a compressed message share its offset, and stay together.
+        whole = (list(outer) for _, outer in groupby(of_partition, key=lambda message: message.offset))
+        for piece in in_pieces(whole, _COUNT, _BYTES, _size):
+            yield from size.cut(Batch(partition, PickedContent([*chain.from_iterable(piece)])))
+
+
+def _size(messages: list[Message | KeyedMessage]) -> int:
+    return sum(len(message.payload or b"") for message in messages)
+
+
+def _record(record: dict[str, Any]) -> Message | KeyedMessage:
+    topic, number, offset, index = record["topic"], record["partition"], record["offset"], record["index"]
+    broker = record["broker"]
+    numbers = [number, offset, index, *([] if broker is None else [broker])]
+    if not isinstance(topic, str) or not all(type(each) is int and 0 <= each <= _MAX_OFFSET for each in numbers):
+        raise ValueError("an identity is a topic and numbers from 0 on")
+    payload = _content(record, "payload")
+    if broker is not None:
+        if payload is None:
+            raise ValueError("payload is null")
+        return Message(TopicPartition(topic, broker, number), offset, index, offset, payload)
+    headers = tuple(
+        (str(name), None if value is None else _decoded(value)) for name, value in record.get("headers", ())
+    )
+    timestamp = record.get("timestamp", -1)
+    if type(timestamp) is not int:
+        raise ValueError("timestamp must be a number")
+    partition = TopicPartition.numbered(topic, number)
+    return KeyedMessage(partition, offset, 0, offset + 1, payload, _content(record, "key"), timestamp, 0, headers)
+
+
+def _content(record: dict[str, Any], name: str) -> bytes | None:
+    if (encoded := record.get(f"{name}_base64")) is not None:
+        return _decoded(encoded)
+    text = record.get(name)
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise ValueError(f"{name} must be text")
+    return text.encode()
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"invalid base64: {error}") from error

@@ -1,0 +1,121 @@
+"""Who may see what a daemon tells of its work, and who may change something.
+
+Strategy: what holds data is for those who prove themselves, by a token or by a client certificate. On a loopback
+address without either, whoever is on the machine may look, but not change anything. A browser may be made to ask in
+somebody else's name: a page of another site cannot read answers, but a name that it had resolved to loopback could be
+its own (DNS rebinding), so without a proof the request has to name a loopback host; and what changes something carries
+a word that only our page knows.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import ipaddress
+import secrets
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from consumerd.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: The shortest token that is taken: a guess costs nothing but a request.
+SHORTEST_TOKEN: Final = 16
+
+
+class AccessRefusedError(Exception):
+    """The request may not see it. `status` is that of HTTP: 401 where a token would help, else 403."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a server that listens there."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True)
+class Access:
+    """The rules of one server that listens on `host`. `mutual`: every client has shown a certificate."""
+
+    host: str
+    token: str | None = field(default=None, repr=False)
+    mutual: bool = False
+    _key: bytes = field(default_factory=lambda: secrets.token_bytes(32), init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.token is not None and len(self.token) < SHORTEST_TOKEN:
+            raise ConfigError(
+                f"health.token must have at least {SHORTEST_TOKEN} characters, not {len(self.token)}: make one with "
+                "`openssl rand -hex 32`."
+            )
+
+    @property
+    def is_private(self) -> bool:
+        """Whether data may be served at all."""
+        return self.mutual or self.token is not None or is_loopback(self.host)
+
+    @property
+    def may_change(self) -> bool:
+        """Whether there is a way to be authorised for changes."""
+        return self.mutual or self.token is not None
+
+    def check(self, headers: Mapping[str, str]) -> None:
+        """Raise AccessRefusedError if a request with these headers may not see data."""
+        if not self.is_private:
+            raise AccessRefusedError(403, "the status needs a token or client certificates here")
+        if self.token is not None:
+            shown = _shown_token(headers.get("Authorization", ""))
+            # Digests have one length whatever was sent, so the time of the comparison says nothing.
+            if shown is None or not hmac.compare_digest(_digest(shown), _digest(self.token)):
+                raise AccessRefusedError(401, "a token is needed: see health.token")
+        elif not self.mutual and not is_loopback(_host_name(headers.get("Host", ""))):
+            raise AccessRefusedError(403, "name this server by a loopback address, such as 127.0.0.1")
+
+    def check_change(self, headers: Mapping[str, str], word: str) -> None:
+        """Raise AccessRefusedError if a request may not change anything; `word` is the one that it came with."""
+        self.check(headers)
+        if not self.may_change:
+            raise AccessRefusedError(403, "changes need health.token or health.tls.client_ca")
+        if not hmac.compare_digest(_digest(word), _digest(self.word)):
+            raise AccessRefusedError(403, "the form is from an earlier start of the daemon; reload the page")
+
+    @property
+    def word(self) -> str:
+        """What a form of ours carries, as long as this process lives."""
+        return hmac.new(self._key, b"form", hashlib.sha256).hexdigest()
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
+
+
+def _shown_token(header: str) -> str | None:
+    """The token of an Authorization header: Bearer, or the password of Basic, which browsers ask for."""
+    scheme, _, value = header.partition(" ")
+    if scheme.lower() == "bearer":
+        return value.strip()
+    if scheme.lower() == "basic":
+        try:
+            _, _, password = base64.b64decode(value.strip(), validate=True).decode("utf-8").partition(":")
+        except (binascii.Error, ValueError):
+            return None
+        return password
+    return None
+
+
+def _host_name(header: str) -> str:
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.partition(":")[0]

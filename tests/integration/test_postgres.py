@@ -1,0 +1,220 @@
+"""The handler `postgres` against a real PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+import pytest_asyncio
+
+from consumerd.clock import SystemClock
+from consumerd.errors import HandlerFailedError, HandlerLoadError
+from consumerd.handlers import (
+    Batch,
+    Handler,
+    HandlerContext,
+    PartitionTakenError,
+    RetryPolicy,
+    load_handler,
+    retrying,
+)
+from consumerd.partition import TopicPartition
+from consumerd.testing.proxy import LoopbackProxy
+from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
+from consumerd.wire.v08.records import decode_records, encode_record_batch
+from tests.support.postgres import PostgresServer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+pytestmark = pytest.mark.asyncio
+
+TP = TopicPartition("t", 0, 1)
+CONTEXT = HandlerContext("g", "g_1", SystemClock())
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest_asyncio.fixture
+async def sql(postgres: PostgresServer) -> AsyncIterator[Any]:
+    """A connection to a database without our tables."""
+    connection = await asyncpg.connect(postgres.dsn)
+    await connection.execute("DROP TABLE IF EXISTS messages, consumerd_positions")
+    yield connection
+    await connection.close()
+
+
+async def started(server: PostgresServer, **options: Any) -> Handler:
+    handler = load_handler("postgres", {"dsn": server.dsn, **options})
+    await handler.start(CONTEXT)
+    return handler
+
+
+def old(*payloads: bytes, start: int = 0, partition: TopicPartition = TP) -> Batch:
+    data = encode_message_set(payloads[:1]) + encode_message_set(payloads[1:], codec=Codec.GZIP)
+    return Batch(partition, decode_batch(data, start))
+
+
+async def stored(sql: Any) -> list[tuple[Any, ...]]:
+    rows = await sql.fetch('SELECT partition, "offset", index, payload FROM messages ORDER BY 1, 2, 3')
+    return [tuple(row) for row in rows]
+
+
+async def test_rows_and_position_are_stored_together(postgres: PostgresServer, sql: Any) -> None:
+    handler = await started(postgres)
+    assert await handler.position(TP) is None
+    batch = old(b"a", b"b", b"\xff\x00", start=71)
+    await handler.handle(batch)
+    assert await stored(sql) == [(1, 71, 0, b"a"), (1, 82, 0, b"b"), (1, 82, 1, b"\xff\x00")]
+    assert await handler.position(TP) == batch.next_offset
+    assert batch.handled == 3
+    await handler.stop()
+    again = await started(postgres)
+    assert await again.position(TP) == batch.next_offset
+    await again.stop()
+
+
+async def test_messages_with_keys_and_tombstones(postgres: PostgresServer, sql: Any) -> None:
+    handler = await started(postgres, table="public.messages")
+    data = encode_record_batch([b"v", None], keys=[b"k", None], timestamps=[5, 6], base_offset=3)
+    partition = TopicPartition.numbered("t", 7)
+    await handler.position(partition)
+    await handler.handle(Batch(partition, decode_records(data, 3)))
+    rows = await sql.fetch('SELECT topic, broker, partition, "offset", index, key, timestamp, payload FROM messages')
+    assert [tuple(row) for row in rows] == [("t", -1, 7, 3, 0, b"k", 5, b"v"), ("t", -1, 7, 4, 0, None, 6, None)]
+    await handler.stop()
+
+
+async def test_a_former_owner_stores_nothing(postgres: PostgresServer, sql: Any) -> None:
+    former, owner = await started(postgres), await started(postgres)
+    await former.position(TP)
+    first = old(b"a", b"b")
+    await former.handle(first)
+    assert await owner.position(TP) == first.next_offset
+    late = old(b"c", b"d", start=first.next_offset)
+    with pytest.raises(PartitionTakenError, match="another member took over t/0-1"):
+        await former.handle(late)
+    await owner.handle(late)
+    assert [row[3] for row in await stored(sql)] == [b"a", b"b", b"c", b"d"]
+    await former.stop()
+    await owner.stop()
+
+
+async def test_a_recreated_topic_stops_the_daemon(postgres: PostgresServer, sql: Any) -> None:
+    handler = await started(postgres)
+    await handler.position(TP)
+    await handler.handle(old(b"a", b"b"))
+    with pytest.raises(HandlerFailedError, match="the topic was recreated"):
+        await handler.handle(old(b"x", b"y"))
+    assert [row[3] for row in await stored(sql)] == [b"a", b"b"]
+    await handler.stop()
+
+
+async def test_a_statement_that_fails_leaves_nothing_and_is_retried(postgres: PostgresServer, sql: Any) -> None:
+    handler = await started(postgres)
+    await handler.position(TP)
+    await sql.execute("ALTER TABLE messages ADD CONSTRAINT small CHECK (length(payload) < 3)")
+    batch = old(b"a", b"long", b"c")
+    with pytest.raises(asyncpg.CheckViolationError):
+        await handler.handle(batch)
+    assert await stored(sql) == []
+    await sql.execute("ALTER TABLE messages DROP CONSTRAINT small")
+    await handler.handle(batch)
+    assert len(await stored(sql)) == 3
+    await handler.stop()
+
+
+async def test_a_commit_whose_answer_is_lost_is_not_stored_twice(
+    postgres: PostgresServer, sql: Any, consumerd_loop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handler = await started(postgres)
+    await handler.position(TP)
+    lost = [True]
+    transaction = asyncpg.transaction.Transaction
+    commit = transaction.__aexit__
+
+    async def answer_lost(self: Any, kind: Any, error: Any, trace: Any) -> Any:
+        result = await commit(self, kind, error, trace)
+        if kind is None and lost:
+            lost.clear()
+            raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
+        return result
+
+    monkeypatch.setattr(transaction, "__aexit__", answer_lost)
+    first = old(b"a", b"b")
+    policy = RetryPolicy(initial_backoff=0.001)
+    patient = retrying(handler, policy, clock=SystemClock(), rng=random.Random(1))
+    await patient.handle(first)
+    assert not lost
+    await patient.handle(old(b"c", b"d", start=first.next_offset))
+    assert [row[3] for row in await stored(sql)] == [b"a", b"b", b"c", b"d"]
+    await handler.stop()
+
+
+async def test_the_server_may_go_away_and_come_back(sql: Any) -> None:
+    with PostgresServer() as server:
+        handler = await started(server)
+        await handler.position(TP)
+        first = old(b"a", b"b")
+        await handler.handle(first)
+        server.kill()
+        policy = RetryPolicy(max_attempts=1000, max_backoff=0.1)
+        patient = retrying(handler, policy, clock=SystemClock(), rng=random.Random(1))
+        waiting = asyncio.create_task(patient.handle(old(b"c", b"d", start=first.next_offset)))
+        await asyncio.to_thread(server.start)
+        await waiting
+        connection = await asyncpg.connect(server.dsn)
+        assert [row[3] for row in await stored(connection)] == [b"a", b"b", b"c", b"d"]
+        await connection.close()
+        await handler.stop()
+
+
+async def test_a_cancelled_batch_is_stored_wholly_or_not_at_all(
+    postgres: PostgresServer, sql: Any, consumerd_loop: Any
+) -> None:
+    with LoopbackProxy(consumerd_loop, "127.0.0.1", postgres.port) as proxy:
+        dsn = f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres?sslmode=disable"
+        handler = load_handler("postgres", {"dsn": dsn})
+        await handler.start(CONTEXT)
+        await handler.position(TP)
+        position, kept = 0, 0
+        for turns in range(0, 120, 3):
+            batch = old(b"%d" % turns, b"x" * 100, start=position)
+            task = asyncio.create_task(handler.handle(batch))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            found = await handler.position(TP) or 0
+            assert found in (position, batch.next_offset)
+            assert task.cancelled() or found == batch.next_offset
+            kept += found != position
+            position = found
+            assert len(await stored(sql)) == 2 * kept
+        await handler.stop()
+
+
+async def test_members_that_start_at_once_make_the_tables_once(postgres: PostgresServer, sql: Any) -> None:
+    handlers = await asyncio.gather(*(started(postgres) for _ in range(8)))
+    await asyncio.gather(*(handler.stop() for handler in handlers))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"table": 'x"; DROP TABLE y'}, "table must be a table's name"),
+        ({"positions": "a.b.c"}, "positions must be a table's name"),
+        ({"connections": 0}, "connections must be a positive number"),
+        ({"timeout": -1}, "timeout must be a positive number"),
+    ],
+)
+async def test_wrong_options_are_one_sentence(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(HandlerLoadError, match=words):
+        load_handler("postgres", options)

@@ -1,0 +1,130 @@
+"""`consumerd handlers list` and `test`, with files in place of a cluster."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.cli.main import run
+from consumerd.errors import ExitCode
+from consumerd.wire.v07 import Codec, encode_message_set
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_lists_installed_handlers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["handlers", "list"]) == ExitCode.OK
+    names = [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()]
+    assert {"print", "null", "files", "exec", "postgres", "forward"} <= set(names)
+    assert run(["handlers", "list", "--json"]) == ExitCode.OK
+    assert {"name": "null", "value": "consumerd.handlers.builtin.null:NullHandler"}.items() <= json.loads(
+        next(line for line in capsys.readouterr().out.splitlines() if '"null"' in line)
+    ).items()
+
+
+def printed(capfd: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+
+
+def test_delivers_lines(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"a\n\n\xff\nlast")
+    assert run(["handlers", "test", "print", str(path)]) == ExitCode.OK
+    captured = capfd.readouterr()
+    records = [json.loads(line) for line in captured.out.splitlines()]
+    assert [(each["offset"], each.get("payload", each.get("payload_base64"))) for each in records] == [
+        (0, "a"), (2, ""), (3, "/w=="), (5, "last"),
+    ]  # fmt: skip
+    assert captured.err.endswith("4 messages in 1 batch handled.\n")
+
+
+def test_delivers_what_print_has_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "records"
+    lines = [
+        '{"topic":"t","broker":0,"partition":1,"offset":71,"index":2,"payload":"text"}',
+        '{"topic":"k","broker":null,"partition":3,"offset":7,"index":0,"payload":null,"key":"k","headers":[["h","/w=="]]}',
+    ]
+    path.write_text("\n".join(lines))
+    assert run(["handlers", "test", "print", str(path), "--ndjson"]) == ExitCode.OK
+    assert printed(capfd) == [json.loads(line) for line in lines]
+
+
+def test_delivers_a_recorded_partition_in_batches_of_the_configuration(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "my-topic-3"
+    folder.mkdir()
+    data = encode_message_set([b"a"]) + encode_message_set([b"b", b"c"], codec=Codec.GZIP) + encode_message_set([b"d"])
+    (folder / "00000000000000000100.kafka").write_bytes(data)
+    config = tmp_path / "c.toml"
+    config.write_text('[group]\nid = "g"\ntopics = { t = 1 }\n[handler]\nmax_batch = 2\n')
+    assert run(["handlers", "test", "-c", str(config), str(folder)]) == ExitCode.OK
+    captured = capfd.readouterr()
+    records = [json.loads(line) for line in captured.out.splitlines()]
+    assert [(each["topic"], each["partition"], each["index"], each["payload"]) for each in records] == [
+        ("my-topic", 3, 0, "a"), ("my-topic", 3, 0, "b"), ("my-topic", 3, 1, "c"), ("my-topic", 3, 0, "d"),
+    ]  # fmt: skip
+    assert records[0]["offset"] == 100
+    assert "4 messages in 3 batches handled." in captured.err
+
+
+def test_a_sink_that_has_the_messages_gets_them_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path, out = tmp_path / "lines", tmp_path / "out"
+    path.write_bytes(b"a\nb\n")
+    command = ["handlers", "test", "files", str(path), "--option", f'directory="{out}"']
+    for count in (2, 0):
+        assert run(command) == ExitCode.OK
+        assert f"{count} messages in" in capfd.readouterr().err
+    assert len(list(out.rglob("*.ndjson"))) == 1
+
+
+def test_a_handler_that_fails_is_one_sentence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"a\n")
+    assert run(["handlers", "test", "print", str(path), "--option", "descriptor=9999"]) == ExitCode.HANDLER_FAILED
+    assert "Bad file descriptor" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["print"], ExitCode.USAGE, "give HANDLER and INPUT"),
+        (["-c", "x", "y", "z"], ExitCode.USAGE, "give HANDLER and INPUT"),
+        (["-c", "x", "y", "--option", "a=1"], ExitCode.USAGE, "--option belongs to HANDLER"),
+        (["print", "f", "--option", "a"], ExitCode.USAGE, "must have the form KEY=VALUE"),
+        (["print", "f", "--option", "a=b"], ExitCode.USAGE, "the value of a must be TOML"),
+        (["print", "/nonexistent"], ExitCode.NOT_FOUND, "/nonexistent cannot be read"),
+        (["print", "/"], ExitCode.USAGE, "the folder of a partition"),
+        (["prnt", "/dev/null"], ExitCode.HANDLER, "did you mean 'print'"),
+    ],
+)
+def test_wrong_arguments_are_one_sentence(
+    arguments: list[str], code: ExitCode, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["handlers", "test", *arguments]) == code
+    assert words in " ".join(capsys.readouterr().err.split())
+
+
+RECORD = '{"topic":"t","broker":0,"partition":0,'
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x",
+        "[]",
+        "{}",
+        '{"topic":1}',
+        RECORD + '"offset":-1,"index":0,"payload":""}',
+        RECORD + '"offset":1,"index":0,"payload":null}',
+        RECORD + '"offset":1,"index":0,"payload_base64":"?"}',
+    ],
+)
+def test_rejects_lines_that_are_not_records(tmp_path: Path, line: str, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "records"
+    path.write_text(line)
+    assert run(["handlers", "test", "print", str(path), "--ndjson"]) == ExitCode.CORRUPT
+    assert "line 1 is not a record" in capfd.readouterr().err

@@ -1,0 +1,111 @@
+"""Alive and ready are two things, and a handler that hangs is seen by its progress."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from consumerd.consumer.owned_partition import OwnedView
+from consumerd.consumer.work import BatchInHand
+from consumerd.daemon.health import STUCK_AFTER, Health
+from consumerd.partition import TopicPartition
+from consumerd.testing.clock import FakeClock
+
+A, B = TopicPartition("t", 0, 0), TopicPartition("t", 0, 1)
+
+
+class Member:
+    """As much of a member as health looks at."""
+
+    def __init__(self) -> None:
+        self.ready, self.stopping = asyncio.Event(), asyncio.Event()
+        self.ready.set()
+        self.in_session = self.settled = True
+        self.turns = self.waiting_events = 0
+        self.in_hand: dict[TopicPartition, BatchInHand | None] = {A: None, B: None}
+        self.position: int | None = 0
+
+    def views(self) -> list[OwnedView]:
+        return [OwnedView(each, 0, self.position, 0, False, 0, 0, held) for each, held in self.in_hand.items()]
+
+
+def made() -> tuple[Health, Any, FakeClock]:
+    clock, member = FakeClock(), Member()
+    health = Health(clock, hung_after=10.0)
+    assert health.unready == ["starting"]
+    health.watch(member)  # type: ignore[arg-type]
+    return health, member, clock
+
+
+def test_readiness_follows_the_state_of_the_member() -> None:
+    health, member, _ = made()
+    assert health.unready == []
+    member.in_session = False
+    assert health.unready == ["session_lost"]
+    member.settled = False
+    assert health.unready == ["session_lost", "rebalancing"]
+    member.ready.clear()
+    assert health.unready == ["joining"]
+    member.stopping.set()
+    assert health.unready == ["stopping"]
+    assert health.sick is None
+
+
+def test_partition_without_a_start_offset_is_not_consumed_yet() -> None:
+    health, member, _ = made()
+    member.position = None
+    assert health.unready == ["rebalancing"]
+
+
+def test_only_a_batch_without_progress_is_hung() -> None:
+    health, member, clock = made()
+    began = clock.monotonic()
+    for second in range(12):
+        member.in_hand = {A: BatchInHand(began, 0, 0, 100), B: BatchInHand(began, 0, second, 100)}
+        health.look()
+        clock.jump(1.0)
+    assert health.hung == [A]
+    assert health.unready == ["handler_hung"]
+    assert health.sick is None
+    member.in_hand[A] = BatchInHand(clock.monotonic(), 100, 0, 100)
+    health.look()
+    assert health.hung == []
+    member.in_hand = {A: None}
+    health.look()
+    assert health.busy() == {}
+
+
+def test_age_of_a_batch_counts_from_its_delivery() -> None:
+    health, member, clock = made()
+    member.in_hand = {A: BatchInHand(clock.monotonic(), 0, 0, 1)}
+    clock.jump(10.0)
+    health.look()
+    assert health.hung == [A]
+
+
+def test_member_that_does_not_read_its_queue_is_not_alive() -> None:
+    health, member, clock = made()
+    health.look()
+    member.waiting_events = 3
+    for _ in range(int(STUCK_AFTER)):
+        clock.jump(1.0)
+        member.turns += 1
+        health.look()
+    words = [health.sick]
+    for _ in range(int(STUCK_AFTER)):
+        clock.jump(1.0)
+        health.look()
+    words.append(health.sick)
+    member.turns += 1
+    health.look()
+    assert [*words, health.sick] == [None, "member_stuck", None]
+
+
+def test_stopping_member_is_alive_while_its_handlers_run() -> None:
+    health, member, clock = made()
+    member.waiting_events = 1
+    member.stopping.set()
+    for _ in range(2 * int(STUCK_AFTER)):
+        clock.jump(1.0)
+        health.look()
+    assert health.sick is None

@@ -1,0 +1,133 @@
+"""What comes from brokers, members and errors stays text on the page."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+from consumerd.daemon.status_page import asset, render
+
+HOSTILE = "\"><script>alert(1)</script><img src=x onerror=y> '&amp;"
+VOID = {"meta", "link", "input"}
+
+
+class Reader(HTMLParser):
+    """Checks that tags are closed in order, and keeps those that there are, with their text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def document(text: str) -> dict[str, Any]:
+    """A status in which every text that others choose is `text`."""
+    moment = "2026-01-01T00:00:00Z"
+    return {
+        "version": "1",
+        "group": text,
+        "consumer_id": text,
+        "time": moment,
+        "started": moment,
+        "uptime_seconds": 5.0,
+        "alive": True,
+        "ready": False,
+        "not_ready_because": ["handler_hung"],
+        "session": {"up": True},
+        "memory": {"used": 1, "limit": 1 << 30},
+        "totals": dict.fromkeys(
+            (
+                "messages",
+                "handler_failures",
+                "dead_lettered",
+                "skipped",
+                "commits",
+                "failed_commits",
+                "rebalances",
+                "lost_partitions",
+            ),
+            7,
+        ),
+        "partitions": [
+            {
+                "topic": text,
+                "partition": "0-0",
+                "state": "hung",
+                "paused": False,
+                "position": 1,
+                "committed": None,
+                "lag": 2048,
+                "lag_unit": "bytes",
+                "lag_seconds": 7_500.0,
+                "handled": 0,
+                "last_handled": None,
+                "queued_batches": 0,
+                "held_bytes": 0,
+                "busy_seconds": 400.0,
+            }
+        ],
+        "members": {
+            "live": [{"id": text, "partitions": 1, "this": True}],
+            "not_live": [{"id": text, "partitions": 1}],
+            "unowned": [text],
+            "failure": text,
+        },
+        "rebalances": [{"time": moment, "seconds": 1.0, "partitions": 1, "gained": [text] * 20, "lost": [text]}],
+        "errors": [{"time": moment, "level": "error", "event": text, "fields": {"reason": text, text: text}}],
+        "history": {"seconds": [-5.0, 0.0], "messages_per_second": [1.0, 2.0], "lag": [None, 2048]},
+    }
+
+
+def read(text: str, word: str | None) -> Reader:
+    reader = Reader()
+    reader.feed(render(document(text), word=word).decode())
+    reader.close()
+    assert reader.open == []
+    return reader
+
+
+def test_hostile_names_stay_text() -> None:
+    plain, hostile = read("t", "w"), read(HOSTILE, "w")
+    assert hostile.tags == plain.tags
+    assert hostile.attributes == plain.attributes
+    assert hostile.text.count(HOSTILE) >= 8
+
+
+def test_states_are_said_in_words() -> None:
+    text = read("t", None).text
+    assert "Not ready: a handler makes no progress" in text
+    assert "2.0 KiB" in text
+    assert "2 h" in text
+    assert "for 7 min" in text
+    assert "and 8 more" in text
+
+
+def test_has_no_forms_without_authorisation() -> None:
+    assert "form" in read("t", "w").tags
+    assert "form" not in read("t", None).tags
+
+
+def test_the_page_obeys_its_own_policy() -> None:
+    page = render(document("t"), word="w").decode()
+    assert not re.search(r"<style|\sstyle=|\son\w+=", page)
+    assert re.findall(r"<script[^>]*>", page) == ['<script src="/status.js" defer>']
+    for name in ("status.css", "status.js"):
+        assert b"http" not in asset(name).replace(b"HTTP", b"")

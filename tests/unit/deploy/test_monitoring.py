@@ -1,0 +1,87 @@
+"""The dashboard and the alert rules ask for metrics that exist, with labels that they have."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.metrics import Kind
+from consumerd.metrics.catalogue import DAEMON_METRICS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[3]
+DASHBOARD = ROOT / "deploy" / "grafana" / "consumerd.json"
+RULES = ROOT / "deploy" / "prometheus" / "consumerd-alerts.yaml"
+TESTS = Path(__file__).with_name("alerts.test.yaml")
+
+SAMPLES = {
+    f"{metric.name}{suffix}": metric
+    for metric in DAEMON_METRICS
+    for suffix in (("_bucket", "_sum", "_count") if metric.kind is Kind.HISTOGRAM else ("",))
+}
+#: Labels that Prometheus adds, and those of histograms.
+GIVEN = {"instance", "job", "le"}
+
+
+def expressions(value: Any) -> Iterator[str]:
+    """Every expression of a dashboard."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if key in ("expr", "definition") and isinstance(inner, str):
+                yield inner
+            else:
+                yield from expressions(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from expressions(inner)
+
+
+def check(expression: str) -> set[str]:
+    """The metrics of an expression, all of which there are, with the labels by which it sums up and selects."""
+    names = set(re.findall(r"\bconsumerd_\w+", expression))
+    assert names, expression
+    assert names <= SAMPLES.keys(), names - SAMPLES.keys()
+    labels = {label for group in re.findall(r"by \(([^)]*)\)", expression) for label in group.split(", ")}
+    labels |= set(re.findall(r"[{,]\s*(\w+)=", expression))
+    for name in names:
+        assert labels <= {*SAMPLES[name].labels, *GIVEN}, (name, labels)
+    return names
+
+
+def test_the_dashboard_asks_for_metrics_that_exist() -> None:
+    document = json.loads(DASHBOARD.read_text("utf-8"))
+    found = [check(expression) for expression in expressions(document)]
+    assert len(found) > 20
+    identifiers = [panel["id"] for panel in document["panels"]]
+    assert len(set(identifiers)) == len(identifiers)
+
+
+def test_the_alerts_ask_for_metrics_that_exist_and_are_documented() -> None:
+    text = RULES.read_text("utf-8")
+    for name in set(re.findall(r"\bconsumerd_\w+", text)):
+        assert name in SAMPLES
+    alerts = re.findall(r"- alert: (\w+)", text)
+    assert len(alerts) > 8
+    documented = (ROOT / "docs" / "monitoring.md").read_text("utf-8")
+    for alert in alerts:
+        assert f"`{alert}`" in documented
+
+
+@pytest.mark.parametrize("arguments", [("check", "rules", RULES), ("test", "rules", TESTS)])
+def test_promtool_takes_the_rules(arguments: tuple[str | Path, ...]) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        if os.environ.get("CI", "").lower() == "true":
+            pytest.fail("needs promtool (CI=true: nothing is skipped)", pytrace=False)
+        pytest.skip("needs promtool (Debian: prometheus)")
+    done = subprocess.run([promtool, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,53 @@
+"""What Prometheus reads is what the readings say."""
+
+from __future__ import annotations
+
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from consumerd.metrics import Histogram, Kind, Metric, Reading
+from consumerd.metrics.exposition import Exposition
+
+HANDLED = Metric("consumerd_handled_total", Kind.COUNTER, "Handled.", ("topic",))
+LAG = Metric("consumerd_lag", Kind.GAUGE, "Lag.", ("topic",))
+SECONDS = Metric("consumerd_seconds", Kind.HISTOGRAM, "Seconds.", ())
+
+
+def test_readings_become_families_in_both_formats() -> None:
+    histogram = Histogram((0.5, 1.0))
+    for value in (0.25, 0.75, 2.0):
+        histogram.observe(value)
+    readings = [
+        Reading(HANDLED, ('a "b"\n\\c',), 3),
+        Reading(LAG, ("t",), 7),
+        Reading(SECONDS, (), histogram),
+        Reading(LAG, ("u",), 8),
+    ]
+    exposition = Exposition(lambda: readings)
+    for accept, parse in (
+        ("text/plain", parse_text),
+        ("application/openmetrics-text; version=1.0.0", parse_openmetrics),
+    ):
+        body, content_type = exposition.render(accept)
+        assert content_type.startswith(accept.partition(";")[0])
+        samples = {
+            (sample.name, tuple(sample.labels.values())): sample.value
+            for family in parse(body.decode())
+            for sample in family.samples
+        }
+        assert samples["consumerd_handled_total", ('a "b"\n\\c',)] == 3
+        assert samples["consumerd_lag", ("t",)] == 7
+        assert samples["consumerd_lag", ("u",)] == 8
+        assert samples["consumerd_seconds_bucket", ("0.5",)] == 1
+        assert samples["consumerd_seconds_bucket", ("1.0",)] == 2
+        assert samples["consumerd_seconds_bucket", ("+Inf",)] == 3
+        assert samples["consumerd_seconds_count", ()] == 3
+        assert samples["consumerd_seconds_sum", ()] == 3.0
+        assert samples["process_open_fds", ()] > 0
+
+
+def test_each_scrape_asks_again() -> None:
+    values = iter((1, 2))
+    exposition = Exposition(lambda: [Reading(LAG, ("t",), next(values))])
+    assert b'consumerd_lag{topic="t"} 1.0' in exposition.render("")[0]
+    assert b'consumerd_lag{topic="t"} 2.0' in exposition.render("")[0]

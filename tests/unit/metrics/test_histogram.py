@@ -1,0 +1,34 @@
+"""A histogram counts as Prometheus' does."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consumerd.metrics import Histogram
+
+BOUNDS = (0.1, 1.0, 10.0)
+
+
+@given(st.lists(st.floats(-1.0, 100.0)))
+def test_each_bucket_counts_values_up_to_its_bound(values: list[float]) -> None:
+    histogram = Histogram(BOUNDS)
+    for value in values:
+        histogram.observe(value)
+    expected = [(bound, sum(value <= bound for value in values)) for bound in (*BOUNDS, math.inf)]
+    assert list(histogram.cumulative()) == expected
+    assert histogram.count == len(values)
+    assert histogram.total == pytest.approx(sum(values))
+
+
+def test_quantile_is_the_bound_of_its_bucket() -> None:
+    histogram = Histogram(BOUNDS)
+    assert histogram.quantile(0.5) is None
+    for value in (0.05, 0.05, 0.5, 50.0):
+        histogram.observe(value)
+    assert histogram.quantile(0.5) == 0.1
+    assert histogram.quantile(0.75) == 1.0
+    assert histogram.quantile(1.0) == math.inf
