@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from consumerd.errors import ConsumerdError, ExitCode
-from consumerd.spark.packages import needs_of
+from consumerd.spark.packages import required_packages
 from consumerd.spark.run import DEFAULT_STEPS, STEPS, run_pipeline
 from consumerd.spark.session import build_session
 from consumerd.spark.spec import load_spark
@@ -32,7 +32,7 @@ def main() -> int:
     try:
         spec = load_spark(arguments.config)
         pipeline = spec.pipeline(arguments.pipeline)
-        config = {**spec.config, **needs_of([pipeline], spec.config).config}
+        config = {**spec.config, **required_packages([pipeline], spec.config).config}
         spark = build_session(app_name=f"consumerd spark {pipeline.name}", config=config)
         try:
             result = run_pipeline(spark, pipeline, arguments.steps or DEFAULT_STEPS)
