@@ -29,6 +29,8 @@ FIXED_SESSION: Final = 1
 _LOOK: Final = 0.05
 #: No look at a lease that goes on comes sooner.
 _SOONEST: Final = 0.02
+#: Nor later: timers stand still while the machine is suspended, and the lease does not.
+_LATEST: Final = 0.25
 
 
 class Fence:
@@ -76,7 +78,7 @@ class Fence:
                 self._open.clear()
                 expired()
             # Heartbeats renew the lease meanwhile: sleep for what is left now, then look again.
-            await self._clock.sleep(_LOOK if ran_out else max(left, _SOONEST))
+            await self._clock.sleep(_LOOK if ran_out else min(max(left, _SOONEST), _LATEST))
 
 
 class GroupLease:

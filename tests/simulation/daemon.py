@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _SHORTEST = 1e-6
 #: Seconds in which a process that was stopped sees that time has passed.
 _FIRST_TURNS = 0.05
+#: The same after its machine was suspended: no timer of the process has gone on, but that which looks at the lease is short.
+_FIRST_LOOK = 0.3
 #: Seconds for which a handler that lingers may have a batch in hand: longer than a drain and a lease.
 LINGERS = 8.0
 
@@ -232,8 +234,11 @@ class Daemon(SimulatedProcess):
 
     def thaw(self) -> None:
         """SIGCONT."""
-        # What it has in hand it gives up in its first turns.
-        self.world.kernel.after(_FIRST_TURNS, self._is_awake)
+        self._wake(_FIRST_TURNS)
+
+    def _wake(self, seconds: float) -> None:
+        """Within so many seconds it gives up what it has in hand."""
+        self.world.kernel.after(seconds, self._is_awake)
         super().thaw()
 
     def _is_awake(self) -> None:
@@ -250,4 +255,4 @@ class Daemon(SimulatedProcess):
     def resume(self) -> None:
         """The machine wakes up."""
         self.loop.suspended += self.world.kernel.now - self._suspended_at
-        self.thaw()
+        self._wake(_FIRST_LOOK)

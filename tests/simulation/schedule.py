@@ -702,6 +702,16 @@ class Schedule(BaseSchedule[World, Outcome]):
             topic[owner] += 1
         return all(max(topic.values()) - min(topic.values()) <= 1 for topic in shares.values())
 
+    def _all_know(self, since: float) -> bool:
+        """Whether nothing from before is still to come: who was told to leave has left, and who lives has a session that
+        ZooKeeper has heard of since."""
+        world = self.world
+        processes: list[Daemon | JvmConsumer] = [*world.daemons.values(), *world.jvm_consumers.values()]
+        heard = {session.owner for session in world.zookeeper.sessions.values() if session.heard > since}
+        return not any(each.alive and each.name in self._told_to_leave for each in processes) and all(
+            each.name in heard for each in processes if each.alive
+        )
+
     @staticmethod
     def _fairly(owners: dict[TopicPartition, str], names: list[str]) -> bool:
         """Whether so many members own as much as others, but for one partition, and nobody else does."""
@@ -718,6 +728,10 @@ class Schedule(BaseSchedule[World, Outcome]):
         self._heal()
         if not self._living:
             self._join()
+        healed = world.kernel.now
+        world.kernel.until(
+            lambda: self._is_shared and self._all_know(healed), SETTLED_WITHIN, what="all partitions are owned for good"
+        )
         self._settle()
         self._note("all settled")
         # Where a partition begins at its end, that has to be known before there is something to lose.

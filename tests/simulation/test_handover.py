@@ -235,6 +235,27 @@ def test_suspended_machine_delivers_nothing_after_the_lease_ended() -> None:
         require_taken_over(world, partition, first, second)
 
 
+def test_handler_is_cancelled_right_after_a_suspended_machine_wakes_without_its_lease() -> None:
+    """Its timers had seconds to go when the machine fell asleep, and ZooKeeper cannot be reached."""
+    partition = TopicPartition("events", 0, 0)
+    with World(1) as world:
+        zookeeper, network = world.zookeeper, world.network
+        world.topic("events", 1)
+        member = world.daemon("a", handling=30.0)
+        world.settle()
+        hold(world, partition)
+        network.cut_off("a", zookeeper.host)
+        member.suspend()
+        world.run(20.0)
+        member.resume()
+        world.run(0.4)
+        assert {each for each, _, _ in world.account.cancelled} == {"a"}
+        network.cut_off("a", zookeeper.host, False)
+        world.run(3.0)
+        leave(world, member)
+    assert (world.account.violations, world.account.lost) == ([], [])
+
+
 def test_each_end_of_a_lease_cancels_batches_of_handlers() -> None:
     partition = TopicPartition("events", 0, 0)
     with World(1) as world:
