@@ -41,7 +41,7 @@ class SessionState(Enum):
 
 
 class SessionEvent(Enum):
-    """What listeners of a session are told, in the order in which it happened."""
+    """The states of a session, of which its listeners are notified in order."""
 
     #: A session that did not exist before: nothing of a former one may be relied on.
     NEW = "new"

@@ -247,7 +247,6 @@ class GroupConsumer(RunningMember[events.Event]):
                 self._queue.put_nowait(events.SessionResumed())
             case SessionEvent.EXPIRED:
                 self._queue.put_nowait(events.SessionExpired())
-        log.info("session_event", event_kind=event.value, session=f"{session_id:#x}")
 
     async def _watch_lease(self) -> None:
         await self.fence.watch(lambda: self._queue.put_nowait(events.LeaseExpired()))

@@ -9,7 +9,6 @@ member leave in order, and comes out of `run`.
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import structlog
@@ -310,8 +309,11 @@ class RunningMember(Generic[_Event]):
         """Leave in order: drain, commit, give back. The first `failure` given comes out of `run`."""
         if failure is not None and self._failure is None:
             self._failure = failure
-            level = logging.INFO if failure.exit_code is ExitCode.OK else logging.ERROR
-            log.log(level, "member_stops", group=self.settings.group, reason=reason_of(failure))
+            reason = reason_of(failure)
+            if failure.exit_code is ExitCode.OK:
+                log.info("member_stopping", group=self.settings.group, reason=reason)
+            else:
+                log.error("member_stopping", group=self.settings.group, reason=reason)
         self.stopping.set()
         if self._starting is not None:
             self._starting.reschedule(asyncio.get_running_loop().time())

@@ -132,7 +132,7 @@ class SessionLifecycle:
             server=f"{connection.host}:{connection.port}",
             timeout=self.timeout,
         )
-        self._tell(SessionEvent.NEW if new else SessionEvent.RECONNECTED, self.session_id)
+        self._notify(SessionEvent.NEW if new else SessionEvent.RECONNECTED, self.session_id)
         self._watches.fire_all()
         self._wake()
 
@@ -148,7 +148,7 @@ class SessionLifecycle:
         self.problem = connection.end_reason
         if not self._closed:
             log.info("session_suspended", session_id=f"{self.session_id:#x}", reason=connection.end_reason)
-        self._tell(SessionEvent.SUSPENDED, self.session_id)
+        self._notify(SessionEvent.SUSPENDED, self.session_id)
         self._wake()
 
     def expire(self) -> None:
@@ -157,7 +157,7 @@ class SessionLifecycle:
         session_id, self.session_id = self.session_id, 0
         if session_id:
             log.warning("session_expired", session_id=f"{session_id:#x}")
-            self._tell(SessionEvent.EXPIRED, session_id)
+            self._notify(SessionEvent.EXPIRED, session_id)
             self._wake()
 
     def refuse(self) -> None:
@@ -177,14 +177,14 @@ class SessionLifecycle:
         self.session_id = 0
         self._wake()
 
-    def _tell(self, event: SessionEvent, session_id: int) -> None:
+    def _notify(self, event: SessionEvent, session_id: int) -> None:
         if self._closed:
             return
         for listener in list(self._listeners.values()):
             try:
                 listener(event, session_id)
             except Exception:  # a listener's defect must not cost the session
-                log.exception("session_listener_failed", session_event=event.value)
+                log.exception("session_listener_failed", state=event.value)
 
     def _wake(self) -> None:
         self._changed.set()
