@@ -1,6 +1,6 @@
-"""`host:port`, read and written in one way wherever somebody names a server.
+"""`host:port`, parsed and formatted in one way for all settings and commands.
 
-Strategy: an IPv6 address stands in brackets, since the port of a bare one cannot be told apart. ZooKeeper's connect
+Strategy: an IPv6 address stands in brackets, since the port of a bare one would be ambiguous. ZooKeeper's connect
 strings, whose port may be missing, have a grammar of their own (`consumerd.zk.connect_string`).
 """
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def default_of(settings: Callable[..., Any], name: str) -> Any:
     """The default of the field or keyword `name` of `settings`: a dataclass, or another class or function.
 
-    Raises LookupError where there is none, or one that is made anew for each instance.
+    Raises LookupError where there is none, or one that is created for each instance.
     """
     if is_dataclass(settings):
         defaults = {field.name: field.default for field in fields(settings)}

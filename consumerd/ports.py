@@ -130,7 +130,7 @@ class ZooKeeper(Protocol):
     def watch(self, path: str, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed()` when a read of `path` made with `watch=True` may be stale; returns the unwatcher.
 
-        Level-triggered: also called after every reconnect. The reader re-reads, which arms the watch anew.
+        Level-triggered: also called after every reconnect. The reader re-reads, which re-arms the watch.
         """
         ...
 
@@ -161,7 +161,7 @@ class ZooKeeper(Protocol):
         ...
 
     async def delete_owned(self, path: str) -> bool:
-        """Delete `path` if this very session owns it. False when it is gone or somebody else's."""
+        """Delete `path` if this very session owns it. False when it is gone or another session owns it."""
         ...
 
     async def multi(self, operations: Sequence[Operation], *, session_id: int | None = None) -> None:

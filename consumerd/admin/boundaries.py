@@ -1,6 +1,6 @@
 """Whether an offset is the start of a message, and where the message that holds it starts.
 
-Strategy: 0.7 offsets are byte positions, and a broker serves bytes from any of them; a consumer that is told to start
+Strategy: 0.7 offsets are byte positions, and a broker serves bytes from any of them; a consumer that starts
 inside a message reads garbage (golden notes, 1 and 2). That something with a right CRC stands at an offset proves
 nothing: snappy keeps short messages as they are, so the inner ones can be read in the middle of their wrapper. So the
 messages are followed from the start of the segment on, by their lengths.

@@ -2,7 +2,7 @@
 
 Strategy: everything below the group's node is read first: that is the backup, and the list of what is deleted. The
 parent of the members goes first, in one multi with everything else as far as it fits: ZooKeeper refuses to delete it
-while a member is registered, so nobody who joins meanwhile loses his offsets.
+while a member is registered, so a member that joins meanwhile keeps its offsets.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def as_backup(tree: list[StoredNode]) -> list[dict[str, str]]:
 async def delete_tree(zk: ZooKeeper, group: str, tree: list[StoredNode]) -> int:
     """Delete what `read_tree` found; returns how many nodes that were.
 
-    Raises ChangedMeanwhileError when somebody joined or wrote meanwhile; nothing is deleted if that was found in time.
+    Raises ChangedMeanwhileError when a member joined or wrote meanwhile; nothing is deleted if that was found in time.
     """
     ids = ids_path(group)
     first = [each for each in tree if each.path == ids]

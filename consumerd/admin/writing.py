@@ -32,7 +32,7 @@ async def write_together(zk: ZooKeeper, operations: Sequence[Create | Delete | S
         except ZooKeeperError as error:
             for made in operations[:index]:
                 if isinstance(made, Create) and made.path in passing:
-                    await zk.delete_owned(made.path)  # by now it may be somebody else's
+                    await zk.delete_owned(made.path)  # another session may own it by now
             raise MultiFailed(index, error) from error
 
 

@@ -2,7 +2,7 @@
 
 Strategy: the manifest is the truth about what is finished, and only this process writes it and gives names to files. A
 name is given before the manifest knows of it, and what a name replaced is removed after; a run that finds files of
-which its manifest was not told any more removes them. So a kill at any point costs the segments in the making and a
+which its manifest does not list removes them. So a kill at any point costs the segments in the making and a
 quarter of a second, and never leaves a message twice.
 """
 
@@ -179,7 +179,7 @@ class ArchiveExport:
     def _claim_output(self, output: str, source: str) -> None:
         """No file takes the place of another one.
 
-        Two overlapping segments, cut to the same range, would, and so would ours of somebody else's.
+        Two overlapping segments, cut to the same range, would, and so would ours and those of another program.
         """
         other = self._outputs.get(output)
         if other is None and self._folder.size(output) is not None:

@@ -16,7 +16,7 @@ from consumerd.wire.v07 import Codec
 if TYPE_CHECKING:
     from consumerd.storage.archive_names import SegmentName
 
-#: Findings of one segment that are told one by one; beyond them they are counted.
+#: Findings of one segment that are reported one by one; further ones are counted.
 MAX_FINDINGS = 1000
 
 
@@ -38,7 +38,7 @@ class ArchiveFindingKind(StrEnum):
     #: A link, a sparse file or the like in a tar.
     NO_FILE = "no-plain-file"
     UNREADABLE = "unreadable-file"
-    #: More findings of a segment than are told one by one.
+    #: More findings of a segment than are reported one by one.
     MORE = "more-findings"
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 GROUP_ROWS = 1 << 17
 GROUP_BYTES = 64 << 20
 
-#: What a cell of `codec` is an index of; None where it cannot be told.
+#: What a cell of `codec` is an index of; None where it is unknown.
 _CODECS = [codec.name.lower() for codec in Codec]
 #: Columns worth a dictionary inside of the file.
 _FEW_VALUES = ["topic", "broker", "partition", "index", "codec", "magic", "problem", "source"]
@@ -48,7 +48,7 @@ class ParquetRows:
             compression=str(compression),
             use_dictionary=_FEW_VALUES,
             write_statistics=[name for name in self._schema.names if name not in ("payload", "problem")],
-            store_schema=False,  # else readers would be told of the dictionaries
+            store_schema=False,  # else the file would tell readers to restore the dictionaries
         )
         self._start_group()
 

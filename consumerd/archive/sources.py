@@ -2,7 +2,7 @@
 
 Strategy: one `SegmentSource` is one file that a worker reads from beginning to end: a segment, packed or not, or a tar
 with many. Only the members of a plain local tar are sources of their own, because one can seek to them. A source knows
-its size and a stamp, so that a changed file is told from the one that was exported. What a name does not tell (a tar's
+its size and a stamp, so that a file that changed after its export is recognised. What a name does not tell (a tar's
 members, the size of what is packed) is found out by the worker.
 """
 

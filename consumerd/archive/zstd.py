@@ -13,7 +13,7 @@ from consumerd.storage import DamagedArchiveError
 
 #: A slice of a frame can hold a block of 128 KiB in each 4 bytes.
 _SLICE = 2048
-#: Memory that a frame may ask for: 128 MiB, what the zstd command allows unless told otherwise.
+#: Memory that a frame may ask for: 128 MiB, the default of the zstd command.
 _MAX_WINDOW = 1 << 27
 
 

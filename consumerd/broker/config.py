@@ -37,7 +37,7 @@ class BrokerConfig:
     host: str = "127.0.0.1"
     #: 0 takes a free one.
     port: int = 9092
-    #: What clients are told through ZooKeeper; by default the address to listen on.
+    #: The address that is registered in ZooKeeper for clients; by default the one to listen on.
     advertised_host: str | None = None
     partitions: int = 1
     topic_partitions: Mapping[str, int] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class BrokerConfig:
     #: None: as often as the scheduler looks.
     flush_ms: int | None = None
     topic_flush_ms: Mapping[str, int] = field(default_factory=dict)
-    #: None: segments are kept for ever; 0.7.2 deletes after 168 hours unless told otherwise.
+    #: None: segments are kept for ever; 0.7.2 deletes after 168 hours by default.
     retention_hours: int | None = None
     topic_retention_hours: Mapping[str, int] = field(default_factory=dict)
     #: -1: logs may grow without bound.

@@ -1,12 +1,13 @@
 """All connections of a broker: accepts and counts them, and closes those that are idle for too long.
 
 Strategy: one task per connection, in the broker's task group. One more task looks at all of them now and then, instead
-of a timer for each: whoever has rested since the last look gives its buffer back, so that ten thousand idle clients
-are cheap, and is closed once that went on for connections.max.idle.ms. A request that does not come whole in time ends
-its connection, too, and when memory for requests has run out, so does the one that has held some for the longest.
+of a timer for each: a connection that was idle since the last look gives its buffer back, so that ten thousand idle
+clients are cheap, and is closed once that went on for connections.max.idle.ms. A request that does not come whole in
+time ends its connection, too, and when memory for requests has run out, so does the one that has held some for the
+longest.
 
 A producer that has nothing under way is never closed: 0.7 gives producers no answers, so theirs do not notice before
-they have lost what they sent next. Consumers connect anew and ask again.
+they have lost what they sent next. Consumers reconnect and fetch again.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class ClientConnections:
         self._streams: dict[asyncio.Task[None], ClientStream] = {}
         self._resting: dict[asyncio.Task[None], float] = {}
         self._memory = RequestMemory(max(config.queued_bytes, config.max_request_bytes))
-        #: Of those that wait for their client in the midst of something: in which request, and since when.
+        #: Connections that wait for the rest of a request or response: which request, and since when.
         self._busy: dict[asyncio.Task[None], tuple[int, float]] = {}
 
     def __len__(self) -> int:

@@ -63,7 +63,7 @@ class BrokerRegistration:
         self._clock = clock
         self._topics: set[str] = set()
         self._registered: set[str] = set()
-        #: Topic nodes that this session found to be somebody else's.
+        #: Topic nodes that belong to another session.
         self._foreign: set[str] = set()
         self._session = 0
         self._wake = asyncio.Event()
@@ -140,7 +140,7 @@ class BrokerRegistration:
         try:
             await self._create(path, count, self._patience)
         except NodeExists:
-            # The id is ours, so no live broker holds it: somebody has made it by hand, and then it says what they want.
+            # The id is ours, so no live broker holds it: an operator created it by hand, on purpose.
             self._foreign.add(path)
             logger.error("topic_node_conflict", topic=topic, broker=self._id, path=path)
         else:

@@ -194,7 +194,7 @@ class RequestHandlers:
             return ErrorCode.OFFSET_OUT_OF_RANGE, None
         except RequestRefusedError:
             return ErrorCode.WRONG_PARTITION, None
-        except CorruptLogError:  # told at the start, once
+        except CorruptLogError:  # logged once, at the start
             return ErrorCode.UNKNOWN, None
         except (InvalidTopicError, StorageError) as error:
             refusals.add(request, error)

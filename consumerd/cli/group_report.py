@@ -67,7 +67,7 @@ def _rows(snapshot: GroupSnapshot) -> list[_Row]:
                 unowned=owner is None and partition in wanted,
                 orphan=owner is not None and owner[0] not in view.members,
                 at_broker=partition in at_broker,
-                # Members of 0.8 and later may be told to want internal topics, too, which nobody else sees.
+                # Members of 0.8 and later may subscribe to internal topics, too, which we do not list.
                 unwanted=snapshot.dialect is Dialect.V07 and owner is not None and partition not in wanted,
                 metadata=texts.get(partition),
             )

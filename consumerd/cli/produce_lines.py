@@ -187,8 +187,8 @@ async def produce_v08(client: ClusterClient, options: ProduceOptions) -> None:
 async def _await_receipt(client: ClusterClient) -> None:
     """Wait until every broker has read what was sent without acknowledgement: connections are served in order.
 
-    Without this the connection may end before a broker has read the lines, and whoever reads the topic right after the
-    command misses them.
+    Without this the connection may end before a broker has read the lines, and a program that reads the topic right
+    after the command misses them.
     """
     for node_id in list(client.metadata.nodes):
         # With acks 0 a broker that fails here is not an error.

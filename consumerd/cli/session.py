@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-#: Seconds that a command waits for ZooKeeper, or for a first broker: somebody sits before it.
+#: Seconds that a command waits for ZooKeeper, or for a first broker: a person waits for its output.
 SERVER_TIMEOUT = 10.0
 
 #: What a decorator of click takes and gives back.

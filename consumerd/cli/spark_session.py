@@ -4,7 +4,7 @@ Strategy: Spark logs a lot, and to standard error, so everything that its JVM pr
 that is read when the start fails, or the one that `--log` names. While steps run, one thread looks after the session:
 it shows how far the streaming queries are, and ends the work once a signal has come: queries after their present batch,
 where that does not take long, jobs at once. It learns of signals through a socket, not in a handler: the main thread
-may be in the midst of a call to the JVM, and steps that run queries have handlers of their own.
+may be executing a call to the JVM, and steps that run queries have handlers of their own.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def _log_file(path: Path | None) -> IO[bytes]:
 
 @contextlib.contextmanager
 def _caught_signals() -> Iterator[socket.socket]:
-    """A socket that gets a byte, its number, for every signal that has come, whoever handles it."""
+    """A socket that gets a byte, its number, for every signal that has arrived, whatever handles it."""
     reader, writer = socket.socketpair()
     with reader, writer:
         writer.setblocking(False)

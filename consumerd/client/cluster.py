@@ -1,10 +1,10 @@
 """A client of one cluster since 0.8: metadata, leaders and coordinators, over one pipelined connection per broker.
 
-Strategy: connections are opened when they are needed and shared by all callers; whoever finds one closed opens it anew,
-one attempt at a time per broker. There is no background task: metadata are asked for when something needs them and they
-are missing or old, and again on the guide's two triggers, an answer that says "not the leader" (`stale`) and a broker
-that cannot be reached. Brokers found by metadata come first, then the bootstrap list, each in random order, so that a
-cluster that moved away step by step is still found.
+Strategy: connections are opened when they are needed and shared by all callers; a caller that finds one closed reopens
+it, one attempt at a time per broker. There is no background task: metadata are asked for when something needs them and
+they are missing or old, and again on the guide's two triggers, an answer that says "not the leader" (`stale`) and a
+broker that cannot be reached. Brokers found by metadata come first, then the bootstrap list, each in random order, so
+that a cluster that moved away step by step is still found.
 
 `call_*` are single attempts; `retrying` repeats what passes by itself (connections, retriable error codes) until it
 works or the time is up.
@@ -87,7 +87,7 @@ class ClusterClient:
         if (found := self._open_channel(address)) is not None:
             return found
         async with self._opening.setdefault(address, asyncio.Lock()):
-            if (found := self._open_channel(address)) is not None:  # somebody was faster
+            if (found := self._open_channel(address)) is not None:  # another caller was faster
                 return found
             if self._channels.pop(address, None) is not None:
                 self._opener.forget(host, port)
@@ -133,7 +133,7 @@ class ClusterClient:
 
     async def any_channel(self) -> Channel:
         """The channel to some broker, an open one if there is any. Raises NoBrokerError with the last reason."""
-        # A broker that hangs has not answered somebody else: that is not asked if there is another.
+        # A broker that has left another request unanswered may hang: it is not asked if there is another.
         if opened := [channel for channel in self._channels.values() if not channel.closed]:
             return min(opened, key=attrgetter("in_flight"))
         known = [(node.host, node.port) for node in self.metadata.nodes.values()]
@@ -181,7 +181,7 @@ class ClusterClient:
         """Ask some broker for `topics`, for none (just the brokers), or for all (None). Raises BrokerError.
 
         `create`: the brokers may create topics that do not exist, if their configuration says so. Brokers before 0.11
-        cannot be told not to; with `never_create` these are asked for all topics instead.
+        have no such switch; with `never_create` these are asked for all topics instead.
         """
         async with self._refreshing:
             return await self._refresh(topics, create=create, never_create=never_create)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class UnavailableError(BrokerError):
-    """Something cannot be had just now; asking again later is safe and may help."""
+    """Something is temporarily unavailable; asking again later is safe and may help."""
 
 
 class NoBrokerError(UnavailableError):

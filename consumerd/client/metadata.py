@@ -3,7 +3,7 @@
 Strategy: an immutable picture per answer; a new one takes over what the former knew of topics that were not asked for.
 A partition's leader is taken from a newer answer only if that is not older by its leader epoch (where brokers tell
 epochs): brokers learn of elections at different times, and going back to a deposed leader costs a round trip each time.
-Where topics have no ids (before 2.8) one that was deleted and made anew, whose epochs begin anew, looks the same; so
+Where topics have no ids (before 2.8) one that was recreated, whose epochs restart, looks the same; so
 what is said again and again is believed in the end.
 """
 
@@ -17,12 +17,12 @@ from consumerd.wire.v08.schema import NO_UUID
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-#: From this version on METADATA can be told not to create topics.
+#: From this version on METADATA requests can prevent the creation of topics.
 NO_CREATION_SINCE: Final = 4
 #: And from this on each topic is a structure.
 _NAMED_IN_FIELDS: Final = 9
-#: As often as this, one after the other, an older epoch is told before it is believed.
-_OLDER_TOLD: Final = 3
+#: An older epoch is accepted after this number of successive responses with it.
+_OLDER_EPOCHS_NEEDED: Final = 3
 
 
 def metadata_body(version: int, topics: Sequence[str] | None, *, create: bool = False) -> dict[str, Any]:
@@ -53,7 +53,7 @@ class Node(NamedTuple):
 class PartitionMetadata(NamedTuple):
     """A partition. `leader`: broker id, None while there is none. `leader_epoch`: -1 where brokers do not tell it.
 
-    `older_told`: how often brokers have named an older epoch since.
+    `older_epochs_seen`: how often brokers have named an older epoch since.
     """
 
     leader: int | None
@@ -61,7 +61,7 @@ class PartitionMetadata(NamedTuple):
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     error: int
-    older_told: int = 0
+    older_epochs_seen: int = 0
 
 
 class TopicMetadata(NamedTuple):
@@ -99,11 +99,11 @@ class ClusterMetadata:
             entry["node_id"]: Node(entry["node_id"], entry["host"], entry["port"], entry.get("rack"))
             for entry in body["brokers"]
         }
-        told = {entry["topic"]: self._topic(entry) for entry in body["topic_metadata"] if entry["topic"] is not None}
+        topics = {entry["topic"]: self._topic(entry) for entry in body["topic_metadata"] if entry["topic"] is not None}
         controller = body.get("controller_id", -1)
         return ClusterMetadata(
             nodes or self.nodes,  # a broker that just started may not know of any
-            told if complete else {**self.topics, **told},
+            topics if complete else {**self.topics, **topics},
             controller if controller >= 0 else None,
             body.get("cluster_id"),
         )
@@ -113,14 +113,14 @@ class ClusterMetadata:
         topic_id = entry.get("topic_id", NO_UUID)
         same = former is not None and former.id == topic_id
         partitions = {}
-        for told in entry["partition_metadata"]:
-            number = told["partition_id"]
-            fresh = _partition(told)
+        for part in entry["partition_metadata"]:
+            number = part["partition_id"]
+            fresh = _partition(part)
             known = former.partitions.get(number) if same and former is not None else None
             if known is not None and 0 <= fresh.leader_epoch < known.leader_epoch:
-                told_so = known.older_told + 1
-                if topic_id != NO_UUID or told_so < _OLDER_TOLD:
-                    fresh = known._replace(older_told=told_so)
+                times = known.older_epochs_seen + 1
+                if topic_id != NO_UUID or times < _OLDER_EPOCHS_NEEDED:
+                    fresh = known._replace(older_epochs_seen=times)
             partitions[number] = fresh
         return TopicMetadata(entry["topic_error_code"], partitions, entry.get("is_internal", False), topic_id)
 

@@ -69,8 +69,8 @@ async def list_offsets(
 
 
 def _listed(part: dict[str, Any], version: int, broker: str, topic: str) -> ListedOffsets:
-    told = part["offsets"] if version == 0 else [part["offset"]]
-    offsets = () if told == [_NO_OFFSET] else tuple(told)
+    listed = part["offsets"] if version == 0 else [part["offset"]]
+    offsets = () if listed == [_NO_OFFSET] else tuple(listed)
     if not part["error_code"] and any(offset < 0 for offset in offsets):
         raise FrameError(f"{broker} answered with offset {min(offsets)} of {topic}/{part['partition']}")
     return ListedOffsets(part["error_code"], offsets, version == 0)

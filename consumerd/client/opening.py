@@ -22,7 +22,7 @@ from consumerd.client.metadata import metadata_body
 from consumerd.net import ConnectionClosedError, RequestTimeoutError
 from consumerd.wire.v08.apis import API_VERSIONS, LIST_GROUPS, METADATA
 from consumerd.wire.v08.error_codes import ErrorCode
-from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions, told
+from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions, versions_of_answer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -108,7 +108,7 @@ class ChannelOpener:
         return BrokerVersions.of(f"{host}:{port}", release)
 
     def forget(self, host: str, port: int) -> None:
-        """A connection to this address ended: the next one finds out anew what is there."""
+        """A connection to this address ended: the next one detects the broker's version again."""
         self._old.pop((host, port), None)
 
     async def _ask(self, host: str, port: int) -> tuple[BrokerVersions, Channel | None]:
@@ -151,7 +151,7 @@ class ChannelOpener:
         except BaseException:
             channel.abort()
             raise
-        channel.versions = told(channel.address, answer["api_versions"])
+        channel.versions = versions_of_answer(channel.address, answer["api_versions"])
         return channel.versions, channel
 
     async def _probe(self, host: str, port: int) -> BrokerRelease | None:

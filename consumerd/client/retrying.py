@@ -51,11 +51,11 @@ async def retry(
 ) -> _T:
     """What `attempt` returns in the end. Raises its last error when `timeout` seconds (None: the settings') are up.
 
-    `passes`: whether an error is worth another attempt; `on_retry` is told the first that is.
+    `passes`: whether an error is worth another attempt; `on_retry` is called with the first that is.
     """
     give_up = clock.monotonic() + (settings.retry_timeout if timeout is None else timeout)
     pause = settings.retry_backoff_min
-    told = False
+    reported = False
     while True:
         try:
             return await attempt()
@@ -63,8 +63,8 @@ async def retry(
             wait = pause * (0.5 + rng.random())
             if not passes(error) or clock.monotonic() + wait > give_up:
                 raise
-            if not told:
+            if not reported:
                 on_retry(what, error)
-                told = True
+                reported = True
         await clock.sleep(wait)
         pause = min(2 * pause, settings.retry_backoff_max)

@@ -1,7 +1,7 @@
 """Looking up the partitions of topics, and reporting topics that do not exist.
 
-Strategy: brokers learn of a new topic at different times, so one that says that there is none is asked a few times
-more; every other trouble is tried again as the client does it.
+Strategy: brokers learn of a new topic at different times, so one that does not know it yet is asked a few times more;
+every other error is retried as elsewhere in the client.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Strategy: what a node says, and that all must agree, is `registry.spoken`'s to decide; here is who is asked. Who would
 join a group asks brokers and members together. Where there are neither, nobody can know: what a member would write
-there could break the rebalances of all that come later, so it waits until somebody has come. Who only looks can break
-nothing: the brokers tell, and where there is none, what is left of groups.
+there could break the rebalances of all that come later, so it waits for the first broker or member. Reading breaks
+nothing: the brokers decide the dialect, and without any the nodes that groups left behind.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ async def wait_for_dialect(
     """As `read_dialect`, once a broker or member is registered; calls `waiting` while none is. Raises DialectError."""
     changed = asyncio.Event()
     unwatch = [zk.watch(path, changed.set) for path in (broker_ids_path(), ids_path(group))]
-    told = False
+    reported = False
     try:
         while True:
             changed.clear()
@@ -99,9 +99,9 @@ async def wait_for_dialect(
                 continue
             if found is not None:
                 return found
-            if not told:
+            if not reported:
                 log.warning("dialect_unknown", group=group, reason="no broker and no member has registered yet")
-                told = True
+                reported = True
                 waiting()
             try:
                 async with asyncio.timeout(_POLL):

@@ -1,7 +1,7 @@
 """Following the brokers' registrations in ZooKeeper, in either dialect.
 
 Strategy: level-triggered. Watches on the list of brokers and on every broker's node only say "look again"; then all of
-them are read anew, which arms the watches anew. A burst of changes costs one look after a short pause, and a slow poll
+them are read again, which re-arms the watches. A burst of changes costs one look after a short pause, and a slow poll
 makes up for watches that got lost. While ZooKeeper is away the last knowledge serves: a broker may well go on when we
 cannot see it. Brokers are tens, not thousands, so nothing cleverer is needed.
 """
@@ -147,7 +147,7 @@ class RegisteredBrokers(Generic[_B]):
         except RegistryError as error:
             if isinstance(error, DialectError) and not self._found:
                 raise
-            if self._unreadable.get(broker_id) != text:  # told once, not at every look
+            if self._unreadable.get(broker_id) != text:  # logged once, not at every look
                 self._unreadable[broker_id] = text
                 log.warning("broker_unreadable", broker=broker_id, reason=reason_of(error))
             return None

@@ -1,7 +1,7 @@
 """The current state of a group in ZooKeeper, in either dialect: members, owners, offsets.
 
-Strategy: where the nodes are is the same since 0.7; what a member's node says and how a partition is called is not, and
-comes from whoever reads (`ClusterView`, `V08ClusterView`). A value that no peer writes is left out, with a line in
+Strategy: the paths of the nodes are the same since 0.7; the format of a member's node and the name of a partition are
+not, and come from the reader (`ClusterView`, `V08ClusterView`). A value that no peer writes is left out, with a line in
 `GroupView.problems`, so that one damaged node does not hide the rest.
 """
 

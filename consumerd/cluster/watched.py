@@ -2,7 +2,7 @@
 
 Strategy: what was read is kept together with the watch that the read armed. As long as that has not fired, the server
 has nothing new, and asking costs nothing. A fired watch, a reconnect (which fires them all) or `refresh` makes a node
-stale; the next `data`, `node` or `children` reads it again and arms the watch anew. A watch that fires while its node
+stale; the next `data`, `node` or `children` reads it again and re-arms the watch. A watch that fires while its node
 is being read makes that very read stale as well, as it may have come too early.
 
 Two members that share a topic of a thousand partitions thus learn of each other by a handful of requests, where reading

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from consumerd.config.convert import Conversion
 
-#: A topic that no broker has: the converted file is valid, and does no harm until somebody completes it.
+#: A topic that no broker has: the converted file is valid, and does no harm until the operator completes it.
 PLACEHOLDER = "CHANGE-ME"
 
 _NOT_HERE = {

@@ -231,7 +231,7 @@ def unknown_variables(root: type[BaseModel]) -> list[Problem]:
         if not name.upper().startswith(PREFIX) or table in tables:
             continue
         nearest = difflib.get_close_matches(table, tables, n=1, cutoff=0.6 if nested else 0.8)
-        if nested or nearest:  # without a key it may be somebody else's
+        if nested or nearest:  # without a key it may belong to another program
             meant = f", did you mean {name[: len(PREFIX)]}{nearest[0]}{nested}...?" if nearest else "."
             problems.append(Problem(f"there is no table of this name{meant}", variable=name))
     return problems

@@ -2,7 +2,7 @@
 
 Strategy: one value per generation, chosen where the configuration is read; the member itself (`GroupConsumer`) is the
 same. In 0.7 each broker is found in ZooKeeper and fetched from as it is. Since 0.8 partitions move, so a client of the
-cluster follows their leaders by METADATA; ZooKeeper only tells it, if nobody else does, which brokers to begin with.
+cluster follows their leaders by METADATA; ZooKeeper only names the first brokers if nothing else does.
 """
 
 from __future__ import annotations

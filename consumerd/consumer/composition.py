@@ -49,7 +49,7 @@ _DIALECTS = {"0.7": Dialect.V07, "0.8": Dialect.V08}
 
 
 class DealtStreams(StreamHandler):
-    """Deals the partitions of a member that a broker coordinates to its streams, evenly, anew in each generation."""
+    """Assigns the partitions of a member that a broker coordinates evenly to its streams, in each generation."""
 
     def __init__(self, find: Callable[[str, int], MessageStream], subscription: Subscription) -> None:
         super().__init__(find)

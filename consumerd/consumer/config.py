@@ -1,7 +1,7 @@
 """The configuration of a `ConsumerConnector`: plain values, 0.7.2's defaults, and what is built from them.
 
-Strategy: one configuration for all dialects. Who coordinates the group decides what else is needed: a ZooKeeper, or
-brokers to begin with; what a dialect does not have is refused, as soon as that is known.
+Strategy: one configuration for all dialects. The coordination of the group decides what else is required: a ZooKeeper,
+or brokers to begin with; what a dialect does not have is refused, as soon as that is known.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class ConsumerConfig:
 
     #: Brokers to begin with, ("host:port", ...); groups in ZooKeeper find them there if none is given.
     bootstrap: Sequence[str] = ()
-    #: Who shares partitions out: the members by way of ZooKeeper (0.7, and old consumers of 0.8.2 to 1.1), or a broker
+    #: What assigns partitions: the members through ZooKeeper (0.7, and old consumers of 0.8.2 to 1.1), or a broker
     #: (0.9 and later). None: a broker if `bootstrap` is given.
     coordination: Literal["zookeeper", "kafka"] | None = None
     #: Of a group in ZooKeeper; auto: as brokers and members that are registered there speak, which is waited for.

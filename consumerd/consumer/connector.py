@@ -51,9 +51,9 @@ log = structlog.get_logger(__name__)
 class ConsumerConnector:
     """A member of a group, as `async with ConsumerConnector(config) as connector:`, or with `start` and `shutdown`.
 
-    Make streams once, by topics or by a filter; that joins the group. `listener` is told of partitions that come and
-    go. A started ZooKeeper session may be given (`zk`); it then stays the caller's. `connect`, `clock` and `rng` are
-    the ports to brokers, time and randomness. Positions and everything else about single partitions raise
+    Make streams once, by topics or by a filter; that joins the group. `listener` is notified of partitions that come
+    and go. A started ZooKeeper session may be given (`zk`); it then stays the caller's. `connect`, `clock` and `rng`
+    are the ports to brokers, time and randomness. Positions and everything else about single partitions raise
     ConnectorStateError before there are streams and after the shutdown, and NotAssignedError where it says so.
     """
 

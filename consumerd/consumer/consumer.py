@@ -49,8 +49,8 @@ class GroupConsumer(RunningMember[events.Event]):
     """One member of one group. `zk` is a started session; it stays the caller's, who closes it after `run`.
 
     `backend` is the generation of Kafka that the group belongs to (`consumerd.consumer.backends`).
-    `handler` is what the policies of retrying have wrapped already; it is started before the member registers, and
-    stopped when nothing is held any more. `listener` is told of partitions that come and go.
+    `handler` is already wrapped by the retry policy; it is started before the member registers, and
+    stopped when the member owns nothing any more. `listener` is notified of partitions that come and go.
     """
 
     def __init__(

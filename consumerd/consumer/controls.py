@@ -43,7 +43,7 @@ class PartitionControls:
         return position
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Hand out and fetch nothing of these until `resume`; they stay ours. Forgotten when they are assigned anew."""
+        """Deliver and fetch nothing of these until `resume`; they stay ours. Forgotten when they are assigned again."""
         self._hold(partitions, held=True)
 
     def resume(self, *partitions: TopicPartition) -> None:

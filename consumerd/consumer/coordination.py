@@ -201,7 +201,7 @@ class GroupCoordination:
             await self._write(operations, session_id)
         except NodeExists:
             return
-        except NoNode:  # somebody deleted what stood above: the next round makes it anew
+        except NoNode:  # a parent was deleted: the next round creates it again
             self._parents.clear()
 
     async def _is_ours(self, partition: TopicPartition, node: Node, stream: int, session_id: int) -> bool:
@@ -217,7 +217,7 @@ class GroupCoordination:
         return True
 
     def _watch_only(self, wanted: Iterable[TopicPartition]) -> None:
-        """Forget nodes that were in the way of what is not wanted any more."""
+        """Forget nodes that blocked claims that are not wanted any more."""
         keep = self._ours | {owner_path(self._group, partition) for partition in wanted}
         for path in self._owners.paths() - keep:
             self._owners.forget(path)

@@ -4,7 +4,7 @@ Strategy: a lease, not a state. The server cannot expire the session before `lea
 by a clock that runs on while the process is stopped; so a check right before each hand-over, without an await between,
 holds even when the process was paused between two events. A lost connection alone changes nothing: handing over goes on
 until the lease ends, and a server that is back before costs nothing.
-`Fence.watch` tells when the lease runs out, for what handlers already hold, and wakes whoever waits when it is back.
+`Fence.watch` tells when the lease runs out, for what handlers already hold, and wakes waiting tasks when it is back.
 
 The lease of a member in ZooKeeper is the session's (`consumerd.zk`). That of a group that a broker coordinates is read
 off the membership machine, which knows when it sent what was confirmed.

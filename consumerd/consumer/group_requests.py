@@ -2,7 +2,7 @@
 
 Strategy: one connection of the member's own, because a coordinator holds JoinGroup back until everybody has joined,
 and would hold whatever comes behind it on a shared one. Each method is one attempt and always returns an event: what
-passes by itself is `Failed`, after which the coordinator is looked for anew if it may have moved, and what does not is
+passes by itself is `Failed`, after which the coordinator is looked up again if it may have moved, and what does not is
 `Refused`, with the whole sentence kept in `refusal`.
 """
 
@@ -38,7 +38,7 @@ _LEAVE_MEMBERS_SINCE: Final = 3
 _INSTANCE_SINCE: Final = {JOIN_GROUP.key: 5, SYNC_GROUP.key: 3, HEARTBEAT.key: 3}
 #: A join or sync may take as long as the coordinator is patient, and this much more, in seconds.
 _GRACE: Final = 5.0
-#: JoinGroup since which a new member is told its id before it has to wait.
+#: Version of JoinGroup since which a new member gets its id before it has to wait.
 _ID_FIRST_SINCE: Final = 4
 #: What brokers of 0.9 grant at most by default, in seconds (group.max.session.timeout.ms).
 _OLD_LONGEST: Final = 30.0

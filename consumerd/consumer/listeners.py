@@ -1,6 +1,6 @@
 """Calls of rebalance listeners: in order, one at a time, each within a time limit.
 
-Strategy: whoever starts, drains or abandons a partition awaits a hook here; the hooks of one moment are gathered into
+Strategy: the task that starts, drains or abandons a partition awaits a hook here; simultaneous hooks are gathered into
 one call with all the partitions, made by a single task. So a listener is never entered twice, and sees for every
 partition: assigned, then revoked or lost, then perhaps assigned again. A hook returns when the call has ended, which
 is what keeps an owner node until `on_revoked` has returned.
@@ -80,14 +80,14 @@ class _Kind(Enum):
 class _Call(NamedTuple):
     kind: _Kind
     partition: TopicPartition
-    #: Cancelled when nobody waits any more; the call is then left out, if it has not begun.
+    #: Cancelled when no task waits any more; the call is then left out, if it has not begun.
     over: asyncio.Future[None]
 
 
 class Announcer:
     """Hooks that call a listener, each time for `timeout` seconds at most. `run` must be running for them to return.
 
-    `failed` is told of a listener that raised.
+    `failed` is called with the error of a listener that raised.
     """
 
     def __init__(
@@ -104,24 +104,24 @@ class Announcer:
         self._failed = failed
         self._waiting: list[_Call] = []
         self._news = asyncio.Event()
-        #: Partitions whose assignment was told, and whose end was not.
-        self._told: set[TopicPartition] = set()
+        #: Partitions whose assignment was reported, and whose end was not.
+        self._reported: set[TopicPartition] = set()
 
     async def assigned(self, partition: TopicPartition) -> None:
         """Return when `on_assigned` was called with `partition`."""
-        await self._tell(_Kind.ASSIGNED, partition)
+        await self._report(_Kind.ASSIGNED, partition)
 
     async def revoked(self, partition: TopicPartition) -> None:
-        """Return when `on_revoked` was called with `partition`; at once, if it was never told to be assigned."""
-        if partition in self._told:
-            await self._tell(_Kind.REVOKED, partition)
+        """Return when `on_revoked` was called with `partition`; at once, if its assignment was never reported."""
+        if partition in self._reported:
+            await self._report(_Kind.REVOKED, partition)
 
     async def lost(self, partition: TopicPartition) -> None:
-        """Return when `on_lost` was called with `partition`; at once, if it was never told, or told to be revoked."""
-        if partition in self._told:
-            await self._tell(_Kind.LOST, partition)
+        """Return when `on_lost` was called with `partition`; at once, unless it was reported as assigned last."""
+        if partition in self._reported:
+            await self._report(_Kind.LOST, partition)
 
-    async def _tell(self, kind: _Kind, partition: TopicPartition) -> None:
+    async def _report(self, kind: _Kind, partition: TopicPartition) -> None:
         call = _Call(kind, partition, asyncio.get_running_loop().create_future())
         self._waiting.append(call)
         self._news.set()
@@ -145,9 +145,9 @@ class Announcer:
         if not partitions:
             return
         if kind is _Kind.ASSIGNED:
-            self._told |= partitions
+            self._reported |= partitions
         else:
-            self._told -= partitions
+            self._reported -= partitions
         try:
             await self._call(kind, partitions)
         finally:

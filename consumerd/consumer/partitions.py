@@ -4,8 +4,8 @@ Strategy: per partition one task that finds its position, then hands over (`Part
 machine asks of the flow is a method here, for a set of partitions, and is answered when it is really so, in parts as
 handlers end: `drain` when no handler holds anything and what was handled is committed, `abandon` when no handler holds
 anything and no commit of the partition is under way. Commits are made together (`consumerd.consumer.commits`); the last
-one of a drain is repeated while the coordinator moves, since nobody repeats it later. A store that forgets what is not
-written is told again of positions that stand still, and so is one that somebody else wrote to. Hooks are told between
+one of a drain is repeated while the coordinator moves, since nothing repeats it later. Unchanged positions are
+written again to a store that deletes old offsets, and after another process wrote to it. Hooks are called between
 flow and owner node: of a new partition before its first fetch, of a drained one before it may be released, of a lost
 one before it can come back. Where a flow begins is found by `starts`; a place that nobody would find again (the end of
 a log, a reset) is committed before it is fetched from.
@@ -167,7 +167,8 @@ class OwnedPartitions:
             self._owner.check_end()
             await owned.work.run()
         except PartitionTakenError as error:
-            # The sink knows before ZooKeeper told us. Look again who owns it; if it is us, it is claimed anew.
+            # The sink noticed it before our watch did. Read the owner again; if it is us, the partition is claimed
+            # again.
             log.warning("partition_taken", partition=str(partition), reason=reason_of(error))
             self._lost(frozenset([partition]))
         except ConsumerdError as error:
@@ -218,7 +219,7 @@ class OwnedPartitions:
     async def drain(self, partitions: Iterable[TopicPartition], deadline: float, drained: Ended) -> None:
         """Stop fetching, let handlers end until `deadline`, commit what was handled; `drained` is called in parts.
 
-        Of partitions that are abandoned meanwhile nothing is told.
+        Nothing is reported of partitions that are abandoned meanwhile.
         """
 
         async def finish(part: list[OwnedPartition]) -> None:
@@ -361,7 +362,7 @@ class OwnedPartitions:
             log.warning("positions_not_committed", partitions=len(behind), positions=shown)
 
     def _report_lost(self, lost: list[OwnedPartition]) -> None:
-        # Some may have been lost before we heard of it here, and be ours anew.
+        # Some may have been lost before this was reported, and be ours again.
         partitions = frozenset(owned.partition for owned in lost if self._owned.get(owned.partition) is owned)
         if partitions:
             log.warning("ownership_lost", partitions=sorted(map(str, partitions)))
@@ -369,7 +370,7 @@ class OwnedPartitions:
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:
-    """Return when the task has ended, however often it has to be told."""
+    """Return when the task has ended, cancelling it as often as it takes."""
     while not task.done():
         task.cancel()
         await asyncio.wait([task], timeout=_CANCEL_AGAIN)

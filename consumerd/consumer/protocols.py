@@ -41,7 +41,7 @@ class Lease(Protocol):
 
     @property
     def session_id(self) -> int:
-        """Changes when ownership has to be gained anew; 0 while there is none."""
+        """Changes when ownership has to be gained again; 0 while there is none."""
         ...
 
     @property

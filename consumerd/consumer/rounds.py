@@ -1,8 +1,8 @@
 """Group commit: requests that arrive while one is being written are written together in the next round.
 
-Strategy: one round is performed at a time, by whoever comes first; what is asked for meanwhile gathers in the next one.
-So a thousand partitions that begin or end together cost a few round trips and not a thousand, and whoever is alone does
-not wait. A performer that is cancelled leaves its round to the next who waits for it.
+Strategy: the first caller performs a round; requests that arrive meanwhile gather in the next one. So a thousand
+partitions that begin or end together cost a few round trips and not a thousand, and a single caller does not wait. When
+a performing caller is cancelled, the next waiting one performs its round.
 """
 
 from __future__ import annotations

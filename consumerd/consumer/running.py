@@ -1,4 +1,4 @@
-"""What all members have in common, whether ZooKeeper, a broker or nobody coordinates their group.
+"""What all members have in common, whether ZooKeeper, a broker or the configuration assigns their partitions.
 
 Strategy: one queue of events, one loop that takes them, tasks in one TaskGroup, and a life in three parts: `_begin`,
 `_main_loop`, `_finish`. The subclasses bring a machine or none, and perform what it asks for. The handler is started
@@ -65,7 +65,7 @@ class RunningMember(Generic[_Event]):
         self.stats = ConsumerStats()
         #: Set when the member is in its group and its first assignment is decided, also when that is nothing.
         self.ready = asyncio.Event()
-        #: Set when leaving has begun, whoever asked for it.
+        #: Set when the member has begun to leave.
         self.stopping = asyncio.Event()
         self._queue: asyncio.Queue[_Event] = asyncio.Queue()
         self._stop_event = stop_event
@@ -121,7 +121,7 @@ class RunningMember(Generic[_Event]):
 
     @property
     def in_session(self) -> bool:
-        """Whether what ownership rests on holds at this moment: nobody else can have been given what is ours."""
+        """Whether the session or generation holds at this moment: no other member can own what is ours."""
         session_id = self.fence.session_id
         return session_id != 0 and self.fence.allows(session_id)
 

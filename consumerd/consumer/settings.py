@@ -1,4 +1,4 @@
-"""Settings of a group member, as plain values: whoever reads a configuration file builds them."""
+"""Settings of a group member, as plain values; the room `config` builds them from a file."""
 
 from __future__ import annotations
 

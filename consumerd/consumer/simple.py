@@ -173,9 +173,9 @@ class SimpleConsumer:
     async def fetch(self, topic: str, partition: int, offset: int, max_size: int) -> MessageBatch:
         """The messages from `offset` on, in at most `max_size` bytes of the log; the next ones begin at `next_offset`.
 
-        An empty batch is the end of the log, a topic that nobody has, or a message larger than `max_size`: then `end`
-        is PARTIAL, and `needed` the size to ask for, if known. Corrupt messages are not raised but told by `end` and
-        `problem`. Raises FetchRefusedError: OffsetOutOfRangeError, WrongPartitionError, UnknownRefusalError, ...
+        An empty batch is the end of the log, an unknown topic, or a message larger than `max_size`: then `end`
+        is PARTIAL, and `needed` the size to ask for, if known. Corrupt messages are not raised but reported by `end`
+        and `problem`. Raises FetchRefusedError: OffsetOutOfRangeError, WrongPartitionError, UnknownRefusalError, ...
         """
         request = FetchRequest(topic, partition, offset, max_size)
         _check_size(request)

@@ -2,8 +2,8 @@
 
 Strategy: one `Sink` per ownership of a partition, made when its flow starts. A plain handler (the daemon's) is one sink
 behind all partitions and learns nothing of ownership. The streams of the library (`consumerd.consumer.streams`) hold a
-batch for long, hand it out message by message, and therefore have to be asked how far they are, told to come to an
-end, and told to stop for a while. A sink that gives a batch back unfinished marks what was handled and raises.
+batch for long, hand it out message by message, and therefore have to report how far they are, and can be
+drained and paused. A sink that gives a batch back unfinished marks what was handled and raises.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Sink(Protocol):
         ...
 
     def discard(self) -> None:
-        """Somebody seeks: nothing of the batch in hand may be handed out any more."""
+        """A seek: deliver nothing more of the current batch."""
         ...
 
     def hold(self, held: bool) -> None:

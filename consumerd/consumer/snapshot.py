@@ -1,7 +1,7 @@
 """Reading one snapshot of a group for the membership machine: members, topics, owner nodes.
 
 Strategy: everything is asked of `WatchedNodes`, so only what has changed since the last look costs a request. A
-reconciliation (`TakeSnapshot.survey`) trusts no watch and reads anew what ownership rests on: the lists of members,
+reconciliation (`TakeSnapshot.survey`) trusts no watch and reads again what ownership depends on: the lists of members,
 topics and owner nodes, and our own nodes. Nodes that no peer writes are left out with a warning; a topic that cannot be
 read for a while is taken to be as it was. Where the dialects differ is how a topic looks: brokers with counts, or one
 node that names its partitions.
@@ -64,14 +64,14 @@ class SnapshotReader:
         self._troubles: dict[str, str] = {}
         #: What the snapshot under way has read.
         self._read: set[str] = set()
-        self._anew = False
+        self._reread = False
 
     async def read(self, consumer_id: str, action: TakeSnapshot) -> GroupSnapshot:
         """What `action` asks for, as the member `consumer_id` sees it."""
         self._read = set()
-        self._anew = action.survey
+        self._reread = action.survey
         members = await self._members()
-        own = await self._node(id_path(self._group, consumer_id), anew=self._anew)
+        own = await self._node(id_path(self._group, consumer_id), reread=self._reread)
         topics = await self._topics(topics_to_read(self._rules, action.topics, members.values()))
         owners = await read_all(sorted(action.verify), self._owner_session)
         claimed = await self._claimed(topics) if action.survey else None
@@ -119,20 +119,20 @@ class SnapshotReader:
 
     async def _owner_session(self, partition: TopicPartition) -> int | None:
         path = owner_path(self._group, partition)
-        if self._anew:
+        if self._reread:
             self._owners.refresh(path)
         node = await self._owners.node_if_there(path)
         return None if node is None else node.stat.ephemeral_owner
 
     async def _children(self, path: str) -> list[str]:
         self._read.add(path)
-        if self._anew:
+        if self._reread:
             self._nodes.refresh(path)
         return await self._nodes.children(path)
 
-    async def _node(self, path: str, *, anew: bool = False) -> Node | None:
+    async def _node(self, path: str, *, reread: bool = False) -> Node | None:
         self._read.add(path)
-        if anew:
+        if reread:
             self._nodes.refresh(path)
         return await self._nodes.node(path)
 
@@ -156,7 +156,7 @@ class V07SnapshotReader(SnapshotReader):
     async def _count(self, topic: str, name: str) -> int | None:
         try:
             broker = parse_broker_id(name)
-            node = await self._node(topic_broker_path(topic, broker), anew=self._anew)
+            node = await self._node(topic_broker_path(topic, broker), reread=self._reread)
             return None if node is None else parse_partition_count(node.data)
         except RegistryError as error:
             self._complain("topic_node_unreadable", f"{topic}/{name}", topic, reason_of(error))
@@ -169,7 +169,7 @@ class V08SnapshotReader(SnapshotReader):
     _parse_partition = TopicPartition.parse_numbered
 
     async def _topic(self, topic: str) -> Mapping[int, Collection[int]]:
-        node = await self._node(topic_path(topic), anew=self._anew)
+        node = await self._node(topic_path(topic), reread=self._reread)
         if node is None:
             return {}
         try:

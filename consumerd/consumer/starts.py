@@ -2,12 +2,12 @@
 
 Strategy: the position is looked for in this order: the sink's own (`Handler.position`), what this process handled on
 the very same session (a partition that was abandoned and found to be still ours), the committed offset, the initial
-policy. What the process remembers counts only while the store holds what it held then: else somebody else went on
+policy. A remembered position is valid only while the store has the same offset as then: else another member went on
 meanwhile. A broker or store that does not answer is asked again for as long as the caller waits; one that says that it
 never will is not.
 
 A sink that is asked for its position takes the partition over, so it is asked under the fence, as before a hand-over,
-each time anew: a process that stood still since its claim would take over what has been given to others.
+each time: a process that was suspended since its claim would take over what others own by now.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ log = structlog.get_logger(__name__)
 
 #: Refusals that no time mends; the version of a request may come from `commit.version`.
 _FINAL: Final = frozenset({ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION})
-#: Of one flow at most so many different reasons are told why its position was not found.
+#: At most this number of different reasons is logged why one flow's position was not found.
 _MOST_REASONS = 20
 #: Between attempts to find the position of a partition whose broker or store does not answer.
 RETRY_PAUSE = 0.5
@@ -57,7 +57,7 @@ class Start(NamedTuple):
     committed: int | None
     #: Where the log ends, if that was asked for.
     end: int | None
-    #: Nobody will find this place again by looking: it has to be written down before the first fetch.
+    #: The next owner would not find this offset again: it has to be committed before the first fetch.
     passing: bool = False
 
 
@@ -103,7 +103,7 @@ class StartFinder:
 
         Raises what the handler and a closed store raise, and what no broker will ever answer or allow.
         """
-        told: set[str] = set()
+        logged: set[str] = set()
         while True:
             try:
                 offset, committed, passing = await self._position(partition, session_id)
@@ -112,9 +112,9 @@ class StartFinder:
                 if _is_final(error):
                     raise
                 reason = reason_of(error)
-                if reason not in told and len(told) < _MOST_REASONS:  # each once: a broker may be away for hours
+                if reason not in logged and len(logged) < _MOST_REASONS:  # each once: a broker may be away for hours
                     log.warning("position_lookup_failed", partition=str(partition), reason=reason)
-                told.add(reason)
+                logged.add(reason)
                 await self._clock.sleep(RETRY_PAUSE)
             else:
                 return Start(offset, committed, end, passing)
@@ -136,7 +136,7 @@ class StartFinder:
         return await self._listed(partition, LATEST), None, True
 
     async def _end(self, partition: TopicPartition, offset: int) -> int:
-        """Where the log ends; before `offset` only if it stays so, as that of a topic that was made anew."""
+        """Where the log ends; before `offset` only if it stays so, as that of a recreated topic."""
         end = await self._listed(partition, LATEST)
         for _ in range(_LOOKS):
             if offset <= end:

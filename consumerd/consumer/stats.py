@@ -1,7 +1,7 @@
 """Counters of a member: what was handled, committed and rebalanced. Plain numbers for logs, tools and metrics.
 
-Strategy: whoever works on a partition keeps hold of its `PartitionStats` and adds to them once a batch; nothing is
-looked up, copied or formatted until somebody reads.
+Strategy: the code that works on a partition holds its `PartitionStats` and adds to them once a batch; nothing is
+looked up, copied or formatted until they are read.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Message streams: async iterators over the partitions that an assignment gives to one stream.
 
 Strategy: the partitions' sinks offer their batches, and the stream hands out one after the other, in the order of the
-offers. There is no task of its own in it: iterating is what moves things. Within a batch the next message costs no turn
-of the loop; after `FRESH` seconds, and between batches, the loop gets its turn and the fence is asked anew, so neither
-heartbeats nor other streams starve, and nothing is handed out on an old permission, not even by a process that was
-stopped meanwhile.
+offers. It has no task: iteration does the work. Within a batch the next message costs no turn
+of the loop; after `FRESH` seconds, and between batches, the loop gets its turn and the fence is checked again, so
+neither heartbeats nor other streams starve, and nothing is handed out on an old permission, not even by a process that
+was stopped meanwhile.
 
-What counts as handled: a message when the next one is asked for, or when `ack` says so. So what a loop's body was
-busy with when it failed, was cancelled, or broke out of the loop is delivered again, to whoever owns its partition.
+A message counts as handled when the next one is requested, or when `ack` says so. So the message in the body of a loop
+that failed, was cancelled, or broke out is delivered again, to the partition's owner.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class MessageStream:
             async with asyncio.timeout(min(limits, default=None)):
                 await self._news.wait()
         except TimeoutError:
-            return  # whoever called looks whether it was the deadline
+            return  # the caller checks whether it was the deadline
 
     # -- for the sinks and the connector
 

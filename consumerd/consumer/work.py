@@ -4,7 +4,7 @@ Strategy: one task per partition, so batches are handed over in order, one at a 
 fence is asked, with no await in between. Where batches of another size are wanted, what comes in a moment is joined,
 what is large is cut, and each part is handed over by itself (`consumerd.handlers.batching`).
 
-A drain closes the lane and lets the batch in hand end until the deadline; whoever drains cancels the task then, and
+A drain closes the lane and lets the batch in hand end until the deadline; the drain cancels the task then, and
 awaits its end: only after that may the partition be released. What the handler marks in the batch in hand counts at
 once, so a slow batch does not hold its partition's position back.
 """
@@ -178,7 +178,7 @@ class PartitionWork:
 
     async def _hand_over(self, batch: Batch) -> None:
         if batch.start_offset < self._tracker.position:
-            # A reset went backwards (out of range, earliest): the log itself begins anew here.
+            # A reset went backwards (out of range, earliest): the log itself begins again here.
             self._tracker.reset(batch.start_offset)
         self._tracker.begin(batch.start_offset, batch.next_offset)
         seeks = self._seeks

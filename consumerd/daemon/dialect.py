@@ -39,8 +39,8 @@ async def find_dialect(config: Config, zk: ZooKeeper, clock: Clock, *, wait: boo
             dialect = await read_dialect(zk, group.id)
         elif group.dialect == "auto":
             # A service that waits for others has started.
-            told = partial(notify, READY, status("waiting for a first broker"))
-            dialect = await wait_for_dialect(zk, group.id, clock, told)
+            report = partial(notify, READY, status("waiting for a first broker"))
+            dialect = await wait_for_dialect(zk, group.id, clock, report)
         else:
             dialect = _NAMES[group.dialect]
             await _require(dialect, zk, group.id)

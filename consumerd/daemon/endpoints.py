@@ -48,7 +48,7 @@ def check_http(section: HealthSection) -> None:
 
 
 def build_access(section: HealthSection) -> Access:
-    """Who may see the status. Raises ConfigError where it is asked for and nobody could be told apart."""
+    """Who may see the status. Raises ConfigError where access needs authentication and none is configured."""
     assert section.listen is not None
     host, _ = parse_address(section.listen, "health.listen", lowest=0)
     access = Access(host, _token(section), mutual=section.tls is not None and section.tls.client_ca is not None)

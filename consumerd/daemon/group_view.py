@@ -1,6 +1,6 @@
 """The whole group as the status page shows it: who is there and who owns what.
 
-Strategy: read only while somebody looks, at most every few seconds, and kept in between: the reads go to the same
+Strategy: read only when the page is requested, at most every few seconds, and kept in between: the reads go to the same
 ZooKeeper or coordinator that the group needs. What cannot be read in time leaves the page as it was, with a word about
 it.
 """

@@ -1,7 +1,7 @@
 """The numbers of a daemon as readings of the catalogue (`consumerd.metrics.catalogue`).
 
-Strategy: nothing is kept here. Each reading is taken from whoever counts it at the moment that somebody asks, on the
-loop, without an await between: so the numbers of one scrape fit together.
+Strategy: nothing is kept here. Each reading is taken from its counter when it is requested, on the
+loop, without an await between: so the numbers of one scrape are consistent.
 """
 
 from __future__ import annotations

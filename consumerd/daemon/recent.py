@@ -20,7 +20,7 @@ _KEPT: Final = 50
 #: Characters of one value.
 _LONGEST: Final = 300
 _LEVELS: Final = frozenset({"warning", "error", "critical"})
-#: What is not text to show: told elsewhere, or too much.
+#: Keys that are not shown: they appear elsewhere, or are too long.
 _LEFT_OUT: Final = frozenset({"event", "level", "timestamp", "exc_info", "exception", "stack", "stack_info"})
 
 

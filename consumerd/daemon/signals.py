@@ -56,7 +56,7 @@ _DEADLINE: Final = 255
 
 
 class StopForcedError(ConsumerdError):
-    """The stop was not graceful: what was in hand is handed over again, to whoever owns the partition next."""
+    """The stop was not graceful: the current batch is delivered again, to the partition's next owner."""
 
     exit_code = ExitCode.FORCED
 
@@ -66,7 +66,7 @@ class StopForcedError(ConsumerdError):
 
 @dataclass(frozen=True, slots=True)
 class StopRequest:
-    """Somebody wants the process to end."""
+    """A request to end the process."""
 
     #: The signal's name, or what else it was.
     reason: str
@@ -139,7 +139,7 @@ class ProcessSignals:
         os.close(self._writer)
 
     def forget(self) -> None:
-        """In a process that was forked from this one: its signals are none of ours, and the pipe is shared."""
+        """In a process that was forked from this one: its signals do not concern us, and the pipe is shared."""
         signal.set_wakeup_fd(-1)
         for number, handler in self._former.items():
             signal.signal(number, handler)
@@ -151,7 +151,7 @@ class ProcessSignals:
             os.write(self._writer, bytes([number]))
             with contextlib.suppress(OSError, ValueError):
                 signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)
-        until = time.monotonic() + _LET_IN  # this may be in the midst of C code that gives the lock away here alone
+        until = time.monotonic() + _LET_IN  # this may interrupt C code that releases the lock only here
         while (self._reading or select.select([self._reader], [], [], 0)[0]) and time.monotonic() < until:
             time.sleep(_LOOK_EVERY)
 

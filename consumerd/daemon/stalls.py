@@ -30,7 +30,7 @@ _LOCK_FACTOR: Final = 5
 
 
 class LoopWatch:
-    """Watches the running event loop, from `__enter__` to `__exit__`. A stall is told after `threshold` seconds."""
+    """Watches the running event loop, from `__enter__` to `__exit__`. A stall is logged after `threshold` seconds."""
 
     def __init__(self, threshold: float) -> None:
         self._threshold = threshold

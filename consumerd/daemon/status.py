@@ -1,4 +1,4 @@
-"""What `/status.json` and the status page tell of a daemon: plain values, made when somebody asks.
+"""The content of `/status.json` and the status page: plain values, made on request.
 
 Strategy: one document, which the page renders and scripts read. Nothing of the configuration is in it but names, so it
 holds no secrets; passwords within what errors say are left out.

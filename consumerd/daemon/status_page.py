@@ -1,6 +1,6 @@
 """The status page: the status document (`consumerd.daemon.status`) as HTML.
 
-Strategy: all of it is made here, so it is whole without script; then it loads itself anew every ten seconds. With
+Strategy: all of it is made here, so it is whole without script; then it reloads every ten seconds. With
 script (`page/status.js`) the page fetches itself and takes over what differs, element by element, so that focus,
 selection and a click under way survive. Text comes in through `escape` alone; styles and script are files, since the
 page's policy allows nothing within it. Colours never say what words do not.
@@ -117,10 +117,10 @@ def _line(name: str, now: str, values: Sequence[float | None]) -> str:
         for at, value in enumerate(values)
         if value is not None
     )
-    told = f"{name}: {now}; largest of the last minutes {max(known, default=0):,.0f}"
+    label = f"{name}: {now}; largest of the last minutes {max(known, default=0):,.0f}"
     return (
         f'<figure><figcaption>{name} <strong class="value">{now}</strong></figcaption>'
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img" aria-label="{escape(told)}">'
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img" aria-label="{escape(label)}">'
         f'<polyline points="{points}" fill="none" vector-effect="non-scaling-stroke"/></svg></figure>'
     )
 

@@ -59,7 +59,7 @@ def parse_record(line: bytes) -> Record:
 def read_records(path: Path) -> Iterator[Record]:
     """The records of one file. A last line without its end is left out: its batch was never confirmed.
 
-    Raises AuditError when a line is none, or missing in the middle.
+    Raises AuditError when a line is invalid, or missing in the middle.
     """
     expected = 0
     with path.open("rb") as file:

@@ -7,7 +7,7 @@ a gate (a line on its standard input) until its guard knows its pid, so there is
 
 A child is waited for through a pidfd, not through asyncio's subprocess transports: those belong to one event loop and
 kill the process with it, while a session-wide test server outlives many loops. Output goes to a file, never to a
-pipe that somebody would have to drain.
+pipe that a reader would have to drain.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Child:
     def returncode(self) -> int | None:
         """The exit status (negative: the signal that killed it); None while it runs or before `start`.
 
-        Whoever first finds that it has ended also kills what it left behind in its process group and reaps it.
+        The first caller that finds the process ended also kills the rest of its process group and reaps it.
         """
         if self._process is None:
             return None

@@ -2,7 +2,7 @@ r"""The demo's input: the lines of a file or folder, or of the Python standard l
 
 Strategy: lines are bytes between `\n`s, whatever they hold: empty, not UTF-8, megabytes long. Files are read line by
 line in a fixed order (sorted by path), so the same input gives the same lines twice. The default input is cut off at
-what a demo of some seconds can carry; an input that somebody named is taken whole.
+what a demo of some seconds can carry; an input that was named is taken whole.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def _first_outgoing_port() -> int:
 def free_ports(count: int) -> list[int]:
     """`count` different free TCP ports on loopback. Raises ChildError when none can be found.
 
-    Somebody may take one before its server binds it: whoever starts a server looks at the failure and tries again.
+    Another process may take one before its server binds it: start the server again then, with other ports.
     """
     below = _first_outgoing_port()
     rng = random.SystemRandom()

@@ -1,8 +1,8 @@
 """Memory budgets in bytes: one for everything, one below it per partition.
 
-Strategy: whoever is about to hold bytes reserves the most it can become, in its partition's budget first and then in
-the common one, and waits there in line; later it resizes the reservation to what it really holds and finally releases
-it. Lines are first come, first served, so that a large reservation is not starved by small ones.
+Strategy: before it holds bytes, a task reserves the most that they can become, in its partition's budget first and then
+in the common one, and waits there in line; later it resizes the reservation to what it really holds and finally
+releases it. Lines are first come, first served, so that a large reservation is not starved by small ones.
 
 What is held exceeds the limit by one batch at most, never by two. There are two ways to get there, and both need that
 it is not exceeded already: a *large* reservation (a fetch that grew for one message) is granted when it is first in

@@ -26,7 +26,7 @@ class FetchListener(Protocol):
     def reset(self, partition: TopicPartition, old: int, new: int) -> Awaitable[None] | None:
         """The broker has no offset `old`; fetching goes on at `new`, which may lie before or behind.
 
-        A batch that leads there is in the lane. Nobody may find `new` again by looking, so what is returned is awaited
+        A batch that leads there is in the lane. The next owner may not find `new` again, so what is returned is awaited
         before the next fetch: until it is written down.
         """
         ...

@@ -25,7 +25,7 @@ class OtherLogError(HandlerFailedError):
 
 #: The target found more in one request than it takes; with fewer messages it may.
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
-#: What stays as it is until somebody changes the target's or our configuration.
+#: Errors that persist until the target's or our configuration is changed.
 _FINAL_CODES: Final = frozenset(
     {
         "MESSAGE_TOO_LARGE",

@@ -47,7 +47,7 @@ class TargetLog:
         return [] if known is None else sorted(known.partitions)
 
     async def bounds(self, topic: str, partition: int) -> LogBounds:
-        """Raises BrokerError where they cannot be had within the client's time for retries."""
+        """Raises BrokerError if they are unavailable for longer than the client retries."""
         what = f"offsets of {topic}/{partition}"
 
         async def ask(time: int) -> int:
@@ -58,7 +58,8 @@ class TargetLog:
     async def read(self, topic: str, partition: int, start: int, end: int) -> AsyncIterator[list[Record]]:
         """The records from `start` up to `end`, piece by piece.
 
-        Raises CorruptDataError for what is no records, and BrokerError (BrokerRefusedError for offsets that are gone).
+        Raises CorruptDataError for bytes that are not records, and BrokerError (BrokerRefusedError for offsets that are
+        gone).
         """
         size, what = self._fetch_bytes, f"read {topic}/{partition}"
         while start < end:

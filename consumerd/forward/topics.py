@@ -1,8 +1,8 @@
 """The target's topics: their numbers of partitions, and the creation of missing ones.
 
 Strategy: a topic is looked up before a feed's first message; one that is missing is created if a number of partitions
-was given. Somebody else may be faster, which is as good. That the target can hold headers is looked at before the first
-message, too, so that a target that is too old is known at once.
+was given. Another process may create it first, which is fine. Before the first message the feed also checks
+that the target supports headers, so that a target that is too old is reported at once.
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ class ForwardTopics:
 
         async def ask() -> int:
             metadata = await self._client.refresh([topic])
-            told = metadata.topics.get(topic)
-            if told is None or told.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            described = metadata.topics.get(topic)
+            if described is None or described.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 return 0
-            if not told.partitions and (
-                error := error_of(told.error, f"the target has no metadata for topic {topic!r}")
+            if not described.partitions and (
+                error := error_of(described.error, f"the target has no metadata for topic {topic!r}")
             ):
                 raise error
-            return len(told.partitions)
+            return len(described.partitions)
 
         return await self._client.retrying(f"partitions of {topic}", ask)
 
@@ -136,8 +136,10 @@ class ForwardTopics:
         }
         body = {"create_topic_requests": [entry], "timeout": _TIMEOUT_MS}
         answer = await channel.call(CREATE_TOPICS, body, version=version)
-        for told in answer["topic_error_codes"]:
-            error = error_of(told["error_code"], f"the topic {topic!r} was not created", told.get("error_message"))
+        for described in answer["topic_error_codes"]:
+            error = error_of(
+                described["error_code"], f"the topic {topic!r} was not created", described.get("error_message")
+            )
             if error is not None and error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise error
         log.info("topic_created", topic=topic, partitions=partitions)

@@ -37,7 +37,7 @@ class Wanted(Protocol):
 class Spelling(Enum):
     """How old consumers spell a partition; by the hash of that text "roundrobin" sorts them.
 
-    A group whose members spell it differently does not agree about owners, whoever they are.
+    A group whose members spell it differently does not agree about owners.
     """
 
     #: 0.8.2 to 0.11.

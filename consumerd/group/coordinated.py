@@ -1,6 +1,6 @@
 """The machine of a membership that a broker coordinates: what the member does next, given what happened and the time.
 
-Strategy: pure, as `consumerd.group.membership`: `handle(event, now)` returns actions, whoever runs it performs them and
+Strategy: pure, as `consumerd.group.membership`: `handle(event, now)` returns actions, and its runner performs them and
 sends the answers back (`consumerd.group.coordinated_events`). States, table and theory of operation, with the numbered
 rules, are in `consumerd.group.coordinated_tables`. A handler per event notes what changed. Then `_proceed` begins
 everything that the state allows: it depends on nothing but the state, so that late, doubled and lost events lead to the

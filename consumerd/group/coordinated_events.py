@@ -69,7 +69,7 @@ class Joined:
     """Answers `Join`: the group has a new generation (or still the one that it had).
 
     `members` is empty but for the leader. `rebalance_timeout` is what the broker knows of ours: brokers of 0.9 take
-    the session timeout. `keep_assignment`: a leader that came back shall not assign anew.
+    the session timeout. `keep_assignment`: a leader that came back shall not assign again.
     """
 
     ticket: int

@@ -6,9 +6,9 @@ state stands in `consumerd.group.coordinated`.
 # Theory of operation
 
 The coordinator counts generations. A generation begins when all members have joined, or the time for it is up; one of
-them, the leader, deals the partitions (ASSIGNING), all are given their share (SYNCING), and then it stands (STABLE)
-until somebody comes, goes, falls silent or wants another share. Members hear of that by the answer to a heartbeat.
-Then everybody gives back everything (DRAINING), and only then joins again: that is the eager protocol.
+them, the leader, assigns the partitions (ASSIGNING), all receive their share (SYNCING), and then the group is stable
+(STABLE) until a member joins, leaves, stops its heartbeats or subscribes differently. The response to a heartbeat
+reports that. Then every member releases everything (DRAINING), and only then joins again: that is the eager protocol.
 
 These are the rules:
 
@@ -19,8 +19,8 @@ These are the rules:
 3. The lease counts from the *sending* of a request that was answered well (SyncGroup first, then heartbeats), because
    the coordinator counts from its arrival, which is later. It ends after the session timeout, or with the patience of
    rule 2, whichever is first: a rebalance may have begun and ended while no answer reached us. With the lease,
-   everything is abandoned (ABANDONING), and joined anew.
-4. Who is told to be no member (unknown id, another generation) abandons everything: its partitions are others' now.
+   everything is abandoned (ABANDONING), and the member joins again.
+4. A member that the coordinator rejects (unknown id, another generation) abandons everything: others own it now.
 5. Partitions begin to flow when the lease is fresh: a follower may have waited for its share almost as long as the
    lease lasts, and then hears first whether it is still a member.
 6. The leader refreshes the topics of all members from time to time, every other member those that its pattern
@@ -93,7 +93,7 @@ PHASES: dict[tuple[Phase, Cause], Phase] = {
     (Phase.DRAINING, Cause.LOST): Phase.ABANDONING,
     (Phase.DRAINING, Cause.EMPTY): Phase.OUTSIDE,
     (Phase.ABANDONING, Cause.EMPTY): Phase.OUTSIDE,
-    # Whoever stops goes by way of DRAINING; what has nothing to drain leaves at once.
+    # A stop passes through DRAINING; a member with nothing to drain leaves at once.
     (Phase.STABLE, Cause.STOP): Phase.DRAINING,
     (Phase.OUTSIDE, Cause.STOP): Phase.LEAVING,
     (Phase.JOINING, Cause.STOP): Phase.LEAVING,

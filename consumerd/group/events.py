@@ -1,7 +1,7 @@
 """Events and actions of the membership machine: what happens to a member, and what it has done about it.
 
 Strategy: plain values and nothing else. The machine (`consumerd.group.membership.Member`) maps an event and the time to
-a list of actions; whoever runs it (the consumer, or a simulator) performs them. Three conventions make that safe:
+a list of actions; its runner (the consumer, or a simulator) performs them. Three conventions make that safe:
 
 - *Tickets.* Every action that takes time carries a `ticket`, a number never used before, and is answered with events
   that carry the same ticket. Answers may come in any order, and late or never when the session ended: the machine
@@ -161,7 +161,7 @@ class Claimed:
     ticket: int
     #: The owner node stands with the stream asked for, and this session owns it.
     claimed: frozenset[TopicPartition]
-    #: Somebody else's owner node (or one of our former session) is in the way.
+    #: Another member's owner node (or one of our former session) is in the way.
     blocked: frozenset[TopicPartition]
 
 
@@ -235,7 +235,7 @@ class Register:
 
     The runner may wait for a node in the way before it answers `RegistrationBlocked`, and the machine asks again after
     the retry interval. How long a start waits for a configured id that another process holds is the runner's decision;
-    a member that was told to stop waits for the answer too, so the runner then cuts its own waiting short.
+    a member that is stopping waits for the answer too, so the runner then cuts its own waiting short.
     """
 
     ticket: int
@@ -277,7 +277,7 @@ class Nudge:
     """Create and delete a dummy id in one atomic multi, to wake members that gave up (no answer).
 
     Its data is `{ }`: empty data or a topic with zero streams would break every JVM peer's rebalance. A nudge that
-    fails is repeated while the session lives and the member is not told to stop: leaving wakes everybody as well.
+    fails is repeated while the session lives and the member is not stopping: leaving wakes all members as well.
     """
 
     session_id: int

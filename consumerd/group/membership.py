@@ -1,6 +1,6 @@
 """The membership machine: what a member of a consumer group does next, given what happened and the time.
 
-Strategy: pure. `Member.handle(event, now)` returns actions; whoever runs it performs them and sends their answers back
+Strategy: pure. `Member.handle(event, now)` returns actions; its runner performs them and sends their answers back
 as events (`consumerd.group.events`). The states, their tables and the theory of operation are in
 `consumerd.group.membership_tables`. Each event has a handler here, which only notes what changed; then, in one pass
 (`_proceed`), everything that the states allow is begun: each kind of action in exactly one place, all partitions for
@@ -8,11 +8,11 @@ which it is due in one action.
 
 Drains end a while after their trigger, since JVM peers look for what they are waiting for until 6 s after the trigger
 that they saw. While snapshots cannot be taken a trigger grows old, and its deadline may be over before anything is
-drained. Whether peers saw it when we did is not known then: not if ZooKeeper was away from all, but very well if only
-we were cut off. So the earlier deadline counts as long as it lies ahead, whoever was away. Once it is over, handlers
-that are stopped at once gain little: whoever saw the trigger with us has looked for the last time, or is about to, and
-is woken by the nudge that follows a late release; whoever could not see it saw it hardly earlier than we could take a
-snapshot. From the first snapshot that shows it the drain then has its full time: it is late at most, and loses nothing.
+drained. Whether peers saw it when we did is not known then: they did if only we were cut off, and did not if ZooKeeper
+was unavailable to all. So the earlier deadline holds as long as it lies ahead. Once it is over, stopping handlers at
+once gains little: peers that saw the trigger with us have made their last attempt, or are about to, and the nudge that
+follows a late release wakes them; peers that could not see it saw it hardly earlier than we could take a snapshot. From
+the first snapshot that shows it the drain then has its full time: it is late at most, and loses nothing.
 
 Sources: spec 001 (registration and rebalancing algorithms); golden notes, 4 and 5; the five rules measured beside JVM
 members (notes on mixed groups).
@@ -61,7 +61,7 @@ class _Nudges:
     The other is partitions that are not where they should be from one reconciliation to the next: those of peers
     without an owner, ours in the hands of others. That catches what the first sign cannot know: our process was stopped
     and did not notice, a peer lost its watch. As long as some of them find their place, a peer is at work (a JVM member
-    claims hundreds of partitions one after the other, for half a minute), and a nudge would have it begin anew. A nudge
+    claims hundreds of partitions one after the other, for half a minute), and a nudge would restart it. A nudge
     costs each healthy peer one rebalance, so those for the second sign, which may be in vain, become rarer and rarer.
     """
 
@@ -253,7 +253,7 @@ class Member:
             holding = self._holdings.get(partition)
             if holding is not None and snapshot.owner_sessions.get(partition) != self._session_id:
                 self._lose(holding)
-        if target is None and not listed:  # whoever has changed sides meanwhile must not be broken by our node
+        if target is None and not listed:  # our node must not break members that have changed the dialect meanwhile
             self._phase = follow(PHASE, self._phase, PhaseCause.UNLISTED)
             self._phase = follow(PHASE, self._phase, PhaseCause.NOT_REGISTERED)
             self._snapshots.retry(self._now)
@@ -273,8 +273,8 @@ class Member:
     def _apply(self, snapshot: e.GroupSnapshot) -> TargetAssignment | None:
         """The target of a snapshot; None where members of another dialect stand beside ours.
 
-        A member that holds something goes on with it then: JVM peers cannot rebalance either, and whoever registered
-        by mistake is told to go.
+        A member that owns something continues then: JVM peers cannot rebalance either, and the operator is to stop the
+        member that registered by mistake.
         """
         try:
             target = self._target_builder.build(snapshot)

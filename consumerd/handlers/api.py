@@ -27,7 +27,7 @@ class PartitionTakenError(HandlerFailedError):
     """A sink that owns its position found that another member has taken the partition over.
 
     Nothing of the batch was stored; the other member stores it. For one partition, unlike other failures, this is
-    no reason to stop: whoever gets it has lost the partition without knowing, and should drop it.
+    no reason to stop: the member that gets it has lost the partition without knowing, and should drop it.
     """
 
 

@@ -3,7 +3,7 @@
 Strategy: an append-only NDJSON file, one write(2) with O_APPEND and one fsync for all letters of a failure (for each
 few thousand where there are more), so that members on one host can share the file. Before a write would bring it over
 its size, it is renamed, with a number in its name, and a new one is begun; a lock on the file itself (flock) keeps
-members from renaming at once. Where the lock cannot be had (a frozen member has it, or the file system has none) the
+members from renaming at once. Where the lock is unavailable (a frozen member has it, or the file system has none) the
 letter is appended without it, and the file may grow beyond its size: a letter is more important than a size.
 
 Files are nobody's to delete but the user's, so together they have a limit, at which the daemon stops, and any may

@@ -247,7 +247,7 @@ def _listing(names: Iterable[str]) -> str:
 
 
 def _brief(error: BaseException) -> str:
-    """An error of somebody else's code on one line, with its type."""
+    """An error of a plugin's code on one line, with its type."""
     problems = getattr(error, "errors", None)
     if callable(problems):  # pydantic's ValidationError, whose text has many lines
         first = problems()[0]

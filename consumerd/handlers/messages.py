@@ -2,8 +2,8 @@
 
 Strategy: the batch is the unit, because handing over costs the same for one message as for ten thousand. `Batch` is a
 view of decoded messages: identities, and payloads where the decoder left them in its buffer, are made when asked for.
-A handler that works through a batch in order may `mark` how far it came; whoever retries, drains or commits then goes
-on from there.
+A handler that works through a batch in order may `mark` how far it came; retries, drains and commits then continue
+from there.
 
 A message's identity is (topic, broker, partition, offset of its outermost message, index); see golden notes, 2. Since
 0.8 every message has an offset of its own: broker is NO_BROKER there, and index 0.
@@ -86,7 +86,7 @@ class KeyedMessage(NamedTuple):
     """One message of a broker of 0.8 or later. As `Message`, and besides:
 
     `payload` may be null (None): a tombstone, which deletes its key in a compacted topic. `timestamp` in milliseconds,
-    -1 where there is none; `timestamp_type` says whose clock it is of: 0 the producer's, 1 the broker's, -1 nobody's.
+    -1 where there is none; `timestamp_type` names its clock: 0 the producer's, 1 the broker's, -1 none.
     """
 
     partition: TopicPartition
@@ -225,7 +225,7 @@ class Batch(Sequence[bytes]):
 
     @property
     def handled(self) -> int:
-        """How many messages from the front are handled, as far as the handler told with `mark`."""
+        """How many messages from the front are handled, as far as the handler has marked (`mark`)."""
         return self._handled
 
     @property
@@ -292,7 +292,7 @@ class Batch(Sequence[bytes]):
         payloads = cast("Sequence[bytes]", self._content)
         if not self._first and not self._cut:
             return iter(payloads)
-        # Not `islice`, which would go through all that was handled: whoever retries message by message asks often.
+        # Not `islice`, which would skip all handled messages one by one: a retry message by message asks often.
         end = self._first + self._length
         starts = range(self._first, end, PIECE)
         return chain.from_iterable(payloads[start : min(start + PIECE, end)] for start in starts)

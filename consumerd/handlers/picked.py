@@ -43,5 +43,5 @@ class PickedContent:
         return (make((*before, *message[1:])) for message in self._messages[first:])
 
     def prefix(self, count: int, /) -> int:
-        """As `Content`, for words in errors and logs; what may be committed is for whoever picked them to say."""
+        """As `Content`, for words in errors and logs; the code that picked them decides what may be committed."""
         return self.next_offset if count >= len(self._messages) else self._messages[count].offset

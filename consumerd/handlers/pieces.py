@@ -1,7 +1,7 @@
 """Cutting what a handler works through into pieces, so that none of them takes much memory or holds the loop for long.
 
 Strategy: 128 kB of a log may be a single message that holds 6.6 million empty ones. A batch makes them as they are
-asked for; whoever joins, encodes or stores many at a time takes them in pieces with a limit for both their number and
+asked for; code that joins, encodes or stores many at a time takes them in pieces with a limit for both their number and
 their bytes.
 """
 

@@ -1,6 +1,6 @@
 """A limit on how many messages a handler gets in a second, all partitions of a member together.
 
-Strategy: whoever was handed messages waits afterwards for as long as they are worth, so nothing waits between the fence
+Strategy: the wait that pays for a batch comes after its delivery, so nothing waits between the fence
 and the handler. What was handled is marked before the wait: it can be committed, and a drain that ends the wait loses
 nothing and repeats nothing.
 """

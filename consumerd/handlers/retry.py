@@ -142,7 +142,7 @@ class _Retrying(Handler):
                 await self._dead_letters.stop()
 
     async def _clean_up(self) -> None:
-        """Stop what did not start. Why it did not start is told already, and is why this may fail as well."""
+        """Stop a handler that did not start. Its error is reported already, and this may fail for the same reason."""
         try:
             await _answer(self._inner.stop())
         except Exception as error:
@@ -338,7 +338,7 @@ async def _answer(call: Awaitable[_T]) -> _T:
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is not None and not task.cancelling():
-            # Nobody cancelled us: a task of the handler's was, and that would end our lane without a word.
+            # Not we were cancelled, but a task of the handler: that would end our lane silently.
             raise RuntimeError("a task or future that the handler awaited was cancelled") from error
         raise
 

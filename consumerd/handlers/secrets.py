@@ -60,7 +60,7 @@ def _is_secret(hint: Any) -> bool:
 
 
 def without_passwords(value: Any) -> Any:
-    """A value of a configuration without the passwords that can be told in it, whoever declared nothing of them."""
+    """A value of a configuration without recognisable passwords, for settings that do not declare them."""
     if isinstance(value, dict):
         return {
             name: HIDDEN if inner and _TELLING.search(str(name)) else without_passwords(inner)

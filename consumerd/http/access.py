@@ -1,10 +1,9 @@
 """Who may see what a daemon tells of its work, and who may change something.
 
-Strategy: what holds data is for those who prove themselves, by a token or by a client certificate. On a loopback
-address without either, whoever is on the machine may look, but not change anything. A browser may be made to ask in
-somebody else's name: a page of another site cannot read answers, but a name that it had resolved to loopback could be
-its own (DNS rebinding), so without a proof the request has to name a loopback host; and what changes something carries
-a word that only our page knows.
+Strategy: pages with data require a token or a client certificate. On a loopback address without either, local
+programs may read, but not change anything. A foreign page may make a browser send requests: a page of another site
+cannot read answers, but a name that it had resolved to loopback could be its own (DNS rebinding), so without a proof
+the request has to name a loopback host; and what changes something carries a word that only our page knows.
 """
 
 from __future__ import annotations

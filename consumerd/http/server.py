@@ -206,7 +206,7 @@ class HttpServer:
 
 
 def _abort(connection: RequestHandler) -> None:
-    """End it at once: a mere close would wait for somebody to read what is written."""
+    """End it at once: a mere close would wait until the client has read what is written."""
     if connection.transport is not None:
         connection.transport.abort()
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class HandlerCounts:
-    """Counts since the start, each by topic. Kept by whoever applies the failure policy."""
+    """Counts since the start, each by topic. Kept by the code that applies the failure policy."""
 
     #: Attempts that failed or timed out.
     failures: Counter[str] = field(default_factory=Counter)

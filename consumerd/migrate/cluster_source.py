@@ -54,11 +54,11 @@ class ClusterSource:
         wanted = [partition for topic, counts in found.items() for partition in partitions_of(topic, counts)]
         committed = None if self._group is None else await self._committed(self._group, wanted)
         bounds = {}
-        for partition, told in (await BrokerLogs(self._brokers, self._connect).ranges(wanted)).items():
-            if not isinstance(told, LogRange):
-                raise BrokerError(f"{partition} cannot be compared: {told.reason}")
-            end = told.end if committed is None else min(told.end, committed.get(partition, 0))
-            bounds[partition] = told.earliest, max(end, told.earliest)
+        for partition, found_range in (await BrokerLogs(self._brokers, self._connect).ranges(wanted)).items():
+            if not isinstance(found_range, LogRange):
+                raise BrokerError(f"{partition} cannot be compared: {found_range.reason}")
+            end = found_range.end if committed is None else min(found_range.end, committed.get(partition, 0))
+            bounds[partition] = found_range.earliest, max(end, found_range.earliest)
         return bounds
 
     async def _committed(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
@@ -106,7 +106,7 @@ class ClusterSource:
 class V08ClusterSource:
     """The topics named of the cluster of 0.8 or later that `log` reads, as the target is read.
 
-    Messages of transactions that were not committed are there, too, as the mirror reads them unless told otherwise.
+    Messages of transactions that were not committed are there, too, as the mirror reads them by default.
     """
 
     def __init__(self, log: TargetLog, topics: Sequence[str]) -> None:

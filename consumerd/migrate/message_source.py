@@ -1,8 +1,7 @@
 """The source of a comparison: partitions of a cluster, or of an archive of 0.7's segments, read front to back.
 
 Strategy: one protocol for all. Bounds are taken once, before anything is read, so that a log that still grows has an
-end. What cannot be read is told and passed over, as far as its length can be believed: a mirror that skipped it has it
-neither.
+end. Unreadable messages are reported and skipped, as far as their length is plausible: a mirror skips them, too.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Comparison:
     """Compares `source` with the topics of `target` that `naming` gives. Used once.
 
     `cluster`: the source's name in the headers. `examples`: how many messages of each kind of trouble are named.
-    `progress` is told what begins.
+    `progress` is called with the name of each step.
     """
 
     def __init__(

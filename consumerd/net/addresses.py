@@ -1,7 +1,7 @@
 """The addresses that a host name stands for.
 
-Strategy: a name may stand for several addresses, of which some lead nowhere: whoever connects tries them in the
-resolver's order, and gives each its part of the time, so that a silent one leaves some to those behind it.
+Strategy: a name may stand for several addresses, of which some lead nowhere: a connect tries them in the
+resolver's order, each with its part of the time, so that a silent one leaves time for the next.
 """
 
 from __future__ import annotations

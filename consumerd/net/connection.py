@@ -309,4 +309,4 @@ class BrokerConnection(asyncio.BufferedProtocol):
                 future.set_exception(oldest or ConnectionClosedError(reason.others))
                 future.exception()  # seen: a waiter that is cancelled at this moment must not leave a complaint behind
             oldest = None
-        self._writable.set()  # whoever waits to write finds the connection closed
+        self._writable.set()  # waiting writers find the connection closed

@@ -1,10 +1,10 @@
 """Offsets in Kafka of partitions that are claimed in ZooKeeper.
 
-Strategy: Kafka knows nothing of owner nodes, and cannot refuse whoever has lost a partition. So they are looked at
-right before each commit, and what is not ours on this very session is left out. What is lost after the look may still
-be written once: the owner's next commit mends it, and until then its successor repeats. A store that refuses what is
-ours by the owner nodes knows of members of another kind, as in `consumerd.offsets.dual_store`: that stops the member.
-To claim again would help nothing, and hand the same messages over without end.
+Strategy: Kafka knows nothing of owner nodes, and cannot reject a member that has lost a partition. So they are looked
+at right before each commit, and what is not ours on this very session is left out. What is lost after the look may
+still be written once: the owner's next commit mends it, and until then its successor repeats. A store that refuses what
+is ours by the owner nodes knows of members of another kind, as in `consumerd.offsets.dual_store`: that stops the
+member. To claim again would help nothing, and hand the same messages over without end.
 """
 
 from __future__ import annotations

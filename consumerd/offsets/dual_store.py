@@ -8,7 +8,7 @@ Strategy: what old consumers do with `dual.commit.enabled`, made to hold under f
 So the first store fences for both: what a member wrote that had lost its partition never gets as far as the second.
 The second may lag behind, by a commit that failed or was cut off, and what either holds was handled. A commit counts
 once both have it; one that got half way is repeated whole. A write to the second that was under way while the partition
-went to somebody else may set that store back: the larger offset wins, and the next commit mends it. A second store that
+changed its owner may set that store back: the larger offset wins, and the next commit corrects it. A second store that
 refuses knows of members of another kind, which the first cannot see: that stops the member (OffsetsHeldError).
 
 To set a group back, set it back in both stores: the one that was forgotten wins.

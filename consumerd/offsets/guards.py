@@ -10,7 +10,7 @@ The second is for members that do not claim in ZooKeeper (fixed partitions, grou
 that a node is missing, but a creation fails where there is one; nobody ever sees the node, since it goes in the same
 transaction, and nobody watches for it but who owns it.
 
-Every owner node is born with version 0, so a check proves that somebody owns the partition, not who: what tells a
+Every owner node is born with version 0, so a check proves that the partition has an owner, not which one: what tells a
 former owner from the present one is the version of the offset node; and a look before the write, which costs nothing
 while the watch on the owner node says that it is the one that we made.
 """

@@ -40,7 +40,7 @@ LAST_FETCH_VERSION: Final = 7
 _INSTANCE_SINCE: Final = 7
 #: OFFSET_FETCH that finds what was committed with a version of OFFSET_COMMIT that was asked for.
 _FETCH_FOR: Final = {0: 0, 1: 1, 2: 1}
-#: Answers that mean that somebody else has the partitions by now.
+#: Errors that mean that other members own the partitions by now.
 THROWN_OUT: Final = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
 #: Answers that mean that another broker coordinates the group.
 MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR_FOR_GROUP, ErrorCode.GROUP_COORDINATOR_NOT_AVAILABLE})
@@ -82,7 +82,7 @@ class CommittedOffset:
 class KafkaOffsetStore:
     """The committed offsets of one group. `metadata`: text to keep with each; `retention`: seconds to keep them.
 
-    `version`: of OFFSET_COMMIT; 0 keeps the offsets in ZooKeeper, by way of a broker, and knows neither coordinator nor
+    `version`: of OFFSET_COMMIT; 0 stores the offsets in ZooKeeper, through a broker, without coordinator or
     membership. Retention is of versions 2 to 4: brokers before 0.9 and after 2.0 decide by themselves.
     """
 
@@ -159,7 +159,7 @@ class KafkaOffsetStore:
         membership = self._membership
         if membership is not None and membership.session_id != session_id:
             return CommitResult(frozenset(), frozenset(positions))
-        # Of this moment: whoever waits for a coordinator may be in another generation by then.
+        # Read now: after the wait for a coordinator the generation may be another one.
         member: dict[str, Any] = {
             "group_generation_id": _NO_OFFSET if membership is None else membership.generation,
             "member_id": "" if membership is None else membership.member_id,

@@ -12,16 +12,16 @@ The offsets go out as multis of about a hundred operations each, all in flight a
 and the multi is sent again after mending:
 
     the guard's operation failed   all owner nodes of the multi are looked at: not ours means lost, and it is left out
-    set(offset): version differs   somebody wrote: the node is read. If we still own the partition, what was written by
-    create(offset): node exists    a peer that is none any more (a thawed one) is overwritten, but never by less
+    set(offset): version differs   another process wrote: the node is read. If we still own the partition, the offset of
+    create(offset): node exists    a former owner (a resumed process) is overwritten, but never by a smaller one
     set(offset): no node           create instead, parents made before
     anything else                  leave it out, send the rest, raise in the end
 
 A committed offset goes back by one thing alone: a seek of its owner, which shows as a position below the one that was
-written or loaded last (so does a log that begins anew). It wins over whatever was written before it, also over a
-larger offset of somebody else that its own commit is the first to meet. Before and after are told by the node, the only
-order that both sides share: until the seek has been written, it is written over what stands there; a larger offset that
-somebody writes over the seek is after it, and stays until our position has passed it.
+written or loaded last (as with a recreated log). It wins over whatever was written before it, also over a
+larger offset of another process that its own commit is the first to meet. The node decides what is before and after, as
+its order is the only one that both sides share: until the seek has been written, it overwrites the stored offset; a
+larger offset that another process writes over the seek is later, and stays until our position has passed it.
 
 So one bad partition never keeps the others from being committed, and every try settles something. Servers without multi
 (before 3.4) get single writes with the version, all in flight at once.
@@ -110,7 +110,7 @@ class _Known:
     going_back: bool = False
     #: What we sent since a write was last confirmed: a write whose reply was lost is known by it.
     sent: set[int] = field(default_factory=set)
-    #: What somebody else wrote, further on than we are: nothing less is written over it.
+    #: The larger offset that another process wrote: no smaller one overwrites it.
     floor: int | None = None
 
 

@@ -1,8 +1,8 @@
 """The dialect of znodes: that of Kafka 0.7, or the JSON of 0.8 and later.
 
 Ring 0. The two never share a group: their members do not even agree on what a partition is called. Here are their names
-and what tells the members' values apart, for whoever parses them; which of the two is spoken at a place is for
-`registry.spoken`.
+and what distinguishes the members' values, for their parsers; `registry.spoken` decides which dialect a cluster or
+group speaks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def subscription_dialect(data: bytes | str | None) -> Dialect:
         try:
             value = json.loads(text)
         except (ValueError, RecursionError):
-            return Dialect.V07  # neither dialect; whoever parses it says what is wrong
+            return Dialect.V07  # neither dialect; the parser reports what is wrong
         if isinstance(value, dict) and isinstance(value.get("subscription"), dict):
             return Dialect.V08
     return Dialect.V07

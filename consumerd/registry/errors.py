@@ -1,6 +1,6 @@
 """What can be wrong with a znode's name or value.
 
-Ring 0. Every function of this room that reads text written by somebody else raises these and nothing else.
+Ring 0. Every function of this room that parses text of other programs raises these and nothing else.
 """
 
 from __future__ import annotations

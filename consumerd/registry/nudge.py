@@ -17,7 +17,7 @@ NUDGE_VALUE_V08 = b'{"version":1,"subscription":{},"pattern":"static","timestamp
 
 
 def nudge_operations(group: str, consumer_id: str, value: bytes = NUDGE_VALUE) -> list[Operation]:
-    """The multi that nudges `group`; `consumer_id` names whoever nudges, and makes the dummy's name unique.
+    """The multi that nudges `group`; `consumer_id` is the member that nudges, and makes the name of the node unique.
 
     `value`: `NUDGE_VALUE_V08` for a group of Kafka 0.8 or later.
     """

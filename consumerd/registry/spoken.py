@@ -2,7 +2,7 @@
 
 Ring 0. Strategy: a node speaks the dialect whose peers understand it, and one that nobody understands says nothing: so
 damage neither hides what the others say nor passes for a mixture. All that say anything must agree. Recordings of
-0.7.2 and Jafka, of 0.8.2 to 3.9.1 brokers and of the old consumers are told apart by it.
+0.7.2 and Jafka, of 0.8.2 to 3.9.1 brokers and of the old consumers are recognised by it.
 """
 
 from __future__ import annotations

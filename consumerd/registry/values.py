@@ -14,7 +14,7 @@ from consumerd.registry.paths import check_name
 from consumerd.registry.text import decimal, text_of
 
 MAX_OFFSET = (1 << 63) - 1
-#: Far above any real broker; a larger count is damage, and would fill the memory of whoever believes it.
+#: Far above any real broker; a larger count is damage, and would fill the memory.
 MAX_PARTITIONS = 100_000
 MAX_BROKER_ID = (1 << 31) - 1
 

@@ -215,7 +215,7 @@ class LateEvents:
                     self._seen.dropped[each.batchId] = state.numRowsDroppedByWatermark
 
     def _late(self, offsets: OffsetLog, batch: int) -> int | None:
-        """Events of a batch whose window was written before, a count for each such window; None: cannot be told."""
+        """Events of a batch whose window was written before, a count for each such window; None: unknown."""
         start, end, watermark = offsets.end(batch - 1), offsets.end(batch), offsets.watermark(batch - 1)
         if watermark is None or not all(isinstance(each, dict) and "batch" in each for each in (start, end)):
             return None  # not a table of batches, or Spark forgot

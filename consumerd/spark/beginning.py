@@ -2,7 +2,7 @@
 
 Strategy: Spark writes down where a batch ends, but asks the source again where the first batch begins each time it is
 tried. By then `latest` has moved and `earliest` may have, so messages in between would be skipped, and afterwards
-nobody could tell what was to be landed. Therefore the options are resolved once and the offsets kept in a file of the
+it would be unknown what was to be landed. Therefore the options are resolved once and the offsets kept in a file of the
 checkpoint, which is written atomically; `land` starts from them, and `reconcile` expects everything from there on. A
 partition that appears later is added when the first batch that has it is landed.
 """
@@ -97,4 +97,4 @@ def note_new(spark: SparkSession, pipeline: PipelineSpec, batch: int) -> None:
 
 
 def _path(pipeline: PipelineSpec) -> str:
-    return f"{pipeline.checkpoint('land')}/began.json"  # who moves the checkpoint away begins anew
+    return f"{pipeline.checkpoint('land')}/began.json"  # moving the checkpoint away resets the start

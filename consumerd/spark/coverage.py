@@ -118,7 +118,7 @@ def sweep(layers: Mapping[str, DataFrame]) -> DataFrame:
 def kinds(*, lossless: bool, dedup: bool, refined: bool, compacts: bool = False) -> dict[str, Column]:
     """Conditions on the result of `sweep`, by the name of the kind in `PartitionCheck`.
 
-    `lossless`: nothing was to be left out that the source had no more, so such a place is a gap; else it is told as
+    `lossless`: nothing was to be left out that the source had no more, so such a range is a gap; else it is reported as
     trimmed, which is as wrong unless it was declared. `dedup`: silver has each identity once;
     `refined`: there is a silver or a quarantine; `compacts`: the log may lose messages in its midst, and has offsets
     that no message ever had, so that of what it has no more nobody can tell whether it was there to be landed.
@@ -150,14 +150,14 @@ def kinds(*, lossless: bool, dedup: bool, refined: bool, compacts: bool = False)
 def found_stretches(swept: DataFrame, conditions: Mapping[str, Column]) -> dict[Key, dict[str, LogStretches]]:
     """By partition, the stretches of each kind of which there are any."""
     applies = F.array_compact(F.array(*(F.when(condition, name) for name, condition in conditions.items())))
-    told = swept.select(*PARTITION, *_STARTS, *_ENDS, F.explode(applies).alias("kind"))
+    labelled = swept.select(*PARTITION, *_STARTS, *_ENDS, F.explode(applies).alias("kind"))
     in_order = Window.partitionBy(*PARTITION, "kind").orderBy(*_STARTS)
     begins = F.coalesce(
         (F.lag("end_offset").over(in_order) != F.col("start_offset"))
         | (F.lag("end_index").over(in_order) != F.col("start_index")),
         F.lit(True),
     )
-    numbered = told.withColumn("begins", begins.cast("int"))
+    numbered = labelled.withColumn("begins", begins.cast("int"))
     numbered = numbered.withColumn("number", F.sum("begins").over(in_order))
     joined = numbered.groupBy(*PARTITION, "kind", "number").agg(
         F.min(F.struct(*_STARTS)).alias("start"), F.max(F.struct(*_ENDS)).alias("end")

@@ -178,20 +178,20 @@ def source_metrics(progress: Mapping[str, Any], *, counts_messages: bool = False
         return None
     behind = [one.behind for one in found]
     numbers = {"min": float(min(behind)), "max": float(max(behind)), "avg": sum(behind) / len(behind)}
-    told: dict[str, float | str] = {f"{name}OffsetsBehindLatest": number for name, number in numbers.items()}
-    told["unit"] = "messages" if counts_messages else "bytes"
+    report: dict[str, float | str] = {f"{name}OffsetsBehindLatest": number for name, number in numbers.items()}
+    report["unit"] = "messages" if counts_messages else "bytes"
     before, after = _offsets(source["startOffset"]) or {}, _offsets(source["endOffset"]) or {}
     size = sum(max(0, offset - before[key]) for key, offset in after.items() if key in before)
     rows = source.get("numInputRows") or 0
     if not counts_messages and size and rows:
-        told |= {f"{name}MessagesBehindLatest": round(number * rows / size) for name, number in numbers.items()}
-    return told
+        report |= {f"{name}MessagesBehindLatest": round(number * rows / size) for name, number in numbers.items()}
+    return report
 
 
 def lag(end: str | None, latest: str | None) -> list[PartitionLag] | None:
     """How far each partition is behind, from two stream offsets `{"topic": {"0-1": offset}}` as JSON.
 
-    None where the source told no latest offset, or tells offsets of another shape. A partition that the batch does not
+    None where the source reported no latest offset, or offsets of another form. A partition that the batch does not
     know yet has its whole length before it, which nobody has measured: it counts from its first sight on.
     """
     reached, available = _offsets(end), _offsets(latest)

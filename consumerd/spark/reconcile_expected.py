@@ -130,7 +130,7 @@ def common(
 def source_rows(spark: SparkSession, pipeline: PipelineSpec, spans: Mapping[Key, OffsetSpan]) -> DataFrame:
     """The source's rows in `spans`, at least one; of the columns what tells them apart, key and value.
 
-    Where the pipeline leaves out what is no message, such rows are here, with the reason in `_corrupt`.
+    Where the pipeline leaves out bytes that are not messages, such rows are here, with the reason in `_corrupt`.
     """
     assigned: dict[str, list[str]] = {}
     for topic, name in sorted(spans):

@@ -80,7 +80,7 @@ class PartitionCheck:
     #: The same, where the pipeline's `gone` declares it, and why it does.
     declared: LogStretches = LogStretches()
     reasons: tuple[str, ...] = ()
-    #: In bronze, and not in the source any more, in the midst of what it has: compaction does that.
+    #: In bronze, and not in the source any more, between offsets that it has: compaction does that.
     compacted: LogStretches = LogStretches()
     #: In bronze, and not where the source has a message, or beyond what was to be landed.
     unexpected: LogStretches = LogStretches()

@@ -1,6 +1,7 @@
 """What a reader of segments yields: runs of messages and flaws; the stream that it reads, and the limits of both.
 
-Strategy: values without behaviour, apart from the reader, because whoever makes rows of them needs nothing else of it.
+Strategy: values without behaviour, apart from the reader, because code that makes rows of them needs nothing else of
+this room.
 """
 
 from __future__ import annotations

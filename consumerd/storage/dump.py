@@ -37,7 +37,7 @@ class LogEntry(NamedTuple):
     """One outer message of a segment file, opened, or the unreadable rest of the file.
 
     `size` is the length field, without its own 4 bytes. `payloads` are the flattened leaves, none when not `valid`.
-    Of what cannot be told, `magic`, `codec` and `size` are None. `problem` is a sentence when not `valid`.
+    `magic`, `codec` and `size` are None where they are unknown. `problem` is a sentence when not `valid`.
     """
 
     offset: int
@@ -71,7 +71,7 @@ def find_segments(paths: Sequence[Path]) -> list[tuple[Path, int]]:
 
 
 def _with_start(path: Path) -> tuple[Path, int]:
-    if not path.is_file():  # opening a FIFO waits for somebody who writes
+    if not path.is_file():  # opening a FIFO waits for a writer
         raise NotFoundError(f"{path} is not a regular file, so it holds no segment; name files, or move it away")
     start = parse_segment_name(path.name)
     if start is None:

@@ -161,7 +161,7 @@ class OsSegmentFile:
         try:
             fd = self.fileno()
         except StorageError:
-            return True  # whoever reads it will be told
+            return True  # its readers get the error
         # The kernel reads ahead in order, so what lies between two cached ends is hardly ever missing.
         return self._system.cached(fd, position + length - 1) and self._system.cached(fd, position)
 
@@ -253,7 +253,7 @@ class OsFiles:
                     self._sync_directory(path.parent)
             except OSError:
                 self._system.close(fd)
-                with contextlib.suppress(OSError):  # or the next try finds a file that nobody vouches for
+                with contextlib.suppress(OSError):  # or the next attempt finds a file of unknown content
                     self._system.remove(path)
                 raise
             return OsSegmentFile(path, fd, self._system)

@@ -5,7 +5,7 @@ Strategy: `open` locks the directory against a second process, loads every log a
 tails and leaves the marker as it was (0.7.2 writes it even after a failed start and so skips the recovery the next
 time; golden notes, 3). For the same reason the marker's existence proves nothing: a log is taken unchecked only
 if the marker names its end and it still ends there. An empty marker, as 0.7.2 leaves it, means: look. A log whose
-segments do not fit together is out of service until somebody has looked; 0.7.2 does not start at all over one.
+segments do not fit together is out of service until an operator has looked at it; 0.7.2 does not start at all over one.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SegmentFacts(NamedTuple):
-    """What a policy is told about a segment: `size` counts the bytes that readers see, times are ms since 1970."""
+    """What a policy knows of a segment: `size` counts the bytes that readers see, times are ms since 1970."""
 
     path: Path
     start: int

@@ -105,7 +105,7 @@ class SegmentSlice(NamedTuple):
     """The part of a file that answers a fetch: `length` bytes from `position` of one segment's file.
 
     `length` is negative only where the caller asked for a negative size: 0.7.2 answers that with a broken frame, and
-    whoever wants to be like it needs the number (golden notes, 1).
+    a broker that imitates it needs the number (golden notes, 1).
     """
 
     segment: Segment

@@ -21,6 +21,6 @@ class LogSettings:
     flush_messages: int = 500
     #: Flush when the last flush is older than this. log.default.flush.interval.ms, topic.flush.intervals.ms
     flush_seconds: float = 3.0
-    #: What may be deleted, asked in this order. 0.7.2 keeps 168 hours unless told otherwise: too dangerous for a broker
-    #: that somebody starts on an archive, so here nothing is dropped unless it was asked for.
+    #: What may be deleted, asked in this order. 0.7.2 keeps 168 hours by default: too dangerous for a broker that
+    #: is started on an archive, so here nothing is deleted unless it is configured.
     delete_policies: tuple[DeletePolicy, ...] = ()

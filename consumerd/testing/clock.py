@@ -11,7 +11,7 @@ import asyncio
 import heapq
 from itertools import count
 
-#: Turns of the loop that whoever was woken gets before time moves on.
+#: Iterations of the loop that woken tasks get before time moves on.
 _TURNS = 5
 
 

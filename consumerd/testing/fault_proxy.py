@@ -91,7 +91,7 @@ class Link:
                     group.create_task(self._write(direction, queue))
         except* OSError as errors:
             log.debug("proxied_connection_failed", reason=reason_of(errors.exceptions[0]))
-            self.reset_on_close()  # whoever is left learns of it as it would without the proxy
+            self.reset_on_close()  # the other side sees what it would see without the proxy
         finally:
             self.close()
 

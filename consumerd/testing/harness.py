@@ -37,7 +37,7 @@ class HandlerHarness:
     """Drives one handler as the daemon would. `async with` starts and stops it; or call `start` and `stop`.
 
     `handler` is a name, as in the configuration, or what such a name stands for: a coroutine function, a handler, or a
-    class or factory, which is called with `options` for every life anew. `policy` is that of `[handler]` in the
+    class or factory, which is called with `options` for each start. `policy` is that of `[handler]` in the
     configuration; its pauses take no time, its `timeout` does. `patience` is in seconds of real time: after it, a
     handler that does not return, or does not obey a cancellation, fails the test.
 
@@ -247,7 +247,7 @@ class HandlerHarness:
     async def revoke(
         self, topic: str = TOPIC, partition: int = 0, *, broker: int = 0, grace: float = 0.0, commit: bool = True
     ) -> Revocation:
-        """Take the partition away, as a rebalance does: the next delivery claims it anew.
+        """Take the partition away, as a rebalance does: the next delivery claims it again.
 
         A handler at work gets `grace` seconds of real time; then it is cancelled, as at the drain deadline, and its
         end is awaited. With `commit=False` it is as when the session was lost. Raises ContractError for a handler that

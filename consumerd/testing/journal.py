@@ -1,7 +1,7 @@
 """The events of a group under test, in order, and waiting for them.
 
-Strategy: one list of short entries that everybody writes to, and one event that is set with each; whoever waits for a
-condition looks again after every entry.
+Strategy: one list of short entries that all parts write to, and one event that is set with each; a task that waits for
+a condition checks it again after every entry.
 """
 
 from __future__ import annotations

@@ -9,12 +9,12 @@
 Strategy: only the wire and the server are replaced. A `MemorySession` runs the calls, the state machine and the watch
 table of `consumerd.zk` itself, so its errors, events and their order are those of the real session; a `Link`, which
 understands aiozk's requests, takes the place of the connection. A request is carried out at the moment it is sent, and
-answered in the next turn of the loop; watches are one-shot, belong to the connection, and are told in the order in
+answered in the next turn of the loop; watches are one-shot, belong to the connection, and fire in the order in
 which they were armed, before any answer sent after the change. Nothing else decides the order of things, so equal
 programs run equally.
 
 Faults are calls: `disconnect`, `reconnect`, `expire`, `cut_next_call`, and `lose_watches` on a session. Time passes
-only in the clock that is handed in; sessions end when told to, not by themselves.
+only in the clock that is handed in; sessions end by a call, not by themselves.
 """
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ class MemoryZooKeeper:
         assert session.link is not None, "the session is not connected"
         session.link.cut = carried_out
 
-    # -- nodes, as if by somebody else; no loop is needed when nobody watches
+    # -- nodes, as if by another client; no loop is needed without watches
 
     def put(self, path: str, data: bytes | None, *, session_id: int = 0) -> None:
         """Create or overwrite, parents included; `session_id` makes a new node that session's ephemeral."""

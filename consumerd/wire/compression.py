@@ -1,9 +1,9 @@
 """Payload compression as 0.7 producers write it: gzip, and snappy in xerial or no framing.
 
 Strategy: sizes that the sender claims are checked against the caller's limit before anything is allocated for them;
-inflating stops one byte past the limit. What is large, or nested by a hostile sender, can be had in steps and within an
-allowance for all of one message. gzip goes through ISA-L and our own 10-byte header; of snappy we do the framing
-and python-snappy the raw blocks. Sources: spec 000 (Message, 0.7); golden notes of 0.7.2, sections 1 and 2.
+inflating stops one byte past the limit. Large data, or data that a hostile sender nested, can be inflated in steps and
+within an allowance for all of one message. gzip goes through ISA-L and our own 10-byte header; of snappy we do the
+framing and python-snappy the raw blocks. Sources: spec 000 (Message, 0.7); golden notes of 0.7.2, sections 1 and 2.
 """
 
 from __future__ import annotations

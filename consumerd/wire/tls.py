@@ -1,4 +1,4 @@
-"""How it looks when a peer answers with TLS to somebody who does not speak it."""
+"""Detection of a TLS alert in response to a client without TLS."""
 
 from __future__ import annotations
 

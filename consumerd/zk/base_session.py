@@ -255,7 +255,7 @@ class BaseSession(ABC):
             forget()
 
     async def _claim(self, path: str, full: str, data: bytes, session_id: int) -> bool:
-        """One attempt; False when the node is somebody else's (then a watch on it is armed)."""
+        """One attempt; False when another session owns the node (then a watch on it is armed)."""
         connection = await self._lifecycle.connection(session_id)
         while True:
             try:
@@ -290,7 +290,7 @@ class BaseSession(ABC):
             return  # look again all the same
 
     async def delete_owned(self, path: str) -> bool:
-        """Delete `path` if this very session owns it. False when it is gone or somebody else's.
+        """Delete `path` if this very session owns it. False when it is gone or another session owns it.
 
         Look and delete go down one connection, so that a change of session in between fails the delete. A lost reply
         is resolved by looking again. Raises NotConnected or ConnectionLost when the connection does not come back.

@@ -1,7 +1,7 @@
 """Connect strings: `host[:port][,host[:port]...][/chroot]`, the form of every ZooKeeper client.
 
 Strategy: cut at the first `/`, then at the commas; say precisely what is wrong with which piece. IPv6 addresses stand
-in brackets, since a bare one cannot be told from a port. Nothing is resolved here.
+in brackets, since the last part of a bare one could be a port. Nothing is resolved here.
 """
 
 from __future__ import annotations

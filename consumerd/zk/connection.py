@@ -177,7 +177,7 @@ class Connection(AiozkConnection):  # type: ignore[misc]
         raise ConnectionEnded(self.end_reason)
 
     def kill(self, reason: str) -> None:
-        """End the connection: outstanding calls fail, the owner is told, the socket is closed. Idempotent."""
+        """End the connection: outstanding calls fail, the owner is notified, the socket is closed. Idempotent."""
         if self.closing:
             return
         self.closing = True
@@ -203,7 +203,7 @@ class Connection(AiozkConnection):  # type: ignore[misc]
             try:
                 await self.writer.wait_closed()
             except OSError:
-                return  # how it ended was told by `kill`
+                return  # `kill` has reported the reason
 
     async def _read_frame(self) -> bytes:
         (size,) = _SIZE.unpack(await self.reader.readexactly(_SIZE.size))

@@ -34,7 +34,7 @@ class NodeExists(NodeError):
 
 
 class BadVersion(NodeError):
-    """The node's data was changed by somebody else since it was read."""
+    """Another client has changed the node's data since it was read."""
 
     reason = "the ZooKeeper node {path} was modified concurrently"
 
@@ -85,7 +85,7 @@ class NotConnected(ZooKeeperError):
 
 
 class ConnectionLost(ZooKeeperError):
-    """The connection ended after the call was sent: nobody knows whether it was carried out."""
+    """The connection ended after the call was sent: it is unknown whether the server executed it."""
 
 
 class SessionChanged(ZooKeeperError):

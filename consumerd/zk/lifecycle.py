@@ -7,8 +7,8 @@ server gave the id, "announced" that callers and listeners may use it (credentia
      ^                                           |
      +----- expire (the server's word) ----------+              (finish, from anywhere: CLOSED)
 
-All transitions are synchronous and wake whoever waits in `connection`. Listeners are notified before watchers, so
-that a new session is known before anything is read on it.
+All transitions are synchronous and wake the callers that wait in `connection`. Listeners are notified before watchers,
+so that a new session is known before anything is read on it.
 """
 
 from __future__ import annotations

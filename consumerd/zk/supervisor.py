@@ -182,7 +182,7 @@ class SessionSupervisor:
         return None
 
     async def _resolve(self, host: ZooKeeperHost) -> list[str]:
-        """The addresses of a server's name in random order, since any may be silent; none if that cannot be told."""
+        """The addresses of a server's name in random order, since any may be silent; none if it cannot be resolved."""
         try:
             async with asyncio.timeout(self._attempt_limit()):
                 addresses = await addresses_of(host.name, host.port)

@@ -1,7 +1,7 @@
 """The watch table: callbacks for paths that may have changed.
 
 Strategy: level-triggered. A watcher is notified that what it read may be stale and reads again, which arms the server's
-one-shot watch anew; it is never notified of what happened. Server watches die with their connection, so after every
+one-shot watch again; it is never notified of what happened. Server watches die with their connection, so after every
 reconnect all watchers are notified. Nothing is ever re-armed in bulk: with thousands of watches that request would be
 larger than the server takes (and a connection that breaks during it is what aiozk never recovers from).
 """

@@ -297,7 +297,7 @@ fn part_of<'py>(data: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyBytes>, usiz
     Ok((holder, begin, size))
 }
 
-/// A sequence of `bytes`, which are made anew each time they are asked for.
+/// A sequence of `bytes`, which are created at each access.
 #[pyclass(module = "consumerd_native", sequence)]
 pub struct Payloads {
     /// What holds the message set, and where that begins in it.

@@ -202,10 +202,10 @@ def reads_anew() -> Iterator[None]:
         self._nodes.refresh(path)
         return await children(self, path)
 
-    async def node_anew(self: SnapshotReader, path: str, *, anew: bool = False) -> Any:
-        return await node(self, path, anew=True)
+    async def node_reread(self: SnapshotReader, path: str, *, reread: bool = False) -> Any:
+        return await node(self, path, reread=True)
 
-    with _PATCH(SnapshotReader, "_children", children_anew), _PATCH(SnapshotReader, "_node", node_anew):
+    with _PATCH(SnapshotReader, "_children", children_anew), _PATCH(SnapshotReader, "_node", node_reread):
         yield
 
 

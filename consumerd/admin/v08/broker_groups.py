@@ -77,22 +77,22 @@ class BrokerGroups:
 
     async def snapshot(self, group: str) -> V08GroupSnapshot:
         """A snapshot of a group. Raises NotFoundError, BrokerError."""
-        told = await self._describe(group)
+        described = await self._describe(group)
         view = GroupView(group)
         clients = {}
-        for each in told.get("members", ()):
+        for each in described.get("members", ()):
             name = each["member_id"]
             clients[name] = f"{each['client_id']} at {each['client_host'].removeprefix('/')}"
-            if "protocol_type" in told:
-                _add_member(view, name, told["protocol_type"], each)
+            if "protocol_type" in described:
+                _add_member(view, name, described["protocol_type"], each)
         moving = None
-        if "group_epoch" in told:
-            moving = add_members(view, told, await self.topics() if has_patterns(told) else ())
-        if "type" in told:
-            view.problems.append(f"the group is of type {told['type']!r}, whose members brokers do not describe")
+        if "group_epoch" in described:
+            moving = add_members(view, described, await self.topics() if has_patterns(described) else ())
+        if "type" in described:
+            view.problems.append(f"the group is of type {described['type']!r}, whose members brokers do not describe")
         committed = await self._committed(group)
         view.offsets = {partition: committed[partition].offset for partition in sorted(committed)}
-        state = told.get("state") or told.get("group_state", "")
+        state = described.get("state") or described.get("group_state", "")
         if not view.members and not view.offsets and state in ("", _DEAD):
             raise NotFoundError(f"no broker knows a group {group!r}; see `consumerd group list`")
         wanted = {partition.topic for partition in (*view.owners, *view.offsets)}
@@ -100,7 +100,7 @@ class BrokerGroups:
             if isinstance(member.subscription, StaticSubscription):
                 wanted |= member.subscription.streams.keys()
         topics = {topic: tuple(sorted(numbers)) for topic, numbers in (await self.topics(wanted)).items()}
-        rule = told.get("protocol") or told.get("assignor_name", "")
+        rule = described.get("protocol") or described.get("assignor_name", "")
         metadata = texts_of(committed)
         return V08GroupSnapshot(view, topics, self.coordinator, state, rule, moving, clients=clients, metadata=metadata)
 
@@ -156,13 +156,15 @@ class BrokerGroups:
         except UnsupportedApiError:
             return {}
         for found in answer["groups"]:
-            told: Mapping[str, Any] = found
-            if told["error_code"] in (_GROUP_ID_NOT_FOUND, _UNSUPPORTED_VERSION):
+            described: Mapping[str, Any] = found
+            if described["error_code"] in (_GROUP_ID_NOT_FOUND, _UNSUPPORTED_VERSION):
                 continue
-            if error := error_of(told["error_code"], f"group {group!r} cannot be described", told["error_message"]):
+            if error := error_of(
+                described["error_code"], f"group {group!r} cannot be described", described["error_message"]
+            ):
                 self.client.forget_coordinator(group)
                 raise error
-            return told
+            return described
         return {}
 
     async def _listed(self, group: str) -> Mapping[str, Any]:
@@ -223,12 +225,12 @@ class BrokerGroups:
         return len(moving)
 
 
-def _add_member(view: GroupView, name: str, protocol_type: str, told: Mapping[str, Any]) -> None:
+def _add_member(view: GroupView, name: str, protocol_type: str, described: Mapping[str, Any]) -> None:
     if protocol_type != PROTOCOL_TYPE:
         view.members[name] = Member(protocol_type, None)
         view.problems.append(f"member {name} has the protocol type {protocol_type!r}, whose assignments cannot be read")
         return
-    metadata, assignment = told["member_metadata"], told["member_assignment"]
+    metadata, assignment = described["member_metadata"], described["member_assignment"]
     try:
         # While the group rebalances, a broker says neither what its members want nor what they have.
         topics = decode_metadata(metadata).topics if metadata else ()

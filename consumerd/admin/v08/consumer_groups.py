@@ -16,20 +16,20 @@ from consumerd.registry import FilterKind, RegistryError, StaticSubscription, To
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-#: States in which members go to what was dealt anew.
+#: States in which members move to a new assignment.
 MOVING = frozenset({"Assigning", "Reconciling"})
 
 
-def has_patterns(told: Mapping[str, Any]) -> bool:
+def has_patterns(described: Mapping[str, Any]) -> bool:
     """Whether a member subscribes by a pattern, so that the names of all topics are needed."""
-    return any(each["subscribed_topic_regex"] for each in told["members"])
+    return any(each["subscribed_topic_regex"] for each in described["members"])
 
 
-def add_members(view: GroupView, told: Mapping[str, Any], topics: Iterable[str]) -> list[str]:
+def add_members(view: GroupView, described: Mapping[str, Any], topics: Iterable[str]) -> list[str]:
     """Fill in members and owners. `topics`: the names that patterns may match. The members that are yet to move."""
     names = list(topics)
     moving = []
-    for each in told["members"]:
+    for each in described["members"]:
         name = each["member_id"]
         view.members[name] = _member(view, name, each, names)
         has, target = _partitions(each["assignment"]), _partitions(each["target_assignment"])
@@ -40,9 +40,9 @@ def add_members(view: GroupView, told: Mapping[str, Any], topics: Iterable[str])
     return moving
 
 
-def _member(view: GroupView, name: str, told: Mapping[str, Any], topics: list[str]) -> Member:
-    pattern: str | None = told["subscribed_topic_regex"]
-    wanted = sorted(told["subscribed_topic_names"])
+def _member(view: GroupView, name: str, described: Mapping[str, Any], topics: list[str]) -> Member:
+    pattern: str | None = described["subscribed_topic_regex"]
+    wanted = sorted(described["subscribed_topic_names"])
     text = ",".join([*wanted, *([pattern] if pattern else [])])
     try:
         if pattern:
@@ -61,9 +61,9 @@ def _matching(pattern: str, topics: list[str]) -> list[str]:
     return [topic for topic in topics if found.matches(topic)]
 
 
-def _partitions(told: Mapping[str, Any]) -> set[TopicPartition]:
+def _partitions(described: Mapping[str, Any]) -> set[TopicPartition]:
     return {
         TopicPartition.numbered(each["topic_name"], number)
-        for each in told["topic_partitions"]
+        for each in described["topic_partitions"]
         for number in each["partitions"]
     }

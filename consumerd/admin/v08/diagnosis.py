@@ -97,7 +97,7 @@ def _broker_findings(snapshot: V08GroupSnapshot) -> Iterable[GroupFinding]:
             "Check the logs of these members, and restart one that hangs.",
         )
     if snapshot.state != _STABLE or any(member.subscription is None for member in snapshot.view.members.values()):
-        return  # what the members have, or want, is not told
+        return  # the assignments or subscriptions are unknown
     for topic, numbers in snapshot.subscribed.items():
         for number in numbers:
             partition = TopicPartition.numbered(topic, number)

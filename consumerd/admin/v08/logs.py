@@ -1,7 +1,7 @@
 """The ranges of logs of brokers of 0.8 and later, and offsets by time.
 
 Strategy: one look at all metadata (asking for a topic by name would make brokers before 0.11 create it), then one
-OFFSETS request per leader and question. As in `logs`, what is not told is an answer too, `LookupFailure`: a partition
+OFFSETS request per leader and question. As in `logs`, a missing result is an answer too, `LookupFailure`: a partition
 without a leader must not hide the others, and nothing is repeated later.
 """
 
@@ -53,11 +53,11 @@ class V08BrokerLogs:
     ) -> dict[TopicPartition, TimestampOffset | LookupFailure]:
         """The offset to start at for all messages since `time_ms` (since 1970), as precisely as brokers find it."""
         wanted = list(dict.fromkeys(partitions))
-        told = await self._ask(wanted, time_ms)
+        listed = await self._ask(wanted, time_ms)
         ranges = await self.ranges(wanted)
         found: dict[TopicPartition, TimestampOffset | LookupFailure] = {}
         for one in wanted:
-            answer, known = told[one], ranges[one]
+            answer, known = listed[one], ranges[one]
             if isinstance(answer, LookupFailure):
                 found[one] = answer
             elif isinstance(known, LookupFailure):
@@ -100,12 +100,12 @@ class V08BrokerLogs:
     ) -> dict[TopicPartition, TimestampOffset | LookupFailure]:
         try:
             channel = await client.node_channel(node_id)
-            told = await list_offsets(channel, [(one.topic, one.partition) for one in partitions], time)
+            listed = await list_offsets(channel, [(one.topic, one.partition) for one in partitions], time)
         except (BrokerError, WireError) as error:
             return dict.fromkeys(partitions, LookupFailure(str(error)))
         found: dict[TopicPartition, TimestampOffset | LookupFailure] = {}
         for one in partitions:
-            part = told.get((one.topic, one.partition))
+            part = listed.get((one.topic, one.partition))
             if part is None:
                 found[one] = LookupFailure(f"broker {node_id} returned no entry for it")
             elif refused := error_of(part.error, f"broker {node_id} returned no offset of {one}"):

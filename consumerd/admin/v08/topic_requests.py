@@ -115,10 +115,10 @@ def _topic(plan: TopicPlan, version: int) -> dict[str, Any]:
 
 
 def _judge(answer: dict[str, Any], what: str, timeout: float) -> None:
-    told = answer["topic_error_codes"]
-    if len(told) != 1:
-        raise BrokerError(f"{what}: the broker returned {len(told)} topics instead of one")
-    code, said = told[0]["error_code"], told[0].get("error_message")
+    results = answer["topic_error_codes"]
+    if len(results) != 1:
+        raise BrokerError(f"{what}: the broker returned {len(results)} topics instead of one")
+    code, said = results[0]["error_code"], results[0].get("error_message")
     if code == _REQUEST_TIMED_OUT:
         said = (
             f"the controller did not finish within {timeout:g} s and may still go on; see `consumerd topics describe` "

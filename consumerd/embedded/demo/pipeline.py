@@ -24,7 +24,7 @@ from consumerd.embedded.processes import clean_environment, consumerd_command, f
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-#: Where the report goes unless somebody says otherwise.
+#: The default path of the report.
 REPORT: Final = Path("consumerd-demo-report.html")
 #: Packages of the extra `spark`.
 _PACKAGES: Final = ("pyspark", "pyarrow", "jinja2", "matplotlib")
@@ -62,7 +62,7 @@ def configuration(directory: Path, files: Path, topic: str, log_bytes: int) -> d
                 "spark.driver.memory": "1g",
                 # Over before the second compiler of the JVM would pay off.
                 "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-                "spark.sql.adaptive.enabled": "false",  # plans anew what is small anyway
+                "spark.sql.adaptive.enabled": "false",  # the tables are too small to plan again
                 "spark.sql.shuffle.partitions": "2",
             },
         },
@@ -106,12 +106,12 @@ class Pipeline:
 
     async def run(self, child: Child, tell: Callable[[str], None]) -> None:
         """Run the process to its end, or end it with this task. `tell` gets a line for each step."""
-        told = 0
+        shown = 0
         async with child:
-            while child.running or told < len(_steps(child)):
-                for step in _steps(child)[told:]:
+            while child.running or shown < len(_steps(child)):
+                for step in _steps(child)[shown:]:
                     tell(f"Spark: {step}")
-                    told += 1
+                    shown += 1
                 with suppress(TimeoutError):
                     await child.wait(_LOOK_EVERY)
 

@@ -102,7 +102,7 @@ class Demo:
     async def run(self, finished: Callable[[DemoResult], None] = lambda _: None) -> DemoResult:
         """Play and count. Raises ConsumerdError when the play cannot go on. Leaves no process behind.
 
-        `finished` is told the result; with the option `keep` the daemons go on then, until this is cancelled.
+        `finished` is called with the result; with the option `keep` the daemons go on then, until this is cancelled.
         """
         if self._options.keep:
             check_http(_SERVED)
@@ -161,10 +161,10 @@ class Demo:
         return result
 
     async def _go_on(self, corpus: Corpus, size: Measure) -> None:
-        """Start the daemons anew, with status pages, and send them lines, until cancelled."""
+        """Restart the daemons, with status pages, and send them lines, until cancelled."""
         for daemon in self._daemons:
             daemon.config["handler"] = {"name": "null"}
-            # Whoever has the address has the token, too: it is what allows to pause a partition.
+            # The printed address contains the token, which allows to pause a partition.
             token = secrets.token_hex(16)
             daemon.config["health"] = {"listen": _SERVED.listen, "metrics": _SERVED.metrics, "token": token}
             daemon.config["metrics"] = {"lag_interval": 2.0}

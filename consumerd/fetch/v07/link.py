@@ -1,8 +1,8 @@
 """Keeping one connection to one broker, for all fetchers of its partitions.
 
 Strategy: a supervising task connects, waits for the connection's end, and connects again after a jittered back-off;
-requests wait for the connection in `connection()`. The address is looked up anew for every attempt. A broker id may
-come back elsewhere: a connection to its old address, where nobody may answer any more, is ended at that news. The
+requests wait for the connection in `connection()`. The address is looked up again for every attempt. A broker id may
+come back elsewhere: a connection to its old address, which may be dead, is then ended. The
 back-off starts over only after an answer was received (`worked`): a broker that closes each connection is as
 useless as one that refuses it.
 One log line when it is lost, one when it is back.

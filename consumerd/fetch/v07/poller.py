@@ -2,14 +2,14 @@
 
 Strategy: Kafka 0.7 has no long poll, so a partition that brought nothing is asked again and again. A fetcher whose
 partition is idle waits here; one MULTIFETCH goes out for all whose time has come. Each has its own back-off, doubling
-while it brings nothing; a poll takes along whoever would be due within half of its own delay, so that the partitions
-fall into step. An entry with data or an error goes to its fetcher, which then fetches for itself again.
+while it brings nothing; a poll includes every partition that would be due within half of its own delay, so that the
+partitions fall into step. An entry with data or an error goes to its fetcher, which then fetches for itself again.
 
 Memory: a poll reserves all its entries at once, in the common budget only, and asks for less per entry when they are
 many. Entries with data take their part along; the rest is given back.
 
-If the connection ends with the poll to blame, or the answer does not parse, one of the partitions may be poisoned:
-then every fetcher of that poll is told to fetch for itself, which finds out which one, and spares the others.
+If a poll ends the connection, or its response does not parse, one of the partitions may be the cause: then every
+fetcher of that poll fetches for itself, which shows which one, and does not affect the others.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class BrokerSource:
                     group.create_task(self._send(self._busy))
                 group.create_task(self._send(self._idle))
         finally:
-            # Whoever waits here belongs to tasks that end as well; what they asked for comes no more.
+            # The tasks that wait here end as well; their responses will not come.
             for queue in (self._busy, self._idle):
                 await queue.close()
 

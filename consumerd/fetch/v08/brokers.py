@@ -1,9 +1,9 @@
 """Fetching from brokers of 0.8 and later: each partition from its leader, over what partitions of a broker share.
 
-Strategy: leaders change, so the leader is looked up before every request, in the client's metadata, which somebody's
-wrong answer makes stale and the next look-up refreshes, once for all. Brokers wait for new messages themselves, and
-responses hold many partitions, so requests are left to one `BrokerSource` per broker. It lives as long as the pool:
-leaders come back.
+Strategy: leaders change, so the leader is looked up before every request, in the client's metadata, which a broker's
+NOT_LEADER error marks as stale and the next look-up refreshes, once for all partitions. Brokers wait for new messages
+themselves, and responses hold many partitions, so requests are left to one `BrokerSource` per broker. It lives as long
+as the pool: leaders come back.
 """
 
 from __future__ import annotations

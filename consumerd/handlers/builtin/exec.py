@@ -6,7 +6,7 @@ Strategy: one process for each member, started with the first batch and kept. It
 acknowledgements are read, so neither side waits for the other's pipe; each acknowledgement moves the position.
 
 What a program has read ahead of a failure cannot be taken back, so after a failure, a timeout or a cancellation it is
-killed, with all processes that it started in its group, and the next batch starts it anew.
+killed, with all processes that it started in its group, and the next batch starts it again.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class ExecHandler(Handler):
 
 
 async def _feed(process: asyncio.subprocess.Process, batch: Batch) -> None:
-    """Write all lines. A program that stops reading is noticed by whoever reads its answers."""
+    """Write all lines. The task that reads its answers notices a program that stops reading."""
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         for piece in in_pieces(encode_records(batch), _LINES, _BYTES, len):

@@ -9,7 +9,7 @@ nothing of it. A range holds whole outermost messages, so the next one begins wh
 one message of a hundred kilobytes that makes half a gigabyte of lines: its file is written piece by piece.
 
 Several members may share the storage: a partition goes from one to another at a rebalance, and the old owner may be a
-zombie that was stopped in the midst of a write and wakes up when the new owner is at work. Therefore temporary files
+zombie that was suspended during a write and resumes while the new owner is at work. Therefore temporary files
 live in a folder of their writer, and taking a partition over means, in this order:
 
 1. make a writer's folder `.writer-<random>` of one's own,
@@ -63,7 +63,7 @@ class RangeOverlapError(HandlerFailedError):
 
 
 class _InterruptedError(Exception):
-    """The handler was cancelled while its thread wrote. Nobody sees it."""
+    """The handler was cancelled while its thread wrote. It is caught here."""
 
 
 @dataclass(slots=True)
@@ -151,7 +151,7 @@ class FilesHandler(Handler):
                 try:
                     disk.rename(path / name, path / name.replace(_WRITER, _FENCED))
                 except FileNotFoundError:
-                    continue  # somebody else takes over as well, and will find our folder
+                    continue  # another member takes over as well, and will find our folder
         for name in disk.names(path):
             if name.startswith(_FENCED):
                 self._clear(path / name)
@@ -164,7 +164,7 @@ class FilesHandler(Handler):
             for name in self._disk.names(fenced):
                 self._disk.remove(fenced / name)
         except FileNotFoundError:
-            return  # somebody else was faster
+            return  # another member was faster
         self._disk.remove_directory(fenced)
 
     def _store(self, folder: _Folder, batch: Batch, cancelled: threading.Event) -> None:
@@ -192,11 +192,11 @@ class FilesHandler(Handler):
                 raise
             self._disk.sync_directory(folder.path)
             folder.end, folder.last = batch.next_offset, name
-        batch.mark(len(batch))  # also seen by whoever cancelled us meanwhile
+        batch.mark(len(batch))  # also for a task that has cancelled us meanwhile
 
 
 def _lines(batch: Batch, cancelled: threading.Event) -> Iterator[bytes]:
-    """The batch's file, in pieces. Raises _InterruptedError before one that nobody waits for any more."""
+    """The batch's file, in pieces. Raises _InterruptedError once the handler was cancelled."""
     for count, piece in enumerate(encode_pieces(batch, _LINES, _BYTES)):
         if count and cancelled.is_set():
             raise _InterruptedError
@@ -204,7 +204,7 @@ def _lines(batch: Batch, cancelled: threading.Event) -> Iterator[bytes]:
 
 
 def _end_of_ranges(path: Path, names: Iterable[str]) -> int | None:
-    """The largest end of all ranges; overlaps, which somebody else must have made, are only reported."""
+    """The largest end of all ranges; overlaps, which another program must have made, are only reported."""
     found = sorted((int(match[1]), int(match[2])) for name in names if (match := _RANGE.fullmatch(name)))
     for one, other in pairwise(found):
         if other[0] < one[1]:

@@ -6,7 +6,7 @@ and moves the position. So a crash leaves both or neither, and a former owner th
 and goes on finds another number, and stores nothing.
 
 When a connection breaks during a commit, the position tells at the next attempt whether it took place: what this writer
-was just about to store may be there already. Anything else that lies before the position is a topic that begins anew,
+was just about to store may be there already. Anything else that lies before the position is a recreated topic,
 which stops the daemon.
 """
 
@@ -40,7 +40,7 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{
 
 
 class RangeOverlapError(HandlerFailedError):
-    """A batch lies before the position, where its messages are stored: the topic begins anew."""
+    """A batch lies before the position, where its messages are stored: the topic was recreated."""
 
 
 @dataclass(slots=True)
@@ -121,7 +121,7 @@ class PostgresHandler(Handler):
             await pool.close()
 
     async def position(self, partition: TopicPartition) -> int | None:
-        """Take the partition over from whoever had it, and tell where it goes on; None where nothing is stored."""
+        """Take the partition over and return where it continues; None where nothing is stored."""
         return await self._take(partition)
 
     async def handle(self, batch: Batch) -> None:

@@ -99,7 +99,7 @@ class PrintHandler(Handler):
                 continue
             try:
                 count = os.write(self._descriptor, data[:step])
-            except BlockingIOError:  # somebody made it non-blocking, and another writer was faster
+            except BlockingIOError:  # another process made it non-blocking, and was faster
                 continue
             data = data[count:]
             yield count

@@ -7,7 +7,7 @@ other, so the order of a partition is the order of `send`. What is promised then
 - `send` returned: the message is in the queue. It is lost if the process ends without `close`.
 - `flush` or `close` returned: everything sent before is with the brokers, as `Producer.send` promises it.
 - NotSentError from them: that many messages were given up since the last one, after the tries that the settings
-  allow; `CallbackHandler.not_sent` has been told which. Of those some may be stored nevertheless.
+  allow; `CallbackHandler.not_sent` was called with them. Of those some may be stored nevertheless.
 - A queue without room makes the sender wait, or drops, as the settings say; drops are counted (`stats.dropped`).
 """
 
@@ -64,7 +64,7 @@ class AsyncProducer:
         self._settings = queue
         self._queue = EventQueue(queue, clock)
         self._callbacks = callbacks or CallbackHandler()
-        #: Hooks cost nothing where nobody hooks on.
+        #: Hooks that are not overridden cost nothing.
         self._hooked = callbacks is not None
         self._stats = AsyncProducerStats()
         self._dispatch = Dispatch(producer, event_handler or DefaultEventHandler(), callbacks, self._stats)

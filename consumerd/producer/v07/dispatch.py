@@ -49,7 +49,7 @@ class Dispatch:
         self._producer = producer
         self._handler = handler
         self._callbacks = callbacks or CallbackHandler()
-        #: Hooks cost nothing where nobody hooks on.
+        #: Hooks that are not overridden cost nothing.
         self._hooked = callbacks is not None
         self._stats = stats
         self._untold = 0

@@ -1,7 +1,7 @@
 """The queue between callers of `send` and the task that sends: bounded, and emptied in batches.
 
-Strategy: a batch is due when there are enough messages, when the oldest has waited for `queue_time`, or when somebody
-is in a hurry (a flush, the end). Not every message has its time noted, that would cost more than the rest: a mark says
+Strategy: a batch is due when there are enough messages, when the oldest has waited for `queue_time`, or at a
+flush or the end. Not every message has its time noted, that would cost more than the rest: a mark says
 from which message of the sequence on they are younger than it, so a message may go a little early but never late.
 Senders who wait for room stand in a line, and are served in the order in which they came.
 """

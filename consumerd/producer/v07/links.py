@@ -2,7 +2,7 @@
 
 Strategy: a broker works through the requests of a connection in order, so an answer to a FETCH of zero bytes that was
 sent behind a batch confirms the batch. A connection that ended with something unconfirmed on it is remembered until
-it is reported. Connections are made when they are needed, and made anew when they have ended.
+it is reported. Connections are made when they are needed, and again when they have ended.
 """
 
 from __future__ import annotations

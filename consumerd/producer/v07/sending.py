@@ -1,7 +1,7 @@
 """Batches to their brokers: routed, encoded, delivered, retried. The core of both producers of 0.7.
 
 Strategy: `send` works on a list of what is still to be sent and takes out what is done, broker by broker; a retry
-routes the rest anew, so that a broker that died is left out as soon as that is known. Everything is routed and encoded
+routes the rest again, so that a broker that died is left out as soon as that is known. Everything is routed and encoded
 before the first byte goes out: an error about a message (its size, its partition) means that nothing was sent.
 """
 

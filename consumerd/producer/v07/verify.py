@@ -161,7 +161,7 @@ class Verification:
         if batch.next_offset > expected.position:
             expected.position = batch.next_offset
         elif batch.end is BatchEnd.CORRUPT and batch.resume_offset is not None:
-            expected.position = batch.resume_offset  # somebody else's: ours was checked by the broker
+            expected.position = batch.resume_offset  # of another producer: the broker has checked ours
         elif batch.end is BatchEnd.PARTIAL and expected.fetch_bytes < _MAX_FETCH_BYTES:
             expected.fetch_bytes = min(max(2 * expected.fetch_bytes, batch.needed or 0), _MAX_FETCH_BYTES)
         else:

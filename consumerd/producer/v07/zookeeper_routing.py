@@ -1,14 +1,14 @@
 """Routes by what brokers register in ZooKeeper: which are alive, where, and how many partitions of a topic each has.
 
 Strategy: no task runs here. What was read is kept until a watch says that it may be stale; the next `route` reads it
-again, which arms the watches anew. Bursts of changes cost one read, topics that are not sent to any more cost none,
+again, which re-arms the watches. Bursts of changes cost one read, topics that are not sent to any more cost none,
 and while ZooKeeper is away the last knowledge serves.
 
 The rules are 0.7.2's (golden notes, 7): candidates are all (broker, partition) pairs, sorted; a key takes one by its
 hash, no key takes any. A live broker that has not registered the topic is a candidate with its partition 0, which
 every broker has; the first message makes it create the topic and register all of its partitions. So a new topic comes
 to be on every broker, also on those that join later (spec 004, "Creating New Topics"), which 0.7.2 leaves out until
-the producer is made anew.
+the producer is recreated.
 """
 
 from __future__ import annotations

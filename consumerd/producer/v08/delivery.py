@@ -1,7 +1,7 @@
 """One PRODUCE request: batches of partitions that a broker leads -> the outcome of each.
 
 Strategy: what a batch looks like on the wire follows from the version that the broker serves: magic 0 up to version 1,
-magic 1 in version 2, record batches from 3 on. Temporary errors are told from permanent ones.
+magic 1 in version 2, record batches from 3 on. Temporary and permanent errors are distinguished.
 
 Idempotence: each partition has a producer id of its own, asked for before its first batch, and counts its messages. A
 batch that is sent again has the same numbers, so the broker knows it; "duplicate" means that it is there. When a batch
@@ -208,7 +208,7 @@ class Exchange:
         return settings.idempotent and channel.versions.has(INIT_PRODUCER_ID)
 
     async def _number(self, queue: PartitionQueue, batch: Batch, channel: Channel) -> None:
-        """Give the batch its numbers, once. Raises BrokerError while no id can be had, DeliveryError if never."""
+        """Give the batch its numbers, once. Raises BrokerError while no id is available, DeliveryError if never."""
         if batch.sequence >= 0:
             return
         count = len(batch.values)

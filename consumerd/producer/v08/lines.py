@@ -1,7 +1,7 @@
 """Lines to a topic of 0.8 or later: each becomes a message, and the first that fails is named.
 
 Strategy: lines are sent as they come; beside that, batches are confirmed in the order of their first lines. So when one
-fails, all lines before its first are there, and whoever sends again begins at that line.
+fails, all lines before its first are stored, and a retry begins at that line.
 """
 
 from __future__ import annotations

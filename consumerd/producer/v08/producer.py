@@ -98,7 +98,7 @@ class V08Producer:
             if running is not None:
                 running.cancel()
                 await asyncio.wait([running])
-        finally:  # nobody may wait for ever because we were cancelled
+        finally:  # no caller may wait for ever because we were cancelled
             self._sender.give_up(ProducerClosedError("the producer was closed before this message was confirmed."))
         if running is not None and not running.cancelled() and (error := running.exception()) is not None:
             raise error

@@ -23,7 +23,7 @@ class V08ProducerSettings:
     batch_bytes: int = 128 * KIB
     #: ... or when its first message has waited for so long.
     linger: float = 0.005
-    #: Bytes of messages that may wait or be under way; whoever sends more waits.
+    #: Bytes of messages that may wait or be in flight; a caller that sends more waits.
     buffer_bytes: int = 32 * MIB
     #: For the replicas to take a batch, before the broker answers with an error that is retried.
     request_timeout: float = 30.0

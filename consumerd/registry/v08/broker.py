@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from consumerd.registry.errors import DialectError, RegistryError, shown
 from consumerd.registry.text import text_of
-from consumerd.registry.v08.json import object_of, told, whole
+from consumerd.registry.v08.json import object_of, shown_value, whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,20 +76,20 @@ def _plain_address(found: Mapping[str, Any], what: str) -> tuple[str, int]:
     if host is None:
         return "", -1
     if not isinstance(host, str) or not host.isprintable() or " " in host or len(host) > 255:
-        raise RegistryError(f"{what} has the host {told(host)}, which is not a host name")
+        raise RegistryError(f"{what} has the host {shown_value(host)}, which is not a host name")
     return host, whole(port, f"the port of {what}", least=1 if host else -1, most=65535)
 
 
 def _endpoints(found: Mapping[str, Any], what: str) -> tuple[Endpoint, ...]:
     texts = found["endpoints"]
     if not isinstance(texts, list) or len(texts) > _MAX_ENDPOINTS:
-        raise RegistryError(f"the endpoints of {what} are {told(texts)}: expected a list of them")
+        raise RegistryError(f"the endpoints of {what} are {shown_value(texts)}: expected a list of them")
     protocols = found.get("listener_security_protocol_map")
     endpoints = []
     for text in texts:
         match = _ENDPOINT.fullmatch(text) if isinstance(text, str) else None
         if match is None:
-            raise RegistryError(f"{what} has the endpoint {told(text)}: expected LISTENER://host:port")
+            raise RegistryError(f"{what} has the endpoint {shown_value(text)}: expected LISTENER://host:port")
         listener, host, port = match.groups()
         protocol = protocols.get(listener) if isinstance(protocols, dict) else listener
         endpoints.append(

@@ -54,18 +54,18 @@ def member_of(found: Mapping[str, Any], key: str, what: str) -> dict[str, Any]:
 def whole(value: object, what: str, *, least: int = 0, most: int = MAX_INT32) -> int:
     """A whole number. Raises RegistryError for anything else, also for one outside of `least` to `most`."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise RegistryError(f"{what} is {told(value)}: expected a number from {least} to {most}")
+        raise RegistryError(f"{what} is {shown_value(value)}: expected a number from {least} to {most}")
     return value
 
 
 def broker_list(value: object, what: str) -> tuple[int, ...]:
     """Broker ids in the order in which they stand. Raises RegistryError for anything but a list of them."""
     if not isinstance(value, list):
-        raise RegistryError(f"{what} are {told(value)}: expected a list of broker ids")
+        raise RegistryError(f"{what} are {shown_value(value)}: expected a list of broker ids")
     return tuple(whole(broker, f"a broker of {what}") for broker in value)
 
 
-def told(value: object) -> str:
+def shown_value(value: object) -> str:
     """A JSON value for an error's sentence; lists and objects by their kind, they may be nested without end."""
     if isinstance(value, (list, dict)):
         return "a list" if isinstance(value, list) else "an object"

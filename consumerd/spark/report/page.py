@@ -140,7 +140,7 @@ def report_verdict(result: ReconcileResult | None) -> ReportVerdict:
                 f"{text} But {share} of what was refined is in quarantine, for the reasons below.", None
             )
         return ReportVerdict(text, bad=False)
-    told = [
+    differences = [
         plural(result.gaps, "gap"),
         plural(result.duplicates, "duplicate"),
         *(
@@ -150,10 +150,12 @@ def report_verdict(result: ReconcileResult | None) -> ReportVerdict:
         ),
     ]
     if altered := sum(one.same_hash is False for one in result.partitions):
-        told.append(f"{plural(altered, 'partition')} with content that differs from the source's")
+        differences.append(f"{plural(altered, 'partition')} with content that differs from the source's")
     dirty = sum(not one.is_clean for one in result.partitions)
     where = f"{count(dirty)} of {plural(len(result.partitions), 'partition')}"
-    return ReportVerdict(f"{', '.join(told[:-1])} and {told[-1]}, in {where}; they are named below.", bad=True)
+    return ReportVerdict(
+        f"{', '.join(differences[:-1])} and {differences[-1]}, in {where}; they are named below.", bad=True
+    )
 
 
 def _stretches(stretches: LogStretches, words: str) -> str:

@@ -48,7 +48,7 @@ class PartitionChoice:
     def missing(self, found: Collection[Key], topics: Collection[str], known: Collection[Key] = ()) -> str | None:
         """What is named and does not exist, as one sentence; None if nothing is missing.
 
-        `topics`: all that are; `known`: partitions that are, chosen or not, as far as somebody knows.
+        `topics`: all that are; `known`: partitions that are, chosen or not, as far as known.
         """
         have = {topic for topic, _ in found}
         for topic in self._named:

@@ -165,7 +165,7 @@ class LocalFiles:
             else:
                 place.unlink()
         except FileNotFoundError:
-            # Somebody else removes it as well: what is left, if anything, goes at the next time.
+            # Another process removes it as well: the next run removes what is left, if anything.
             return
 
 

@@ -5,7 +5,7 @@ intact at once, and only the rest one by one. Nothing is raised for what the byt
 read and says why it ends. A wrapper counts as a whole or not at all, because a position between its leaves cannot be
 committed. A large one makes a batch of its own, whose payloads stay packed.
 
-All of it goes in steps, for whoever has a loop to look after (`decode_steps`).
+Decoding can run in steps, so that callers on an event loop can yield (`decode_steps`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Strategy: a table. Codes -1 to 43, their names and flags are the guide's (spec 002); `later_name` is what documents
 after it say. The others are those that brokers up to 4.x send. `refresh` is ours: the guide has clients fetch metadata
-anew when an error says that a broker no longer hosts what was asked for. A code that no table knows comes from a newer
+again when an error says that a broker no longer hosts what was asked for. A code that no table knows comes from a newer
 broker; it is not worth a retry, because nothing says so.
 """
 

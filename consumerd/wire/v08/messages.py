@@ -1,7 +1,7 @@
 """Whole requests and responses: header and body, with the size before them when encoded.
 
 Strategy: encoders give the whole frame, size included, in one piece; decoders take the frame without its size, because
-whoever reads a socket has used it up. A message must end where its frame ends: anything else means another version
+the reader of the socket has consumed it. A message must end where its frame ends: anything else means another version
 than the one that was asked for. A response does not say what it answers: the caller brings API and version.
 
 ApiVersions is the exception: a broker that does not know the version that was asked answers in version 0 with error 35.

@@ -44,5 +44,5 @@ def silence(api: Api, version: int, body: dict[str, Any]) -> float:
     since = _SINCE.get(api.key)
     if since is None or version < since:
         return 0.0
-    told: int = body.get("throttle_time_ms", 0)
-    return min(max(told, 0) / 1000, LONGEST)
+    milliseconds: int = body.get("throttle_time_ms", 0)
+    return min(max(milliseconds, 0) / 1000, LONGEST)

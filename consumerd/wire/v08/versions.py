@@ -1,7 +1,7 @@
 """Which version of an API to speak with a broker.
 
 Strategy: the highest one that both sides have. Brokers since 0.10 say what they have when asked (API_VERSIONS), on
-every connection anew, because the broker behind an address may be upgraded. Those before close the connection on a
+every connection, because the broker behind an address may be upgraded. Those before close the connection on a
 request that they do not know; what they have is a table here (golden: unsupported requests).
 """
 
@@ -76,7 +76,7 @@ class BrokerVersions:
         return max(first, api.versions[0]), min(last, api.versions[1])
 
 
-def told(broker: str, api_versions: list[Mapping[str, int]]) -> BrokerVersions:
+def versions_of_answer(broker: str, api_versions: list[Mapping[str, int]]) -> BrokerVersions:
     """What an answer to API_VERSIONS says; APIs that this client does not know are left out."""
     ranges = {
         entry["api_key"]: (entry["min_version"], entry["max_version"])

@@ -3,7 +3,7 @@
 Strategy: the states and answers of the broker's own group coordinator for the consumer protocol, without I/O. A session
 timeout drops a silent member, but for one whose join or sync is still waiting; a rebalance waits for the longest
 rebalance timeout of the members and then goes on without those who did not come. What survives a change of
-coordinator is what brokers write to their log: the generation as its leader dealt it; timers then start anew.
+coordinator is what brokers write to their log: the generation as its leader assigned it; timers then restart.
 """
 
 from __future__ import annotations

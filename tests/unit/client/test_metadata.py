@@ -41,20 +41,20 @@ def test_ignores_leader_with_older_epoch() -> None:
     metadata = ClusterMetadata().updated(answer(partition(0, 2, epoch=5)), complete=True)
     assert metadata.updated(answer(partition(0, 1, epoch=4)), complete=True).leader("t", 0) == Node(2, "b", 9, "r")
     assert metadata.updated(answer(partition(0, 1, epoch=6)), complete=True).leader("t", 0) == Node(1, "a", 9)
-    # Made anew, the topic counts from the beginning.
+    # Recreated, the topic counts from the beginning.
     fresh = metadata.updated(answer(partition(0, 1, epoch=0), topic_id=b"x" * 16), complete=True)
     assert fresh.leader("t", 0) == Node(1, "a", 9)
 
 
 def test_accepts_recreated_topic_without_ids() -> None:
     metadata = ClusterMetadata().updated(answer(partition(0, 2, epoch=5), partition(1, 2, epoch=5)), complete=True)
-    anew = answer(partition(0, 1, epoch=0), partition(1, 1, epoch=0))
+    recreated = answer(partition(0, 1, epoch=0), partition(1, 1, epoch=0))
     for _ in range(2):  # as a broker would say that has not heard of the last elections
-        metadata = metadata.updated(anew, complete=False)
+        metadata = metadata.updated(recreated, complete=False)
         assert metadata.leader("t", 0) == Node(2, "b", 9, "r")
     metadata = metadata.updated(answer(partition(0, 1, epoch=0), partition(1, 2, epoch=5)), complete=False)
     assert metadata.leader("t", 0) == Node(1, "a", 9)
-    metadata = metadata.updated(anew, complete=False)
+    metadata = metadata.updated(recreated, complete=False)
     assert metadata.leader("t", 1) == Node(2, "b", 9, "r")  # that was not said three times in a row
     # With an id it is the same topic for sure.
     metadata = ClusterMetadata().updated(answer(partition(0, 2, epoch=5), topic_id=b"x" * 16), complete=True)

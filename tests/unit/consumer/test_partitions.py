@@ -146,7 +146,7 @@ async def test_commits_others_when_one_partition_is_lost(group: Any) -> None:
     group.zookeeper.remove(OWNER)
     await member.consumer._partitions.commit_all()
     assert (group.offset(TP), group.offset(TopicPartition("t", 0, 1))) == (None, ends[1])
-    # It is still ours, and claimed anew.
+    # It is still ours, and claimed again.
     await group.until(lambda: group.journal.entries.count(("position", "a t/0-0")) == 2)
     await group.until(lambda: member.consumer.owned.get(TP) is not None)
     assert group.owner(TP) == "g_a-0"

@@ -91,7 +91,7 @@ class Boundaries:
         """Where the last whole message ends, from the boundary `known` on.
 
         A message that is only cut off is not whole yet. Bytes that are no message at all belong to the segment, so that
-        somebody reads and reports them: then its end counts.
+        a reader reports them: then its end counts.
         """
         start = known
         # Not too near the end: whether a truncated message encloses another is unknown.
@@ -154,7 +154,7 @@ class Boundaries:
         return None
 
     def _outside(self, data: bytes, position: int) -> int | None:
-        """`position`, or the end of the message around it; None where that cannot be told.
+        """`position`, or the end of the message around it; None where that is unknown.
 
         Nothing that counts begins within a message that ends before: two intact messages do not overlap by chance.
         """

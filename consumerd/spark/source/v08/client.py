@@ -228,7 +228,7 @@ class KafkaClient:
     # -- what runs on the loop
 
     def _listed(self, wanted: Collection[Partition], when: int) -> dict[Partition, tuple[int | None, bool]]:
-        """Offsets as `offsets` has them, and whether they are starts of segments. What was told is not asked again."""
+        """Offsets as `offsets` has them, and whether they are starts of segments. Known ones are not requested."""
         found: dict[Partition, tuple[int | None, bool]] = {}
 
         async def ask(client: ClusterClient) -> dict[Partition, tuple[int | None, bool]]:
@@ -239,10 +239,10 @@ class KafkaClient:
             for leader, partitions in by_leader.items():
                 channel = await client.node_channel(leader)
                 with self._watched(partitions):
-                    told = await list_offsets(channel, partitions, when, read_committed=self._read_committed)
+                    listed = await list_offsets(channel, partitions, when, read_committed=self._read_committed)
                 for each in partitions:
                     name = f"{each[0]}/{each[1]}"
-                    if (part := told.get(each)) is None:
+                    if (part := listed.get(each)) is None:
                         raise BrokerReadError(f"broker {channel.address} sent a response without the offsets of {name}")
                     self._raise_for(
                         part.error, f"broker {channel.address} rejected an offsets request for {name}", each

@@ -32,7 +32,7 @@ class V08Split(InputPartition):
 
     @property
     def broker(self) -> None:
-        """Partitions of 0.8 and later have numbers of their own, whoever leads them."""
+        """Partitions of 0.8 and later have numbers without a broker, whichever leads them."""
         return
 
     @property

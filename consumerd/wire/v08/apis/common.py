@@ -74,7 +74,7 @@ def authorized_operations(name: str, whose: str, *, since: int, until: int | Non
 
 
 def current_leader(*, since: int, tag: int) -> Field:
-    """`current_leader`: who leads now, told together with an error of a broker that does not."""
+    """`current_leader`: the present leader, sent with the error of a broker that is not."""
     return Field(
         "current_leader",
         STRUCT,

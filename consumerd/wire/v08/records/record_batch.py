@@ -167,7 +167,7 @@ class _Reader:
         try:
             self.times += time_deltas(noted, shape.time_size)
         except (LookupError, ValueError, CorruptMessageError):
-            # Numbers of other sizes that only look like these: one by one they are told apart.
+            # Numbers of other sizes that only look like these: read them one by one.
             self.columns.cut(first)
             self.position = start
             return 0

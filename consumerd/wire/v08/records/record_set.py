@@ -112,17 +112,17 @@ class RecordSet(DecodedBatch["bytes | None", RecordRun]):
 
     @property
     def runs(self) -> Sequence[RecordRun]:
-        """The records by where they came from, in order: for whoever makes columns of them."""
+        """The records in runs of one origin, in order: for code that makes columns of them."""
         return self._runs
 
     @property
     def offsets(self) -> list[int]:
-        """One per record, made anew with every call."""
+        """One per record, created by each call."""
         return list(chain.from_iterable(run.offsets for run in self._runs))
 
     @property
     def timestamps(self) -> list[int]:
-        """One per record, in milliseconds; -1 where there is none. Made anew with every call."""
+        """One per record, in milliseconds; -1 where there is none. Created by each call."""
         return list(chain.from_iterable(run.timestamps for run in self._runs))
 
     def messages(self) -> Iterator[Record]:

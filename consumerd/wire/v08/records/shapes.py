@@ -123,7 +123,7 @@ class _Entries(dict[int, "Keyed"]):
 
 
 class _Keys(dict[int, _Entries]):
-    """`_Entries` by how a key's length is read. Raises struct.error for what is none of a key of up to 63 bytes."""
+    """`_Entries` by how a key's length is read. Raises struct.error unless it is a key of up to 63 bytes."""
 
     def __init__(self, third: int, sizes: list[_Entries]) -> None:
         super().__init__()

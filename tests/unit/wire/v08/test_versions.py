@@ -5,7 +5,7 @@ import pytest
 from consumerd.wire.v08.apis import FETCH, JOIN_GROUP, METADATA, OFFSET_COMMIT, PRODUCE
 from consumerd.wire.v08.errors import UnsupportedApiError
 from consumerd.wire.v08.throttle import LONGEST, silence
-from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions, told
+from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions, versions_of_answer
 
 
 def test_picks_the_highest_common_version() -> None:
@@ -43,7 +43,7 @@ def test_knows_the_versions_of_brokers_without_api_versions() -> None:
 
 
 def test_ignores_unknown_apis() -> None:
-    versions = told(
+    versions = versions_of_answer(
         "b:1",
         [{"api_key": 3, "min_version": 0, "max_version": 4}, {"api_key": 9999, "min_version": 0, "max_version": 1}],
     )
