@@ -1,6 +1,9 @@
-"""All connections of a broker: accepts and counts them, and closes those that are idle for too long.
+"""The connections of a broker: serves their requests in order, and closes connections that are idle for too long.
 
-Strategy: one task per connection, in the broker's task group. One more task looks at all of them now and then, instead
+Strategy: one task per connection, in the broker's task group, reads a frame, handles it, sends the response, and only
+then reads the next (golden notes, 1: responses are in the order of requests): a client that does not read its responses
+is served no further, and nothing of it piles up here. A refused request closes the connection, which is all that the
+protocol can say. One more task looks at all of them now and then, instead
 of a timer for each: a connection that was idle since the last look gives its buffer back, so that ten thousand idle
 clients are cheap, and is closed once that went on for connections.max.idle.ms. A request that does not come whole in
 time ends its connection, too, and when memory for requests has run out, so does the one that has held some for the
@@ -20,14 +23,18 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from consumerd.broker.connection import serve
+from consumerd.broker.errors import RequestRefusedError
 from consumerd.broker.memory import RequestMemory
 from consumerd.broker.sockets import ClientStream
 from consumerd.errors import reason_of
+from consumerd.storage import CorruptLogError, FlushFailedError, StorageError
+from consumerd.turns import in_turns
+from consumerd.wire.errors import WireError
+from consumerd.wire.v07 import MultiProduceRequest, ProduceRequest, decode_request_steps
 
 if TYPE_CHECKING:
     from consumerd.broker.config import BrokerConfig
-    from consumerd.broker.requests import RequestHandlers
+    from consumerd.broker.requests import BrokerReply, RequestHandlers
     from consumerd.ports import Clock
 
 logger = structlog.get_logger(__name__)
@@ -39,6 +46,8 @@ _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _LOOK = 1.0
 #: So long a connection may hold memory for requests, at least, in seconds, also when others wait for it.
 _GRACE = 2.0
+#: What a request counts of its connection's turn beside its bytes.
+_REQUEST = 1 << 15
 
 
 class ClientConnections:
@@ -176,3 +185,42 @@ async def _readable(listener: socket.socket) -> None:
         await readable.wait()
     finally:
         loop.remove_reader(descriptor)
+
+
+async def serve(stream: ClientStream, requests: RequestHandlers, peer: str) -> None:
+    """Serve one connection until the client is done, breaks the rules, or the broker stops; closes it.
+
+    Raises FlushFailedError, after which the broker must stop.
+    """
+    try:
+        while (body := await stream.frame()) is not None:
+            with body:
+                size = len(body)
+                request = await in_turns(decode_request_steps(body))
+            stream.let_go(size)
+            if isinstance(request, (ProduceRequest, MultiProduceRequest)):
+                stream.produced = True
+            reply = await requests.handle(request)
+            if reply is not None and not await _send(stream, reply):
+                break
+            del request, reply  # or they would stay until the next request has come
+            await stream.worked(_REQUEST)
+    except FlushFailedError:
+        raise
+    except (WireError, RequestRefusedError) as error:
+        logger.warning("request_refused", peer=peer, reason=reason_of(error))
+    except (StorageError, CorruptLogError) as error:
+        logger.error("request_failed", peer=peer, reason=reason_of(error))
+    except OSError as error:
+        logger.info("connection_lost", peer=peer, reason=reason_of(error))
+    finally:
+        stream.close()
+
+
+async def _send(stream: ClientStream, reply: BrokerReply) -> bool:
+    """Send a reply and release its segments; False where the connection ends after it."""
+    try:
+        await stream.send(reply.parts)
+    finally:
+        reply.release()
+    return not reply.close

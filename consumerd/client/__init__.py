@@ -1,7 +1,7 @@
 """Client of brokers since 0.8 (ring 1): API versions per connection, metadata, leaders, coordinators, retries."""
 
 from consumerd.client.channel import Channel
-from consumerd.client.cluster import ClusterClient
+from consumerd.client.cluster import ClusterClient, topic_partitions
 from consumerd.client.errors import (
     AuthenticationError,
     BrokerRefusedError,
@@ -17,7 +17,6 @@ from consumerd.client.offsets import ListedOffsets, list_offsets
 from consumerd.client.opening import ChannelOpener
 from consumerd.client.sasl import Mechanism, Plain, SaslAuthenticator, Scram
 from consumerd.client.settings import ClientSettings
-from consumerd.client.topics import topic_partitions
 from consumerd.wire.v08.errors import UnsupportedApiError
 from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
 

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from consumerd.client.errors import NoBrokerError, UnavailableError, error_of
 from consumerd.client.metadata import NO_CREATION_SINCE, ClusterMetadata, metadata_body
 from consumerd.client.retrying import log_retry, passes, retry
-from consumerd.errors import BrokerError
+from consumerd.errors import BrokerError, NotFoundError
 from consumerd.net import ConnectError, ConnectionClosedError
 from consumerd.wire.v08.apis import GROUP_COORDINATOR, METADATA
+from consumerd.wire.v08.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -41,6 +42,8 @@ Address = tuple[str, int]
 _CLOSED = "the client of this cluster was closed"
 #: The last version of GROUP_COORDINATOR that asks for one group.
 _ONE_GROUP = 3
+#: How often brokers may say that there is no such topic; the pauses between take some 0.7 s together.
+_LOOKS = 4
 
 
 class ClusterClient:
@@ -293,3 +296,39 @@ class ClusterClient:
             attempt, what, self.settings, timeout=timeout, clock=self._clock, rng=self._rng, passes=passes,
             on_retry=self._on_retry,
         )  # fmt: skip
+
+
+async def topic_partitions(client: ClusterClient, topics: Sequence[str]) -> dict[str, list[int]]:
+    """The numbers of the partitions of each topic, sorted. Brokers are asked not to create any (since 0.11).
+
+    Brokers learn of a new topic at different times, so one that does not know it yet is asked a few times more.
+
+    Raises NotFoundError for a topic that does not exist, BrokerRefusedError for one that may not be seen or has no
+    leaders, BrokerError.
+    """
+    looks = 0
+
+    async def ask() -> dict[str, list[int]]:
+        nonlocal looks
+        metadata = await client.refresh(topics)
+        found: dict[str, list[int]] = {}
+        for name in topics:
+            topic = metadata.topics.get(name)
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic is None else topic.error
+            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                looks += 1
+                if looks >= _LOOKS:
+                    raise NotFoundError(
+                        f"the brokers have no topic {name!r}; see `consumerd topics list`, or make it with `consumerd "
+                        f"topics create --topic {name}`."
+                    )
+            what = f"the topic {name!r} cannot be used"
+            if (error := error_of(code, what)) is not None:
+                raise error
+            assert topic is not None
+            if not topic.partitions:
+                raise error_of(ErrorCode.LEADER_NOT_AVAILABLE, what) or BrokerError(what)
+            found[name] = sorted(topic.partitions)
+        return found
+
+    return await client.retrying(f"find {', '.join(topics)}", ask)

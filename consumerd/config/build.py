@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from consumerd.config.servers import TlsSection, ZooKeeperSection
     from consumerd.config.work import HandlerSection
     from consumerd.handlers import DeadLetters, Handler, OnFailure
-    from consumerd.metrics import HandlerCounts
+    from consumerd.handlers.retry import HandlerCounts
     from consumerd.net import ConnectionSettings
     from consumerd.ports import Clock
 

@@ -17,7 +17,8 @@ from consumerd.daemon.group_view import GroupWatch
 from consumerd.daemon.health import Health
 from consumerd.daemon.lag import LagWatch
 from consumerd.errors import reason_of
-from consumerd.metrics import LATENCIES, HandlerCounts, Histogram
+from consumerd.handlers.retry import HandlerCounts
+from consumerd.metrics import LATENCIES, Histogram
 from consumerd.partition import NO_BROKER
 
 if TYPE_CHECKING:

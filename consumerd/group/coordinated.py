@@ -4,7 +4,7 @@ Strategy: pure, as `consumerd.group.membership`: `handle(event, now)` returns ac
 sends the answers back (`consumerd.group.coordinated_events`). States, table and theory of operation, with the numbered
 rules, are in `consumerd.group.coordinated_tables`. A handler per event notes what changed. Then `_proceed` begins
 everything that the state allows: it depends on nothing but the state, so that late, doubled and lost events lead to the
-same actions.
+same actions. What a leader computes (subscriptions read, partitions assigned) are functions beside the machine.
 
 Source: spec 002, group membership API; KIP-62, KIP-345 and KIP-394 for later brokers.
 """
@@ -12,20 +12,26 @@ Source: spec 002, group membership API; KIP-62, KIP-345 and KIP-394 for later br
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from consumerd.group import coordinated_events as e
-from consumerd.group.coordinated_leader import NO_SUBSCRIPTIONS, deal_shares, read_subscriptions
-from consumerd.group.coordinated_tables import PHASES, Cause, CoordinationSettings, Phase
+from consumerd.group.assignors import range_shares, roundrobin_shares
+from consumerd.group.coordinated_tables import ASSIGNORS, PHASES, Cause, CoordinationSettings, Phase
 from consumerd.group.membership_tables import follow
 from consumerd.partition import TopicPartition
 from consumerd.registry import RegistryError, StaticSubscription
-from consumerd.wire.errors import FrameError
+from consumerd.wire.errors import FrameError, WireError
 from consumerd.wire.v08.error_codes import ErrorCode
-from consumerd.wire.v08.subscription import NO_GENERATION, MemberMetadata, decode_assignment
+from consumerd.wire.v08.subscription import (
+    NO_GENERATION,
+    MemberAssignment,
+    MemberMetadata,
+    decode_assignment,
+    decode_metadata,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from consumerd.registry import Subscription
 
@@ -37,6 +43,58 @@ _DRAIN_MARGIN: Final = 2.0
 _HURRIED: Final = 2
 _NEVER: Final[float] = math.inf
 _BEATING: Final = frozenset({Phase.STABLE, Phase.DRAINING})
+
+
+class MemberSubscriptions(NamedTuple):
+    """What the members of a generation subscribe to: member id -> topics; group instance ids of static members."""
+
+    members: Mapping[str, tuple[str, ...]]
+    instances: Mapping[str, str]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """All topics that any member subscribes to, sorted."""
+        return tuple(sorted({topic for topics in self.members.values() for topic in topics}))
+
+
+#: Of a member that does not lead.
+NO_SUBSCRIPTIONS = MemberSubscriptions({}, {})
+
+
+def read_subscriptions(members: Iterable[e.GroupMember]) -> MemberSubscriptions:
+    """The subscriptions of the members that JoinGroup lists for the leader.
+
+    An unreadable one counts as no subscription, with a warning, so that one broken member does not stop the group.
+    """
+    wanted: dict[str, tuple[str, ...]] = {}
+    instances: dict[str, str] = {}
+    warnings = []
+    for member in members:
+        try:
+            wanted[member.member_id] = decode_metadata(member.metadata).topics
+        except WireError as error:
+            wanted[member.member_id] = ()
+            warnings.append(f"member {member.member_id} is assigned nothing: {error}")
+        if member.instance_id is not None:
+            instances[member.member_id] = member.instance_id
+    return MemberSubscriptions(wanted, instances, tuple(warnings))
+
+
+def assign_shares(
+    protocol: str, partitions: Mapping[str, int], subscriptions: MemberSubscriptions
+) -> tuple[tuple[str, bytes], ...]:
+    """The encoded assignment of each member, which may be empty.
+
+    `partitions`: topic -> number of partitions. `protocol`: one of ASSIGNORS.
+    """
+    assert protocol in ASSIGNORS  # the coordinator picks among those that we offered, which the caller checks
+    assign = range_shares if protocol == "range" else roundrobin_shares
+    shares = assign(partitions, subscriptions.members, subscriptions.instances)
+    return tuple(
+        (member, MemberAssignment(tuple((topic, tuple(numbers)) for topic, numbers in share.items())).encode())
+        for member, share in shares.items()
+    )
 
 
 class CoordinatedMember:
@@ -138,7 +196,7 @@ class CoordinatedMember:
                 topic: count for topic in self._member_subscriptions.topics if (count := event.partitions.get(topic))
             }
             self._move(Cause.DEALT)
-            self._sync(() if self._keep else deal_shares(self._protocol, self._dealt, self._member_subscriptions))
+            self._sync(() if self._keep else assign_shares(self._protocol, self._dealt, self._member_subscriptions))
         elif event.ticket == self._reading:
             self._reading = 0
             self._refresh_at = self._now + self._settings.topic_refresh_interval

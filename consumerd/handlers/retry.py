@@ -22,6 +22,7 @@ A `HandlerFailedError` out of the handler is its own last word: it passes at onc
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
@@ -33,7 +34,6 @@ from consumerd.errors import HandlerFailedError
 from consumerd.handlers.api import Handler
 from consumerd.handlers.dead_letters import Letter
 from consumerd.handlers.pieces import in_pieces
-from consumerd.metrics import HandlerCounts
 
 if TYPE_CHECKING:
     import random
@@ -60,6 +60,20 @@ OBEY_SECONDS: Final = 5.0
 OnFailure = Literal["stop", "skip", "dead_letter"]
 
 _T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class HandlerCounts:
+    """What the failures of a handler led to: counts since the start, each by topic."""
+
+    #: Attempts that failed or timed out.
+    failures: Counter[str] = field(default_factory=Counter)
+    #: Attempts that were repeated after a failure.
+    retries: Counter[str] = field(default_factory=Counter)
+    #: Messages that were given up and not kept.
+    skipped: Counter[str] = field(default_factory=Counter)
+    #: Messages that were given up and written as dead letters.
+    dead_lettered: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True, slots=True)

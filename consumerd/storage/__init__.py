@@ -9,12 +9,11 @@ from consumerd.storage.errors import (
     StorageError,
 )
 from consumerd.storage.files import Files, OsFiles, OsSegmentFile, SegmentFile
-from consumerd.storage.log import Log
+from consumerd.storage.log import Log, LogSettings
 from consumerd.storage.manager import CLEAN_MARKER, DamagedLog, LoadReport, LogManager, LogTruncation
 from consumerd.storage.recovery import IntactExtent, TailCut, TailDamage, recover, walk
 from consumerd.storage.retention import DeletePolicy, MaxAge, MaxBytes, SegmentFacts
 from consumerd.storage.segment import Segment, SegmentSlice, parse_segment_name, segment_name
-from consumerd.storage.settings import LogSettings
 from consumerd.storage.system import DirectoryEntry, OsSystemCalls, SystemCalls
 
 __all__ = [

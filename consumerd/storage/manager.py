@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from consumerd.storage.files import Files
+    from consumerd.storage.log import LogSettings
     from consumerd.storage.recovery import TailCut
-    from consumerd.storage.settings import LogSettings
 
 #: The name that 0.7.2 uses; it reads no content, so ours does not disturb it.
 CLEAN_MARKER = ".kafka_cleanshutdown"
