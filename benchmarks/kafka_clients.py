@@ -27,7 +27,7 @@ import uvloop
 from benchmarks.decode import payloads
 from consumerd.client import ChannelOpener, ClientSettings, ClusterClient
 from consumerd.clock import SystemClock
-from consumerd.consumer import ConsumerSettings, FixedConsumer
+from consumerd.consumer import ClusterBackend, ConsumerSettings, FixedConsumer
 from consumerd.fetch import FetchSettings
 from consumerd.net import connect
 from consumerd.offsets.choice import OffsetSettings
@@ -170,11 +170,10 @@ async def consume_ours(job: Job, meter: Meter) -> None:
         consumer = FixedConsumer(
             settings,
             places,
-            client=client,
+            backend=ClusterBackend(client, offsets=OffsetSettings(storage="none")),
             handler=handler,
             clock=SystemClock(),
             rng=random.Random(),
-            offsets=OffsetSettings(storage="none"),
         )
         handler.ended = consumer.request_stop
         await consumer.run()

@@ -16,10 +16,12 @@ import json
 import random
 import sys
 import time
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from consumerd.clock import SystemClock
 from consumerd.consumer.fence import FIXED_SESSION, Fence, FixedLease
+from consumerd.consumer.settings import ConsumerSettings
 from consumerd.consumer.sinks import PlainHandler
 from consumerd.consumer.stats import ConsumerStats
 from consumerd.consumer.work import PartitionWork
@@ -27,6 +29,7 @@ from consumerd.fetch import ByteBudget, Lane
 from consumerd.handlers import RetryPolicy, retrying
 from consumerd.handlers.builtin.null import NullHandler
 from consumerd.partition import TopicPartition
+from consumerd.registry import StaticSubscription
 from consumerd.wire.v07 import decode_batch, encode_message_set
 
 #: Of the way of a batch, in per cent, where fetches are full.
@@ -41,9 +44,19 @@ async def way(messages: int, count: int) -> float:
     """Seconds for one batch of `count` messages, all the way."""
     clock, stats = SystemClock(), ConsumerStats()
     handler = retrying(NullHandler(), RetryPolicy(), clock=clock, rng=random.Random(1))
+    owner = cast(
+        "Any",
+        SimpleNamespace(
+            settings=ConsumerSettings("bench", "bench_1", StaticSubscription({"t": 1})),
+            clock=clock,
+            fence=Fence(FixedLease(), clock, 0.5),
+            stats=stats,
+            check_end=lambda: None,
+        ),
+    )
     lane = Lane(TP, ByteBudget(1 << 30), max_bytes=1 << 30)
     sink = PlainHandler(handler).for_partition(TP, 0, lambda: True)
-    work = PartitionWork(TP, FIXED_SESSION, 0, lane, sink, Fence(FixedLease(), clock, 0.5), clock, stats, lambda: None)
+    work = PartitionWork(TP, FIXED_SESSION, 0, lane, sink, owner)
     task = asyncio.create_task(work.run())
     data = encode_message_set([b"x" * SIZE] * count)
     batches, offset = max(10, messages // count), 0

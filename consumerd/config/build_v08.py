@@ -10,7 +10,7 @@ from consumerd.address import parse_addresses
 from consumerd.client import ChannelOpener, ClientSettings, ClusterClient, Plain, SaslAuthenticator, Scram
 from consumerd.client.sasl_gssapi import GssapiIdentity
 from consumerd.config.build import build_connection_settings, build_offset_settings, build_tls
-from consumerd.consumer import CoordinatedConsumer, FixedConsumer, V08Backend
+from consumerd.consumer import ClusterBackend, CoordinatedConsumer, FixedConsumer, V08Backend
 from consumerd.errors import ConfigError
 from consumerd.group import Spelling, V08Rules
 from consumerd.group.coordinated_tables import CoordinationSettings, all_assignors
@@ -151,13 +151,9 @@ def build_consumer(
     zk: ZooKeeper | None = None,
 ) -> CoordinatedConsumer | FixedConsumer:
     """The member for `group.coordination`, unless that is ZooKeeper; `zk` if offsets are stored there."""
-    offsets = build_offset_settings(config)
+    backend = ClusterBackend(client, offsets=build_offset_settings(config), zk=zk)
     if config.group.coordination == "fixed":
         partitions = fixed_partitions(config.group)
-        return FixedConsumer(
-            settings, partitions, client=client, handler=handler, clock=clock, rng=rng, offsets=offsets, zk=zk
-        )
+        return FixedConsumer(settings, partitions, backend=backend, handler=handler, clock=clock, rng=rng)
     coordination = build_coordination(config)
-    return CoordinatedConsumer(
-        settings, coordination, client=client, handler=handler, clock=clock, rng=rng, offsets=offsets, zk=zk
-    )
+    return CoordinatedConsumer(settings, coordination, backend=backend, handler=handler, clock=clock, rng=rng)

@@ -1,6 +1,6 @@
 """The consumer: ties session, membership, fetching, handing over and commits together (ring 1)."""
 
-from consumerd.consumer.backends import GroupBackend, V07Backend, V08Backend
+from consumerd.consumer.backends import ClusterBackend, GroupBackend, V07Backend, V08Backend
 from consumerd.consumer.config import ConsumerConfig
 from consumerd.consumer.connector import ConsumerConnector
 from consumerd.consumer.consumer import GroupConsumer
@@ -31,6 +31,7 @@ from consumerd.consumer.streams import BatchStream, MessageStream
 
 __all__ = [
     "BatchStream",
+    "ClusterBackend",
     "ConnectorStateError",
     "ConsumerConfig",
     "ConsumerConnector",

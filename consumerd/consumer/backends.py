@@ -1,7 +1,7 @@
-"""What differs by Kafka version for a member of a group in ZooKeeper: its dialect, and its brokers.
+"""What differs by Kafka version for a member: the dialect of its group, its brokers, and its offset store.
 
-Strategy: one value per generation, chosen where the configuration is read; the member itself (`GroupConsumer`) is the
-same. In 0.7 each broker is found in ZooKeeper and fetched from as it is. Since 0.8 partitions move, so a client of the
+Strategy: one value, chosen where the configuration is read; the member in ZooKeeper (`GroupConsumer`) is the same for
+both. In 0.7 each broker is found in ZooKeeper and fetched from as it is. Since 0.8 partitions move, so a client of the
 cluster follows their leaders by METADATA; ZooKeeper only names the first brokers if nothing else does.
 """
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from consumerd.cluster import BrokerDirectory, V08BrokerDirectory
 from consumerd.consumer.snapshot import V07SnapshotReader, V08SnapshotReader
-from consumerd.fetch import FetchPool, V07Brokers
+from consumerd.fetch import FetchListener, FetchPool, V07Brokers
 from consumerd.fetch.v08.brokers import V08Brokers
 from consumerd.group import V07Rules, V08Rules
 from consumerd.offsets import OffsetSettings, make_store
@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 
     from consumerd.client import ClusterClient
     from consumerd.consumer.protocols import PartitionPool
+    from consumerd.consumer.settings import ConsumerSettings
     from consumerd.consumer.snapshot import SnapshotReader
-    from consumerd.fetch import ByteBudget, FetchListener, FetchSettings
+    from consumerd.fetch import ByteBudget
     from consumerd.group import GroupRules
     from consumerd.net import Connector
-    from consumerd.offsets import OffsetStore
+    from consumerd.offsets import Membership, OffsetStore
     from consumerd.offsets.guards import Ownership
     from consumerd.ports import Clock, ZooKeeper
 
@@ -38,8 +39,16 @@ class Fetching(NamedTuple):
     works: list[Callable[[], Coroutine[None, None, None]]]
 
 
+class FetchOwner(FetchListener, Protocol):
+    """The member for which partitions are fetched, and which is notified of resets and skipped messages."""
+
+    settings: ConsumerSettings
+    clock: Clock
+    budget: ByteBudget
+
+
 class GroupBackend(Protocol):
-    """One generation of Kafka, as a member sees it."""
+    """One dialect, for a member of a group in ZooKeeper."""
 
     @property
     def rules(self) -> GroupRules:
@@ -51,15 +60,7 @@ class GroupBackend(Protocol):
         """How the group is looked at."""
         ...
 
-    def fetching(
-        self,
-        zk: ZooKeeper,
-        settings: FetchSettings,
-        budget: ByteBudget,
-        clock: Clock,
-        rng: Random,
-        listener: FetchListener,
-    ) -> Fetching:
+    def fetching(self, zk: ZooKeeper, owner: FetchOwner, rng: Random) -> Fetching:
         """What fetches partitions."""
         ...
 
@@ -77,18 +78,12 @@ class V07Backend:
         self._connect = connect
         self.rules = V07Rules()
 
-    def fetching(
-        self,
-        zk: ZooKeeper,
-        settings: FetchSettings,
-        budget: ByteBudget,
-        clock: Clock,
-        rng: Random,
-        listener: FetchListener,
-    ) -> Fetching:
+    def fetching(self, zk: ZooKeeper, owner: FetchOwner, rng: Random) -> Fetching:
         """By the addresses in ZooKeeper."""
-        directory = BrokerDirectory(zk, clock=clock)
-        pool = FetchPool(V07Brokers(self._connect, directory, budget, settings, clock, rng, listener))
+        directory = BrokerDirectory(zk, clock=owner.clock)
+        pool = FetchPool(
+            V07Brokers(self._connect, directory, owner.budget, owner.settings.fetch, owner.clock, rng, owner)
+        )
         return Fetching(pool, [directory.run, pool.run])
 
     def store(self, zk: ZooKeeper, group: str, ownership: Ownership) -> OffsetStore:
@@ -118,23 +113,37 @@ class V08Backend:
         self._offsets = offsets or OffsetSettings("zookeeper")
         self.rules = rules or V08Rules()
 
-    def fetching(
-        self,
-        zk: ZooKeeper,
-        settings: FetchSettings,
-        budget: ByteBudget,
-        clock: Clock,
-        rng: Random,
-        listener: FetchListener,
-    ) -> Fetching:
+    def fetching(self, zk: ZooKeeper, owner: FetchOwner, rng: Random) -> Fetching:
         """From the leaders. The brokers in ZooKeeper are followed in any case: those of 0.7 end the member."""
-        directory = V08BrokerDirectory(zk, clock=clock)
+        directory = V08BrokerDirectory(zk, clock=owner.clock)
         protocol = self._protocol
         if protocol is not None:
             directory.subscribe(lambda _: self._client.begin_with(directory.addresses(protocol)))
-        pool = FetchPool(V08Brokers(self._client, settings, clock, rng, listener))
+        pool = FetchPool(V08Brokers(self._client, owner.settings.fetch, owner.clock, rng, owner))
         return Fetching(pool, [directory.run, pool.run])
 
     def store(self, zk: ZooKeeper, group: str, ownership: Ownership) -> OffsetStore:
         """As configured; in ZooKeeper the owner nodes fence."""
         return make_store(self._offsets, group, client=self._client, zk=zk, claimed=True, ownership=ownership)
+
+
+class ClusterBackend:
+    """Kafka 0.8 and later, for members that ZooKeeper does not coordinate. `client` and `zk` stay the caller's.
+
+    `offsets`: by default in Kafka. `zk` is a started session, needed only where they are in ZooKeeper, too.
+    """
+
+    def __init__(
+        self, client: ClusterClient, *, offsets: OffsetSettings | None = None, zk: ZooKeeper | None = None
+    ) -> None:
+        self.client = client
+        self._offsets = offsets or OffsetSettings()
+        self._zk = zk
+
+    def pool(self, owner: FetchOwner, rng: Random) -> FetchPool:
+        """What fetches partitions, from their leaders."""
+        return FetchPool(V08Brokers(self.client, owner.settings.fetch, owner.clock, rng, owner))
+
+    def store(self, group: str, membership: Membership | None = None) -> OffsetStore:
+        """Where offsets are kept; commits are those of `membership`, if the group has a coordinator."""
+        return make_store(self._offsets, group, client=self.client, zk=self._zk, membership=membership)

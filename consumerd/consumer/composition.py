@@ -16,7 +16,7 @@ import structlog
 from consumerd.address import parse_addresses
 from consumerd.client.making import find_broker, make_client, security_protocol
 from consumerd.cluster import read_dialect, wait_for_dialect
-from consumerd.consumer.backends import V07Backend, V08Backend
+from consumerd.consumer.backends import ClusterBackend, V07Backend, V08Backend
 from consumerd.consumer.consumer import GroupConsumer
 from consumerd.consumer.coordinated import CoordinatedConsumer
 from consumerd.consumer.errors import GroupRefusedError
@@ -172,12 +172,10 @@ class Composition:
         streams.member = CoordinatedConsumer(
             settings,
             self._config.coordination_settings(),
-            client=self._client,
+            backend=ClusterBackend(self._client, offsets=self._config.offset_settings(), zk=self._zk),
             handler=streams,
             clock=self._clock,
             rng=self._rng,
-            offsets=self._config.offset_settings(),
-            zk=self._zk,
             listener=listener,
         )
         return streams.member, streams

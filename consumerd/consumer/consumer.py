@@ -48,9 +48,9 @@ _Action = TypeVar("_Action", bound=events.Action)
 class GroupConsumer(RunningMember[events.Event]):
     """One member of one group. `zk` is a started session; it stays the caller's, who closes it after `run`.
 
-    `backend` is the generation of Kafka that the group belongs to (`consumerd.consumer.backends`).
-    `handler` is already wrapped by the retry policy; it is started before the member registers, and
-    stopped when the member owns nothing any more. `listener` is notified of partitions that come and go.
+    `backend` is the dialect of the group (`consumerd.consumer.backends`). `handler` is already wrapped by the retry
+    policy; it is started before the member registers, and stopped when the member owns nothing any more. `listener` is
+    notified of partitions that come and go.
     """
 
     def __init__(
@@ -83,17 +83,8 @@ class GroupConsumer(RunningMember[events.Event]):
             settings.group, settings.consumer_id, settings.subscription, settings.membership, backend.rules
         )
         self.fence = Fence(zk, clock, settings.lease_margin)
-        pool, self._fetching = backend.fetching(zk, settings.fetch, self.budget, clock, rng, self)
-        self._coordination = GroupCoordination(
-            zk,
-            settings.group,
-            settings.consumer_id,
-            backend.rules.format(settings.subscription, int(clock.wall() * 1000)),
-            backend.rules,
-            backend.reader,
-            clock=clock,
-            triggered=self._triggered,
-        )
+        pool, self._fetching = backend.fetching(zk, self, rng)
+        self._coordination = GroupCoordination(zk, settings, backend, clock=clock, triggered=self._triggered)
         store = backend.store(zk, settings.group, self._coordination)
         self._partitions = self._make_partitions(pool, store, self._ownership_lost)
         self.controls = PartitionControls(self._partitions, pool, store)

@@ -22,11 +22,8 @@ from consumerd.consumer.fence import Fence, GroupLease
 from consumerd.consumer.group_requests import GroupRequests
 from consumerd.consumer.running import RunningMember
 from consumerd.errors import BrokerError, IdTakenError
-from consumerd.fetch import FetchPool
-from consumerd.fetch.v08.brokers import V08Brokers
 from consumerd.group import coordinated_events as events
 from consumerd.group.coordinated import CoordinatedMember
-from consumerd.offsets import OffsetSettings, make_store
 from consumerd.wire.v08.error_codes import ErrorCode, error_info
 
 if TYPE_CHECKING:
@@ -34,25 +31,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from random import Random
 
-    from consumerd.client import ClusterClient
+    from consumerd.consumer.backends import ClusterBackend
     from consumerd.consumer.listeners import RebalanceListener
     from consumerd.consumer.settings import ConsumerSettings
     from consumerd.consumer.sinks import PartitionedHandler
     from consumerd.errors import ConsumerdError
+    from consumerd.fetch import FetchPool
     from consumerd.group.coordinated_tables import CoordinationSettings
     from consumerd.handlers import Handler
     from consumerd.partition import TopicPartition
-    from consumerd.ports import Clock, ZooKeeper
+    from consumerd.ports import Clock
 
 log = structlog.get_logger(__name__)
 
 
 class CoordinatedConsumer(RunningMember[events.Event]):
-    """One member of one group. `client` and `zk` stay the caller's, who closes them after `run`.
+    """One member of one group. What `backend` holds is closed by the caller after `run`.
 
-    `zk` is a started session, needed only where offsets are kept in ZooKeeper, too.
-
-    Numbers of streams in the subscription count for nothing: a member has one share. `settings.consumer_id` is for logs
+    Numbers of streams in the subscription have no effect: a member has one share. `settings.consumer_id` is for logs
     and handlers; the coordinator gives the member's real id.
     """
 
@@ -63,12 +59,10 @@ class CoordinatedConsumer(RunningMember[events.Event]):
         settings: ConsumerSettings,
         coordination: CoordinationSettings,
         *,
-        client: ClusterClient,
+        backend: ClusterBackend,
         handler: Handler | PartitionedHandler,
         clock: Clock,
         rng: Random,
-        offsets: OffsetSettings | None = None,
-        zk: ZooKeeper | None = None,
         listener: RebalanceListener | None = None,
     ) -> None:
         super().__init__(
@@ -81,8 +75,8 @@ class CoordinatedConsumer(RunningMember[events.Event]):
         self._coordination = coordination
         self._member = CoordinatedMember(settings.subscription, coordination)
         self.fence = Fence(GroupLease(self._member, clock, coordination.session_timeout), clock, settings.lease_margin)
-        pool = FetchPool(V08Brokers(client, settings.fetch, clock, rng, self))
-        self._requests = GroupRequests(client, settings.group, coordination)
+        pool = backend.pool(self, rng)
+        self._requests = GroupRequests(backend.client, settings.group, coordination)
         requests = self._requests
         self._request: dict[type[events.Action], Callable[[Any], Coroutine[None, None, events.Event]]] = {
             events.Join: requests.join,
@@ -93,7 +87,7 @@ class CoordinatedConsumer(RunningMember[events.Event]):
         }
         self._asking: dict[int, asyncio.Task[None]] = {}
         self._awaited = AwaitedTopics(settings.group, settings.subscription)
-        store = make_store(offsets or OffsetSettings(), settings.group, client=client, zk=zk, membership=self._member)
+        store = backend.store(settings.group, self._member)
         self._partitions = self._make_partitions(
             pool,
             store,

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 
     from consumerd.cluster.watched import Node
-    from consumerd.consumer.snapshot import SnapshotReader
-    from consumerd.group import GroupRules
+    from consumerd.consumer.backends import GroupBackend
+    from consumerd.consumer.settings import ConsumerSettings
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock, ZooKeeper
 
@@ -64,32 +64,27 @@ _Operation = TypeVar("_Operation", Create, Delete)
 
 
 class GroupCoordination:
-    """Performs the ZooKeeper actions of one member. `id_text` is the value of its id node.
-
-    `rules` and `reader` are those of the group's dialect.
-    """
+    """Performs the ZooKeeper actions of one member, in the dialect of `backend`."""
 
     def __init__(
         self,
         zk: ZooKeeper,
-        group: str,
-        consumer_id: str,
-        id_text: str,
-        rules: GroupRules,
-        reader: type[SnapshotReader],
+        settings: ConsumerSettings,
+        backend: GroupBackend,
         *,
         clock: Clock,
         triggered: Callable[[], None],
     ) -> None:
         self._zk = zk
-        self._group = group
-        self._consumer_id = consumer_id
-        self._id_text = id_text
-        self._rules = rules
+        self._group = settings.group
+        self._consumer_id = settings.consumer_id
+        self._rules = backend.rules
+        #: The value of the member's id node.
+        self._id_text = backend.rules.format(settings.subscription, int(clock.wall() * 1000))
         self._clock = clock
         self._nodes = WatchedNodes(zk, clock, lambda _: triggered())
         self._owners = WatchedNodes(zk, clock, lambda _: triggered())
-        self._reader = reader(zk, self._nodes, self._owners, group, rules)
+        self._reader = backend.reader(zk, self._nodes, self._owners, settings.group, backend.rules)
         #: The owner nodes that were claimed and not released.
         self._ours: set[str] = set()
         #: What is known to stand above owner nodes.

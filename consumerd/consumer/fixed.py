@@ -17,30 +17,26 @@ from consumerd.consumer.errors import FixedGroupError
 from consumerd.consumer.fence import FIXED_SESSION, Fence, FixedLease
 from consumerd.consumer.running import RunningMember
 from consumerd.errors import NotFoundError
-from consumerd.fetch import FetchPool
-from consumerd.fetch.v08.brokers import V08Brokers
-from consumerd.offsets import OffsetSettings, make_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
     from random import Random
 
     from consumerd.client import ClusterClient
+    from consumerd.consumer.backends import ClusterBackend
     from consumerd.consumer.listeners import RebalanceListener
     from consumerd.consumer.settings import ConsumerSettings
     from consumerd.consumer.sinks import PartitionedHandler
+    from consumerd.fetch import FetchPool
     from consumerd.handlers import Handler
     from consumerd.partition import TopicPartition
-    from consumerd.ports import Clock, ZooKeeper
+    from consumerd.ports import Clock
 
 log = structlog.get_logger(__name__)
 
 
 class FixedConsumer(RunningMember[Literal["stop"]]):
-    """Consumes `partitions`, all of them, until it is stopped. `client` and `zk` stay the caller's, who closes them.
-
-    `zk` is a started session, needed only where offsets are kept in ZooKeeper.
-    """
+    """Consumes `partitions`, all of them, until it is stopped. What `backend` holds is closed by the caller."""
 
     _pool: FetchPool
 
@@ -49,20 +45,17 @@ class FixedConsumer(RunningMember[Literal["stop"]]):
         settings: ConsumerSettings,
         partitions: Sequence[TopicPartition],
         *,
-        client: ClusterClient,
+        backend: ClusterBackend,
         handler: Handler | PartitionedHandler,
         clock: Clock,
         rng: Random,
-        offsets: OffsetSettings | None = None,
-        zk: ZooKeeper | None = None,
         listener: RebalanceListener | None = None,
     ) -> None:
         super().__init__(settings, handler=handler, clock=clock, listener=listener, stop_event="stop")
         self._assigned = sorted(set(partitions))
-        self._client = client
         self.fence = Fence(FixedLease(), clock, settings.lease_margin)
-        pool = FetchPool(V08Brokers(client, settings.fetch, clock, rng, self))
-        store = make_store(offsets or OffsetSettings(), settings.group, client=client, zk=zk)
+        pool = backend.pool(self, rng)
+        store = backend.store(settings.group)
         self._partitions = self._make_partitions(pool, store, self._refused)
         self.controls = PartitionControls(self._partitions, pool, store)
 

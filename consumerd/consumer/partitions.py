@@ -21,7 +21,7 @@ import structlog
 from consumerd.consumer.commits import Commits
 from consumerd.consumer.owned_partition import OwnedPartition, OwnedView
 from consumerd.consumer.starts import RETRY_PAUSE, StartFinder
-from consumerd.consumer.work import PartitionWork
+from consumerd.consumer.work import PartitionWork, WorkOwner
 from consumerd.errors import BrokerError, ConsumerdError, ZooKeeperError, reason_of
 from consumerd.fetch import Lane
 from consumerd.handlers import PartitionTakenError
@@ -31,16 +31,12 @@ from consumerd.zk.errors import ConnectionLost, NotConnected, SessionChanged
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-    from consumerd.consumer.fence import Fence
     from consumerd.consumer.listeners import OwnershipHooks
     from consumerd.consumer.protocols import PartitionPool
-    from consumerd.consumer.settings import ConsumerSettings
     from consumerd.consumer.sinks import PartitionedHandler
-    from consumerd.consumer.stats import ConsumerStats
     from consumerd.fetch import ByteBudget
     from consumerd.offsets import OffsetStore
     from consumerd.partition import TopicPartition
-    from consumerd.ports import Clock
 
     #: Told of partitions that have ended.
     Ended = Callable[[frozenset[TopicPartition]], None]
@@ -60,21 +56,13 @@ _CANCEL_AGAIN: Final = 1.0
 _SHOWN: Final = 20
 
 
-class FlowOwner(Protocol):
+class FlowOwner(WorkOwner, Protocol):
     """The member that owns partitions."""
 
-    settings: ConsumerSettings
-    clock: Clock
-    fence: Fence
-    stats: ConsumerStats
     hooks: OwnershipHooks
 
     def request_stop(self, failure: ConsumerdError | None = None) -> None:
         """Leave the group because of an error."""
-        ...
-
-    def check_end(self) -> None:
-        """A batch was handled, or a partition ended: whether there is anything left to do."""
         ...
 
 
@@ -148,11 +136,7 @@ class OwnedPartitions:
                 start,
                 lane,
                 self._handler.for_partition(partition, owned.stream, lambda: self._fence.allows(owned.session_id)),
-                self._fence,
-                self._clock,
-                self._owner.stats,
-                self._owner.check_end,
-                self._settings.batching,
+                self._owner,
             )
             if found.passing:
                 await self._write_down(owned)

@@ -12,20 +12,19 @@ once, so a slow batch does not hold its partition's position back.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import structlog
 
 from consumerd.consumer.sinks import HandedBackError
 from consumerd.fetch import LaneClosedError
 from consumerd.handlers import Batch
-from consumerd.handlers.batching import BatchSettings, join, joinable
+from consumerd.handlers.batching import join, joinable
 from consumerd.offsets import HandledPrefix
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from consumerd.consumer.fence import Fence
+    from consumerd.consumer.settings import ConsumerSettings
     from consumerd.consumer.sinks import Sink
     from consumerd.consumer.stats import ConsumerStats, PartitionStats
     from consumerd.fetch import Lane
@@ -34,9 +33,6 @@ if TYPE_CHECKING:
     from consumerd.ports import Clock
 
 log = structlog.get_logger(__name__)
-
-#: Each batch is what one fetch brought.
-AS_FETCHED = BatchSettings()
 
 
 class BatchInHand(NamedTuple):
@@ -50,8 +46,20 @@ class BatchInHand(NamedTuple):
     messages: int
 
 
+class WorkOwner(Protocol):
+    """The member that works on partitions."""
+
+    settings: ConsumerSettings
+    clock: Clock
+    fence: Fence
+    stats: ConsumerStats
+
+    def check_end(self) -> None:
+        """A batch was handled, or a partition ended: whether there is anything left to do."""
+
+
 class PartitionWork:
-    """Hands the batches of `lane` to `sink`, under `fence`, for the session that claimed the partition."""
+    """Delivers the batches of `lane` to `sink`, under the owner's fence, for the session that claimed the partition."""
 
     def __init__(
         self,
@@ -60,27 +68,20 @@ class PartitionWork:
         start: int,
         lane: Lane,
         sink: Sink,
-        fence: Fence,
-        clock: Clock,
-        stats: ConsumerStats,
-        progressed: Callable[[], None],
-        batching: BatchSettings = AS_FETCHED,
+        owner: WorkOwner,
     ) -> None:
         self.partition = partition
         self.session_id = session_id
         self._lane = lane
         self._sink = sink
-        self._fence = fence
-        self._clock = clock
-        self._stats = stats
-        self._counts = stats.of(partition)
-        self._progressed = progressed
+        self._owner = owner
+        self._fence, self._clock, self._batching = owner.fence, owner.clock, owner.settings.batching
+        self._counts = owner.stats.of(partition)
         self._tracker = HandledPrefix(start)
         #: With the number of seeks when it was begun: after another one it counts for nothing.
         self._in_hand: tuple[int, Batch] | None = None
         self._began = 0.0
         self._seeks = 0
-        self._batching = batching
         #: What was got from the lane and could not be joined to what is in hand.
         self._next: Fetched | None = None
 
@@ -206,8 +207,8 @@ class PartitionWork:
         self._tracker.done(batch.prefix(count))
         if count:
             size = batch.prefix(count) - batch.start_offset
-            self._stats.handled(self._counts, count, size, self._began, self._clock.monotonic())
-        self._progressed()
+            self._owner.stats.handled(self._counts, count, size, self._began, self._clock.monotonic())
+        self._owner.check_end()
 
     def end(self) -> None:
         """Hand over nothing new, and give the memory of what waits back.

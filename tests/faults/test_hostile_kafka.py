@@ -13,7 +13,7 @@ import pytest
 
 from consumerd.client import ChannelOpener, ClientSettings, ClusterClient, Plain, SaslAuthenticator, Scram
 from consumerd.clock import SystemClock
-from consumerd.consumer import ConsumerSettings, CoordinatedConsumer
+from consumerd.consumer import ClusterBackend, ConsumerSettings, CoordinatedConsumer
 from consumerd.errors import BrokerError, ConsumerdError, ExitCode
 from consumerd.fetch import ByteBudget, FetchPool, FetchSettings, Lane, OffsetBeyondError
 from consumerd.fetch.v08.brokers import V08Brokers
@@ -252,7 +252,8 @@ def member(client: ClusterClient, handler: Handler, rng: random.Random) -> Coord
         session_timeout=1.0, heartbeat_interval=0.05, rebalance_timeout=2.0, topic_refresh_interval=0.2,
         retry_interval=0.02, drain_timeout=0.5,
     )  # fmt: skip
-    return CoordinatedConsumer(settings, coordination, client=client, handler=handler, clock=CLOCK, rng=rng)
+    backend = ClusterBackend(client)
+    return CoordinatedConsumer(settings, coordination, backend=backend, handler=handler, clock=CLOCK, rng=rng)
 
 
 @pytest.mark.parametrize("seed", range(2))

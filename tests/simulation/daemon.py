@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _SHORTEST = 1e-6
 #: Seconds in which a process that was stopped sees that time has passed.
 _FIRST_TURNS = 0.05
-#: The same after its machine was suspended: no timer of the process has gone on, but that which looks at the lease is short.
+#: The same after its machine was suspended: no timer of the process ran, but the one of the lease is short.
 _FIRST_LOOK = 0.3
 #: Seconds for which a handler that lingers may have a batch in hand: longer than a drain and a lease.
 LINGERS = 8.0

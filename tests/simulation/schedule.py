@@ -703,7 +703,7 @@ class Schedule(BaseSchedule[World, Outcome]):
         return all(max(topic.values()) - min(topic.values()) <= 1 for topic in shares.values())
 
     def _all_know(self, since: float) -> bool:
-        """Whether nothing from before is still to come: who was told to leave has left, and who lives has a session that
+        """Whether nothing from before is still to come: stopped members have left, and others have a session that
         ZooKeeper has heard of since."""
         world = self.world
         processes: list[Daemon | JvmConsumer] = [*world.daemons.values(), *world.jvm_consumers.values()]

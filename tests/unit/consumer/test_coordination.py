@@ -3,17 +3,20 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import pytest_asyncio
 
 from consumerd.clock import SystemClock
+from consumerd.consumer.backends import V07Backend, V08Backend
 from consumerd.consumer.coordination import LOOK_AGAIN, NODES_PER_MULTI, GroupCoordination
-from consumerd.consumer.snapshot import V07SnapshotReader, V08SnapshotReader
-from consumerd.group import V07Rules, V08Rules
+from consumerd.consumer.settings import ConsumerSettings
+from consumerd.group import V08Rules
 from consumerd.group import events as e
+from consumerd.net import Connection
 from consumerd.partition import TopicPartition
+from consumerd.registry import StaticSubscription
 from consumerd.testing.clock import FakeClock
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.zk import NoNode
@@ -23,6 +26,7 @@ CLAIMED = e.Claimed(5, frozenset({TP}), frozenset())
 BLOCKED = e.Claimed(5, frozenset(), frozenset({TP}))
 OWNER = "/consumers/g/owners/t/0-3"
 ID = "/consumers/g/ids/g_a"
+SETTINGS = ConsumerSettings("g", "g_a", StaticSubscription({"t": 1}))
 
 
 ALL = [TopicPartition("t", 0, number) for number in range(120)]
@@ -46,6 +50,10 @@ class Counted:
         return found
 
 
+async def no_connection(host: str, port: int) -> Connection:
+    raise AssertionError
+
+
 class Setup:
     def __init__(self, zookeeper: MemoryZooKeeper, zk: MemorySession, other: MemorySession) -> None:
         self.zookeeper = zookeeper
@@ -54,16 +62,8 @@ class Setup:
         self.triggers = 0
         self.clock = FakeClock()
         self.counted = Counted(zk)
-        self.io = GroupCoordination(
-            self.counted,
-            "g",
-            "g_a",
-            '{ "t": 1 }',
-            V07Rules(),
-            V07SnapshotReader,
-            clock=self.clock,
-            triggered=self.triggered,
-        )
+        backend = V07Backend(no_connection)
+        self.io = GroupCoordination(self.counted, SETTINGS, backend, clock=self.clock, triggered=self.triggered)
 
     def triggered(self) -> None:
         self.triggers += 1
@@ -386,9 +386,8 @@ async def test_stops_watching_released_node(setup: Setup) -> None:
 
 
 def v08(setup: Setup, rules: V08Rules) -> GroupCoordination:
-    return GroupCoordination(
-        setup.zk, "g", "g_a", "", rules, V08SnapshotReader, clock=SystemClock(), triggered=setup.triggered
-    )
+    backend = V08Backend(cast("Any", None), rules)
+    return GroupCoordination(setup.zk, SETTINGS, backend, clock=SystemClock(), triggered=setup.triggered)
 
 
 async def look(setup: Setup, io: GroupCoordination, *, topics: frozenset[str] | None) -> e.GroupSnapshot:

@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
 
 from consumerd.clock import SystemClock
 from consumerd.consumer.fence import Fence
+from consumerd.consumer.settings import ConsumerSettings
 from consumerd.consumer.sinks import PlainHandler
 from consumerd.consumer.stats import ConsumerStats
 from consumerd.consumer.work import PartitionWork
@@ -17,8 +19,12 @@ from consumerd.fetch import ByteBudget, Lane
 from consumerd.handlers import Batch, Handler
 from consumerd.handlers.batching import BatchSettings
 from consumerd.partition import TopicPartition
+from consumerd.registry import StaticSubscription
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v07 import MessageBatch, decode_batch, encode_message_set
+
+if TYPE_CHECKING:
+    from consumerd.ports import Clock
 
 TP = TopicPartition("t", 0, 1)
 SESSION = 7
@@ -69,17 +75,16 @@ class Setup:
     def __post_init__(self) -> None:
         self.budget = ByteBudget(1 << 20)
         self.lane = Lane(TP, self.budget, max_bytes=1 << 20)
+        self.settings = ConsumerSettings("g", "g_a", StaticSubscription({"t": 1}), batching=self.batching)
+        self.clock: Clock = SystemClock()
         self.stats = ConsumerStats()
         self.fence = Fence(self.lease, SystemClock(), 0.5)  # only what it looks at
         sink = PlainHandler(self.handler).for_partition(TP, 0, lambda: True)
-        self.work = PartitionWork(
-            TP, SESSION, self.start, self.lane, sink, self.fence, SystemClock(), self.stats, self.on_progress,
-            self.batching,
-        )  # fmt: skip
+        self.work = PartitionWork(TP, SESSION, self.start, self.lane, sink, self)
         self.progress = asyncio.Event()
         self.task = asyncio.create_task(self.work.run())
 
-    def on_progress(self) -> None:
+    def check_end(self) -> None:
         self.progress.set()
 
     def put(self, messages: MessageBatch) -> int:
