@@ -12,9 +12,8 @@ import click
 
 from consumerd.cli.backups import backup_option, backup_path, write_backup
 from consumerd.cli.migrate_sides import open_side, side_address
-from consumerd.cli.mirror_v08 import renaming
-from consumerd.cli.numbers import PositiveFloat
-from consumerd.cli.session import Decorated, broker_timeout_option, json_option, named
+from consumerd.cli.mirror_v08 import rename_option, renaming
+from consumerd.cli.session import Decorated, broker_timeout_option, json_option, named, timeout_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,13 +86,7 @@ def _side_options(side: str, what: str) -> Callable[[Decorated], Decorated]:
 @click.option("--group", help="Name of the consumer group. [default: the group of --from-config]")
 @click.option("--to-group", help="Name of the group on the target. [default: the group of --to-config, else the same]")
 @click.option("--topic", "topics", multiple=True, help="Only this topic; may be given several times.")
-@click.option(
-    "--rename",
-    "renames",
-    multiple=True,
-    metavar="OLD=NEW",
-    help="Name of topic OLD on the target; may be given several times.",
-)
+@rename_option()
 @click.option(
     "--translate/--same-numbers",
     default=None,
@@ -104,14 +97,7 @@ def _side_options(side: str, what: str) -> Callable[[Decorated], Decorated]:
 @click.option("--execute", is_flag=True, help="Apply the changes. Without this option, only show them.")
 @click.option("--force", is_flag=True, help="Move the offsets despite live members or problems.")
 @backup_option
-@click.option(
-    "--timeout",
-    type=PositiveFloat(),
-    default=10.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for ZooKeeper, or for the first broker.",
-)
+@timeout_option("ZooKeeper, or for the first broker")
 @broker_timeout_option
 @json_option("One JSON object: moves, problems, notes, executed, backup.")
 def command(

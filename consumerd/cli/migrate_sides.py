@@ -23,23 +23,15 @@ def side_address(
     """Where `side` ("from" or "to") is. Raises UsageError, ConfigError."""
     import click  # noqa: PLC0415
 
-    from consumerd.cli.session import ClusterAddress, bootstrap_servers  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.cli.session import bootstrap_servers, cluster_address  # noqa: PLC0415 - heavy imports only for the command that runs
 
     if zookeeper is not None and servers:
         raise click.UsageError(f"give either --{side}-zookeeper or --{side}-bootstrap-server")
     if zookeeper is None and not servers and config is None:
         raise click.UsageError(f"give --{side}-zookeeper, --{side}-bootstrap-server, or --{side}-config")
-    from consumerd.config.build_v08 import build_bootstrap  # noqa: PLC0415
-    from consumerd.config.model import load  # noqa: PLC0415
-
-    bootstrap = bootstrap_servers(servers, f"--{side}-bootstrap-server")
-    if config is None:
-        return ClusterAddress(zookeeper or "", timeout, bootstrap=bootstrap)
-    loaded = load(config)
-    if zookeeper is None and not bootstrap and loaded.group.coordination != "zookeeper":
-        bootstrap = tuple(build_bootstrap(loaded.kafka))
-    connect = "" if bootstrap else zookeeper or loaded.zookeeper.connect
-    return ClusterAddress(connect, timeout, loaded.zookeeper, loaded.group.id, bootstrap, loaded)
+    address = cluster_address(zookeeper, bootstrap_servers(servers, f"--{side}-bootstrap-server"), config, timeout)
+    assert address is not None  # one of them was given
+    return address
 
 
 @asynccontextmanager

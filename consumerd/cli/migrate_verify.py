@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from consumerd.address import split_addresses
-from consumerd.cli.mirror_v08 import renaming
-from consumerd.cli.numbers import PositiveFloat, PositiveInt
-from consumerd.cli.session import broker_timeout_option, connector, json_option, with_session
+from consumerd.cli.mirror_v08 import rename_option, renaming
+from consumerd.cli.numbers import PositiveInt
+from consumerd.cli.session import broker_timeout_option, connector, json_option, timeout_option, with_session
 from consumerd.cli.tables import counted, show_rows
 from consumerd.errors import ExitCode
 
@@ -83,13 +83,7 @@ _COLUMNS = [">source", ">there", ">missing", ">changed", ">again", ">late", ">fo
     metavar="FILE",
     help="Configuration file of a daemon whose [kafka] is used for the target: TLS, SASL, client_id.",
 )
-@click.option(
-    "--rename",
-    "renames",
-    multiple=True,
-    metavar="OLD=NEW",
-    help="Name of topic OLD on the target; may be given several times.",
-)
+@rename_option()
 @click.option("--topic-template", default="{topic}", show_default=True, help="Name of all other topics on the target.")
 @click.option("--source", "cluster", metavar="NAME", help="Name of the source in the headers, if it has one.")
 @click.option(
@@ -110,14 +104,7 @@ _COLUMNS = [">source", ">there", ">missing", ">changed", ">again", ">late", ">fo
 @click.option("--ranges", "all_ranges", is_flag=True, help="Show every range, not only those that differ.")
 @click.option("--allow-duplicates", is_flag=True, help="Ignore duplicated messages for the exit code.")
 @click.option("--allow-foreign", is_flag=True, help="Ignore messages that are not from the source for the exit code.")
-@click.option(
-    "--timeout",
-    type=PositiveFloat(),
-    default=10.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for ZooKeeper.",
-)
+@timeout_option("ZooKeeper")
 @broker_timeout_option
 @json_option(
     'One JSON object: {"clean": ..., "totals": ..., "partitions": [...], "strangers": ..., "examples": [...]}.'

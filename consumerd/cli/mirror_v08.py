@@ -19,6 +19,18 @@ _Decorated = TypeVar("_Decorated", bound="Callable[..., Any]")
 #: Start and end of a column.
 _BOUNDS = 2
 
+
+def rename_option(more: str = "") -> Callable[[_Decorated], _Decorated]:
+    """`--rename` (parameter `renames`, for `renaming`). `more`: a further sentence of its help."""
+    return click.option(
+        "--rename",
+        "renames",
+        multiple=True,
+        metavar="OLD=NEW",
+        help=f"Name of topic OLD on the target; may be given several times.{more}",
+    )
+
+
 _OPTIONS = (
     click.option(
         "--to-bootstrap-server",
@@ -33,13 +45,7 @@ _OPTIONS = (
         metavar="FILE",
         help="Configuration file of a daemon whose [kafka] is used for the target: TLS, SASL, client_id.",
     ),
-    click.option(
-        "--rename",
-        "renames",
-        multiple=True,
-        metavar="OLD=NEW",
-        help="Name of topic OLD on the target; may be given several times. Other topics keep their names.",
-    ),
+    rename_option(" Other topics keep their names."),
     click.option(
         "--partitions",
         multiple=True,

@@ -48,14 +48,7 @@ def zookeeper_options(*, required: bool = True) -> Callable[[Decorated], Decorat
     """`--zookeeper` (parameter `zookeeper`) and `--timeout` (parameter `timeout`, seconds)."""
 
     def decorate(function: Decorated) -> Decorated:
-        function = click.option(
-            "--timeout",
-            type=PositiveFloat(),
-            default=SERVER_TIMEOUT,
-            show_default=True,
-            metavar="SECONDS",
-            help="How long to wait for ZooKeeper, or for the first broker.",
-        )(function)
+        function = timeout_option("ZooKeeper, or for the first broker")(function)
         return click.option(
             "--zookeeper",
             required=required,
@@ -115,7 +108,7 @@ def cluster_options(
                 raise click.UsageError("give either --zookeeper or --bootstrap-server")
             if zookeeper is None and not bootstrap_server and config_file is None and required:
                 raise click.UsageError(f"give --zookeeper, --bootstrap-server, or {flags[-1]}")
-            cluster = _address(zookeeper, bootstrap_servers(bootstrap_server), config_file, timeout)
+            cluster = cluster_address(zookeeper, bootstrap_servers(bootstrap_server), config_file, timeout)
             return function(*args, cluster=cluster, **options)
 
         with_config = click.option(
@@ -136,9 +129,10 @@ def cluster_options(
     return decorate
 
 
-def _address(
+def cluster_address(
     zookeeper: str | None, bootstrap: tuple[tuple[str, int], ...], path: Path | None, timeout: float
 ) -> ClusterAddress | None:
+    """The cluster of these options, completed by the configuration file `path`; None if there are none."""
     if path is None:
         return ClusterAddress(zookeeper or "", timeout, bootstrap=bootstrap) if zookeeper or bootstrap else None
     from consumerd.config.model import load  # noqa: PLC0415
@@ -158,6 +152,18 @@ def bootstrap_servers(texts: Sequence[str], option: str = "--bootstrap-server") 
         return tuple(parse_addresses(split_addresses(texts)))
     except ConfigError as error:
         raise click.BadParameter(str(error), param_hint=option) from None
+
+
+def timeout_option(server: str) -> Callable[[Decorated], Decorated]:
+    """`--timeout` (parameter `timeout`, seconds). `server`: what the command waits for."""
+    return click.option(
+        "--timeout",
+        type=PositiveFloat(),
+        default=SERVER_TIMEOUT,
+        show_default=True,
+        metavar="SECONDS",
+        help=f"How long to wait for {server}.",
+    )
 
 
 def broker_timeout_option(function: Decorated) -> Decorated:

@@ -2,7 +2,8 @@
 
 Strategy: as `consumerd.group.events`: plain values, and a *ticket* for everything that takes time, answered once with
 an event that carries it, or late, or never. Answers to tickets that are no longer waited for are ignored. The actions
-of one list are begun in list order; those without a ticket take effect before the next event is handled.
+of one list are begun in list order; those without a ticket take effect before the next event is handled. Seven
+events and actions are those of `consumerd.group.events`.
 
 Ring 0. Times are seconds on one monotonic clock. Source: spec 002, group membership; error codes by their numbers.
 """
@@ -12,10 +13,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from consumerd.group import events
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from consumerd.partition import TopicPartition
+
+# As in a group that ZooKeeper coordinates.
+Failed = events.Failed
+Finished = events.Finished
+LeaseExpired = events.LeaseExpired
+SetTimer = events.SetTimer
+StopRequested = events.StopRequested
+TimerFired = events.TimerFired
+Warn = events.Warn
 
 # ---- Events -------------------------------------------------------------------------------------------------------
 
@@ -23,21 +35,6 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Started:
     """Begin."""
-
-
-@dataclass(frozen=True, slots=True)
-class StopRequested:
-    """Leave in order: drain, commit, leave the group. Repeated requests do no harm."""
-
-
-@dataclass(frozen=True, slots=True)
-class TimerFired:
-    """The time of the last `SetTimer` has come. A timer too early or too often does no harm."""
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseExpired:
-    """The coordinator may have given our partitions away: whatever handlers still hold has to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +105,6 @@ class Refused:
     ticket: int
     code: int
     member_id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """The action was not performed, or whether it was is unknown: no coordinator, no connection, no answer."""
-
-    ticket: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,29 +224,10 @@ class Forget:
 
 
 @dataclass(frozen=True, slots=True)
-class SetTimer:
-    """Send `TimerFired` at this time. Replaces the timer that was set before."""
-
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
-class Warn:
-    """Tell the operator."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Refuse:
     """The group does not take us, by this error code; the machine leaves."""
 
     code: int
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """Over. Nothing is held."""
 
 
 Action: TypeAlias = (

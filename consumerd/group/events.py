@@ -1,4 +1,4 @@
-"""Events and actions of the membership machine: what happens to a member, and what it has done about it.
+"""Events and actions of a membership in ZooKeeper: what happens to a member, and what it has done about it.
 
 Strategy: plain values and nothing else. The machine (`consumerd.group.membership.Member`) maps an event and the time to
 a list of actions; its runner (the consumer, or a simulator) performs them. Three conventions make that safe:
@@ -75,7 +75,7 @@ class SessionResumed:
 
 @dataclass(frozen=True, slots=True)
 class LeaseExpired:
-    """While suspended, the time ran out in which the server cannot have ended the session (`lease_left()` <= 0).
+    """The time ran out in which ZooKeeper cannot have ended the session, or the coordinator the membership.
 
     Others may own our partitions from now on, so whatever handlers still hold has to stop. `SessionResumed` may follow
     all the same: the server may be slower than our cautious reckoning.
@@ -117,9 +117,9 @@ class StopRequested:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The action was not performed, or whether it was is unknown: not connected, connection lost, session changed.
+    """The action was not performed, or it is unknown whether it was: no connection, no response, another session.
 
-    Answers `TakeSnapshot`, `Register` and `Unregister`. `Drain` and `Abandon` always succeed.
+    Answers `TakeSnapshot`, `Register`, `Unregister` and coordinator requests. `Drain` and `Abandon` always succeed.
     """
 
     ticket: int
@@ -330,7 +330,7 @@ class SetTimer:
 
 @dataclass(frozen=True, slots=True)
 class Warn:
-    """Tell the operator, once."""
+    """Log a warning, once."""
 
     reason: str
 
