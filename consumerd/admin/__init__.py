@@ -59,7 +59,7 @@ from consumerd.admin.v08.topic_nodes import (
 )
 from consumerd.admin.v08.topic_plan import (
     TopicPlan,
-    deal_replicas,
+    assign_replicas,
 )
 from consumerd.admin.v08.topic_requests import (
     create_topic,
@@ -107,10 +107,10 @@ __all__ = [
     "V08GroupSnapshot",
     "ZooKeeperGroups",
     "as_backup",
+    "assign_replicas",
     "backup_of",
     "create_topic",
     "create_topic_nodes",
-    "deal_replicas",
     "delete_topic",
     "delete_topic_node",
     "delete_tree",

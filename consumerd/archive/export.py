@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from consumerd.archive.progress import Progress
     from consumerd.archive.sources import SegmentSource
 
-#: The manifest is written at most every so many seconds, and not more than a twentieth of the time: what a kill costs.
+#: The manifest is written at most once in this many seconds, and not more than a twentieth of the time: what a kill
+#: costs.
 _SAVE_SECONDS = 0.25
 _SAVE_SHARE = 20
 

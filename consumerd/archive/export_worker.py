@@ -1,7 +1,7 @@
 """The part of an export that workers do: they read a source and write files that have no final name yet.
 
 Strategy: one segment is one file, whatever it takes; nothing of a segment is reported before its file is sealed.
-Damaged messages are dealt with as asked; bytes that are not messages never become rows and are only reported.
+Damaged messages are handled as configured; bytes that are not messages never become rows and are only reported.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: A worker speaks up after so many bytes.
+#: A worker speaks up after this many bytes.
 _STEP = 8 << 20
 
 

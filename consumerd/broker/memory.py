@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: A buffer of at most so many bytes is not charged: what consumers send fits into it.
+#: A buffer of at most this many bytes is not charged: what consumers send fits into it.
 UNCHARGED_BYTES = 1 << 13
 
 

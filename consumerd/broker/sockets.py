@@ -32,8 +32,8 @@ _GROW = 1 << 22
 _TURN = 1 << 22
 #: What each part of an answer counts at least, in bytes: a lookup and its system calls take as long as copying these.
 _PART = 1 << 14
-#: Small parts are joined up to about so many bytes, then sent: an answer of thousands costs neither a call for each nor
-#: memory for all.
+#: Small parts are joined up to about this many bytes, then sent: an answer of thousands costs neither a call for each
+#: nor memory for all.
 _JOIN = 1 << 17
 #: Most bytes of one sendfile call: bounds how long it can hold the loop.
 _SENDFILE = 1 << 20

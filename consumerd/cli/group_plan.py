@@ -1,4 +1,4 @@
-"""The input and the explanation of `consumerd group plan`: a file of topics and members, and how topics are dealt."""
+"""The input and the explanation of `consumerd group plan`: a file of topics and members, and the assignment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 from consumerd.cli.tables import show_rows
 from consumerd.errors import ConfigError
-from consumerd.group import deal, partitions_of
+from consumerd.group import partitions_of, topic_assignment
 from consumerd.registry import (
     MAX_PARTITIONS,
     RegistryError,
@@ -23,7 +23,7 @@ from consumerd.registry import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from consumerd.group import Deal
+    from consumerd.group import TopicAssignment
     from consumerd.partition import TopicPartition
 
 SHAPE = '{"topics": {topic: {broker: partitions}}, "ids": {consumer id: text of its node}}'
@@ -81,22 +81,22 @@ def _members(path: str, content: Any) -> dict[str, Subscription]:
 
 
 def show_deals(topics: Mapping[str, Mapping[int, int]], members: Mapping[str, Subscription], *, as_json: bool) -> None:
-    """Print the deal of every topic, also of those to which nobody subscribes."""
-    deals = {
-        topic: deal(
+    """Print the assignment of every topic, also of those to which nobody subscribes."""
+    assignments = {
+        topic: topic_assignment(
             partitions_of(topic, brokers),
             [(name, subscription.streams_for(topic)) for name, subscription in members.items()],
         )
         for topic, brokers in topics.items()
     }
     if as_json:
-        click.echo(json.dumps({topic: _as_json(each) for topic, each in deals.items()}, indent=2))
+        click.echo(json.dumps({topic: _as_json(each) for topic, each in assignments.items()}, indent=2))
         return
     show_rows(
         ["topic", ">partitions", ">streams", ">q", ">r", "partitions, sorted as text"],
         (
             (topic, len(each.partitions), len(each.streams), each.share, each.extra, _names(each.partitions))
-            for topic, each in deals.items()
+            for topic, each in assignments.items()
         ),
         title="q = partitions div streams, r = partitions mod streams",
         kind="topic",
@@ -105,7 +105,7 @@ def show_deals(topics: Mapping[str, Mapping[int, int]], members: Mapping[str, Su
         ["topic", "stream, sorted as text", ">partitions", "which"],
         (
             (topic, format_owner(*stream), len(chunk), _names(chunk))
-            for topic, each in deals.items()
+            for topic, each in assignments.items()
             for stream, chunk in each.chunks()
         ),
         title="the first r streams of a topic get q + 1 consecutive partitions, the others q",
@@ -117,7 +117,7 @@ def _names(partitions: Iterable[TopicPartition]) -> str:
     return " ".join(partition.name for partition in partitions)
 
 
-def _as_json(each: Deal) -> dict[str, object]:
+def _as_json(each: TopicAssignment) -> dict[str, object]:
     return {
         "partitions": [partition.name for partition in each.partitions],
         "q": each.share,

@@ -2,8 +2,8 @@
 
 Strategy: level-triggered. Watches on the list of brokers and on every broker's node only say "look again"; then all of
 them are read again, which re-arms the watches. A burst of changes costs one look after a short pause, and a slow poll
-makes up for watches that got lost. While ZooKeeper is away the last knowledge serves: a broker may well go on when we
-cannot see it. Brokers are tens, not thousands, so nothing cleverer is needed.
+makes up for watches that got lost. While ZooKeeper is unavailable the last knowledge serves: a broker may well go on
+when we cannot see it. Brokers are tens, not thousands, so nothing cleverer is needed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The consumer: ties session, membership, fetching, handing over and commits together (ring 1)."""
+"""The consumer: ties session, membership, fetching, delivery and commits together (ring 1)."""
 
 from consumerd.consumer.backends import ClusterBackend, GroupBackend, V07Backend, V08Backend
 from consumerd.consumer.config import ConsumerConfig

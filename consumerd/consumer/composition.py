@@ -2,7 +2,8 @@
 
 Strategy: as in the daemon. A group in ZooKeeper is joined in the dialect of the brokers and members that are registered
 there, which is waited for if nobody is: a node of the wrong dialect breaks the rebalance of every peer. Where a broker
-coordinates, it deals partitions to members and knows no streams, so the member's share is dealt on to its streams here.
+coordinates, it assigns partitions to members and knows no streams, so the member's share is divided among its streams
+here.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ log = structlog.get_logger(__name__)
 _DIALECTS = {"0.7": Dialect.V07, "0.8": Dialect.V08}
 
 
-class DealtStreams(StreamHandler):
+class AssignedStreams(StreamHandler):
     """Assigns the partitions of a member that a broker coordinates evenly to its streams, in each generation."""
 
     def __init__(self, find: Callable[[str, int], MessageStream], subscription: Subscription) -> None:
@@ -64,10 +65,10 @@ class DealtStreams(StreamHandler):
         member = self.member
         assert member is not None
         if self._generation != member.stats.rebalances:
-            self._generation, self._numbers = member.stats.rebalances, self._deal(member.assigned)
+            self._generation, self._numbers = member.stats.rebalances, self._divide(member.assigned)
         return self._numbers.get(partition, 0)
 
-    def _deal(self, assigned: list[TopicPartition]) -> dict[TopicPartition, int]:
+    def _divide(self, assigned: list[TopicPartition]) -> dict[TopicPartition, int]:
         together = isinstance(self._subscription, FilterSubscription)  # whose streams are for all topics
         turns: dict[str, int] = {}
         numbers = {}
@@ -78,7 +79,7 @@ class DealtStreams(StreamHandler):
         return numbers
 
     def for_partition(self, partition: TopicPartition, stream: int, allowed: Callable[[], bool]) -> Sink:
-        """A sink of the stream that the partition was dealt to; a broker names none."""
+        """A sink of the stream that the partition was assigned to; a broker names none."""
         return super().for_partition(partition, self.number(partition), allowed)
 
 
@@ -149,8 +150,8 @@ class Composition:
         subscription: Subscription,
         find: Callable[[str, int], MessageStream],
         listener: RebalanceListener | None,
-    ) -> tuple[GroupConsumer | CoordinatedConsumer, DealtStreams | None]:
-        """The member, not running, as soon as it is known what to be a member of; and its streams, where it deals them.
+    ) -> tuple[GroupConsumer | CoordinatedConsumer, AssignedStreams | None]:
+        """The member, not running, once its dialect is known, and its streams where the member assigns them.
 
         Raises ConfigError, GroupRefusedError where the dialects do not fit, ZooKeeperError.
         """
@@ -168,7 +169,7 @@ class Composition:
             )
             return consumer, None
         assert self._client is not None
-        streams = DealtStreams(find, subscription)
+        streams = AssignedStreams(find, subscription)
         streams.member = CoordinatedConsumer(
             settings,
             self._config.coordination_settings(),

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from random import Random
     from types import TracebackType
 
-    from consumerd.consumer.composition import DealtStreams
+    from consumerd.consumer.composition import AssignedStreams
     from consumerd.consumer.config import ConsumerConfig
     from consumerd.consumer.consumer import GroupConsumer
     from consumerd.consumer.controls import PartitionControls
@@ -75,8 +75,8 @@ class ConsumerConnector:
         self._joined = False
         self._leaving = asyncio.Event()
         self._member: MemberRun | None = None
-        #: Where the connector itself deals the member's partitions to streams.
-        self._dealt: DealtStreams | None = None
+        #: Where the connector itself assigns the member's partitions to streams.
+        self._streams_by_broker: AssignedStreams | None = None
         self._failure_told = False
         self._streams: list[MessageStream] = []
         self._closing = asyncio.Lock()
@@ -150,9 +150,9 @@ class ConsumerConnector:
         """Join the group with so many streams for each topic; returns when the first assignment is decided.
 
         A topic that no broker has yet is waited for; so is, in ZooKeeper, a first broker or member that shows the
-        dialect. Where a broker coordinates the group, the member's partitions are dealt to the streams of their topic.
-        Once per connector, as in 0.7. Raises ConfigError, and what keeps the member out of its group: IdTakenError,
-        GroupRefusedError, ZooKeeperError, BrokerError.
+        dialect. Where a broker coordinates the group, the member's partitions are assigned to the streams of their
+        topic. Once per connector, as in 0.7. Raises ConfigError, and what keeps the member out of its group:
+        IdTakenError, GroupRefusedError, ZooKeeperError, BrokerError.
         """
         if not topics:
             raise ConfigError("at least one topic is required.")
@@ -219,7 +219,7 @@ class ConsumerConnector:
             await asyncio.wait([making, leaving])
         if self._leaving.is_set() or making.cancelled():
             raise ConnectorStateError("the connector was shut down before it joined its group")
-        consumer, self._dealt = making.result()
+        consumer, self._streams_by_broker = making.result()
         return consumer
 
     def _end_streams(self, failure: BaseException | None) -> None:
@@ -231,8 +231,8 @@ class ConsumerConnector:
     def assignment(self) -> dict[TopicPartition, int]:
         """The assigned partitions whose position is known, each with the number of its stream."""
         assignment = self._controls.assignment()
-        dealt = self._dealt
-        return assignment if dealt is None else {partition: dealt.number(partition) for partition in assignment}
+        streams = self._streams_by_broker
+        return assignment if streams is None else {partition: streams.number(partition) for partition in assignment}
 
     async def commit_offsets(self) -> dict[TopicPartition, int]:
         """Commit the positions of all assigned partitions; returns the committed offsets.

@@ -55,7 +55,7 @@ log = structlog.get_logger(__name__)
 
 #: Nodes that one multi creates or deletes.
 NODES_PER_MULTI: Final = 50
-#: A node in the way is looked at again after so many seconds, though its watch said nothing.
+#: A node in the way is looked at again after this many seconds, though its watch said nothing.
 LOOK_AGAIN: Final = 1.0
 #: How often a claim or a release goes round for nodes that came and went meanwhile.
 _ROUNDS: Final = 3

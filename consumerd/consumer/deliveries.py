@@ -94,7 +94,7 @@ class StreamSink:
     def __init__(self, stream: Offers, allowed: Callable[[], bool]) -> None:
         self._stream = stream
         self._delivery: Delivery | None = None
-        #: Whether messages may be handed over at this very moment.
+        #: Whether messages may be delivered at this very moment.
         self.allowed = allowed
         self.winding = False
         self.held = False

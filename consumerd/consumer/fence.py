@@ -1,8 +1,8 @@
 """The fence: whether this member may hand messages over at this very moment.
 
 Strategy: a lease, not a state. The server cannot expire the session before `lease_left()` seconds have passed, counted
-by a clock that runs on while the process is stopped; so a check right before each hand-over, without an await between,
-holds even when the process was paused between two events. A lost connection alone changes nothing: handing over goes on
+by a clock that runs on while the process is stopped; so a check right before each delivery, without an await between,
+holds even when the process was paused between two events. A lost connection alone changes nothing: delivery goes on
 until the lease ends, and a server that is back before costs nothing.
 `Fence.watch` tells when the lease runs out, for what handlers already hold, and wakes waiting tasks when it is back.
 
@@ -34,7 +34,7 @@ _LATEST: Final = 0.25
 
 
 class Fence:
-    """Guards the hand-over of all partitions of a member. `margin` in seconds."""
+    """Guards the delivery of all partitions of a member. `margin` in seconds."""
 
     def __init__(self, lease: Lease, clock: Clock, margin: float) -> None:
         self._lease = lease
@@ -54,7 +54,7 @@ class Fence:
         return min(self._margin, self._lease.session_timeout / 4)
 
     def allows(self, session_id: int) -> bool:
-        """Whether partitions claimed on `session_id` may be handed over now."""
+        """Whether partitions claimed on `session_id` may be delivered now."""
         return self._lease.session_id == session_id and self._lease.lease_left() > self.margin
 
     async def wait(self, session_id: int) -> None:

@@ -282,7 +282,7 @@ class GroupRequests:
         return e.Refused(ticket, code, member_id)
 
     def _note(self, reason: str) -> None:
-        """Told once: a coordinator may be away for long."""
+        """Logged once: a coordinator may be unavailable for long."""
         if not self._troubled:
             self._troubled = True
             log.warning("coordinator_unavailable", group=self._group, reason=reason)

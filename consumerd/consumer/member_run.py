@@ -2,7 +2,7 @@
 
 Strategy: one task owns the member's run and two watchers. One makes a session that ended for good (refused credentials)
 a reason to leave, the other cancels the run when leaving, for whatever reason, takes longer than the stop timeout:
-ZooKeeper may be away for hours, and nothing could be released until then.
+ZooKeeper may be unavailable for hours, and nothing could be released until then.
 """
 
 from __future__ import annotations

@@ -49,12 +49,12 @@ class OwnedPartition:
         #: The position that it was to begin at, where the log had ended before that: nothing is handled by being there.
         self.beyond: int | None = None
         self.paused = False
-        #: Nothing more is handed over; and, if abandoned, nothing more is committed and nobody waits for a drain.
+        #: Nothing more is delivered; and, if abandoned, nothing more is committed and nobody waits for a drain.
         self.closed = False
         self.abandoned = False
 
     def close(self) -> None:
-        """Hand over nothing new from now on, whatever a handler does with its cancellation."""
+        """Deliver nothing new from now on, whatever a handler does with its cancellation."""
         self.closed = True
         if self.work is not None:
             self.work.end()

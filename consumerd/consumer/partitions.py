@@ -1,6 +1,6 @@
 """The partitions that this member owns: starting, draining and abandoning their flow of messages.
 
-Strategy: per partition one task that finds its position, then hands over (`PartitionWork`). Everything the membership
+Strategy: per partition one task that finds its position, then delivers (`PartitionWork`). Everything the membership
 machine asks of the flow is a method here, for a set of partitions, and is answered when it is really so, in parts as
 handlers end: `drain` when no handler holds anything and what was handled is committed, `abandon` when no handler holds
 anything and no commit of the partition is under way. Commits are made together (`consumerd.consumer.commits`); the last
@@ -50,7 +50,7 @@ COMMIT_GRACE: Final = 5.0
 _COMMIT_PAUSE: Final = 0.1
 #: Seconds for which those that end at the same moment are waited for, so that they are committed and answered together.
 _GATHER: Final = 0.01
-#: A task that does not end when it is cancelled is cancelled again after so many seconds: a handler may swallow it.
+#: A task that does not end when it is cancelled is cancelled again after this many seconds: a handler may swallow it.
 _CANCEL_AGAIN: Final = 1.0
 #: Partitions that one line of the log names.
 _SHOWN: Final = 20
@@ -237,7 +237,7 @@ class OwnedPartitions:
         await self.drain(self.partitions, deadline, lambda _: None)
 
     async def end_all(self) -> None:
-        """The member is cancelled: hand over nothing more, and return when the handlers have ended."""
+        """The member is cancelled: deliver nothing more, and return when the handlers have ended."""
         leaving = list(self._owned.values())
         for owned in leaving:
             owned.abandoned = True
@@ -335,7 +335,7 @@ class OwnedPartitions:
         self._log_uncommitted(leaving)
 
     def _log_uncommitted(self, leaving: Iterable[OwnedPartition]) -> None:
-        """There is no later commit: what was handled since will be handed over again."""
+        """There is no later commit: what was handled since will be delivered again."""
         behind = {
             str(owned.partition): owned.work.position
             for owned in leaving

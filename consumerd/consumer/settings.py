@@ -38,7 +38,7 @@ class ConsumerSettings:
     partition_budget: int = 16 << 20
     #: How large the batches are that a handler gets.
     batching: BatchSettings = field(default_factory=BatchSettings)
-    #: Handing over ends this long before the server may expire our session.
+    #: Delivery ends this long before the server may expire our session.
     lease_margin: float = 0.5
     #: How long one call of a rebalance listener may take; peers wait meanwhile.
     listener_timeout: float = 1.0

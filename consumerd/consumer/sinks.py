@@ -58,7 +58,7 @@ class PartitionedHandler(Protocol):
     def for_partition(self, partition: TopicPartition, stream: int, allowed: Callable[[], bool]) -> Sink:
         """The sink for a partition that was claimed for our stream number `stream`.
 
-        `allowed()` says whether messages of this ownership may be handed over at this very moment (see `Fence`).
+        `allowed()` says whether messages of this ownership may be delivered at this very moment (see `Fence`).
         """
         ...
 

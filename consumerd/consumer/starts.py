@@ -6,7 +6,7 @@ policy. A remembered position is valid only while the store has the same offset 
 meanwhile. A broker or store that does not answer is asked again for as long as the caller waits; one that says that it
 never will is not.
 
-A sink that is asked for its position takes the partition over, so it is asked under the fence, as before a hand-over,
+A sink that is asked for its position takes the partition over, so it is asked under the fence, as before a delivery,
 each time: a process that was suspended since its claim would take over what others own by now.
 """
 
@@ -112,7 +112,7 @@ class StartFinder:
                 if _is_final(error):
                     raise
                 reason = reason_of(error)
-                if reason not in logged and len(logged) < _MOST_REASONS:  # each once: a broker may be away for hours
+                if reason not in logged and len(logged) < _MOST_REASONS:  # each once: this may go on for hours
                     log.warning("position_lookup_failed", partition=str(partition), reason=reason)
                 logged.add(reason)
                 await self._clock.sleep(RETRY_PAUSE)

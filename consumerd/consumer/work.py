@@ -1,8 +1,8 @@
 """The work on one owned partition: from its lane to its sink, and what came of it into the tracker.
 
-Strategy: one task per partition, so batches are handed over in order, one at a time. Right before each hand-over the
+Strategy: one task per partition, so batches are delivered in order, one at a time. Right before each delivery the
 fence is asked, with no await in between. Where batches of another size are wanted, what comes in a moment is joined,
-what is large is cut, and each part is handed over by itself (`consumerd.handlers.batching`).
+what is large is cut, and each part is delivered by itself (`consumerd.handlers.batching`).
 
 A drain closes the lane and lets the batch in hand end until the deadline; the drain cancels the task then, and
 awaits its end: only after that may the partition be released. What the handler marks in the batch in hand counts at
@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 class BatchInHand(NamedTuple):
     """A batch that a sink has, as it is at one moment."""
 
-    #: When it was handed over, on the member's clock.
+    #: When it was delivered, on the member's clock.
     since: float
     start_offset: int
     #: Messages of it that are handled, as far as the handler tells, and all of them.
@@ -122,7 +122,7 @@ class PartitionWork:
         self._sink.hold(held)
 
     async def run(self) -> None:
-        """Hand over until the lane is closed. Raises HandlerFailedError when the handler's policy says to stop."""
+        """Deliver until the lane is closed. Raises HandlerFailedError when the handler's policy says to stop."""
         while True:
             try:
                 fetched = await self._gather()
@@ -211,14 +211,14 @@ class PartitionWork:
         self._owner.check_end()
 
     def end(self) -> None:
-        """Hand over nothing new, and give the memory of what waits back.
+        """Deliver nothing new, and give the memory of what waits back.
 
         Whatever becomes of the cancellation that comes now: a handler may swallow it.
         """
         self._lane.close()
 
     async def drain(self, task: asyncio.Task[None], deadline: float) -> None:
-        """Hand over nothing new; return when `task` (which runs `run`) has ended, at `deadline` (monotonic) at last."""
+        """Deliver nothing new; return when `task` (which runs `run`) has ended, at `deadline` (monotonic) at last."""
         self._lane.close()
         self._sink.wind_down()
         await asyncio.wait([task], timeout=max(0.0, deadline - self._clock.monotonic()))

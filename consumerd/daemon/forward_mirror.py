@@ -63,7 +63,7 @@ class CountedNumbering:
         self._counts = counts
 
     async def number(self, partition: TopicPartition) -> int:
-        """Raises BrokerError while the partition's broker is away, ZooKeeperError, RegistryError."""
+        """Raises BrokerError while the partition's broker is unavailable, ZooKeeperError, RegistryError."""
         if partition.broker == NO_BROKER:
             return partition.partition
         source = await self._counts.source(partition)

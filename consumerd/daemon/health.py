@@ -21,7 +21,7 @@ STUCK_AFTER: Final = 30.0
 
 
 class _Progress(NamedTuple):
-    """A batch in hand: when it was handed over, how many messages of it are handled, and since when so many."""
+    """A batch in hand: when it was delivered, how many messages of it are handled, and since when so many."""
 
     began: float
     handled: int

@@ -2,7 +2,7 @@
 
 Strategy: as for the console consumer, everything is the daemon's but the handler and the condition to stop. Around it:
 both clusters have to be there before anything is made, and must not be one. A batch is tried for as long as the target
-is away; only what cannot be mended stops the mirror.
+is unavailable; only what cannot be mended stops the mirror.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: A batch is tried for as long as the target is away. Pauses in seconds.
+#: A batch is tried for as long as the target is unavailable. Pauses in seconds.
 PATIENT = RetryPolicy(max_attempts=sys.maxsize, max_backoff=5.0)
 
 

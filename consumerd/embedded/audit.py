@@ -1,10 +1,10 @@
-"""Count what became of every message: lost, duplicated, out of order, corrupted, handed over by two.
+"""Count the result of every message: lost, duplicated, out of order, corrupted, delivered by two members.
 
 Strategy: handovers are counted by message identity (topic, broker, partition, offset of the outermost message, index),
 never by text: equal lines are different messages. The record files of all members are merged in the order of time and
 read once. One *ownership* of a partition lasts from a member's claim to the next claim by anyone: within it
 identities have to grow; what comes again in a later one (after a takeover or a restart, from the committed offset) is a
-duplicate and no disorder. One hand-over is excused for each time that a member stood still (`Caught`).
+duplicate and no disorder. One delivery is excused for each time that a member stood still (`Caught`).
 """
 
 from __future__ import annotations
@@ -87,10 +87,10 @@ class Awakening(NamedTuple):
 
 
 class Caught:
-    """The hand-overs that were under way while their member stood still.
+    """The deliveries that were under way while their member stood still.
 
     A member looks at its lease right before it hands a batch over. Nothing inside a process can keep a stop from
-    falling between that look and what the handler does next, so this one batch comes late. Members hand over on one
+    falling between that look and what the handler does next, so this one batch comes late. Members deliver on one
     thread: it is the first thing that they record when they wake, and there is no second one.
     """
 
@@ -115,17 +115,17 @@ class AuditResult:
 
     #: Lines of the input that were sent.
     produced: int = 0
-    #: Messages handed over, each time counted.
+    #: Messages delivered, each time counted.
     handled: int = 0
-    #: Different messages handed over at least once.
+    #: Different messages delivered at least once.
     distinct: int = 0
-    #: Handovers of messages beyond their first.
+    #: Deliveries of messages beyond their first.
     duplicated: int = 0
-    #: Lines that are not in the log, or never handed over.
+    #: Lines that are not in the log, or never delivered.
     lost: int = 0
     #: Handovers that went back, or stood still, within one ownership.
     out_of_order: int = 0
-    #: Handovers of what is not the line that was sent, and messages in the log that are not.
+    #: Deliveries of what is not the line that was sent, and messages in the log that are not.
     corrupted: int = 0
     #: Handovers by a member after another one had claimed the partition.
     overlapping: int = 0
@@ -133,7 +133,7 @@ class AuditResult:
 
     @property
     def sound(self) -> bool:
-        """Nothing lost, out of order, corrupted or handed over by two. Duplicates are allowed: at least once."""
+        """Nothing lost, out of order, corrupted or delivered by two members. Duplicates are allowed: at least once."""
         return not (self.lost or self.out_of_order or self.corrupted or self.overlapping)
 
     def find(self, text: str) -> None:

@@ -3,7 +3,7 @@
 Strategy: a feed has a producer of its own, so that it ends alone when something fails or is cancelled, and nothing of
 it is sent any more behind anybody's back. A chunk is one batch for each partition of the target that it has messages
 for. Chunk after chunk means that a failed one has no successor on the target: what is there is always the beginning of
-what was handed over, perhaps with a part that comes again. A chunk that the target finds too large is halved, down to
+what was delivered, perhaps with a part that comes again. A chunk that the target finds too large is halved, down to
 a single message.
 """
 
@@ -88,7 +88,7 @@ class PartitionFeed:
         self.sent = 0
         #: What the target has already: messages up to this one are left out.
         self.known: SourceIdentity | None = None
-        #: The position that was answered to who begins the partition: what is handed over does not begin before it.
+        #: The position that was answered to who begins the partition: what is delivered does not begin before it.
         self.began: int | None = None
         room = settings.chunk_bytes + settings.max_message_bytes
         self._producer = V08Producer(

@@ -1,6 +1,6 @@
 """The handler `forward`: each batch goes to a cluster of 0.8 or later, and returns acknowledged by all its replicas.
 
-Strategy: nothing is kept here but how far the target is. A batch is handed over again until the target has taken it, so
+Strategy: nothing is kept here but how far the target is. A batch is delivered again until the target has taken it, so
 what is committed on the source is on the target, and what is not may be there twice: at least once. With
 `ForwardResume.TARGET` a partition that is begun, or whose feed has failed, is looked up on the target first, and goes
 on after the last message there: then nothing is there twice, as long as one process at a time has the partition, and

@@ -3,13 +3,13 @@
 from consumerd.group import events
 from consumerd.group.assignment import (
     Assignment,
-    Deal,
     Stream,
+    TopicAssignment,
     assign,
     assign_topic,
-    deal,
     java_order,
     partitions_of,
+    topic_assignment,
 )
 from consumerd.group.assignors import Spelling
 from consumerd.group.membership import Member
@@ -18,7 +18,6 @@ from consumerd.group.rules import GroupRules, Topics, V07Rules, V08Rules
 
 __all__ = [
     "Assignment",
-    "Deal",
     "GroupRules",
     "Hold",
     "Link",
@@ -27,13 +26,14 @@ __all__ = [
     "Phase",
     "Spelling",
     "Stream",
+    "TopicAssignment",
     "Topics",
     "V07Rules",
     "V08Rules",
     "assign",
     "assign_topic",
-    "deal",
     "events",
     "java_order",
     "partitions_of",
+    "topic_assignment",
 ]

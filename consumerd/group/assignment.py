@@ -27,8 +27,8 @@ def java_order(text: str) -> bytes:
     return text.encode("utf-16-be", "surrogatepass")
 
 
-class Deal(NamedTuple):
-    """How one topic is dealt: both sides in their order, and what each stream gets."""
+class TopicAssignment(NamedTuple):
+    """How one topic is assigned: both sides in their order, and what each stream gets."""
 
     partitions: list[TopicPartition]
     streams: list[Stream]
@@ -45,7 +45,7 @@ class Deal(NamedTuple):
             start = end
 
 
-def deal(partitions: Iterable[TopicPartition], streams: Iterable[tuple[str, int]]) -> Deal:
+def topic_assignment(partitions: Iterable[TopicPartition], streams: Iterable[tuple[str, int]]) -> TopicAssignment:
     """Order both sides and divide. `streams` lists (consumer id, number of streams), in any order."""
     ordered = sorted(partitions, key=lambda partition: partition.name)
     return divide(ordered, sorted_streams(streams))
@@ -59,20 +59,20 @@ def sorted_streams(streams: Iterable[tuple[str, int]]) -> list[Stream]:
     return [(consumer, number) for _, consumer, number in names]
 
 
-def divide(partitions: list[TopicPartition], streams: list[Stream]) -> Deal:
+def divide(partitions: list[TopicPartition], streams: list[Stream]) -> TopicAssignment:
     """Divide what is in order already."""
     share, extra = divmod(len(partitions), len(streams)) if streams else (0, 0)
-    return Deal(partitions, streams, share, extra)
+    return TopicAssignment(partitions, streams, share, extra)
 
 
 def assign_topic(partitions: Iterable[TopicPartition], streams: Iterable[tuple[str, int]]) -> Assignment:
-    """Deal the partitions of one topic to the members' streams.
+    """Assign the partitions of one topic to the members' streams.
 
     `streams` lists (consumer id, number of streams), in any order. The result maps every partition to exactly one
-    (consumer id, stream number), in the order in which they were dealt; without streams it is empty.
+    (consumer id, stream number), in the order in which they were assigned; without streams it is empty.
     """
     result: Assignment = {}
-    for stream, chunk in deal(partitions, streams).chunks():
+    for stream, chunk in topic_assignment(partitions, streams).chunks():
         if not chunk:
             break
         for partition in chunk:

@@ -4,8 +4,8 @@ Ring 0, pure functions over a snapshot, in two families. Where ZooKeeper coordin
 `roundrobin_owners`), every member computes the whole for itself, so the results are exactly those of the JVM's old
 consumers (golden recordings of ZooKeeper; the classes of 0.8.2.2 to 1.1.1). Where a broker coordinates (`range_shares`,
 `roundrobin_shares`), the leader alone computes and members take what they get; the orders are still those of the JVM's
-assignors of these names, so that it does not matter who leads. "range" deals each topic in consecutive chunks, as 0.7
-does, but partitions are sorted as numbers; "roundrobin" deals the partitions of all topics in turn.
+assignors of these names, so that it does not matter who leads. "range" assigns each topic in consecutive chunks, as 0.7
+does, but partitions are sorted as numbers; "roundrobin" assigns the partitions of all topics in turn.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Spelling(Enum):
 
 
 def range_owners(topics: Mapping[str, Collection[int]], members: Mapping[str, Wanted]) -> Assignment:
-    """Deal each topic's partitions, in the order of their numbers, to the streams in the order of their names.
+    """Assign each topic's partitions, in the order of their numbers, to the streams in the order of their names.
 
     `topics`: topic -> the numbers of its partitions; `members`: consumer id -> what it wants. Partitions of a topic to
     which nobody subscribes are not in the result.
@@ -67,7 +67,7 @@ def roundrobin_owners(
     *,
     spelling: Spelling = Spelling.BRACKETS,
 ) -> Assignment:
-    """Deal the partitions of all topics, in the order of their hashes, to the streams in turn.
+    """Assign the partitions of all topics, in the order of their hashes, to the streams in turn.
 
     A stream is passed over for topics that its member does not want with so many streams. Old consumers before 0.10.2
     refuse to go on where that could happen (`agrees_on_streams`).
@@ -113,9 +113,9 @@ def java_hash(text: str) -> int:
 def range_shares(
     partitions: Mapping[str, int], members: Mapping[str, Collection[str]], instances: Mapping[str, str] | None = None
 ) -> Shares:
-    """Deal each topic's partitions in chunks to the members that subscribe to it.
+    """Assign each topic's partitions in chunks to the members that subscribe to it.
 
-    `partitions`: topic -> how many it has; a topic that is not there is not dealt. `members`: member id -> topics.
+    `partitions`: topic -> how many it has; a topic that is not there is not assigned. `members`: member id -> topics.
     `instances`: member id -> group instance id, of static members, which come first. Every member is in the result.
     """
     shares: Shares = {member: {} for member in members}
@@ -135,7 +135,7 @@ def range_shares(
 def roundrobin_shares(
     partitions: Mapping[str, int], members: Mapping[str, Collection[str]], instances: Mapping[str, str] | None = None
 ) -> Shares:
-    """Deal the partitions of all topics, sorted by topic and number, to the members in turn.
+    """Assign the partitions of all topics, sorted by topic and number, to the members in turn.
 
     A member is passed over for topics to which it does not subscribe. Arguments and result are those of
     `range_shares`.

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _OUT: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
 #: A drain ends so long before the coordinator's rebalance timeout, or a quarter of that timeout, if that is less.
 _DRAIN_MARGIN: Final = 2.0
-#: So many refusals in a row are answered at once: the others wait for us.
+#: This many refusals in a row are answered at once: the others wait for us.
 _HURRIED: Final = 2
 _NEVER: Final[float] = math.inf
 _BEATING: Final = frozenset({Phase.STABLE, Phase.DRAINING})
@@ -127,7 +127,7 @@ class CoordinatedMember:
         self._protocol = ""
         self._leads = self._keep = False
         self._member_subscriptions = NO_SUBSCRIPTIONS
-        self._dealt: Mapping[str, int] = {}
+        self._partition_counts: Mapping[str, int] = {}
         self._assigned: tuple[TopicPartition, ...] = ()
         self._flowing = False
         self._leaves = 0
@@ -192,11 +192,13 @@ class CoordinatedMember:
     def _on_topics_read(self, event: e.TopicsRead) -> None:
         if self._phase is Phase.ASSIGNING and event.ticket == self._waiting:
             self._reset_failures()
-            self._dealt = {
+            self._partition_counts = {
                 topic: count for topic in self._member_subscriptions.topics if (count := event.partitions.get(topic))
             }
-            self._move(Cause.DEALT)
-            self._sync(() if self._keep else assign_shares(self._protocol, self._dealt, self._member_subscriptions))
+            self._move(Cause.ASSIGNED)
+            self._sync(
+                () if self._keep else assign_shares(self._protocol, self._partition_counts, self._member_subscriptions)
+            )
         elif event.ticket == self._reading:
             self._reading = 0
             self._refresh_at = self._now + self._settings.topic_refresh_interval
@@ -242,8 +244,8 @@ class CoordinatedMember:
         self._refresh_at = self._now + self._settings.topic_refresh_interval
         self._flowing = False
 
-    def _checked(self, dealt: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[TopicPartition, ...]:
-        mine = {TopicPartition.numbered(topic, number) for topic, numbers in dealt for number in numbers}
+    def _checked(self, shares: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[TopicPartition, ...]:
+        mine = {TopicPartition.numbered(topic, number) for topic, numbers in shares for number in numbers}
         strange = {partition.topic for partition in mine if partition.topic not in self._topics}
         if strange:
             names = sorted(strange)
@@ -473,8 +475,8 @@ class CoordinatedMember:
         changed = wanted != self._topics
         self._topics = wanted
         if self._phase is Phase.STABLE and known:
-            dealt = {topic: count for topic in self._member_subscriptions.topics if (count := partitions.get(topic))}
-            if changed or (self._leads and dealt != self._dealt):
+            counts = {topic: count for topic in self._member_subscriptions.topics if (count := partitions.get(topic))}
+            if changed or (self._leads and counts != self._partition_counts):
                 self._drain(Cause.REJOIN)
 
     def _matches(self, topic: str) -> bool:

@@ -24,9 +24,9 @@ These are the rules:
 5. Partitions begin to flow when the lease is fresh: a follower may have waited for its share almost as long as the
    lease lasts, and then hears first whether it is still a member.
 6. The leader refreshes the topics of all members from time to time, every other member those that its pattern
-   matches. What differs from what was dealt, or was wanted, is a reason to join again.
+   matches. What differs from what was assigned, or was wanted, is a reason to join again.
 
-Why two members never hand over the same partition: a later generation begins when the former owner has joined again or
+Why two members never deliver the same partition: a later generation begins when the former owner has joined again or
 left (it holds nothing: rule 1), or was dropped for its silence or slowness (its lease is over: rule 3). The hole is the
 broker's: one that was cut off from its cluster may answer heartbeats for a group that another coordinates by now.
 Commits then are refused, since they need a quorum.
@@ -47,7 +47,7 @@ class Phase(Enum):
     #: Nothing is held and nothing under way, or just a topic refresh; joining comes next.
     OUTSIDE = "outside"
     JOINING = "joining"
-    #: We lead: finding out what there is to deal.
+    #: We lead: finding out what there is to assign.
     ASSIGNING = "assigning"
     SYNCING = "syncing"
     #: We have our share, and beat.
@@ -67,7 +67,7 @@ class Cause(Enum):
     #: The generation is there, and we follow or lead.
     FOLLOW = "follow"
     LEAD = "lead"
-    DEALT = "dealt"
+    ASSIGNED = "assigned"
     SYNCED = "synced"
     #: Join again: a rebalance, or topics that changed.
     REJOIN = "rejoin"
@@ -85,7 +85,7 @@ PHASES: dict[tuple[Phase, Cause], Phase] = {
     (Phase.JOINING, Cause.FOLLOW): Phase.SYNCING,
     (Phase.JOINING, Cause.LEAD): Phase.ASSIGNING,
     (Phase.JOINING, Cause.OUT): Phase.OUTSIDE,
-    (Phase.ASSIGNING, Cause.DEALT): Phase.SYNCING,
+    (Phase.ASSIGNING, Cause.ASSIGNED): Phase.SYNCING,
     (Phase.SYNCING, Cause.SYNCED): Phase.STABLE,
     (Phase.SYNCING, Cause.OUT): Phase.OUTSIDE,
     (Phase.STABLE, Cause.REJOIN): Phase.DRAINING,
@@ -138,7 +138,7 @@ class CoordinationSettings:
             raise ValueError(f"assignors must be some of {sorted(ASSIGNORS)}, not {list(self.assignors)}")
 
 
-#: Those of `consumerd.group.assignors` that a leader can deal by.
+#: Those of `consumerd.group.assignors` that a leader can assign by.
 ASSIGNORS = frozenset({"range", "roundrobin"})
 
 

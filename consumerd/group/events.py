@@ -288,7 +288,7 @@ class Nudge:
 
 @dataclass(frozen=True, slots=True)
 class StartConsuming:
-    """The partitions are ours: find their positions, fetch, hand over, commit on this session (no answer)."""
+    """The partitions are ours: find their positions, fetch, deliver, commit on this session (no answer)."""
 
     session_id: int
     #: Partition -> number of our stream.
@@ -309,7 +309,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """Stop at once: no more fetching or handing over, cancel the handlers, do not commit, do not release.
+    """Stop at once: no more fetching or delivering, cancel the handlers, do not commit, do not release.
 
     Also ends a `Drain` of these partitions, which is not answered for them. Answer: `Abandoned`, as handlers end.
     """

@@ -33,9 +33,9 @@ when events are late, doubled or lost: the next snapshot leads to the same actio
 7. A member of another dialect keeps us out of a group. One that comes when we are in it changes nothing of what is
    held.
 
-Why two members never hand over the same partition: StartConsuming only follows Claimed, and ZooKeeper lets one session
+Why two members never deliver the same partition: StartConsuming only follows Claimed, and ZooKeeper lets one session
 create the owner node. Release only follows Drained (or Abandoned), when no handler holds anything. And when the session
-ends instead, the lease, counted from the last ping that was *sent*, has run out before: the runner hands over nothing
+ends instead, the lease, counted from the last ping that was *sent*, has run out before: the runner delivers nothing
 after that, and LeaseExpired or SessionExpired ends what handlers still hold. The one hole is a peer that deletes
 our node by path (notes on mixed groups); it is open until the watch on the node, the commit's fence or the next
 snapshot tells us, and then the partition is abandoned.
@@ -172,7 +172,7 @@ class Hold(Enum):
     CLAIMING = "claiming"
     #: The node is ours; nothing runs.
     OWNED = "owned"
-    #: The node is ours; fetching and handing over.
+    #: The node is ours; fetching and delivering.
     CONSUMING = "consuming"
     #: The node is ours; the handler finishes what it holds.
     DRAINING = "draining"

@@ -46,7 +46,7 @@ class GroupRules(Protocol):
         ...
 
     @property
-    def deals_together(self) -> bool:
+    def assigns_together(self) -> bool:
         """Whether who owns a topic's partitions depends on the other topics."""
         ...
 
@@ -75,7 +75,7 @@ class V07Rules:
     """Kafka 0.7: sorted chunks of each topic's partitions, by name."""
 
     nudge_value: Final = NUDGE_VALUE
-    deals_together: Final = False
+    assigns_together: Final = False
 
     def format(self, subscription: Subscription, wall_ms: int) -> str:
         """`{ "t": 1 }` or `*1*regex`."""
@@ -119,7 +119,7 @@ class V08Rules:
         return NUDGE_VALUE_V08
 
     @property
-    def deals_together(self) -> bool:
+    def assigns_together(self) -> bool:
         """Roundrobin does."""
         return self.assignor == "roundrobin"
 
@@ -138,13 +138,13 @@ class V08Rules:
     def owners(self, topics: Topics, members: Mapping[str, Wanted]) -> Assignment:
         """By the assignor."""
         numbers = {topic: brokers.get(NO_BROKER, ()) for topic, brokers in topics.items()}
-        if self.deals_together:
+        if self.assigns_together:
             return roundrobin_owners(numbers, members, spelling=self.spelling)
         return range_owners(numbers, members)
 
     def incompatibility(self, topics: Topics, members: Mapping[str, Wanted]) -> str | None:
         """Roundrobin of releases before 0.10.2 wants the same streams for all topics."""
-        if not self.deals_together or agrees_on_streams(topics, members):
+        if not self.assigns_together or agrees_on_streams(topics, members):
             return None
         return (
             "members subscribe to different topics or numbers of streams: with the roundrobin assignor, old consumers "
@@ -159,7 +159,7 @@ def topics_to_read(
 
     `members`: the nodes of all; what cannot be read counts for nothing.
     """
-    if own is None or not rules.deals_together:
+    if own is None or not rules.assigns_together:
         return own
     wanted = set(own)
     for data in members:

@@ -89,12 +89,14 @@ class TargetAssignmentBuilder:
             for name, subscription in members.items()
         }
         mine = {topic for topic in topics if wanted[self._consumer_id].streams_for(topic)}
-        dealt = topics if self._rules.deals_together else {topic: topics[topic] for topic in topics if topic in mine}
-        if warning := self._rules.incompatibility(dealt, wanted):
+        relevant = (
+            topics if self._rules.assigns_together else {topic: topics[topic] for topic in topics if topic in mine}
+        )
+        if warning := self._rules.incompatibility(relevant, wanted):
             self._warn(warning)
         own: dict[TopicPartition, int] = {}
         others: set[TopicPartition] = set()
-        for partition, (consumer_id, stream) in self._rules.owners(dealt, wanted).items():
+        for partition, (consumer_id, stream) in self._rules.owners(relevant, wanted).items():
             if consumer_id == self._consumer_id:
                 own[partition] = stream
             elif partition.topic in mine:

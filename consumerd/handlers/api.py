@@ -123,6 +123,6 @@ def message_handler(function: Callable[..., Awaitable[None]]) -> MessageHandler:
     """Make a handler of `async def function(message)`: called once for each message, in the partition's order.
 
     Also works on a method `async def handle(self, message)` of a handler class. What was handled before a failure is
-    not handed over again while this process lives. Raises TypeError for anything but a coroutine function.
+    not delivered again while this process lives. Raises TypeError for anything but a coroutine function.
     """
     return MessageHandler(function)

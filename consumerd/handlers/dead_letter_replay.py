@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from consumerd.handlers.dead_letter_topic import LetterProducer
     from consumerd.handlers.dead_letters import StoredLetter
 
-#: Letters, and bytes of their lines, that are handed over at once.
+#: Letters, and bytes of their lines, that are delivered at once.
 _GROUP: Final = 500
 _GROUP_BYTES: Final = 4 << 20
 
@@ -158,7 +158,7 @@ class Replayed(NamedTuple):
 async def replay(
     files: Iterable[Path], target: ReplayTarget, progress: ReplayProgress, selection: Selection
 ) -> Replayed:
-    """Hand over what is in `files` and was not replayed before. Raises what `target` raises, and ConfigError."""
+    """Deliver what is in `files` and was not replayed before. Raises what `target` raises, and ConfigError."""
     letters, problems = 0, []
     for path in files:
         with opened_letters(path) as file:

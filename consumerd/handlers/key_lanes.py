@@ -1,9 +1,9 @@
 """Messages of one partition handled concurrently, with the order of each key kept.
 
-Strategy: a batch is dealt out to lanes by a hash of the keys, so all messages with one key are in one lane, in order;
+Strategy: a batch is divided among lanes by a hash of the keys, so all messages with one key are in one lane, in order;
 lanes run concurrently, each through the handler with its policy of retries. What counts as handled is the contiguous
 prefix over all lanes: a message that is handled before a slower one ahead of it may come again after a crash, and
-nothing is lost. Lanes end with their batch: the next one is dealt out when all of it was handled, so a lane holds no
+nothing is lost. Lanes end with their batch: the next one is divided when all of it was handled, so a lane holds no
 more than its share, and no key overtakes itself from one batch to the next.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from consumerd.handlers.messages import Message
     from consumerd.partition import TopicPartition
 
-#: Messages, and bytes of their payloads, that are dealt out at once: one compressed message may hold millions.
+#: Messages, and bytes of their payloads, that are divided at once: one compressed message may hold millions.
 _PIECE: Final = 10_000
 _PIECE_BYTES: Final = 8 << 20
 
@@ -75,7 +75,7 @@ class KeyLanes(Handler):
 
     async def _handle_piece(self, batch: Batch, piece: Sequence[Message]) -> None:
         before = batch.handled
-        shares = [_Share(batch.partition, piece, numbers) for numbers in self._dealt(piece) if numbers]
+        shares = [_Share(batch.partition, piece, numbers) for numbers in self._by_lane(piece) if numbers]
 
         def progressed() -> None:
             first = min((share.first_unhandled for share in shares if share.first_unhandled is not None), default=None)
@@ -91,7 +91,7 @@ class KeyLanes(Handler):
             raise _first_of(errors) from errors
         batch.mark(before + len(piece))
 
-    def _dealt(self, piece: Sequence[Message]) -> list[list[int]]:
+    def _by_lane(self, piece: Sequence[Message]) -> list[list[int]]:
         """The numbers of the messages of each lane."""
         lanes: list[list[int]] = [[] for _ in range(self._concurrency)]
         for number, message in enumerate(piece):

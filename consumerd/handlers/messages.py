@@ -1,6 +1,6 @@
 """Messages as a handler sees them: batches, single messages, and what tells one from every other.
 
-Strategy: the batch is the unit, because handing over costs the same for one message as for ten thousand. `Batch` is a
+Strategy: the batch is the unit, because delivery costs the same for one message as for ten thousand. `Batch` is a
 view of decoded messages: identities, and payloads where the decoder left them in its buffer, are made when asked for.
 A handler that works through a batch in order may `mark` how far it came; retries, drains and commits then continue
 from there.
@@ -234,7 +234,7 @@ class Batch(Sequence[bytes]):
         return self._counted
 
     def mark(self, handled: int) -> None:
-        """Tell that the first `handled` messages are handled and need not be handed over again."""
+        """Tell that the first `handled` messages are handled and need not be delivered again."""
         if not self._handled <= handled <= self._length:
             raise ValueError(f"cannot mark {handled} of {self._length} messages after {self._handled}")
         self._handled = handled
@@ -245,7 +245,7 @@ class Batch(Sequence[bytes]):
         return self.next_offset if count >= self._length else self._content.prefix(self._first + count)
 
     def rest(self, count: int) -> Batch:
-        """The batch without its first `count` messages, for handing over the remainder. Shares the payloads."""
+        """The batch without its first `count` messages, for delivering the remainder. Shares the payloads."""
         return self.part(count, self._length - count) if count else self
 
     def part(self, first: int, length: int) -> Batch:

@@ -4,7 +4,7 @@ Strategy: forwarded messages say in their headers who they were (`consumerd.forw
 is *handled* if its headers name a partition of the old group and an offset before what the group committed there. Each
 partition of the target is read from its start to the first message that is not known to be handled; that is where the
 group goes on. So whatever the forwarder sent twice, in whatever order and to whichever partition it went, nothing is
-left out: messages of other origin, or without headers, count as not handled. What is handed over a second time is what
+left out: messages of other origin, or without headers, count as not handled. What is delivered a second time is what
 was handled and stands behind that place: where several old partitions share one, up to the distance between them.
 
 Only reading the log tells, since a place that was repeated hides the first of its kind from any search by halves.

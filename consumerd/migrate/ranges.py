@@ -1,9 +1,9 @@
 """The ranges of a source partition, what the source has in each, and what was seen of it on the target. No I/O.
 
-Strategy: a range is so many messages in a row, cut where an outermost message ends. It is all that is kept: memory goes
-with the number of ranges, not of messages. On the target a message is *fresh* if it stands behind all that were seen of
-its source partition in that partition of the target; what is not fresh came again, or out of order, and makes its range
-one to look at closely. So does every difference between the sums.
+Strategy: a range is a fixed number of messages in a row, cut where an outermost message ends. It is all that is kept:
+memory goes with the number of ranges, not of messages. On the target a message is *fresh* if it stands behind all that
+were seen of its source partition in that partition of the target; what is not fresh came again, or out of order, and
+makes its range one to look at closely. So does every difference between the sums.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The handler of `consumerd mirror`: each batch goes to the same topic on another cluster, and returns confirmed.
 
-Strategy: nothing is kept here. A batch is handed over again until the target has taken it, so what is committed on the
+Strategy: nothing is kept here. A batch is delivered again until the target has taken it, so what is committed on the
 source is on the target, and what is not committed may be there twice. A large batch goes in pieces, so that neither
 memory nor the loop pays for a compressed message that unpacks to millions. What no repetition can mend is the handler's
 last word at once: a message that is too large, or, where it is verified, one that the target does not store.

@@ -45,7 +45,7 @@ class SourceCounts:
         self._known: dict[tuple[str, int], int] = {}
 
     async def source(self, partition: TopicPartition) -> SourcePartition:
-        """The key of a partition. Raises BrokerError while its broker is away, ZooKeeperError, RegistryError."""
+        """The key of a partition. Raises BrokerError while its broker is unavailable, ZooKeeperError, RegistryError."""
         place = partition.topic, partition.broker
         if place not in self._known:
             text = await data(self._zk, topic_broker_path(*place))

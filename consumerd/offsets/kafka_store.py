@@ -3,7 +3,8 @@
 Strategy: one request for all partitions. A member of a group that the broker coordinates sends its generation and id
 with every commit, and the broker refuses those of a member that has been thrown out: then everything that was to be
 committed is lost, as with an owner node that is gone. Without a membership (fixed partitions, tools) there is nothing
-to fence by. What passes by itself (a coordinator that moves, loads, or is away) comes out as OffsetsUnavailableError.
+to fence by. What passes by itself (a coordinator that moves, loads, or is unavailable) comes out as
+OffsetsUnavailableError.
 
 The version is the newest that both sides know, unless one is asked for. Version 0 is another place: any broker that has
 a ZooKeeper takes it, 0.8.1 too, and keeps the offsets there, in the nodes of old consumers.

@@ -354,7 +354,7 @@ def _key(row: Row) -> Key:
 
 
 class ProvenRange(NamedTuple):
-    """Bronze was complete in [start, end) of one partition: so many rows, and `digest` is the sum of their hashes."""
+    """Bronze was complete in [start, end) of one partition: this many rows, and `digest` is the sum of their hashes."""
 
     start: int
     end: int

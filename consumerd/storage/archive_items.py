@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MAX_SEGMENT_BYTES = 1 << 32
 #: Whatever is compressed may become this many times its own size ...
 DEFAULT_EXPANSION = 200
-#: ... once it has become so many bytes.
+#: ... once it has become this many bytes.
 FREE_EXPANSION = 1 << 30
 
 

@@ -4,7 +4,7 @@ Strategy: a compiled pattern proposes places where a length and a magic could st
 begins there: an intact message, followed by another intact one or by the very end. The CRCs of two messages do not
 match by chance; the payload of one message may of course hold others (a recorded conversation, say), which is why a
 search is only made where following lengths has failed, and never taken for the truth without being asked for. The
-work is bounded whatever the bytes are: so many bytes of CRC per byte searched, beyond that nothing is looked at.
+work is bounded whatever the bytes are: this many bytes of CRC per byte searched, beyond that nothing is looked at.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from consumerd.wire.v07.outer import HEADER_SIZE
 
 #: Bytes that a search wants to see at once.
 RESYNC_WINDOW = 8 << 20
-#: Of those, the last ones are searched in the next window, so that a chain of so many bytes is never cut.
+#: Of those, the last ones are searched in the next window, so that a chain of this many bytes is never cut.
 CHAIN_ROOM = 4 << 20
-#: Bytes of CRC per byte searched, and how many more in all; looking at a place costs as much as so many bytes.
+#: Bytes of CRC per byte searched, and how many more in all; looking at a place costs as much as this many bytes.
 _WORK_PER_BYTE = 16
 _FREE_WORK = 64 << 20
 _WORK_PER_PLACE = 2048

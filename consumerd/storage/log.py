@@ -42,7 +42,7 @@ class LogSettings:
     segment_bytes: int = 1 << 30
     #: A segment whose first append is older than this is rolled before the next append. log.roll.hours
     roll_seconds: float = 168 * 3600.0
-    #: Flush when so many messages (leaves of compressed ones counted) are unflushed. log.flush.interval
+    #: Flush when this many messages (leaves of compressed ones counted) are unflushed. log.flush.interval
     flush_messages: int = 500
     #: Flush when the last flush is older than this. log.default.flush.interval.ms, topic.flush.intervals.ms
     flush_seconds: float = 3.0

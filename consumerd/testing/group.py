@@ -1,7 +1,7 @@
 """A whole group without sockets and processes: ZooKeeper in memory, a broker in memory, members in the test's loop.
 
 Strategy: only the two servers are replaced (by `consumerd.testing.memory_zookeeper` and `.memory_broker`); membership,
-fetching, handing over and commits are those of the daemon. Intervals are short, so a rebalance takes milliseconds.
+fetching, delivery and commits are those of the daemon. Intervals are short, so a rebalance takes milliseconds.
 """
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ class HandlerHarness:
         return handover
 
     async def redeliver(self, *, at_most: int | None = None) -> list[Delivery]:
-        """Hand over everything that this life has not handled yet: after `start`, what was not committed before.
+        """Deliver everything that this life has not handled yet: after `start`, what was not committed before.
 
         Batches may be cut differently than before: at most `at_most` outermost messages each. Raises as `deliver`.
         """

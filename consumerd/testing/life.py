@@ -1,6 +1,6 @@
 """One life of a handler under test: what a process would be, from its start to its stop or crash.
 
-Strategy: as in `consumerd.consumer.work`, batches of one partition are handed over in turn, and a `HandledPrefix` says
+Strategy: as in `consumerd.consumer.work`, batches of one partition are delivered in turn, and a `HandledPrefix` says
 what counts as handled. The logs and the committed offsets are handed in: they outlive the process.
 """
 
@@ -29,7 +29,7 @@ _TURNS = 5
 
 
 class Life:
-    """Hands over from `logs` to `handler`, commits to `committed`. `patience` in seconds of real time."""
+    """Delivers from `logs` to `handler`, commits to `committed`. `patience` in seconds of real time."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Life:
             return (await self._claimed(partition)).position
 
     def hand_over(self, partition: TopicPartition, start: int, end: int) -> Handover:
-        """Begin to hand over the messages from `start` to `end`, after those before `start`."""
+        """Begin to deliver the messages from `start` to `end`, after those before `start`."""
         work = Handover(partition, start, end, self._work, patience=self._patience, why_waiting=self._why_waiting)
         self._handovers = [*self._running(), work]
         return work

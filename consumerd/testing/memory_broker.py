@@ -71,7 +71,7 @@ class MemoryBroker:
             connection.abort()
 
     async def connect(self, host: str, port: int) -> MemoryConnection:
-        """The connector. Raises ConnectError while the broker is away."""
+        """The connector. Raises ConnectError while the broker is unavailable."""
         await asyncio.sleep(0)
         if self.away:
             raise ConnectError(f"cannot connect to broker {host}:{port}; is it running?")

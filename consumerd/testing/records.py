@@ -34,7 +34,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A batch that was handed over until it was handled, or failed by the policy."""
+    """A batch that was delivered until it was handled, or failed by the policy."""
 
     partition: TopicPartition
     start_offset: int
@@ -53,7 +53,7 @@ class Revocation:
     cancelled: bool
     #: Everything before this offset counts as handled.
     position: int | None
-    #: Tasks that began during the hand-over and outlived it: they would work beside the partition's next owner.
+    #: Tasks that began during the delivery and outlived it: they would work beside the partition's next owner.
     left_running: tuple[asyncio.Task[Any], ...]
 
 

@@ -39,7 +39,7 @@ GZIP_LEVEL = 2
 #: end.
 MAX_GZIP_MEMBERS = 1024
 _MEMBER_START = b"\x1f\x8b\x08"
-#: As many blocks or frames are never looked at for their sizes; of more, each has so many bytes on average. Nobody
+#: As many blocks or frames are never looked at for their sizes; of more, each has this many bytes on average. Nobody
 #: writes smaller ones but to keep a receiver busy, whom each costs a setup.
 _FREE_PIECES, _PIECE_BYTES = 1024, 32
 

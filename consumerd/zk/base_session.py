@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from consumerd.zk.lifecycle import SessionLifecycle
     from consumerd.zk.watches import WatchTable
 
-#: A deleted node whose watch event was lost is noticed after so many seconds.
+#: A deleted node whose watch event was lost is noticed after this many seconds.
 _REREAD_INTERVAL: Final = 1.0
 _NO_NODE, _NO_AUTH, _NODE_EXISTS = -101, -102, -110
 

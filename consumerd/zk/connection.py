@@ -54,7 +54,7 @@ class ConnectionLimits(NamedTuple):
     request: int = 0xFFFFF
     #: A reply above this is taken for garbage (lists of children may be far larger than a request).
     reply: int = 64 << 20
-    #: So many requests may be on their way; the rest waits here, where heartbeats can overtake it. More would be no
+    #: This many requests may be on their way; the rest waits here, where heartbeats can overtake it. More would be no
     #: faster but for servers far away, and a server that many members ask at once would answer heartbeats late.
     outstanding: int = 64
 

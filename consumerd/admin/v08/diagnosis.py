@@ -2,7 +2,7 @@
 
 Strategy: what groups of 0.7 have, too, is looked at by the same code; here is what they do not have. Where a broker
 coordinates, it keeps the members' books and nobody can stand in another's way, so that what is left to see are
-groups that come to no end of rebalancing, partitions that the leader deals to nobody, and owners that do not work.
+groups that come to no end of rebalancing, partitions that the leader assigns to nobody, and owners that do not work.
 """
 
 from __future__ import annotations

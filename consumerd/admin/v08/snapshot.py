@@ -1,9 +1,9 @@
 """A snapshot of a group of Kafka 0.8 or later, coordinated in ZooKeeper or by a broker.
 
 Strategy: both come in the form of a `GroupView`, so that what the tools conclude is the same code. In ZooKeeper nothing
-says by which rule the members deal (`partition.assignment.strategy` of old consumers), so the rule is inferred: the one
-that explains most of the owners, "range" where there are none. Where a broker coordinates, a member deals as it likes,
-and there is nothing to compare with.
+says by which rule the members assign (`partition.assignment.strategy` of old consumers), so the rule is inferred: the
+one that explains most of the owners, "range" where there are none. Where a broker coordinates, a member assigns as it
+likes, and there is nothing to compare with.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ class V08GroupSnapshot(GroupSnapshot):
     view: GroupView
     topics: Numbers
     coordinator: CoordinatorKind = CoordinatorKind.ZOOKEEPER
-    #: Of groups that a broker coordinates: Stable, Empty, ...; and how its leader deals.
+    #: Of groups that a broker coordinates: Stable, Empty, ...; and how its leader assigns.
     state: str = ""
     assignor: str = ""
-    #: Where the coordinator deals by itself (the consumer protocol of 4.x): members that are yet to move to what it
-    #: dealt. None where a member deals.
+    #: Where the coordinator assigns by itself (the consumer protocol of 4.x): members that are yet to move to what it
+    #: assigned. None where a member assigns.
     moving: list[str] | None = None
     #: What a group in ZooKeeper committed to a broker instead (`offsets.storage=kafka` of old consumers).
     at_broker: dict[TopicPartition, int] = field(default_factory=dict)

@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from consumerd.admin.errors import RefusedError
-from consumerd.admin.v08.topic_plan import TopicPlan, check_topic_name, deal_replicas, require_alive
+from consumerd.admin.v08.topic_plan import TopicPlan, assign_replicas, check_topic_name, require_alive
 from consumerd.cluster import V08ClusterView
 from consumerd.errors import ConfigError, NotFoundError
 from consumerd.ports import Create, SetData
@@ -55,7 +55,7 @@ def plan_assignment(plan: TopicPlan, brokers: dict[int, BrokerNode], rng: Random
         return dict(plan.assignment)
     if plan.partitions is None or plan.replication is None:
         raise ConfigError("a topic created through ZooKeeper needs --partitions and --replication-factor")
-    return deal_replicas(list(brokers), plan.partitions, plan.replication, rng)
+    return assign_replicas(list(brokers), plan.partitions, plan.replication, rng)
 
 
 async def create_topic_nodes(zk: ZooKeeper, plan: TopicPlan, assignment: Assignment) -> None:

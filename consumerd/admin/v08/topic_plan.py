@@ -1,6 +1,6 @@
 """A topic of Kafka 0.8 or later to create, and its replica assignment.
 
-Strategy: where no assignment is given, partitions are dealt to the brokers in turn from a random one on, and so are
+Strategy: where no assignment is given, partitions are assigned to the brokers in turn from a random one on, and so are
 their first replicas; each further round of the brokers puts the other replicas one broker further away, so that those
 who lead together do not also follow together.
 """
@@ -69,7 +69,7 @@ def require_alive(assignment: Assignment, alive: Collection[int]) -> None:
         )
 
 
-def deal_replicas(brokers: Sequence[int], partitions: int, replication: int, rng: Random) -> Assignment:
+def assign_replicas(brokers: Sequence[int], partitions: int, replication: int, rng: Random) -> Assignment:
     """Assign `partitions` with `replication` replicas each to `brokers` (ids). Raises ConfigError."""
     if partitions < 1 or replication < 1:
         raise ConfigError(f"a topic must have at least 1 partition and 1 replica, not {partitions} and {replication}")

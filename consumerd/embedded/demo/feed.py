@@ -34,7 +34,7 @@ CODECS: Final = (Codec.NONE, Codec.GZIP, Codec.SNAPPY)
 LONGEST_LINE: Final = 60 << 20
 _BATCH_LINES: Final = 500
 _BATCH_BYTES: Final = 1 << 20
-#: At least so many batches go to each partition with each codec, if there are lines enough.
+#: At least this many batches go to each partition with each codec, if there are lines enough.
 _ROUNDS: Final = 8
 
 

@@ -29,7 +29,7 @@ REPORT: Final = Path("consumerd-demo-report.html")
 #: Packages of the extra `spark`.
 _PACKAGES: Final = ("pyspark", "pyarrow", "jinja2", "matplotlib")
 _PATTERN: Final = r"(?s)\s*(?<word>[A-Za-z]+).*"
-#: Landing takes so many batches, so that there is something to see in the report.
+#: Landing takes this many batches, so that there is something to see in the report.
 _BATCHES: Final = 2
 _LOOK_EVERY: Final = 0.3
 

@@ -33,7 +33,7 @@ class MemberStanding:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How things stand: messages produced of `total`, handed over so far, bytes not yet committed, the members."""
+    """How things stand: messages produced of `total`, delivered so far, bytes not yet committed, the members."""
 
     seconds: float
     produced: int = 0

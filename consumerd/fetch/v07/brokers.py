@@ -86,7 +86,7 @@ class V07Source:
         return PartitionResponse(self._link.broker, error, messages, size, reservation)
 
     async def _prepare(self, size: int) -> tuple[Connection, Reservation]:
-        """A connection and memory, in this order: a broker that is away must not hold memory.
+        """A connection and memory, in this order: a broker that is unavailable must not hold memory.
 
         A connection that ends meanwhile refuses the request without blame, and the fetcher asks again.
         """

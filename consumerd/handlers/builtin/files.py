@@ -1,4 +1,4 @@
-"""A sink with exactly-once files: NDJSON, one file for each range of a partition's log that was handed over.
+"""A sink with exactly-once files: NDJSON, one file for each range of a partition's log that was delivered.
 
     <directory>/<topic>/<broker>-<partition>/<start>-<end>.ndjson        20 digits each; [start, end) in log offsets
 
@@ -82,7 +82,7 @@ class FilesHandler(Handler):
     """Writes each batch to a file of its own; see the module's text for names and promises.
 
     Options: `directory`, which is made when missing. Raises PartitionTakenError, RangeOverlapError, and OSError for
-    what the disk says (full, gone, not permitted), which the retry policy deals with: nothing is stored then.
+    what the disk says (full, gone, not permitted), which the retry policy handles: nothing is stored then.
     """
 
     def __init__(self, directory: str | Path) -> None:

@@ -58,7 +58,7 @@ class PostgresHandler(Handler):
     `dsn`: `postgresql://user:password@host/database`, or whatever asyncpg takes; without it PGHOST and the like count.
     `table`: of the messages, and `positions`: of the positions; both are created where they do not exist, unless
     `create` is false. `connections`: to the server at most. `timeout`: seconds for a connection, and for a statement.
-    Raises PartitionTakenError, RangeOverlapError, and what the server says, which the retry policy deals with.
+    Raises PartitionTakenError, RangeOverlapError, and what the server says, which the retry policy handles.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 Strategy: no task runs here. What was read is kept until a watch says that it may be stale; the next `route` reads it
 again, which re-arms the watches. Bursts of changes cost one read, topics that are not sent to any more cost none,
-and while ZooKeeper is away the last knowledge serves.
+and while ZooKeeper is unavailable the last knowledge serves.
 
 The rules are 0.7.2's (golden notes, 7): candidates are all (broker, partition) pairs, sorted; a key takes one by its
 hash, no key takes any. A live broker that has not registered the topic is a candidate with its partition 0, which

@@ -19,7 +19,7 @@ class V08ProducerSettings:
     #: replicas in sync.
     acks: Literal[-1, 0, 1] = -1
     codec: RecordCodec = RecordCodec.NONE
-    #: A batch of a partition goes out when it has so many bytes ...
+    #: A batch of a partition goes out when it has this many bytes ...
     batch_bytes: int = 128 * KIB
     #: ... or when its first message has waited for so long.
     linger: float = 0.005

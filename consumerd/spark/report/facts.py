@@ -97,7 +97,7 @@ class QuarantineSample:
 
 @dataclass(frozen=True, slots=True)
 class QuarantineReason:
-    """Why so many rows are in quarantine."""
+    """Why this many rows are in quarantine."""
 
     text: str
     rows: int

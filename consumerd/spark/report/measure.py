@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, Row
 
-#: Up to so many batches are shown one by one, more of them by time.
+#: Up to this many batches are shown one by one, more of them by time.
 MAX_BATCHES: Final = 48
 #: More intervals than this are not shown.
 MAX_INTERVALS: Final = 120
@@ -86,7 +86,7 @@ def measure_landed(bronze: DataFrame) -> LandedFacts:
 
 
 def choose_width(batches: int, seconds: float) -> int | None:
-    """Seconds of an interval for so many batches over such a time; None where each batch is an interval."""
+    """Seconds of an interval for this many batches over such a time; None where each batch is an interval."""
     if batches <= MAX_BATCHES:
         return None
     fitting = (width for width in _WIDTHS if seconds / width <= MAX_INTERVALS)

@@ -77,7 +77,7 @@ MAX_POINTS: Final = 400
 _SECOND_OF_DAY: Final = 1 / 86400
 #: Bars of the histogram.
 _MAX_BARS: Final = 48
-#: Room for so many bars at least in the chart of batches.
+#: Room for this many bars at least in the chart of batches.
 _FEW_BARS: Final = 4
 
 

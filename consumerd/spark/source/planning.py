@@ -238,7 +238,7 @@ class StreamPlanner:
             self._committer.commit_if_possible(end)
 
     def _look(self, age: float) -> Mapping[Key, PartitionLog]:
-        """A snapshot that is at most so many seconds old."""
+        """A snapshot that is at most this many seconds old."""
         if not self._group_checked and self._committer is not None:
             self._committer.check()
         self._group_checked = True

@@ -74,7 +74,7 @@ class ConstantColumns:
         self._made: dict[str, pa.Array] = {}
 
     def column(self, field: pa.Field, rows: int) -> pa.Array:
-        """The column of that name, so many rows long; null where nothing is said."""
+        """The column of that name, this many rows long; null where nothing is said."""
         made = self._made.get(field.name)
         if made is None or len(made) < rows:
             value = self._values.get(field.name)

@@ -56,7 +56,7 @@ class Table(ABC):
 
     @abstractmethod
     def read_stream(self, batches_per_trigger: int | None = None) -> DataFrame:
-        """The rows as a stream, so many batches at a time at most. Not disturbed by compaction.
+        """The rows as a stream, this many batches at a time at most. Not disturbed by compaction.
 
         Raises NotFoundError where nothing was ever written.
         """

@@ -10,7 +10,7 @@ import pytest
 
 from consumerd.client import NoBrokerError
 from consumerd.consumer import ConnectorStateError, ConsumerConfig, ConsumerConnector, GroupRefusedError
-from consumerd.consumer.composition import DealtStreams
+from consumerd.consumer.composition import AssignedStreams
 from consumerd.consumer.stats import ConsumerStats
 from consumerd.embedded import free_port
 from consumerd.errors import ConfigError
@@ -58,7 +58,7 @@ def test_bootstrap_brokers_choose_coordinator_by_default() -> None:
 
 
 class Member:
-    """What `DealtStreams` asks a member."""
+    """What `AssignedStreams` asks a member."""
 
     def __init__(self, *assigned: TopicPartition) -> None:
         self.stats = ConsumerStats(rebalances=1)
@@ -68,7 +68,7 @@ class Member:
 def test_spreads_partitions_evenly_over_streams() -> None:
     t = [TopicPartition.numbered("t", number) for number in range(6)]
     u = [TopicPartition.numbered("u", number) for number in range(2)]
-    dealt = DealtStreams(lambda *_: None, StaticSubscription({"t": 2, "u": 1}))  # type: ignore[arg-type]
+    dealt = AssignedStreams(lambda *_: None, StaticSubscription({"t": 2, "u": 1}))  # type: ignore[arg-type]
     member = Member(*t[::2], *u)
     dealt.member = member  # type: ignore[assignment]
     assert [dealt.number(each) for each in (*t[::2], *u)] == [0, 1, 0, 0, 0]
@@ -76,7 +76,7 @@ def test_spreads_partitions_evenly_over_streams() -> None:
     assert dealt.number(t[2]) == 1
     member.stats.rebalances += 1
     assert [dealt.number(each) for each in t[1:3]] == [0, 1]
-    together = DealtStreams(lambda *_: None, FilterSubscription(Whitelist(".*"), 3))  # type: ignore[arg-type]
+    together = AssignedStreams(lambda *_: None, FilterSubscription(Whitelist(".*"), 3))  # type: ignore[arg-type]
     together.member = Member(t[0], t[1], *u)  # type: ignore[assignment]
     assert [together.number(each) for each in (t[0], t[1], *u)] == [0, 1, 2, 0]
 

@@ -4,7 +4,7 @@ Strategy: file by file, piece by piece (`consumerd.spark.source.files.lines`). A
 not where it ends; that is the start of the next line, or the end of the range. So one piece is held back until the next
 one is known, and of the messages within a compressed one only the last moves `next_offset`, as everywhere.
 
-What such a file does not record is null: `codec`. `crc_ok` is true, because the daemon hands over no other messages;
+What such a file does not record is null: `codec`. `crc_ok` is true, because the daemon delivers no other messages;
 for a line that cannot be read it is null.
 """
 

@@ -150,7 +150,7 @@ class _FrameSocket:
             ) from error
 
     def ask(self, request: bytes, least: int, most: int, where: str) -> memoryview:
-        """The body of the response, which must have so many bytes. `where`: the partition, for errors."""
+        """The body of the response, which must have this many bytes. `where`: the partition, for errors."""
         deadline = time.monotonic() + self._timeout
         try:
             self._socket.settimeout(self._timeout)
@@ -180,7 +180,7 @@ class _FrameSocket:
         return kind(f"broker {self.name} {what}")
 
     def _receive(self, size: int, deadline: float) -> memoryview:
-        """Exactly so many bytes. Raises OSError, TimeoutError."""
+        """Exactly this many bytes. Raises OSError, TimeoutError."""
         view, filled = memoryview(bytearray(size)), 0  # large ones take memory only as they fill
         while filled < size:
             left = deadline - time.monotonic()

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 #: What wrappers decompress to is limited one by one (`Limits`), and no more than one is in memory.
 _ANY_EXPANSION: Final = 1 << 40
-#: Leaves of a larger wrapper are made so many bytes at a time.
+#: Leaves of a larger wrapper are made this many bytes at a time.
 _PIECE_BYTES: Final = 1 << 20
 #: What a message has beside its payload, at most.
 _ROOM: Final = 10

@@ -24,8 +24,8 @@ from consumerd.admin import (
     V08BrokerLogs,
     V08ChangePlanner,
     V08GroupSnapshot,
+    assign_replicas,
     create_topic,
-    deal_replicas,
     delete_topic,
     diagnose_once,
     in_the_way,
@@ -426,7 +426,7 @@ async def test_rejects_creation_at_old_brokers() -> None:
 @given(st.sets(st.integers(0, 40), min_size=1, max_size=9), st.integers(1, 60), st.data())
 def test_assigns_replicas_evenly(brokers: set[int], partitions: int, data: st.DataObject) -> None:
     replication = data.draw(st.integers(1, len(brokers)))
-    dealt = deal_replicas(list(brokers), partitions, replication, random.Random(data.draw(st.integers(0, 99))))
+    dealt = assign_replicas(list(brokers), partitions, replication, random.Random(data.draw(st.integers(0, 99))))
     TopicPlan("t", assignment=dealt)  # has as many different replicas everywhere
     assert len(dealt) == partitions
     assert {len(replicas) for replicas in dealt.values()} == {replication}
@@ -440,8 +440,8 @@ def test_assigns_replicas_evenly(brokers: set[int], partitions: int, data: st.Da
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: deal_replicas([1, 2], 1, 3, random.Random(1)),
-        lambda: deal_replicas([1], 0, 1, random.Random(1)),
+        lambda: assign_replicas([1, 2], 1, 3, random.Random(1)),
+        lambda: assign_replicas([1], 0, 1, random.Random(1)),
         lambda: TopicPlan(""),
         lambda: TopicPlan("a/b"),
         lambda: TopicPlan(".."),
