@@ -1,4 +1,4 @@
-"""Which codec runs: the native one (the distribution `consumerd-native`) where it is installed, else the pure one.
+"""The choice of the codec: the native one (distribution `consumerd-native`) where it is installed, else the pure one.
 
 Strategy: the pure code is complete, and runs alone where the native codec is missing, was built for another version of
 consumerd, or is turned off by `CONSUMERD_PURE=1`. Code that can use the native codec calls `codec()` each time, so that

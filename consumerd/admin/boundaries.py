@@ -1,4 +1,4 @@
-"""Whether an offset is the start of a message, and where the message that holds it starts.
+"""Checks that an offset is the start of a message, and finds the message that contains it.
 
 Strategy: 0.7 offsets are byte positions, and a broker serves bytes from any of them; a consumer that starts
 inside a message reads garbage (golden notes, 1 and 2). That something with a right CRC stands at an offset proves

@@ -1,4 +1,4 @@
-"""What is wrong with a group, why, and what to do about it: pure functions of snapshots.
+"""Diagnosis of a group: problems, causes and remedies, as pure functions of snapshots.
 
 Strategy: first the members' own nodes, then who owns what, then committed offsets: each has a module of its own, which
 works for groups of every kind, as far as they have such a thing. Facts behind it: golden notes, 4 and 5, and what was

@@ -1,4 +1,4 @@
-"""What is wrong with the members' own nodes, and with nodes that no member reads, in groups in ZooKeeper.
+"""Diagnosis of members: their id nodes, and nodes that no member reads, in groups in ZooKeeper.
 
 Strategy: one set of rules for both dialects; what is foreign to one is the other's.
 """

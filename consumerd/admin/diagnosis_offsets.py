@@ -1,4 +1,4 @@
-"""What is wrong with the committed offsets of a group.
+"""Diagnosis of the committed offsets of a group.
 
 Strategy: one snapshot compares each offset with what the brokers have. Progress takes two snapshots, and has a
 module of its own.

@@ -1,4 +1,4 @@
-"""Whether the owners of partitions make progress, by two snapshots of a group.
+"""Diagnosis of progress: two snapshots show whether the owners of partitions work.
 
 Strategy: an owner whose node is perfect may read nothing (a JVM member that gave up while joining: notes on mixed
 groups; a handler that hangs while another thread sends heartbeats), and the only sign of it is an offset that stands

@@ -1,4 +1,4 @@
-"""Whether a group's ownership is what its members' common rule says: what VerifyConsumerRebalance asks, and more.
+"""Verification of ownership against the group's assignment rule: what VerifyConsumerRebalance checks, and more.
 
 Strategy: a pure comparison of a snapshot with the plan, one sentence per partition or member that differs.
 """

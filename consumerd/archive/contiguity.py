@@ -1,4 +1,4 @@
-"""How the segments of a partition fit together (spec 003, 5.5; golden notes, 3): where one ends, the next one begins.
+"""Contiguity of the segments of a partition (spec 003, 5.5; golden notes, 3): where one ends, the next one begins.
 
 Strategy: pure, over the summaries of all segments. What only the neighbours can tell is decided here: a torn end is
 what a crash leaves of the *last* segment; in an older one it is a block that was lost from the midst of the log.

@@ -1,7 +1,7 @@
-"""What is wrong with an archive, one finding per thing, and what a segment was found to hold.
+"""The findings in an archive, one for each problem, and the summary of a segment.
 
-Strategy: a worker looks at one segment and sums it up (`SegmentSummary`); only who has seen all segments of a partition
-can tell a torn end of the log from a block that is lost in its midst (`consumerd.archive.contiguity`).
+Strategy: a worker looks at one segment and sums it up (`SegmentSummary`); only the view of all segments of a partition
+distinguishes a torn end of the log from a block that is lost inside it (`consumerd.archive.contiguity`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an export has finished, so that the next run leaves it alone: `_manifest.json`.
+"""The finished files of an export, which the next run leaves alone: `_manifest.json`.
 
 Strategy: one entry per source segment, on a line of its own, sorted, so that the same work gives the same text but for
 times of files. An entry counts only while its source still looks as it did, its output is there in full, and what is

@@ -1,4 +1,4 @@
-"""What a row of an export is, and which of a run's messages are wanted.
+"""The rows of an export, and the selection of a run's messages.
 
 A row: topic, broker, partition, offset, index, next_offset, codec, magic, crc_ok, payload, problem, source. The first
 five are a message's identity; `offset` is that of the outermost message, `next_offset` the position to commit after it.

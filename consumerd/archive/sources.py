@@ -1,4 +1,4 @@
-"""Where the segments are: files, folders, tars, compressed files and URLs, as a list of things to open.
+"""The sources of segments: files, folders, tars, compressed files and URLs, as a list of things to open.
 
 Strategy: one `SegmentSource` is one file that a worker reads from beginning to end: a segment, packed or not, or a tar
 with many. Only the members of a plain local tar are sources of their own, because one can seek to them. A source knows

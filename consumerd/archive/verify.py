@@ -1,4 +1,4 @@
-"""Whether an archive is sound: every CRC, the inner ones too, every boundary, every gap.
+"""The verification of an archive: every CRC, also the inner ones, every boundary, every gap.
 
 Strategy: workers sum up one source each, reading on past damage where intact messages follow, so that a finding names
 its true extent; then the partitions are judged as a whole. Nothing is written anywhere.

@@ -1,4 +1,4 @@
-"""What each of the five requests does, exactly as 0.7.2 does it (golden notes, 1).
+"""The handlers of the five requests, exactly as in 0.7.2 (golden notes, 1).
 
 Strategy: a request goes in; a `BrokerReply` comes out, or None for the two that are never answered, or an error, of
 which the client sees a closed connection only. A reply is a list of bytes and file ranges, so that log data never

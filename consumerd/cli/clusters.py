@@ -1,4 +1,4 @@
-"""Which kind of cluster a command is to work on, and the client for those of Kafka 0.8 and later.
+"""The dialect of the cluster that a command works on, and the client for Kafka 0.8 and later.
 
 Strategy: named brokers are of 0.8 or later. In ZooKeeper `consumerd.cluster.look_for_dialect` finds the dialect. If
 it is not known, or both are there, 0.7 is assumed, whose tools say what is wrong.

@@ -1,4 +1,4 @@
-"""How much of a frame the bytes given to `consumerd wire decode` are.
+"""The forms of input of `consumerd wire decode`: frames with or without their size or header.
 
 Strategy: try what the bytes can be, the most complete form first. A form counts if all bytes can be read as it; if none
 can, the error of the most complete one is the one to show.

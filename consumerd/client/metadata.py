@@ -1,4 +1,4 @@
-"""What a cluster looks like: its brokers, topics, partitions and their leaders, as METADATA tells it. No I/O.
+"""The metadata of a cluster: its brokers, topics, partitions and their leaders. No I/O.
 
 Strategy: an immutable picture per answer; a new one takes over what the former knew of topics that were not asked for.
 A partition's leader is taken from a newer answer only if that is not older by its leader epoch (where brokers tell

@@ -1,4 +1,4 @@
-"""Where the flow of a partition begins.
+"""The start offset of an owned partition.
 
 Strategy: the position is looked for in this order: the sink's own (`Handler.position`), what this process handled on
 the very same session (a partition that was abandoned and found to be still ours), the committed offset, the initial

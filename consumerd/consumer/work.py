@@ -1,4 +1,4 @@
-"""The work on one owned partition: from its lane to its sink, and what came of it into the tracker.
+"""The work on one owned partition: from its lane to its sink, with progress noted in the tracker.
 
 Strategy: one task per partition, so batches are delivered in order, one at a time. Right before each delivery the
 fence is asked, with no await in between. Where batches of another size are wanted, what comes in a moment is joined,

@@ -1,4 +1,4 @@
-"""In which dialect a member joins a group in ZooKeeper: as configured, if nobody there says otherwise, or as found.
+"""The dialect in which a member joins a group in ZooKeeper: configured (unless nodes contradict it) or detected.
 
 Strategy: looked at before anything is registered, since a node of the wrong dialect breaks the rebalance of every peer.
 What comes later is the membership machine's to refuse.

@@ -1,4 +1,4 @@
-"""What the daemon's HTTP server answers: probes, metrics, and the status for those who may see it.
+"""The endpoints of the daemon's HTTP server: probes, metrics, and the status with access control.
 
 Strategy: one table of routes, made from the configuration, so that what is not served does not exist. Probes say one
 word and no data: they may be open to everybody.

@@ -1,4 +1,4 @@
-"""Whether the daemon is alive, and whether its member is ready: the answers of /healthz, /readyz and the watchdog.
+"""Liveness of the daemon and readiness of its member: the answers of /healthz, /readyz and the watchdog.
 
 Strategy: two questions that must not be mixed up. *Alive* is about this process alone: its loop comes round, and the
 member's main loop takes what is in its queue. Handlers, brokers and ZooKeeper have no part in it, since a restart

@@ -1,4 +1,4 @@
-"""How far the owned partitions are behind their ends.
+"""The lag of the owned partitions.
 
 Strategy: ends are asked of the brokers now and then, a few at a time, and kept; the lag of any moment is the kept end
 less the position of that moment. What a broker does not tell in time keeps its last end: an old answer is a lower

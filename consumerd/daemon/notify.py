@@ -1,4 +1,4 @@
-"""Service notification to systemd: one datagram to the socket named by NOTIFY_SOCKET, and nothing where there is none.
+"""Service notification to systemd: one datagram to the socket named by NOTIFY_SOCKET; nothing without that variable.
 
 The protocol is sd_notify(3): newline-separated assignments. A name that starts with `@` is an abstract socket.
 """

@@ -1,4 +1,4 @@
-"""Where the process is: stacks of threads and tasks as text, for the log.
+"""Stack traces of all threads and tasks as text, for the log.
 
 Strategy: file, line and function of each frame, outermost first, as in a traceback; no values, which may be passwords
 and messages. All of it may be called from any thread, also while the event loop is held: that is what it is for.

@@ -1,4 +1,4 @@
-"""What a topic's partitions hold, by message identity: the truth that handovers are checked against.
+"""The messages of a topic's partitions by identity: the truth that deliveries are checked against.
 
 Strategy: a line's way is followed twice. `sent` notes a digest of each line of the input when the producer takes it;
 `store` reads the brokers' segment files back and gives every leaf its identity. Position by position the two have to

@@ -1,4 +1,4 @@
-"""How an embedded ZooKeeper server is put together: its jars, its configuration file, its command line.
+"""The launch of an embedded ZooKeeper server: its jars, its configuration file, its command line.
 
 Strategy: the fewest jars of the installed pyspark with which the server runs. A logging backend doubles the start-up
 time and is only added on request; netty only for TLS.

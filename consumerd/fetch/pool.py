@@ -1,4 +1,4 @@
-"""Which partitions are fetched, and the tasks that do it: one fetcher per partition.
+"""The pool of fetchers: one task for each partition that is fetched.
 
 Strategy: `run` owns every task in one TaskGroup; `add`, `remove`, `seek` and the rest are called from other tasks and
 only start or cancel tasks there. Seeking replaces the fetcher by a fresh one: the old task is cancelled and can put

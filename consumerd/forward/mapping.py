@@ -1,4 +1,4 @@
-"""Where messages go: the name of the target's topic, and the number that a source partition stands for.
+"""The mapping to the target: the name of its topic, and the number that a source partition stands for.
 
 Strategy: with the placing `keep`, all messages of a source partition go to partition (its number mod n) of the target,
 which keeps their order. A partition of 0.8 or later has a number; of 0.7 it has a broker and a number, which become

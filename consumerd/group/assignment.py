@@ -1,4 +1,4 @@
-"""Who owns which partition: sorted chunks, as every member of a 0.7 group computes them for itself.
+"""Partition assignment of 0.7: sorted chunks, as every member of a group computes them for itself.
 
 Ring 0, pure functions over a snapshot. Per topic, partitions `broker-partition` and streams `consumerid-stream` are
 sorted **as strings** (`0-10` before `0-2`), the streams get q = P div T consecutive partitions each, and the first

@@ -1,4 +1,4 @@
-"""Who owns which partition in groups of Kafka 0.8 and later, where partitions are numbers in their topic.
+"""Partition assignment of Kafka 0.8 and later, where partitions are numbers in their topic.
 
 Ring 0, pure functions over a snapshot, in two families. Where ZooKeeper coordinates (`range_owners`,
 `roundrobin_owners`), every member computes the whole for itself, so the results are exactly those of the JVM's old

@@ -1,4 +1,4 @@
-"""What happens when a handler raises: it is asked again, later and later, and in the end the policy decides.
+"""The failure policy of a handler: retries with backoff, then stop, skip or dead letter.
 
 Strategy: one wrapper around the handler. The unit of a retry is what is left of the batch: a handler that counts
 (per-message ones do, see `Batch.mark`) goes on from the message that failed, and its attempts are counted per message;

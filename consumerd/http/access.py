@@ -1,4 +1,4 @@
-"""Who may see what a daemon tells of its work, and who may change something.
+"""Access control for the status of a daemon: who may read it, and who may change something.
 
 Strategy: pages with data require a token or a client certificate. On a loopback address without either, local
 programs may read, but not change anything. A foreign page may make a browser send requests: a page of another site

@@ -1,4 +1,4 @@
-"""What a comparison found: counts per range, partition and topic, with a few messages to look at. No I/O."""
+"""The findings of a comparison: counts per range, partition and topic, with a few example messages. No I/O."""
 
 from __future__ import annotations
 

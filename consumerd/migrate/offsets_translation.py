@@ -1,4 +1,4 @@
-"""Where a group resumes in a topic that was forwarded: from offsets of the old logs to those of the new one.
+"""Translation of a group's offsets: from the old logs to those of the topics that were forwarded.
 
 Strategy: forwarded messages say in their headers who they were (`consumerd.forward.identity`). A message of the target
 is *handled* if its headers name a partition of the old group and an offset before what the group committed there. Each

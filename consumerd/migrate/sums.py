@@ -1,4 +1,4 @@
-"""What two logs are compared by: a number for each message, and sums of them for ranges of offsets. No I/O.
+"""Checksums for the comparison of two logs: one for each message, and sums for ranges of offsets. No I/O.
 
 Strategy: a message's number is a 64-bit hash over where it stood, its checksum and its payload, so that neither a
 changed payload nor two swapped ones go unseen. A range keeps how many there are, their sum, which no order changes, and

@@ -1,4 +1,4 @@
-"""Which partition of the target a source partition's messages go to: always the same, so that their order is kept.
+"""The target partition of a source partition: always the same, so that the order of messages is kept.
 
 Strategy: the source partition travels as the key of its messages. On a target with ZooKeeper the key's index among the
 target's partitions, sorted by broker and number, is (broker * partitions per broker + partition) mod n: clusters of the

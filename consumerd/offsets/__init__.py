@@ -1,4 +1,4 @@
-"""Which offsets were handled, and where they are stored (ring 1)."""
+"""Handled offsets and the stores of committed ones (ring 1)."""
 
 from consumerd.offsets.choice import NoOffsets, OffsetSettings, Storage, make_store
 from consumerd.offsets.claimed_store import ClaimedStore

@@ -1,4 +1,4 @@
-"""Which of a topic's partitions a key belongs to (spec 003, 5.1: Partitioner)."""
+"""Partitioners: from a key to a partition of the topic (spec 003, 5.1: Partitioner)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a znode's name or value.
+"""Errors of znode names and values.
 
 Ring 0. Every function of this room that parses text of other programs raises these and nothing else.
 """

@@ -1,8 +1,8 @@
-"""Which dialect is spoken where these nodes are? One rule, for who would join a group and for who only looks at one.
+"""Detection of the dialect from nodes: one rule, for members and for tools that only read.
 
-Ring 0. Strategy: a node speaks the dialect whose peers understand it, and one that nobody understands says nothing: so
-damage neither hides what the others say nor passes for a mixture. All that say anything must agree. Recordings of
-0.7.2 and Jafka, of 0.8.2 to 3.9.1 brokers and of the old consumers are recognised by it.
+Ring 0. Strategy: a node has the dialect whose members can parse it, and a node that neither can parse has none: so
+damaged nodes neither hide the dialect of the others nor pass for a mixture. All other nodes must agree. The rule
+recognises recordings of 0.7.2 and Jafka, of brokers of 0.8.2 to 3.9.1 and of the old consumers.
 """
 
 from __future__ import annotations

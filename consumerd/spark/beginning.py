@@ -1,4 +1,4 @@
-"""Where the landing of a pipeline began, fixed before its first batch.
+"""The start offsets of a pipeline's landing, fixed before its first batch.
 
 Strategy: Spark writes down where a batch ends, but asks the source again where the first batch begins each time it is
 tried. By then `latest` has moved and `earliest` may have, so messages in between would be skipped, and afterwards

@@ -1,4 +1,4 @@
-"""How often each position of a log is covered: by the plan, the source, bronze, silver and quarantine.
+"""Coverage of each position of a log by the plan, the source, bronze, silver and quarantine.
 
 Strategy: a sweep line. Every run adds 1 where it begins and subtracts 1 where it ends; runs that follow each other
 cancel out, whatever task read them and in whatever order, so of an intact partition only its two ends remain. Only sums

@@ -1,4 +1,4 @@
-"""What should have landed, from the checkpoint of `land` and from the source itself.
+"""The expected messages of a reconciliation: from the checkpoint of `land` and from the source itself.
 
 Strategy: the checkpoint tells where the planned batches end, `consumerd.spark.beginning` where they begin; everything
 in between is expected, whatever bronze has. The part of it that the source still has is read again as a batch, and

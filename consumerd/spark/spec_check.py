@@ -1,4 +1,4 @@
-"""What `consumerd check` verifies of pipelines beyond their tables: options of the source, and files.
+"""The checks of `consumerd check` for pipelines beyond their tables: options of the source, and files.
 
 Strategy: everything that can be checked without a JVM and without a connection, with the same functions that the steps
 use later, so that what is checked is what will be read.

@@ -1,4 +1,4 @@
-"""What a reader of segments yields: runs of messages and flaws; the stream that it reads, and the limits of both.
+"""The items that a reader of segments yields: runs of messages and flaws; its input stream, and the limits of both.
 
 Strategy: values without behaviour, apart from the reader, because code that makes rows of them needs nothing else of
 this room.

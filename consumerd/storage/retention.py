@@ -1,4 +1,4 @@
-"""Which segments a log may delete: policies by age, by size, or a user's own (spec 003, 5.5 "Deletes").
+"""Retention policies of a log: by age, by size, or a user's own (spec 003, 5.5 "Deletes").
 
 Strategy: a policy looks at facts about the segments and only ever names how many *leading* ones may go, so what stays
 is contiguous whatever it says. Policies decide and `Log.clean` deletes; each sees what the one before it left. Age

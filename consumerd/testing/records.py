@@ -1,4 +1,4 @@
-"""What the harness notes of a handler's work, and the layer that notes it.
+"""The records of a handler's work in the harness, and the layer that takes them.
 
 Strategy: the layer sits between the retry policy and the handler, where every single attempt passes.
 """

@@ -1,4 +1,4 @@
-"""What the decoders of both dialects make of a fetch response: payloads, where they reach, and why no further.
+"""The result of decoding a fetch response, in both dialects: payloads, the next offset, and the reason of the end.
 
 Strategy: payloads are plain `bytes` in a list, or a buffer and an index from which they are made when asked for
 (those of a large compressed message are packed). What else is to be known is worked out when asked for, in pieces

@@ -1,4 +1,4 @@
-"""What can be wrong with bytes on the wire or in a segment file, and with what we are asked to encode.
+"""Errors of bytes on the wire or in a segment file, and of values to encode.
 
 Strategy: decoders of hostile bytes raise only classes of this module (and most return a verdict instead, see
 `consumerd.wire.v07.decode_batch`); encoders raise `EncodeError` for values that no frame can hold.

@@ -1,4 +1,4 @@
-"""What is wrong with a group of Kafka 0.8 or later, coordinated in ZooKeeper or by a broker.
+"""Diagnosis of a group of Kafka 0.8 or later, coordinated in ZooKeeper or by a broker.
 
 Strategy: what groups of 0.7 have, too, is looked at by the same code; here is what they do not have. Where a broker
 coordinates, it keeps the members' books and nobody can stand in another's way, so that what is left to see are

@@ -1,11 +1,10 @@
-"""What goes through an asynchronous producer, and where others may take part (spec 003, 5.1: CallbackHandler,
-EventHandler).
+"""The stages of an asynchronous producer and their hooks (spec 003, 5.1: CallbackHandler, EventHandler).
 
     send ── before_enqueue ──► queue ── after_dequeuing_existing_data ──► batch ── before_sending_data ──► EventHandler
               after_enqueue             (at the end: last_batch_before_close)                    (encodes and sends)
 
 Strategy: hooks are plain functions, called on the event loop in that order, and must not block. An event handler is a
-coroutine, since it sends. All have defaults that change nothing, so that a user writes only what he needs.
+coroutine, since it sends. All have defaults that change nothing, so that users override only what they need.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which partition a key belongs to, as Kafka 0.7.2's DefaultPartitioner decides it.
+"""The partition of a key, as in Kafka 0.7.2's DefaultPartitioner.
 
 Strategy: `abs(key.hashCode) % n` over the sorted list of candidates (golden notes, 7), with Java's own hash of strings,
 so that JVM producers and ours put a key's messages into one partition. Java's `abs` has one quirk, documented below.

@@ -1,4 +1,4 @@
-"""Where messages go: which broker and which of its partitions.
+"""Routing of messages to a broker and one of its partitions.
 
 Strategy: a `Router` answers for one message batch at a time and is asked again at every retry, so that a broker that
 died or moved is left out as soon as that is known. This module has the router over a fixed list of brokers; the one

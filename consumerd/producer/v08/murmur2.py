@@ -1,4 +1,4 @@
-"""Which partition a key belongs to for producers of 0.8.2 and later: Java's default partitioner.
+"""Java's default partitioner of 0.8.2 and later, which hashes keys with murmur2.
 
 Strategy: MurmurHash2 with the seed that the JVM's producers use, its sign bit cleared, modulo the number of partitions,
 so that JVM producers and ours put a key's messages into one partition.

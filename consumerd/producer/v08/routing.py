@@ -1,4 +1,4 @@
-"""Which partition of a topic a message goes to, and so into which queue.
+"""Routing of messages to partitions, and so to their queues.
 
 Strategy: what is known of a topic is kept in the form in which each message needs it, for as long as the client's
 metadata are the same object. The key decides as for the JVM's producers. Messages without one stick to a partition

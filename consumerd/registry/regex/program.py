@@ -1,4 +1,4 @@
-"""What a parsed pattern becomes: a short program of relative jumps, built from fragments.
+"""The compiled form of a pattern: a short program of relative jumps, built from fragments.
 
 Ring 0. Fragments know the least and greatest number of characters that they can take (lookbehind needs both) and can be
 put together without patching, because all jumps are relative. Copies made for `{n,m}` are counted before they are

@@ -1,4 +1,4 @@
-"""Which implementation serves the options of a query: an origin for its partitions, a committer for its offsets.
+"""The implementation that serves a query's options: an origin for its partitions, a committer for its offsets.
 
 Strategy: two functions; each dialect has modules of its own, which are imported only when they are needed.
 """

@@ -1,4 +1,4 @@
-"""What planning needs to know about partitions: two protocols that every dialect implements."""
+"""The protocols through which planning sees partitions; every dialect implements both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the readers of all kinds of splits share: the request, the limits of an Arrow batch, constant columns."""
+"""Shared parts of the readers of all kinds of splits: the request, the limits of an Arrow batch, constant columns."""
 
 from __future__ import annotations
 

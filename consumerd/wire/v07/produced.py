@@ -1,4 +1,4 @@
-"""How a broker judges the message set of a PRODUCE request before it stores it.
+"""The check of the message set of a PRODUCE request before a broker stores it.
 
 Strategy: two passes, as the real broker makes them, because the first thing found decides what happens: over the outer
 messages in order (CRC, size), then into the wrappers. A set is stored whole or not at all, but for a cut-off

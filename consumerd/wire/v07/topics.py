@@ -1,4 +1,4 @@
-"""Which topic names a 0.7.2 broker accepts (golden notes, 1: everything but this)."""
+"""The rule for topic names that a 0.7.2 broker accepts (golden notes, 1: everything but this)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is inside a compressed message: its leaves, however deep.
+"""The leaves of a compressed message, at any depth.
 
 Strategy: recursion bounded by depth and by one allowance for the whole outer message, of decompressed bytes and of
 compressed pieces. An inner set

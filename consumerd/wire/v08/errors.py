@@ -1,4 +1,4 @@
-"""What this protocol can refuse beside `consumerd.wire.errors`."""
+"""Errors of this protocol beside `consumerd.wire.errors`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands before every message: headers of requests (versions 0 to 2) and of responses (0 and 1).
+"""Headers of requests (versions 0 to 2) and of responses (0 and 1).
 
 Strategy: the header's version follows from the API and its version, and nothing on the wire says it. Flexible versions
 end both headers with tagged fields; the client id stays an ordinary nullable string there. Two exceptions: version 0 of

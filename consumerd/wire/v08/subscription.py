@@ -1,4 +1,4 @@
-"""What members of a consumer group tell each other through JoinGroup and SyncGroup (protocol type "consumer").
+"""The values that members exchange through JoinGroup and SyncGroup (protocol type "consumer").
 
 Strategy: two small structures, written and read here field by field: the broker passes them on as opaque bytes, and
 they have a version of their own in front. A reader takes from a later version what it knows and ignores the rest, as

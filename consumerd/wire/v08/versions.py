@@ -1,4 +1,4 @@
-"""Which version of an API to speak with a broker.
+"""The choice of an API's version for a broker.
 
 Strategy: the highest one that both sides have. Brokers since 0.10 say what they have when asked (API_VERSIONS), on
 every connection, because the broker behind an address may be upgraded. Those before close the connection on a

@@ -1,4 +1,4 @@
-"""What one Spark task reads: a range of one segment, and where that segment is.
+"""A split of 0.7: a range of one segment, and the place of that segment.
 
 Strategy: frozen values without behaviour, which are pickled from the driver to executors. A split begins and ends at
 boundaries of the outer message set and never crosses a segment.

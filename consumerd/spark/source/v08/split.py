@@ -1,4 +1,4 @@
-"""What one Spark task reads of a partition of 0.8 or later: a range of offsets, and the leader to fetch it from.
+"""A split of a partition of 0.8 or later: a range of offsets, and the leader to fetch it from.
 
 Strategy: a frozen value, like the splits of segments. Offsets count messages, so a range may be cut anywhere: a batch
 or compressed message that crosses a border is read by both tasks, and each keeps what is in its range.

@@ -1,4 +1,4 @@
-"""What the readers of the three formats fill: payloads, keys and headers of one fetch.
+"""The columns that the readers of the three formats fill: payloads, keys and headers of one fetch.
 
 Strategy: everything is appended to the same lists; who finds that a batch is bad cuts them back to where it began, and
 who reads from the middle of a batch takes the records before it out again.

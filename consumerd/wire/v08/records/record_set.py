@@ -1,4 +1,4 @@
-"""What the record data of a fetch response is: payloads, and what belongs to them, worked out when asked for.
+"""The record data of a fetch response: payloads with their attributes, decoded when they are read.
 
 Strategy: payloads and keys are lists of `bytes`; headers, which few records have, are in a dictionary by the record's
 number. Offsets and timestamps are kept once per *run* (the records of one batch, wrapper or row of plain messages):
