@@ -1,9 +1,9 @@
 """Detecting the dialect of a ZooKeeper chroot by the brokers and members that are registered there.
 
-Strategy: what a node says, and that all must agree, is `registry.spoken`'s to decide; here is who is asked. Who would
-join a group asks brokers and members together. Where there are neither, nobody can know: what a member would write
-there could break the rebalances of all that come later, so it waits for the first broker or member. Reading breaks
-nothing: the brokers decide the dialect, and without any the nodes that groups left behind.
+Strategy: `registry.spoken` decides what nodes say, and that they agree; this module reads them. A member that joins a
+group reads brokers and members together. Without any the dialect is unknown: a node of the wrong one would break the
+rebalances of all later members, so it waits for the first broker or member. Tools only read: the brokers decide the
+dialect, and without any the nodes that groups left behind.
 """
 
 from __future__ import annotations

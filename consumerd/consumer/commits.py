@@ -1,8 +1,8 @@
 """Writing the positions of owned partitions to the offset store.
 
 Strategy: group commit (`consumerd.consumer.rounds`). Commits never overlap, so an older position is never written over
-a newer one, and each writes everything that is due of all who asked. Only what is of the present session is written:
-of a session that is over nothing can be. Who owns what is the store's to check; what it calls lost is passed on.
+a newer one, and each writes all positions that are due for all callers. Only positions of the present session are
+written. The store checks ownership; partitions that it reports as lost are passed on.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class ConsumerConfig:
     #: How long brokers hold answers back (fetch.max.wait.ms), and for how many bytes of new messages (fetch.min.bytes).
     max_wait: float = default_of(FetchSettings, "max_wait")
     min_bytes: int = default_of(FetchSettings, "min_bytes")
-    #: Who we are for the brokers: a name for their logs and quotas, TLS, and what begins to prove it, such as
+    #: The client's identity at the brokers: a name for their logs and quotas, TLS, and what begins to prove it, such as
     #: `lambda: consumerd.Scram("SCRAM-SHA-512", user, password)`.
     client_id: str = default_of(ClientSettings, "client_id")
     broker_tls: ssl.SSLContext | None = None

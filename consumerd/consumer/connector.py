@@ -5,8 +5,8 @@ belongs to the connector (`MemberRun`); its handler hands batches to streams. Th
 connections of its own, waiting until the first assignment is decided, and a shutdown that is bounded in time and cannot
 wait for itself.
 
-A failure of the member (a corrupt partition with the policy `fail`, refused credentials, ...) comes out of its
-streams; if nobody iterates any more, out of `shutdown`.
+A failure of the member (a corrupt partition with the policy `fail`, refused credentials, ...) comes out of its streams;
+if no task iterates any more, out of `shutdown`.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
 """The membership machine's actions in ZooKeeper: each is performed once, on the session it names, and answered.
 
-Strategy: one method per action of `consumerd.group.events`, which returns the answering event. Whatever went wrong on
-the way is left out of the answer, or is `Failed`: the machine asks again from a fresh snapshot. What is read is kept
-with the watch on it (`consumerd.cluster.watched`): a fired watch calls `triggered`, and only what changed is read
-again.
+Strategy: one method per action of `consumerd.group.events`, which returns the answering event. Partitions that failed
+are left out of the answer, or it is `Failed`: the machine repeats it from a fresh snapshot. Nodes are cached with their
+watch (`consumerd.cluster.watched`): a fired watch calls `triggered`, and only what changed is read again.
 
-Many partitions cost few round trips. Owner nodes are created by multis of some dozens, and read right behind them down
-the same connection, which arms the watches and tells whose each node is; where a multi was refused because some of
-its nodes stand already, only those that are free are tried again. They are deleted by multis, too: our watch on each
-says that it is still the node that we made. On a server without multi (before 3.4) the same is done by single requests,
-sent together.
+Many partitions cost few round trips. Owner nodes are created by multis of some dozens, and read right behind them on
+the same connection, which arms the watches and shows the owner of each; if a multi was rejected because some of its
+nodes exist, only the free ones are tried again. Nodes are deleted by multis, too: our watch on each shows that it is
+still the node that we created. On a server without multi (before 3.4) the same is done by single requests, sent
+together.
 """
 
 from __future__ import annotations

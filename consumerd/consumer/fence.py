@@ -1,13 +1,13 @@
-"""The fence: whether this member may hand messages over at this very moment.
+"""The fence: decides whether this member may deliver messages at this moment.
 
 Strategy: a lease, not a state. The server cannot expire the session before `lease_left()` seconds have passed, counted
-by a clock that runs on while the process is stopped; so a check right before each delivery, without an await between,
-holds even when the process was paused between two events. A lost connection alone changes nothing: delivery goes on
-until the lease ends, and a server that is back before costs nothing.
-`Fence.watch` tells when the lease runs out, for what handlers already hold, and wakes waiting tasks when it is back.
+by a clock that continues while the process is suspended; so a check right before each delivery, without an await
+between, holds even when the process was paused between two events. A lost connection alone changes nothing: delivery
+goes on until the lease ends, and a server that is back before costs nothing. `Fence.watch` reports the end of the
+lease, for messages that handlers hold, and wakes waiting tasks when it is back.
 
-The lease of a member in ZooKeeper is the session's (`consumerd.zk`). That of a group that a broker coordinates is read
-off the membership machine, which knows when it sent what was confirmed.
+The lease of a member in ZooKeeper is the session's (`consumerd.zk`). That of a group that a broker coordinates comes
+from the membership machine, which knows when it sent the confirmed request.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The record of one owned partition, for `consumerd.consumer.partitions`.
 
-Strategy: a record; who works on it is `PartitionWork`. What is to be written of it follows from how far it was handled
-and from what was written last, and when.
+Strategy: a record; `PartitionWork` does the work. The position to commit follows from what was handled, and from the
+last commit and its time.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
 """The partitions that this member owns: starting, draining and abandoning their flow of messages.
 
-Strategy: per partition one task that finds its position, then delivers (`PartitionWork`). Everything the membership
-machine asks of the flow is a method here, for a set of partitions, and is answered when it is really so, in parts as
-handlers end: `drain` when no handler holds anything and what was handled is committed, `abandon` when no handler holds
-anything and no commit of the partition is under way. Commits are made together (`consumerd.consumer.commits`); the last
-one of a drain is repeated while the coordinator moves, since nothing repeats it later. Unchanged positions are
-written again to a store that deletes old offsets, and after another process wrote to it. Hooks are called between
-flow and owner node: of a new partition before its first fetch, of a drained one before it may be released, of a lost
-one before it can come back. Where a flow begins is found by `starts`; a place that nobody would find again (the end of
-a log, a reset) is committed before it is fetched from.
+Strategy: one task per partition finds its start, then delivers (`PartitionWork`). Each action of the membership machine
+on the flow is a method here for a set of partitions, answered in parts as handlers end: `drain` when no handler holds
+anything and what was handled is committed, `abandon` when no handler holds anything and no commit of the partition is
+under way. Commits are grouped (`consumerd.consumer.commits`); the last one of a drain is repeated while the coordinator
+moves, since nothing repeats it later. Unchanged positions are written again to a store that deletes old offsets, and
+after another process wrote to it. Hooks are called before the first fetch of a new partition, before the release of a
+drained one, and before a lost one can come back. `starts` finds the start; an offset that the next owner would not find
+again (the end of a log, a reset) is committed before the first fetch.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What all members have in common, whether ZooKeeper, a broker or the configuration assigns their partitions.
+"""The base of all members, whether ZooKeeper, a broker or the configuration assigns their partitions.
 
 Strategy: one queue of events, one loop that takes them, tasks in one TaskGroup, and a life in three parts: `_begin`,
-`_main_loop`, `_finish`. The subclasses bring a machine or none, and perform what it asks for. The handler is started
-before anything else and stopped when nothing is held any more; the first failure that cannot be mended makes the
-member leave in order, and comes out of `run`.
+`_main_loop`, `_finish`. The subclasses have a machine or none, and perform its actions. The handler is started before
+anything else and stopped when the member owns nothing any more; the first permanent failure makes the member leave in
+order, and is raised by `run`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Reading one snapshot of a group for the membership machine: members, topics, owner nodes.
 
-Strategy: everything is asked of `WatchedNodes`, so only what has changed since the last look costs a request. A
-reconciliation (`TakeSnapshot.survey`) trusts no watch and reads again what ownership depends on: the lists of members,
-topics and owner nodes, and our own nodes. Nodes that no peer writes are left out with a warning; a topic that cannot be
-read for a while is taken to be as it was. Where the dialects differ is how a topic looks: brokers with counts, or one
-node that names its partitions.
+Strategy: all nodes are read through `WatchedNodes`, so only changed ones cost a request. A reconciliation
+(`TakeSnapshot.survey`) trusts no watch and reads again what ownership depends on: the lists of members, topics and
+owner nodes, and our own nodes. Nodes that no peer writes are left out with a warning; a topic that cannot be read for a
+while is taken to be as it was. The dialects differ in the nodes of a topic: brokers with counts, or one node that names
+its partitions.
 """
 
 from __future__ import annotations

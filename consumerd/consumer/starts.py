@@ -1,13 +1,13 @@
 """The start offset of an owned partition.
 
-Strategy: the position is looked for in this order: the sink's own (`Handler.position`), what this process handled on
+Strategy: the start is the first of these that exists: the sink's own (`Handler.position`), what this process handled on
 the very same session (a partition that was abandoned and found to be still ours), the committed offset, the initial
 policy. A remembered position is valid only while the store has the same offset as then: else another member went on
-meanwhile. A broker or store that does not answer is asked again for as long as the caller waits; one that says that it
-never will is not.
+meanwhile. Requests to a broker or store that does not answer are repeated for as long as the caller waits; final errors
+are raised.
 
-A sink that is asked for its position takes the partition over, so it is asked under the fence, as before a delivery,
-each time: a process that was suspended since its claim would take over what others own by now.
+A sink takes the partition over when it returns its position, so each call is fenced like a delivery: a
+process that was suspended since its claim would take over what others own by now.
 """
 
 from __future__ import annotations

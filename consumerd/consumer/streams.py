@@ -1,10 +1,9 @@
 """Message streams: async iterators over the partitions that an assignment gives to one stream.
 
-Strategy: the partitions' sinks offer their batches, and the stream hands out one after the other, in the order of the
-offers. It has no task: iteration does the work. Within a batch the next message costs no turn
-of the loop; after `FRESH` seconds, and between batches, the loop gets its turn and the fence is checked again, so
-neither heartbeats nor other streams starve, and nothing is handed out on an old permission, not even by a process that
-was stopped meanwhile.
+Strategy: the partitions' sinks offer their batches, and the stream returns their messages one after the other, in the
+order of the offers. It has no task: iteration does the work. Within a batch the next message does not yield to the
+loop; after `FRESH` seconds, and between batches, it does, and the fence is checked again: neither heartbeats nor other
+streams starve, and no message is delivered after the lease ended, not even by a process that was suspended.
 
 A message counts as handled when the next one is requested, or when `ack` says so. So the message in the body of a loop
 that failed, was cancelled, or broke out is delivered again, to the partition's owner.

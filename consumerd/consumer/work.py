@@ -1,12 +1,12 @@
 """The work on one owned partition: from its lane to its sink, with progress noted in the tracker.
 
-Strategy: one task per partition, so batches are delivered in order, one at a time. Right before each delivery the
-fence is asked, with no await in between. Where batches of another size are wanted, what comes in a moment is joined,
-what is large is cut, and each part is delivered by itself (`consumerd.handlers.batching`).
+Strategy: one task per partition, so batches are delivered in order, one at a time. Right before each delivery the fence
+is checked, without an await in between. If other batch sizes are configured, fetched batches are joined or cut
+(`consumerd.handlers.batching`), and each part is delivered by itself.
 
-A drain closes the lane and lets the batch in hand end until the deadline; the drain cancels the task then, and
-awaits its end: only after that may the partition be released. What the handler marks in the batch in hand counts at
-once, so a slow batch does not hold its partition's position back.
+A drain closes the lane and lets the batch in hand end until the deadline; the drain cancels the task then, and awaits
+its end: only after that may the partition be released. What the handler marks in the current batch counts at once, so a
+slow batch does not hold back its partition's position.
 """
 
 from __future__ import annotations

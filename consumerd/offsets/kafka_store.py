@@ -208,7 +208,7 @@ class KafkaOffsetStore:
             raise OffsetsUnavailableError(str(error)) from error
 
     async def _ask(self, channel: Channel, api: Api, body: dict[str, Any], version: int, what: str) -> dict[str, Any]:
-        """Ask the broker that was found; who else it could be by now is the next attempt's to find out."""
+        """Send to the broker that was found; the next attempt looks up the coordinator again."""
         try:
             return await channel.call(api, body, version=version)
         except ConnectionClosedError as error:

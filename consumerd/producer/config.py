@@ -1,9 +1,9 @@
 """A producer's whole configuration in one value, and a producer made from it; also by the property names of 0.7.
 
 Strategy: as for the broker, one table says for every producer property of 0.7.2 (golden notes, 8) which setting it
-fills and how its text is read, or that it has no meaning here. An unknown name is refused with the nearest one; a
-known one without effect is reported by `ignored`. What a property file leaves out has *our* default, which
-is the safer one where they differ (docs/producer.md has the table).
+fills and how its text is read, or that it has no meaning here. An unknown name is refused with the nearest one; a known
+one without effect is reported by `ignored`. What a property file leaves out has *our* default, which is the safer one
+where they differ (docs/producer.md has the table).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ProducerConfig:
     dialect: Literal["auto", "0.7", "0.8"] = "auto"
     #: Of a producer for brokers of 0.8 and later. None: what `settings` says of codec and confirmation, else defaults.
     v08: V08ProducerSettings | None = None
-    #: Who we are for these: a name for their logs and quotas, TLS, and what begins to prove it, such as
+    #: The client's identity at these: a name for their logs and quotas, TLS, and what begins to prove it, such as
     #: `lambda: consumerd.Scram("SCRAM-SHA-512", user, password)`.
     client_id: str = default_of(ClientSettings, "client_id")
     broker_tls: ssl.SSLContext | None = None

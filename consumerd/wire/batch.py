@@ -1,9 +1,9 @@
 """The result of decoding a fetch response, in both dialects: payloads, the next offset, and the reason of the end.
 
-Strategy: payloads are plain `bytes` in a list, or a buffer and an index from which they are made when asked for
-(those of a large compressed message are packed). What else is to be known is worked out when asked for, in pieces
-that cost no line of Python for each message. Who hands batches on need not know the dialect; how identities and
-positions follow from what a dialect keeps is its own part.
+Strategy: payloads are plain `bytes` in a list, or a buffer and an index from which they are made when asked for (those
+of a large compressed message are packed). Everything else is computed on access, in pieces that cost no line of Python
+for each message. Code that passes batches on is independent of the dialect; each dialect has its own classes for
+identities and positions.
 """
 
 from __future__ import annotations

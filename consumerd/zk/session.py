@@ -1,4 +1,4 @@
-"""The one ZooKeeper session of a process: what `consumerd.ports.ZooKeeper` promises, on aiozk's protocol.
+"""The ZooKeeper session of a process: implements `consumerd.ports.ZooKeeper` on aiozk's protocol.
 
 Strategy: `SessionLifecycle` knows state, lease and events, `SessionSupervisor` keeps the connection, `WatchTable` holds
 the callbacks for changes, and `BaseSession` sends the requests; here they are put together, started and closed.

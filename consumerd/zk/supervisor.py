@@ -1,16 +1,16 @@
 """The task that maintains the session: connect, send heartbeats, reconnect, and replace an expired session.
 
-Strategy: one task goes round. Pick a server and an address of its name at random, shake hands, prepare (credentials
-before anything else, then a new session's chroot), announce, beat until the connection ends. What a round does to the
-session's state is in `lifecycle`; here is when.
+Strategy: one task loops: pick a server and an address of its name at random, do the handshake, prepare (credentials
+first, then a new session's chroot), announce the session, send heartbeats until the connection ends. `lifecycle` has
+the transitions of the session's state, this module decides when they happen.
 
-The lease must never say that the session lives when the server may have expired it. A handshake proves the session
-from the moment it was sent: the leader itself touches the session. A heartbeat does not prove as much: a follower
-answers pings alone, even when it lost its leader, and tells the leader about its sessions only every half tick. So
-the heartbeat is a `sync`, which passes the leader, every T/4 (at least half a tick, as T is at least two), and when
-one is answered the lease counts from the heartbeat *before*: that one the leader must have heard of. When nothing
-came for 5T/12 while one is out, the connection is ended: 2T/3 after the last sign of life, which leaves T/3 to come
-back. Heartbeats overtake the calls that wait for their turn, so a burst of calls does not hold them up.
+The lease must never say that the session lives when the server may have expired it. A handshake proves the session from
+the moment it was sent: the leader itself touches the session. A heartbeat does not prove as much: a follower answers
+pings alone, even when it lost its leader, and tells the leader about its sessions only every half tick. So the
+heartbeat is a `sync`, which passes the leader, every T/4 (at least half a tick, as T is at least two), and when one is
+answered the lease counts from the heartbeat *before*: that one the leader must have heard of. When nothing came for
+5T/12 while one is out, the connection is ended: 2T/3 after the last sign of life, which leaves T/3 to come back.
+Heartbeats overtake the calls that wait for their turn, so a burst of calls does not hold them up.
 
 The zxid. We tell each server the newest transaction we saw, and one that is behind closes the connection. A wiped
 ensemble does so for ever; after 1.5 T without any but closed handshakes we come without a zxid and let the server say

@@ -1,13 +1,12 @@
 """The leaves of a compressed message, at any depth.
 
 Strategy: recursion bounded by depth and by one allowance for the whole outer message, of decompressed bytes and of
-compressed pieces. An inner set
-obeys the rules of the real consumer (golden notes, 1 and 2): a cut-off message at its end is dropped silently, a set
-that only holds a cut-off message is corrupt, an empty set has no leaves, and one bad inner message spoils the whole
-wrapper.
+compressed pieces. An inner set obeys the rules of the real consumer (golden notes, 1 and 2): a cut-off message at its
+end is dropped silently, a set that only holds a cut-off message is corrupt, an empty set has no leaves, and one bad
+inner message spoils the whole wrapper.
 
-A few megabytes of well compressed small messages are hundreds of megabytes as a list. Who has to live with less takes
-them in pieces.
+A few megabytes of well compressed small messages are hundreds of megabytes as a list. With less memory they are read in
+pieces.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-#: Who we are, in the logs and quotas of brokers.
+#: The client id in the logs and quotas of brokers.
 CLIENT_ID: Final = "consumerd-spark"
 #: Seconds for which a broker may wait for the first byte.
 _WAIT: Final = 0.5

@@ -1,7 +1,7 @@
 """The columns that the readers of the three formats fill: payloads, keys and headers of one fetch.
 
-Strategy: everything is appended to the same lists; who finds that a batch is bad cuts them back to where it began, and
-who reads from the middle of a batch takes the records before it out again.
+Strategy: everything is appended to the same lists. A reader that finds a bad batch truncates them to the start of the
+batch, and a read from the middle of a batch removes the records before it again.
 """
 
 from __future__ import annotations

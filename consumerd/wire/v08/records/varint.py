@@ -1,7 +1,7 @@
 """Signed varints of record batches: zigzag, so that small negative numbers are short, then seven bits a byte.
 
-Strategy: read one number at a position of `bytes`; the end of the data shows as IndexError, which the caller, who knows
-what was being read, turns into a verdict. Written numbers below 8192 come from a table.
+Strategy: read one number at a position of `bytes`; the end of the data raises IndexError, which the caller turns into
+the result for what it was reading. Written numbers below 8192 come from a table.
 """
 
 from __future__ import annotations
