@@ -15,6 +15,8 @@ from typing import Any
 
 RESULTS = Path("/results")
 UNIT = "consumerd@events.service"
+#: Its configuration is invalid.
+BAD = "consumerd@bad.service"
 PROPERTIES = (
     "ActiveState",
     "SubState",
@@ -62,34 +64,54 @@ def fetch(path: str, token: str | None = None) -> int:
         return error.code
 
 
-def main() -> None:
-    seen: dict[str, Any] = {}
+def wait_for_page(path: str) -> None:
+    """Until the daemon answers with 200, for a while: what it answers then is seen by those who look next."""
+    limit = time.monotonic() + 60
+    while time.monotonic() < limit:
+        try:
+            if fetch(path) == 200:
+                return
+        except urllib.error.URLError:
+            pass  # it does not listen yet
+        time.sleep(0.2)
+
+
+def drive(seen: dict[str, Any]) -> None:
+    """Note what is seen step by step, so that a step that fails leaves what came before."""
+    # The image's own user, which a machine with the unit does not have.
+    run("userdel", "--remove", "consumerd")
     seen["verify"] = run("systemd-analyze", "verify", UNIT)
     seen["start"] = run("systemctl", "start", UNIT)
     seen["started"] = show()
+    wait_for_page("/readyz")
     seen["pages"] = {path: fetch(path) for path in ("/healthz", "/readyz", "/status.json")}
     seen["with token"] = fetch("/status.json", "from-the-credential-store")
     run("systemctl", "kill", "--kill-whom=main", "--signal=SIGKILL", UNIT)
     seen["killed"] = wait_for_restart(1)
     run("systemctl", "kill", "--kill-whom=main", "--signal=SIGSTOP", UNIT)
     seen["hung"] = wait_for_restart(2)
+    wait_for_page("/readyz")
     began = time.monotonic()
     seen["stop"] = run("systemctl", "stop", UNIT)
     seen["stop seconds"] = time.monotonic() - began
     seen["stopped"] = show()
-    bad = "consumerd@bad.service"
-    seen["start bad"] = run("systemctl", "start", bad)
+    seen["start bad"] = run("systemctl", "start", BAD)
     time.sleep(4)  # RestartSec twice: a restart would have been counted by then
-    seen["bad"] = show(bad)
-    for unit in (UNIT, bad):
-        (RESULTS / f"{unit}.log").write_text(run("journalctl", "--no-pager", "-o", "cat", "-u", unit)[1])
+    seen["bad"] = show(BAD)
     run("cp", "-r", "/var/lib/private/consumerd", str(RESULTS / "state"))
     seen["security"] = run("systemd-analyze", "security", "--no-pager", UNIT)[1].strip().splitlines()[-1]
-    (RESULTS / "seen.json").write_text(json.dumps(seen, indent=2))
+
+
+def main() -> None:
+    seen: dict[str, Any] = {}
+    try:
+        drive(seen)
+    finally:
+        (RESULTS / "seen.json").write_text(json.dumps(seen, indent=2))
+        for unit in (UNIT, BAD):
+            (RESULTS / f"{unit}.log").write_text(run("journalctl", "--no-pager", "-o", "cat", "-u", unit)[1])
+        run("systemctl", "poweroff", "--no-block")
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    finally:
-        run("systemctl", "poweroff", "--no-block")
+    main()

@@ -1,9 +1,9 @@
 """A machine with systemd, and an image of consumerd: made by debootstrap and buildah, run without a container engine.
 
-Strategy: one root file system of Debian is the base of the image that deploy/Dockerfile builds, so the image has systemd
-too. The image then runs twice: its entry point alone, as its user, on a root that is mounted read-only; and booted, with
-systemd as process 1, the unit of the repository, and a script that drives `systemctl` as an operator would. Both share
-the network of this machine, where ZooKeeper and a broker listen on loopback.
+Strategy: one root file system of Debian is the base of the image that deploy/Dockerfile builds, so the image has
+systemd, too. The image then runs twice: its entry point alone, as its user, on a root that is mounted read-only; and
+booted, with systemd as process 1, the unit of the repository, and a script that drives `systemctl` as an operator
+would. Both share the network of this machine, where ZooKeeper and a broker listen on loopback.
 
 `CONSUMERD_ROOTFS` names a directory that debootstrap has filled before; else that is done here, in some minutes.
 """
@@ -50,14 +50,18 @@ def missing_tools() -> str:
 
 def _run(*command: str | Path, cwd: Path | None = None) -> str:
     done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
-    assert done.returncode == 0, f"{command[:3]}: exit code {done.returncode}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+    assert done.returncode == 0, (
+        f"{command[:3]}: exit code {done.returncode}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+    )
     return done.stdout
 
 
 def _mirror() -> str:
     """Where apt of this machine gets Debian's packages from."""
     for path in [*Path("/etc/apt/sources.list.d").glob("*.sources"), Path("/etc/apt/sources.list")]:
-        found = re.search(r"^(?:URIs: *|deb (?:\[.*?\] )?)(\S+)", path.read_text() if path.exists() else "", re.MULTILINE)
+        found = re.search(
+            r"^(?:URIs: *|deb (?:\[.*?\] )?)(\S+)", path.read_text() if path.exists() else "", re.MULTILINE
+        )
         if found:
             return found[1]
     raise AssertionError("apt has no source on this machine")
@@ -123,12 +127,12 @@ class Image:
             text=True,
         )
 
-    def boot(self, *, binds: dict[Path, str], seconds: float) -> str:
-        """Boot it on a writable copy in memory until it powers itself off; what its console printed."""
+    def boot(self, unit: str, *, binds: dict[Path, str], seconds: float) -> str:
+        """Boot it on a writable copy in memory, with this unit wanted, until it powers itself off; what it printed."""
         mounts = [f"--bind={path}:{target}" for path, target in binds.items()]
         options = ("--register=no", "--keep-unit", "--volatile=overlay", "--console=pipe")
         done = subprocess.run(
-            ["systemd-nspawn", "-D", self.root, *options, *mounts, "--boot"],
+            ["systemd-nspawn", "-D", self.root, *options, *mounts, "--boot", f"systemd.wants={unit}"],
             capture_output=True,
             text=True,
             timeout=seconds,

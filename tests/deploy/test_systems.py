@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 import signal
+from collections import Counter
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +16,17 @@ import pytest_asyncio
 from consumerd.embedded.ports import free_port
 from consumerd.embedded.processes import format_toml
 from consumerd.errors import ExitCode
-from consumerd.partition import TopicPartition
 from tests.deploy.manifests import ROOT
 from tests.deploy.systems import Image, missing_tools
 from tests.kill.conftest import GROUP, Cluster
 from tests.kill.mirrors import TOPIC
-from tests.kill.test_sink_kills import held, places
+from tests.kill.test_sink_kills import Place, held
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
+
+    from consumerd.partition import TopicPartition
 
 pytestmark = [
     pytest.mark.long,
@@ -40,12 +42,11 @@ CREDENTIAL = "/run/credentials/consumerd@events.service/http-token"
 #: Shorter than an operator would have it: a hung process is killed after seconds here.
 DROP_IN = "[Service]\nWatchdogSec=4s\nTimeoutAbortSec=1s\n"
 DRIVER = """
-[Unit]
-After=multi-user.target
-
 [Service]
 Type=oneshot
 ExecStart=/usr/bin/python3 /results/operator_script.py
+StandardOutput=file:/results/script.log
+StandardError=inherit
 """
 
 
@@ -79,15 +80,20 @@ def configuration(cluster: Cluster, output: str, port: int, **health: Any) -> st
     )
 
 
+def places(directory: Path) -> Counter[Place]:
+    """The identities in the files, whose folder is that of the partition."""
+    return Counter(
+        (path.parent.name, record["offset"], record["index"])
+        for path in directory.rglob("*.ndjson")
+        for record in map(json.loads, path.read_bytes().splitlines())
+    )
+
+
 async def wait_until_written(cluster: Cluster, directory: Path) -> None:
     """Until the files hold as many messages as the log. Files appear when they are whole: they are polled."""
     async with asyncio.timeout(PATIENCE):
-        while len(lines(directory)) < len(held(cluster)):
+        while places(directory).total() < len(held(cluster)):
             await asyncio.sleep(0.2)
-
-
-def lines(directory: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for path in directory.rglob("*.ndjson") for line in path.read_bytes().splitlines()]
 
 
 async def test_image_runs_as_its_user_on_a_read_only_root(image: Image, cluster: Cluster, tmp_path: Path) -> None:
@@ -112,7 +118,7 @@ async def test_image_runs_as_its_user_on_a_read_only_root(image: Image, cluster:
             process.wait()
     assert process.returncode == ExitCode.OK, output
     assert all((path.stat().st_uid, path.stat().st_gid) == (user, group) for path in state.rglob("*"))
-    assert places(lines(state)) == dict.fromkeys(held(cluster), 1)
+    assert places(state) == dict.fromkeys(held(cluster), 1)
     assert await cluster.committed() == ends(cluster)
 
 
@@ -139,19 +145,19 @@ async def test_unit_starts_restarts_and_stops_under_systemd(image: Image, cluste
     shutil.copy(ROOT / "systemd/consumerd@.service", unit)
     (units / "consumerd@.service.d" / "test.conf").write_text(DROP_IN)
     (units / "operator.service").write_text(DRIVER)
-    system, wants = "/etc/systemd/system", "/etc/systemd/system/multi-user.target.wants/operator.service"
+    system = "/etc/systemd/system"
     binds = {
         results: "/results",
         etc: "/etc/consumerd",
         secrets: "/etc/credstore",
         unit: f"{system}/{unit.name}",
         units / "consumerd@.service.d": f"{system}/consumerd@.service.d",
-        units / "operator.service": wants,
+        units / "operator.service": f"{system}/operator.service",
     }
     async with cluster.producing():
         pass
-    console = await asyncio.to_thread(image.boot, binds=binds, seconds=600)
-    assert (results / "seen.json").exists(), console[-3000:]
+    console = await asyncio.to_thread(image.boot, "operator.service", binds=binds, seconds=600)
+    assert (results / "seen.json").exists(), console[-3000:] + (results / "script.log").read_text()
     seen = json.loads((results / "seen.json").read_text())
     journal = (results / "consumerd@events.service.log").read_text()
     assert seen["verify"] == [0, ""]
@@ -170,5 +176,5 @@ async def test_unit_starts_restarts_and_stops_under_systemd(image: Image, cluste
     assert seen["start bad"][0] != 0
     assert (seen["bad"]["ActiveState"], seen["bad"]["NRestarts"]) == ("failed", "0"), seen["bad"]
     assert "group.id" in (results / "consumerd@bad.service.log").read_text()
-    assert places(lines(results / "state")) == dict.fromkeys(held(cluster), 1)
+    assert places(results / "state") == dict.fromkeys(held(cluster), 1)
     assert await cluster.committed() == ends(cluster)
