@@ -180,7 +180,7 @@ async def test_fetcher_survives_well_formed_false_responses(seed: int) -> None:
             for reader in readers:
                 reader.cancel()
         assert not running.done()
-        # Checksums hold; they are over messages alone, so an answer may give the other partition's in the place of one's.
+        # Checksums hold, but only of messages: an answer may give those of one partition as the other's.
         assert set().union(*found.values()) <= set().union(*SENT.values())
         # An honest broker is believed again, by whatever was not ended by a policy.
         broker.spoil = lambda _: None
