@@ -87,14 +87,23 @@ async def test_flushed_messages_survive_sigkill(tmp_path: Path) -> None:
     assert (tmp_path / "log" / ".kafka_cleanshutdown").exists()
 
 
-async def flood(port: int, partition: int, name: bytes, codec: Codec) -> None:
-    """Produce numbered messages as fast as the broker takes them, until it is gone."""
+#: How many bytes of a partition are on their way at most: whatever is produced is read again in every life.
+AHEAD = 300_000
+
+
+async def flood(port: int, partition: int, name: bytes, codec: Codec, seen: dict[int, int]) -> None:
+    """Produce numbered messages, up to `AHEAD` of what was `seen`, until the broker is gone."""
     _, writer = await asyncio.open_connection("127.0.0.1", port)
+    position = seen[partition]
     try:
         for start in itertools.count(0, 20):
             payloads = [b"%s %d " % (name, number) + b"x" * (number % 90) for number in range(start, start + 20)]
-            writer.write(ProduceRequest("t", partition, encode_message_set(payloads, codec=codec)).encode())
+            messages = encode_message_set(payloads, codec=codec)
+            position += len(messages)
+            writer.write(ProduceRequest("t", partition, messages).encode())
             await writer.drain()
+            while position > seen[partition] + AHEAD:
+                await asyncio.sleep(0.005)
     except OSError:
         pass  # it is gone
     finally:
@@ -157,7 +166,8 @@ async def test_flushed_messages_survive_repeated_sigkill(tmp_path: Path) -> None
             before_flood = dict(seen)
             codecs = (Codec.NONE, Codec.GZIP, Codec.NONE)
             tasks = [
-                asyncio.create_task(flood(port, number, b"%d/%d" % (life, number), codecs[number])) for number in kept
+                asyncio.create_task(flood(port, number, b"%d/%d" % (life, number), codecs[number], seen))
+                for number in kept
             ]
             tasks.append(asyncio.create_task(watch(port, seen)))
             async with asyncio.timeout(200):
