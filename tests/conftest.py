@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
 from consumerd import native
 from consumerd.embedded import JavaRuntime, MissingRuntimeError, ZooKeeperServer, ZooKeeperTls, find_java
 from consumerd.embedded.zookeeper_launch import zookeeper_jars
-from tests.support import maven
+from tests.support import maven, sharing
 from tests.support.codecs import installed_native_codec
 
 if TYPE_CHECKING:
@@ -91,6 +91,7 @@ class JdkGuard:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(sharing, "sharing")
     if _ASKS_FOR_A_JDK.is_file():  # not in the source distribution
         guard = JdkGuard(_ASKS_FOR_A_JDK.parents[1], _ASKS_FOR_A_JDK.read_text("utf-8").split())
         config.pluginmanager.register(guard, "jdk-guard")

@@ -178,7 +178,6 @@ class StatefulSet:
     def __init__(self, manifest: Manifest, directory: Path, volumes: Mapping[str, Path]) -> None:
         spec = manifest["spec"]
         assert spec["podManagementPolicy"] == "Parallel"
-        self._ready_seconds = spec["minReadySeconds"]
         name = manifest["metadata"]["name"]
         pod = spec["template"]["spec"]
         self.pods = [Pod(f"{name}-{ordinal}", pod, directory, volumes) for ordinal in range(spec["replicas"])]
@@ -196,13 +195,15 @@ class StatefulSet:
                 await pod.ready.wait()
 
     async def roll(self, patience: float) -> None:
-        """A rolling update: the last pod first, each when all others are ready."""
+        """A rolling update: the last pod first, each when all others are ready.
+
+        The controller waits `minReadySeconds` more for each, which only gives a group more time.
+        """
         for pod in reversed(self.pods):
             await self.wait_ready(patience)
             await pod.delete()
             await pod.start()
             await self.wait_ready(patience)
-            await asyncio.sleep(self._ready_seconds)
 
     async def close(self) -> None:
         """End everything at once."""

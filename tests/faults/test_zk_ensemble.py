@@ -52,9 +52,10 @@ async def test_lease_ends_while_a_follower_without_a_leader_still_answers(ensemb
             async with asyncio.timeout(60):
                 while await events.get() is not SessionEvent.SUSPENDED:
                     pass
+            lease_end = time.monotonic() + session.lease_left()
+            assert lease_end - frozen < 1.5  # with the session, however late this process looks
             await asyncio.sleep(max(0.0, session.lease_left()))
             assert session.lease_left() <= 0
-            assert time.monotonic() - frozen < 2.2
             assert await follower.mode() == "follower"
         finally:
             ensemble.servers[leader].resume()

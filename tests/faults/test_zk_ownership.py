@@ -50,7 +50,7 @@ async def test_claim_waits_for_another_owner_and_never_adopts_its_node(
 
 
 async def test_claim_waits_until_the_session_of_a_crashed_owner_ends(zk: ZkRig) -> None:
-    mine, other = await zk.session(), await zk.session(1.0)
+    mine, other = await zk.session(), await zk.session(2.0)
     await other.create_ephemeral("/owner", b"", wait=0)
     assert other._task is not None
     other._task.cancel()  # as by SIGKILL: nothing is said to the server
@@ -147,7 +147,7 @@ async def test_commit_is_complete_after_a_retry_over_a_lost_connection(zk: ZkRig
     zk.once(lambda direction, frame: direction is Direction.TO_CLIENT and len(frame) > 7000, zk.cut_instead)
     with pytest.raises(ConnectionLost):
         await commit(session, 1000, b"777")
-    await retry(lambda: commit(session, 1000, b"777"), deadline=3)
+    await retry(lambda: commit(session, 1000, b"777"), deadline=60)
     assert await stored(zk, 1000) == {b"777"}
 
 
@@ -180,7 +180,7 @@ async def test_session_works_after_calls_are_cancelled_at_any_moment(zk: ZkRig) 
                 await asyncio.sleep(0)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-    await session.create_ephemeral("/a/b/c", b"x", wait=1)
+    await session.create_ephemeral("/a/b/c", b"x", wait=60)
     assert await zk.owner("/a/b/c") == session.session_id
     assert await session.delete_owned("/a/b/c")
     assert await session.exists("/m") is None

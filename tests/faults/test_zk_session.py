@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
+import statistics
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +65,8 @@ async def test_lease_of_a_healthy_session_stays_between_half_and_three_quarters(
     while (age := time.monotonic() - started) < 6.4:
         await asyncio.sleep(0.02)
         seen.append((age, session.lease_left()))
-    assert min(left for _, left in seen) > 1.0  # 2.0 and what a busy machine takes
+    assert statistics.median(left for _, left in seen) > 2.0
+    assert min(left for _, left in seen) > 0.0  # 2.0, but for what a busy machine takes
     assert max(left for age, left in seen if age > 2.8) <= 3.04
     assert session.state is SessionState.CONNECTED
 
@@ -77,15 +79,15 @@ async def test_lease_ends_before_the_server_expires_a_stalled_session(zk: ZkRig,
     zk.proxy.stall(direction)
     zk.proxy.refuse()
     call = asyncio.create_task(session.get("/"))
-    started = time.monotonic()
+    expiry = asyncio.create_task(gone(zk, "/mine", within=60))
     assert await zk.event(SessionEvent.SUSPENDED) == session_id
-    assert time.monotonic() - started < 3.9  # after 2/3 of it, and before it ends
+    assert not expiry.done()  # after 2/3 of the session, and before it ends
     with pytest.raises(ConnectionLost, match="heartbeat"):
         await call
     assert session.state is SessionState.SUSPENDED
     assert session.session_id == session_id
     zk.proxy.cut()
-    await gone(zk, "/mine", within=60)
+    await expiry
     assert session.lease_left() < 0
     zk.proxy.heal()
     assert await zk.event(SessionEvent.EXPIRED) == session_id
@@ -102,7 +104,7 @@ async def test_suspended_process_notices_the_ended_lease_at_once(zk: ZkRig) -> N
 
 
 async def test_keeps_the_session_through_a_shorter_stall(zk: ZkRig) -> None:
-    session = await zk.session(2.0)
+    session = await zk.session(6.0)  # a third of it is left when the stall is noticed
     session_id = session.session_id
     zk.proxy.stall()
     await zk.event(SessionEvent.SUSPENDED)
@@ -179,7 +181,7 @@ async def test_calls_without_a_connection_time_out_unsent(zk: ZkRig) -> None:
     started = time.monotonic()
     with pytest.raises(NotConnected, match=r"no connection to ZooKeeper at 127\.0\.0\.1:\d+ \("):
         await session.set("/", b"")
-    assert 0.2 <= time.monotonic() - started < 6.0
+    assert 0.2 <= time.monotonic() - started < 20.0  # and not when the session ends, after 40 s
     assert zk.requests == []
 
 
@@ -191,10 +193,10 @@ async def test_retry_raises_the_last_error_at_its_deadline(zk: ZkRig) -> None:
     started = time.monotonic()
     with pytest.raises(NotConnected):
         await retry(lambda: session.get("/"), deadline=0.5)
-    assert 0.4 < time.monotonic() - started < 6.0
+    assert 0.4 < time.monotonic() - started < 20.0
     zk.proxy.heal()
     with pytest.raises(NoNode):
-        await retry(lambda: session.get("/missing"), deadline=3)
+        await retry(lambda: session.get("/missing"), deadline=60)
 
 
 # -- sizes, credentials, defects
@@ -216,7 +218,7 @@ async def test_rejects_a_request_above_the_server_limit_and_keeps_the_connection
 async def test_reports_refused_credentials(zk: ZkRig) -> None:
     session = Session(zk.proxy.connect, clock=SystemClock(), rng=random.Random(1), auth=[("no-such-scheme", "x")])
     with pytest.raises(AuthFailed, match="'no-such-scheme' credentials"):
-        await session.start(2)
+        await session.start(60)
     assert session.state is SessionState.CLOSED
     with pytest.raises(AuthFailed):
         await session.get("/")
@@ -269,7 +271,7 @@ async def test_reconnects_leave_no_tasks_and_no_connections(zk: ZkRig) -> None:
     session_id, before = session.session_id, len(zk.session_tasks())
     for _ in range(6):
         zk.proxy.cut()
-        assert await zk.event(SessionEvent.RECONNECTED, 3) == session_id
+        assert await zk.event(SessionEvent.RECONNECTED) == session_id
         await session.get("/")
     assert len(zk.session_tasks()) == before
     assert zk.proxy.open_connections == 1

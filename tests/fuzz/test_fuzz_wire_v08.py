@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 LONG_SECONDS = float(os.environ.get("CONSUMERD_LONG_SECONDS", "60"))
 LIMITS = MessageLimits(max_elements=10_000)
-#: What lengths and counts are replaced by.
+#: Rounds, however long they take.
+LEAST = 200
 
 
 def exercise(rng: random.Random, key: int, version: int, data: bytes) -> int:
@@ -67,7 +68,7 @@ def test_survives_mangled_messages(golden: Path, seconds: float) -> None:
     rng = random.Random(seed)
     end = time.monotonic() + seconds
     rounds = read = 0
-    while time.monotonic() < end:
+    while time.monotonic() < end or rounds < LEAST:  # a busy machine has little of a second for us
         key, version, frame = rng.choice(samples)
         if version not in range(APIS[key].versions[0], APIS[key].versions[1] + 1):
             version = 0
@@ -78,5 +79,4 @@ def test_survives_mangled_messages(golden: Path, seconds: float) -> None:
             error.add_note(f"seed {seed}, round {rounds}, API {key}, version {version}, data {data.hex()}")
             raise
         rounds += 1
-    assert rounds > 100
     assert read > 10

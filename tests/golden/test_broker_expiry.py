@@ -47,7 +47,7 @@ async def children(zk: Session, path: str) -> list[str]:
 
 async def until_below(zk: Session, path: str, names: list[str]) -> None:
     """Poll: what other sessions do to nodes cannot be awaited from here."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while await children(zk, path) != names:
             await asyncio.sleep(0.02)
 

@@ -75,7 +75,7 @@ class Member:
 
     async def stop(self) -> None:
         self.consumer.request_stop()
-        await asyncio.wait_for(self.task, 10)
+        await asyncio.wait_for(self.task, 60)
         await self.session.close()
 
     async def kill(self) -> None:

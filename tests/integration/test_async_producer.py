@@ -136,15 +136,16 @@ async def test_loses_nothing_and_keeps_the_order_when_the_broker_is_killed(tmp_p
     try:
         async with asyncio.timeout(60), consumerd.open_producer(config) as producer:
             sending = asyncio.create_task(go_on(producer))
-            for _ in range(3):
-                await asyncio.sleep(0.3)
+            for wanted in (400, 800, 1200):
+                while sent < wanted:
+                    await asyncio.sleep(0.01)
                 broker.kill()
                 await asyncio.sleep(0.1)
                 await broker.start()
-            await asyncio.sleep(0.2)
+            while sent < 1500:
+                await asyncio.sleep(0.01)
             stop.set()
             await sending
-        assert sent > 1000
         assert isinstance(producer, AsyncProducer)
         assert (producer.stats.sent, producer.stats.failed) == (sent, 0)
         for partition in (0, 1):

@@ -450,7 +450,7 @@ async def test_exits_when_the_reader_closes_the_output(world: Any, cli: Any) -> 
     assert process.stderr is not None
     await process.stdout.readline()
     process._transport.get_pipe_transport(1).close()  # type: ignore[attr-defined]  # as `| head -1` does
-    errors = (await asyncio.wait_for(process.stderr.read(), 20)).decode()
+    errors = (await asyncio.wait_for(process.stderr.read(), 60)).decode()
     assert await process.wait() == ExitCode.PIPE
     sentences = [line for line in errors.splitlines() if not line.startswith("{")]
     assert sentences == ["consumerd: the reader of the output closed it."]

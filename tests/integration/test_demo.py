@@ -67,8 +67,8 @@ async def test_ends_all_child_processes(java: JavaRuntime, tmp_path: Path, numbe
         servers = [process for process in family if process.name() not in ("sh", "dash", "bash")]
         assert len(servers) >= 3  # a ZooKeeper and two brokers
         child.signal(number)
-        status = await child.wait(30)
-        await asyncio.to_thread(psutil.wait_procs, family, 10)
+        status = await child.wait(60)
+        await asyncio.to_thread(psutil.wait_procs, family, 60)
         assert not [process for process in family if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
     if number is not signal.SIGKILL:
         assert status == 130
@@ -104,6 +104,6 @@ async def test_keep_serves_status_pages_until_stopped(java: JavaRuntime, tmp_pat
 
 async def test_reports_a_missing_input(tmp_path: Path) -> None:
     async with demo(tmp_path, "--input", str(tmp_path / "no")) as child:
-        assert await child.wait(30) == 8
+        assert await child.wait(60) == 8
     assert child.output() == f"consumerd: the input {tmp_path}/no does not exist: name a file or a folder with text\n"
     assert (tmp_path / "demo.out").read_text() == ""

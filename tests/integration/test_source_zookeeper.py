@@ -33,7 +33,7 @@ def look(zookeeper: str, **chosen: str) -> Any:
 
 def wait_for(place: Any, wanted: set[str]) -> list[tuple[str, str]]:
     """The partitions, once brokers have registered these topics, which they do in their own time."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while True:
         found = sorted(place.snapshot())
         if {topic for topic, _ in found} == wanted:
@@ -46,7 +46,7 @@ def stored(zookeeper: str, group: str) -> bytes | None:
     async def get(session: Session) -> bytes | None:
         return (await session.get(offset_path(group, PARTITION)))[0]
 
-    return ask_zookeeper(zookeeper, 10, get)
+    return ask_zookeeper(zookeeper, 60, get)
 
 
 def test_reads_the_registered_partitions(

@@ -163,11 +163,13 @@ async def test_survives_repeatedly_suspended_members(group: Group) -> None:
 
 
 def shared_with() -> Iterator[Any]:
-    """(version, kind, assignor): each kind once every day; in the long runs Java and librdkafka with all releases."""
+    """(version, kind, assignor): each kind once every day; in the long runs Java and librdkafka with all releases.
+
+    librdkafka's members share a group every day in test_clusters, where brokers die besides.
+    """
     everyday = {
         ("0.10.1.1", "java", "roundrobin"),
         ("3.9.1", "aiokafka", "roundrobin"),
-        ("3.9.1", "confluent", "range"),
     }
     for version in COORDINATING:
         kinds = ["java"]

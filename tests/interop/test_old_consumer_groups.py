@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from asyncio.subprocess import PIPE
 from collections import defaultdict
 from contextlib import AsyncExitStack
 from functools import partial
@@ -224,16 +225,22 @@ async def test_finds_brokers_at_the_configured_listener(
         await group.account()
 
 
+async def command(*words: str, stdin: bytes = b"") -> tuple[int | None, bytes, str]:
+    """The exit code of a command of ours, and what it printed and said."""
+    process = await asyncio.create_subprocess_exec(
+        *consumerd_command(*words), env=clean_environment(), stdin=PIPE, stdout=PIPE, stderr=PIPE
+    )
+    output, errors = await asyncio.wait_for(process.communicate(stdin), 120)
+    return process.returncode, output, errors.decode()
+
+
 @pytest.mark.parametrize("group", [Scene("0.8.2.2")], indirect=True, ids=str)
-async def test_consume_prints_everything(group: OldGroup, zk_root: str) -> None:
+async def test_console_commands_find_the_group_in_zookeeper_alone(group: OldGroup, zk_root: str) -> None:
     async with group.producing():
         await group.until(lambda: all(len(payloads) >= 16 for payloads in group.sent.values()), "messages")
-    command = consumerd_command(
-        "consume", "--zookeeper", zk_root, "--group", GROUP, "--whitelist", "even.*", "--exit-at-end", "--json"
-    )
-    process = await asyncio.create_subprocess_exec(*command, env=clean_environment(), stdout=asyncio.subprocess.PIPE)
-    output, _ = await asyncio.wait_for(process.communicate(), 60)
-    assert process.returncode == ExitCode.OK
+    consume = ("consume", "--zookeeper", zk_root, "--group", GROUP, "--whitelist", "even.*", "--exit-at-end", "--json")
+    code, output, _ = await command(*consume)
+    assert code == ExitCode.OK
     printed: defaultdict[TopicPartition, list[bytes]] = defaultdict(list)
     for line in output.splitlines():
         told = json.loads(line)
@@ -242,3 +249,14 @@ async def test_consume_prints_everything(group: OldGroup, zk_root: str) -> None:
         printed[place].append(told["payload"].encode())
     assert printed == group.sent
     assert group.committed() == {place: len(payloads) for place, payloads in group.sent.items()}
+
+    topic = next(iter(group.sent)).topic
+    produce = ("produce", "--zookeeper", zk_root, "--topic", topic)
+    code, _, errors = await command(*produce, "--magic", "0", stdin=b"x")
+    assert (code, "--magic is for brokers of Kafka 0.7" in errors) == (ExitCode.USAGE, True)
+    assert (await command(*produce, "--linger", "0", stdin=b"by ZooKeeper"))[0] == ExitCode.OK
+    code, output, _ = await command(*consume)
+    assert (code, [json.loads(line)["payload"] for line in output.splitlines()]) == (ExitCode.OK, ["by ZooKeeper"])
+    at = ("--bootstrap-server", group.brokers[0].address, "--topic", topic)
+    code, output, errors = await command("consume", *at, "--group", GROUP, "--exit-at-end")
+    assert (code, output, "omit --group" in errors) == (ExitCode.CONFIG, b"", True)

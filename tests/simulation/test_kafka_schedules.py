@@ -14,6 +14,7 @@ What was put back by hand, and the coordinated seeds that found it (the first tw
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from consumerd.consumer.fence import Fence
 from consumerd.group.coordinated import CoordinatedMember
 from tests.simulation.base_schedule import ScheduleError
 from tests.simulation.kafka_broker import ERAS
-from tests.simulation.kafka_schedule import CoordinatedSchedule, FixedSchedule
+from tests.simulation.kafka_schedule import CoordinatedSchedule, FixedSchedule, Outcome
 from tests.simulation.playing import LONG_SEEDS, ONE, blocks, one_alone, play_all
 
 if TYPE_CHECKING:
@@ -36,13 +37,19 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(900)
 
 #: Schedules in every test run, and in one test of them.
-COORDINATED, FIXED, BLOCK = 100, 40, 20
+COORDINATED, FIXED, BLOCK = 60, 40, 20
 LONG_BLOCK = 200
+
+
+@functools.cache
+def coordinated(seeds: range) -> list[Outcome]:
+    """What became of these schedules, which are played once."""
+    return play_all(CoordinatedSchedule, seeds)
 
 
 @pytest.mark.parametrize("seeds", blocks(0, COORDINATED, BLOCK) if ONE is None else [ONE], ids=str)
 def test_coordinated_group_holds_its_invariants_in_every_schedule(seeds: range) -> None:
-    play_all(CoordinatedSchedule, seeds)
+    coordinated(seeds)
 
 
 @pytest.mark.parametrize("seeds", blocks(0, FIXED, BLOCK) if ONE is None else [ONE], ids=str)
@@ -64,7 +71,7 @@ def test_fixed_partitions_hold_their_invariants_in_more_schedules(seeds: range) 
 
 @one_alone
 def test_schedules_are_not_empty() -> None:
-    outcomes = play_all(CoordinatedSchedule, range(30))
+    outcomes = [outcome for seeds in blocks(0, COORDINATED, BLOCK) for outcome in coordinated(seeds)]
     assert {outcome.kind for outcome in outcomes} == {"calm", "faulty"}
     assert {outcome.era for outcome in outcomes} == {era.name for era in ERAS}
     assert sum(outcome.members > 2 and outcome.partitions > 2 for outcome in outcomes) > len(outcomes) / 3

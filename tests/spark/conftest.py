@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from consumerd.java import JavaRuntime
 
 
+#: The second compiler costs more than it saves in a minute of small jobs.
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/spark/" in item.nodeid or "spark" in getattr(item, "fixturenames", ()):
@@ -31,8 +35,7 @@ def spark(java: JavaRuntime, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         app_name="tests",
         java=java,
         config={
-            # The second compiler costs more than it saves in a minute of small jobs.
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "spark.driver.extraJavaOptions": QUICK_JVM,
             "spark.driver.memory": "1g",
             "spark.log.level": "ERROR",
             "spark.sql.shuffle.partitions": "2",

@@ -23,6 +23,7 @@ from consumerd.embedded import Child, free_port
 from consumerd.embedded.processes import clean_environment, format_toml
 from consumerd.spark.session import LAUNCHER_VARIABLE, prepare_java
 from consumerd.wire.v07 import Codec, encode_message_set
+from tests.spark.conftest import QUICK_JVM
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -34,13 +35,11 @@ PIPELINE = ROOT / "deploy" / "spark" / "pipeline.py"
 LOOK = ROOT / "tests" / "spark" / "cluster_look.py"
 PARTITIONS = 3
 LINES = 400
-#: The second compiler costs more than it saves in a minute of small jobs.
-JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SMALL = {
     "spark.driver.memory": "512m",
-    "spark.driver.extraJavaOptions": JVM,
+    "spark.driver.extraJavaOptions": QUICK_JVM,
     "spark.executor.memory": "512m",
-    "spark.executor.extraJavaOptions": JVM,
+    "spark.executor.extraJavaOptions": QUICK_JVM,
     "spark.sql.shuffle.partitions": "2",
 }
 #: Spark's own start, twice, on a machine that has other work.
@@ -125,7 +124,7 @@ def test_runs_a_pipeline_on_two_executors(config: Path, environ: dict[str, str],
 async def standalone(environ: dict[str, str], folder: Path) -> AsyncIterator[str]:
     """A standalone master with two workers on loopback; its URL."""
     spark_class = f"{environ['SPARK_HOME']}/bin/spark-class"
-    node = {**environ, "SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": JVM, "SPARK_LOG_DIR": str(folder)}
+    node = {**environ, "SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM, "SPARK_LOG_DIR": str(folder)}
     port = free_port()
     url = f"spark://127.0.0.1:{port}"
     one = ["--host", "127.0.0.1", "--webui-port", "0"]

@@ -14,6 +14,7 @@ import pytest
 from consumerd.embedded.processes import format_toml
 from consumerd.errors import ExitCode
 from consumerd.wire.v07 import encode_message_set
+from tests.spark.conftest import QUICK_JVM
 
 if TYPE_CHECKING:
     from consumerd.java import JavaRuntime
@@ -38,7 +39,11 @@ print(build_session("local[1]").range(4).count(), flush=True)
 
 @pytest.fixture
 def environment(java: JavaRuntime) -> dict[str, str]:
-    return {**os.environ, "JAVA_HOME": str(java.executable.absolute().parent.parent)}
+    return {
+        **os.environ,
+        "JAVA_HOME": str(java.executable.absolute().parent.parent),
+        "SPARK_SUBMIT_OPTS": QUICK_JVM,
+    }
 
 
 def jvm_of(pid: int) -> int:

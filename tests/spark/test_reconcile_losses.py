@@ -66,7 +66,10 @@ def lose(spark: SparkSession, pipeline: PipelineSpec, logs: Path, *, head: bool)
     return first, second
 
 
-@pytest.mark.parametrize("head", [False, True], ids=["in the midst", "at the head"])
+# Losses at the head are reported every day below, where they are declared and no longer declared.
+@pytest.mark.parametrize(
+    "head", [False, pytest.param(True, marks=pytest.mark.long)], ids=["in the midst", "at the head"]
+)
 def test_messages_lost_before_landing_are_not_clean(
     spark: SparkSession, pipeline: PipelineSpec, logs: Path, head: bool
 ) -> None:

@@ -5,6 +5,7 @@ A session of its own, in a process of its own: `local[2]` never tries a task aga
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.testing.fault_proxy import Direction
+from tests.spark.conftest import QUICK_JVM
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,6 +68,7 @@ def test_retries_a_task_and_names_a_dead_broker(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
+        env={**os.environ, "SPARK_SUBMIT_OPTS": QUICK_JVM},
         text=True,
         bufsize=1,
     ) as session:

@@ -390,7 +390,7 @@ async def test_closes_files_of_idle_logs_and_reopens_them_on_use(
 ) -> None:
     monkeypatch.setattr(server_module, "_REST", 0.05)
     sets = [encode_message(b"%d" % number) for number in range(4)]
-    async with make(tmp_path, segment_bytes=1, flush_messages=1) as broker, asyncio.timeout(20):
+    async with make(tmp_path, segment_bytes=1, flush_messages=1) as broker, asyncio.timeout(60):
         for number in range(20):
             await produce(broker, ProduceRequest(f"t{number}", 0, sets[0]))
         while open_segments(tmp_path):

@@ -90,7 +90,7 @@ async def test_asks_other_brokers_while_one_hangs() -> None:
         cluster.hangs = 1
         hanging = asyncio.create_task(client.call_node(1, METADATA, {"topics": []}))
         await asyncio.sleep(0)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             for _ in range(10):
                 client.stale(["t"])
                 await client.leader("t", 0)

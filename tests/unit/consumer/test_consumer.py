@@ -577,13 +577,13 @@ async def test_leaves_without_waiting_for_starting_handler(group: Any) -> None:
             await asyncio.Event().wait()
 
     member = await group.member(handler=Starting(group.journal))
-    await asyncio.wait_for(starting.wait(), 5)
+    await asyncio.wait_for(starting.wait(), 60)
     member.consumer.request_stop()
     await member.ended()
     assert member.handler.stops == 1
     failed = await group.member("b", handler=Starting(group.journal, "b"))
     starting.clear()
-    await asyncio.wait_for(starting.wait(), 5)
+    await asyncio.wait_for(starting.wait(), 60)
     failed.consumer.request_stop(BrokerError("gone for good"))
     with pytest.raises(BrokerError, match="gone for good"):
         await failed.ended()

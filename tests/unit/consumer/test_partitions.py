@@ -73,7 +73,7 @@ async def test_never_commits_older_position_after_newer(group: Any) -> None:
         await asyncio.sleep(0)
     assert commits.sent == [first]  # the second waits for the first
     commits.go.set()
-    await asyncio.wait_for(asyncio.gather(slow, fast), 5)
+    await asyncio.wait_for(asyncio.gather(slow, fast), 60)
     assert commits.sent[0] == first
     assert commits.sent[-1] == group.offset(TP) == second
 
@@ -465,7 +465,7 @@ async def test_hands_nothing_to_handler_that_swallows_cancellation(group: Any, w
     handler = Swallowing(recorder, where)
     fetch = group.fetch_settings(fetch_bytes=8192, poll_bytes=8192)
     member = await group.member(handler=handler, fetch=fetch)
-    await asyncio.wait_for(handler.held.wait(), 5)
+    await asyncio.wait_for(handler.held.wait(), 60)
     budget = member.consumer._partitions._budget
     if where == "handle":
         await group.until(lambda: budget.used > 20_000)  # more of it waits in the lane

@@ -116,7 +116,7 @@ async def test_cancelled_round_blocks_nobody() -> None:
     second = work.ask("b")
     await work.end()
     assert second.result() == 2
-    await asyncio.wait_for(work.made.wait_for(["a", "b"]), 5)
+    await asyncio.wait_for(work.made.wait_for(["a", "b"]), 60)
 
 
 async def test_wait_for_lasts_until_round_ended() -> None:
@@ -132,7 +132,7 @@ async def test_wait_for_lasts_until_round_ended() -> None:
     assert unconcerned.done()
     await work.end()
     assert first.done()
-    await asyncio.wait([waiting], timeout=5)
+    await turns()
     await work.end()
     assert waiting.done()
     assert later.done()

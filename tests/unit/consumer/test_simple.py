@@ -59,7 +59,7 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
         await connection.send(ProduceRequest("t", 1, ZIPPED).encode())
         await connection.close()
         async with FaultProxy("127.0.0.1", broker.port) as proxy, SimpleConsumer("127.0.0.1", broker.port) as consumer:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 while await consumer.get_offsets_before("t", 1, LATEST, 1) != (END,):
                     await asyncio.sleep(0.001)
             yield Scene(broker, proxy)

@@ -84,7 +84,7 @@ class Member:
 
     async def stop(self) -> None:
         await self.connector.shutdown()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await asyncio.gather(*self.tasks)
         await self.stack.aclose()
 

@@ -92,7 +92,7 @@ class Setup:
         return messages.next_offset
 
     async def position(self, offset: int) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while self.work.position != offset:
                 self.progress.clear()
                 await self.progress.wait()
@@ -202,7 +202,7 @@ async def test_counts_marks_in_current_batch_at_once(setups: list[Setup]) -> Non
     setups.append(s := Setup(Marks()))
     end = s.put(batch(0, b"a", b"b", b"c"))
     for count in range(3):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while s.work.position != count * 11:
                 await asyncio.sleep(0)
         assert s.stats.messages == 0

@@ -33,7 +33,7 @@ async def test_reports_readiness_while_it_waits_for_a_broker(tmp_path: Path, mon
         manager.setblocking(False)
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
         zookeeper = MemoryZooKeeper()
-        async with zookeeper.session() as zk, asyncio.timeout(5):
+        async with zookeeper.session() as zk, asyncio.timeout(60):
             finding = asyncio.create_task(find_dialect(config(), zk, CLOCK))
             told = await asyncio.get_running_loop().sock_recv(manager, 1000)
             assert told == b"READY=1\nSTATUS=waiting for a first broker"

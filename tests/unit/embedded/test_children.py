@@ -180,7 +180,7 @@ async def test_children_and_grandchildren_die_with_the_parent(tmp_path: Path, nu
     async with parent:
         await parent.wait_for_line("started".__eq__, 30)
         lines: list[str] = []
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(lines) < 2:
                 await asyncio.sleep(0.01)
                 lines = (tmp_path / "child.log").read_text().split()

@@ -171,7 +171,7 @@ class Recorder:
         self._add("parked", partition, reason)
 
     async def first(self, kind: str) -> tuple[Any, ...]:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while True:
                 for event in self.events:
                     if event[0] == kind:
@@ -237,15 +237,15 @@ class Rig:
         return self.lanes[partition]
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Look again and again, for five seconds at most."""
-        async with asyncio.timeout(5):
+        """Look again and again, for a minute at most."""
+        async with asyncio.timeout(60):
             while not condition():
                 await asyncio.sleep(0.001)
 
     async def take(self, lane: Lane, count: int) -> list[bytes]:
         """At least `count` messages, in whole batches that follow each other without a gap."""
         payloads: list[bytes] = []
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while len(payloads) < count:
                 batch = await lane.get()
                 payloads += [payload for payload in batch.payloads if payload is not None]

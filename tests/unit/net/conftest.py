@@ -20,7 +20,7 @@ def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]],
 
     def runner(main: Coroutine[Any, Any, None]) -> None:
         with asyncio.Runner(loop_factory=factory) as loop:
-            loop.run(asyncio.wait_for(main, 10))
+            loop.run(asyncio.wait_for(main, 60))
 
     return runner
 

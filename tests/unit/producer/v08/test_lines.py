@@ -139,7 +139,7 @@ async def test_failure_ends_the_wait_for_lines() -> None:
     try:
         os.write(writing, b"1\n")
         client: Any = MemoryBroker(NOT_ALLOWED, b"1")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             with pytest.raises(ExceptionGroup):
                 async with V08Producer(client, clock=SystemClock(), rng=random.Random(1)) as producer:
                     await LineSender(producer, LinePlan("t")).run(LineReader(reading, max_line_bytes=100))
