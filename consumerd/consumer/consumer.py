@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from consumerd.handlers import Handler
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock, ZooKeeper
+    from consumerd.registry import Subscription
 
 log = structlog.get_logger(__name__)
 
@@ -79,6 +80,7 @@ class GroupConsumer(RunningMember[events.Event]):
         self._target: dict[TopicPartition, int] | None = None
         self._awaited = AwaitedTopics(settings.group, settings.subscription)
         self._unsubscribe: Callable[[], None] = lambda: None
+        self._rules = backend.rules
         self._member = Member(
             settings.group, settings.consumer_id, settings.subscription, settings.membership, backend.rules
         )
@@ -88,7 +90,7 @@ class GroupConsumer(RunningMember[events.Event]):
             zk,
             settings.group,
             settings.consumer_id,
-            backend.rules.format(settings.subscription, int(clock.wall() * 1000)),
+            self._format_id(settings.subscription),
             backend.rules,
             backend.reader,
             clock=clock,
@@ -107,6 +109,12 @@ class GroupConsumer(RunningMember[events.Event]):
     def settled(self) -> bool:
         """As `RunningMember.settled`."""
         return self._member.settled
+
+    def _format_id(self, subscription: Subscription) -> str:
+        return self._rules.format(subscription, int(self.clock.wall() * 1000))
+
+    def _subscription_changed(self, subscription: Subscription) -> events.Event:
+        return events.SubscriptionChanged(subscription)
 
     # -- life
 
@@ -129,6 +137,9 @@ class GroupConsumer(RunningMember[events.Event]):
         match event:
             case events.Triggered():
                 self._trigger_queued = False
+            case events.SubscriptionChanged(subscription):
+                self._awaited = AwaitedTopics(self.settings.group, subscription)
+                self._coordination.id_text = self._format_id(subscription)
             case events.Registered():
                 self._ever_registered = True
                 log.info("member_registered", group=self.settings.group, consumer=self.settings.consumer_id)

@@ -64,7 +64,7 @@ _Operation = TypeVar("_Operation", Create, Delete)
 
 
 class GroupCoordination:
-    """Performs the ZooKeeper actions of one member. `id_text` is the value of its id node.
+    """Performs the ZooKeeper actions of one member. `id_text` is the value of its id node, as long as none replaces it.
 
     `rules` and `reader` are those of the group's dialect.
     """
@@ -84,7 +84,7 @@ class GroupCoordination:
         self._zk = zk
         self._group = group
         self._consumer_id = consumer_id
-        self._id_text = id_text
+        self.id_text = id_text
         self._rules = rules
         self._clock = clock
         self._nodes = WatchedNodes(zk, clock, lambda _: triggered())
@@ -107,13 +107,27 @@ class GroupCoordination:
         path = id_path(self._group, self._consumer_id)
         try:
             self._require(action.session_id)
-            await self._zk.create_ephemeral(path, self._id_text.encode(), wait=self._patience)
+            if action.replace:
+                await self._replace_id(path, action.session_id)
+            await self._zk.create_ephemeral(path, self.id_text.encode(), wait=self._patience)
             self._require(action.session_id)
         except NodeExists:
             return RegistrationBlocked(action.ticket)
         except ZooKeeperError as error:
             return self._failed("register", action.ticket, error)
         return Registered(action.ticket)
+
+    async def _replace_id(self, path: str, session_id: int) -> None:
+        """Delete and create our id node in one transaction: no peer sees the group without us.
+
+        JVM members watch the names of ids only, which a transaction that deletes and creates one fires as well.
+        """
+        stat = await self._zk.exists(path)
+        if stat is not None and stat.ephemeral_owner == session_id:
+            await self._write(
+                [Delete(path, stat.version), Create(path, self.id_text.encode(), ephemeral=True)], session_id
+            )
+        self._nodes.refresh(path)
 
     async def unregister(self, action: Unregister) -> Unregistered | Failed:
         """Delete the id node if this session owns it."""

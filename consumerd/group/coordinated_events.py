@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from consumerd.partition import TopicPartition
+    from consumerd.registry import Subscription
 
 # ---- Events -------------------------------------------------------------------------------------------------------
 
@@ -28,6 +29,13 @@ class Started:
 @dataclass(frozen=True, slots=True)
 class StopRequested:
     """Leave in order: drain, commit, leave the group. Repeated requests do no harm."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionChanged:
+    """The member wants other topics from now on: it joins again with them."""
+
+    subscription: Subscription
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +148,7 @@ class Left:
 
 Event: TypeAlias = (
     Started
+    | SubscriptionChanged
     | StopRequested
     | TimerFired
     | LeaseExpired
