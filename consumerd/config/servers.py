@@ -36,7 +36,7 @@ class TlsSection(Section):
     )
     key_password: SecretStr | None = Field(None, repr=False, description="Password of an encrypted key.")
     key_password_file: Path | None = Field(
-        None, description="File whose first line is this password.", examples=["kafka-key-password"]
+        None, description="File whose first line is this password.", examples=["key-password"]
     )
     check_hostname: bool = Field(True, description="Whether the server's certificate must match its host name.")
 
