@@ -22,6 +22,7 @@ from pydantic import BaseModel, SecretStr
 import consumerd
 from consumerd.cli.main import COMMANDS, LazyGroup
 from consumerd.config.model import Config
+from consumerd.config.reloading import RELOADS
 from consumerd.config.toml_text import toml_value
 from consumerd.errors import ConsumerdError, ExitCode
 
@@ -106,7 +107,9 @@ def configuration() -> str:
         "# Configuration",
         "",
         "Every key of the file that `consumerd run -c FILE` reads. An environment variable overrides a key:",
-        "`CONSUMERD_GROUP__ID=x` sets `id` in `[group]`. The table `[spark]` is described in [Spark](../spark.md).",
+        "`CONSUMERD_GROUP__ID=x` sets `id` in `[group]`. How a running daemon takes a change over is described in",
+        "[Reloading](../operations.md#reloading-the-configuration). The table `[spark]` is described in",
+        "[Spark](../spark.md).",
     ]
     for path, model in _tables("", Config):
         keys = {
@@ -117,12 +120,13 @@ def configuration() -> str:
         if not keys:
             continue
         lines += ["", f"## [{path}]".replace("[", "\\["), "", prose(inspect.getdoc(model) or ""), ""]
-        lines += ["| key | type | default | description |", "|---|---|---|---|"]
+        lines += ["| key | type | default | a change takes effect | description |", "|---|---|---|---|---|"]
         for name, each in keys.items():
             default = None if each.is_required() else each.get_default(call_default_factory=True)
             shown = "required" if each.is_required() else "none" if default is None else code(_default(default))
             about = inline(each.description or "")
-            lines.append(f"| {code(name)} | {_plain(type_name(each.annotation))} | {shown} | {about} |")
+            reload = RELOADS[".".join(f"{path}.{name}".split(".")[:2])].value
+            lines.append(f"| {code(name)} | {_plain(type_name(each.annotation))} | {shown} | {reload} | {about} |")
     return "\n".join(lines) + "\n"
 
 

@@ -16,8 +16,9 @@ Examples:
   consumerd run -c /etc/consumerd/events.toml
   CONSUMERD_GROUP__CONSUMER_ID=pod-0 consumerd run -c events.toml
 
-SIGTERM, SIGQUIT, SIGHUP or Ctrl-C stop gracefully: drain, commit, release. A second signal forces the exit. SIGUSR1
-writes to the log where every task and thread is.
+SIGTERM, SIGQUIT or Ctrl-C stop gracefully: drain, commit, release. A second signal forces the exit. SIGHUP reloads the
+configuration; an invalid one is logged, and the daemon goes on with the former one. SIGUSR1 writes to the log where
+every task and thread is.
 """
 
 
@@ -27,7 +28,7 @@ def command(path: Path) -> None:
     """Join the group and hand messages to the handler until stopped."""
     from consumerd.daemon.signals import process_signals  # noqa: PLC0415 - heavy imports only for the command that runs
 
-    with process_signals() as signals:  # before all that takes time
+    with process_signals(reloads=True) as signals:  # before all that takes time
         from consumerd.config.model import load  # noqa: PLC0415
         from consumerd.daemon.logs import configure_logs  # noqa: PLC0415
         from consumerd.daemon.loop import run_on_loop  # noqa: PLC0415
@@ -35,4 +36,4 @@ def command(path: Path) -> None:
 
         config = load(path)
         configure_logs(config.log.level, config.log.format)
-        run_on_loop(serve(config), config.daemon.loop, signals=signals)
+        run_on_loop(serve(config, path), config.daemon.loop, signals=signals)

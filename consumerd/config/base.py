@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from annotated_types import Gt, Le, Lt
-from pydantic import AllowInfNan, BaseModel, ConfigDict, model_validator
+from pydantic import AllowInfNan, BaseModel, ConfigDict, SecretStr, model_validator
+
+from consumerd.credentials import read_secret, read_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -18,6 +20,11 @@ WireSeconds = Annotated[float, AllowInfNan(False), Gt(0), Le(2_147_483)]
 Bytes = Annotated[int, Gt(0)]
 #: What goes to brokers as a size.
 WireBytes = Annotated[int, Gt(0), Lt(1 << 31)]
+
+
+def is_secret(annotation: Any) -> bool:
+    """Whether values of this type are never shown."""
+    return annotation is SecretStr or any(is_secret(part) for part in get_args(annotation))
 
 
 class BrokenRulesError(ValueError):
@@ -38,8 +45,36 @@ class Section(BaseModel):
         """The rules about several keys that are broken, each a sentence that names its keys, without a full stop."""
         return iter(())
 
+    @classmethod
+    def secret_keys(cls) -> list[str]:
+        """The keys of secrets: each has another one beside it, with `_file` at its end (a test checks that)."""
+        return [name for name, field in cls.model_fields.items() if is_secret(field.annotation)]
+
+    def secret(self, key: str, table: str) -> str | None:
+        """The secret of a key, from the configuration or from its file; `table` names this table in errors.
+
+        Raises ConfigError for a file that cannot be read.
+        """
+        path = getattr(self, f"{key}_file")
+        if path is not None:
+            return read_secret(path, f"{table}.{key}_file")
+        value: SecretStr | None = getattr(self, key)
+        return None if value is None else value.get_secret_value()
+
+    def secrets(self, key: str, table: str) -> list[str]:
+        """As `secret`, of a key with several."""
+        path = getattr(self, f"{key}_file")
+        if path is not None:
+            return read_secrets(path, f"{table}.{key}_file")
+        return [each.get_secret_value() for each in getattr(self, key)]
+
+    def _ambiguous(self) -> Iterator[str]:
+        for key in self.secret_keys():
+            if getattr(self, key) and getattr(self, f"{key}_file") is not None:
+                yield f"give exactly one of {key} and {key}_file"
+
     @model_validator(mode="after")
     def _keeps_its_rules(self) -> Self:
-        if broken := list(self.rules()):
+        if broken := [*self._ambiguous(), *self.rules()]:
             raise BrokenRulesError(broken)
         return self

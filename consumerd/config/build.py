@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from consumerd.consumer import ConsumerSettings
 from consumerd.consumer.settings import make_connection_settings, make_fetch_settings
+from consumerd.credentials import find_file
 from consumerd.errors import ConfigError
 from consumerd.group import MembershipSettings
 from consumerd.handlers import FileDeadLetters, RetryPolicy, load_handler, retrying
@@ -31,10 +32,12 @@ from consumerd.wire.v07 import validate_topic
 from consumerd.zk import Session
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from random import Random
 
     from consumerd.config.group import GroupSection
     from consumerd.config.model import Config
+    from consumerd.config.monitoring import HealthTlsSection
     from consumerd.config.servers import TlsSection, ZooKeeperSection
     from consumerd.config.work import HandlerSection
     from consumerd.handlers import DeadLetters, Handler, OnFailure
@@ -48,8 +51,8 @@ def build_session(
 ) -> Session:
     """The ZooKeeper session, not started; calls wait `wait_connected` seconds for a connection. Raises ConfigError."""
     auth = []
-    for number, credential in enumerate(section.auth, 1):
-        scheme, colon, secret = credential.get_secret_value().partition(":")
+    for number, credential in enumerate(section.secrets("auth", "zookeeper"), 1):
+        scheme, colon, secret = credential.partition(":")
         if not (scheme and colon and secret):
             raise ConfigError(f"zookeeper.auth: credential {number} is not of the form digest:user:password.")
         auth.append((scheme, secret))
@@ -76,16 +79,27 @@ def build_tls(section: TlsSection, table: str = "zookeeper.tls") -> ssl.SSLConte
         if section.certificate is not None:
             files = [str(file) for file in (section.certificate, section.key) if file is not None]
             what = f"certificate: {' with the key '.join(files)}"
-            context.load_cert_chain(section.certificate, section.key, password=_refuse_to_unlock)
+            key = None if section.key is None else find_file(section.key)
+            context.load_cert_chain(section.certificate, key, password=key_password(section, table))
     except (OSError, ssl.SSLError) as error:
         reason = error.strerror if error.strerror and not isinstance(error, ssl.SSLError) else error
         raise ConfigError(f"{table}.{what}: {reason}.") from error
     return context
 
 
-def _refuse_to_unlock() -> str:
-    """Otherwise OpenSSL prompts at the terminal, and a service waits for ever."""
-    raise PermissionError(0, "the key is encrypted, and a service cannot ask for its password; use a key without one")
+def key_password(section: TlsSection | HealthTlsSection, table: str) -> Callable[[], str]:
+    """What OpenSSL asks for the password of an encrypted key: else it prompts at the terminal, and a service waits.
+
+    Raises ConfigError for a file that cannot be read.
+    """
+    password = section.secret("key_password", table)
+
+    def unlock() -> str:
+        if password is None:
+            raise PermissionError(0, f"the key is encrypted; set {table}.key_password or key_password_file")
+        return password
+
+    return unlock
 
 
 def build_subscription(section: GroupSection) -> Subscription:

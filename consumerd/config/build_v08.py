@@ -11,6 +11,7 @@ from consumerd.client import ChannelOpener, ClientSettings, ClusterClient, Plain
 from consumerd.client.sasl_gssapi import GssapiIdentity
 from consumerd.config.build import build_connection_settings, build_offset_settings, build_tls
 from consumerd.consumer import ClusterBackend, CoordinatedConsumer, FixedConsumer, V08Backend
+from consumerd.credentials import find_file
 from consumerd.errors import ConfigError
 from consumerd.group import Spelling, V08Rules
 from consumerd.group.coordinated_tables import CoordinationSettings, all_assignors
@@ -86,16 +87,7 @@ def build_mechanism(section: SaslSection) -> Callable[[], Mechanism]:
     """A factory of the SASL mechanism. Raises ConfigError, also if the extra of a mechanism is missing."""
     if section.mechanism == "GSSAPI":
         return _gssapi(section)
-    user, password = section.user or "", ""
-    if section.password is not None:
-        password = section.password.get_secret_value()
-    if section.password_file is not None:
-        try:
-            password = section.password_file.read_text("utf-8").partition("\n")[0].rstrip("\r")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"kafka.sasl.password_file: {error}.") from error
-    if not password:
-        raise ConfigError(f"kafka.sasl.password_file: {section.password_file} holds no password in its first line.")
+    user, password = section.user or "", section.secret("password", "kafka.sasl") or ""
 
     def make() -> Mechanism:  # no partial, whose repr() has the password
         return Plain(user, password) if section.mechanism == "PLAIN" else Scram(section.mechanism, user, password)
@@ -105,12 +97,13 @@ def build_mechanism(section: SaslSection) -> Callable[[], Mechanism]:
 
 
 def _gssapi(section: SaslSection) -> GssapiIdentity:
-    if section.keytab is not None:
+    keytab = None if section.keytab is None else find_file(section.keytab)
+    if keytab is not None:
         try:
-            section.keytab.open("rb").close()
+            keytab.open("rb").close()
         except OSError as error:
             raise ConfigError(f"kafka.sasl.keytab: {error}.") from error
-    return GssapiIdentity(service=section.service, principal=section.principal, keytab=section.keytab)
+    return GssapiIdentity(service=section.service, principal=section.principal, keytab=keytab)
 
 
 def build_coordination(config: Config) -> CoordinationSettings:

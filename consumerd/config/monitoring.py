@@ -18,6 +18,10 @@ class HealthTlsSection(Section):
 
     certificate: Path = Field(description="PEM file with the certificate.", examples=["/etc/consumerd/http.pem"])
     key: Path = Field(description="PEM file with its private key.", examples=["/etc/consumerd/http.key"])
+    key_password: SecretStr | None = Field(None, repr=False, description="Password of an encrypted key.")
+    key_password_file: Path | None = Field(
+        None, description="File whose first line is this password.", examples=["http-key-password"]
+    )
     client_ca: Path | None = Field(
         None,
         description="PEM file with the authorities of client certificates: clients need one then, also for probes.",
@@ -55,9 +59,7 @@ class HealthSection(Section):
         ),
         examples=[""],
     )
-    token_file: Path | None = Field(
-        None, description="File with this token.", examples=["/run/credentials/consumerd.service/http-token"]
-    )
+    token_file: Path | None = Field(None, description="File whose first line is this token.", examples=["http-token"])
     hung_after: Seconds = Field(
         300.0,
         description="Seconds without progress of a batch after which its handler counts as hung, and /readyz is 503.",
@@ -66,8 +68,6 @@ class HealthSection(Section):
 
     @model_validator(mode="after")
     def _is_complete(self) -> HealthSection:
-        if self.token is not None and self.token_file is not None:
-            raise ValueError("token and token_file exclude each other")
         if self.listen is not None:
             try:
                 parse_address(self.listen, lowest=0)

@@ -34,6 +34,10 @@ class TlsSection(Section):
     key: Path | None = Field(
         None, description="PEM file with the client's private key.", examples=["/etc/consumerd/client.key"]
     )
+    key_password: SecretStr | None = Field(None, repr=False, description="Password of an encrypted key.")
+    key_password_file: Path | None = Field(
+        None, description="File whose first line is this password.", examples=["key-password"]
+    )
     check_hostname: bool = Field(True, description="Whether the server's certificate must match its host name.")
 
 
@@ -54,6 +58,9 @@ class ZooKeeperSection(Section):
     )
     auth: tuple[SecretStr, ...] = Field(
         (), repr=False, description="Credentials, each as `digest:user:password`; sent again after every reconnect."
+    )
+    auth_file: Path | None = Field(
+        None, description="File with these credentials, one in each line.", examples=["zookeeper-auth"]
     )
     acl: str = Field(
         default_of(Session, "acl"),
@@ -81,8 +88,11 @@ class SaslSection(Section):
     )
     password_file: Path | None = Field(
         None,
-        description="File whose first line is the password, such as a mounted secret.",
-        examples=["/run/secrets/kafka-password"],
+        description=(
+            "File whose first line is the password, such as a mounted secret. A relative path of a secret is also "
+            "looked for in $CREDENTIALS_DIRECTORY (systemd)."
+        ),
+        examples=["kafka-password"],
     )
     service: str = Field(
         "kafka",
@@ -115,7 +125,7 @@ class SaslSection(Section):
             yield f"principal and keytab are for GSSAPI, not for {self.mechanism}"
         if self.user is None:
             yield f"{self.mechanism} needs a user"
-        if (self.password is None) == (self.password_file is None):
+        if self.password is None and self.password_file is None:
             yield "give exactly one of password and password_file"
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from consumerd.handlers import Handler
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock, ZooKeeper
+    from consumerd.registry import Subscription
 
 log = structlog.get_logger(__name__)
 
@@ -99,6 +100,9 @@ class GroupConsumer(RunningMember[events.Event]):
         """As `RunningMember.settled`."""
         return self._member.settled
 
+    def _subscription_changed(self, subscription: Subscription) -> events.Event:
+        return events.SubscriptionChanged(subscription)
+
     # -- life
 
     def _begin(self) -> None:
@@ -120,6 +124,9 @@ class GroupConsumer(RunningMember[events.Event]):
         match event:
             case events.Triggered():
                 self._trigger_queued = False
+            case events.SubscriptionChanged(subscription):
+                self._awaited = AwaitedTopics(self.settings.group, subscription)
+                self._coordination.change_subscription(subscription)
             case events.Registered():
                 self._ever_registered = True
                 log.info("member_registered", group=self.settings.group, consumer=self.settings.consumer_id)

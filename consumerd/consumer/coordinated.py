@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from consumerd.handlers import Handler
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock
+    from consumerd.registry import Subscription
 
 log = structlog.get_logger(__name__)
 
@@ -109,6 +110,10 @@ class CoordinatedConsumer(RunningMember[events.Event]):
     def settled(self) -> bool:
         """As `RunningMember.settled`."""
         return self._member.settled
+
+    def _subscription_changed(self, subscription: Subscription) -> events.Event:
+        self._awaited = AwaitedTopics(self.settings.group, subscription)
+        return events.SubscriptionChanged(subscription)
 
     # -- life
 

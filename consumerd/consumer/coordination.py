@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from consumerd.consumer.settings import ConsumerSettings
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock, ZooKeeper
+    from consumerd.registry import Subscription
 
 log = structlog.get_logger(__name__)
 
@@ -78,11 +79,10 @@ class GroupCoordination:
         self._group = settings.group
         self._consumer_id = settings.consumer_id
         self._rules = backend.rules
-        #: The value of the member's id node.
-        self._id_text = backend.rules.format(settings.subscription, int(clock.wall() * 1000))
         self._clock = clock
         self._nodes = WatchedNodes(zk, clock, lambda _: triggered())
         self._owners = WatchedNodes(zk, clock, lambda _: triggered())
+        self.change_subscription(settings.subscription)
         self._reader = backend.reader(zk, self._nodes, self._owners, settings.group, backend.rules)
         #: The owner nodes that were claimed and not released.
         self._ours: set[str] = set()
@@ -101,6 +101,8 @@ class GroupCoordination:
         path = id_path(self._group, self._consumer_id)
         try:
             self._require(action.session_id)
+            if action.replace:
+                await self._replace_id(path, action.session_id)
             await self._zk.create_ephemeral(path, self._id_text.encode(), wait=self._patience)
             self._require(action.session_id)
         except NodeExists:
@@ -108,6 +110,22 @@ class GroupCoordination:
         except ZooKeeperError as error:
             return self._failed("register", action.ticket, error)
         return Registered(action.ticket)
+
+    def change_subscription(self, subscription: Subscription) -> None:
+        """Register with this subscription from now on."""
+        self._id_text = self._rules.format(subscription, int(self._clock.wall() * 1000))
+
+    async def _replace_id(self, path: str, session_id: int) -> None:
+        """Delete and create our id node in one transaction: no peer sees the group without us.
+
+        JVM members watch the names of ids only, which a transaction that deletes and creates one fires as well.
+        """
+        stat = await self._zk.exists(path)
+        if stat is not None and stat.ephemeral_owner == session_id:
+            await self._write(
+                [Delete(path, stat.version), Create(path, self._id_text.encode(), ephemeral=True)], session_id
+            )
+        self._nodes.refresh(path)
 
     async def unregister(self, action: Unregister) -> Unregistered | Failed:
         """Delete the id node if this session owns it."""

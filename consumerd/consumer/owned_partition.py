@@ -52,6 +52,8 @@ class OwnedPartition:
         #: Nothing more is delivered; and, if abandoned, nothing more is committed and nobody waits for a drain.
         self.closed = False
         self.abandoned = False
+        #: It is drained or abandoned, and not only interrupted.
+        self.leaving = False
 
     def close(self) -> None:
         """Deliver nothing new from now on, whatever a handler does with its cancellation."""

@@ -13,7 +13,7 @@ again (the end of a log, a reset) is committed before the first fetch.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import structlog
 
@@ -65,6 +65,14 @@ class FlowOwner(WorkOwner, Protocol):
         ...
 
 
+class _Interrupted(NamedTuple):
+    """An owned partition whose flow is to begin again."""
+
+    stream: int
+    session_id: int
+    paused: bool
+
+
 class OwnedPartitions:
     """The flow of messages of all owned partitions. Calls `lost` with those whose owner node is not ours any more."""
 
@@ -84,13 +92,15 @@ class OwnedPartitions:
         self._lost = lost
         self._settings, self._clock, self._fence = settings, clock, fence = owner.settings, owner.clock, owner.fence
         self._owned: dict[TopicPartition, OwnedPartition] = {}
+        #: While all flows are interrupted: what is owned and does not flow.
+        self._interrupted: dict[TopicPartition, _Interrupted] | None = None
         self._starts = StartFinder(settings, pool, store, handler, fence, clock)
         self._commits = Commits(store, fence, clock, owner.stats, self._report_lost)
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
         """The partitions that flow, or are about to."""
-        return frozenset(self._owned)
+        return frozenset(self._owned) | (self._interrupted or {}).keys()
 
     def views(self) -> list[OwnedView]:
         """Each of them as it is now, sorted."""
@@ -115,8 +125,14 @@ class OwnedPartitions:
     def start(self, streams: Mapping[TopicPartition, int], session_id: int, group: asyncio.TaskGroup) -> None:
         """Begin the flow of partitions that were claimed on `session_id`; their tasks belong to `group`."""
         for partition, stream in streams.items():
-            owned = self._owned[partition] = OwnedPartition(partition, stream, session_id)
-            owned.task = group.create_task(self._flow(owned), name=f"consume {partition}")
+            if self._interrupted is not None:
+                self._interrupted[partition] = _Interrupted(stream, session_id, paused=False)
+                continue
+            self._begin(OwnedPartition(partition, stream, session_id), group)
+
+    def _begin(self, owned: OwnedPartition, group: asyncio.TaskGroup) -> None:
+        self._owned[owned.partition] = owned
+        owned.task = group.create_task(self._flow(owned), name=f"consume {owned.partition}")
 
     async def _flow(self, owned: OwnedPartition) -> None:
         partition = owned.partition
@@ -212,13 +228,20 @@ class OwnedPartitions:
             await asyncio.gather(*(self._owner.hooks.revoked(owned.partition) for owned in leaving))
             drained(self._forget(owned for owned in leaving if not owned.abandoned))
 
-        await self._end_in_parts(self._find(partitions), deadline, finish)
+        partitions = list(partitions)
+        leaving = self._find(partitions)
+        for owned in leaving:
+            owned.leaving = True
+        if held := self._take_interrupted(partitions):
+            drained(held)
+        await self._end_in_parts(leaving, deadline, finish)
 
     async def abandon(self, partitions: Iterable[TopicPartition], abandoned: Ended) -> None:
         """Stop at once and commit nothing. What was handled is remembered, in case the partitions are ours still."""
+        partitions = list(partitions)
         leaving = self._find(partitions)
         for owned in leaving:
-            owned.abandoned = True
+            owned.abandoned = owned.leaving = True
             owned.close()
 
         async def finish(part: list[OwnedPartition]) -> None:
@@ -229,11 +252,45 @@ class OwnedPartitions:
             await asyncio.gather(*(self._owner.hooks.lost(owned.partition) for owned in part))
             abandoned(gone)
 
+        if held := self._take_interrupted(partitions):
+            abandoned(held)
         await self._end_in_parts(leaving, None, finish)
 
     async def drain_all(self, deadline: float) -> None:
         """As `drain`, for all partitions together."""
         await self.drain(self.partitions, deadline, lambda _: None)
+
+    async def interrupt(self, deadline: float) -> None:
+        """End all flows as a drain does, and keep the partitions: nothing flows until `resume` is called.
+
+        Partitions may come and go meanwhile.
+        """
+
+        async def finish(part: list[OwnedPartition]) -> None:
+            staying = [owned for owned in part if not owned.leaving]
+            if self._settings.auto_commit:
+                await self._commit_last(staying, deadline)
+            await asyncio.gather(*(self._owner.hooks.revoked(owned.partition) for owned in staying))
+            for owned in staying:
+                if not owned.leaving and self._interrupted is not None:
+                    self._forget([owned])
+                    self._interrupted[owned.partition] = _Interrupted(owned.stream, owned.session_id, owned.paused)
+
+        self._interrupted = {}
+        await self._end_in_parts(list(self._owned.values()), deadline, finish)
+
+    def resume(self, group: asyncio.TaskGroup) -> None:
+        """Begin the flows that `interrupt` ended, and those of partitions that came since."""
+        held, self._interrupted = self._interrupted or {}, None
+        for partition, (stream, session_id, paused) in held.items():
+            owned = OwnedPartition(partition, stream, session_id)
+            owned.paused = paused
+            self._begin(owned, group)
+
+    def _take_interrupted(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        """Those of `partitions` whose flow was to begin again: nothing of them is held, and all is committed."""
+        interrupted = self._interrupted or {}
+        return frozenset(each for each in partitions if interrupted.pop(each, None) is not None)
 
     async def end_all(self) -> None:
         """The member is cancelled: deliver nothing more, and return when the handlers have ended."""

@@ -9,6 +9,7 @@ order, and is raised by `run`.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import structlog
@@ -32,9 +33,11 @@ if TYPE_CHECKING:
     from consumerd.consumer.settings import ConsumerSettings
     from consumerd.fetch.listener import FetchCounters
     from consumerd.handlers import Handler
+    from consumerd.handlers.batching import BatchSettings
     from consumerd.offsets import OffsetStore
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock
+    from consumerd.registry import Subscription
 
 log = structlog.get_logger(__name__)
 
@@ -61,10 +64,15 @@ class RunningMember(Generic[_Event]):
     ) -> None:
         self.settings = settings
         self._handler = handler
+        #: Whether the handler was started and not stopped yet.
+        self._handler_runs = False
+        self._plain: PlainHandler | None = None
         self.clock = clock
         self.stats = ConsumerStats()
         #: Set when the member is in its group and its first assignment is decided, also when that is nothing.
         self.ready = asyncio.Event()
+        #: Set when the handler has started, and the main loop is about to.
+        self.running = asyncio.Event()
         #: Set when the member has begun to leave.
         self.stopping = asyncio.Event()
         self._queue: asyncio.Queue[_Event] = asyncio.Queue()
@@ -96,8 +104,10 @@ class RunningMember(Generic[_Event]):
     ) -> OwnedPartitions:
         handler = self._handler
         self._pool = pool
-        partitioned = handler if isinstance(handler, PartitionedHandler) else PlainHandler(handler)
-        return OwnedPartitions(self, partitioned, pool, self.budget, store, lost)
+        if isinstance(handler, PartitionedHandler):
+            return OwnedPartitions(self, handler, pool, self.budget, store, lost)
+        self._plain = PlainHandler(handler)
+        return OwnedPartitions(self, self._plain, pool, self.budget, store, lost)
 
     @property
     def failure(self) -> ConsumerdError | None:
@@ -153,6 +163,7 @@ class RunningMember(Generic[_Event]):
         self._begin()
         try:
             async with self._tasks:
+                self.running.set()
                 background = [self._tasks.create_task(self._stop_if_it_fails(work)) for work in self._background()]
                 try:
                     await self._main_loop()
@@ -279,6 +290,7 @@ class RunningMember(Generic[_Event]):
 
     async def _start_handler(self) -> bool:
         """Whether it started. A stop ends the wait for a handler that starts slowly."""
+        self._handler_runs = True
         context = HandlerContext(self.settings.group, self.settings.consumer_id, self.clock)
         limit = asyncio.timeout(0 if self.stopping.is_set() else None)
         try:
@@ -299,11 +311,81 @@ class RunningMember(Generic[_Event]):
 
     async def _stop_handler(self) -> None:
         """A handler that cannot be stopped is a failure, but not one that hides why the member stopped."""
+        if not self._handler_runs:
+            return
+        self._handler_runs = False
         try:
             await self._handler.stop()
         except ConsumerdError as error:
             log.error("handler_not_stopped", group=self.settings.group, reason=reason_of(error))
             self._failure = self._failure or error
+
+    # -- changes while it runs
+
+    def change(self, *, commit_interval: float) -> None:
+        """Have commits made at another interval, from the next one on."""
+        self.settings = replace(self.settings, commit_interval=commit_interval)
+
+    def change_subscription(self, subscription: Subscription) -> None:
+        """Consume other topics: register again with them. What stays assigned to us goes on meanwhile."""
+        self.settings = replace(self.settings, subscription=subscription)
+        log.info("subscription_changed", group=self.settings.group, subscription=subscription.format())
+        self._queue.put_nowait(self._subscription_changed(subscription))
+
+    def _subscription_changed(self, subscription: Subscription) -> _Event:
+        """The event for the machine."""
+        raise NotImplementedError
+
+    async def exchange_handler(
+        self, handler: Handler, batching: BatchSettings, former: Callable[[], Handler]
+    ) -> ConsumerdError | None:
+        """Stop the handler between batches and pass all that follows to `handler`, in batches of `batching`.
+
+        All flows end first, as in a drain: calls under way end, at the drain timeout they are cancelled, and what was
+        handled is committed. So each message is handled by the one or by the other, and a handler that keeps positions
+        is asked for them. Returns the error of a handler that does not start; then one that `former` makes goes on, and
+        if that does not start either, or the old one does not stop, the member stops.
+        """
+        await self.running.wait()
+        if self.stopping.is_set():
+            return None
+        # One of the member's own tasks: it ends before the handler is stopped for good.
+        task = self._tasks.create_task(self._exchange_handler(handler, batching, former), name="exchange handler")
+        await asyncio.wait([task])
+        return None if task.cancelled() else task.result()
+
+    async def _exchange_handler(
+        self, handler: Handler, batching: BatchSettings, former: Callable[[], Handler]
+    ) -> ConsumerdError | None:
+        began = self.clock.monotonic()
+        await self._partitions.interrupt(began + self.settings.membership.drain_timeout)
+        await self._stop_handler()
+        if self._failure is not None:
+            self.request_stop()
+            return None
+        error = None
+        try:
+            started = await self._start_other(handler)
+            self.settings = replace(self.settings, batching=batching)
+        except ConsumerdError as failure:
+            log.error("handler_not_started", group=self.settings.group, reason=reason_of(failure))
+            error = failure
+            try:
+                started = await self._start_other(former())
+            except ConsumerdError as second:
+                self.request_stop(second)
+                return error
+        if started:
+            self._partitions.resume(self._tasks)
+            seconds = round(self.clock.monotonic() - began, 3)
+            log.info("handler_exchanged", group=self.settings.group, seconds=seconds, former=error is not None)
+        return error
+
+    async def _start_other(self, handler: Handler) -> bool:
+        assert self._plain is not None  # else there would be no configuration to make another one of
+        self._handler = handler
+        self._plain.replace(handler)
+        return await self._start_handler()
 
     def request_stop(self, failure: ConsumerdError | None = None) -> None:
         """Leave in order: drain, commit, give back. The first `failure` given comes out of `run`."""

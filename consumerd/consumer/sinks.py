@@ -67,6 +67,10 @@ class PlainHandler:
     """A handler without sinks of its own: batches of all partitions pass through to it, and are always finished."""
 
     def __init__(self, handler: Handler) -> None:
+        self.replace(handler)
+
+    def replace(self, handler: Handler) -> None:
+        """Pass batches to `handler` from now on. Nothing may be in hand; starting and stopping is the caller's."""
         self.start = handler.start
         self.stop = handler.stop
         self.position = handler.position

@@ -81,7 +81,7 @@ class SnapshotReader:
 
     async def _members(self) -> dict[str, str]:
         names = await self._children(ids_path(self._group))
-        # The data of a member's node never changes, so not even a reconciliation reads it again.
+        # A member's node is replaced and never written to, which its watch reports: no reconciliation reads it again.
         nodes = await read_all(names, lambda name: self._node(id_path(self._group, name)))
         return {name: node.data.decode("utf-8", "replace") for name, node in nodes.items() if node is not None}
 

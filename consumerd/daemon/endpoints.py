@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Literal
 import structlog
 
 from consumerd.address import parse_address
+from consumerd.config.build import key_password
 from consumerd.consumer.errors import NotAssignedError
+from consumerd.credentials import find_file
 from consumerd.daemon.readings import read
 from consumerd.daemon.status import read_status
 from consumerd.daemon.status_page import asset, render
@@ -61,13 +63,8 @@ def build_access(section: HealthSection) -> Access:
 
 
 def _token(section: HealthSection) -> str | None:
-    if section.token_file is not None:
-        try:
-            return section.token_file.read_text("utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise ConfigError(f"health.token_file: cannot read {section.token_file}: {reason}.") from error
-    return None if section.token is None else section.token.get_secret_value().strip()
+    token = section.secret("token", "health")
+    return None if token is None else token.strip()
 
 
 def build_server_tls(section: HealthTlsSection | None) -> ssl.SSLContext | None:
@@ -77,7 +74,8 @@ def build_server_tls(section: HealthTlsSection | None) -> ssl.SSLContext | None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     what = f"certificate: {section.certificate} with the key {section.key}"
     try:
-        context.load_cert_chain(section.certificate, section.key, password=_refuse_to_unlock)
+        key = find_file(section.key)
+        context.load_cert_chain(section.certificate, key, password=key_password(section, "health.tls"))
         if section.client_ca is not None:
             what = f"client_ca: {section.client_ca}"
             context.load_verify_locations(section.client_ca)
@@ -86,11 +84,6 @@ def build_server_tls(section: HealthTlsSection | None) -> ssl.SSLContext | None:
         reason = error.strerror if error.strerror and not isinstance(error, ssl.SSLError) else error
         raise ConfigError(f"health.tls.{what}: {reason}.") from error
     return context
-
-
-def _refuse_to_unlock() -> str:
-    """OpenSSL would ask at the terminal, and a service would wait for ever."""
-    raise PermissionError(0, "the key is encrypted, and a service cannot ask for its password; use a key without one")
 
 
 def build_server(monitor: Monitor) -> HttpServer:

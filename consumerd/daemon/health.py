@@ -33,7 +33,8 @@ class Health:
 
     def __init__(self, clock: Clock, *, hung_after: float, stuck_after: float = STUCK_AFTER) -> None:
         self._clock = clock
-        self._hung_after = hung_after
+        #: Seconds without progress of a batch after which its handler counts as hung.
+        self.hung_after = hung_after
         self._stuck_after = stuck_after
         self._member: RunningMember[Any] | None = None
         self._turns = -1
@@ -77,7 +78,7 @@ class Health:
     @property
     def hung(self) -> list[TopicPartition]:
         """The partitions whose batch hangs."""
-        return sorted(partition for partition, seconds in self.busy().items() if seconds >= self._hung_after)
+        return sorted(partition for partition, seconds in self.busy().items() if seconds >= self.hung_after)
 
     @property
     def sick(self) -> str | None:

@@ -1,24 +1,50 @@
-"""The daemon's own log: structlog on standard error, JSON lines or a console rendering."""
+"""The daemon's own log: structlog on standard error, JSON lines or a console rendering.
+
+Strategy: modules have their loggers from the import on, and keep them as they were first used. So what may change while
+the process runs is not in the loggers: the level is that of the first processor, and all share one list of processors.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
-from typing import Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import structlog
 from structlog.tracebacks import ExceptionDictTransformer
 
 from consumerd.daemon.recent import RECENT
 
+if TYPE_CHECKING:
+    from structlog.typing import EventDict, Processor, WrappedLogger
+
+
+class _Level:
+    """Drops events below a level."""
+
+    def __init__(self) -> None:
+        self.threshold = logging.INFO
+        self._levels = {name.lower(): number for name, number in logging.getLevelNamesMapping().items()}
+
+    def __call__(self, _: WrappedLogger, method: str, event: EventDict) -> EventDict:
+        if self._levels.get(method, self.threshold) < self.threshold:
+            raise structlog.DropEvent
+        return event
+
+
+_LEVEL: Final = _Level()
+#: Of all loggers there are.
+_PROCESSORS: Final[list[Processor]] = []
+
 
 def configure_logs(level: str, style: Literal["auto", "console", "json"]) -> None:
-    """Set up structlog for the process. `level` is a lower-case name; `auto` is console on a terminal.
+    """Set up structlog for the process, or change it. `level` is a lower-case name; `auto` is console on a terminal.
 
     Library loggers (aiozk, asyncio) go the same way from WARNING on, so that standard error holds one format.
     Tracebacks come without local variables, which may be passwords and messages.
     """
     threshold = logging.getLevelNamesMapping()[level.upper()]
+    _LEVEL.threshold = threshold
     as_json = style == "json" or (style == "auto" and not sys.stderr.isatty())
     stamps: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -35,9 +61,10 @@ def configure_logs(level: str, style: Literal["auto", "console", "json"]) -> Non
     else:
         plain = structlog.dev.plain_traceback
         render = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain)]
+    _PROCESSORS[:] = [_LEVEL, *stamps, *render]
     structlog.configure(
-        processors=[*stamps, *render],
-        wrapper_class=structlog.make_filtering_bound_logger(threshold),
+        processors=_PROCESSORS,
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
         cache_logger_on_first_use=True,
     )

@@ -68,6 +68,7 @@ class Monitor:
         self.history: deque[Point] = deque(maxlen=_POINTS)
         self._before = Point(self.started, 0, 0, None)
         self._tasks: list[asyncio.Task[None]] = []
+        self._summary: asyncio.Task[None] | None = None
 
     def watch(self, member: RunningMember[Any], read_group: ReadGroup | None = None) -> None:
         """Watch this member from now on. `read_group` reads its whole group, if there is one."""
@@ -85,14 +86,27 @@ class Monitor:
         return self.clock.wall() - (self.clock.monotonic() - moment)
 
     async def __aenter__(self) -> Self:
-        settings = self.config.metrics
         self._start(self._look_after_health)
         if self.config.health.listen is not None:
             self._start(self._keep_history)
             self._start(self._look_at_lag)
-        if settings.summary_interval:
-            self._start(self._summarise)
+        self._begin_summary()
         return self
+
+    def reconfigure(self, config: Config) -> None:
+        """Watch by another configuration from now on: its metrics, and when a handler counts as hung."""
+        before, self.config = self.config.metrics, config
+        self.partition_labels = config.metrics.partition_labels
+        self.health.hung_after = config.health.hung_after
+        if config.metrics.summary_interval != before.summary_interval:
+            self._begin_summary()
+
+    def _begin_summary(self) -> None:
+        if self._summary is not None:
+            self._summary.cancel()
+            self._summary = None
+        if self.config.metrics.summary_interval:
+            self._summary = self._start(self._summarise)
 
     async def __aexit__(self, *_: object) -> None:
         for task in self._tasks:
@@ -100,8 +114,10 @@ class Monitor:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _start(self, work: Callable[[], Awaitable[None]]) -> None:
-        self._tasks.append(asyncio.create_task(self._guarded(work), name=work.__name__.strip("_")))
+    def _start(self, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._guarded(work), name=work.__name__.strip("_"))
+        self._tasks.append(task)
+        return task
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         while True:

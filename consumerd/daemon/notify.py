@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from typing import TYPE_CHECKING
 
 import structlog
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 READY = "READY=1"
+RELOADING = "RELOADING=1"
 STOPPING = "STOPPING=1"
 
 
@@ -36,6 +38,11 @@ def notify(*assignments: str, environment: Mapping[str, str] = os.environ) -> bo
         log.warning("service_manager_not_notified", socket=name, reason=reason_of(error))
         return False
     return True
+
+
+def reloading_since() -> str:
+    """The assignment that goes with RELOADING: when the reload began, which tells it from earlier ones."""
+    return f"MONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}"
 
 
 def status(text: str) -> str:

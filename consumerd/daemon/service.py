@@ -17,7 +17,7 @@ import sys
 from contextlib import AsyncExitStack
 from functools import partial
 from random import SystemRandom
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import structlog
 
@@ -40,6 +40,7 @@ from consumerd.daemon.dialect import find_dialect
 from consumerd.daemon.endpoints import build_server, check_http
 from consumerd.daemon.monitor import Monitor
 from consumerd.daemon.notify import READY, STOPPING, notify, status
+from consumerd.daemon.reload import Reloader
 from consumerd.daemon.signals import FORCE_SECONDS, StopForcedError, StopRequest, process_signals
 from consumerd.daemon.stalls import LoopWatch
 from consumerd.daemon.watchdog import Watchdog
@@ -50,6 +51,7 @@ from consumerd.zk.errors import NotConnected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+    from pathlib import Path
     from random import Random
 
     from consumerd.admin import GroupSnapshot
@@ -71,13 +73,18 @@ STARTED_AFTER = 20.0
 _T = TypeVar("_T")
 
 
-async def serve(config: Config) -> None:
-    """Run the daemon until a signal or a failure. Raises ConsumerdError for everything that is not a graceful stop."""
+async def serve(config: Config, path: Path | None = None) -> None:
+    """Run the daemon until a signal or a failure. Raises ConsumerdError for everything that is not a graceful stop.
+
+    `path` is the file of the configuration, which SIGHUP reloads.
+    """
     clock, rng = SystemClock(), SystemRandom()
     settings = build_settings(config, clock=clock, rng=rng)
     check_http(config.health)
     monitor = Monitor(config, clock)
     handler = build_handler(config, clock=clock, rng=rng, counts=monitor.handler_counts)
+    reloader = None if path is None else Reloader(path, config, monitor, clock=clock, rng=rng)
+    watching = _Watching(monitor, reloader)
     log.info("starting", version=__version__, group=settings.group, consumer=settings.consumer_id)
     coordination, offsets = config.group.coordination, build_offset_settings(config)
     async with AsyncExitStack() as stack:
@@ -93,10 +100,17 @@ async def serve(config: Config) -> None:
                 return
         if coordination == "zookeeper":
             assert session is not None
-            await run_member(config, settings, handler, session, clock=clock, rng=rng, monitor=monitor)
+            await run_member(config, settings, handler, session, clock=clock, rng=rng, watching=watching)
         else:
-            await run_on_brokers(config, settings, handler, session, clock=clock, rng=rng, monitor=monitor)
+            await run_on_brokers(config, settings, handler, session, clock=clock, rng=rng, watching=watching)
     log.info("stopped", group=settings.group, consumer=settings.consumer_id)
+
+
+class _Watching(NamedTuple):
+    """What has to do with a member beside its work."""
+
+    monitor: Monitor
+    reloader: Reloader | None
 
 
 async def start_client(client: ClusterClient, config: Config) -> None:
@@ -133,7 +147,7 @@ async def run_on_brokers(
     *,
     clock: Clock,
     rng: Random,
-    monitor: Monitor | None = None,
+    watching: _Watching | None = None,
 ) -> None:
     """Run a member that a broker coordinates, or one of fixed partitions, until it leaves, under the process's signals.
 
@@ -143,10 +157,12 @@ async def run_on_brokers(
         if not await _unless_signalled(_done(start_client(client, config)), config):
             return
         consumer = build_consumer(config, settings, handler, client, zk=session, clock=clock, rng=rng)
-        if monitor is not None:
+        if watching is not None:
             coordinated = isinstance(consumer, CoordinatedConsumer)
-            monitor.watch(consumer, partial(BrokerGroups(client).snapshot, settings.group) if coordinated else None)
-        await _Service(consumer, session, config.daemon).run()
+            watching.monitor.watch(
+                consumer, partial(BrokerGroups(client).snapshot, settings.group) if coordinated else None
+            )
+        await _Service(consumer, session, config.daemon, None if watching is None else watching.reloader).run()
 
 
 async def run_member(
@@ -157,7 +173,7 @@ async def run_member(
     *,
     clock: Clock,
     rng: Random,
-    monitor: Monitor | None = None,
+    watching: _Watching | None = None,
 ) -> None:
     """Run a member on a started session until it leaves, under the process's signals.
 
@@ -175,9 +191,9 @@ async def run_member(
         else:
             backend = V07Backend(partial(connect, settings=build_connection_settings(config)))
         consumer = GroupConsumer(settings, zk=session, backend=backend, handler=handler, clock=clock, rng=rng)
-        if monitor is not None:
-            monitor.watch(consumer, partial(_read_group, session, settings.group, dialect))
-        await _Service(consumer, session, config.daemon).run()
+        if watching is not None:
+            watching.monitor.watch(consumer, partial(_read_group, session, settings.group, dialect))
+        await _Service(consumer, session, config.daemon, None if watching is None else watching.reloader).run()
 
 
 async def _read_group(session: Session, group: str, dialect: Dialect) -> GroupSnapshot:
@@ -227,7 +243,15 @@ async def _unless_signalled(work: Coroutine[Any, Any, _T], config: Config) -> _T
 class _Service:
     """A running member under signals."""
 
-    def __init__(self, consumer: RunningMember[Any], session: Session | None, section: DaemonSection) -> None:
+    def __init__(
+        self,
+        consumer: RunningMember[Any],
+        session: Session | None,
+        section: DaemonSection,
+        reloader: Reloader | None = None,
+    ) -> None:
+        self._reloader = reloader
+        self._announced = asyncio.Event()
         self.stop_timeout = section.stop_timeout
         self._consumer = consumer
         self._session = session
@@ -240,8 +264,9 @@ class _Service:
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
+        reload = None if self._reloader is None else self._reloader.request
         try:
-            with process_signals() as self._signals, self._watch, self._signals.sent_to(self, loop):
+            with process_signals() as self._signals, self._watch, self._signals.sent_to(self, loop, reload):
                 await self._main_loop()
         finally:
             for timer in self._timers:
@@ -251,7 +276,8 @@ class _Service:
         async with asyncio.TaskGroup() as group:
             self._task = group.create_task(self._member(), name="member")
             watchers = [
-                group.create_task(watch()) for watch in (self._announce, self._guard_session, self._start_deadline)
+                group.create_task(watch())
+                for watch in (self._announce, self._guard_session, self._start_deadline, self._reload)
             ]
             await asyncio.wait([self._task])
             for watcher in watchers:
@@ -290,9 +316,17 @@ class _Service:
                 await self._consumer.ready.wait()
         except TimeoutError:
             notify(READY, status("waiting for the group"))
+            self._announced.set()
             await self._consumer.ready.wait()
         notify(READY, status("member of the group"))
+        self._announced.set()
         log.info("ready", partitions=[str(partition) for partition in self._consumer.assigned])
+
+    async def _reload(self) -> None:
+        """Reload when it is requested, once the service manager knows of the start."""
+        if self._reloader is not None:
+            await self._announced.wait()
+            await self._reloader.run(self._consumer)
 
     async def _guard_session(self) -> None:
         """A session that ended for good (refused credentials) takes the daemon with it."""

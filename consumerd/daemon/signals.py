@@ -6,7 +6,8 @@ noticed: not a handler that computes or sleeps, not C code that waits without th
 the lock stops this thread as well; what looks for signals now and then, as the module `re` does, lets it in then.
 
     SIGTERM, SIGINT, SIGQUIT   the first one stops in order; the second one forces the end, the third one at once
-    SIGHUP                     stops in order, and is ignored after that: a terminal that closes may send two
+    SIGHUP                     reloads the configuration of `consumerd run`. Else, and where the terminal of the process
+                               was closed, it stops in order, and is ignored after that: a terminal may send two
     SIGUSR1                    writes the stacks of all threads and tasks to the log
     SIGUSR2                    is ignored, with a line
 
@@ -98,11 +99,17 @@ class Stoppable(Protocol):
 class ProcessSignals:
     """Takes the process's signals over, from `__enter__` to `__exit__`, in the main thread.
 
-    A SIGHUP that the process was started to ignore (by `nohup`) stays ignored. `end_process` is for tests.
+    A SIGHUP that the process was started to ignore (by `nohup`) stays ignored. `reloads`: SIGHUP asks for a reload,
+    which waits until there is something that reloads. `end_process` is for tests.
     """
 
-    def __init__(self, end_process: Callable[[int], object] = os._exit) -> None:
+    def __init__(self, end_process: Callable[[int], object] = os._exit, *, reloads: bool = False) -> None:
         self._end_process = end_process
+        self._reloads = reloads
+        self._reload: tuple[asyncio.AbstractEventLoop, Callable[[], None]] | None = None
+        self._reload_waits = False
+        #: The streams that were a terminal at the start.
+        self._terminal = [number for number in range(3) if os.isatty(number)]
         self._lock = threading.Lock()
         self._receiver: tuple[asyncio.AbstractEventLoop, Stoppable] | None = None
         #: Requests that came while nothing listened.
@@ -162,11 +169,21 @@ class ProcessSignals:
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
 
     @contextmanager
-    def sent_to(self, receiver: Stoppable, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-        """Have `receiver` asked to stop, on `loop`; also for what was asked before while nothing listened."""
+    def sent_to(
+        self, receiver: Stoppable, loop: asyncio.AbstractEventLoop, reload: Callable[[], None] | None = None
+    ) -> Iterator[None]:
+        """Have `receiver` asked to stop, on `loop`; also for what was asked before while nothing listened.
+
+        `reload` is called there for each SIGHUP, if it asks for that.
+        """
         self.reclaim()
         with self._lock:
             self._receiver, self._listened = (loop, receiver), True
+            if reload is not None:
+                self._reload = loop, reload
+                waits, self._reload_waits = self._reload_waits, False
+                if waits:
+                    loop.call_soon(reload)
             self._stop_timeout = receiver.stop_timeout
             waiting, self._waiting = self._waiting, []
         for request in waiting:
@@ -175,7 +192,7 @@ class ProcessSignals:
             yield
         finally:
             with self._lock:
-                self._receiver = None
+                self._receiver = self._reload = None
 
     def stop(self, reason: str, failure: ConsumerdError) -> bool:
         """Ask for a stop in order because of `failure`; whether anything listens."""
@@ -222,7 +239,9 @@ class ProcessSignals:
 
     def _noticed(self, number: signal.Signals) -> None:
         name = number.name
-        if not self._listened:
+        if number == signal.SIGHUP and self._reloads and not self._requests and not self._terminal_closed():
+            self._ask_reload()
+        elif not self._listened:
             stops = number in _STOPS
             what = "stopped by" if stops else "ignored"
             _aside(lambda: _say(f"{what} {name} before it had started; nothing was joined."), wait=True)
@@ -234,6 +253,18 @@ class ProcessSignals:
             _aside(lambda: _log("warning", "signal_ignored", signal=name))
         else:
             self._stop_requested(name)
+
+    def _terminal_closed(self) -> bool:
+        return bool(self._terminal) and not any(os.isatty(number) for number in self._terminal)
+
+    def _ask_reload(self) -> None:
+        with self._lock:
+            if self._reload is None:
+                self._reload_waits = True
+                return
+            loop, reload = self._reload
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the end is near
+                loop.call_soon_threadsafe(reload)
 
     def _stop_requested(self, name: str) -> None:
         with self._lock:
@@ -308,13 +339,16 @@ _current: ProcessSignals | None = None
 
 
 @contextmanager
-def process_signals() -> Iterator[ProcessSignals]:
-    """The process's signals, taken over until the end; within another such block they are the same."""
+def process_signals(*, reloads: bool = False) -> Iterator[ProcessSignals]:
+    """The process's signals, taken over until the end; within another such block they are the same.
+
+    `reloads`: as of `ProcessSignals`.
+    """
     global _current  # noqa: PLW0603 - signals belong to the process
     if _current is not None:
         yield _current
         return
-    with ProcessSignals() as _current:
+    with ProcessSignals(reloads=reloads) as _current:
         try:
             yield _current
         finally:

@@ -101,7 +101,6 @@ class CoordinatedMember:
     """One member of one group. Not reentrant. It is the `Membership` of `consumerd.offsets.KafkaOffsetStore`, too."""
 
     def __init__(self, subscription: Subscription, settings: CoordinationSettings) -> None:
-        self._subscription = subscription
         self._settings = settings
         self._phase = Phase.OUTSIDE
         self._now = 0.0
@@ -122,8 +121,9 @@ class CoordinatedMember:
         #: What we subscribe to; for a filter, what it matched when the topics were last seen.
         self._topics: tuple[str, ...] = ()
         self._topics_known = False
-        if isinstance(subscription, StaticSubscription):
-            self._topics, self._topics_known = tuple(sorted(subscription.streams)), True
+        self._subscribe(subscription)
+        #: Whether the last JoinGroup said what we subscribed to before.
+        self._outdated = False
         self._protocol = ""
         self._leads = self._keep = False
         self._member_subscriptions = NO_SUBSCRIPTIONS
@@ -176,6 +176,11 @@ class CoordinatedMember:
 
     def _on_timer_fired(self, _: e.TimerFired) -> None:
         self._timer_at = math.inf
+
+    def _on_subscription_changed(self, event: e.SubscriptionChanged) -> None:
+        self._subscribe(event.subscription)
+        self._outdated = True
+        self._reading = 0  # the answer would be about the former topics
 
     def _on_stop(self, _: e.StopRequested) -> None:
         self._stop()
@@ -330,6 +335,7 @@ class CoordinatedMember:
     _handlers: ClassVar[dict[type[e.Event], Callable[[Any, Any], None]]] = {
         e.Started: _on_started,
         e.TimerFired: _on_timer_fired,
+        e.SubscriptionChanged: _on_subscription_changed,
         e.StopRequested: _on_stop,
         e.LeaseExpired: _on_lease_expired,
         e.OwnershipLost: _on_ownership_lost,
@@ -371,12 +377,16 @@ class CoordinatedMember:
             self._read_topics(None)
         else:
             self._move(Cause.JOIN)
+            self._outdated = False
             self._waiting = self._ticket()
             metadata = MemberMetadata(self._topics).encode()
             protocols = tuple((name, metadata) for name in self._settings.assignors)
             self._actions.append(e.Join(self._waiting, self.member_id, protocols))
 
     def _proceed_stable(self) -> None:
+        if self._outdated:
+            self._drain(Cause.REJOIN)
+            return
         if not self._flowing:
             if self.lease_until - self._now > self._settings.session_timeout / 2:  # rule 5
                 self._flowing = True
@@ -478,6 +488,12 @@ class CoordinatedMember:
             counts = {topic: count for topic in self._member_subscriptions.topics if (count := partitions.get(topic))}
             if changed or (self._leads and counts != self._partition_counts):
                 self._drain(Cause.REJOIN)
+
+    def _subscribe(self, subscription: Subscription) -> None:
+        self._subscription = subscription
+        self._topics, self._topics_known = (), False
+        if isinstance(subscription, StaticSubscription):
+            self._topics, self._topics_known = tuple(sorted(subscription.streams)), True
 
     def _matches(self, topic: str) -> bool:
         try:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from consumerd.partition import TopicPartition
+    from consumerd.registry import Subscription
 
 # As in a group that ZooKeeper coordinates.
 Failed = events.Failed
@@ -35,6 +36,13 @@ Warn = events.Warn
 @dataclass(frozen=True, slots=True)
 class Started:
     """Begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionChanged:
+    """The member wants other topics from now on: it joins again with them."""
+
+    subscription: Subscription
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +138,7 @@ class Left:
 
 Event: TypeAlias = (
     Started
+    | SubscriptionChanged
     | StopRequested
     | TimerFired
     | LeaseExpired

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from consumerd.group.rules import Topics
     from consumerd.partition import TopicPartition
+    from consumerd.registry import Subscription
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,13 @@ class OwnershipLost:
 @dataclass(frozen=True, slots=True)
 class TimerFired:
     """The time of the last `SetTimer` has come. A timer too early or too often does no harm."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionChanged:
+    """The member wants other topics from now on: it registers again, and keeps what stays its own."""
+
+    subscription: Subscription
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +206,7 @@ Event = (
     | Triggered
     | OwnershipLost
     | TimerFired
+    | SubscriptionChanged
     | StopRequested
     | Failed
     | SnapshotTaken
@@ -240,6 +249,8 @@ class Register:
 
     ticket: int
     session_id: int
+    #: A node of ours may stand that says what we subscribed to before: delete it in the same transaction.
+    replace: bool = False
 
 
 @dataclass(frozen=True, slots=True)

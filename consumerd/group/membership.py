@@ -116,10 +116,9 @@ class Member:
     ) -> None:
         self.group = group
         self.consumer_id = consumer_id
-        self.subscription = subscription
         self.settings = settings or MembershipSettings()
-        self._target_builder = TargetAssignmentBuilder(consumer_id, subscription, rules or V07Rules())
-        self._topics = frozenset(subscription.streams) if isinstance(subscription, StaticSubscription) else None
+        self._rules = rules or V07Rules()
+        self._subscribe(subscription)
         self._snapshots = SnapshotSchedule(self.settings, Spread(consumer_id))
         self._nudges = _Nudges(self.settings)
         self._holdings = Holdings()
@@ -140,6 +139,9 @@ class Member:
         self._unregistering = 0
         #: Whether an id node of this session may stand.
         self._listed = False
+        #: Whether that node may say what we subscribed to before, and what the node being created says.
+        self._outdated = False
+        self._announced = subscription
         #: After a failed write, nothing is written until then.
         self._hold_until: float | None = None
         self._failed_writes = 0
@@ -235,6 +237,18 @@ class Member:
     def _on_timer_fired(self, _: e.TimerFired) -> None:
         self._timer_at = None
 
+    def _on_subscription_changed(self, event: e.SubscriptionChanged) -> None:
+        """The next snapshot leads to a new registration, and the one after that to the new target.
+
+        Until then the former target stays: nothing is released that others could not claim yet.
+        """
+        self._subscribe(event.subscription)
+        self._outdated = self._link is not Link.NONE
+        if self._phase is not Phase.LEAVING and self._link is not Link.NONE:
+            self._snapshots.cancel()  # it reads the former topics
+            self._snapshots.request(SnapshotRequest(self._now))
+            self._snapshots.hurry()
+
     def _on_stop_requested(self, _: e.StopRequested) -> None:
         self._leave()
 
@@ -243,7 +257,7 @@ class Member:
         if ended is None:
             return
         snapshot = event.snapshot
-        listed = snapshot.own_id_session == self._session_id
+        listed = snapshot.own_id_session == self._session_id and not self._outdated
         target = self._apply(snapshot)
         if target is None and not self._was_member:
             self._actions.append(e.RefuseGroup(self._dialect_error))
@@ -263,7 +277,8 @@ class Member:
         self._listed = True
         if not listed:
             self._registering = self._ticket()
-            self._actions.append(e.Register(self._registering, self._session_id))
+            self._announced = self.subscription
+            self._actions.append(e.Register(self._registering, self._session_id, self._outdated))
         elif target is not None:
             self._was_member = True
             self._decide(target, ended.request)
@@ -289,6 +304,8 @@ class Member:
     def _on_registered(self, event: e.Registered) -> None:
         if event.ticket == self._registering:
             self._registering = 0
+            if self._announced is self.subscription:
+                self._outdated = False
             self._phase = follow(PHASE, self._phase, PhaseCause.REGISTERED)
             self._snapshots.retried_well()
             self._snapshots.request(SnapshotRequest(self._now))
@@ -368,6 +385,7 @@ class Member:
         e.Triggered: _on_triggered,
         e.OwnershipLost: _on_ownership_lost,
         e.TimerFired: _on_timer_fired,
+        e.SubscriptionChanged: _on_subscription_changed,
         e.StopRequested: _on_stop_requested,
         e.Failed: _on_failed,
         e.SnapshotTaken: _on_snapshot_taken,
@@ -381,6 +399,11 @@ class Member:
     }
 
     # ---- Changes of more than one fact ------------------------------------------------------------------------------
+
+    def _subscribe(self, subscription: Subscription) -> None:
+        self.subscription = subscription
+        self._target_builder = TargetAssignmentBuilder(self.consumer_id, subscription, self._rules)
+        self._topics = frozenset(subscription.streams) if isinstance(subscription, StaticSubscription) else None
 
     def _decide(self, target: TargetAssignment, reason: SnapshotRequest) -> None:
         """From now on this is the aim."""
@@ -421,7 +444,7 @@ class Member:
                 self._holdings.move(holding, HoldCause.SESSION_LOST, holding.ticket)
         self._abandon_lost()
         self._registering = self._unregistering = 0
-        self._listed = False
+        self._listed = self._outdated = False
         self._decided = self._phase is Phase.LEAVING
         self._target = TargetAssignment()
         self._unclaimed = {}

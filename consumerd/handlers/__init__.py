@@ -7,7 +7,7 @@ from consumerd.handlers.dead_letters import DeadLetters, Letter
 from consumerd.handlers.loading import load_handler, make_handler, plain_handler
 from consumerd.handlers.messages import Batch, Content, Identity, KeyedMessage, Message
 from consumerd.handlers.retry import OnFailure, RetryPolicy, retrying
-from consumerd.handlers.secrets import Secret
+from consumerd.handlers.secret_options import Secret
 
 __all__ = [
     "Batch",

@@ -19,6 +19,7 @@ import structlog
 
 from consumerd.errors import HandlerLoadError
 from consumerd.handlers.api import Handler
+from consumerd.handlers.secret_options import with_secret_files
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -176,6 +177,7 @@ def _build(name: str, found: object, options: dict[str, Any]) -> Handler:
             f"handler {name!r} is a plain function: one that takes batches must be an `async def`, and a factory of "
             "handlers needs its options."
         )
+    options = with_secret_files(name, found, options)
     _check_options(name, found, options)
     try:
         handler = found(**options)

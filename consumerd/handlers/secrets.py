@@ -1,26 +1,19 @@
-"""Options of handlers that are secret: declared by their type, so that nothing has to be guessed from their names."""
+"""Options of handlers as they may be shown: without secrets."""
 
 from __future__ import annotations
 
-import inspect
 import re
-import typing
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from consumerd.errors import HandlerLoadError
 from consumerd.handlers.loading import find_plugin
+from consumerd.handlers.secret_options import declared_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_T = TypeVar("_T")
-
 #: What is shown in place of a secret.
 HIDDEN: Final = "(not shown)"
-_MARK: Final = object()
-
-#: The type of an option that is never shown: `def __init__(self, dsn: Secret[str])`. The handler gets the plain value.
-Secret = Annotated[_T, _MARK]
 
 #: Passwords within a text: of `scheme://user:password@host`, and of `key=value` pairs as in a DSN of libpq.
 _IN_URL: Final = re.compile(r"(?<=://)([^/?#@\s:]*):[^/?#\s]*@")
@@ -34,29 +27,13 @@ def shown_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     What a handler that cannot be imported would call secret is not known; nothing of its options is shown then.
     """
     try:
-        secret = _declared(find_plugin(name))
+        secret = declared_secrets(find_plugin(name))
     except HandlerLoadError:
         return {option: HIDDEN if value else value for option, value in options.items()}
     return {
         option: HIDDEN if value and option in secret else without_passwords({option: value})[option]
         for option, value in options.items()
     }
-
-
-def _declared(plugin: Any) -> set[str]:
-    """The options of a class or factory that have a `Secret` type."""
-    target = plugin.__init__ if inspect.isclass(plugin) else plugin
-    try:
-        hints = typing.get_type_hints(target, include_extras=True)
-    except Exception:  # a name that only type checkers import: every text that has the word will do
-        hints = getattr(target, "__annotations__", {})
-    return {name for name, hint in hints.items() if _is_secret(hint)}
-
-
-def _is_secret(hint: Any) -> bool:
-    if isinstance(hint, str):
-        return re.search(r"\bSecret\[", hint) is not None
-    return _MARK in getattr(hint, "__metadata__", ()) or any(_is_secret(part) for part in typing.get_args(hint))
 
 
 def without_passwords(value: Any) -> Any:

@@ -162,6 +162,8 @@ class Driver:
             self.session_event()
         elif chance < 0.9:
             self.feed(e.OwnershipLost(self._some(self.member.holds, 0.3)))
+        elif chance < 0.92:
+            self.feed(e.SubscriptionChanged(StaticSubscription({"t": self.random.randint(1, 3)})))
         else:
             self.feed(e.Triggered())
 

@@ -61,7 +61,7 @@ class ProcessSignals:
         self._requests = 0
 
     @contextmanager
-    def sent_to(self, receiver: Stoppable, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    def sent_to(self, receiver: Stoppable, loop: asyncio.AbstractEventLoop, reload: Any = None) -> Iterator[None]:
         self._receiver = receiver
         waiting, self._waiting = self._waiting, []
         for request in waiting:

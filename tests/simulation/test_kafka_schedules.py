@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(900)
 
 #: Schedules in every test run, and in one test of them.
-COORDINATED, FIXED, BLOCK = 60, 40, 20
+COORDINATED, FIXED, BLOCK = 100, 40, 20
 LONG_BLOCK = 200
 
 

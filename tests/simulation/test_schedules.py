@@ -21,7 +21,7 @@ from tests.simulation.schedule import KINDS, Outcome, Schedule
 pytestmark = pytest.mark.timeout(900)
 
 #: Schedules in every test run, and in one test of them.
-SEEDS = 160
+SEEDS = 300
 BLOCK = 20
 LONG_BLOCK = 200
 

@@ -104,3 +104,11 @@ def test_systemd_finds_little_exposure(installed: Path) -> None:
     if "unrecognized option" in done.stderr:
         pytest.skip("systemd-analyze is older than version 250")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_reload_checks_the_file_before_it_signals_the_daemon() -> None:
+    service = keys()["Service"]
+    check, send = service["ExecReload"].split("\n")
+    assert check == service["ExecStart"].replace(" run ", " check ")
+    assert "ExecStartPre" not in service  # its failure would be repeated, whatever the exit code
+    assert send == "/bin/kill -HUP $MAINPID"

@@ -21,7 +21,7 @@ import structlog
 from consumerd.errors import HandlerFailedError, HandlerLoadError
 from consumerd.handlers.api import Handler, PartitionTakenError
 from consumerd.handlers.pieces import in_pieces
-from consumerd.handlers.secrets import Secret  # noqa: TC001 - `config show` reads the type
+from consumerd.handlers.secret_options import Secret  # noqa: TC001 - `config show` reads the type
 
 if TYPE_CHECKING:
     from asyncpg import Connection, Pool

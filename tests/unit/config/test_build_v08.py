@@ -135,7 +135,7 @@ def test_reads_passwords_from_the_configuration_or_a_file(tmp_path: Path) -> Non
         ({"password": "p"}, "needs a user"),
         ({"mechanism": "GSSAPI", "keytab": "/nowhere/at/all"}, r"kafka\.sasl\.keytab.*No such file"),
         ({"user": "u", "password_file": "/nowhere/at/all"}, r"kafka\.sasl\.password_file.*No such file"),
-        ({"user": "u", "password_file": "/dev/null"}, "holds no password in its first line"),
+        ({"user": "u", "password_file": "/dev/null"}, "holds no secret in its first line"),
         ({"user": "u\0v", "password": "p", "mechanism": "PLAIN"}, "NUL"),
     ],
 )

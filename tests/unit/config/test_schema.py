@@ -97,7 +97,13 @@ def test_describes_every_key_and_marks_secrets(schema: dict[str, Any]) -> None:
         for key, each in table["properties"].items()
         if '"writeOnly": true' in json.dumps(each)
     }
-    assert secrets == {"SaslSection.password", "ZooKeeperSection.auth", "HealthSection.token"}
+    assert secrets == {
+        "SaslSection.password",
+        "ZooKeeperSection.auth",
+        "HealthSection.token",
+        "TlsSection.key_password",
+        "HealthTlsSection.key_password",
+    }
 
 
 def test_has_a_schema_for_each_table() -> None:

@@ -45,3 +45,21 @@ def test_tracebacks_have_no_local_variables(
     assert "a password of 4 letters" in said
     assert "in fail" in said or '"name": "fail"' in said
     assert "hush" not in said.replace('fail("hush")', "")  # the line of the source
+
+
+def test_changes_level_and_format_of_loggers_in_use(capsys: pytest.CaptureFixture[str]) -> None:
+    log = structlog.get_logger("reloaded")
+    configure_logs("info", "json")
+    log.info("first")
+    log.debug("hidden")
+    configure_logs("debug", "console")
+    log.debug("second")
+    configure_logs("error", "json")
+    log.warning("hidden")
+    log.error("third")
+    logging.getLogger("asyncio").warning("hidden")
+    first, second, third = capsys.readouterr().err.splitlines()
+    assert first.startswith('{"event": "first"')
+    assert "second" in second
+    assert not second.startswith("{")
+    assert third.startswith('{"event": "third"')

@@ -361,3 +361,26 @@ def test_returning_leader_keeps_assignment() -> None:
 def test_rejects_invalid_settings(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"at least|assignors"):
         replace(SETTINGS, **wrong)
+
+
+def test_changed_subscription_drains_and_joins_again() -> None:
+    driver = Driver().stable()
+    driver.tell(e.SubscriptionChanged(StaticSubscription({"u": 1})))
+    driver.tell(e.Drained(driver.did(e.Drain).ticket), 1.0)
+    join = driver.did(e.Join)
+    assert decode_metadata(join.protocols[0][1]).topics == ("u",)
+    driver.tell(driver.joined(generation=6))
+    sync = driver.did(e.Sync)
+    driver.tell(e.Synced(sync.ticket, MemberAssignment((("u", (0,)),)).encode()))
+    assert driver.did(e.StartConsuming).partitions == (TopicPartition.numbered("u", 0),)
+
+
+def test_subscription_changed_while_joining_joins_once_more() -> None:
+    driver = Driver()
+    driver.tell(e.Started())
+    joined = driver.joined()
+    driver.tell(e.SubscriptionChanged(StaticSubscription({"t": 1, "u": 1})))
+    driver.tell(joined)
+    driver.tell(driver.synced())
+    driver.tell(e.Drained(driver.did(e.Drain).ticket))
+    assert decode_metadata(driver.did(e.Join).protocols[0][1]).topics == ("t", "u")

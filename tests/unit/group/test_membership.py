@@ -1223,3 +1223,75 @@ def test_every_state_has_a_transition() -> None:
 def test_raises_on_transition_not_in_table() -> None:
     with pytest.raises(RuntimeError, match="no transition"):
         follow(LINK, Link.NONE, LinkCause.RESUMED)
+
+
+# ---- Other topics ----------------------------------------------------------------------------------------------------
+
+BOTH = StaticSubscription({"t": 1, "u": 1})
+U0 = TopicPartition("u", 0, 0)
+
+
+def test_changed_subscription_registers_again_and_keeps_what_stays() -> None:
+    bench = Bench(partitions=1).settle()
+    bench.topics["u"] = {0: 1}
+    look = only(e.TakeSnapshot, bench.feed(e.SubscriptionChanged(BOTH)))
+    assert look.topics == frozenset({"t", "u"})
+    register = only(e.Register, bench.look())
+    assert register.replace
+    only(e.TakeSnapshot, bench.feed(e.Registered(register.ticket)))
+    assert only(e.Claim, bench.look()).streams == {U0: 0}
+    assert bench.member.holds[P0] is Hold.CONSUMING
+
+
+def test_changed_subscription_releases_only_after_registering_again() -> None:
+    bench = Bench(partitions=1).settle()
+    bench.topics["u"] = {0: 1}
+    bench.feed(e.SubscriptionChanged(StaticSubscription({"u": 1})))
+    register = only(e.Register, bench.look())
+    assert bench.member.holds[P0] is Hold.CONSUMING
+    bench.feed(e.Registered(register.ticket))
+    drain = only(e.Drain, bench.look())
+    assert drain.partitions == frozenset({P0})
+    only(e.Release, bench.drained(drain))
+
+
+def test_subscription_changed_again_while_registering_registers_once_more() -> None:
+    bench = Bench(partitions=1).settle()
+    bench.feed(e.SubscriptionChanged(BOTH))
+    register = only(e.Register, bench.look())
+    bench.feed(e.SubscriptionChanged(StaticSubscription({"u": 1})))
+    bench.feed(e.Registered(register.ticket))
+    again = only(e.Register, bench.look())
+    assert again.replace
+    bench.feed(e.Registered(again.ticket))
+    assert only(e.Drain, bench.look()).partitions == frozenset({P0})
+
+
+def test_registers_again_after_lost_reply_to_changed_subscription() -> None:
+    bench = Bench(partitions=1).settle()
+    bench.feed(e.SubscriptionChanged(BOTH))
+    register = only(e.Register, bench.look())
+    bench.feed(e.Failed(register.ticket))
+    bench.wait_for_look()
+    assert only(e.Register, bench.look()).replace
+
+
+def test_snapshot_of_former_topics_is_ignored_after_changed_subscription() -> None:
+    bench = Bench(partitions=1).settle()
+    bench.trigger()
+    former = bench.asked
+    assert former is not None
+    bench.feed(e.SubscriptionChanged(BOTH))
+    assert bench.asked is not former
+    assert bench.feed(e.SnapshotTaken(former.ticket, bench.snapshot(former))) == []
+
+
+def test_changed_subscription_without_session_is_registered_with_the_next_one() -> None:
+    bench = Bench(partitions=1).settle()
+    bench.feed(e.SessionExpired())
+    bench.session, bench.own_id, bench.owners = 2, None, {}
+    assert bench.feed(e.SubscriptionChanged(BOTH)) == []
+    bench.topics["u"] = {0: 1}
+    look = only(e.TakeSnapshot, [a for a in bench.feed(e.SessionStarted(2)) if not isinstance(a, e.Abandon)])
+    assert look.topics == frozenset({"t", "u"})
+    assert not only(e.Register, bench.look()).replace

@@ -1,0 +1,151 @@
+"""How each key of the configuration changes in a daemon that runs: the one table, and the comparison by it.
+
+Strategy: every key that the daemon reads is in `RELOADS` (a test checks that), from which the reference is generated
+and by which a test checks the table of docs/operations.md. `compare` merges what a running daemon can take over into
+its configuration; the keys that need a restart keep their values there, and are named. So the running configuration is
+always the one that the process works by.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pydantic import ValidationError
+
+if TYPE_CHECKING:
+    from consumerd.config.model import Config
+
+
+class Reload(Enum):
+    """How a change of a key takes effect. The value is what the documents say."""
+
+    AT_ONCE = "at once"
+    HANDLER = "with a new handler"
+    SUBSCRIPTION = "by registering again"
+    RESTART = "after a restart"
+
+
+#: By table. What `consumerd spark` reads is not the daemon's.
+_BY_TABLE: Final[dict[str, dict[str, Reload]]] = {
+    "group": {
+        "topics": Reload.SUBSCRIPTION,
+        "whitelist": Reload.SUBSCRIPTION,
+        "blacklist": Reload.SUBSCRIPTION,
+        "streams": Reload.SUBSCRIPTION,
+        **dict.fromkeys(
+            (
+                "id",
+                "coordination",
+                "dialect",
+                "consumer_id",
+                "partitions",
+                "offsets",
+                "assignor",
+                "roundrobin_as",
+                "session_timeout",
+                "heartbeat_interval",
+                "rebalance_timeout",
+                "instance_id",
+            ),
+            Reload.RESTART,
+        ),
+    },
+    "zookeeper": dict.fromkeys(
+        ("connect", "session_timeout", "connection_timeout", "auth", "auth_file", "acl", "tls"), Reload.RESTART
+    ),
+    "kafka": dict.fromkeys(("bootstrap", "client_id", "connection_timeout", "tls", "sasl"), Reload.RESTART),
+    "rebalance": dict.fromkeys(("drain_timeout", "retry_interval", "reconcile_interval"), Reload.RESTART),
+    "fetch": dict.fromkeys(
+        (
+            "size",
+            "max_size",
+            "idle_backoff",
+            "max_wait",
+            "min_bytes",
+            "budget",
+            "partition_budget",
+            "initial",
+            "out_of_range",
+            "isolation",
+            "corrupt",
+            "oversize",
+            "socket_timeout",
+            "connect_timeout",
+        ),
+        Reload.RESTART,
+    ),
+    "commit": {
+        "interval": Reload.AT_ONCE,
+        **dict.fromkeys(("metadata", "retention", "version"), Reload.RESTART),
+    },
+    "handler": dict.fromkeys(
+        (
+            "name",
+            "options",
+            "max_batch",
+            "max_bytes",
+            "linger",
+            "order",
+            "concurrency",
+            "max_rate",
+            "max_attempts",
+            "initial_backoff",
+            "max_backoff",
+            "on_failure",
+            "dead_letter",
+            "dead_letter_file_size",
+            "dead_letter_max_size",
+            "dead_letter_topic",
+            "dead_letter_as",
+            "timeout",
+        ),
+        Reload.HANDLER,
+    ),
+    "daemon": dict.fromkeys(("stop_timeout", "stall_warning", "loop"), Reload.RESTART),
+    "log": dict.fromkeys(("level", "format"), Reload.AT_ONCE),
+    "health": {
+        "hung_after": Reload.AT_ONCE,
+        **dict.fromkeys(("listen", "metrics", "status", "token", "token_file", "tls"), Reload.RESTART),
+    },
+    "metrics": dict.fromkeys(("partition_labels", "lag_interval", "summary_interval"), Reload.AT_ONCE),
+}
+
+#: Key, with its table -> how it reloads.
+RELOADS: Final[dict[str, Reload]] = {
+    f"{table}.{key}": how for table, keys in _BY_TABLE.items() for key, how in keys.items()
+}
+
+
+class Comparison(NamedTuple):
+    """What a new configuration changes. Keys are named with their tables, in the order of the model."""
+
+    #: The running configuration with all that it can take over.
+    merged: Config
+    #: The keys that it takes over, by how.
+    applied: dict[Reload, list[str]]
+    #: The keys that need a restart.
+    refused: list[str]
+
+
+def compare(running: Config, new: Config) -> Comparison:
+    """Compare the configuration of a running daemon with a new, valid one."""
+    applied: dict[Reload, list[str]] = {}
+    refused: list[str] = []
+    tables = {}
+    for table in _BY_TABLE:
+        before, after = getattr(running, table), getattr(new, table)
+        changed = [key for key in type(before).model_fields if getattr(before, key) != getattr(after, key)]
+        taken = [key for key in changed if RELOADS[f"{table}.{key}"] is not Reload.RESTART]
+        values = {key: getattr(after if key in taken else before, key) for key in type(before).model_fields}
+        if taken:
+            try:
+                tables[table] = type(before).model_validate(values)
+            except ValidationError:  # they belong to keys that need a restart, as group.topics to group.coordination
+                taken = []
+        for key in changed:
+            if key in taken:
+                applied.setdefault(RELOADS[f"{table}.{key}"], []).append(f"{table}.{key}")
+            else:
+                refused.append(f"{table}.{key}")
+    return Comparison(running.model_copy(update=tables), applied, refused)

@@ -1,0 +1,107 @@
+"""Everything that can be wrong with a daemon's configuration before it joins, found without joining.
+
+Strategy: what the parts of the daemon are made of is made here as well, and not started: the subscription, the session,
+the client, the handler. For `consumerd check`, and for a configuration that a running daemon is to take over.
+"""
+
+from __future__ import annotations
+
+from random import SystemRandom
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pydantic import ValidationError
+from pydantic_settings import SettingsError
+
+from consumerd.clock import SystemClock
+from consumerd.config.build import build_handler, build_offset_settings, build_session, build_settings
+from consumerd.config.build_v08 import build_client, build_coordination, fixed_partitions
+from consumerd.config.model import parse, parse_valid_tables
+from consumerd.config.problems import ConfigProblemsError, problem_of_error
+from consumerd.daemon.endpoints import check_http
+from consumerd.errors import ConsumerdError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consumerd.config.model import Config
+    from consumerd.config.problems import Problem, TomlDocument
+
+
+class Checked(NamedTuple):
+    """What a check found. `config` is there where all keys are valid, in whatever state the parts are."""
+
+    config: Config | None
+    #: What is valid, in words.
+    valid: list[str]
+    problems: list[Problem]
+
+
+def check_daemon(document: TomlDocument, source: str) -> Checked:
+    """Check a document, together with the environment. Parts of tables that are invalid are not checked further."""
+    problems: list[Problem] = []
+    config = None
+    try:
+        checked = config = parse(document, source)
+    except ConfigProblemsError as error:
+        problems += error.problems
+        try:
+            checked = parse_valid_tables(document, frozenset(each.table for each in problems if each.table is not None))
+        except (ValidationError, SettingsError):
+            return Checked(None, [], problems)
+    invalid = {each.table for each in problems}
+    what: list[str] = []
+    for path, needed, check in _PARTS:
+        if invalid.isdisjoint(needed):
+            try:
+                what.append(check(checked))
+            except ConsumerdError as error:
+                problems.append(problem_of_error(error, path, source, document))
+    return Checked(config, [", ".join(filter(None, what))], problems)
+
+
+def check_parts(config: Config) -> None:
+    """Check a valid configuration as `check_daemon` does. Raises ConsumerdError for the first problem."""
+    for _, _, check in _PARTS:
+        check(config)
+
+
+def _check_subscription(config: Config) -> str:
+    settings = build_settings(config, clock=SystemClock(), rng=SystemRandom())
+    what = settings.subscription.format()
+    if config.group.coordination != "zookeeper":
+        build_coordination(config)
+        partitions = fixed_partitions(config.group)
+        what = ", ".join(map(str, partitions)) or f"{what} coordinated by a broker"
+    return f"group {settings.group}, {what}"
+
+
+def _check_zookeeper(config: Config) -> str:
+    if config.group.coordination == "zookeeper" or build_offset_settings(config).in_zookeeper:
+        build_session(config.zookeeper, clock=SystemClock(), rng=SystemRandom())
+    return ""
+
+
+def _check_kafka(config: Config) -> str:
+    if config.group.coordination != "zookeeper" or config.group.dialect != "0.7":
+        build_client(config, clock=SystemClock(), rng=SystemRandom())
+    return ""
+
+
+def _check_handler(config: Config) -> str:
+    build_handler(config, clock=SystemClock(), rng=SystemRandom())
+    return f"handler {config.handler.name}"
+
+
+def _check_http(config: Config) -> str:
+    check_http(config.health)
+    return ""
+
+
+#: What a check is about, the tables that it reads, and the check. It returns what is valid, in words.
+_PARTS: Final[tuple[tuple[tuple[str, ...], frozenset[str], Callable[[Config], str]], ...]] = (
+    (("group",), frozenset({"group", "rebalance", "fetch", "commit"}), _check_subscription),
+    (("zookeeper",), frozenset({"group", "zookeeper", "commit"}), _check_zookeeper),
+    (("kafka",), frozenset({"group", "kafka", "fetch"}), _check_kafka),
+    (("handler", "name"), frozenset({"handler"}), _check_handler),
+    (("health",), frozenset({"health"}), _check_http),
+)

@@ -1,0 +1,89 @@
+"""Which keys a running daemon takes over, and which it refuses."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from consumerd.config.model import Config, parse
+from consumerd.config.reloading import RELOADS, Reload, compare
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+DOCUMENT: dict[str, dict[str, Any]] = {"group": {"id": "g", "topics": {"t": 1}}}
+
+
+def config(**tables: dict[str, Any]) -> Config:
+    return parse({**DOCUMENT, **tables}, "test.toml", environment=False)
+
+
+def test_every_key_of_the_model_is_classified() -> None:
+    """All that the daemon reads; [spark] belongs to other commands."""
+    keys = []
+    for table, field in Config.model_fields.items():
+        section: type[BaseModel] = field.annotation  # type: ignore[assignment]
+        if table != "spark":
+            keys += [f"{table}.{key}" for key in section.model_fields]
+    assert sorted(RELOADS) == sorted(keys)
+
+
+def test_the_table_of_operations_says_the_same() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "operations.md").read_text("utf-8")
+    section = page.partition("### Reloading the configuration\n")[2].partition("\n### ")[0]
+    rows = dict(re.findall(r"^\| ([a-z ]+) \| (.+) \|$", section, re.MULTILINE))
+    assert [*rows][1:] == [how.value for how in Reload]
+    for how in Reload:
+        keys = [key for key, each in RELOADS.items() if each is how]
+        if how is Reload.HANDLER:
+            assert rows[how.value] == "every key of `[handler]`"
+            assert keys == [key for key in RELOADS if key.startswith("handler.")]
+        elif how is Reload.RESTART:
+            assert rows[how.value] == "every other key"
+        else:
+            assert re.findall(r"`([\w.]+)`", rows[how.value]) == keys
+
+
+def test_equal_configurations_change_nothing() -> None:
+    comparison = compare(config(), config())
+    assert (comparison.applied, comparison.refused) == ({}, [])
+    assert comparison.merged == config()
+
+
+def test_takes_over_what_can_change_and_names_the_rest() -> None:
+    running = config(fetch={"size": 1000}, handler={"name": "print"})
+    new = config(
+        fetch={"size": 2000},
+        handler={"name": "null", "max_rate": 10.0},
+        log={"level": "debug"},
+        zookeeper={"connect": "other:2181"},
+    )
+    merged, applied, refused = compare(running, new)
+    assert applied == {Reload.HANDLER: ["handler.name", "handler.max_rate"], Reload.AT_ONCE: ["log.level"]}
+    assert refused == ["zookeeper.connect", "fetch.size"]
+    assert (merged.handler, merged.log, merged.fetch, merged.zookeeper) == (
+        new.handler,
+        new.log,
+        running.fetch,
+        running.zookeeper,
+    )
+
+
+def test_refuses_topics_that_go_with_another_coordination() -> None:
+    new = config(group={"id": "g", "coordination": "fixed", "partitions": {"t": [0]}})
+    comparison = compare(config(), new)
+    assert comparison.refused == ["group.coordination", "group.topics", "group.partitions"]
+    assert comparison.merged == config()
+
+
+def test_refused_keys_are_refused_again_by_the_next_reload() -> None:
+    new = config(fetch={"size": 2000}, log={"level": "debug"})
+    comparison = compare(compare(config(), new).merged, new)
+    assert (comparison.applied, comparison.refused) == ({}, ["fetch.size"])
+
+
+def test_changed_secret_needs_a_restart_and_is_not_named_by_value() -> None:
+    sasl = {"user": "u", "password": "one"}
+    comparison = compare(config(kafka={"sasl": sasl}), config(kafka={"sasl": sasl | {"password": "two"}}))
+    assert comparison.refused == ["kafka.sasl"]
