@@ -1,6 +1,14 @@
 """Handlers: the plugin interface, loading by entry point, retries and dead letters, and the built-in handlers."""
 
-from consumerd.handlers.api import Handler, HandlerContext, MessageHandler, PartitionTakenError, message_handler
+from consumerd.handlers.api import (
+    Handler,
+    HandlerContext,
+    MessageHandler,
+    PartitionTakenError,
+    RejectedError,
+    RetryLaterError,
+    message_handler,
+)
 from consumerd.handlers.dead_letter_files import FileDeadLetters
 from consumerd.handlers.dead_letter_topic import TopicDeadLetters
 from consumerd.handlers.dead_letters import DeadLetters, Letter
@@ -23,6 +31,8 @@ __all__ = [
     "MessageHandler",
     "OnFailure",
     "PartitionTakenError",
+    "RejectedError",
+    "RetryLaterError",
     "RetryPolicy",
     "Secret",
     "TopicDeadLetters",

@@ -14,7 +14,8 @@ one that does not count gets the whole batch again. The unit of giving up follow
 An attempt that exceeds `timeout` is cancelled and has failed, also where it returns after its cancellation. One that
 swallows the cancellation is reported, and its partition stands still until it ends: no message is ever with two calls.
 
-A `HandlerFailedError` out of the handler is its own last word: it passes at once, and no policy skips over it.
+A handler may know more: `RejectedError` leaves no attempts for its unit, `RetryLaterError` makes a pause longer. A
+`HandlerFailedError` out of the handler is its own last word: it passes at once, and no policy skips over it.
 `start`, `stop` and `position` are tried as often and with the same pauses; there nothing can be skipped. A call of
 `sys.exit` is a failure like any other: it must not end the process without drain and commit.
 """
@@ -30,7 +31,7 @@ import structlog
 from tenacity import AsyncRetrying, RetryError, retry_if_exception
 
 from consumerd.errors import HandlerFailedError
-from consumerd.handlers.api import Handler
+from consumerd.handlers.api import Handler, RejectedError, RetryLaterError
 from consumerd.handlers.dead_letters import Letter
 from consumerd.handlers.pieces import in_pieces
 from consumerd.metrics import HandlerCounts
@@ -212,7 +213,7 @@ class _Retrying(Handler):
     def _attempts(self, failures: _Failures, note: Callable[[RetryCallState], None]) -> AsyncRetrying:
         return AsyncRetrying(
             sleep=self._clock.sleep,
-            stop=lambda _: failures.count >= self._policy.max_attempts,
+            stop=lambda _: failures.count >= self._policy.max_attempts or isinstance(failures.last, RejectedError),
             wait=lambda _: self._pause(failures),
             retry=retry_if_exception(lambda e: isinstance(e, Exception) and not isinstance(e, HandlerFailedError)),
             before_sleep=note,
@@ -257,7 +258,8 @@ class _Retrying(Handler):
 
     def _pause(self, failures: _Failures) -> float:
         bound = self._policy.initial_backoff * 2.0 ** min(failures.count - 1, 64)
-        return self._rng.uniform(0.0, min(bound, self._policy.max_backoff))
+        pause = self._rng.uniform(0.0, min(bound, self._policy.max_backoff))
+        return max(pause, failures.last.seconds) if isinstance(failures.last, RetryLaterError) else pause
 
     def _log(self, batch: Batch, failures: _Failures, state: RetryCallState) -> None:
         self._counts.retries[batch.partition.topic] += 1

@@ -20,6 +20,7 @@ import pytest
 
 from consumerd.storage.dump import find_segments, read_segment
 from tests.support.postgres import PostgresServer
+from tests.support.receiver import OncePerKey, Receiver
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -115,3 +116,15 @@ async def test_postgres_has_every_message_once(cluster: Any) -> None:
     # The primary key would refuse a second row of the same identity: a duplicate would have stopped a member.
     assert {(f"{row[0]}-{row[1]}", row[2], row[3]): row[4] for row in rows} == messages
     assert len(rows) == len(messages)
+
+
+async def test_http_receiver_that_heeds_the_keys_has_every_message_once(cluster: Any) -> None:
+    async with Receiver() as receiver:
+        options = {"url": receiver.url, "gzip": True}
+        messages = await killed_at_random(cluster, 3, handler={"name": "http", "options": options, "max_batch": 50})
+    every, once = Counter[Place](), OncePerKey()
+    for request in receiver.requests:
+        every += places(request.records)
+        once.take(request)
+    assert every.keys() == messages.keys()
+    assert places(once.records) == Counter(messages.keys())
