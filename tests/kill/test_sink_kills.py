@@ -13,10 +13,12 @@ import random
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
+from pyarrow import parquet as pq
 
 from consumerd.storage.dump import find_segments, read_segment
 from tests.support.postgres import PostgresServer
@@ -24,7 +26,6 @@ from tests.support.receiver import OncePerKey, Receiver
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
 pytestmark = [pytest.mark.kill, pytest.mark.zookeeper, pytest.mark.asyncio]
 
@@ -101,6 +102,26 @@ async def test_a_program_gets_every_message(cluster: Any, tmp_path: Path) -> Non
     messages = await killed_at_random(cluster, 1, handler={"name": "exec", "options": {"command": command}})
     lines = [line for path in out.iterdir() for line in path.read_bytes().split(b"\n")[:-1]]
     assert places(map(json.loads, lines)).keys() == messages.keys()
+
+
+@pytest.mark.parametrize("name", ["files", "parquet", "tests.support.object_store:parquet"])
+async def test_files_have_every_message_once(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))  # for the store of objects
+    out = tmp_path / "out"
+    handler = {"name": name, "options": {"directory": str(out)}, "max_batch": 50, "linger": 0.01}
+    messages = await killed_at_random(cluster, 4, handler=handler)
+    found = [record for path in sorted(out.rglob("[0-9]*-[0-9]*.*")) for record in file_records(path)]
+    assert places(found) == Counter(messages.keys())
+    assert not [path for path in out.rglob(".writer-*") if any(path.iterdir())]
+
+
+def file_records(path: Path) -> list[dict[str, Any]]:
+    if path.suffix == ".ndjson":
+        return [json.loads(line) for line in path.read_bytes().splitlines()]
+    rows: list[dict[str, Any]] = pq.read_table(path, partitioning=None).to_pylist()
+    return rows
 
 
 async def test_postgres_has_every_message_once(cluster: Any) -> None:
