@@ -12,6 +12,7 @@ from consumerd.handlers.api import (
 from consumerd.handlers.dead_letter_files import FileDeadLetters
 from consumerd.handlers.dead_letter_topic import TopicDeadLetters
 from consumerd.handlers.dead_letters import DeadLetters, Letter
+from consumerd.handlers.disk_full import DiskFullError, OnDiskFull
 from consumerd.handlers.loading import load_handler, make_handler, plain_handler
 from consumerd.handlers.messages import Batch, Content, Identity, KeyedMessage, Message
 from consumerd.handlers.retry import OnFailure, RetryPolicy, retrying
@@ -21,6 +22,7 @@ __all__ = [
     "Batch",
     "Content",
     "DeadLetters",
+    "DiskFullError",
     "FileDeadLetters",
     "Handler",
     "HandlerContext",
@@ -29,6 +31,7 @@ __all__ = [
     "Letter",
     "Message",
     "MessageHandler",
+    "OnDiskFull",
     "OnFailure",
     "PartitionTakenError",
     "RejectedError",

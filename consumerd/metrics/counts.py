@@ -18,3 +18,5 @@ class HandlerCounts:
     skipped: Counter[str] = field(default_factory=Counter)
     #: Messages that were given up and written as dead letters.
     dead_lettered: Counter[str] = field(default_factory=Counter)
+    #: Calls that wait at this moment for room on a full disk.
+    disk_full: int = 0

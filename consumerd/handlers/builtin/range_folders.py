@@ -19,6 +19,8 @@ and directory listings as fresh as the last change made through the same client 
 
 from __future__ import annotations
 
+import contextlib
+import errno
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,6 +29,7 @@ import structlog
 from consumerd.errors import HandlerFailedError
 from consumerd.handlers.api import PartitionTakenError
 from consumerd.handlers.builtin.ranges import InterruptedRangeError, end_of_ranges, overlap, range_name
+from consumerd.handlers.disk_full import is_disk_full
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -65,6 +68,8 @@ class RangeFolders:
         try:
             self._disk.make_directory(self._directory)
         except OSError as error:
+            if is_disk_full(error) and error.errno != errno.EROFS:  # read-only from the start is a wrong path
+                raise
             raise HandlerFailedError(f"cannot create the directory {self._directory}: {error.strerror}.") from error
 
     def give_back(self, folders: Iterable[WriterFolder]) -> None:
@@ -113,8 +118,9 @@ class RangeFolders:
                 f"another member took over {batch.partition} while this one wrote {name} to {folder.path} "
                 "(or that folder was removed); nothing was stored."
             ) from error
-        except InterruptedRangeError:
-            self._disk.remove(folder.writer / name)
+        except (InterruptedRangeError, OSError):
+            with contextlib.suppress(OSError):  # what is left of it takes up room, and is removed at the next takeover
+                self._disk.remove(folder.writer / name)
             raise
         self._disk.sync_directory(folder.path)
         folder.end, folder.last = batch.next_offset, name
