@@ -105,7 +105,7 @@ async def test_a_program_gets_every_message(cluster: Any, tmp_path: Path) -> Non
 
 
 async def test_print_writes_every_message(cluster: Any) -> None:
-    messages = await killed_at_random(cluster, 5, handler={"name": "print"})
+    messages = await killed_at_random(cluster, 5, handler={"name": "print", "options": {}})
     # A line that SIGKILL cut off is the last one of its process.
     lines = [line for member in cluster.members for line in member.stdout_path.read_bytes().split(b"\n")[:-1]]
     assert places(map(json.loads, lines)).keys() == messages.keys()
