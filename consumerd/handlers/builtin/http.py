@@ -16,6 +16,7 @@ headers elsewhere), cookies are not kept, and of a body a bounded part is read.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import ssl
 from collections.abc import Mapping, Sequence
@@ -149,6 +150,8 @@ class HttpHandler(Handler):
         self._shown = settings.url.partition("?")[0]
         self._settings = settings
         self._failures: tuple[type[Exception], ...] = (aiohttp.ClientError, TimeoutError, OSError)
+        #: Waiting for a connection is no part of a request's time.
+        self._turns = asyncio.Semaphore(settings.connections)
         self._session: ClientSession | None = None
         self._clock: Clock | None = None
 
@@ -186,9 +189,10 @@ class HttpHandler(Handler):
         headers = {"Idempotency-Key": idempotency_key(batch)} if batch.contiguous else {}
         body = await make_body(batch, self._settings.format, compressed=self._settings.gzip)
         try:
-            async with self._session.post(
-                self._settings.url, data=body, headers=headers, allow_redirects=False
-            ) as response:
+            async with (
+                self._turns,
+                self._session.post(self._settings.url, data=body, headers=headers, allow_redirects=False) as response,
+            ):
                 if 200 <= response.status < 300:
                     await _read(response)
                 else:

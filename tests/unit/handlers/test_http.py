@@ -307,6 +307,27 @@ async def test_a_slow_answer_is_a_failed_attempt(make_batch: MakeBatch, clock: A
 # -- connections
 
 
+async def test_uses_as_many_connections_as_allowed_and_waiting_for_one_takes_no_time_of_the_request(
+    make_batch: MakeBatch, clock: Any
+) -> None:
+    under_way = most = 0
+
+    async def slow(request: web.Request) -> web.StreamResponse:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0.3)
+        under_way -= 1
+        return web.Response()
+
+    async with Receiver() as receiver, started(receiver.url, clock, timeout=3.0, connections=1) as handler:
+        receiver.script += [slow] * 12  # longer than the timeout, all together
+        batches = [make_batch(b"a", partition=number) for number in range(12)]
+        await asyncio.gather(*(handler.handle(batch) for batch in batches))
+        assert len(receiver.requests) == 12
+    assert most == 1
+
+
 @pytest.mark.parametrize(
     "answer",
     [
