@@ -1,14 +1,9 @@
-"""Files on a disk that is really full: a small tmpfs, filled up, and given room again.
-
-Mounting one takes root; other users skip these tests, and so do containers that may not mount. With CI=true root must
-be able to.
-"""
+"""Files on a disk that is really full: a small tmpfs, filled up, and given room again."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import subprocess
 import sys
@@ -33,6 +28,7 @@ from consumerd.handlers.dead_letter_files import read_letters
 from consumerd.metrics import HandlerCounts
 from consumerd.partition import TopicPartition
 from consumerd.wire.v07 import decode_batch, encode_message_set
+from tests.support.small_disk import fill, small_disk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,29 +43,8 @@ CONTEXT = HandlerContext("g", "g_1", SystemClock())
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of half a megabyte."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a tmpfs")
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(folder)]
-    mounted = subprocess.run(command, check=False, capture_output=True, text=True)
-    if mounted.returncode:
-        if os.environ.get("CI", "").lower() == "true":
-            pytest.fail(f"a tmpfs cannot be mounted: {mounted.stderr}")
-        pytest.skip(f"a tmpfs cannot be mounted here: {mounted.stderr}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def fill(disk: Path, spare: int = 0) -> Path:
-    """A file that leaves `spare` bytes of room."""
-    ballast = disk / "ballast"
-    state = os.statvfs(disk)
-    ballast.write_bytes(bytes(state.f_bavail * state.f_frsize - spare))
-    return ballast
+    with small_disk(tmp_path / "disk", SIZE) as mounted:
+        yield mounted
 
 
 def batch_at(start: int, *payloads: bytes) -> Batch:

@@ -23,6 +23,7 @@ from pyarrow import parquet as pq
 from consumerd.storage.dump import find_segments, read_segment
 from tests.support.postgres import PostgresServer
 from tests.support.receiver import OncePerKey, Receiver
+from tests.support.small_disk import fill, small_disk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -124,6 +125,36 @@ async def test_files_have_every_message_once(
     assert not [path for path in out.rglob(".writer-*") if any(path.iterdir())]
 
 
+async def test_a_member_waits_on_a_full_disk_and_continues_after_sigkill(cluster: Any, tmp_path: Path) -> None:
+    handler = {"name": "files", "max_batch": 50, "linger": 0.01, "max_backoff": 0.2}
+    with small_disk(tmp_path / "disk", 64 << 20) as disk:
+        handler["options"] = {"directory": str(disk / "out")}
+        ballast = fill(disk, spare=200_000)
+        first = await cluster.member(handler=handler)
+        async with cluster.producing():
+            await first.wait_for_event("disk_full", PATIENCE)
+            assert first.running
+            ballast.unlink()
+            await first.wait_for_event("disk_space_recovered", PATIENCE)
+            ballast = fill(disk)
+            await found_full(first, 2)
+            first.kill()
+            ballast.unlink()
+            second = await cluster.member(handler=handler)
+            await cluster.goes_on()
+        await until_committed(cluster)
+        assert await second.stop() == 0
+        found = [record for path in (disk / "out").rglob("*.ndjson") for record in file_records(path)]
+        assert places(found) == Counter(held(cluster).keys())
+
+
+async def found_full(member: Any, times: int) -> None:
+    """Wait until a member has found its disk full so often. Its log is a file: polled."""
+    async with asyncio.timeout(PATIENCE):
+        while sum(event["event"] == "disk_full" for event in member.events()) < times:
+            await asyncio.sleep(0.05)
+
+
 def file_records(path: Path) -> list[dict[str, Any]]:
     if path.suffix == ".ndjson":
         return [json.loads(line) for line in path.read_bytes().splitlines()]
@@ -147,7 +178,7 @@ async def test_postgres_has_every_message_once(cluster: Any) -> None:
 
 
 async def test_http_receiver_that_heeds_the_keys_has_every_message_once(cluster: Any) -> None:
-    async with Receiver() as receiver:
+    async with Receiver(pause=0.05) as receiver:
         options = {"url": receiver.url, "gzip": True}
         messages = await killed_at_random(cluster, 3, handler={"name": "http", "options": options, "max_batch": 50})
     every, once = Counter[Place](), OncePerKey()

@@ -29,6 +29,7 @@ class FolderStore(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
         target = Path(self._strip_protocol(path))
+        target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_name(f".{secrets.token_hex(8)}")
         partial.write_bytes(value)
         os.replace(partial, target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 from collections import defaultdict, deque
@@ -39,9 +40,13 @@ class Received:
 
 
 class Receiver:
-    """Answers with what is in `script`, one entry for each request, and with 204 afterwards."""
+    """Answers with what is in `script`, one entry for each request, and with 204 afterwards.
 
-    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+    `pause`: seconds between a request and its answer, so that whoever dies does so in between.
+    """
+
+    def __init__(self, tls: ssl.SSLContext | None = None, *, pause: float = 0.0) -> None:
+        self._pause = pause
         self.requests: list[Received] = []
         self.script: deque[web.Response | Answering] = deque()
         self._tls = tls
@@ -66,6 +71,8 @@ class Receiver:
 
     async def _take(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(Received(request.headers, await request.read()))
+        if self._pause:
+            await asyncio.sleep(self._pause)
         if not self.script:
             return web.Response(status=204)
         answer = self.script.popleft()

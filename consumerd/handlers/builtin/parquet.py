@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import unquote, urlsplit
 
 from consumerd.archive.errors import MissingExtraError
@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from consumerd.partition import TopicPartition
 
 _SUFFIX = ".parquet"
+#: File systems that fsspec writes to in place: a crash would leave half a file under its final name.
+_IN_PLACE: Final = frozenset(
+    {"arrow_hdfs", "dask", "ftp", "hdfs", "http", "https", "jlab", "jupyter", "local", "sftp", "smb", "ssh", "webhdfs"}
+)
 
 
 class ParquetHandler(Handler):
@@ -104,6 +108,10 @@ def _local(directory: str) -> Path | None:
     if "://" not in directory:
         return Path(directory)
     parts = urlsplit(directory)
+    if parts.scheme in _IN_PLACE:
+        raise ValueError(
+            f"directory must be a path or a store of objects such as s3://, not {parts.scheme}://; mount it"
+        )
     if parts.scheme != "file":
         return None
     if parts.netloc not in ("", "localhost") or not parts.path:

@@ -79,8 +79,7 @@ class RangeObjects:
                 f"another member took over {batch.partition}: it wrote the range {others[0][0]}-{others[0][1]} to "
                 f"{folder.path}; nothing was stored."
             )
-        self._files.makedirs(folder.path, exist_ok=True)
-        self._files.pipe_file(path, data)
+        self._files.pipe_file(path, data)  # a prefix is not made: drivers would make a bucket that is missing
         folder.end, folder.last = batch.next_offset, name
 
     def _names(self, folder: str) -> list[str]:

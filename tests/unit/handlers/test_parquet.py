@@ -270,6 +270,7 @@ async def test_a_failed_upload_leaves_nothing(
         ({"directory": 5}, "directory must be a path or URL"),
         ({"directory": ""}, "directory must be a path or URL"),
         ({"directory": "file://other/x"}, "directory must be of the form file:///path"),
+        ({"directory": "sftp://host/x"}, "directory must be a path or a store of objects such as s3://, not sftp://"),
         ({"compression": "lz77"}, "compression must be one of none, gzip, zstd, snappy"),
         ({"storage_options": {"key": "x"}}, "needs a directory that is a URL"),
         ({"directory": "memory://x", "storage_options": "y"}, "storage_options must be a table"),
