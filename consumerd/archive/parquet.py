@@ -115,7 +115,7 @@ class ParquetRows:
             intact = arrow.array([flaw is None or flaw.crc_ok for flaw in found], arrow.bool_())
             problems = arrow.array([flaw and flaw.problem for flaw in found], arrow.string())
         columns = {
-            "topic": self._same(origin.topic, count),
+            "topic": same_text(arrow, origin.topic, count),
             "broker": arrow.repeat(arrow.scalar(origin.broker, arrow.int32()), count),
             "partition": arrow.repeat(arrow.scalar(origin.partition, arrow.int32()), count),
             "offset": arrow.array(self._offsets, arrow.int64()),
@@ -126,28 +126,38 @@ class ParquetRows:
             "crc_ok": intact,
             "payload": arrow.array(self._payloads, arrow.binary()),
             "problem": problems,
-            "source": self._same(origin.source, count),
+            "source": same_text(arrow, origin.source, count),
         }
         self._start_group()
         self._writer.write_table(arrow.table(columns, schema=self._schema), row_group_size=count)
 
-    def _same(self, text: str, count: int) -> Any:
-        arrow = self._arrow
-        return arrow.DictionaryArray.from_arrays(
-            arrow.repeat(arrow.scalar(0, arrow.int8()), count), arrow.array([text])
-        )
+
+def same_text(arrow: Any, text: str, count: int) -> Any:
+    """A column of `count` equal texts."""
+    return arrow.DictionaryArray.from_arrays(arrow.repeat(arrow.scalar(0, arrow.int8()), count), arrow.array([text]))
+
+
+def identity_fields(arrow: Any) -> list[Any]:
+    """The columns that say which message a row is, in every Parquet file of ours."""
+    return [
+        arrow.field("topic", _few(arrow), nullable=False),
+        arrow.field("broker", arrow.int32()),
+        arrow.field("partition", arrow.int32(), nullable=False),
+        arrow.field("offset", arrow.int64(), nullable=False),
+        arrow.field("index", arrow.int32(), nullable=False),
+        arrow.field("next_offset", arrow.int64(), nullable=False),
+    ]
+
+
+def _few(arrow: Any) -> Any:
+    return arrow.dictionary(arrow.int8(), arrow.string())
 
 
 def _schema(arrow: Any) -> Any:
-    few = arrow.dictionary(arrow.int8(), arrow.string())
+    few = _few(arrow)
     return arrow.schema(
         [
-            arrow.field("topic", few, nullable=False),
-            arrow.field("broker", arrow.int32()),
-            arrow.field("partition", arrow.int32(), nullable=False),
-            arrow.field("offset", arrow.int64(), nullable=False),
-            arrow.field("index", arrow.int32(), nullable=False),
-            arrow.field("next_offset", arrow.int64(), nullable=False),
+            *identity_fields(arrow),
             arrow.field("codec", few),
             arrow.field("magic", arrow.uint8()),  # a flaw's may be any byte
             arrow.field("crc_ok", arrow.bool_(), nullable=False),

@@ -173,6 +173,7 @@ def build_policy(section: HandlerSection, *, on_failure: OnFailure) -> RetryPoli
         max_backoff=section.max_backoff,
         on_failure=on_failure,
         timeout=section.timeout,
+        on_disk_full=section.on_disk_full,
     )
 
 

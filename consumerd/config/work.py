@@ -155,6 +155,13 @@ class HandlerSection(Section):
         default_of(RetryPolicy, "on_failure"),
         description="What to do after the last attempt: stop the daemon, skip the message, or write it to dead_letter.",
     )
+    on_disk_full: Literal["wait", "stop"] = Field(
+        default_of(RetryPolicy, "on_disk_full"),
+        description=(
+            "What to do when the handler or the dead_letter file finds its disk full, over quota or read-only: wait "
+            "for room, which uses no attempts, or stop the daemon."
+        ),
+    )
     dead_letter: Path | None = Field(
         None,
         description="NDJSON file for messages that failed; synced to disk before the offset is committed.",

@@ -2,14 +2,16 @@
 
 Strategy: two questions that must not be mixed up. *Alive* is about this process alone: its loop comes round, and the
 member's main loop takes what is in its queue. Handlers, brokers and ZooKeeper have no part in it, since a restart
-mends none of them. *Ready* is about the work: the session holds, what was assigned flows, no handler hangs, nothing
-drains. A batch hangs when neither it ends nor its handler marks progress for `hung_after` seconds; that is seen by
-looking now and then, and costs the handler nothing.
+mends none of them. *Ready* is about the work: the session holds, what was assigned flows, no handler hangs or
+waits for a full disk, nothing drains. A batch hangs when neither it ends nor its handler marks progress for
+`hung_after` seconds; that is seen by looking now and then, and costs the handler nothing.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from consumerd.handlers.retry import HandlerCounts
 
 if TYPE_CHECKING:
     from consumerd.consumer.running import RunningMember
@@ -31,8 +33,16 @@ class _Progress(NamedTuple):
 class Health:
     """Of one daemon. `look` has to be called about once a second while the loop runs."""
 
-    def __init__(self, clock: Clock, *, hung_after: float, stuck_after: float = STUCK_AFTER) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        hung_after: float,
+        stuck_after: float = STUCK_AFTER,
+        counts: HandlerCounts | None = None,
+    ) -> None:
         self._clock = clock
+        self._counts = counts or HandlerCounts()
         #: Seconds without progress of a batch after which its handler counts as hung.
         self.hung_after = hung_after
         self._stuck_after = stuck_after
@@ -102,6 +112,8 @@ class Health:
             reasons.append("session_lost")
         if not member.settled or any(view.position is None for view in member.views()):
             reasons.append("rebalancing")
+        if self._counts.disk_full:
+            reasons.append("disk_full")
         if self.hung:
             reasons.append("handler_hung")
         return reasons

@@ -63,7 +63,7 @@ class Monitor:
         self.group_watch: GroupWatch | None = None
         self.handler_counts = HandlerCounts()
         self.loop_lag = Histogram(LATENCIES)
-        self.health = Health(clock, hung_after=config.health.hung_after)
+        self.health = Health(clock, hung_after=config.health.hung_after, counts=self.handler_counts)
         self.lag = LagWatch(clock)
         self.history: deque[Point] = deque(maxlen=_POINTS)
         self._before = Point(self.started, 0, 0, None)

@@ -54,6 +54,7 @@ def _handler(monitor: Monitor) -> Iterator[Reading]:
         for topic in sorted({*by_topic, *consumed}):
             yield Reading(metric, (group, topic), by_topic[topic])
     yield Reading(c.BUSY_SECONDS, (group,), max(monitor.health.busy().values(), default=0.0))
+    yield Reading(c.DISK_FULL, (group,), counts.disk_full)
     yield Reading(c.HUNG, (group,), len(monitor.health.hung))
 
 

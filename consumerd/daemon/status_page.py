@@ -26,6 +26,7 @@ _REASONS: Final = {
     "joining": "it joins its group",
     "rebalancing": "it does not consume all of its partitions yet",
     "session_lost": "its session is lost or in doubt",
+    "disk_full": "a disk is full",
     "handler_hung": "a handler makes no progress",
     "stopping": "it drains and leaves",
 }

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from consumerd.partition import TopicPartition
-    from consumerd.registry import Subscription
 
 # As in a group that ZooKeeper coordinates.
 Failed = events.Failed
@@ -27,6 +26,7 @@ Finished = events.Finished
 LeaseExpired = events.LeaseExpired
 SetTimer = events.SetTimer
 StopRequested = events.StopRequested
+SubscriptionChanged = events.SubscriptionChanged
 TimerFired = events.TimerFired
 Warn = events.Warn
 
@@ -36,13 +36,6 @@ Warn = events.Warn
 @dataclass(frozen=True, slots=True)
 class Started:
     """Begin."""
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionChanged:
-    """The member wants other topics from now on: it joins again with them."""
-
-    subscription: Subscription
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,18 @@
 """Handlers: the plugin interface, loading by entry point, retries and dead letters, and the built-in handlers."""
 
-from consumerd.handlers.api import Handler, HandlerContext, MessageHandler, PartitionTakenError, message_handler
+from consumerd.handlers.api import (
+    Handler,
+    HandlerContext,
+    MessageHandler,
+    PartitionTakenError,
+    RejectedError,
+    RetryLaterError,
+    message_handler,
+)
 from consumerd.handlers.dead_letter_files import FileDeadLetters
 from consumerd.handlers.dead_letter_topic import TopicDeadLetters
 from consumerd.handlers.dead_letters import DeadLetters, Letter
+from consumerd.handlers.disk_full import DiskFullError, OnDiskFull
 from consumerd.handlers.loading import load_handler, make_handler, plain_handler
 from consumerd.handlers.messages import Batch, Content, Identity, KeyedMessage, Message
 from consumerd.handlers.retry import OnFailure, RetryPolicy, retrying
@@ -13,6 +22,7 @@ __all__ = [
     "Batch",
     "Content",
     "DeadLetters",
+    "DiskFullError",
     "FileDeadLetters",
     "Handler",
     "HandlerContext",
@@ -21,8 +31,11 @@ __all__ = [
     "Letter",
     "Message",
     "MessageHandler",
+    "OnDiskFull",
     "OnFailure",
     "PartitionTakenError",
+    "RejectedError",
+    "RetryLaterError",
     "RetryPolicy",
     "Secret",
     "TopicDeadLetters",

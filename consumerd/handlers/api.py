@@ -31,6 +31,26 @@ class PartitionTakenError(HandlerFailedError):
     """
 
 
+class RejectedError(Exception):
+    """The message, or the batch, failed for good: further attempts are pointless, and `on_failure` applies at once.
+
+    For what a handler knows to be permanent: a payload that is not valid, an answer such as 400. Any other exception
+    is retried; `HandlerFailedError` stops the daemon whatever `on_failure` says.
+    """
+
+
+class RetryLaterError(Exception):
+    """An attempt failed, and the next one should not come before `seconds` have passed (an answer such as 429).
+
+    It counts as an attempt like any other. The pause is the policy's, or `seconds` where that is longer; what is too
+    long is for the handler to decide, since `handler.max_backoff` does not shorten it.
+    """
+
+    def __init__(self, message: str, seconds: float) -> None:
+        super().__init__(message)
+        self.seconds = max(0.0, seconds)
+
+
 @dataclass(frozen=True, slots=True)
 class HandlerContext:
     """What a handler may know about the member that it works for."""
@@ -50,9 +70,10 @@ class Handler(Protocol):
     async def handle(self, batch: Batch) -> None:
         """Do the work. Returning confirms the whole batch: its offset may be committed at any time after that.
 
-        Raise anything to be asked again later (see `consumerd.handlers.retrying`); raise `HandlerFailedError` where
-        asking again is pointless: it stops the daemon at once. A cancellation (drain deadline, timeout) must be
-        obeyed, and nothing of the work may go on after it came out of here.
+        Raise anything to be asked again later (see `consumerd.handlers.retrying`), `RetryLaterError` to say when, and
+        `RejectedError` where asking again is pointless for this message; `HandlerFailedError` stops the daemon at
+        once. A cancellation (drain deadline, timeout) must be obeyed, and nothing of the work may go on after it came
+        out of here.
         """
         ...
 

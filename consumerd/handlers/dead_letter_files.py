@@ -6,6 +6,8 @@ its size, it is renamed, with a number in its name, and a new one is begun; a lo
 members from renaming at once. Where the lock is unavailable (a frozen member has it, or the file system has none) the
 letter is appended without it, and the file may grow beyond its size: a letter is more important than a size.
 
+A full disk raises DiskFullError; where the lock was held, nothing of the letters stays in the file.
+
 Files are nobody's to delete but the user's, so together they have a limit, at which the daemon stops, and any may
 be moved away at any time: the next letter goes to a new one. A handler that refuses everything must not fill the disk.
 """
@@ -25,6 +27,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 from consumerd.errors import ConfigError, HandlerFailedError
 from consumerd.handlers.dead_letters import DeadLetters, Letter, StoredLetter, decode_letter, encode_letter
+from consumerd.handlers.disk_full import DiskFullError, is_disk_full
 from consumerd.handlers.threads import in_thread
 
 if TYPE_CHECKING:
@@ -73,6 +76,10 @@ class FileDeadLetters(DeadLetters):
         try:
             await in_thread(self._open)
         except OSError as error:
+            if is_disk_full(error) and error.errno != errno.EROFS:
+                raise DiskFullError(
+                    f"the dead-letter file {self._path} cannot be opened: {error.strerror}; make room."
+                ) from error
             raise ConfigError(
                 f"handler.dead_letter: the dead-letter file {self._path} cannot be opened: {error.strerror}."
             ) from error
@@ -81,7 +88,8 @@ class FileDeadLetters(DeadLetters):
         try:
             await in_thread(lambda: self._append(letters))
         except OSError as error:
-            raise HandlerFailedError(
+            raised = DiskFullError if is_disk_full(error) else HandlerFailedError
+            raise raised(
                 f"cannot write to the dead-letter file {self._path}: {error.strerror}; "
                 "the messages are not committed and are delivered again after a restart."
             ) from error

@@ -183,6 +183,8 @@ def _build(name: str, found: object, options: dict[str, Any]) -> Handler:
         handler = found(**options)
     except SystemExit as error:
         raise HandlerLoadError(f"handler {name!r} called sys.exit({error.code!r}) in its constructor.") from error
+    except HandlerLoadError:
+        raise
     except Exception as error:
         raise HandlerLoadError(f"handler {name!r} refused its options: {_brief(error)}") from error
     return _complete(name, handler)

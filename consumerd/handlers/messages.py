@@ -224,6 +224,13 @@ class Batch(Sequence[bytes]):
         return self._content.prefix(self._first + self._length) if self._cut else self._content.next_offset
 
     @property
+    def contiguous(self) -> bool:
+        """Whether these are all messages of the range: not in the lanes of `handler.order = "key"`, whose ranges
+        overlap, and not for replayed dead letters.
+        """
+        return getattr(self._content, "contiguous", True)
+
+    @property
     def handled(self) -> int:
         """How many messages from the front are handled, as far as the handler has marked (`mark`)."""
         return self._handled

@@ -15,10 +15,13 @@ _Made = TypeVar("_Made")
 
 
 class PickedContent:
-    """`messages`, at least one, in the order of the log. There may be others between them, which are not meant."""
+    """`messages`, at least one, in the order of the log. There may be others between them, which are not meant, unless
+    they are `contiguous`.
+    """
 
-    def __init__(self, messages: Sequence[Message | KeyedMessage]) -> None:
+    def __init__(self, messages: Sequence[Message | KeyedMessage], *, contiguous: bool = False) -> None:
         self._messages = messages
+        self.contiguous = contiguous
         self.payloads: list[bytes | None] = [message.payload for message in messages]
         self.start_offset = messages[0].offset
         self.next_offset = messages[-1].next_offset

@@ -66,7 +66,7 @@ def batches(messages: Iterable[Message | KeyedMessage], size: BatchSettings) -> 
         # The leaves of a compressed message share its offset, and stay together.
         whole = (list(outer) for _, outer in groupby(of_partition, key=lambda message: message.offset))
         for piece in in_pieces(whole, _COUNT, _BYTES, _size):
-            yield from size.cut(Batch(partition, PickedContent([*chain.from_iterable(piece)])))
+            yield from size.cut(Batch(partition, PickedContent([*chain.from_iterable(piece)], contiguous=True)))
 
 
 def _size(messages: list[Message | KeyedMessage]) -> int:

@@ -14,9 +14,11 @@ one that does not count gets the whole batch again. The unit of giving up follow
 An attempt that exceeds `timeout` is cancelled and has failed, also where it returns after its cancellation. One that
 swallows the cancellation is reported, and its partition stands still until it ends: no message is ever with two calls.
 
-A `HandlerFailedError` out of the handler is its own last word: it passes at once, and no policy skips over it.
-`start`, `stop` and `position` are tried as often and with the same pauses; there nothing can be skipped. A call of
-`sys.exit` is a failure like any other: it must not end the process without drain and commit.
+A handler may know more: `RejectedError` leaves no attempts for its unit, `RetryLaterError` makes a pause longer. A
+`HandlerFailedError` out of the handler is its own last word: it passes at once, and no policy skips over it.
+A full disk is none of these: see `consumerd.handlers.disk_full`. `start`, `stop` and `position` are tried as often and
+with the same pauses; there nothing can be skipped. A call of `sys.exit` is a failure like any other: it must not end
+the process without drain and commit.
 """
 
 from __future__ import annotations
@@ -31,8 +33,9 @@ import structlog
 from tenacity import AsyncRetrying, RetryError, retry_if_exception
 
 from consumerd.errors import HandlerFailedError
-from consumerd.handlers.api import Handler
+from consumerd.handlers.api import Handler, RejectedError, RetryLaterError
 from consumerd.handlers.dead_letters import Letter
+from consumerd.handlers.disk_full import DiskSpace, is_disk_full
 from consumerd.handlers.pieces import in_pieces
 
 if TYPE_CHECKING:
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
 
     from consumerd.handlers.api import HandlerContext
     from consumerd.handlers.dead_letters import DeadLetters
+    from consumerd.handlers.disk_full import OnDiskFull
     from consumerd.handlers.messages import Batch, Message
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock
@@ -74,6 +78,8 @@ class HandlerCounts:
     skipped: Counter[str] = field(default_factory=Counter)
     #: Messages that were given up and written as dead letters.
     dead_lettered: Counter[str] = field(default_factory=Counter)
+    #: Calls that wait at this moment for room on a full disk.
+    disk_full: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +94,8 @@ class RetryPolicy:
     on_failure: OnFailure = "stop"
     #: After this one attempt is cancelled and counts as failed; None waits for ever.
     timeout: float | None = None
+    #: Whether to wait for room on a full disk, which takes no attempts, or to stop at once.
+    on_disk_full: OnDiskFull = "wait"
 
 
 def retrying(
@@ -138,10 +146,11 @@ class _Retrying(Handler):
         self._dead_letters = dead_letters
         self._counts = counts
         self._started = False
+        self._space = DiskSpace(policy.on_disk_full, policy.max_backoff, clock=clock, rng=rng, name=name, counts=counts)
 
     async def start(self, context: HandlerContext) -> None:
         if self._dead_letters is not None:
-            await self._dead_letters.start()
+            await self._space.needed_by(self._dead_letters.start)
         await self._patiently("start", "cannot be started", lambda: self._inner.start(context))
         self._started = True
 
@@ -181,7 +190,7 @@ class _Retrying(Handler):
 
         async def ask() -> _T:
             try:
-                return await _answer(call())
+                return await self._space.needed_by(lambda: _answer(call()))
             except Exception as error:
                 failures.count, failures.last = failures.count + 1, error
                 raise
@@ -226,19 +235,25 @@ class _Retrying(Handler):
     def _attempts(self, failures: _Failures, note: Callable[[RetryCallState], None]) -> AsyncRetrying:
         return AsyncRetrying(
             sleep=self._clock.sleep,
-            stop=lambda _: failures.count >= self._policy.max_attempts,
+            stop=lambda _: failures.count >= self._policy.max_attempts or isinstance(failures.last, RejectedError),
             wait=lambda _: self._pause(failures),
             retry=retry_if_exception(lambda e: isinstance(e, Exception) and not isinstance(e, HandlerFailedError)),
             before_sleep=note,
         )
 
     async def _try(self, batch: Batch, failures: _Failures) -> None:
+        """One attempt at the rest of `batch`; while its disk is full, as many as it takes."""
+        await self._space.needed_by(lambda: self._try_rest(batch, failures))
+
+    async def _try_rest(self, batch: Batch, failures: _Failures) -> None:
         """One attempt at the rest of `batch`. Progress makes the failure that of another message: the first one."""
         done = batch.handled
         rest = batch.rest(done)
         try:
             await self._in_time(rest)
         except Exception as error:
+            if is_disk_full(error):
+                raise
             self._counts.failures[batch.partition.topic] += 1
             failures.count = 1 if rest.handled else failures.count + 1
             failures.last = error
@@ -271,7 +286,8 @@ class _Retrying(Handler):
 
     def _pause(self, failures: _Failures) -> float:
         bound = self._policy.initial_backoff * 2.0 ** min(failures.count - 1, 64)
-        return self._rng.uniform(0.0, min(bound, self._policy.max_backoff))
+        pause = self._rng.uniform(0.0, min(bound, self._policy.max_backoff))
+        return max(pause, failures.last.seconds) if isinstance(failures.last, RetryLaterError) else pause
 
     def _log(self, batch: Batch, failures: _Failures, state: RetryCallState) -> None:
         self._counts.retries[batch.partition.topic] += 1
@@ -299,7 +315,7 @@ class _Retrying(Handler):
         if self._dead_letters is not None:
             given_up = islice(rest.messages(), end - batch.handled)
             for piece in in_pieces(given_up, _LETTERS, _LETTER_BYTES, _payload_size):
-                await self._dead_letters.write([Letter(m, failures.last, failures.count) for m in piece])
+                await self._write_letters(self._dead_letters, [Letter(m, failures.last, failures.count) for m in piece])
         given_up_as = self._counts.skipped if self._dead_letters is None else self._counts.dead_lettered
         given_up_as[batch.partition.topic] += end - batch.handled
         log.error(
@@ -312,6 +328,9 @@ class _Retrying(Handler):
             attempts=failures.count,
             reason=_brief(failures.last),
         )
+
+    async def _write_letters(self, place: DeadLetters, letters: list[Letter]) -> None:
+        await self._space.needed_by(lambda: place.write(letters))
 
 
 class _Overdue:

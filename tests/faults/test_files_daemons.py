@@ -1,7 +1,7 @@
 """Daemons of one group write files to one shared folder while they are killed, stopped and joined.
 
 What must hold: every message of the log is in exactly one file, in order, whatever died when, and although offsets are
-committed only every ten seconds: `files` owns its position.
+committed only every ten seconds: `files` and `parquet` own their positions.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from pyarrow import parquet as pq
 
 from consumerd.broker import Broker, BrokerConfig
 from consumerd.clock import SystemClock
@@ -46,8 +47,9 @@ Record = tuple[int, int, str]
 class Daemons:
     """`consumerd run` processes of one group, numbered."""
 
-    def __init__(self, directory: Path, connect_string: str) -> None:
+    def __init__(self, directory: Path, connect_string: str, handler: str) -> None:
         self.directory = directory
+        self.handler = handler
         self.connect = connect_string
         self.processes: dict[int, asyncio.subprocess.Process] = {}
 
@@ -66,7 +68,7 @@ class Daemons:
                     "size = 3000",  # other boundaries at every fetch, and many files
                     "idle_backoff = 0.05",
                     "[handler]",
-                    'name = "files"',
+                    f'name = "{self.handler}"',
                     f'options = {{ directory = "{self.directory / "out"}" }}',
                 )
             )
@@ -133,7 +135,7 @@ async def ends(broker: Broker) -> dict[int, int]:
 
 def ranges(folder: Path) -> list[tuple[int, int, Path]]:
     found = []
-    for path in folder.glob("*.ndjson"):
+    for path in [*folder.glob("*.ndjson"), *folder.glob("*.parquet")]:
         start, end = path.stem.split("-")
         found.append((int(start), int(end), path))
     return sorted(found)
@@ -146,8 +148,15 @@ def stored(folder: Path) -> list[Record]:
     for start, end, path in ranges(folder):
         assert start == position, f"{path}: expected to begin at {position}"
         position = end
-        records += [(r["offset"], r["index"], r["payload"]) for r in map(json.loads, path.read_bytes().splitlines())]
+        records += read(path)
     return records
+
+
+def read(path: Path) -> list[Record]:
+    if path.suffix == ".parquet":
+        rows = pq.read_table(path, partitioning=None).to_pylist()
+        return [(row["offset"], row["index"], row["payload"].decode()) for row in rows]
+    return [(r["offset"], r["index"], r["payload"]) for r in map(json.loads, path.read_bytes().splitlines())]
 
 
 async def feed(producer: Producer, stop: asyncio.Event) -> None:
@@ -175,8 +184,11 @@ async def caught_up(daemons: Daemons, broker: Broker) -> None:
             await asyncio.sleep(0.1)
 
 
-async def test_files_have_no_duplicates_or_gaps_after_kill_stop_and_join(zk_root: str, tmp_path: Path) -> None:
-    daemons = Daemons(tmp_path, zk_root)
+@pytest.mark.parametrize("handler", ["files", "parquet"])
+async def test_files_have_no_duplicates_or_gaps_after_kill_stop_and_join(
+    zk_root: str, tmp_path: Path, handler: str
+) -> None:
+    daemons = Daemons(tmp_path, zk_root, handler)
     config = BrokerConfig(log_dir=tmp_path / "log", port=0, partitions=PARTITIONS, flush_messages=1)
     stop = asyncio.Event()
     try:

@@ -13,22 +13,25 @@ import random
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
+from pyarrow import parquet as pq
 
 from consumerd.storage.dump import find_segments, read_segment
 from tests.support.postgres import PostgresServer
+from tests.support.receiver import OncePerKey, Receiver
+from tests.support.small_disk import fill, small_disk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
 pytestmark = [pytest.mark.kill, pytest.mark.zookeeper, pytest.mark.asyncio]
 
 #: Kills of one test; `make test-long` has more.
-KILLS = 4 if "CONSUMERD_LONG_SECONDS" not in os.environ else int(os.environ["CONSUMERD_LONG_SECONDS"])
+KILLS = 2 if "CONSUMERD_LONG_SECONDS" not in os.environ else int(os.environ["CONSUMERD_LONG_SECONDS"])
 PATIENCE = 120.0
 
 #: `broker-partition`, offset, index.
@@ -74,7 +77,7 @@ async def killed_at_random(cluster: Any, seed: int, **tables: Any) -> dict[Place
     for member in members:
         assert await member.stop() == 0
     messages = held(cluster)
-    assert len(messages) > 500
+    assert len(messages) > 300
     return messages
 
 
@@ -102,6 +105,63 @@ async def test_a_program_gets_every_message(cluster: Any, tmp_path: Path) -> Non
     assert places(map(json.loads, lines)).keys() == messages.keys()
 
 
+async def test_print_writes_every_message(cluster: Any) -> None:
+    messages = await killed_at_random(cluster, 5, handler={"name": "print", "options": {}})
+    # A line that SIGKILL cut off is the last one of its process.
+    lines = [line for member in cluster.members for line in member.stdout_path.read_bytes().split(b"\n")[:-1]]
+    assert places(map(json.loads, lines)).keys() == messages.keys()
+
+
+@pytest.mark.parametrize("name", ["files", "parquet", "tests.support.object_store:parquet"])
+async def test_files_have_every_message_once(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))  # for the store of objects
+    out = tmp_path / "out"
+    handler = {"name": name, "options": {"directory": str(out)}, "max_batch": 50, "linger": 0.01}
+    messages = await killed_at_random(cluster, 4, handler=handler)
+    found = [record for path in sorted(out.rglob("[0-9]*-[0-9]*.*")) for record in file_records(path)]
+    assert places(found) == Counter(messages.keys())
+    assert not [path for path in out.rglob(".writer-*") if any(path.iterdir())]
+
+
+async def test_a_member_waits_on_a_full_disk_and_continues_after_sigkill(cluster: Any, tmp_path: Path) -> None:
+    handler = {"name": "files", "max_batch": 50, "linger": 0.01, "max_backoff": 0.2}
+    with small_disk(tmp_path / "disk", 64 << 20) as disk:
+        handler["options"] = {"directory": str(disk / "out")}
+        ballast = fill(disk, spare=200_000)
+        first = await cluster.member(handler=handler)
+        async with cluster.producing():
+            await first.wait_for_event("disk_full", PATIENCE)
+            assert first.running
+            ballast.unlink()
+            await first.wait_for_event("disk_space_recovered", PATIENCE)
+            ballast = fill(disk)
+            await found_full(first, 2)
+            first.kill()
+            ballast.unlink()
+            second = await cluster.member(handler=handler)
+            await cluster.goes_on()
+        await until_committed(cluster)
+        assert await second.stop() == 0
+        found = [record for path in (disk / "out").rglob("*.ndjson") for record in file_records(path)]
+        assert places(found) == Counter(held(cluster).keys())
+
+
+async def found_full(member: Any, times: int) -> None:
+    """Wait until a member has found its disk full so often. Its log is a file: polled."""
+    async with asyncio.timeout(PATIENCE):
+        while sum(event["event"] == "disk_full" for event in member.events()) < times:
+            await asyncio.sleep(0.05)
+
+
+def file_records(path: Path) -> list[dict[str, Any]]:
+    if path.suffix == ".ndjson":
+        return [json.loads(line) for line in path.read_bytes().splitlines()]
+    rows: list[dict[str, Any]] = pq.read_table(path, partitioning=None).to_pylist()
+    return rows
+
+
 async def test_postgres_has_every_message_once(cluster: Any) -> None:
     with PostgresServer() as server:
         messages = await killed_at_random(
@@ -115,3 +175,15 @@ async def test_postgres_has_every_message_once(cluster: Any) -> None:
     # The primary key would refuse a second row of the same identity: a duplicate would have stopped a member.
     assert {(f"{row[0]}-{row[1]}", row[2], row[3]): row[4] for row in rows} == messages
     assert len(rows) == len(messages)
+
+
+async def test_http_receiver_that_heeds_the_keys_has_every_message_once(cluster: Any) -> None:
+    async with Receiver(pause=0.05) as receiver:
+        options = {"url": receiver.url, "gzip": True}
+        messages = await killed_at_random(cluster, 3, handler={"name": "http", "options": options, "max_batch": 50})
+    every, once = Counter[Place](), OncePerKey()
+    for request in receiver.requests:
+        every += places(request.records)
+        once.take(request)
+    assert every.keys() == messages.keys()
+    assert places(once.records) == Counter(messages.keys())

@@ -8,6 +8,7 @@ from typing import Any
 from consumerd.consumer.owned_partition import OwnedView
 from consumerd.consumer.work import BatchInHand
 from consumerd.daemon.health import STUCK_AFTER, Health
+from consumerd.handlers.retry import HandlerCounts
 from consumerd.partition import TopicPartition
 from consumerd.testing.clock import FakeClock
 
@@ -55,6 +56,16 @@ def test_partition_without_a_start_offset_is_not_consumed_yet() -> None:
     health, member, _ = made()
     member.position = None
     assert health.unready == ["rebalancing"]
+
+
+def test_a_full_disk_is_a_reason() -> None:
+    counts, clock = HandlerCounts(), FakeClock()
+    health = Health(clock, hung_after=10.0, counts=counts)
+    health.watch(Member())  # type: ignore[arg-type]
+    counts.disk_full = 2
+    assert health.unready == ["disk_full"]
+    counts.disk_full = 0
+    assert health.unready == []
 
 
 def test_only_a_batch_without_progress_is_hung() -> None:

@@ -11,7 +11,8 @@ import pytest
 from consumerd.errors import HandlerFailedError
 from consumerd.handlers import Batch, HandlerContext, PartitionTakenError, load_handler
 from consumerd.handlers.builtin.disk import OsDisk
-from consumerd.handlers.builtin.files import FilesHandler, RangeOverlapError
+from consumerd.handlers.builtin.files import FilesHandler
+from consumerd.handlers.builtin.ranges import RangeOverlapError
 from consumerd.partition import TopicPartition
 from consumerd.wire.errors import InvalidTopicError
 

@@ -16,6 +16,8 @@ from consumerd.handlers import (
     HandlerContext,
     Letter,
     Message,
+    RejectedError,
+    RetryLaterError,
     RetryPolicy,
     make_handler,
     message_handler,
@@ -92,6 +94,40 @@ async def test_pauses_are_random_and_their_bound_doubles_up_to_a_limit(make_batc
     again = type(clock)(auto=True)
     await wrapped(Scripted(*[ValueError()] * failures), again, **policy).handle(make_batch(b"a"))
     assert again.sleeps == clock.sleeps  # all randomness is the generator's
+
+
+@pytest.mark.asyncio
+async def test_a_rejected_message_has_no_further_attempt_and_the_next_one_has_all(
+    make_batch: MakeBatch, clock: Any
+) -> None:
+    calls = []
+
+    @message_handler
+    async def each(message: Message) -> None:
+        calls.append(message.payload)
+        if message.payload == b"bad":
+            raise RejectedError("it is not valid")
+        if message.payload == b"later" and calls.count(b"later") < 3:
+            raise ValueError("not yet")
+
+    letters = Memory()
+    batch = make_batch(b"bad", b"later", b"c")
+    handler = wrapped(each, clock, on_failure="dead_letter", dead_letters=letters, max_attempts=3)
+    await handler.handle(batch)
+    assert calls == [b"bad", b"later", b"later", b"later", b"c"]
+    assert [(letter.message.payload, letter.attempts) for letter in letters.letters] == [(b"bad", 1)]
+    assert len(clock.sleeps) == 2
+    assert batch.handled == 3
+
+
+@pytest.mark.asyncio
+async def test_pause_is_as_long_as_the_handler_asks_if_that_is_longer(make_batch: MakeBatch, clock: Any) -> None:
+    inner = Scripted(RetryLaterError("busy", 90.0), RetryLaterError("busy", 0.0), ValueError(), None)
+    policy: dict[str, Any] = {"initial_backoff": 0.5, "max_backoff": 3.0}
+    await wrapped(inner, clock, **policy).handle(make_batch(b"a"))
+    assert clock.sleeps[0] == 90.0
+    assert 0 < clock.sleeps[1] <= 1.0
+    assert 0 < clock.sleeps[2] <= 2.0
 
 
 @pytest.mark.asyncio

@@ -1,0 +1,329 @@
+"""A handler that posts batches to an URL, one request for each, confirmed by an answer of 2xx.
+
+Strategy: the request is the unit of everything: of order (a partition's next one begins when its predecessor was
+confirmed), of retries, and of giving up. There is no loop of retries here: what is worth another attempt is raised, 429
+and 503 with the pause that the receiver asks for, and the failure policy does the rest. Any other answer of 3xx or 4xx
+will not change, so it is raised as `RejectedError`.
+
+An answer that got lost is no proof of anything: the same request is sent again. Each one says in `Idempotency-Key`
+which range of which partition it holds, and a partition's ranges begin where the range before them was confirmed; so a
+receiver that remembers up to where it has a partition can drop what it has, also after a crash, when ranges end
+elsewhere.
+
+The receiver is trusted with the messages, and with nothing else: redirects are not followed (they would carry the
+headers elsewhere), cookies are not kept, and of a body a bounded part is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urlsplit
+
+from consumerd.errors import HandlerFailedError, HandlerLoadError, reason_of
+from consumerd.handlers.api import Handler, RejectedError, RetryLaterError
+from consumerd.handlers.builtin.http_body import CONTENT_TYPES, make_body
+from consumerd.handlers.secret_options import Secret  # noqa: TC001 - `config show` reads the type
+from consumerd.handlers.threads import in_thread
+
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse, ClientSession
+
+    from consumerd.handlers.api import HandlerContext
+    from consumerd.handlers.builtin.http_body import BodyFormat
+    from consumerd.handlers.messages import Batch
+    from consumerd.ports import Clock
+
+#: Bytes of an answer that are read; a connection with more of it is closed.
+_MAX_ANSWER: Final = 64 << 10
+#: Characters of an answer that an error quotes.
+_QUOTED: Final = 200
+#: Answers besides 5xx that may be others next time: Request Timeout, Too Early, Too Many Requests.
+_TRANSIENT: Final = frozenset({408, 425, 429})
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_FIELD_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+#: Headers that say what the request holds.
+_OWN: Final = frozenset(
+    {"connection", "content-encoding", "content-length", "content-type", "idempotency-key", "transfer-encoding"}
+)
+
+
+class HttpRequestError(Exception):
+    """A request was not confirmed: no answer, or one that asks for another attempt."""
+
+
+class HttpRejectedError(RejectedError):
+    """The receiver refused a batch for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """Where and how batches are posted. Times in seconds."""
+
+    url: str
+    format: BodyFormat = "ndjson"
+    #: Sent with every request; values are not shown.
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    #: Headers whose values are read from files when the handler starts.
+    header_files: Mapping[str, Path] = field(default_factory=dict)
+    gzip: bool = False
+    #: For a whole request and its answer.
+    timeout: float = 30.0
+    #: PEM files: authorities to trust in place of the system's, and our certificate with its key.
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    #: To the receiver at most.
+    connections: int = 16
+    #: What the receiver may ask for at most with Retry-After.
+    max_retry_after: float = 300.0
+    #: Statuses that are retried besides 408, 425, 429 and 5xx.
+    retry_on: frozenset[int] = frozenset()
+
+
+def http(
+    *,
+    url: str,
+    format: str = "ndjson",  # noqa: A002 - the option's name
+    headers: Secret[Mapping[str, str] | None] = None,
+    header_files: Mapping[str, str] | None = None,
+    gzip: bool = False,
+    timeout: float = 30.0,
+    tls: Mapping[str, str] | None = None,
+    connections: int = 16,
+    max_retry_after: float = 300.0,
+    retry_on: Sequence[int] = (),
+) -> HttpHandler:
+    """The handler from its options; docs/handlers.md says what each one means. Raises ValueError, HandlerLoadError."""
+    _check_url(url)
+    if format not in CONTENT_TYPES:
+        raise ValueError(f"format must be one of {', '.join(CONTENT_TYPES)}, not {format!r}")
+    if not isinstance(gzip, bool):
+        raise ValueError(f"gzip must be true or false, not {gzip!r}")
+    for option, seconds in (("timeout", timeout), ("max_retry_after", max_retry_after)):
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
+            raise ValueError(f"{option} must be a positive number of seconds, not {seconds!r}")
+    if type(connections) is not int or connections < 1:
+        raise ValueError(f"connections must be a positive number, not {connections!r}")
+    if not isinstance(retry_on, list | tuple) or not all(type(each) is int and 300 <= each < 600 for each in retry_on):
+        raise ValueError(f"retry_on must be a list of statuses from 300 to 599, not {retry_on!r}")
+    texts, files, pem = _texts("headers", headers), _texts("header_files", header_files), _texts("tls", tls)
+    _check_headers(texts, files)
+    if unknown := pem.keys() - {"ca", "certificate", "key"}:
+        raise ValueError(f"tls has no key {min(unknown)!r}: there are ca, certificate and key")
+    if "key" in pem and "certificate" not in pem:
+        raise ValueError("tls.key needs tls.certificate")
+    settings = HttpSettings(
+        url=url,
+        format="json" if format == "json" else "ndjson",
+        headers=texts,
+        header_files={name: Path(path) for name, path in files.items()},
+        gzip=gzip,
+        timeout=float(timeout),
+        connections=connections,
+        max_retry_after=float(max_retry_after),
+        retry_on=frozenset(retry_on),
+        **{name: Path(path) for name, path in pem.items()},
+    )
+    return HttpHandler(settings)
+
+
+class HttpHandler(Handler):
+    """Posts batches. Raises HttpRequestError, HttpRejectedError, RetryLaterError, which the policy acts upon."""
+
+    def __init__(self, settings: HttpSettings) -> None:
+        try:
+            import aiohttp  # noqa: PLC0415 - of the extra
+        except ImportError as error:
+            raise HandlerLoadError(
+                "the handler 'http' needs the extra `http`: pip install 'consumerd[http]'."
+            ) from error
+        #: What errors call it: a query may hold a token.
+        self._shown = settings.url.partition("?")[0]
+        self._settings = settings
+        self._failures: tuple[type[Exception], ...] = (aiohttp.ClientError, TimeoutError, OSError)
+        #: Waiting for a connection is no part of a request's time.
+        self._turns = asyncio.Semaphore(settings.connections)
+        self._session: ClientSession | None = None
+        self._clock: Clock | None = None
+
+    async def start(self, context: HandlerContext) -> None:
+        """Read the files. No request is sent: a receiver that is unavailable is met by retries of the first batch."""
+        import aiohttp  # noqa: PLC0415
+
+        await self.stop()
+        self._clock = context.clock
+        settings = self._settings
+        headers, context_of_tls = await in_thread(lambda: (_read_headers(settings), _read_tls(settings)))
+        headers["Content-Type"] = CONTENT_TYPES[settings.format]
+        if settings.gzip:
+            headers["Content-Encoding"] = "gzip"
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=settings.connections, ssl=context_of_tls),
+            timeout=aiohttp.ClientTimeout(total=settings.timeout),
+            headers=headers,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,  # an answer may be a bomb
+        )
+
+    async def stop(self) -> None:
+        """Close the connections."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def handle(self, batch: Batch) -> None:
+        """Return when the receiver has answered with 2xx, and the answer has come whole."""
+        if self._session is None:
+            raise HandlerFailedError("handler 'http' is not started.")
+        if not len(batch):
+            return
+        headers = {"Idempotency-Key": idempotency_key(batch)} if batch.contiguous else {}
+        body = await make_body(batch, self._settings.format, compressed=self._settings.gzip)
+        try:
+            async with (
+                self._turns,
+                self._session.post(self._settings.url, data=body, headers=headers, allow_redirects=False) as response,
+            ):
+                if 200 <= response.status < 300:
+                    await _read(response)
+                else:
+                    await self._refuse(response)
+        except self._failures as error:
+            raise HttpRequestError(f"POST {self._shown}: {reason_of(error)}") from error
+        batch.mark(len(batch))
+
+    async def _refuse(self, response: ClientResponse) -> None:
+        """Raise what an answer other than 2xx means."""
+        answer = b""
+        with suppress(*self._failures):  # the status is known, and says enough
+            answer = await _read(response)
+        status = response.status
+        words = [f"POST {self._shown}: {status}", _printable(response.reason or "")]
+        if 300 <= status < 400 and (location := response.headers.get("Location")):
+            words.append(f"to {_printable(location)}: redirects are not followed, set options.url")
+        elif answer:
+            words.append(f"({_printable(answer.decode(errors='replace'))})")
+        said = " ".join(word for word in words if word)
+        if status < 500 and status not in _TRANSIENT | self._settings.retry_on:
+            raise HttpRejectedError(said)
+        assert self._clock is not None
+        pause = retry_after(response.headers.get("Retry-After"), self._clock.wall())
+        if pause is not None:
+            raise RetryLaterError(said, min(pause, self._settings.max_retry_after))
+        raise HttpRequestError(said)
+
+
+def idempotency_key(batch: Batch) -> str:
+    """`topic/broker-partition/start-next`, the topic percent-encoded; equal for equal messages alone.
+
+    A range always holds all messages of the log between its two offsets, whoever sends it.
+    """
+    place = f"{quote(batch.topic, safe='')}/{batch.partition.name}"
+    return f"{place}/{batch.start_offset}-{batch.next_offset}"
+
+
+def retry_after(value: str | None, now: float) -> float | None:
+    """Seconds of a Retry-After header (RFC 9110, 10.2.3) at the time `now`; None where there is none that is valid."""
+    if value is None:
+        return None
+    if value.isascii() and value.isdigit():
+        return float(value[:12]) if len(value) <= 12 else float("inf")
+    try:
+        when = parsedate_to_datetime(value[:64])
+        if when.tzinfo is None:
+            when = when.replace(tzinfo=UTC)
+        return max(0.0, (when - datetime.fromtimestamp(now, UTC)).total_seconds())
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+
+
+async def _read(response: ClientResponse) -> bytes:
+    """The answer's body, or the beginning of it."""
+    found = bytearray()
+    while len(found) < _MAX_ANSWER and (piece := await response.content.read(_MAX_ANSWER - len(found))):
+        found += piece
+    return bytes(found)
+
+
+def _printable(text: str) -> str:
+    """The beginning of a text from outside, on one line, without what a terminal would obey."""
+    cut = text[: 4 * _QUOTED]
+    return " ".join("".join(char if char.isprintable() else " " for char in cut).split())[:_QUOTED]
+
+
+def _check_url(url: object) -> None:
+    if not isinstance(url, str):
+        raise ValueError(f"url must be text, not {url!r}")
+    try:
+        parts = urlsplit(url)
+        wrong = parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0
+    except ValueError as error:
+        raise ValueError(f"url is invalid: {error}") from None
+    if wrong or not url.isprintable() or " " in url:
+        raise ValueError("url must be of the form http://host:port/path or https://host:port/path")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("url must not contain a user or password; set an Authorization header in options.headers")
+
+
+def _texts(option: str, value: Mapping[str, Any] | None) -> dict[str, str]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(each, str) and each for each in value.values()):
+        raise ValueError(f"{option} must be a table whose values are non-empty text")
+    return {str(name): text for name, text in value.items()}
+
+
+def _check_headers(texts: Mapping[str, str], files: Mapping[str, str]) -> None:
+    names = [name.lower() for name in (*texts, *files)]
+    for name in (*texts, *files):
+        if not _TOKEN.fullmatch(name):
+            raise ValueError(f"{name!r} is not a valid header name")
+        if name.lower() in _OWN:
+            raise ValueError(f"the header {name} is set by the handler itself")
+        if names.count(name.lower()) > 1:
+            raise ValueError(f"the header {name} is given twice")
+    for name, text in texts.items():
+        if not _FIELD_VALUE.fullmatch(text):
+            raise ValueError(f"the value of the header {name} has characters that are not allowed in a header")
+
+
+def _read_headers(settings: HttpSettings) -> dict[str, str]:
+    headers = dict(settings.headers)
+    for name, path in settings.header_files.items():
+        try:
+            text = path.read_text("latin-1").strip()
+        except OSError as error:
+            raise HandlerFailedError(
+                f"handler 'http': header_files.{name}: {path} cannot be read: {error.strerror}."
+            ) from error
+        if not text or not _FIELD_VALUE.fullmatch(text):
+            raise HandlerFailedError(f"handler 'http': header_files.{name}: {path} must hold one line of text.")
+        headers[name] = text
+    return headers
+
+
+def _read_tls(settings: HttpSettings) -> ssl.SSLContext:
+    what = f"ca: {settings.ca}"
+    try:
+        context = ssl.create_default_context(cafile=settings.ca)
+        if settings.certificate is not None:
+            what = f"certificate: {settings.certificate}"
+            context.load_cert_chain(settings.certificate, settings.key, password=_refuse_to_unlock)
+    except OSError as error:  # SSLError is one
+        reason = error.strerror if error.strerror and not isinstance(error, ssl.SSLError) else error
+        raise HandlerFailedError(f"handler 'http': tls.{what} cannot be used: {reason}.") from error
+    return context
+
+
+def _refuse_to_unlock() -> str:
+    """OpenSSL would ask at the terminal, and a service would wait for ever."""
+    raise PermissionError(0, "the key is encrypted, and a service cannot ask for its password; use a key without one")

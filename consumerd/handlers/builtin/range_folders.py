@@ -1,0 +1,126 @@
+"""Ranges in folders of a POSIX file system, which members may share.
+
+Strategy. A file is written under a temporary name, synced, renamed, its folder synced, and only then confirmed. A crash
+at any step leaves either the whole range or nothing of it.
+
+A partition goes from one member to another at a rebalance, and the old owner may be a zombie that was stopped in the
+midst of a write and wakes up when the new owner is at work. Therefore temporary files live in a folder of their writer,
+and taking a partition over means, in this order:
+
+1. make a writer's folder `.writer-<random>` of one's own,
+2. rename all other writers' folders to `.fenced-<random>`, and remove what is in them,
+3. sync the folder, and only then look where the ranges end.
+
+A zombie's rename happens before step 2, and then step 3 counts its file, or it fails because the path of its temporary
+file is gone. Of two that take over at one time each sees the other's folder or is seen; at most one can write then.
+So ranges never overlap, and there is no lock that a zombie could hold. What is asked of the storage: POSIX renames
+and directory listings as fresh as the last change made through the same client (local disks, NFS, CephFS; not S3).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+
+from consumerd.errors import HandlerFailedError
+from consumerd.handlers.api import PartitionTakenError
+from consumerd.handlers.builtin.ranges import InterruptedRangeError, end_of_ranges, overlap, range_name
+from consumerd.handlers.disk_full import is_disk_full
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from consumerd.handlers.builtin.disk import Disk
+    from consumerd.handlers.messages import Batch
+
+log = structlog.get_logger(__name__)
+
+_WRITER = ".writer-"
+_FENCED = ".fenced-"
+
+
+@dataclass(slots=True)
+class WriterFolder:
+    """A partition's folder that this process has taken over, and the folder in it for temporary files."""
+
+    path: Path
+    writer: Path
+    #: Where the ranges end; None while there is none.
+    end: int | None
+    #: The last file written by us: a batch may come again when its confirmation was lost (cancelled, timed out).
+    last: str | None = None
+
+
+class RangeFolders:
+    """A `RangeStore` below `directory`, for files whose names end with `suffix`."""
+
+    def __init__(self, disk: Disk, directory: Path, suffix: str) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._suffix = suffix
+
+    def prepare(self) -> None:
+        try:
+            self._disk.make_directory(self._directory)
+        except OSError as error:
+            if is_disk_full(error) and error.errno != errno.EROFS:  # read-only from the start is a wrong path
+                raise
+            raise HandlerFailedError(f"cannot create the directory {self._directory}: {error.strerror}.") from error
+
+    def give_back(self, folders: Iterable[WriterFolder]) -> None:
+        """Remove the (empty) folders of this writer."""
+        for folder in folders:
+            self._disk.remove_directory(folder.writer)
+
+    def take_over(self, topic: str, partition: str) -> WriterFolder:
+        disk, path = self._disk, self._directory / topic / partition
+        disk.make_directory(path)
+        writer = disk.make_unique_directory(path, _WRITER)
+        for name in disk.names(path):
+            if name.startswith(_WRITER) and name != writer.name:
+                log.info("writer_fenced", folder=str(path), writer=name)
+                try:
+                    disk.rename(path / name, path / name.replace(_WRITER, _FENCED))
+                except FileNotFoundError:
+                    continue  # somebody else takes over as well, and will find our folder
+        for name in disk.names(path):
+            if name.startswith(_FENCED):
+                self._clear(path / name)
+        # A range that its writer renamed but did not live to sync must not vanish after we go on behind it.
+        disk.sync_directory(path)
+        return WriterFolder(path, writer, end_of_ranges(path, disk.names(path), self._suffix))
+
+    def _clear(self, fenced: Path) -> None:
+        try:
+            for name in self._disk.names(fenced):
+                self._disk.remove(fenced / name)
+        except FileNotFoundError:
+            return  # somebody else was faster
+        self._disk.remove_directory(fenced)
+
+    def store(self, folder: WriterFolder, batch: Batch, pieces: Callable[[], Iterator[bytes]]) -> None:
+        name = range_name(batch, self._suffix)
+        target = folder.path / name
+        if folder.end is not None and batch.start_offset < folder.end:
+            if name != folder.last or not self._disk.holds(target, pieces()):
+                raise overlap(batch, folder.end, folder.path)
+            return
+        try:
+            self._disk.write(folder.writer / name, pieces())
+            self._disk.rename(folder.writer / name, target)
+        except FileNotFoundError as error:
+            raise PartitionTakenError(
+                f"another member took over {batch.partition} while this one wrote {name} to {folder.path} "
+                "(or that folder was removed); nothing was stored."
+            ) from error
+        except (InterruptedRangeError, OSError):
+            with contextlib.suppress(OSError):  # what is left of it takes up room, and is removed at the next takeover
+                self._disk.remove(folder.writer / name)
+            raise
+        self._disk.sync_directory(folder.path)
+        folder.end, folder.last = batch.next_offset, name

@@ -1,0 +1,158 @@
+"""Exactly-once files, one for each range of a partition's log that was handled: what `files` and `parquet` share.
+
+    <directory>/<topic>/<broker>-<partition>/<start>-<end><suffix>        20 digits each; [start, end) in log offsets
+
+Strategy. The files are messages and position in one: where the last range ends is where to go on (`position`), and
+that wins over ZooKeeper, so nothing depends on when an offset was committed. A range holds whole outermost messages, so
+the next one begins where fetching can begin. How a range gets its name as a whole or not at all, and how a former owner
+that wakes up late is fenced, is for the store to say: `consumerd.handlers.builtin.range_folders` of a file system,
+`consumerd.handlers.builtin.range_objects` of a store of objects. What is in a file is for the handler: it makes the
+bytes in pieces, since a batch may be one message of a hundred kilobytes that makes half a gigabyte of lines.
+
+Compressed messages, retention and skipped corruption can leave gaps between ranges; they are gaps of the log.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from itertools import pairwise
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+import structlog
+
+from consumerd.errors import HandlerFailedError
+from consumerd.handlers.threads import in_thread
+from consumerd.wire.v07 import validate_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from consumerd.handlers.messages import Batch
+    from consumerd.partition import TopicPartition
+
+log = structlog.get_logger(__name__)
+
+_RANGE = re.compile(r"([0-9]{20})-([0-9]{20})(\..+)")
+
+
+class RangeOverlapError(HandlerFailedError):
+    """A batch begins before the end of what the files hold already."""
+
+
+class InterruptedRangeError(Exception):
+    """The handler was cancelled while its thread wrote. Nobody sees it."""
+
+
+class TakenFolder(Protocol):
+    """A partition's folder that this process has taken over."""
+
+    #: Where its ranges end; None while there is none.
+    end: int | None
+
+
+_Folder = TypeVar("_Folder", bound=TakenFolder)
+
+
+class RangeStore(Protocol[_Folder]):
+    """Where ranges are stored. All calls block, and run in a thread; OSError and the like are for the retry policy."""
+
+    def prepare(self) -> None:
+        """Find out whether it can be used. Raises HandlerFailedError where it never can."""
+        ...
+
+    def take_over(self, topic: str, partition: str) -> _Folder:
+        """The folder of a partition, in which a former owner can store nothing any more."""
+        ...
+
+    def store(self, folder: _Folder, batch: Batch, pieces: Callable[[], Iterator[bytes]]) -> None:
+        """Store the batch under its name, durably, the whole or nothing, and move `folder.end`.
+
+        `pieces()` are the bytes, and raise InterruptedRangeError when nobody waits for them any more. Raises
+        PartitionTakenError, RangeOverlapError; one that has stored the same batch before returns.
+        """
+        ...
+
+    def give_back(self, folders: Iterable[_Folder]) -> None:
+        """Nothing more is stored in them."""
+        ...
+
+
+class RangeSink(Generic[_Folder]):
+    """The methods of a handler for what is in `store`; `encode(batch)` makes the pieces of a file."""
+
+    def __init__(self, store: RangeStore[_Folder], encode: Callable[[Batch], Iterator[bytes]]) -> None:
+        self._store = store
+        self._encode = encode
+        self._folders: dict[TopicPartition, _Folder] = {}
+
+    async def start(self) -> None:
+        """Find a wrong place before the group is joined."""
+        await in_thread(self._store.prepare)
+
+    async def stop(self) -> None:
+        """Give all folders back."""
+        folders = [*self._folders.values()]
+        self._folders.clear()
+        await in_thread(lambda: self._store.give_back(folders))
+
+    async def position(self, partition: TopicPartition) -> int | None:
+        """Take the partition's folder over, and tell where its ranges end; None for a partition without files."""
+        return (await self._taken(partition)).end
+
+    async def handle(self, batch: Batch) -> None:
+        """Store the batch; when it returns, the file is durable.
+
+        A cancellation leaves the whole range or, where that would take long, nothing of it.
+        """
+        folder = self._folders.get(batch.partition) or await self._taken(batch.partition)
+        if batch.next_offset > batch.start_offset:
+            cancelled = threading.Event()
+            await in_thread(lambda: self._write(folder, batch, cancelled), interrupt=cancelled.set)
+
+    async def _taken(self, partition: TopicPartition) -> _Folder:
+        self._folders.pop(partition, None)
+        validate_topic(partition.topic)  # it names a folder: nothing may lead out of ours
+        folder = await in_thread(lambda: self._store.take_over(partition.topic, partition.name))
+        log.info("files_position_found", partition=str(partition), position=folder.end)
+        self._folders[partition] = folder
+        return folder
+
+    def _write(self, folder: _Folder, batch: Batch, cancelled: threading.Event) -> None:
+        self._store.store(folder, batch, lambda: _interruptible(self._encode(batch), cancelled))
+        batch.mark(len(batch))  # also seen by whoever cancelled us meanwhile
+
+
+def _interruptible(pieces: Iterator[bytes], cancelled: threading.Event) -> Iterator[bytes]:
+    for count, piece in enumerate(pieces):
+        if count and cancelled.is_set():
+            raise InterruptedRangeError
+        yield piece
+
+
+def range_name(batch: Batch, suffix: str) -> str:
+    """The name of the batch's file."""
+    return f"{batch.start_offset:020}-{batch.next_offset:020}{suffix}"
+
+
+def ranges_among(names: Iterable[str], suffix: str) -> list[tuple[int, int]]:
+    """The ranges that names of files stand for, sorted; other names are somebody else's."""
+    matches = (_RANGE.fullmatch(name) for name in names)
+    return sorted((int(match[1]), int(match[2])) for match in matches if match and match[3] == suffix)
+
+
+def end_of_ranges(folder: object, names: Iterable[str], suffix: str) -> int | None:
+    """The largest end of all ranges; overlaps, which somebody else must have made, are only reported."""
+    found = ranges_among(names, suffix)
+    for one, other in pairwise(found):
+        if other[0] < one[1]:
+            log.warning("overlapping_ranges", folder=str(folder), first=one, second=other)
+    return max((end for _, end in found), default=None)
+
+
+def overlap(batch: Batch, end: int, folder: object) -> RangeOverlapError:
+    """The error of a batch that lies before `end`."""
+    return RangeOverlapError(
+        f"offset {batch.start_offset} of {batch.partition} is below {end}, where the files in "
+        f"{folder} end: the topic was recreated or its log was truncated; move the folder away to store it again."
+    )
