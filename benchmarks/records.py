@@ -143,10 +143,11 @@ def builder(module: str, magic: int) -> Callable[[Rows], None]:
     return encode
 
 
-def our_encode(rows: Rows, magic: int) -> None:
+def our_encode(codec: native.Codec | None, rows: Rows, magic: int) -> None:
     """What is measured of ours."""
-    for first in range(0, len(rows.values), PER_BATCH):
-        rows.batch(magic, RecordCodec.NONE, 0, rows.values[first : first + PER_BATCH])
+    with native.using(codec):
+        for first in range(0, len(rows.values), PER_BATCH):
+            rows.batch(magic, RecordCodec.NONE, 0, rows.values[first : first + PER_BATCH])
 
 
 def available(makers: dict[str, Callable[[], Callable[..., Any]]]) -> dict[str, Callable[..., Any]]:
@@ -171,7 +172,7 @@ def compare(
     best = race({**ours, **others}, rounds, clock=time.process_time)
     results = []
     for way in ours:
-        named = f"{case}, {way}" if way != OURS else case
+        named = f"{case}, {way}"
         results.append(Measurement(NAME, named, OURS, count / best[way] / 1e6, "M rec/s"))
         for name in others:
             spent = best[name]
@@ -220,7 +221,10 @@ def measure_encoding(size: int, rounds: int) -> list[Measurement]:
             "aiokafka": partial(builder, f"aiokafka.record.{module}", magic),
             "kafka-python": partial(builder, f"kafka.record.{module}", magic),
         }
-        ours = {OURS: partial(our_encode, rows, magic)}
+        codec = native.codec()
+        ours = {PURE: partial(our_encode, None, rows, magic)}
+        if codec is not None:
+            ours[NATIVE] = partial(our_encode, codec, rows, magic)
         subjects = {name: partial(encode, rows) for name, encode in available(makers).items()}
         results += compare(f"encode v{magic} {size} B", len(rows.values), ours, subjects, rounds)
     return results

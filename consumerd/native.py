@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PURE = "CONSUMERD_PURE"
 _OFF = {"", "0", "false", "no"}
 #: What the native codec must say of itself: raised with every change of what it offers.
-INTERFACE = 5
+INTERFACE = 6
 
 
 class NativeLimits(Protocol):
@@ -188,6 +188,23 @@ class Codec(Protocol):
 
     def verify(self, data: bytes, position: int, longest: int, magic: int, /) -> tuple[int, int]:
         """As `consumerd.wire.v07.walk.verify`, of the messages of one magic."""
+        ...
+
+    def encode_set(self, payloads: object, /) -> bytes | None:
+        """Messages of 0.7 of magic 1; None for what is not a list of bytes, or too long."""
+        ...
+
+    def encode_messages(
+        self, payloads: object, keys: object, times: object, magic: int, attributes: int, offset: int, /
+    ) -> bytes | None:
+        """Messages of 0.8 to 0.10; None for what are not lists of bytes and of numbers, or does not fit.
+
+        `keys` may be None, `times` one number for all.
+        """
+        ...
+
+    def encode_records(self, payloads: object, keys: object, times: object, /) -> tuple[bytes, int, int] | None:
+        """Records without headers, first and highest timestamp; None as with `encode_messages`."""
         ...
 
     def Payloads(self, data: bytes | memoryview, /) -> NativePayloads:  # noqa: N802

@@ -11,9 +11,9 @@ use crate::payloads::part_of;
 
 mod batch;
 mod columns;
-mod old;
+pub mod old;
 mod reader;
-mod varint;
+pub mod varint;
 
 use columns::{Columns, Offsets, Range, Run};
 use reader::{Aborted, Opener, Reader, State, KEPT};
