@@ -20,7 +20,7 @@ $(VENV)/.installed: requirements/dev.txt pyproject.toml
 	touch $@
 
 # Release builds of the native codec: it is for speed alone. What cannot be built is not needed either.
-NATIVE := $(wildcard native/src/*.rs) native/Cargo.toml native/crates.lock native/pyproject.toml
+NATIVE := $(wildcard native/src/*.rs native/src/*/*.rs) native/Cargo.toml native/crates.lock native/pyproject.toml
 $(VENV)/.native: $(VENV)/.installed $(NATIVE) requirements/native-build.txt
 	@if ! command -v cargo >/dev/null; then \
 		echo "the native codec is not built, because there is no cargo: the pure codec runs"; \

@@ -2,8 +2,9 @@
 
 *payloads*: a list of `bytes`, what batch handlers take. *records*: one object per record with offset, timestamp, key,
 value and headers, as each library's consumer makes them from a fetch (theirs by the class that their fetchers use).
-*encode*: a batch of the same rows as each library's producer builds it. The peers are optional: the `bench` dependency
-group.
+Where the native codec is built, ours is there with each codec, in the same rounds, and once more with values that
+nobody asks for. *encode*: a batch of the same rows as each library's producer builds it. The peers are optional: the
+`bench` dependency group.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.decode import payloads, peers
+from benchmarks.decode import INDEX, NATIVE, PURE, payloads, peers
 from benchmarks.race import Measurement, race, table
+from consumerd import native
 from consumerd.wire.v08.records import RecordCodec, decode_records, encode_message_set, encode_record_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 NAME = "records"
 OURS = "consumerd"
@@ -64,14 +66,34 @@ class Rows:
         return encode_message_set(values, magic=magic, codec=codec, keys=keys, timestamps=times, base_offset=first)
 
 
-def our_payloads(data: bytes) -> Sequence[bytes | None]:
-    """What is measured of ours."""
-    return decode_records(data, 0).payloads
+def our_payloads(codec: native.Codec | None, data: bytes) -> Sequence[bytes | None]:
+    """All values as a list."""
+    with native.using(codec):
+        return decode_records(data, 0).payloads
 
 
-def our_records(data: bytes) -> list[Any]:
+def our_index(codec: native.Codec | None, data: bytes) -> int:
+    """No object for any of the values."""
+    with native.using(codec):
+        return len(decode_records(data, 0))
+
+
+def our_records(codec: native.Codec | None, data: bytes) -> list[Any]:
+    """All records as objects."""
+    with native.using(codec):
+        return list(decode_records(data, 0).messages())
+
+
+def ways(kind: str) -> dict[str, Callable[[bytes], object]]:
     """What is measured of ours."""
-    return list(decode_records(data, 0).messages())
+    codec = native.codec()
+    decode = our_payloads if kind == "payloads" else our_records
+    found: dict[str, Callable[[bytes], object]] = {PURE: partial(decode, None)}
+    if codec is not None:
+        found[NATIVE] = partial(decode, codec)
+        if kind == "payloads":
+            found[INDEX] = partial(our_index, codec)
+    return found
 
 
 def aiokafka_records() -> Callable[[bytes], list[Any]]:
@@ -121,10 +143,11 @@ def builder(module: str, magic: int) -> Callable[[Rows], None]:
     return encode
 
 
-def our_encode(rows: Rows, magic: int) -> None:
+def our_encode(codec: native.Codec | None, rows: Rows, magic: int) -> None:
     """What is measured of ours."""
-    for first in range(0, len(rows.values), PER_BATCH):
-        rows.batch(magic, RecordCodec.NONE, 0, rows.values[first : first + PER_BATCH])
+    with native.using(codec):
+        for first in range(0, len(rows.values), PER_BATCH):
+            rows.batch(magic, RecordCodec.NONE, 0, rows.values[first : first + PER_BATCH])
 
 
 def available(makers: dict[str, Callable[[], Callable[..., Any]]]) -> dict[str, Callable[..., Any]]:
@@ -138,13 +161,23 @@ def available(makers: dict[str, Callable[[], Callable[..., Any]]]) -> dict[str, 
     return found
 
 
-def compare(case: str, count: int, subjects: dict[str, Callable[[], object]], rounds: int) -> list[Measurement]:
-    """Millions of records per second of processor time, and how many times as fast ours is."""
-    best = race(subjects, rounds, clock=time.process_time)
-    return [
-        Measurement(NAME, case, name, count / spent / 1e6, "M rec/s", None if name == OURS else spent / best[OURS])
-        for name, spent in best.items()
-    ]
+def compare(
+    case: str,
+    count: int,
+    ours: Mapping[str, Callable[[], object]],
+    others: Mapping[str, Callable[[], object]],
+    rounds: int,
+) -> list[Measurement]:
+    """Millions of records per second of processor time, and how many times as fast ours is, in each way."""
+    best = race({**ours, **others}, rounds, clock=time.process_time)
+    results = []
+    for way in ours:
+        named = f"{case}, {way}"
+        results.append(Measurement(NAME, named, OURS, count / best[way] / 1e6, "M rec/s"))
+        for name in others:
+            spent = best[name]
+            results.append(Measurement(NAME, named, name, count / spent / 1e6, "M rec/s", spent / best[way]))
+    return results
 
 
 def measure(rounds: int) -> list[Measurement]:
@@ -164,8 +197,9 @@ def measure(rounds: int) -> list[Measurement]:
                     continue
                 data = rows.encoded(magic, codec)
                 case = f"v{magic} {what}{f', {codec.name.lower()}' if codec else ''}"
-                for kind, ours, others in (("payloads", our_payloads, listed), ("records", our_records, objects)):
-                    subjects: dict[str, Callable[[], object]] = {OURS: partial(ours, data)}
+                for kind, others in (("payloads", listed), ("records", objects)):
+                    ours = {way: partial(decode, data) for way, decode in ways(kind).items()}
+                    subjects: dict[str, Callable[[], object]] = {}
                     for name, decode in others.items():
                         try:
                             assert len(decode(data)) == len(rows.values), name
@@ -173,7 +207,7 @@ def measure(rounds: int) -> list[Measurement]:
                             print(f"{name} is left out of {case}: {error}", file=sys.stderr)
                         else:
                             subjects[name] = partial(decode, data)
-                    results += compare(f"{kind} {case}", len(rows.values), subjects, rounds)
+                    results += compare(f"{kind} {case}", len(rows.values), ours, subjects, rounds)
         results += measure_encoding(size, rounds)
     return results
 
@@ -187,9 +221,12 @@ def measure_encoding(size: int, rounds: int) -> list[Measurement]:
             "aiokafka": partial(builder, f"aiokafka.record.{module}", magic),
             "kafka-python": partial(builder, f"kafka.record.{module}", magic),
         }
-        subjects: dict[str, Callable[[], object]] = {OURS: partial(our_encode, rows, magic)}
-        subjects |= {name: partial(encode, rows) for name, encode in available(makers).items()}
-        results += compare(f"encode v{magic} {size} B", len(rows.values), subjects, rounds)
+        codec = native.codec()
+        ours = {PURE: partial(our_encode, None, rows, magic)}
+        if codec is not None:
+            ours[NATIVE] = partial(our_encode, codec, rows, magic)
+        subjects = {name: partial(encode, rows) for name, encode in available(makers).items()}
+        results += compare(f"encode v{magic} {size} B", len(rows.values), ours, subjects, rounds)
     return results
 
 

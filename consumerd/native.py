@@ -10,16 +10,16 @@ from __future__ import annotations
 import importlib
 import os
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, cast, overload
+from typing import TYPE_CHECKING, Protocol, TypeAlias, cast, overload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 #: The environment variable that chooses the pure codec, with any value but these.
 PURE = "CONSUMERD_PURE"
 _OFF = {"", "0", "false", "no"}
 #: What the native codec must say of itself: raised with every change of what it offers.
-INTERFACE = 4
+INTERFACE = 6
 
 
 class NativeLimits(Protocol):
@@ -86,6 +86,85 @@ class NativePayloads(Protocol):
     def __getitem__(self, position: slice, /) -> list[bytes]: ...
 
 
+#: How far a fetch is decoded: position, least offset that may follow, next offset, decompressed bytes.
+Place: TypeAlias = tuple[int, int, int, int]
+
+
+class NativeRecords(Protocol):
+    """Values, keys and headers of records as buffers and an index, which grows while they are read."""
+
+    @property
+    def record_bytes(self) -> int:
+        """What the records cost beside the objects of their values."""
+        ...
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that are held for them."""
+        ...
+
+    @property
+    def any_aborted(self) -> bool:
+        """Whether transactions are known that are or will be aborted."""
+        ...
+
+    @property
+    def headers(self) -> list[tuple[int, tuple[tuple[str, bytes | None], ...]]]:
+        """Of the records that have headers: number and headers."""
+        ...
+
+    @property
+    def runs(self) -> list[tuple[int, int, int, bytes | None, int, int, bytes, int]]:
+        """The fields of a run.
+
+        The number of its first record, first offset and number of offsets, the offsets as 64-bit numbers where they
+        have gaps, kind of times, base time, times as 64-bit numbers, codec.
+        """
+        ...
+
+    def read(self, place: Place, limits: NativeLimits, /) -> Place:
+        """Take whole, intact messages and batches that there is room for; returns where the next thing stands."""
+        ...
+
+    def add(
+        self,
+        values: list[bytes | None],
+        keys: list[bytes | None],
+        offsets: Sequence[int],
+        kind: int,
+        base_time: int,
+        times: Sequence[int],
+        codec: int,
+        record_bytes: int,
+        /,
+    ) -> None:
+        """Add a run that was read elsewhere, and what its records cost."""
+        ...
+
+    def is_aborted(self, producer: int, last: int, /) -> bool:
+        """Whether a batch of a producer, with this last offset, is of an aborted transaction."""
+        ...
+
+    def end_aborted(self, producer: int, /) -> None:
+        """The aborted transaction of a producer, if there is one, ends."""
+        ...
+
+    def settle(self) -> None:
+        """Nothing more is added: hold no more than the records would take as objects."""
+        ...
+
+    def keys(self, first: int, stop: int, /) -> list[bytes | None]:
+        """The keys of the records from number `first` to `stop`."""
+        ...
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[bytes | None]: ...
+    @overload
+    def __getitem__(self, position: int, /) -> bytes | None: ...
+    @overload
+    def __getitem__(self, position: slice, /) -> list[bytes | None]: ...
+
+
 class Codec(Protocol):
     """The module `consumerd_native`."""
 
@@ -111,8 +190,34 @@ class Codec(Protocol):
         """As `consumerd.wire.v07.walk.verify`, of the messages of one magic."""
         ...
 
+    def encode_set(self, payloads: object, /) -> bytes | None:
+        """Messages of 0.7 of magic 1; None for what is not a list of bytes, or too long."""
+        ...
+
+    def encode_messages(
+        self, payloads: object, keys: object, times: object, magic: int, attributes: int, offset: int, /
+    ) -> bytes | None:
+        """Messages of 0.8 to 0.10; None for what are not lists of bytes and of numbers, or does not fit.
+
+        `keys` may be None, `times` one number for all.
+        """
+        ...
+
+    def encode_records(self, payloads: object, keys: object, times: object, /) -> tuple[bytes, int, int] | None:
+        """Records without headers, first and highest timestamp; None as with `encode_messages`."""
+        ...
+
     def Payloads(self, data: bytes | memoryview, /) -> NativePayloads:  # noqa: N802
         """No payloads as yet of the message set `data`; a memoryview must be one of bytes."""
+        ...
+
+    def Records(  # noqa: N802
+        self, data: bytes | memoryview, offset: int, aborted: list[tuple[int, int]], /
+    ) -> NativeRecords:
+        """No records as yet of the record data `data`, fetched at `offset`; a memoryview must be one of bytes.
+
+        `aborted`: producer id and first offset of each aborted transaction.
+        """
         ...
 
 

@@ -103,7 +103,8 @@ class _Joined:
         self._ends = list(accumulate(map(len, contents)))
         self.start_offset = contents[0].start_offset
         self.next_offset = contents[-1].next_offset
-        if all(hasattr(each, "keys") for each in contents):
+        self.keyed = all(each.keyed for each in contents)
+        if self.keyed:
             self.keys = [key for each in contents for key in getattr(each, "keys")]  # noqa: B009
 
     @property

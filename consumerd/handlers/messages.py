@@ -128,6 +128,11 @@ class Content(Protocol):
         """The messages' payloads, in order, all of them made."""
         ...
 
+    @property
+    def keyed(self) -> bool:
+        """Whether the messages are `KeyedMessage`s, and there is a list `keys`."""
+        ...
+
     def __len__(self) -> int: ...
 
     def __iter__(self) -> Iterator[bytes | None]: ...
@@ -144,7 +149,7 @@ class Content(Protocol):
     def next_offset(self) -> int: ...
 
     def messages_as(self, make: Callable[[tuple[Any, ...]], _Made], *before: object, first: int = 0) -> Iterator[_Made]:
-        """What `make` makes of `before` and the fields of `Message` (of `KeyedMessage`, if it has `keys`) after its
+        """What `make` makes of `before` and the fields of `Message` (of `KeyedMessage`, if it is `keyed`) after its
         partition, for every leaf in order from number `first` on.
         """
         ...
@@ -274,7 +279,7 @@ class Batch(Sequence[bytes]):
         """The messages with their identities, made as they are asked for; of brokers of 0.8 and later `KeyedMessage`s,
         which have all that a `Message` has.
         """
-        make = _message if self.keys is None else cast("Callable[[tuple[Any, ...]], Message]", _keyed_message)
+        make = cast("Callable[[tuple[Any, ...]], Message]", _keyed_message) if self._content.keyed else _message
         messages = self._content.messages_as(make, self.partition, first=self._first)
         return islice(messages, self._length) if self._cut else messages
 

@@ -25,7 +25,8 @@ class PickedContent:
         self.payloads: list[bytes | None] = [message.payload for message in messages]
         self.start_offset = messages[0].offset
         self.next_offset = messages[-1].next_offset
-        if messages[0].partition.broker == NO_BROKER:
+        self.keyed = messages[0].partition.broker == NO_BROKER
+        if self.keyed:
             self.keys = [message.key for message in messages]
 
     def __len__(self) -> int:

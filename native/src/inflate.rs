@@ -1,10 +1,23 @@
-//! Payloads of compressed messages: a gzip member, or snappy blocks in xerial or no framing.
+//! Payloads of compressed messages: a gzip member, snappy blocks in xerial or no framing, an lz4 frame, zstd frames.
 //!
 //! What is unusual (several gzip members, header fields that no producer writes, damage, more than a limit) is not
 //! handled: the caller gets nothing, and the pure code opens the payload or says why it cannot be opened.
-use crate::message::{be32, Codec};
 use libdeflater::Decompressor;
 use memchr::memmem::Finder;
+
+use crate::lz4::unlz4;
+use crate::message::be32;
+use crate::zstandard::most_of;
+
+/// How a payload is compressed; 0.7 has the first three.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Codec {
+    None,
+    Gzip,
+    Snappy,
+    Lz4,
+    Zstd,
+}
 
 const MEMBER: &[u8] = b"\x1f\x8b\x08";
 /// Magic, method, flags, time, extra flags, system; CRC-32 and size.
@@ -36,6 +49,7 @@ pub fn most_pieces(size: usize) -> usize {
 pub struct Inflater {
     gzip: Decompressor,
     snappy: snap::raw::Decoder,
+    zstd: Option<zstd::bulk::Decompressor<'static>>,
     member: Finder<'static>,
 }
 
@@ -44,6 +58,7 @@ impl Inflater {
         Inflater {
             gzip: Decompressor::new(),
             snappy: snap::raw::Decoder::new(),
+            zstd: None,
             member: Finder::new(MEMBER),
         }
     }
@@ -63,6 +78,8 @@ impl Inflater {
             Codec::None => None,
             Codec::Gzip => self.gunzip(payload, out, allowance, counted),
             Codec::Snappy => self.unxerial(payload, out, allowance, counted),
+            Codec::Lz4 => spend(allowance, unlz4(payload, out, allowance.bytes)),
+            Codec::Zstd => spend(allowance, self.unzstd(payload, out, allowance.bytes)),
         }
     }
 
@@ -91,6 +108,19 @@ impl Inflater {
         let size = self.gzip.gzip_decompress(data, &mut out[..claimed]).ok()?;
         allowance.bytes -= size;
         Some(size)
+    }
+
+    /// Only if all that the frames could hold is within `limit`.
+    fn unzstd(&mut self, data: &[u8], out: &mut Vec<u8>, limit: usize) -> Option<usize> {
+        let most = most_of(data).filter(|most| *most <= limit)?;
+        if self.zstd.is_none() {
+            self.zstd = zstd::bulk::Decompressor::new().ok();
+        }
+        grow(out, most);
+        self.zstd
+            .as_mut()?
+            .decompress_to_buffer(data, &mut out[..most])
+            .ok()
     }
 
     fn unxerial(
@@ -152,7 +182,12 @@ impl Inflater {
     }
 }
 
-fn grow(out: &mut Vec<u8>, size: usize) {
+fn spend(allowance: &mut Allowance, size: Option<usize>) -> Option<usize> {
+    allowance.bytes = allowance.bytes.checked_sub(size?)?;
+    size
+}
+
+pub fn grow(out: &mut Vec<u8>, size: usize) {
     if out.len() < size {
         out.resize(size, 0);
     }

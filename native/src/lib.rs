@@ -5,11 +5,15 @@
 //! could only be something that is accepted here and refused there.
 use pyo3::prelude::*;
 
+mod encode;
 mod inflate;
 mod limits;
 mod lines;
+mod lz4;
 mod message;
 mod payloads;
+mod records;
+mod zstandard;
 
 /// Check the plain messages of `magic` from `position` on; returns where the first other thing stands, and how many passed.
 ///
@@ -30,8 +34,12 @@ fn verify(
 fn consumerd_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     // What `consumerd` checks before it uses any of this: raised with every change of a signature.
-    module.add("INTERFACE", 4)?;
+    module.add("INTERFACE", 6)?;
     module.add_function(wrap_pyfunction!(verify, module)?)?;
+    module.add_function(wrap_pyfunction!(encode::encode_set, module)?)?;
+    module.add_function(wrap_pyfunction!(encode::encode_messages, module)?)?;
+    module.add_function(wrap_pyfunction!(encode::encode_records, module)?)?;
     module.add_class::<limits::Limits>()?;
-    module.add_class::<payloads::Payloads>()
+    module.add_class::<payloads::Payloads>()?;
+    module.add_class::<records::Records>()
 }

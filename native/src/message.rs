@@ -3,16 +3,11 @@
 //! (int32 length, int8 magic, [int8 attributes, if magic is 1], uint32 CRC of the payload, payload)
 use libdeflater::crc32;
 
+use crate::inflate::Codec;
+
 /// Bytes of the length field, and between it and the payload by magic.
 pub const LENGTH: usize = 4;
 pub const HEADER: [usize; 2] = [5, 6];
-
-#[derive(Clone, Copy, PartialEq)]
-pub enum Codec {
-    None,
-    Gzip,
-    Snappy,
-}
 
 pub struct Message {
     pub codec: Codec,

@@ -9,10 +9,10 @@ use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PySlice, PySliceMethods};
 
-use crate::inflate::{most_pieces, Allowance, Inflater};
+use crate::inflate::{most_pieces, Allowance, Codec, Inflater};
 use crate::limits::Limits;
 use crate::lines::write_line;
-use crate::message::{look, Codec, Looked, Message, HEADER};
+use crate::message::{look, Looked, Message, HEADER};
 
 /// What a payload costs as an object beside its bytes (`consumerd.wire.batch.OVERHEAD_PER_MESSAGE`).
 const OBJECT: usize = 48;
@@ -281,7 +281,7 @@ impl Index {
 }
 
 /// The bytes that a memoryview is of, and which part of them.
-fn part_of<'py>(data: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyBytes>, usize, usize)> {
+pub fn part_of<'py>(data: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyBytes>, usize, usize)> {
     let view = PyBuffer::<u8>::get(data)?;
     let holder = data.getattr("obj")?.cast_into::<PyBytes>()?;
     let bytes = holder.as_bytes();

@@ -1,6 +1,7 @@
 """Message sets and record batches, mangled; half of them get right CRCs again, so that what is behind these is reached.
 
-`make test-long SECONDS=600` goes on for as long as asked.
+Where the native codec is built, it has to agree with the pure one. `make test-long SECONDS=600` goes on for as long as
+asked.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from consumerd.wire.v08.records import (
 )
 from consumerd.wire.zstd import zstd_decompress
 from tests.fuzz.mangling import mangled
+from tests.support.codecs import decode_records_by_both, installed_native_codec
 
 SECONDS = float(os.environ.get("CONSUMERD_LONG_SECONDS", "60"))
 LIMITS = DecodeLimits(max_message_bytes=1 << 20, max_decompressed_bytes=1 << 20)
@@ -91,6 +93,7 @@ def run(rng: random.Random, rounds: int, until: float) -> dict[BatchEnd, int]:
     made = samples()
     squeezed = [bytes(data[61:]) for data in made if data[16] == 2 and data[22] & 7 > 2]
     ends = dict.fromkeys(BatchEnd, 0)
+    compared = installed_native_codec() is not None
     for number in range(rounds):
         if time.monotonic() > until:
             break
@@ -99,6 +102,8 @@ def run(rng: random.Random, rounds: int, until: float) -> dict[BatchEnd, int]:
             data = signed(data)
         try:
             ends[exercise(data)] += 1
+            if compared and number % 20 < 2:
+                decode_records_by_both(data, START, limits=LIMITS, aborted=[(-1, START)])
         except BaseException as error:
             error.add_note(f"round {number}, data {data[:2000].hex()}")
             raise

@@ -21,6 +21,7 @@ from consumerd.wire.v08.records.message_set import read_message
 
 if TYPE_CHECKING:
     from pathlib import Path
+pytestmark = pytest.mark.usefixtures("either_codec")
 
 FILES = ("kafka-0.8.2.2-single.json", "kafka-0.10.1.1-single.json")
 #: The time in all messages of magic 1 that the recording's client wrote.

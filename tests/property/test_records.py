@@ -10,6 +10,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
 import cramjam
+import pytest
 import snappy
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,6 +30,7 @@ from consumerd.wire.v08.records import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+pytestmark = pytest.mark.usefixtures("either_codec")
 
 LIMITS = DecodeLimits(max_message_bytes=1 << 20, max_decompressed_bytes=1 << 20)
 NOW = 1_700_000_000_000

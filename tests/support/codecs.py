@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from consumerd import native
 from consumerd.wire.v07 import DEFAULT_LIMITS, DecodeLimits, decode_batch
+from consumerd.wire.v08.records import decode_records
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from consumerd.wire.v07 import MessageBatch
+    from consumerd.wire.v08.records import RecordSet
 
 
 def installed_native_codec() -> native.Codec | None:
@@ -57,3 +61,57 @@ def decode_by_both(data: bytes | memoryview, offset: int = 0, *, limits: DecodeL
     assert list(batch.payloads) == list(pure.payloads)
     assert facts(batch) == facts(pure)  # now that all payloads are objects
     return batch
+
+
+def record_facts(found: RecordSet) -> dict[str, Any]:
+    """All that a record set says of itself, without the values being made at once."""
+    headers = found.headers
+    return {
+        "length": len(found),
+        "start": found.start_offset,
+        "next": found.next_offset,
+        "end": found.end,
+        "problem": found.problem,
+        "resume": found.resume_offset,
+        "needed": found.needed,
+        "memory": found.memory_bytes,
+        "repr": repr(found),
+        "prefixes": [found.prefix(count) for count in range(len(found) + 1)],
+        "iterated": list(found),
+        "messages": list(found.messages()),
+        "middle": list(found.messages_as(tuple, first=len(found) // 2)),
+        "single": [found[number] for number in range(-len(found), len(found))],
+        "slices": [list(found[first:stop]) for first, stop in ((0, 3), (1, -1), (-2, None), (5, 2))],
+        "offsets": found.offsets,
+        "timestamps": found.timestamps,
+        "keys": found.keys,
+        "headers": [headers.get(number, ()) for number in range(len(found))],
+        "runs": [
+            (run.first, list(run.offsets), run.timestamp_type, run.base_time, list(run.times), run.codec)
+            for run in found.runs
+        ],
+    }
+
+
+def decode_records_by_both(
+    data: bytes | bytearray | memoryview,
+    offset: int = 0,
+    *,
+    limits: DecodeLimits = DEFAULT_LIMITS,
+    aborted: Iterable[tuple[int, int]] = (),
+) -> RecordSet:
+    """Decode with the pure codec and with the native one, which must agree in everything; the set of the latter."""
+    codec = installed_native_codec()
+    assert codec is not None
+    transactions = list(aborted)
+    with native.using(None):
+        pure = decode_records(data, offset, limits=limits, aborted=transactions)
+    with native.using(codec):
+        found = decode_records(data, offset, limits=limits, aborted=transactions)
+    expected = record_facts(pure)
+    held = getattr(found._payloads, "held_bytes", 0)
+    assert held <= found.memory_bytes
+    assert record_facts(found) == expected
+    assert list(found.payloads) == list(pure.payloads)
+    assert record_facts(found) == expected  # now that all values are objects
+    return found

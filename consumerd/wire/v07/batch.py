@@ -12,7 +12,7 @@ from bisect import bisect_right
 from functools import partial
 from itertools import accumulate, count, islice, pairwise, repeat
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, Unpack, cast
 
 from consumerd.wire.batch import PIECE, BatchEnding, DecodedBatch
 from consumerd.wire.v07.packed import PackedPayloads
@@ -59,6 +59,9 @@ class MessageBatch(DecodedBatch[bytes, MessageRun]):
     """
 
     __slots__ = ("_mark",)
+
+    #: 0.7 has neither keys nor timestamps nor headers.
+    keyed: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -189,13 +189,14 @@ class V08Rows:
             offsets = whole["offset"] if "offset" in whole else _offsets(records.runs)
             # Not where the next record is: that would depend on what compaction has left by now.
             whole["next_offset"] = pc.add(offsets, pa.scalar(1, pa.int64()))
+        payloads, keys, headers = records.payloads, records.keys, records.headers
         for first, last in _pieces(records, count):
             columns = {name: column.slice(first, last - first) for name, column in whole.items()}
-            for name, values in (("value", records.payloads), ("key", records.keys)):
+            for name, values in (("value", payloads), ("key", keys)):
                 if name in self._wanted:
                     columns[name] = pa.array(values[first:last], pa.binary())
-            if HEADERS.name in self._wanted and records.headers:
-                columns[HEADERS.name] = _headers([records.headers.get(number) for number in range(first, last)])
+            if HEADERS.name in self._wanted and headers:
+                columns[HEADERS.name] = _headers([headers.get(number) for number in range(first, last)])
             yield self._batch(columns, last - first)
 
     def flaw(self, offset: int, next_offset: int, problem: str) -> pa.RecordBatch:

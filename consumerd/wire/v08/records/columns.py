@@ -44,12 +44,12 @@ class RecordColumns:
         """One record."""
         if headers:
             self.add_headers(headers)
+        self._new_keyless += key is None
         self.keys.append(key)
         self.payloads.append(payload)
 
-    def add_keyless(self, count: int) -> None:
-        """Of `count` records whose payloads are there already, that they have no keys."""
-        self.keys += [None] * count
+    def note_keyless(self, count: int) -> None:
+        """Of records that are there already, that `count` of them, not noted before, have no keys."""
         self._new_keyless += count
 
     def count_keyless(self, first: int) -> None:
@@ -57,7 +57,7 @@ class RecordColumns:
         self._new_keyless += self.keys[first:].count(None)
 
     def cut(self, first: int) -> None:
-        """Forget the records from number `first` on, which are not accounted for yet."""
+        """Forget the records from number `first` on, of which nothing is accounted for or noted yet."""
         del self.payloads[first:], self.keys[first:]
         for number in [number for number in self.headers if number >= first]:
             self._new_headers -= len(self.headers.pop(number))
@@ -66,6 +66,8 @@ class RecordColumns:
         """Take out `count` records from number `first` on, which are not accounted for yet."""
         if not count:
             return
+        self._new_keyless -= self.keys[first : first + count].count(None)
+        self._new_headers -= sum(len(self.headers.get(number, ())) for number in range(first, first + count))
         del self.payloads[first : first + count], self.keys[first : first + count]
         moved = {number: found for number, found in self.headers.items() if number < first}
         moved.update((number - count, found) for number, found in self.headers.items() if number >= first + count)
@@ -74,7 +76,7 @@ class RecordColumns:
     def account(self, first: int, stored: int) -> None:
         """Count a run: the records from number `first` on, which take `stored` bytes in the data."""
         count = len(self.payloads) - first
-        keyed = max(0, count - self._new_keyless)
+        keyed = count - self._new_keyless
         self.record_bytes += stored + OVERHEAD_PER_KEY * keyed + OVERHEAD_PER_HEADER * self._new_headers
         self.record_bytes += OVERHEAD_PER_RUN + OVERHEAD_PER_RECORD * count
         self._new_headers = self._new_keyless = 0

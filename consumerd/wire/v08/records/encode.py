@@ -3,7 +3,7 @@
 Strategy: columns in, bytes out: pieces are gathered in a list and joined once; numbers of up to two bytes come from a
 table. Offsets count from `base_offset`, which is 0 for a producer: the broker gives the real ones. A wrapper has the
 offset of its last message and the highest timestamp, as the JVM's producers write it. The formats are described in
-`message_set` and `record_batch`.
+`message_set` and `record_batch`. The native codec writes lists of `bytes` in one call, and leaves everything else.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import lru_cache
 from itertools import repeat
 from typing import TYPE_CHECKING
 
+from consumerd.native import codec as native_codec
 from consumerd.wire.crc import crc32, crc32c, extend_crc32c
 from consumerd.wire.errors import EncodeError
 from consumerd.wire.v08.records import record_batch
@@ -85,6 +86,11 @@ def _messages(
     attributes: int,
     offset: int,
 ) -> bytes:
+    native = native_codec()
+    if native is not None:
+        written = native.encode_messages(payloads, keys or None, timestamps, magic, attributes, offset)
+        if written is not None:
+            return written
     stamps = repeat(timestamps, len(payloads)) if isinstance(timestamps, int) else timestamps
     pieces: list[bytes] = []
     payload: bytes | None = None
@@ -137,6 +143,35 @@ def encode_record_batch(
     if not payloads:
         return b""
     count = len(payloads)
+    native = native_codec()
+    written = None if native is None or headers else native.encode_records(payloads, keys or None, timestamps)
+    records, base_time, max_time = written or _columns(payloads, keys, timestamps, headers)
+    attributes = int(codec)
+    if transactional:
+        attributes |= _TRANSACTIONAL
+    if log_append_time is not None:
+        attributes, max_time = attributes | _LOG_APPEND_TIME, log_append_time
+    body = compress(codec, records, record_batch.MAGIC)
+    try:
+        fields = _BATCH_FIELDS.pack(
+            attributes, count - 1, base_time, max_time, producer_id, producer_epoch, base_sequence, count
+        )
+        length = record_batch.MIN_LENGTH + len(body)
+        crc = extend_crc32c(crc32c(fields), body)
+        head = _BATCH_HEAD.pack(base_offset, length, leader_epoch, record_batch.MAGIC, crc)
+    except struct.error as error:
+        raise EncodeError(f"a batch of {count} records and {len(records)} bytes cannot be written: {error}") from error
+    return b"".join((head, fields, body))
+
+
+def _columns(
+    payloads: Sequence[bytes | None],
+    keys: Sequence[bytes | None] | None,
+    timestamps: int | Sequence[int],
+    headers: Mapping[int, Headers] | None,
+) -> tuple[bytes, int, int]:
+    """The records, first and highest timestamp."""
+    count = len(payloads)
     if isinstance(timestamps, int):
         base_time = max_time = timestamps
         deltas = [0] * count
@@ -154,22 +189,7 @@ def encode_record_batch(
         raise EncodeError(f"the header name {error.object[:20]!r} cannot be sent: not UTF-8") from None
     except ValueError as error:
         raise EncodeError("the numbers of keys, timestamps and payloads differ") from error
-    attributes = int(codec)
-    if transactional:
-        attributes |= _TRANSACTIONAL
-    if log_append_time is not None:
-        attributes, max_time = attributes | _LOG_APPEND_TIME, log_append_time
-    body = compress(codec, records, record_batch.MAGIC)
-    try:
-        fields = _BATCH_FIELDS.pack(
-            attributes, count - 1, base_time, max_time, producer_id, producer_epoch, base_sequence, count
-        )
-        length = record_batch.MIN_LENGTH + len(body)
-        crc = extend_crc32c(crc32c(fields), body)
-        head = _BATCH_HEAD.pack(base_offset, length, leader_epoch, record_batch.MAGIC, crc)
-    except struct.error as error:
-        raise EncodeError(f"a batch of {count} records and {len(records)} bytes cannot be written: {error}") from error
-    return b"".join((head, fields, body))
+    return records, base_time, max_time
 
 
 def _plain_records(payloads: Sequence[bytes | None], deltas: Sequence[int]) -> bytes:

@@ -3,17 +3,20 @@
 Strategy: magic, size and first offset stand at the same places in all three formats, so one loop looks at each message
 or batch and hands it to its reader. Nothing is raised for what the bytes say: the set holds what could be read and says
 why it ends. A broker starts with the batch or wrapper that holds the offset that was asked for; records below it are
-dropped. Offsets only grow: what goes back is corrupt.
+dropped. Offsets only grow: what goes back is corrupt. The native codec takes all that is whole and intact at once; what
+it stops at is read here, so that every verdict is.
 """
 
 from __future__ import annotations
 
 import struct
 from bisect import bisect_left
+from functools import lru_cache
 from itertools import islice
 from operator import ge
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from consumerd.native import codec as native_codec
 from consumerd.wire.batch import BatchEnd, memory_of
 from consumerd.wire.crc import crc32c
 from consumerd.wire.errors import CorruptMessageError, DecompressionError
@@ -26,7 +29,10 @@ from consumerd.wire.v08.records.record_set import RecordRun, RecordSet, Timestam
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from consumerd.native import Codec as NativeCodec
+    from consumerd.native import NativeLimits, NativeRecords
     from consumerd.wire.v08.records.record_batch import BatchHeader
+    from consumerd.wire.v08.records.record_set import Headers
 
 _OFFSET_AND_SIZE = struct.Struct(">qi")
 #: Bytes of offset and size, which the size does not count.
@@ -34,10 +40,13 @@ LOG_OVERHEAD = _OFFSET_AND_SIZE.size
 #: Where the magic stands in all formats.
 _MAGIC = 16
 _MIN_SIZE = (*message_set.MIN_SIZE, record_batch.MIN_LENGTH)
-_MAX_OFFSET = (1 << 63) - 1
+#: The position after it has to be a 64-bit number, too.
+_MAX_OFFSET = (1 << 63) - 2
 #: The key of a control record: version and type.
 _MARKER = struct.Struct(">hh")
 _ABORT = 0
+#: Positions of the native codec's index have 32 bits: what comes in and out must stay below.
+_NATIVE_BYTES = 0xFFFFFFFF
 
 
 class AbortedTransactions:
@@ -65,13 +74,37 @@ class AbortedTransactions:
     def end(self, header: BatchHeader, marker: bytes | None) -> None:
         """A control batch; `marker`: the key of its record."""
         self._begin(header)
-        if marker is not None and len(marker) >= _MARKER.size and _MARKER.unpack_from(marker)[1] == _ABORT:
+        if _is_abort(marker):
             self._active.discard(header.producer_id)
 
     def _begin(self, header: BatchHeader) -> None:
         last = header.base_offset + header.last_offset_delta
         while self._coming and self._coming[-1][1] <= last:
             self._active.add(self._coming.pop()[0])
+
+
+def _is_abort(marker: bytes | None) -> bool:
+    return marker is not None and len(marker) >= _MARKER.size and _MARKER.unpack_from(marker)[1] == _ABORT
+
+
+class _NativeAborted:
+    """As `AbortedTransactions`, of what the native codec knows of them."""
+
+    __slots__ = ("_index",)
+
+    def __init__(self, index: NativeRecords) -> None:
+        self._index = index
+
+    def __bool__(self) -> bool:
+        return self._index.any_aborted
+
+    def covers(self, header: BatchHeader) -> bool:
+        return self._index.is_aborted(header.producer_id, header.last_offset)
+
+    def end(self, header: BatchHeader, marker: bytes | None) -> None:
+        self._index.is_aborted(header.producer_id, header.last_offset)
+        if _is_abort(marker):
+            self._index.end_aborted(header.producer_id)
 
 
 def decode_records(
@@ -86,8 +119,15 @@ def decode_records(
     `aborted`: (producer id, first offset) of the aborted transactions that the response names; their records are left
     out, as a consumer of isolation READ_COMMITTED wants it. `limits.max_message_bytes` is that of a whole message or
     batch; `limits.max_depth` has no meaning here. Never raises for bad bytes: it stops there and says so. The set
-    copies what it needs and does not keep `data` alive.
+    keeps `data` alive only where its `memory_bytes` cover that.
     """
+    native = native_codec()
+    if native is not None and 2 * (len(data) + limits.max_decompressed_bytes) <= _NATIVE_BYTES:
+        if not (
+            isinstance(data, memoryview) and isinstance(data.obj, bytes) and data.contiguous and data.format == "B"
+        ):
+            data = bytes(data)
+        return _NativeDecoder(data, offset, limits, aborted, native).decode()
     return _Decoder(bytes(data), offset, limits, AbortedTransactions(aborted)).decode()
 
 
@@ -107,7 +147,9 @@ class _Decoder:
         "runs",
     )
 
-    def __init__(self, data: bytes, offset: int, limits: DecodeLimits, aborted: AbortedTransactions) -> None:
+    def __init__(
+        self, data: bytes, offset: int, limits: DecodeLimits, aborted: AbortedTransactions | _NativeAborted
+    ) -> None:
         self.data = data
         self.offset = offset
         self.limits = limits
@@ -122,7 +164,7 @@ class _Decoder:
 
     def decode(self) -> RecordSet:
         data, end = self.data, len(self.data)
-        while self.position < end:
+        while self._advanced() < end:
             left = end - self.position
             if left < LOG_OVERHEAD:
                 return self._set(BatchEnd.PARTIAL)
@@ -141,6 +183,10 @@ class _Decoder:
             if not taken:
                 return self._set(BatchEnd.PARTIAL, needed=LOG_OVERHEAD + size)
         return self._set(BatchEnd.COMPLETE)
+
+    def _advanced(self) -> int:
+        """The position, after what goes fast, if anything."""
+        return self.position
 
     def _next(self, magic: int) -> bool:
         """Read what stands at the position; False if it is compressed and the set has no room for more."""
@@ -313,3 +359,99 @@ class _Decoder:
             resume_offset=resume_offset,
             needed=needed,
         )
+
+
+class _NativeDecoder(_Decoder):
+    """One decode in which the native codec takes all that is whole and intact.
+
+    Everything else stops it, and is judged by the pure code, whose verdicts and words therefore are the only ones.
+    """
+
+    __slots__ = ("headers", "index", "native_limits", "whole")
+
+    def __init__(
+        self,
+        data: bytes | memoryview,
+        offset: int,
+        limits: DecodeLimits,
+        aborted: Iterable[tuple[int, int]],
+        native: NativeCodec,
+    ) -> None:
+        self.index = native.Records(data, offset, list(aborted))
+        self.native_limits = _native_limits(native, limits)
+        #: Of the records that the pure code has read.
+        self.headers: dict[int, Headers] = {}
+        #: Whether `data` are bytes, as the readers of single things need them.
+        self.whole = isinstance(data, bytes)
+        super().__init__(cast("bytes", data), offset, limits, _NativeAborted(self.index))
+
+    def _advanced(self) -> int:
+        place = (self.position, self.least, self.next_offset, self.expanded)
+        self.position, self.least, self.next_offset, self.expanded = self.index.read(place, self.native_limits)
+        return self.position
+
+    def _next(self, magic: int) -> bool:
+        if not self.whole:
+            self.data, self.whole = bytes(self.data), True
+        taken = super()._next(magic)
+        self._hand_over()
+        return taken
+
+    def _hand_over(self) -> None:
+        """Add to the index what the pure code has read."""
+        columns, first = self.columns, len(self.index)
+        if not self.runs:
+            return
+        assert len(self.runs) == 1
+        run = self.runs.pop()
+        self.index.add(
+            columns.payloads,
+            columns.keys,
+            run.offsets,
+            run.timestamp_type,
+            run.base_time,
+            run.times,
+            run.codec,
+            columns.record_bytes,
+        )
+        self.headers.update((first + number, found) for number, found in columns.headers.items())
+        self.columns = RecordColumns()
+
+    def _is_full(self) -> bool:
+        memory = memory_of(len(self.index), self.index.record_bytes)
+        return memory >= self.limits.max_batch_bytes or self.expanded >= self.limits.max_decompressed_bytes
+
+    def _set(
+        self,
+        end: BatchEnd,
+        *,
+        problem: str | None = None,
+        resume_offset: int | None = None,
+        needed: int | None = None,
+    ) -> RecordSet:
+        self.index.settle()
+        return RecordSet(
+            self.index,
+            [],
+            self.headers,
+            [],
+            self.offset,
+            self.next_offset,
+            self.index.record_bytes,
+            end=end,
+            problem=problem,
+            resume_offset=resume_offset,
+            needed=needed,
+        )
+
+
+@lru_cache(maxsize=16)
+def _native_limits(native: NativeCodec, limits: DecodeLimits) -> NativeLimits:
+    return native.Limits(
+        max_message_bytes=limits.max_message_bytes,
+        max_wrapper_bytes=limits.max_decompressed_bytes,
+        max_decompressed_bytes=limits.max_decompressed_bytes,
+        max_batch_bytes=limits.max_batch_bytes,
+        max_depth=limits.max_depth,
+        max_pieces=limits.max_pieces,
+    )

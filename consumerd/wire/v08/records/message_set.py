@@ -211,7 +211,7 @@ def unwrap(wrapper: Message, columns: RecordColumns, *, limit: int) -> tuple[Seq
         if end - position < HEAD.size + 1:
             raise CorruptMessageError("a truncated compressed set")
         magic, attributes = data[position + 16], data[position + 17] if end - position > HEAD.size + 1 else 0
-        if magic < len(_FIELDS):
+        if magic < len(_FIELDS) and attributes & CODEC_MASK == 0:
             row = walk(data, position, magic, attributes, columns)
             offsets += row.offsets
             timestamps += row.timestamps

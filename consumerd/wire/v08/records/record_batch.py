@@ -172,6 +172,10 @@ class _Reader:
             self.position = start
             return 0
         if deltas:
+            if walk == self._walk_mixed:
+                self.columns.count_keyless(first)
+            elif not shape.keyed:
+                self.columns.note_keyless(len(deltas))
             self.next_delta = deltas[-1] + 1
             self.deltas.append(deltas)
         return len(deltas)
@@ -186,7 +190,7 @@ class _Reader:
         else:
             null = shape.null_key(delta)
             self.position = walk_plain(self.data, self.position, expected, null, shape, append, noted.append)
-            columns.add_keyless(len(noted))
+            columns.keys += [None] * len(noted)
         return range(delta, delta + len(noted))
 
     def _walk_mixed(self, shape: RecordShape, left: int, noted: list[Time]) -> Sequence[int]:

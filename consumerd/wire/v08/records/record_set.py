@@ -1,24 +1,28 @@
 """The record data of a fetch response: payloads with their attributes, decoded when they are read.
 
 Strategy: payloads and keys are lists of `bytes`; headers, which few records have, are in a dictionary by the record's
-number. Offsets and timestamps are kept once per *run* (the records of one batch, wrapper or row of plain messages):
-offsets as a range wherever they have no gaps, timestamps in the form in which the data has them. Unlike in 0.7 every
-record has an offset of its own, and each of them is a position that can be committed.
+number. Or, with the native codec, all of them are a buffer and an index, and objects when they are asked for. Offsets
+and timestamps are kept once per *run* (the records of one batch, wrapper or row of plain messages): offsets as a range
+wherever they have no gaps, timestamps in the form in which the data has them. Unlike in 0.7 every record has an offset
+of its own, and each of them is a position that can be committed.
 """
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from enum import IntEnum
 from functools import partial
 from itertools import chain, islice, repeat
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, TypeVar, Unpack, cast
 
 from consumerd.wire.batch import PIECE, BatchEnding, DecodedBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from consumerd.native import NativeRecords
 
 _Made = TypeVar("_Made")
 #: Names and values in the order in which the producer wrote them; names may repeat, values may be null.
@@ -89,15 +93,18 @@ _record = partial(tuple.__new__, Record)
 class RecordSet(DecodedBatch["bytes | None", RecordRun]):
     """The records of one partition; see `DecodedBatch`. `next_offset` is also behind control batches and gaps.
 
-    `payloads` and `keys` have one entry per record, None where it is null; `headers` only those records' that have
-    some.
+    They are lists, or a buffer and an index, as the native codec makes them. These become lists, and are gone, when
+    `payloads` are asked for: what is held stays within `memory_bytes`.
     """
 
-    __slots__ = ("headers", "keys")
+    __slots__ = ("_headers", "_keys", "_native")
+
+    #: Its messages have keys, timestamps and headers.
+    keyed: ClassVar[bool] = True
 
     def __init__(
         self,
-        payloads: list[bytes | None],
+        payloads: list[bytes | None] | NativeRecords,
         keys: list[bytes | None],
         headers: dict[int, Headers],
         runs: Sequence[RecordRun],
@@ -106,24 +113,49 @@ class RecordSet(DecodedBatch["bytes | None", RecordRun]):
         record_bytes: int,
         **ending: Unpack[BatchEnding],
     ) -> None:
-        super().__init__(payloads, runs, start_offset, next_offset, record_bytes, **ending)
-        self.keys = keys
-        self.headers = headers
+        """`headers` are all there are of lists, else those that the index does not have; it has `keys` and `runs`."""
+        held = cast("Sequence[bytes | None]", payloads)
+        super().__init__(held, runs, start_offset, next_offset, record_bytes, **ending)
+        #: What has keys, headers and runs, as long as they are not here.
+        self._native = None if isinstance(payloads, list) else payloads
+        self._keys = keys
+        self._headers = headers
+
+    @property
+    def payloads(self) -> Sequence[bytes | None]:
+        """One per record, in order; None where it is null."""
+        native = self._native
+        if native is not None:
+            self._runs, self._keys, self._headers = self.runs, self.keys, self.headers
+            self._payloads, self._native = self._payloads[:], None
+        return self._payloads
+
+    @property
+    def keys(self) -> list[bytes | None]:
+        """One per record, None where it has none. Created by each call until `payloads` were read."""
+        return self._keys if self._native is None else self._native.keys(0, len(self))
+
+    @property
+    def headers(self) -> dict[int, Headers]:
+        """Of the records that have some, by number. Created by each call until `payloads` were read."""
+        return self._headers if self._native is None else {**dict(self._native.headers), **self._headers}
 
     @property
     def runs(self) -> Sequence[RecordRun]:
         """The records in runs of one origin, in order: for code that makes columns of them."""
+        if self._native is not None and not self._runs:
+            self._runs = [_run(*fields) for fields in self._native.runs]
         return self._runs
 
     @property
     def offsets(self) -> list[int]:
         """One per record, created by each call."""
-        return list(chain.from_iterable(run.offsets for run in self._runs))
+        return list(chain.from_iterable(run.offsets for run in self.runs))
 
     @property
     def timestamps(self) -> list[int]:
         """One per record, in milliseconds; -1 where there is none. Created by each call."""
-        return list(chain.from_iterable(run.timestamps for run in self._runs))
+        return list(chain.from_iterable(run.timestamps for run in self.runs))
 
     def messages(self) -> Iterator[Record]:
         """The records, made as they are asked for."""
@@ -133,8 +165,9 @@ class RecordSet(DecodedBatch["bytes | None", RecordRun]):
         self, make: Callable[[tuple[Any, ...]], _Made], before: Sequence[Iterator[object]], first: int
     ) -> Iterator[Iterator[_Made]]:
         """`messages_as`, in pieces that are made without a line of Python for each record."""
-        last = len(self.payloads) - 1
-        for run in self._runs:
+        last = len(self) - 1
+        headers_of = self.headers
+        for run in self.runs:
             begin = max(first - run.first, 0)
             timestamps = islice(run.timestamps, begin, None)
             for start in range(begin, len(run.offsets), PIECE):
@@ -144,7 +177,7 @@ class RecordSet(DecodedBatch["bytes | None", RecordRun]):
                 after: Iterable[int] = map(_SUCCESSOR, offsets)
                 if stop > last:
                     after = chain(islice(after, len(offsets) - 1), (self.next_offset,))
-                headers = map(self.headers.get, range(at, stop), repeat(())) if self.headers else repeat(())
+                headers = map(headers_of.get, range(at, stop), repeat(())) if headers_of else repeat(())
                 yield map(
                     make,
                     zip(
@@ -152,8 +185,8 @@ class RecordSet(DecodedBatch["bytes | None", RecordRun]):
                         offsets,
                         repeat(0),
                         after,
-                        self.payloads[at:stop],
-                        self.keys[at:stop],
+                        self._payloads[at:stop],
+                        self._keys[at:stop] if self._native is None else self._native.keys(at, stop),
                         islice(timestamps, len(offsets)),
                         repeat(run.timestamp_type),
                         headers,
@@ -162,5 +195,13 @@ class RecordSet(DecodedBatch["bytes | None", RecordRun]):
                 )
 
     def _inside(self, count: int) -> int:
-        run = self._runs[bisect_right(self._runs, count - 1, key=_FIRST) - 1]
+        run = self.runs[bisect_right(self.runs, count - 1, key=_FIRST) - 1]
         return run.offsets[count - 1 - run.first] + 1
+
+
+def _run(
+    first: int, offset: int, count: int, listed: bytes | None, kind: int, base_time: int, times: bytes, codec: int
+) -> RecordRun:
+    """A run as the native codec tells it."""
+    offsets = range(offset, offset + count) if listed is None else array("q", listed)
+    return RecordRun(first, offsets, TimestampType(kind), base_time, array("q", times), codec)

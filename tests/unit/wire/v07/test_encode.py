@@ -7,6 +7,8 @@ import pytest
 from consumerd.wire import EncodeError
 from consumerd.wire.v07 import Codec, encode_message, encode_message_set
 
+pytestmark = pytest.mark.usefixtures("either_codec")
+
 # Written by hand from spec 003, 5.4: length, magic, [attributes,] CRC of the payload, payload.
 HELLO_1 = bytes.fromhex("0000000b 01 00 3610a686") + b"hello"
 HELLO_0 = bytes.fromhex("0000000a 00 3610a686") + b"hello"

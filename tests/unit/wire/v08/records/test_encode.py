@@ -11,6 +11,8 @@ from consumerd.wire.v08.records.message_set import read_message
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.usefixtures("either_codec")
+
 BOTH = pytest.mark.parametrize("encode", [encode_message_set, encode_record_batch])
 
 

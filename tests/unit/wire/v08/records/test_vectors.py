@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 
+import pytest
 from google_crc32c import value as crc32c
 
 from consumerd.wire.v08.records import (
@@ -14,6 +15,8 @@ from consumerd.wire.v08.records import (
     encode_message_set,
     encode_record_batch,
 )
+
+pytestmark = pytest.mark.usefixtures("either_codec")
 
 #: Offset 7, size 16, CRC, magic 0, attributes 0, key "k", value "v".
 MAGIC_0 = bytes.fromhex("0000000000000007" "00000010") + bytes.fromhex("1fecd70a") + bytes.fromhex(

@@ -1,0 +1,350 @@
+//! The records of a fetch from a broker of 0.8 or later, as buffers and an index: objects are made when asked for.
+use std::cell::Cell;
+
+use pyo3::exceptions::{PyIndexError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PySlice, PySliceMethods, PyString, PyTuple};
+
+use crate::inflate::Inflater;
+use crate::limits::Limits;
+use crate::payloads::part_of;
+
+mod batch;
+mod columns;
+pub mod old;
+mod reader;
+pub mod varint;
+
+use columns::{Columns, Offsets, Range, Run};
+use reader::{Aborted, Opener, Reader, State, KEPT};
+
+thread_local! {
+    static OPENER: Cell<Option<Box<Opener>>> = const { Cell::new(None) };
+}
+
+/// What stands behind (position, least offset that may follow, next offset, decompressed bytes).
+type Place = (usize, i64, i64, usize);
+
+/// A sequence of values: `bytes`, or None for null. Keys, headers, offsets and times go with them.
+#[pyclass(module = "consumerd_native", sequence)]
+pub struct Records {
+    /// What holds the record data, and where that begins in it.
+    data: Option<Py<PyBytes>>,
+    begin: usize,
+    offset: i64,
+    aborted: Aborted,
+    columns: Columns,
+}
+
+impl Records {
+    fn data<'a>(&'a self, py: Python<'_>) -> &'a [u8] {
+        let end = self.begin + self.columns.shared;
+        self.data
+            .as_ref()
+            .map_or(&[], |data| &data.as_bytes(py)[self.begin..end])
+    }
+
+    fn make<'py>(&self, py: Python<'py>, data: &[u8], range: Range) -> Option<Bound<'py, PyBytes>> {
+        self.columns
+            .slice(data, range)
+            .map(|found| PyBytes::new(py, found))
+    }
+}
+
+#[pymethods]
+impl Records {
+    /// Nothing as yet of the record data `data`, fetched at `offset`: bytes, or a part of bytes as a memoryview.
+    ///
+    /// `aborted`: producer id and first offset of each aborted transaction.
+    #[new]
+    fn new(data: &Bound<'_, PyAny>, offset: i64, aborted: Vec<(i64, i64)>) -> PyResult<Self> {
+        let (holder, begin, shared) = match data.cast::<PyBytes>() {
+            Ok(bytes) => (bytes.clone(), 0, bytes.as_bytes().len()),
+            Err(_) => part_of(data)?,
+        };
+        if u32::try_from(shared).is_err() {
+            return Err(PyValueError::new_err("the data has more than 4 GiB"));
+        }
+        Ok(Records {
+            data: Some(holder.unbind()),
+            begin,
+            offset,
+            aborted: Aborted::new(aborted),
+            columns: Columns::new(shared),
+        })
+    }
+
+    /// Take messages and batches from a place on, as long as they are whole, intact and have room; returns the place
+    /// where the next thing stands.
+    fn read(&mut self, py: Python<'_>, place: Place, limits: &Bound<'_, Limits>) -> Place {
+        let end = self.begin + self.columns.shared;
+        let data: &[u8] = self
+            .data
+            .as_ref()
+            .map_or(&[], |data| &data.as_bytes(py)[self.begin..end]);
+        let (position, least, next_offset, expanded) = place;
+        let mut reader = Reader {
+            data,
+            offset: self.offset,
+            limits: limits.get(),
+            columns: &mut self.columns,
+            aborted: &mut self.aborted,
+            state: State {
+                position,
+                least,
+                next_offset,
+                expanded,
+            },
+        };
+        py.detach(|| {
+            let mut opener = OPENER.take().unwrap_or_else(|| {
+                Box::new(Opener {
+                    inflater: Inflater::new(),
+                    buffer: Vec::new(),
+                })
+            });
+            reader.read(&mut opener);
+            if opener.buffer.len() <= KEPT {
+                OPENER.set(Some(opener));
+            }
+            let state = reader.state;
+            (
+                state.position,
+                state.least,
+                state.next_offset,
+                state.expanded,
+            )
+        })
+    }
+
+    /// Add a run that was read elsewhere: values, keys, offsets, kind of times, base time, times, codec; and what the
+    /// records cost (`RecordColumns.record_bytes`). Their headers are kept elsewhere, too.
+    #[allow(clippy::too_many_arguments)]
+    fn add(
+        &mut self,
+        values: Vec<Option<Bound<'_, PyBytes>>>,
+        keys: Vec<Option<Bound<'_, PyBytes>>>,
+        offsets: Vec<i64>,
+        kind: i8,
+        base_time: i64,
+        times: Vec<i64>,
+        codec: u8,
+        record_bytes: usize,
+    ) -> PyResult<()> {
+        let columns = &mut self.columns;
+        let sizes = values.iter().chain(&keys).flatten();
+        let size: usize = sizes.map(|found| found.as_bytes().len()).sum();
+        if u32::try_from(columns.shared + columns.arena.len() + size).is_err() {
+            return Err(PyValueError::new_err("the records have more than 4 GiB"));
+        }
+        let first = columns.values.len();
+        let mut found = Offsets::default();
+        for (((value, key), offset), time) in values.iter().zip(&keys).zip(offsets).zip(times) {
+            let mut keep = |bytes: &Option<Bound<'_, PyBytes>>| {
+                bytes.as_ref().map(|bytes| {
+                    let start = columns.keep(bytes.as_bytes());
+                    (start, start + bytes.as_bytes().len())
+                })
+            };
+            let (key, value) = (keep(key), keep(value));
+            columns.push(0, key, value, time);
+            found.push(&mut columns.listed, offset);
+        }
+        columns.runs.push(Run {
+            first,
+            offsets: found,
+            kind,
+            base_time,
+            codec,
+        });
+        columns.record_bytes += record_bytes;
+        Ok(())
+    }
+
+    /// Whether transactions are known that are or will be aborted.
+    #[getter]
+    fn any_aborted(&self) -> bool {
+        self.aborted.any()
+    }
+
+    /// Whether a batch of a producer, with this last offset, is of an aborted transaction.
+    fn is_aborted(&mut self, producer: i64, last: i64) -> bool {
+        self.aborted.covers(producer, last)
+    }
+
+    /// The aborted transaction of a producer, if there is one, ends.
+    fn end_aborted(&mut self, producer: i64) {
+        self.aborted.end(producer);
+    }
+
+    /// What the records cost beside the objects of their values.
+    #[getter]
+    fn record_bytes(&self) -> usize {
+        self.columns.record_bytes
+    }
+
+    /// Nothing more will be added: hold no more than the records would take as objects.
+    fn settle(&mut self, py: Python<'_>) {
+        let whole: &[u8] = self.data.as_ref().map_or(&[], |data| data.as_bytes(py));
+        let (data, columns) = (
+            &whole[self.begin..self.begin + self.columns.shared],
+            &mut self.columns,
+        );
+        if !py.detach(|| columns.settle(data, whole.len())) {
+            self.data = None;
+        }
+    }
+
+    /// Values, keys and headers are kept elsewhere from now on.
+    fn forget(&mut self) {
+        self.columns.forget();
+        self.data = None;
+    }
+
+    /// Bytes that are held.
+    #[getter]
+    fn held_bytes(&self, py: Python<'_>) -> usize {
+        self.data.as_ref().map_or(0, |data| data.as_bytes(py).len()) + self.columns.held()
+    }
+
+    /// The keys of the records from number `first` to `stop`.
+    fn keys<'py>(
+        &self,
+        py: Python<'py>,
+        first: usize,
+        stop: usize,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let (data, stop) = (self.data(py), stop.min(self.columns.values.len()));
+        let numbers = first.min(stop)..stop;
+        PyList::new(
+            py,
+            numbers.map(|number| self.make(py, data, self.columns.key(number))),
+        )
+    }
+
+    /// Of each record that has headers its number and these: pairs of a name and a value, which may be None.
+    #[getter]
+    fn headers<'py>(&self, py: Python<'py>) -> PyResult<Vec<(u32, Bound<'py, PyTuple>)>> {
+        let data = self.data(py);
+        let mut found = Vec::with_capacity(self.columns.headers.len());
+        for range in &self.columns.headers {
+            let bytes = self.columns.slice(data, (range.start, range.size));
+            let pairs = bytes
+                .and_then(batch::headers)
+                .ok_or_else(|| PyValueError::new_err("the headers are gone"))?;
+            let pairs = pairs.into_iter().map(|(name, value)| {
+                (
+                    PyString::new(py, &String::from_utf8_lossy(name)),
+                    value.map(|value| PyBytes::new(py, value)),
+                )
+            });
+            found.push((range.number, PyTuple::new(py, pairs.collect::<Vec<_>>())?));
+        }
+        Ok(found)
+    }
+
+    /// Of each run: number of its first record, first offset and number of offsets, the offsets themselves as 64-bit
+    /// numbers in this machine's order where they have gaps, kind of times, base time, times likewise, codec.
+    #[getter]
+    #[allow(clippy::type_complexity)]
+    fn runs<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> Vec<(
+        usize,
+        i64,
+        usize,
+        Option<Bound<'py, PyBytes>>,
+        i8,
+        i64,
+        Bound<'py, PyBytes>,
+        u8,
+    )> {
+        let columns = &self.columns;
+        let pack = |numbers: &[i64]| {
+            let bytes: Vec<u8> = numbers
+                .iter()
+                .flat_map(|number| number.to_ne_bytes())
+                .collect();
+            PyBytes::new(py, &bytes)
+        };
+        let run = |run: &Run| {
+            let Offsets {
+                first,
+                count,
+                listed,
+            } = run.offsets;
+            (
+                run.first,
+                first,
+                count,
+                listed.map(|start| pack(&columns.listed[start..start + count])),
+                run.kind,
+                run.base_time,
+                pack(&columns.times[run.first..run.first + count]),
+                run.codec,
+            )
+        };
+        columns.runs.iter().map(run).collect()
+    }
+
+    fn __len__(&self) -> usize {
+        self.columns.values.len()
+    }
+
+    fn __getitem__<'py>(
+        &self,
+        py: Python<'py>,
+        at: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (values, data) = (&self.columns.values, self.data(py));
+        if let Ok(slice) = at.cast::<PySlice>() {
+            let found = slice.indices(values.len() as isize)?;
+            let numbers = (0..found.slicelength)
+                .map(|turn| (found.start + turn as isize * found.step) as usize);
+            let objects = numbers.map(|number| self.make(py, data, values[number]));
+            return Ok(PyList::new(py, objects)?.into_any());
+        }
+        let number: isize = at.extract()?;
+        let number = if number < 0 {
+            number + values.len() as isize
+        } else {
+            number
+        };
+        if number < 0 || number as usize >= values.len() {
+            return Err(PyIndexError::new_err("there is no such record"));
+        }
+        let found = self.make(py, data, values[number as usize]);
+        Ok(found.into_pyobject(py)?)
+    }
+
+    fn __iter__(slf: Bound<'_, Self>) -> ValueIterator {
+        ValueIterator {
+            records: slf.unbind(),
+            number: 0,
+        }
+    }
+}
+
+#[pyclass(module = "consumerd_native")]
+pub struct ValueIterator {
+    records: Py<Records>,
+    number: usize,
+}
+
+#[pymethods]
+impl ValueIterator {
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let records = self.records.bind(py).try_borrow()?;
+        let Some(&range) = records.columns.values.get(self.number) else {
+            return Ok(None);
+        };
+        self.number += 1;
+        let found = records.make(py, records.data(py), range);
+        Ok(Some(found.into_pyobject(py)?))
+    }
+}
