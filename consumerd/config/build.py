@@ -10,10 +10,13 @@ from consumerd.consumer import ConsumerSettings
 from consumerd.consumer.settings import make_connection_settings, make_fetch_settings
 from consumerd.errors import ConfigError
 from consumerd.group import MembershipSettings
-from consumerd.handlers import FileDeadLetters, RetryPolicy, load_handler, retrying
+from consumerd.handlers import FileDeadLetters, RetryPolicy, load_handler
 from consumerd.handlers.batching import BatchSettings
-from consumerd.handlers.key_lanes import KeyLanes, no_keys
+from consumerd.handlers.decoding import load_decoder
+from consumerd.handlers.decoding.api import BYTES
+from consumerd.handlers.key_lanes import has_key, no_keys
 from consumerd.handlers.rate import RateLimit
+from consumerd.handlers.stages import Stages
 from consumerd.offsets import OffsetSettings
 from consumerd.registry import (
     FilterKind,
@@ -187,15 +190,22 @@ def build_handler(config: Config, *, clock: Clock, rng: Random, counts: HandlerC
     What comes of its failures is added to `counts`.
     """
     section = config.handler
-    policy = build_policy(section, on_failure=section.on_failure)
     letters = build_dead_letters(config, clock=clock, rng=rng)
     plugin = load_handler(section.name, section.options)
-    handler = retrying(plugin, policy, clock=clock, rng=rng, name=section.name, dead_letters=letters, counts=counts)
-    if section.order == "key":
-        lanes = KeyLanes(handler, section.concurrency, plugin=plugin, name=section.name)
-        if config.group.dialect == "0.7" and not lanes.has_key:
-            raise ConfigError(no_keys(section.name))
-        handler = lanes
+    policy = build_policy(section, on_failure=section.on_failure)
+    lanes = section.concurrency if section.order == "key" else None
+    stages = build_stages(section)
+    handler = stages.around(plugin, policy, clock=clock, rng=rng, dead_letters=letters, counts=counts, lanes=lanes)
+    if lanes is not None and config.group.dialect == "0.7" and not has_key(plugin):
+        raise ConfigError(no_keys(section.name))
     if section.max_rate is not None:
         handler = RateLimit(handler, section.max_rate, clock=clock)
     return handler
+
+
+def build_stages(section: HandlerSection) -> Stages:
+    """What stands around the handler besides its retry policy. Raises HandlerLoadError."""
+    decoder = None
+    if section.decoder != BYTES or section.decoder_options:
+        decoder = load_decoder(section.decoder, section.decoder_options)
+    return Stages(section.name, decoder=decoder, decoder_name=section.decoder)

@@ -13,6 +13,7 @@ from pydantic import BaseModel, SecretStr
 
 from consumerd.config.model import Config, parse
 from consumerd.config.problems import DELIMITER, PREFIX, read_document
+from consumerd.handlers.plugins import DECODER
 from consumerd.handlers.secrets import HIDDEN, shown_options, without_passwords
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ def _shown(config: Config, table: str, key: str, value: Any) -> Any:
         return HIDDEN
     if (table, key) == ("handler", "options"):
         return shown_options(config.handler.name, value)
+    if (table, key) == ("handler", "decoder_options"):
+        return shown_options(config.handler.decoder, value, DECODER)
     return without_passwords(_without_secrets(getattr(getattr(config, table), key), value))
 
 

@@ -14,6 +14,7 @@ from consumerd.defaults import default_of
 from consumerd.fetch.settings import LONGEST_WAIT, SHORTEST_WAIT, FetchSettings
 from consumerd.handlers import FileDeadLetters, RetryPolicy
 from consumerd.handlers.batching import BatchSettings
+from consumerd.handlers.decoding.api import BYTES
 from consumerd.net import ConnectionSettings
 
 
@@ -110,6 +111,20 @@ class HandlerSection(Section):
         examples=["files"],
     )
     options: dict[str, Any] = Field(default_factory=dict, repr=False, description="Keyword arguments of the handler.")
+    decoder: str = Field(
+        BYTES,
+        description=(
+            "Decoder of the messages' payloads: bytes (none), text, json (extra `json`), avro (extra `avro`), another "
+            "entry point in the group consumerd.decoders, or `module:attribute`. A message that cannot be decoded is "
+            "treated as `on_failure` says, by itself."
+        ),
+        examples=["json"],
+    )
+    decoder_options: dict[str, Any] = Field(
+        default_factory=dict,
+        repr=False,
+        description="Keyword arguments of the decoder; avro requires `schema`.",
+    )
     max_batch: int | None = Field(
         default_of(BatchSettings, "max_batch"),
         ge=1,

@@ -49,6 +49,7 @@ def _handler(monitor: Monitor) -> Iterator[Reading]:
         (c.RETRIES, counts.retries),
         (c.SKIPPED, counts.skipped),
         (c.DEAD_LETTERED, counts.dead_lettered),
+        (c.UNDECODABLE, counts.undecodable),
     ):
         # A counter that begins at 1 has not increased, as Prometheus sees it: it begins at 0, with its topic.
         for topic in sorted({*by_topic, *consumed}):

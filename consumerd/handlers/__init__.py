@@ -4,15 +4,19 @@ from consumerd.handlers.api import Handler, HandlerContext, MessageHandler, Part
 from consumerd.handlers.dead_letter_files import FileDeadLetters
 from consumerd.handlers.dead_letter_topic import TopicDeadLetters
 from consumerd.handlers.dead_letters import DeadLetters, Letter
+from consumerd.handlers.decoding import DecodeError, Decoder
+from consumerd.handlers.giving_up import OnFailure
 from consumerd.handlers.loading import load_handler, make_handler, plain_handler
 from consumerd.handlers.messages import Batch, Content, Identity, KeyedMessage, Message
-from consumerd.handlers.retry import OnFailure, RetryPolicy, retrying
+from consumerd.handlers.retry import RetryPolicy, retrying
 from consumerd.handlers.secrets import Secret
 
 __all__ = [
     "Batch",
     "Content",
     "DeadLetters",
+    "DecodeError",
+    "Decoder",
     "FileDeadLetters",
     "Handler",
     "HandlerContext",

@@ -15,15 +15,20 @@ _Made = TypeVar("_Made")
 
 
 class PickedContent:
-    """`messages`, at least one, in the order of the log. There may be others between them, which are not meant."""
+    """`messages`, at least one, in the order of the log. There may be others between them, which are not meant.
 
-    def __init__(self, messages: Sequence[Message | KeyedMessage]) -> None:
+    They bring their values where they are `decoded`.
+    """
+
+    def __init__(self, messages: Sequence[Message | KeyedMessage], *, decoded: bool = False) -> None:
         self._messages = messages
         self.payloads: list[bytes | None] = [message.payload for message in messages]
         self.start_offset = messages[0].offset
         self.next_offset = messages[-1].next_offset
         if messages[0].partition.broker == NO_BROKER:
             self.keys = [message.key for message in messages]
+        if decoded:
+            self.values = [message.value for message in messages]
 
     def __len__(self) -> int:
         return len(self._messages)

@@ -8,7 +8,7 @@ import typing
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 from consumerd.errors import HandlerLoadError
-from consumerd.handlers.loading import find_plugin
+from consumerd.handlers.plugins import HANDLER, PluginKind, find
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,13 +28,13 @@ _IN_PAIR: Final = re.compile(r"(?i)\b(pass(?:word|wd)?|pwd|secret|token|api_?key
 _TELLING: Final = re.compile(r"(?i)(password|passwd|secret|token|api_?key)$")
 
 
-def shown_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of the handler `name` as they may be shown: without secrets, and without passwords within others.
+def shown_options(name: str, options: Mapping[str, Any], kind: PluginKind = HANDLER) -> dict[str, Any]:
+    """The options of the plugin `name` as they may be shown: without secrets, and without passwords within others.
 
-    What a handler that cannot be imported would call secret is not known; nothing of its options is shown then.
+    What a plugin that cannot be imported would call secret is not known; nothing of its options is shown then.
     """
     try:
-        secret = _declared(find_plugin(name))
+        secret = _declared(find(kind, name))
     except HandlerLoadError:
         return {option: HIDDEN if value else value for option, value in options.items()}
     return {

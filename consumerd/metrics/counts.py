@@ -18,3 +18,5 @@ class HandlerCounts:
     skipped: Counter[str] = field(default_factory=Counter)
     #: Messages that were given up and written as dead letters.
     dead_lettered: Counter[str] = field(default_factory=Counter)
+    #: Messages that the decoder could not decode; each is skipped or dead-lettered, too, if the daemon goes on.
+    undecodable: Counter[str] = field(default_factory=Counter)
