@@ -15,6 +15,7 @@ from consumerd.handlers.batching import BatchSettings
 from consumerd.handlers.decoding import load_decoder
 from consumerd.handlers.decoding.api import BYTES
 from consumerd.handlers.key_lanes import has_key, no_keys
+from consumerd.handlers.middleware import load_middleware
 from consumerd.handlers.rate import RateLimit
 from consumerd.handlers.stages import Stages
 from consumerd.offsets import OffsetSettings
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from consumerd.config.work import HandlerSection
     from consumerd.handlers import DeadLetters, Handler, OnFailure
     from consumerd.metrics import HandlerCounts
+    from consumerd.metrics.own import HandlerMetrics
     from consumerd.net import ConnectionSettings
     from consumerd.ports import Clock
 
@@ -184,17 +186,24 @@ def build_dead_letters(config: Config, *, clock: Clock, rng: Random) -> DeadLett
     return None
 
 
-def build_handler(config: Config, *, clock: Clock, rng: Random, counts: HandlerCounts | None = None) -> Handler:
+def build_handler(
+    config: Config,
+    *,
+    clock: Clock,
+    rng: Random,
+    counts: HandlerCounts | None = None,
+    metrics: HandlerMetrics | None = None,
+) -> Handler:
     """The handler, loaded and wrapped in its retry policy, not started. Raises HandlerLoadError, ConfigError.
 
-    What comes of its failures is added to `counts`.
+    What comes of its failures is added to `counts`; `metrics` are its own.
     """
     section = config.handler
     letters = build_dead_letters(config, clock=clock, rng=rng)
     plugin = load_handler(section.name, section.options)
     policy = build_policy(section, on_failure=section.on_failure)
     lanes = section.concurrency if section.order == "key" else None
-    stages = build_stages(section)
+    stages = build_stages(section, metrics)
     handler = stages.around(plugin, policy, clock=clock, rng=rng, dead_letters=letters, counts=counts, lanes=lanes)
     if lanes is not None and config.group.dialect == "0.7" and not has_key(plugin):
         raise ConfigError(no_keys(section.name))
@@ -203,9 +212,16 @@ def build_handler(config: Config, *, clock: Clock, rng: Random, counts: HandlerC
     return handler
 
 
-def build_stages(section: HandlerSection) -> Stages:
+def build_stages(section: HandlerSection, metrics: HandlerMetrics | None = None) -> Stages:
     """What stands around the handler besides its retry policy. Raises HandlerLoadError."""
     decoder = None
     if section.decoder != BYTES or section.decoder_options:
         decoder = load_decoder(section.decoder, section.decoder_options)
-    return Stages(section.name, decoder=decoder, decoder_name=section.decoder)
+    return Stages(
+        section.name,
+        decoder=decoder,
+        decoder_name=section.decoder,
+        middleware=[load_middleware(name, section.middleware_options.get(name)) for name in section.middleware],
+        config=section.model_dump(),
+        metrics=metrics,
+    )

@@ -14,7 +14,6 @@ from consumerd.defaults import default_of
 from consumerd.fetch.settings import LONGEST_WAIT, SHORTEST_WAIT, FetchSettings
 from consumerd.handlers import FileDeadLetters, RetryPolicy
 from consumerd.handlers.batching import BatchSettings
-from consumerd.handlers.decoding.api import BYTES
 from consumerd.net import ConnectionSettings
 
 
@@ -112,7 +111,7 @@ class HandlerSection(Section):
     )
     options: dict[str, Any] = Field(default_factory=dict, repr=False, description="Keyword arguments of the handler.")
     decoder: str = Field(
-        BYTES,
+        "bytes",
         description=(
             "Decoder of the messages' payloads: bytes (none), text, json (extra `json`), avro (extra `avro`), another "
             "entry point in the group consumerd.decoders, or `module:attribute`. A message that cannot be decoded is "
@@ -124,6 +123,19 @@ class HandlerSection(Section):
         default_factory=dict,
         repr=False,
         description="Keyword arguments of the decoder; avro requires `schema`.",
+    )
+    middleware: list[str] = Field(
+        default_factory=list,
+        description=(
+            "Middleware around each call of the handler, the outermost first: slow_calls, another entry point in the "
+            "group consumerd.middleware, or `module:attribute`."
+        ),
+        examples=[["slow_calls"]],
+    )
+    middleware_options: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        repr=False,
+        description="Keyword arguments of middleware, by its name, such as { slow_calls = { threshold = 5.0 } }.",
     )
     max_batch: int | None = Field(
         default_of(BatchSettings, "max_batch"),
@@ -210,6 +222,14 @@ class HandlerSection(Section):
     def _concurrency_has_an_order(self) -> HandlerSection:
         if self.concurrency > 1 and self.order != "key":
             raise ValueError('concurrency above 1 needs order = "key": a partition in order is one call at a time')
+        return self
+
+    @model_validator(mode="after")
+    def _middleware_is_named(self) -> HandlerSection:
+        if unknown := sorted(self.middleware_options.keys() - set(self.middleware)):
+            raise ValueError(f"middleware_options are given for {unknown[0]!r}, which middleware does not name")
+        if len(set(self.middleware)) < len(self.middleware):
+            raise ValueError("middleware names the same twice")
         return self
 
     @model_validator(mode="after")

@@ -18,6 +18,7 @@ from consumerd.daemon.health import Health
 from consumerd.daemon.lag import LagWatch
 from consumerd.errors import reason_of
 from consumerd.metrics import LATENCIES, HandlerCounts, Histogram
+from consumerd.metrics.own import HandlerMetrics
 from consumerd.partition import NO_BROKER
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Monitor:
         self.member: RunningMember[Any] | None = None
         self.group_watch: GroupWatch | None = None
         self.handler_counts = HandlerCounts()
+        self.handler_metrics = HandlerMetrics(config.handler.name)
         self.loop_lag = Histogram(LATENCIES)
         self.health = Health(clock, hung_after=config.health.hung_after)
         self.lag = LagWatch(clock)

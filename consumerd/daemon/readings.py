@@ -56,6 +56,7 @@ def _handler(monitor: Monitor) -> Iterator[Reading]:
             yield Reading(metric, (group, topic), by_topic[topic])
     yield Reading(c.BUSY_SECONDS, (group,), max(monitor.health.busy().values(), default=0.0))
     yield Reading(c.HUNG, (group,), len(monitor.health.hung))
+    yield from monitor.handler_metrics.readings(group)
 
 
 def _member(monitor: Monitor, member: RunningMember[Any], views: list[OwnedView]) -> Iterator[Reading]:

@@ -77,7 +77,8 @@ async def serve(config: Config) -> None:
     settings = build_settings(config, clock=clock, rng=rng)
     check_http(config.health)
     monitor = Monitor(config, clock)
-    handler = build_handler(config, clock=clock, rng=rng, counts=monitor.handler_counts)
+    counts, metrics = monitor.handler_counts, monitor.handler_metrics
+    handler = build_handler(config, clock=clock, rng=rng, counts=counts, metrics=metrics)
     log.info("starting", version=__version__, group=settings.group, consumer=settings.consumer_id)
     coordination, offsets = config.group.coordination, build_offset_settings(config)
     async with AsyncExitStack() as stack:

@@ -1,6 +1,7 @@
 """Handlers: the plugin interface, loading by entry point, retries and dead letters, and the built-in handlers."""
 
-from consumerd.handlers.api import Handler, HandlerContext, MessageHandler, PartitionTakenError, message_handler
+from consumerd.handlers.api import Handler, MessageHandler, PartitionTakenError, message_handler
+from consumerd.handlers.context import HandlerContext
 from consumerd.handlers.dead_letter_files import FileDeadLetters
 from consumerd.handlers.dead_letter_topic import TopicDeadLetters
 from consumerd.handlers.dead_letters import DeadLetters, Letter
@@ -8,6 +9,7 @@ from consumerd.handlers.decoding import DecodeError, Decoder
 from consumerd.handlers.giving_up import OnFailure
 from consumerd.handlers.loading import load_handler, make_handler, plain_handler
 from consumerd.handlers.messages import Batch, Content, Identity, KeyedMessage, Message
+from consumerd.handlers.middleware import HandlerCall, Middleware
 from consumerd.handlers.retry import RetryPolicy, retrying
 from consumerd.handlers.secrets import Secret
 
@@ -19,12 +21,14 @@ __all__ = [
     "Decoder",
     "FileDeadLetters",
     "Handler",
+    "HandlerCall",
     "HandlerContext",
     "Identity",
     "KeyedMessage",
     "Letter",
     "Message",
     "MessageHandler",
+    "Middleware",
     "OnFailure",
     "PartitionTakenError",
     "RetryPolicy",

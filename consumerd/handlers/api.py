@@ -6,7 +6,6 @@ import asyncio
 import functools
 import inspect
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, overload, runtime_checkable
 
 from consumerd.errors import HandlerFailedError
@@ -14,9 +13,9 @@ from consumerd.errors import HandlerFailedError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from consumerd.handlers.context import HandlerContext
     from consumerd.handlers.messages import Batch, Message
     from consumerd.partition import TopicPartition
-    from consumerd.ports import Clock
 
 
 #: Seconds after which others have their turn.
@@ -29,15 +28,6 @@ class PartitionTakenError(HandlerFailedError):
     Nothing of the batch was stored; the other member stores it. For one partition, unlike other failures, this is
     no reason to stop: whoever gets it has lost the partition without knowing, and should drop it.
     """
-
-
-@dataclass(frozen=True, slots=True)
-class HandlerContext:
-    """What a handler may know about the member that it works for."""
-
-    group: str
-    consumer_id: str
-    clock: Clock
 
 
 @runtime_checkable

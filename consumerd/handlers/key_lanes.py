@@ -25,7 +25,7 @@ from consumerd.wire.crc import crc32
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from consumerd.handlers.api import HandlerContext
+    from consumerd.handlers.context import HandlerContext
     from consumerd.handlers.messages import Message
     from consumerd.partition import TopicPartition
 

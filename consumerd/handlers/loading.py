@@ -17,7 +17,7 @@ from consumerd.handlers.plugins import HANDLER, call, find, listing
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from consumerd.handlers.api import HandlerContext
+    from consumerd.handlers.context import HandlerContext
     from consumerd.handlers.messages import Batch
     from consumerd.partition import TopicPartition
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from tenacity import RetryCallState
 
-    from consumerd.handlers.api import HandlerContext
+    from consumerd.handlers.context import HandlerContext
     from consumerd.handlers.dead_letters import DeadLetters
     from consumerd.handlers.messages import Batch
     from consumerd.partition import TopicPartition

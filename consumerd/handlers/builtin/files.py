@@ -45,7 +45,7 @@ from consumerd.wire.v07 import validate_topic
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from consumerd.handlers.api import HandlerContext
+    from consumerd.handlers.context import HandlerContext
     from consumerd.handlers.messages import Batch
     from consumerd.partition import TopicPartition
 

@@ -24,7 +24,7 @@ from consumerd.handlers.messages import Batch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from consumerd.handlers.api import HandlerContext
+    from consumerd.handlers.context import HandlerContext
     from consumerd.handlers.decoding.api import Decoder
     from consumerd.handlers.giving_up import GivingUp
     from consumerd.handlers.messages import Message

@@ -135,6 +135,7 @@ def test_lists_decoders(capsys: pytest.CaptureFixture[str]) -> None:
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {each["name"] for each in found if each["kind"] == "decoder"} >= {"bytes", "text", "json", "avro"}
     assert {each["kind"] for each in found if each["name"] == "print"} == {"handler"}
+    assert "slow_calls" in {each["name"] for each in found if each["kind"] == "middleware"}
 
 
 def test_decodes_what_it_delivers(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -170,3 +171,15 @@ def test_wrong_decoders_are_one_sentence(
     path.write_bytes(b"a\n")
     assert run(["handlers", "test", "null", str(path), *arguments]) == code
     assert words in capsys.readouterr().err
+
+
+def test_calls_middleware(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path, config = tmp_path / "lines", tmp_path / "c.toml"
+    path.write_bytes(b"a\n")
+    text = '[group]\nid = "g"\ntopics = { t = 1 }\n[handler]\nname = "null"\nmiddleware = ["slow_calls"]\n'
+    config.write_text(f"{text}middleware_options = {{ slow_calls = {{ threshold = 1e-9 }} }}\n")
+    assert run(["handlers", "test", "-c", str(config), str(path)]) == ExitCode.OK
+    assert "handler_call_slow" in capfd.readouterr().err
+    config.write_text(f"{text}middleware_options = {{ slow = {{ threshold = 1 }} }}\n")
+    assert run(["handlers", "test", "-c", str(config), str(path)]) == ExitCode.CONFIG
+    assert "middleware_options are given for 'slow', which middleware does not name" in capfd.readouterr().err

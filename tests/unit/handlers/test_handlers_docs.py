@@ -64,3 +64,30 @@ async def test_decoding(my_package: Any, capsys: pytest.CaptureFixture[str]) -> 
     async with HandlerHarness(handle, stages=Stages(decoder=csv)) as harness:
         await harness.deliver([b"a,b,c"])
     assert seen == [["a", "b", "c"]]
+
+
+@pytest.mark.asyncio
+async def test_the_context(my_package: Any) -> None:
+    (code,), _ = section("The context")
+    async with HandlerHarness(my_package(code).Sink) as harness:
+        await harness.deliver([b"a", b"end of day"])
+        rows = [reading.value for reading in harness.handler.rows.readings("g")]
+    assert rows == [2]
+
+
+@pytest.mark.asyncio
+async def test_middleware(my_package: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    (code,), (configuration,) = section("Middleware")
+    module = my_package(code)
+    stages = stages_of(configuration)
+    assert [each.name for each in stages.middleware] == ["slow_calls", "my_package:Tenant"]
+    async with HandlerHarness(module.handle, stages=stages) as harness:
+        await harness.deliver([b"a"])
+        harness.fail()
+        await harness.deliver([b"b"])
+    printed = capsys.readouterr().out.splitlines()
+    assert [line for line in printed if "handler_failed" not in line] == [
+        "1 messages of t/0-0 for acme",
+        "0 messages were handled before OSError('a failure that the test injected')",
+        "1 messages of t/0-0 for acme",
+    ]
