@@ -16,6 +16,7 @@ from consumerd.handlers.decoding import load_decoder
 from consumerd.handlers.decoding.api import BYTES
 from consumerd.handlers.key_lanes import has_key, no_keys
 from consumerd.handlers.middleware import load_middleware
+from consumerd.handlers.processes import ProcessHandler
 from consumerd.handlers.rate import RateLimit
 from consumerd.handlers.stages import Stages
 from consumerd.offsets import OffsetSettings
@@ -200,7 +201,7 @@ def build_handler(
     """
     section = config.handler
     letters = build_dead_letters(config, clock=clock, rng=rng)
-    plugin = load_handler(section.name, section.options)
+    plugin = build_plugin(section)
     policy = build_policy(section, on_failure=section.on_failure)
     lanes = section.concurrency if section.order == "key" else None
     stages = build_stages(section, metrics)
@@ -210,6 +211,13 @@ def build_handler(
     if section.max_rate is not None:
         handler = RateLimit(handler, section.max_rate, clock=clock)
     return handler
+
+
+def build_plugin(section: HandlerSection) -> Handler:
+    """The handler itself, with nothing around it. Raises HandlerLoadError."""
+    if section.processes is not None:
+        return ProcessHandler(section.name, section.options, section.processes)
+    return load_handler(section.name, section.options)
 
 
 def build_stages(section: HandlerSection, metrics: HandlerMetrics | None = None) -> Stages:

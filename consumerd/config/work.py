@@ -165,6 +165,16 @@ class HandlerSection(Section):
     concurrency: int = Field(
         1, ge=1, le=10_000, description='Calls of the handler at once for one partition, with order = "key".'
     )
+    processes: int | None = Field(
+        None,
+        ge=1,
+        le=256,
+        description=(
+            "Run a synchronous handler (`def`) in up to this number of worker processes at once, for work that keeps a "
+            "processor busy."
+        ),
+        examples=[4],
+    )
     max_rate: Seconds | None = Field(
         None, description="Messages per second that the handler gets at most, of all partitions.", examples=[1000.0]
     )

@@ -67,7 +67,7 @@ class Stages:
         HandlerLoadError where lanes do not suit the handler.
         """
         counts = HandlerCounts() if counts is None else counts
-        inner = WithMiddleware(plugin, self.middleware) if self.middleware else plugin
+        inner = _Introduced(WithMiddleware(plugin, self.middleware) if self.middleware else plugin, self)
         handler = retrying(
             inner, policy, clock=clock, rng=rng, name=self.name, dead_letters=dead_letters, counts=counts
         )
@@ -76,7 +76,7 @@ class Stages:
             handler = KeyLanes(handler, lanes, plugin=plugin, name=self.name, giving_up=giving_up)
         if self.decoder is not None:
             handler = Decoding(handler, self.decoder, giving_up, counts, name=self.decoder_name)
-        return _Introduced(handler, self)
+        return handler
 
 
 class _Introduced(Handler):

@@ -46,6 +46,7 @@ SESSION_TIMEOUT = 2.0
 HANDLERS = '''
 import asyncio
 import ctypes
+import os
 import re
 import time
 
@@ -112,6 +113,16 @@ class Steering:
     def resume(self, partition):
         print("resumed", flush=True)
         self.context.resume(partition)
+
+
+class Computing:
+    """In worker processes: prints its process and each payload, and computes for ever at `forever`."""
+
+    def handle(self, messages):
+        for message in messages:
+            print(os.getpid(), message.payload.decode(), flush=True)
+            while message.payload == b"forever" and not os.path.exists(".free"):
+                time.sleep(0.01)
 
 
 class Stubborn:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import aiohttp
+import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -49,3 +50,32 @@ async def test_handler_commits_pauses_and_counts(world: Any) -> None:
     daemon.terminate()
     assert await daemon.wait(60.0) == 0
     assert await world.offset(TP) == end
+
+
+def runs(pid: int) -> bool:
+    try:
+        return "zombie" not in psutil.Process(pid).status()
+    except psutil.NoSuchProcess:
+        return False
+
+
+async def test_killed_worker_is_replaced_and_none_outlives_the_daemon(world: Any) -> None:
+    await world.broker()
+    await world.append(TP, b"one", b"forever")
+    daemon = await world.daemon(handler={"name": "bad_handlers:Computing", "processes": 1, "max_batch": 1})
+
+    def lines() -> list[list[str]]:
+        return [line.split() for line in daemon.stdout_path.read_text().splitlines()]
+
+    await world.until(lambda: len(lines()) == 2)
+    (first, one), (again, forever) = lines()
+    assert (one, forever, again) == ("one", "forever", first)
+    psutil.Process(int(first)).kill()
+    await world.until(lambda: len(lines()) == 3)
+    second, what = lines()[-1]
+    assert what == "forever"
+    assert second != first
+    failures = [event["reason"] for event in daemon.events() if event["event"] == "handler_failed"]
+    assert failures == ["WorkerDiedError: the worker process died, perhaps because it ran out of memory"]
+    psutil.Process(daemon.pid).kill()
+    await world.until(lambda: not runs(int(second)))

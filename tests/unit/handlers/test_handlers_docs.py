@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from consumerd.config.build import build_stages
+from consumerd.config.build import build_plugin, build_stages
 from consumerd.config.model import parse
 from consumerd.handlers.decoding import load_decoder
+from consumerd.handlers.processes import ProcessHandler
 from consumerd.handlers.stages import Stages
 from consumerd.testing import HandlerHarness
 
@@ -91,3 +92,12 @@ async def test_middleware(my_package: Any, capsys: pytest.CaptureFixture[str]) -
         "0 messages were handled before OSError('a failure that the test injected')",
         "1 messages of t/0-0 for acme",
     ]
+
+
+def test_worker_processes(my_package: Any) -> None:
+    (code,), (configuration,) = section("Worker processes")
+    classify = my_package(code).classify
+    classify([])
+    document = {"group": {"id": "g", "topics": {"t": 1}}, **tomllib.loads(configuration)}
+    plugin = build_plugin(parse(document, "docs/handlers.md", environment=False).handler)
+    assert isinstance(plugin, ProcessHandler)
