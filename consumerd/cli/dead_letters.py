@@ -179,9 +179,9 @@ async def _target(config: Config, to_topic: str | None, failed: Path | None, sta
     from random import SystemRandom  # noqa: PLC0415
 
     from consumerd.clock import SystemClock  # noqa: PLC0415
-    from consumerd.config.build import build_policy  # noqa: PLC0415
+    from consumerd.config.build import build_plugin, build_policy, build_stages  # noqa: PLC0415
     from consumerd.config.build_dead_letters import letter_producer  # noqa: PLC0415
-    from consumerd.handlers import FileDeadLetters, HandlerContext, load_handler, retrying  # noqa: PLC0415
+    from consumerd.handlers import FileDeadLetters, HandlerContext  # noqa: PLC0415
     from consumerd.handlers.dead_letter_replay import HandlerTarget, TopicTarget, require_replayable  # noqa: PLC0415
 
     clock, rng = SystemClock(), SystemRandom()
@@ -191,9 +191,9 @@ async def _target(config: Config, to_topic: str | None, failed: Path | None, sta
     name = config.handler.name
     letters = None if failed is None else FileDeadLetters(failed, clock=clock)
     policy = build_policy(config.handler, on_failure="stop" if letters is None else "dead_letter")
-    inner = load_handler(name, config.handler.options)
+    inner = build_plugin(config.handler)
     require_replayable(inner, name)
-    handler = retrying(inner, policy, clock=clock, rng=rng, name=name, dead_letters=letters)
+    handler = build_stages(config.handler).around(inner, policy, clock=clock, rng=rng, dead_letters=letters)
     stack.push_async_callback(handler.stop)
     await handler.start(HandlerContext(config.group.id, f"{config.group.id}_replay", clock))
     return HandlerTarget(handler)

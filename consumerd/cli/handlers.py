@@ -25,6 +25,7 @@ Examples:
   consumerd handlers list
   consumerd handlers test my_package:Sink lines.txt --option 'url="http://127.0.0.1:8080"'
   consumerd consume --zookeeper zk1:2181 --group x --topic t --json | consumerd handlers test my_package:Sink - --ndjson
+  consumerd handlers test my_package:Sink events.ndjson --decoder json
   consumerd handlers test -c /etc/consumerd/events.toml /var/lib/kafka/events-0
 
 INPUT is a file with one message per line (- is standard input); with --ndjson, a file as the handler `print` writes it;
@@ -35,27 +36,29 @@ positions, given batches, and stopped, with the timeout and the retries of the c
 
 @click.group("handlers", epilog=EXAMPLES)
 def command() -> None:
-    """List installed handlers, and try one without a cluster."""
+    """List installed handlers, decoders and middleware, and try a handler without a cluster."""
 
 
 @command.command("list", epilog=EXAMPLES)
-@json_option("One JSON object per handler.")
+@json_option("One JSON object per plugin.")
 def list_handlers(as_json: bool) -> None:
-    """List the handlers that can be named in [handler]."""
+    """List the handlers, decoders and middleware that can be named in [handler]."""
     import json  # noqa: PLC0415 - only for the command that runs
     from importlib.metadata import entry_points  # noqa: PLC0415
 
-    from consumerd.handlers.loading import GROUP  # noqa: PLC0415
+    from consumerd.handlers.plugins import KINDS  # noqa: PLC0415
 
-    rows = sorted(
-        (point.name, point.value, "" if point.dist is None else f"{point.dist.name} {point.dist.version}")
-        for point in entry_points(group=GROUP)
-    )
+    columns = ("name", "kind", "value", "package")
+    rows = [
+        (point.name, kind.noun, point.value, "" if point.dist is None else f"{point.dist.name} {point.dist.version}")
+        for kind in KINDS
+        for point in sorted(entry_points(group=kind.group), key=lambda point: (point.name, point.value))
+    ]
     if as_json:
         for row in rows:
-            click.echo(json.dumps(dict(zip(("name", "value", "package"), row, strict=True))))
+            click.echo(json.dumps(dict(zip(columns, row, strict=True))))
     else:
-        show_rows(("name", "value", "package"), rows)
+        show_rows(columns, rows)
 
 
 @command.command("test", epilog=EXAMPLES)
@@ -65,16 +68,33 @@ def list_handlers(as_json: bool) -> None:
     help="The configuration with the handler; instead of HANDLER.",
 )  # fmt: skip
 @click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of HANDLER; VALUE is TOML.")
+@click.option("--decoder", metavar="NAME", help="Decoder of the payloads: text, json, avro, or another plugin.")
+@click.option(
+    "--decoder-option", "decoder_options", multiple=True, metavar="KEY=VALUE",
+    help="An option of the decoder; VALUE is TOML.",
+)  # fmt: skip
 @click.option("--ndjson", is_flag=True, help="Lines are JSON objects as the handler `print` writes them.")
-def test(arguments: tuple[str, ...], config_file: Path | None, options: tuple[str, ...], ndjson: bool) -> None:
+def test(
+    arguments: tuple[str, ...],
+    config_file: Path | None,
+    options: tuple[str, ...],
+    decoder: str | None,
+    decoder_options: tuple[str, ...],
+    ndjson: bool,
+) -> None:
     """Deliver messages from a file to a handler, without a cluster."""
     from consumerd.daemon.logs import configure_logs  # noqa: PLC0415
 
     if len(arguments) != (2 if config_file is None else 1):
         raise click.UsageError("give HANDLER and INPUT, or -c and INPUT.")
-    if config_file is not None and options:
-        raise click.UsageError("--option belongs to HANDLER; with -c the options are in the file.")
-    config = _config(config_file, arguments[0], options)
+    if config_file is not None and (options or decoder is not None or decoder_options):
+        raise click.UsageError("--option belongs to HANDLER, as --decoder does; with -c they are in the file.")
+    if decoder_options and decoder is None:
+        raise click.UsageError("--decoder-option needs --decoder.")
+    table = {"options": _options(options, "--option"), "max_attempts": 1}
+    if decoder is not None:
+        table |= {"decoder": decoder, "decoder_options": _options(decoder_options, "--decoder-option")}
+    config = _config(config_file, {"name": arguments[0], **table})
     configure_logs("warning", "auto")
     with ExitStack() as stack:
         messages = _messages(arguments[-1], stack, ndjson=ndjson)
@@ -82,28 +102,28 @@ def test(arguments: tuple[str, ...], config_file: Path | None, options: tuple[st
     click.echo(f"{counted(count, 'message')} in {batches} batch{'' if batches == 1 else 'es'} handled.", err=True)
 
 
-def _config(path: Path | None, handler: str, options: tuple[str, ...]) -> Config:
+def _config(path: Path | None, handler: dict[str, Any]) -> Config:
     from consumerd.config.model import load, parse  # noqa: PLC0415
 
     if path is not None:
         return load(path)
+    group = {"id": "test", "topics": {"test": 1}}
+    return parse({"group": group, "handler": handler}, "the command line", environment=False)
+
+
+def _options(options: tuple[str, ...], hint: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for option in options:
         name, equals, text = option.partition("=")
         if not (name and equals):
-            raise click.BadParameter(f"{option!r} must have the form KEY=VALUE.", param_hint="--option")
+            raise click.BadParameter(f"{option!r} must have the form KEY=VALUE.", param_hint=hint)
         try:
             values[name] = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError as error:
             raise click.BadParameter(
-                f'the value of {name} must be TOML, such as "text", 5 or [1, 2]: {error}', param_hint="--option"
+                f'the value of {name} must be TOML, such as "text", 5 or [1, 2]: {error}', param_hint=hint
             ) from None
-    group = {"id": "test", "topics": {"test": 1}}
-    return parse(
-        {"group": group, "handler": {"name": handler, "options": values, "max_attempts": 1}},
-        "the command line",
-        environment=False,
-    )
+    return values
 
 
 def _messages(name: str, stack: ExitStack, *, ndjson: bool) -> Iterator[Message | KeyedMessage]:

@@ -11,10 +11,15 @@ from consumerd.consumer.settings import make_connection_settings, make_fetch_set
 from consumerd.credentials import find_file
 from consumerd.errors import ConfigError
 from consumerd.group import MembershipSettings
-from consumerd.handlers import FileDeadLetters, RetryPolicy, load_handler, retrying
+from consumerd.handlers import FileDeadLetters, RetryPolicy, load_handler
 from consumerd.handlers.batching import BatchSettings
-from consumerd.handlers.key_lanes import KeyLanes, no_keys
+from consumerd.handlers.decoding import load_decoder
+from consumerd.handlers.decoding.api import BYTES
+from consumerd.handlers.key_lanes import has_key, no_keys
+from consumerd.handlers.middleware import load_middleware
+from consumerd.handlers.processes import ProcessHandler
 from consumerd.handlers.rate import RateLimit
+from consumerd.handlers.stages import Stages
 from consumerd.offsets import OffsetSettings
 from consumerd.registry import (
     FilterKind,
@@ -42,6 +47,7 @@ if TYPE_CHECKING:
     from consumerd.config.work import HandlerSection
     from consumerd.handlers import DeadLetters, Handler, OnFailure
     from consumerd.handlers.retry import HandlerCounts
+    from consumerd.metrics.own import HandlerMetrics
     from consumerd.net import ConnectionSettings
     from consumerd.ports import Clock
 
@@ -196,21 +202,49 @@ def build_dead_letters(config: Config, *, clock: Clock, rng: Random) -> DeadLett
     return None
 
 
-def build_handler(config: Config, *, clock: Clock, rng: Random, counts: HandlerCounts | None = None) -> Handler:
+def build_handler(
+    config: Config,
+    *,
+    clock: Clock,
+    rng: Random,
+    counts: HandlerCounts | None = None,
+    metrics: HandlerMetrics | None = None,
+) -> Handler:
     """The handler, loaded and wrapped in its retry policy, not started. Raises HandlerLoadError, ConfigError.
 
-    What comes of its failures is added to `counts`.
+    What comes of its failures is added to `counts`; `metrics` are its own.
     """
     section = config.handler
-    policy = build_policy(section, on_failure=section.on_failure)
     letters = build_dead_letters(config, clock=clock, rng=rng)
-    plugin = load_handler(section.name, section.options)
-    handler = retrying(plugin, policy, clock=clock, rng=rng, name=section.name, dead_letters=letters, counts=counts)
-    if section.order == "key":
-        lanes = KeyLanes(handler, section.concurrency, plugin=plugin, name=section.name)
-        if config.group.dialect == "0.7" and not lanes.has_key:
-            raise ConfigError(no_keys(section.name))
-        handler = lanes
+    plugin = build_plugin(section)
+    policy = build_policy(section, on_failure=section.on_failure)
+    lanes = section.concurrency if section.order == "key" else None
+    stages = build_stages(section, metrics)
+    handler = stages.around(plugin, policy, clock=clock, rng=rng, dead_letters=letters, counts=counts, lanes=lanes)
+    if lanes is not None and config.group.dialect == "0.7" and not has_key(plugin):
+        raise ConfigError(no_keys(section.name))
     if section.max_rate is not None:
         handler = RateLimit(handler, section.max_rate, clock=clock)
     return handler
+
+
+def build_plugin(section: HandlerSection) -> Handler:
+    """The handler itself, with nothing around it. Raises HandlerLoadError."""
+    if section.processes is not None:
+        return ProcessHandler(section.name, section.options, section.processes)
+    return load_handler(section.name, section.options)
+
+
+def build_stages(section: HandlerSection, metrics: HandlerMetrics | None = None) -> Stages:
+    """What stands around the handler besides its retry policy. Raises HandlerLoadError."""
+    decoder = None
+    if section.decoder != BYTES or section.decoder_options:
+        decoder = load_decoder(section.decoder, section.decoder_options)
+    return Stages(
+        section.name,
+        decoder=decoder,
+        decoder_name=section.decoder,
+        middleware=[load_middleware(name, section.middleware_options.get(name)) for name in section.middleware],
+        config=section.model_dump(),
+        metrics=metrics,
+    )

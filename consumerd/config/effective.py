@@ -13,6 +13,7 @@ from pydantic import BaseModel, SecretStr
 
 from consumerd.config.model import Config, parse
 from consumerd.config.problems import DELIMITER, PREFIX, read_document
+from consumerd.handlers.plugins import DECODER, MIDDLEWARE
 from consumerd.handlers.secrets import HIDDEN, shown_options, without_passwords
 
 if TYPE_CHECKING:
@@ -61,6 +62,10 @@ def _shown(config: Config, table: str, key: str, value: Any) -> Any:
         return HIDDEN
     if (table, key) == ("handler", "options"):
         return shown_options(config.handler.name, value)
+    if (table, key) == ("handler", "decoder_options"):
+        return shown_options(config.handler.decoder, value, DECODER)
+    if (table, key) == ("handler", "middleware_options"):
+        return {name: shown_options(name, options, MIDDLEWARE) for name, options in value.items()}
     return without_passwords(_without_secrets(getattr(getattr(config, table), key), value))
 
 

@@ -110,6 +110,33 @@ class HandlerSection(Section):
         examples=["files"],
     )
     options: dict[str, Any] = Field(default_factory=dict, repr=False, description="Keyword arguments of the handler.")
+    decoder: str = Field(
+        "bytes",
+        description=(
+            "Decoder of the messages' payloads: bytes (none), text, json (extra `json`), avro (extra `avro`), another "
+            "entry point in the group consumerd.decoders, or `module:attribute`. A message that cannot be decoded is "
+            "treated as `on_failure` says, by itself."
+        ),
+        examples=["json"],
+    )
+    decoder_options: dict[str, Any] = Field(
+        default_factory=dict,
+        repr=False,
+        description="Keyword arguments of the decoder; avro requires `schema`.",
+    )
+    middleware: list[str] = Field(
+        default_factory=list,
+        description=(
+            "Middleware around each call of the handler, the outermost first: slow_calls, another entry point in the "
+            "group consumerd.middleware, or `module:attribute`."
+        ),
+        examples=[["slow_calls"]],
+    )
+    middleware_options: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        repr=False,
+        description="Keyword arguments of middleware, by its name, such as { slow_calls = { threshold = 5.0 } }.",
+    )
     max_batch: int | None = Field(
         default_of(BatchSettings, "max_batch"),
         ge=1,
@@ -137,6 +164,16 @@ class HandlerSection(Section):
     )
     concurrency: int = Field(
         1, ge=1, le=10_000, description='Calls of the handler at once for one partition, with order = "key".'
+    )
+    processes: int | None = Field(
+        None,
+        ge=1,
+        le=256,
+        description=(
+            "Run a synchronous handler (`def`) in up to this number of worker processes at once, for work that keeps a "
+            "processor busy."
+        ),
+        examples=[4],
     )
     max_rate: Seconds | None = Field(
         None, description="Messages per second that the handler gets at most, of all partitions.", examples=[1000.0]
@@ -202,6 +239,14 @@ class HandlerSection(Section):
     def _concurrency_has_an_order(self) -> HandlerSection:
         if self.concurrency > 1 and self.order != "key":
             raise ValueError('concurrency above 1 needs order = "key": a partition in order is one call at a time')
+        return self
+
+    @model_validator(mode="after")
+    def _middleware_is_named(self) -> HandlerSection:
+        if unknown := sorted(self.middleware_options.keys() - set(self.middleware)):
+            raise ValueError(f"middleware_options are given for {unknown[0]!r}, which middleware does not name")
+        if len(set(self.middleware)) < len(self.middleware):
+            raise ValueError("middleware names the same twice")
         return self
 
     @model_validator(mode="after")

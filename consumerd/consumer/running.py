@@ -291,7 +291,7 @@ class RunningMember(Generic[_Event]):
     async def _start_handler(self) -> bool:
         """Whether it started. A stop ends the wait for a handler that starts slowly."""
         self._handler_runs = True
-        context = HandlerContext(self.settings.group, self.settings.consumer_id, self.clock)
+        context = HandlerContext(self.settings.group, self.settings.consumer_id, self.clock, member=_MemberPort(self))
         limit = asyncio.timeout(0 if self.stopping.is_set() else None)
         try:
             async with limit:
@@ -443,3 +443,23 @@ class RunningMember(Generic[_Event]):
     def parked(self, partition: TopicPartition, reason: str) -> None:
         """A `park` policy."""
         log.error("partition_parked", partition=str(partition), reason=reason)
+
+
+class _MemberPort:
+    """What the handler may ask of the member (`consumerd.handlers.context.MemberPort`)."""
+
+    def __init__(self, member: RunningMember[Any]) -> None:
+        self._member = member
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        return list(self._member.controls.assignment())
+
+    async def commit(self) -> dict[TopicPartition, int]:
+        return await self._member.controls.commit()
+
+    def pause(self, partition: TopicPartition) -> None:
+        self._member.controls.pause(partition)
+
+    def resume(self, partition: TopicPartition) -> None:
+        self._member.controls.resume(partition)

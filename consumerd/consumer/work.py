@@ -84,6 +84,9 @@ class PartitionWork:
         self._seeks = 0
         #: What was got from the lane and could not be joined to what is in hand.
         self._next: Fetched | None = None
+        #: Cleared while the partition is paused.
+        self._resumed = asyncio.Event()
+        self._resumed.set()
 
     @property
     def position(self) -> int:
@@ -118,7 +121,11 @@ class PartitionWork:
         self._sink.discard()
 
     def hold(self, held: bool) -> None:
-        """Have the sink hand out nothing while `held`."""
+        """Hand over nothing while `held`, and have the sink hand out nothing."""
+        if held:
+            self._resumed.clear()
+        else:
+            self._resumed.set()
         self._sink.hold(held)
 
     async def run(self) -> None:
@@ -178,6 +185,11 @@ class PartitionWork:
             await self._hand_over(batch)
 
     async def _hand_over(self, batch: Batch) -> None:
+        if not self._resumed.is_set():
+            seeks = self._seeks
+            await self._resumed.wait()
+            if seeks != self._seeks or self._lane.closed:
+                return
         if batch.start_offset < self._tracker.position:
             # A reset went backwards (out of range, earliest): the log itself begins again here.
             self._tracker.reset(batch.start_offset)
@@ -216,10 +228,11 @@ class PartitionWork:
         Whatever becomes of the cancellation that comes now: a handler may swallow it.
         """
         self._lane.close()
+        self._resumed.set()
 
     async def drain(self, task: asyncio.Task[None], deadline: float) -> None:
         """Deliver nothing new; return when `task` (which runs `run`) has ended, at `deadline` (monotonic) at last."""
-        self._lane.close()
+        self.end()
         self._sink.wind_down()
         await asyncio.wait([task], timeout=max(0.0, deadline - self._clock.monotonic()))
         if not task.done():

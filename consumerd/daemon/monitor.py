@@ -19,6 +19,7 @@ from consumerd.daemon.lag import LagWatch
 from consumerd.errors import reason_of
 from consumerd.handlers.retry import HandlerCounts
 from consumerd.metrics import LATENCIES, Histogram
+from consumerd.metrics.own import HandlerMetrics
 from consumerd.partition import NO_BROKER
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ class Monitor:
         self.member: RunningMember[Any] | None = None
         self.group_watch: GroupWatch | None = None
         self.handler_counts = HandlerCounts()
+        #: Of the handlers that this daemon has had, by name: a reload may bring another.
+        self.handler_metrics: dict[str, HandlerMetrics] = {}
         self.loop_lag = Histogram(LATENCIES)
         self.health = Health(clock, hung_after=config.health.hung_after, counts=self.handler_counts)
         self.lag = LagWatch(clock)
@@ -75,6 +78,10 @@ class Monitor:
         self.member = member
         self.group_watch = GroupWatch(self.clock, read_group)
         self.health.watch(member)
+
+    def metrics_of_handler(self, name: str) -> HandlerMetrics:
+        """Where the handler that the configuration calls `name` keeps its own metrics."""
+        return self.handler_metrics.setdefault(name, HandlerMetrics(name))
 
     def is_this(self, name: str) -> bool:
         """Whether a member of the group is this one."""

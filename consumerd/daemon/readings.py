@@ -49,6 +49,7 @@ def _handler(monitor: Monitor) -> Iterator[Reading]:
         (c.RETRIES, counts.retries),
         (c.SKIPPED, counts.skipped),
         (c.DEAD_LETTERED, counts.dead_lettered),
+        (c.UNDECODABLE, counts.undecodable),
     ):
         # A counter that begins at 1 has not increased, as Prometheus sees it: it begins at 0, with its topic.
         for topic in sorted({*by_topic, *consumed}):
@@ -56,6 +57,8 @@ def _handler(monitor: Monitor) -> Iterator[Reading]:
     yield Reading(c.BUSY_SECONDS, (group,), max(monitor.health.busy().values(), default=0.0))
     yield Reading(c.DISK_FULL, (group,), counts.disk_full)
     yield Reading(c.HUNG, (group,), len(monitor.health.hung))
+    for metrics in monitor.handler_metrics.values():
+        yield from metrics.readings(group)
 
 
 def _member(monitor: Monitor, member: RunningMember[Any], views: list[OwnedView]) -> Iterator[Reading]:

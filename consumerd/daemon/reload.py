@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from consumerd.config.reloading import Comparison
     from consumerd.consumer.running import RunningMember
     from consumerd.daemon.monitor import Monitor
+    from consumerd.handlers import Handler
     from consumerd.ports import Clock
 
 log = structlog.get_logger(__name__)
@@ -99,6 +100,11 @@ class Reloader:
                 return None, [problem_of_error(error, ("handler",), source, document).format(source)]
         return comparison, []
 
+    def _make_handler(self, config: Config) -> Handler:
+        monitor = self._monitor
+        metrics = monitor.metrics_of_handler(config.handler.name)
+        return build_handler(config, clock=self._clock, rng=self._rng, counts=monitor.handler_counts, metrics=metrics)
+
     async def _apply(self, comparison: Comparison, member: RunningMember[Any]) -> ConsumerdError | None:
         """Change what can change. Returns the error of a handler that did not start: the former one goes on."""
         former, config = self._config, comparison.merged
@@ -109,13 +115,13 @@ class Reloader:
         self._config = config
         failure = None
         if Reload.HANDLER in comparison.applied:
-            make = partial(build_handler, clock=self._clock, rng=self._rng, counts=self._monitor.handler_counts)
             try:
-                handler = make(config)
+                handler = self._make_handler(config)
             except ConsumerdError as error:
                 failure = error
             else:
-                failure = await member.exchange_handler(handler, settings.batching, partial(make, former))
+                make_former = partial(self._make_handler, former)
+                failure = await member.exchange_handler(handler, settings.batching, make_former)
             if failure is not None:
                 self._config = config.model_copy(update={"handler": former.handler})
                 self._monitor.config = self._config

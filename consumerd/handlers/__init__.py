@@ -2,35 +2,42 @@
 
 from consumerd.handlers.api import (
     Handler,
-    HandlerContext,
     MessageHandler,
     PartitionTakenError,
     RejectedError,
     RetryLaterError,
     message_handler,
 )
+from consumerd.handlers.context import HandlerContext
 from consumerd.handlers.dead_letter_files import FileDeadLetters
 from consumerd.handlers.dead_letter_topic import TopicDeadLetters
 from consumerd.handlers.dead_letters import DeadLetters, Letter
+from consumerd.handlers.decoding import DecodeError, Decoder
 from consumerd.handlers.disk_full import DiskFullError, OnDiskFull
+from consumerd.handlers.giving_up import OnFailure
 from consumerd.handlers.loading import load_handler, make_handler, plain_handler
 from consumerd.handlers.messages import Batch, Content, Identity, KeyedMessage, Message
-from consumerd.handlers.retry import OnFailure, RetryPolicy, retrying
+from consumerd.handlers.middleware import HandlerCall, Middleware
+from consumerd.handlers.retry import RetryPolicy, retrying
 from consumerd.handlers.secret_options import Secret
 
 __all__ = [
     "Batch",
     "Content",
     "DeadLetters",
+    "DecodeError",
+    "Decoder",
     "DiskFullError",
     "FileDeadLetters",
     "Handler",
+    "HandlerCall",
     "HandlerContext",
     "Identity",
     "KeyedMessage",
     "Letter",
     "Message",
     "MessageHandler",
+    "Middleware",
     "OnDiskFull",
     "OnFailure",
     "PartitionTakenError",

@@ -6,7 +6,6 @@ import asyncio
 import functools
 import inspect
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, overload, runtime_checkable
 
 from consumerd.errors import HandlerFailedError
@@ -14,9 +13,9 @@ from consumerd.errors import HandlerFailedError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from consumerd.handlers.context import HandlerContext
     from consumerd.handlers.messages import Batch, Message
     from consumerd.partition import TopicPartition
-    from consumerd.ports import Clock
 
 
 #: Seconds after which others have their turn.
@@ -49,15 +48,6 @@ class RetryLaterError(Exception):
     def __init__(self, message: str, seconds: float) -> None:
         super().__init__(message)
         self.seconds = max(0.0, seconds)
-
-
-@dataclass(frozen=True, slots=True)
-class HandlerContext:
-    """What a handler may know about the member that it works for."""
-
-    group: str
-    consumer_id: str
-    clock: Clock
 
 
 @runtime_checkable

@@ -14,16 +14,18 @@ from typing import TYPE_CHECKING, Final
 
 from consumerd.errors import HandlerFailedError, HandlerLoadError
 from consumerd.handlers.api import Handler, keeps_positions
+from consumerd.handlers.giving_up import GivingUp
 from consumerd.handlers.loading import plain_handler
 from consumerd.handlers.messages import Batch
 from consumerd.handlers.picked import PickedContent
 from consumerd.handlers.pieces import in_pieces
+from consumerd.handlers.retry import HandlerCounts
 from consumerd.wire.crc import crc32
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from consumerd.handlers.api import HandlerContext
+    from consumerd.handlers.context import HandlerContext
     from consumerd.handlers.messages import Message
     from consumerd.partition import TopicPartition
 
@@ -36,11 +38,20 @@ class KeyLanes(Handler):
     """Hands batches to `inner` by up to `concurrency` calls at once for each partition.
 
     The key is that of the message; of a handler that has a method `key(message)`, which returns bytes, text or None, it
-    is what that returns. Messages without a key are in no order among each other. `inner` has its retry policy around
+    is what that returns; where it raises, the message is given up (`giving_up`) by itself. Messages without a key are
+    in no order among each other. `inner` has its retry policy around
     it; `plugin` is the handler itself. Raises HandlerLoadError for a sink that keeps the positions of partitions.
     """
 
-    def __init__(self, inner: Handler, concurrency: int, *, plugin: Handler, name: str = "handler") -> None:
+    def __init__(
+        self,
+        inner: Handler,
+        concurrency: int,
+        *,
+        plugin: Handler,
+        name: str = "handler",
+        giving_up: GivingUp | None = None,
+    ) -> None:
         if keeps_positions(plain_handler(plugin)):
             raise HandlerLoadError(
                 f"handler {name!r} keeps the positions of partitions, so it needs their messages in order: "
@@ -49,12 +60,8 @@ class KeyLanes(Handler):
         self._inner = inner
         self._concurrency = concurrency
         self._name = name
+        self._giving_up = giving_up or GivingUp(name, "stop", None, HandlerCounts())
         self._key: Callable[[Message], bytes | str | None] | None = getattr(plain_handler(plugin), "key", None)
-
-    @property
-    def has_key(self) -> bool:
-        """Whether the handler says itself what a message's key is."""
-        return self._key is not None
 
     async def start(self, context: HandlerContext) -> None:
         await self._inner.start(context)
@@ -75,30 +82,45 @@ class KeyLanes(Handler):
 
     async def _handle_piece(self, batch: Batch, piece: Sequence[Message]) -> None:
         before = batch.handled
-        shares = [_Share(batch.partition, piece, numbers) for numbers in self._by_lane(piece) if numbers]
+        lanes, failed = self._by_lane(piece)
+        shares = [_Share(batch, piece, numbers) for numbers in lanes if numbers]
+        keyless = {number: _Share(batch, piece, [number]) for number in failed}
 
         def progressed() -> None:
-            first = min((share.first_unhandled for share in shares if share.first_unhandled is not None), default=None)
+            unhandled = [share.first_unhandled for share in (*shares, *keyless.values())]
+            first = min((number for number in unhandled if number is not None), default=None)
             batch.mark(max(batch.handled, before + (len(piece) if first is None else first)))
 
-        for share in shares:
+        for share in (*shares, *keyless.values()):
             share.progressed = progressed
         try:
             async with asyncio.TaskGroup() as group:
                 for share in shares:
                     group.create_task(self._inner.handle(share))
+                for number, share in keyless.items():
+                    group.create_task(self._give_up(share, failed[number]))
         except BaseExceptionGroup as errors:
             raise _first_of(errors) from errors
         batch.mark(before + len(piece))
 
-    def _by_lane(self, piece: Sequence[Message]) -> list[list[int]]:
-        """The numbers of the messages of each lane."""
+    async def _give_up(self, share: _Share, error: Exception) -> None:
+        """Give up a message whose key is not known: which messages it must follow is not known either."""
+        await self._giving_up.give_up(share, error, 1, what=f"key() of handler {self._name!r} failed")
+        share.mark(len(share))
+
+    def _by_lane(self, piece: Sequence[Message]) -> tuple[list[list[int]], dict[int, Exception]]:
+        """The numbers of the messages of each lane; and of those without one, with the error of the handler."""
         lanes: list[list[int]] = [[] for _ in range(self._concurrency)]
+        failed: dict[int, Exception] = {}
         for number, message in enumerate(piece):
-            key = message.key if self._key is None else self._key(message)
-            lane = number if key is None else crc32(key.encode() if isinstance(key, str) else key)
-            lanes[lane % self._concurrency].append(number)
-        return lanes
+            try:
+                key = message.key if self._key is None else self._key(message)
+                lane = number if key is None else crc32(key.encode() if isinstance(key, str) else key)
+            except Exception as error:
+                failed[number] = error
+            else:
+                lanes[lane % self._concurrency].append(number)
+        return lanes, failed
 
 
 class _Share(Batch):
@@ -106,8 +128,9 @@ class _Share(Batch):
 
     __slots__ = ("_numbers", "progressed")
 
-    def __init__(self, partition: TopicPartition, piece: Sequence[Message], numbers: list[int]) -> None:
-        super().__init__(partition, PickedContent([piece[number] for number in numbers]))
+    def __init__(self, whole: Batch, piece: Sequence[Message], numbers: list[int]) -> None:
+        content = PickedContent([piece[number] for number in numbers], decoded=whole.decoded)
+        super().__init__(whole.partition, content)
         self._numbers = numbers
         self.progressed: Callable[[], None] = lambda: None
 
@@ -119,6 +142,11 @@ class _Share(Batch):
     def mark(self, handled: int) -> None:
         super().mark(handled)
         self.progressed()
+
+
+def has_key(plugin: Handler) -> bool:
+    """Whether a handler says itself what a message's key is."""
+    return getattr(plain_handler(plugin), "key", None) is not None
 
 
 def no_keys(name: str) -> str:

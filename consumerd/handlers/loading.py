@@ -1,36 +1,26 @@
 """From a configured name and options to a handler, or to one sentence that says what is wrong.
 
-Strategy: three steps, each with its own errors: find the attribute (entry-point group `consumerd.handlers`, or
-`module:attribute`), import it, build the handler. What was found may be a coroutine function for batches, a handler,
-or anything that makes a handler when called with the options. Options are compared with the signature before the
-call, so that a misspelt one is named with its nearest neighbour.
+Strategy: what the name stands for is found and called by `consumerd.handlers.plugins`. It may be a coroutine function
+for batches, a handler, or anything that makes a handler when called with the options; methods that it lacks are added.
 """
 
 from __future__ import annotations
 
-import difflib
-import importlib
 import inspect
-from importlib.metadata import EntryPoint, entry_points
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Protocol
 
-import structlog
-
 from consumerd.errors import HandlerLoadError
 from consumerd.handlers.api import Handler
+from consumerd.handlers.plugins import HANDLER, call, find, listing
 from consumerd.handlers.secret_options import with_secret_files
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
-    from consumerd.handlers.api import HandlerContext
+    from consumerd.handlers.context import HandlerContext
     from consumerd.handlers.messages import Batch
     from consumerd.partition import TopicPartition
-
-log = structlog.get_logger(__name__)
-
-GROUP = "consumerd.handlers"
 
 
 class _HasHandle(Protocol):
@@ -91,7 +81,7 @@ def load_handler(name: str, options: Mapping[str, Any] | None = None) -> Handler
     `name` is an entry point of the group `consumerd.handlers` or `module:attribute`; `options` are keyword arguments
     for a class or factory. Nothing is started. Raises HandlerLoadError.
     """
-    return make_handler(_load(name), options, name=name)
+    return make_handler(find(HANDLER, name), options, name=name)
 
 
 def make_handler(found: object, options: Mapping[str, Any] | None = None, *, name: str = "handler") -> Handler:
@@ -103,59 +93,9 @@ def make_handler(found: object, options: Mapping[str, Any] | None = None, *, nam
     return _build(name, found, dict(options or {}))
 
 
-def find_plugin(name: str) -> object:
-    """What the configured name stands for, imported and not called. Raises HandlerLoadError."""
-    return _load(name)
-
-
 def plain_handler(handler: Handler) -> object:
     """What the plugin gave: `handler` itself, or what is inside if methods had to be added to it."""
     return handler.plain if isinstance(handler, (_Completed, _FunctionHandler)) else handler
-
-
-def _load(name: str) -> object:
-    if ":" in name:
-        module, _, attribute = name.partition(":")
-        parts = [*module.split("."), *attribute.split(".")]
-        if not all(part.isidentifier() for part in parts):
-            raise HandlerLoadError(f"handler {name!r} is not of the form module:attribute.")
-        return _import(name, module, attribute)
-    point = _entry_point(name)
-    if not point.attr:
-        raise HandlerLoadError(f"handler {name!r}: its package names {point.value!r}, which is not module:attribute.")
-    return _import(name, point.module, point.attr)
-
-
-def _entry_point(name: str) -> EntryPoint:
-    installed = entry_points(group=GROUP)
-    found = {point.value: point for point in installed if point.name == name}
-    if len(found) > 1:
-        raise HandlerLoadError(
-            f"handler {name!r} is provided by several packages ({_listing(found)}): "
-            "uninstall all but one, or name yours as module:attribute."
-        )
-    if not found:
-        raise HandlerLoadError(f"unknown handler {name!r}{_instead(name, {point.name for point in installed})}")
-    return next(iter(found.values()))
-
-
-def _import(name: str, module: str, attribute: str) -> object:
-    try:
-        found: object = importlib.import_module(module)
-    except (Exception, SystemExit) as error:
-        if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
-            raise HandlerLoadError(
-                f"handler {name!r}: no module named {error.name!r}; is its package installed, or on PYTHONPATH?"
-            ) from error
-        raise HandlerLoadError(f"handler {name!r}: importing {module!r} failed: {_brief(error)}") from error
-    for part in attribute.split("."):
-        try:
-            found = getattr(found, part)
-        except AttributeError as error:
-            raise HandlerLoadError(
-                f"handler {name!r}: {module!r} has no attribute {part!r}{_instead(part, dir(found), listing=False)}"
-            ) from error
-    return found
 
 
 def _build(name: str, found: object, options: dict[str, Any]) -> Handler:
@@ -164,7 +104,7 @@ def _build(name: str, found: object, options: dict[str, Any]) -> Handler:
             raise HandlerLoadError(
                 f"handler {name!r} takes no options, because it is a "
                 f"{'handler' if hasattr(found, 'handle') else 'function'} and not a class or factory; "
-                f"{_listing(options)} was given."
+                f"{listing(options)} was given."
             )
         return _complete(name, found)
     if not callable(found):
@@ -177,17 +117,7 @@ def _build(name: str, found: object, options: dict[str, Any]) -> Handler:
             f"handler {name!r} is a plain function: one that takes batches must be an `async def`, and a factory of "
             "handlers needs its options."
         )
-    options = with_secret_files(name, found, options)
-    _check_options(name, found, options)
-    try:
-        handler = found(**options)
-    except SystemExit as error:
-        raise HandlerLoadError(f"handler {name!r} called sys.exit({error.code!r}) in its constructor.") from error
-    except HandlerLoadError:
-        raise
-    except Exception as error:
-        raise HandlerLoadError(f"handler {name!r} refused its options: {_brief(error)}") from error
-    return _complete(name, handler)
+    return _complete(name, call(HANDLER, name, found, with_secret_files(name, found, options)))
 
 
 def _complete(name: str, thing: object) -> Handler:
@@ -218,44 +148,3 @@ def _is_plain(found: Callable[..., object]) -> bool:
 
 def _is_async(method: object) -> bool:
     return inspect.iscoroutinefunction(method) or inspect.iscoroutinefunction(getattr(method, "__call__", None))  # noqa: B004
-
-
-def _check_options(name: str, factory: Callable[..., object], options: Mapping[str, Any]) -> None:
-    try:
-        parameters = inspect.signature(factory).parameters.values()
-    except (TypeError, ValueError):  # some factories written in C have no signature; the call itself will tell
-        log.debug("handler_signature_unavailable", handler=name)
-        return
-    named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-        for option in options:
-            if option not in named:
-                raise HandlerLoadError(f"handler {name!r} has no option {option!r}{_instead(option, named)}")
-    missing = [p.name for p in named.values() if p.default is p.empty and p.name not in options]
-    if missing:
-        raise HandlerLoadError(f"handler {name!r} requires the option {missing[0]!r}.")
-
-
-def _instead(wrong: str, known: Iterable[str], *, listing: bool = True) -> str:
-    """The end of a sentence about an unknown name."""
-    names = sorted(known)
-    nearest = difflib.get_close_matches(wrong, names, n=1)
-    hint = f", did you mean {nearest[0]!r}?" if nearest else "."
-    if not listing:
-        return hint
-    return f"{hint} There {'are' if len(names) > 1 else 'is'} {_listing(names) or 'none'}."
-
-
-def _listing(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names))
-
-
-def _brief(error: BaseException) -> str:
-    """An error of a plugin's code on one line, with its type."""
-    problems = getattr(error, "errors", None)
-    if callable(problems):  # pydantic's ValidationError, whose text has many lines
-        first = problems()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        return f"{where}: {first['msg']}."
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}".rstrip(": .") + "."

@@ -81,6 +81,11 @@ class Message(NamedTuple):
         """Empty: 0.7 has no headers."""
         return ()
 
+    @property
+    def value(self) -> Any:
+        """What the decoder made of the payload; without a decoder the payload itself."""
+        return self.payload
+
 
 class KeyedMessage(NamedTuple):
     """One message of a broker of 0.8 or later. As `Message`, and besides:
@@ -114,10 +119,29 @@ class KeyedMessage(NamedTuple):
         """Unique in the cluster, and the same at every delivery of this message: the key to deduplicate by."""
         return Identity(*self.partition, self.offset, self.index)
 
+    @property
+    def value(self) -> Any:
+        """What the decoder made of the payload, None of a tombstone; without a decoder the payload itself."""
+        return self.payload
+
+
+class _DecodedMessage(Message):
+    """A message with its decoded value, which is not one of its fields: it compares and unpacks as any other."""
+
+    value: Any = None
+
+
+class _DecodedKeyedMessage(KeyedMessage):
+    """The same, of a broker of 0.8 or later."""
+
+    value: Any = None
+
 
 #: As `Message` and `KeyedMessage`, from a tuple of their fields; saves a call for each message.
 _message = functools.partial(tuple.__new__, Message)
 _keyed_message = functools.partial(tuple.__new__, KeyedMessage)
+_decoded_message = functools.partial(tuple.__new__, _DecodedMessage)
+_decoded_keyed_message = functools.partial(tuple.__new__, _DecodedKeyedMessage)
 
 
 class Content(Protocol):
@@ -191,6 +215,11 @@ class Batch(Sequence[bytes]):
         self._counted = False
 
     @property
+    def keyed(self) -> bool:
+        """As `Content.keyed`."""
+        return self._content.keyed
+
+    @property
     def topic(self) -> str:
         """The topic's name."""
         return self.partition.topic
@@ -211,6 +240,27 @@ class Batch(Sequence[bytes]):
         if self._first or self._cut or not isinstance(payloads, list):
             payloads = payloads[self._first : self._first + self._length]
         return cast("list[bytes]", payloads)  # typed for those who have no tombstones: nearly all
+
+    @property
+    def decoded(self) -> bool:
+        """Whether a decoder has made the values."""
+        return getattr(self._content, "values", None) is not None
+
+    @property
+    def _values(self) -> Sequence[Any] | None:
+        """The decoded values; None without a decoder."""
+        values: Sequence[Any] | None = getattr(self._content, "values", None)
+        if values is None or not (self._first or self._cut):
+            return values
+        return values[self._first : self._first + self._length]
+
+    @property
+    def values(self) -> Sequence[Any]:
+        """The messages' values, one for each, as the decoder made them (None of a tombstone); the batch itself without
+        a decoder. Do not change the sequence: it may be the batch's own.
+        """
+        values = self._values
+        return self if values is None else values
 
     @property
     def keys(self) -> list[bytes | None] | None:
@@ -279,9 +329,23 @@ class Batch(Sequence[bytes]):
         """The messages with their identities, made as they are asked for; of brokers of 0.8 and later `KeyedMessage`s,
         which have all that a `Message` has.
         """
-        make = cast("Callable[[tuple[Any, ...]], Message]", _keyed_message) if self._content.keyed else _message
-        messages = self._content.messages_as(make, self.partition, first=self._first)
-        return islice(messages, self._length) if self._cut else messages
+        values, keyed = self._values, self._content.keyed
+        if values is None:
+            plain: Callable[[tuple[Any, ...]], Any] = _keyed_message if keyed else _message
+            return self.messages_as(plain, self.partition)
+        make: Callable[[tuple[Any, ...]], Any] = _decoded_keyed_message if keyed else _decoded_message
+        return self._decoded(self.messages_as(make, self.partition), values)
+
+    @staticmethod
+    def _decoded(messages: Iterator[Any], values: Sequence[Any]) -> Iterator[Any]:
+        for message, value in zip(messages, values, strict=True):
+            message.value = value
+            yield message
+
+    def messages_as(self, make: Callable[[tuple[Any, ...]], _Made], *before: object, first: int = 0) -> Iterator[_Made]:
+        """As `Content.messages_as`: a batch can be what another batch is made of."""
+        messages = self._content.messages_as(make, *before, first=self._first + first)
+        return islice(messages, self._length - first) if self._cut else messages
 
     def __len__(self) -> int:
         return self._length

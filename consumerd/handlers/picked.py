@@ -16,10 +16,12 @@ _Made = TypeVar("_Made")
 
 class PickedContent:
     """`messages`, at least one, in the order of the log. There may be others between them, which are not meant, unless
-    they are `contiguous`.
+    they are `contiguous`. They bring their values where they are `decoded`.
     """
 
-    def __init__(self, messages: Sequence[Message | KeyedMessage], *, contiguous: bool = False) -> None:
+    def __init__(
+        self, messages: Sequence[Message | KeyedMessage], *, contiguous: bool = False, decoded: bool = False
+    ) -> None:
         self._messages = messages
         self.contiguous = contiguous
         self.payloads: list[bytes | None] = [message.payload for message in messages]
@@ -28,6 +30,8 @@ class PickedContent:
         self.keyed = messages[0].partition.broker == NO_BROKER
         if self.keyed:
             self.keys = [message.key for message in messages]
+        if decoded:
+            self.values = [message.value for message in messages]
 
     def __len__(self) -> int:
         return len(self._messages)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from consumerd.handlers.api import Handler
 
 if TYPE_CHECKING:
-    from consumerd.handlers.api import HandlerContext
+    from consumerd.handlers.context import HandlerContext
     from consumerd.handlers.messages import Batch
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock

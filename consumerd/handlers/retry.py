@@ -26,17 +26,15 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 from tenacity import AsyncRetrying, RetryError, retry_if_exception
 
 from consumerd.errors import HandlerFailedError
 from consumerd.handlers.api import Handler, RejectedError, RetryLaterError
-from consumerd.handlers.dead_letters import Letter
 from consumerd.handlers.disk_full import DiskSpace, is_disk_full
-from consumerd.handlers.pieces import in_pieces
+from consumerd.handlers.giving_up import GivingUp, OnFailure, brief
 
 if TYPE_CHECKING:
     import random
@@ -44,10 +42,10 @@ if TYPE_CHECKING:
 
     from tenacity import RetryCallState
 
-    from consumerd.handlers.api import HandlerContext
+    from consumerd.handlers.context import HandlerContext
     from consumerd.handlers.dead_letters import DeadLetters
     from consumerd.handlers.disk_full import OnDiskFull
-    from consumerd.handlers.messages import Batch, Message
+    from consumerd.handlers.messages import Batch
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock
 
@@ -55,13 +53,8 @@ log = structlog.get_logger(__name__)
 
 #: Offsets are signed numbers of 64 bits.
 MAX_OFFSET: Final = (1 << 63) - 1
-#: Messages, and bytes of their payloads, that are written as dead letters at once.
-_LETTERS: Final = 10_000
-_LETTER_BYTES: Final = 1 << 20
 #: Seconds that a handler has to obey its cancellation before the log says that it does not.
 OBEY_SECONDS: Final = 5.0
-
-OnFailure = Literal["stop", "skip", "dead_letter"]
 
 _T = TypeVar("_T")
 
@@ -78,6 +71,8 @@ class HandlerCounts:
     skipped: Counter[str] = field(default_factory=Counter)
     #: Messages that were given up and written as dead letters.
     dead_lettered: Counter[str] = field(default_factory=Counter)
+    #: Messages that the decoder could not decode; each is skipped or dead-lettered, too, if the daemon goes on.
+    undecodable: Counter[str] = field(default_factory=Counter)
     #: Calls that wait at this moment for room on a full disk.
     disk_full: int = 0
 
@@ -110,13 +105,14 @@ def retrying(
 ) -> Handler:
     """Wrap `handler` so that its failures are met with `policy`; `name` is what errors and logs call it.
 
-     The wrapper starts and stops `dead_letters`, which `on_failure="dead_letter"` needs. Its `handle` raises
-     HandlerFailedError when the policy, or the handler itself, says to stop.
+    The wrapper starts and stops `dead_letters`, which `on_failure="dead_letter"` needs. Its `handle` raises
+    HandlerFailedError when the policy, or the handler itself, says to stop.
     What comes of failures is added to `counts`.
     """
-    if (policy.on_failure == "dead_letter") != (dead_letters is not None):
-        raise ValueError('on_failure="dead_letter" and a place for dead letters go together')
-    return _Retrying(handler, policy, clock, rng, name, dead_letters, counts or HandlerCounts())
+    counts = counts or HandlerCounts()
+    space = DiskSpace(policy.on_disk_full, policy.max_backoff, clock=clock, rng=rng, name=name, counts=counts)
+    giving_up = GivingUp(name, policy.on_failure, dead_letters, counts, space)
+    return _Retrying(handler, policy, clock, rng, name, dead_letters, giving_up, counts, space)
 
 
 @dataclass(slots=True)
@@ -136,7 +132,9 @@ class _Retrying(Handler):
         rng: random.Random,
         name: str,
         dead_letters: DeadLetters | None,
+        giving_up: GivingUp,
         counts: HandlerCounts,
+        space: DiskSpace,
     ) -> None:
         self._inner = inner
         self._policy = policy
@@ -144,9 +142,10 @@ class _Retrying(Handler):
         self._rng = rng
         self._name = name
         self._dead_letters = dead_letters
+        self._giving_up = giving_up
         self._counts = counts
         self._started = False
-        self._space = DiskSpace(policy.on_disk_full, policy.max_backoff, clock=clock, rng=rng, name=name, counts=counts)
+        self._space = space
 
     async def start(self, context: HandlerContext) -> None:
         if self._dead_letters is not None:
@@ -169,7 +168,7 @@ class _Retrying(Handler):
         try:
             await _answer(self._inner.stop())
         except Exception as error:
-            log.warning("handler_failed", handler=self._name, method="stop", reason=_brief(error))
+            log.warning("handler_failed", handler=self._name, method="stop", reason=brief(error))
 
     async def position(self, partition: TopicPartition) -> int | None:
         """The handler's answer; a sink that cannot be reached is asked as often as one that cannot store."""
@@ -203,7 +202,7 @@ class _Retrying(Handler):
                 attempt=failures.count,
                 of=self._policy.max_attempts,
                 pause=round(state.upcoming_sleep, 3),
-                reason=_brief(failures.last),
+                reason=brief(failures.last),
                 **fields,
             )
 
@@ -211,7 +210,7 @@ class _Retrying(Handler):
             return await self._attempts(failures, note)(ask)
         except RetryError as error:
             raise HandlerFailedError(
-                f"handler {self._name!r} {failed}: {method}() failed {_times(failures)} ({_brief(failures.last)})."
+                f"handler {self._name!r} {failed}: {method}() failed {_times(failures)} ({brief(failures.last)})."
             ) from error
 
     async def handle(self, batch: Batch) -> None:
@@ -255,6 +254,9 @@ class _Retrying(Handler):
             if is_disk_full(error):
                 raise
             self._counts.failures[batch.partition.topic] += 1
+            if rest.counted and rest.handled == len(rest) and not isinstance(error, HandlerFailedError):
+                self._log_late(batch, error)
+                return
             failures.count = 1 if rest.handled else failures.count + 1
             failures.last = error
             raise
@@ -299,38 +301,27 @@ class _Retrying(Handler):
             attempt=failures.count,
             of=self._policy.max_attempts,
             pause=round(state.upcoming_sleep, 3),
-            reason=_brief(failures.last),
+            reason=brief(failures.last),
+        )
+
+    def _log_late(self, batch: Batch, error: Exception) -> None:
+        """It failed after it had marked the last message: there is nothing to repeat, and nothing to give up."""
+        log.warning(
+            "handler_failed",
+            handler=self._name,
+            partition=str(batch.partition),
+            offset=batch.next_offset,
+            reason=f"{brief(error)} (after the last message of the batch was handled)",
         )
 
     async def _give_up(self, batch: Batch, end: int, failures: _Failures) -> None:
         """Do what the policy says about what is left of the first `end` messages: it failed for the last time."""
-        rest = batch.rest(batch.handled)
-        first = next(rest.messages(), None)
-        offset = batch.start_offset if first is None else first.offset
-        if self._policy.on_failure == "stop":
-            raise HandlerFailedError(
-                f"handler {self._name!r} failed {_times(failures)} at offset {offset} of {batch.partition} "
-                f"({_brief(failures.last)}); fix it, or set on_failure to skip or dead_letter."
-            ) from failures.last
-        if self._dead_letters is not None:
-            given_up = islice(rest.messages(), end - batch.handled)
-            for piece in in_pieces(given_up, _LETTERS, _LETTER_BYTES, _payload_size):
-                await self._write_letters(self._dead_letters, [Letter(m, failures.last, failures.count) for m in piece])
-        given_up_as = self._counts.skipped if self._dead_letters is None else self._counts.dead_lettered
-        given_up_as[batch.partition.topic] += end - batch.handled
-        log.error(
-            "messages_dead_lettered" if self._dead_letters is not None else "messages_skipped",
-            handler=self._name,
-            partition=str(batch.partition),
-            offset=offset,
-            index=None if first is None else first.index,
-            messages=end - batch.handled,
-            attempts=failures.count,
-            reason=_brief(failures.last),
+        await self._giving_up.give_up(
+            batch.part(batch.handled, end - batch.handled),
+            failures.last,
+            failures.count,
+            what=f"handler {self._name!r} failed {_times(failures)}",
         )
-
-    async def _write_letters(self, place: DeadLetters, letters: list[Letter]) -> None:
-        await self._space.needed_by(lambda: place.write(letters))
 
 
 class _Overdue:
@@ -376,15 +367,5 @@ async def _answer(call: Awaitable[_T]) -> _T:
         raise
 
 
-def _payload_size(message: Message) -> int:
-    payload: bytes | None = message.payload
-    return len(payload or b"")
-
-
 def _times(failures: _Failures) -> str:
     return "once" if failures.count == 1 else f"{failures.count} times"
-
-
-def _brief(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

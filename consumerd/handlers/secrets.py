@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from consumerd.errors import HandlerLoadError
-from consumerd.handlers.loading import find_plugin
+from consumerd.handlers.plugins import HANDLER, PluginKind, find
 from consumerd.handlers.secret_options import declared_secrets
 
 if TYPE_CHECKING:
@@ -21,13 +21,13 @@ _IN_PAIR: Final = re.compile(r"(?i)\b(pass(?:word|wd)?|pwd|secret|token|api_?key
 _TELLING: Final = re.compile(r"(?i)(password|passwd|secret|token|api_?key)$")
 
 
-def shown_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of the handler `name` as they may be shown: without secrets, and without passwords within others.
+def shown_options(name: str, options: Mapping[str, Any], kind: PluginKind = HANDLER) -> dict[str, Any]:
+    """The options of the plugin `name` as they may be shown: without secrets, and without passwords within others.
 
-    What a handler that cannot be imported would call secret is not known; nothing of its options is shown then.
+    What a plugin that cannot be imported would call secret is not known; nothing of its options is shown then.
     """
     try:
-        secret = declared_secrets(find_plugin(name))
+        secret = declared_secrets(find(kind, name))
     except HandlerLoadError:
         return {option: HIDDEN if value else value for option, value in options.items()}
     return {

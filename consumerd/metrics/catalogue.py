@@ -101,6 +101,7 @@ SKIPPED: Final = _counter("messages_skipped", "Messages that failed for good and
 DEAD_LETTERED: Final = _counter(
     "messages_dead_lettered", "Messages that failed for good and were written as dead letters.", _TOPIC
 )
+UNDECODABLE: Final = _counter("messages_undecodable", "Messages that the decoder could not decode.", _TOPIC)
 BUSY_SECONDS: Final = _gauge("handler_busy_seconds", "Longest time without progress of a batch in hand; 0 without one.")
 DISK_FULL: Final = _gauge("handlers_waiting_for_disk", "Calls of the handler that wait for room on a full disk.")
 HUNG: Final = _gauge("handlers_hung", "Partitions whose batch made no progress for `health.hung_after`.")

@@ -12,7 +12,8 @@ import random
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Any, Self
 
-from consumerd.handlers import HandlerContext, RetryPolicy, load_handler, make_handler, plain_handler, retrying
+from consumerd.handlers import HandlerContext, RetryPolicy, load_handler, make_handler, plain_handler
+from consumerd.handlers.stages import Stages
 from consumerd.partition import TopicPartition
 from consumerd.testing.clock import FakeClock, PassingPauses
 from consumerd.testing.errors import HarnessError
@@ -39,7 +40,7 @@ class HandlerHarness:
     `handler` is a name, as in the configuration, or what such a name stands for: a coroutine function, a handler, or a
     class or factory, which is called with `options` for each start. `policy` is that of `[handler]` in the
     configuration; its pauses take no time, its `timeout` does. `patience` is in seconds of real time: after it, a
-    handler that does not return, or does not obey a cancellation, fails the test.
+    handler that does not return, or does not obey a cancellation, fails the test. `stages` has the decoder.
 
     What it notes: `attempts` (every call of the handler), `pauses` (of the policy, seconds), `dead_letters`. `clock` is
     the one that the handler finds in its context. Raises HandlerLoadError as the daemon would.
@@ -56,6 +57,7 @@ class HandlerHarness:
         consumer_id: str = "group_test",
         patience: float = 10.0,
         seed: int = 0,
+        stages: Stages | None = None,
     ) -> None:
         self.clock = clock or FakeClock()
         self.attempts: list[Attempt] = []
@@ -67,6 +69,7 @@ class HandlerHarness:
         self._context = HandlerContext(group, consumer_id, self.clock)
         self._patience = patience
         self._rng = random.Random(seed)
+        self._stages = stages or Stages()
         self._failures: deque[Exception] = deque()
         self._logs: defaultdict[TopicPartition, PartitionLog] = defaultdict(PartitionLog)
         self._committed: dict[TopicPartition, int] = {}
@@ -268,7 +271,7 @@ class HandlerHarness:
         pauses: Clock = PassingPauses(self.clock, self.pauses)
 
         def wrap(observed: Handler) -> Handler:
-            return retrying(observed, self._policy, clock=pauses, rng=self._rng, dead_letters=letters)
+            return self._stages.around(observed, self._policy, clock=pauses, rng=self._rng, dead_letters=letters)
 
         return Life(
             ObservedHandler(handler, self.attempts, self._failures),

@@ -46,6 +46,7 @@ SESSION_TIMEOUT = 2.0
 HANDLERS = '''
 import asyncio
 import ctypes
+import os
 import re
 import time
 
@@ -84,6 +85,44 @@ class Exiting:
 
     async def stop(self):
         self.exit("stop")
+
+
+class Steering:
+    """Commits each message at once, counts it, and pauses its partition after a message `pause` for a second."""
+
+    async def start(self, context):
+        assert context.partitions == () and await context.commit() == {}
+        self.context = context
+        self.counted = context.metrics.counter("seen", "Messages that were seen.", labels=["topic"])
+        self.sizes = context.metrics.histogram("size_bytes", "Sizes.", buckets=[1, 10, 100])
+        context.log.info("handler_opened", attempts=context.config["max_attempts"], level=context.config["options"])
+
+    @message_handler
+    async def handle(self, message):
+        context = self.context
+        self.counted.add(1, message.topic)
+        self.sizes.observe(len(message.payload))
+        print(message.payload.decode(), flush=True)
+        if message.payload == b"commit":
+            context.log.info("handler_committed", offset=(await context.commit()).get(message.partition))
+        if message.payload == b"pause":
+            context.pause(message.partition)
+            context.log.info("handler_paused", partitions=[str(each) for each in context.partitions])
+            asyncio.get_running_loop().call_later(1.0, self.resume, message.partition)
+
+    def resume(self, partition):
+        print("resumed", flush=True)
+        self.context.resume(partition)
+
+
+class Computing:
+    """In worker processes: prints its process and each payload, and computes for ever at `forever`."""
+
+    def handle(self, messages):
+        for message in messages:
+            print(os.getpid(), message.payload.decode(), flush=True)
+            while message.payload == b"forever" and not os.path.exists(".free"):
+                time.sleep(0.01)
 
 
 class Stubborn:

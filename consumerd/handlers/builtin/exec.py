@@ -27,7 +27,7 @@ from consumerd.handlers.pieces import in_pieces
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from consumerd.handlers.api import HandlerContext
+    from consumerd.handlers.context import HandlerContext
     from consumerd.handlers.messages import Batch
 
 log = structlog.get_logger(__name__)

@@ -20,7 +20,7 @@ from consumerd.handlers.builtin.records import encode_pieces
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from consumerd.handlers.api import HandlerContext
+    from consumerd.handlers.context import HandlerContext
     from consumerd.handlers.messages import Batch
     from consumerd.partition import TopicPartition
 

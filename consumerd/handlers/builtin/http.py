@@ -37,8 +37,8 @@ from consumerd.handlers.threads import in_thread
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
 
-    from consumerd.handlers.api import HandlerContext
     from consumerd.handlers.builtin.http_body import BodyFormat
+    from consumerd.handlers.context import HandlerContext
     from consumerd.handlers.messages import Batch
     from consumerd.ports import Clock
 

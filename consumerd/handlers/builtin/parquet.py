@@ -32,7 +32,7 @@ from consumerd.handlers.builtin.ranges import RangeSink
 from consumerd.handlers.secret_options import Secret  # noqa: TC001 - `config show` reads the type
 
 if TYPE_CHECKING:
-    from consumerd.handlers.api import HandlerContext
+    from consumerd.handlers.context import HandlerContext
     from consumerd.handlers.messages import Batch
     from consumerd.partition import TopicPartition
 

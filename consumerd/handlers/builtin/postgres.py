@@ -26,7 +26,7 @@ from consumerd.handlers.secret_options import Secret  # noqa: TC001 - `config sh
 if TYPE_CHECKING:
     from asyncpg import Connection, Pool
 
-    from consumerd.handlers.api import HandlerContext
+    from consumerd.handlers.context import HandlerContext
     from consumerd.handlers.messages import Batch, Message
     from consumerd.partition import TopicPartition
 

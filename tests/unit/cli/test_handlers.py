@@ -128,3 +128,58 @@ def test_rejects_lines_that_are_not_records(tmp_path: Path, line: str, capfd: py
     path.write_text(line)
     assert run(["handlers", "test", "print", str(path), "--ndjson"]) == ExitCode.CORRUPT
     assert "line 1 is not a record" in capfd.readouterr().err
+
+
+def test_lists_decoders(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["handlers", "list", "--json"]) == ExitCode.OK
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {each["name"] for each in found if each["kind"] == "decoder"} >= {"bytes", "text", "json", "avro"}
+    assert {each["kind"] for each in found if each["name"] == "print"} == {"handler"}
+    assert "slow_calls" in {each["name"] for each in found if each["kind"] == "middleware"}
+
+
+def test_decodes_what_it_delivers(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b'{"a":1}\n{"a"\n{"a":2}\n')
+    assert run(["handlers", "test", "print", str(path), "--decoder", "json"]) == ExitCode.HANDLER_FAILED
+    captured = capfd.readouterr()
+    assert [json.loads(line)["payload"] for line in captured.out.splitlines()] == ['{"a":1}']
+    assert "decoder 'json' failed at offset 8 of lines/0-0 (DecodeError: Input data was truncated)" in captured.err
+    config = tmp_path / "c.toml"
+    config.write_text(
+        '[group]\nid = "g"\ntopics = { t = 1 }\n[handler]\ndecoder = "text"\ndecoder_options = { encoding = "ascii" }\n'
+        'on_failure = "skip"\n'
+    )
+    path.write_bytes(b"a\n\xff\nb\n")
+    assert run(["handlers", "test", "-c", str(config), str(path)]) == ExitCode.OK
+    assert [json.loads(line)["payload"] for line in capfd.readouterr().out.splitlines()] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--decoder", "jsn"], ExitCode.HANDLER, "unknown decoder 'jsn', did you mean 'json'"),
+        (["--decoder", "text", "--decoder-option", "encoding"], ExitCode.USAGE, "must have the form KEY=VALUE"),
+        (["--decoder-option", "encoding='ascii'"], ExitCode.USAGE, "--decoder-option needs --decoder"),
+        (["--decoder", "avro"], ExitCode.HANDLER, "decoder 'avro' requires the option 'schema'"),
+    ],
+)
+def test_wrong_decoders_are_one_sentence(
+    arguments: list[str], code: ExitCode, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"a\n")
+    assert run(["handlers", "test", "null", str(path), *arguments]) == code
+    assert words in capsys.readouterr().err
+
+
+def test_calls_middleware(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path, config = tmp_path / "lines", tmp_path / "c.toml"
+    path.write_bytes(b"a\n")
+    text = '[group]\nid = "g"\ntopics = { t = 1 }\n[handler]\nname = "null"\nmiddleware = ["slow_calls"]\n'
+    config.write_text(f"{text}middleware_options = {{ slow_calls = {{ threshold = 1e-9 }} }}\n")
+    assert run(["handlers", "test", "-c", str(config), str(path)]) == ExitCode.OK
+    assert "handler_call_slow" in capfd.readouterr().err
+    config.write_text(f"{text}middleware_options = {{ slow = {{ threshold = 1 }} }}\n")
+    assert run(["handlers", "test", "-c", str(config), str(path)]) == ExitCode.CONFIG
+    assert "middleware_options are given for 'slow', which middleware does not name" in capfd.readouterr().err

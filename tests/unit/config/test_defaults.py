@@ -53,6 +53,7 @@ OWN = {
     "KafkaSection.bootstrap",
     "KafkaSection.connection_timeout",
     "HandlerSection.name",
+    "HandlerSection.decoder",
     "HandlerSection.concurrency",
     "HandlerSection.dead_letter_as",
     "HandlerSection.order",

@@ -446,3 +446,49 @@ async def test_what_waits_for_more_is_dropped_by_a_seek_and_by_a_drain(setups: l
     assert handler.batches == [[b"y", b"z"]]
     assert s.work.position == end
     assert s.budget.used == 0
+
+
+@pytest.mark.asyncio
+async def test_delivers_nothing_while_it_is_held(setups: list[Setup]) -> None:
+    handler = Recorder()
+    setups.append(s := Setup(handler))
+    s.work.hold(True)
+    end = s.put(batch(0, b"a"))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not handler.started.is_set()
+    assert s.work.position == 0
+    s.work.hold(False)
+    await s.position(end)
+    assert handler.seen == [b"a"]
+
+
+@pytest.mark.asyncio
+async def test_drain_does_not_wait_for_what_is_held(setups: list[Setup]) -> None:
+    handler = Recorder()
+    setups.append(s := Setup(handler))
+    s.work.hold(True)
+    s.put(batch(0, b"a"))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await s.work.drain(s.task, SystemClock().monotonic() + 600)
+    assert s.task.done()
+    assert handler.seen == []
+    assert s.work.position == 0
+    assert s.budget.used == 0
+
+
+@pytest.mark.asyncio
+async def test_seek_drops_what_is_held(setups: list[Setup]) -> None:
+    handler = Recorder()
+    setups.append(s := Setup(handler))
+    s.work.hold(True)
+    first = s.put(batch(0, b"a"))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    s.work.seek(first)
+    end = s.put(batch(first, b"b"))
+    s.work.hold(False)
+    await s.position(end)
+    assert handler.seen == [b"b"]

@@ -12,10 +12,10 @@ import pytest
 
 from consumerd.config.model import Config
 from consumerd.handlers import load_handler
-from consumerd.handlers.loading import GROUP
+from consumerd.handlers.plugins import HANDLER
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "handlers.md"
-BUILT_IN = {point.name for point in entry_points(group=GROUP) if point.value.startswith("consumerd.")}
+BUILT_IN = {point.name for point in entry_points(group=HANDLER.group) if point.value.startswith("consumerd.")}
 
 
 def configurations() -> list[dict[str, Any]]:

@@ -1,0 +1,170 @@
+"""The decoder `avro`, by fastavro (the extra `avro`): bare binary values, or single-object encoding.
+
+Strategy: fastavro trusts schemas and checks little of the data. Two kinds of schema would give a few hostile bytes
+power over the process, and are refused when they are read: one that contains itself, since nesting is bounded by the
+stack alone (fastavro recurses in C), and an array whose items take no bytes, since its length is then bounded by
+nothing. Whatever fastavro raises is a DecodeError, and so are bytes behind the value.
+
+The format is that of the Avro specification 1.11, "Binary encoding" and "Single-object encoding".
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from consumerd.handlers.decoding.api import DecodeError, missing_extra
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from consumerd.handlers.messages import Message
+
+#: Single-object encoding: how a message begins, and bytes of the schema's fingerprint behind it.
+_MARKER: Final = b"\xc3\x01"
+_FINGERPRINT: Final = 8
+_NESTED: Final = {"array": "items", "map": "values"}
+
+
+class AvroDecoder:
+    """Avro. Options:
+
+    `schema`: the file of the schema (JSON, `.avsc`), or a table of such files by topic. `encoding`: `schemaless` for
+    bare values (the default), or `single_object`, where each message names its schema by a fingerprint.
+    `writer_schemas`: with `single_object`, files of other schemas that messages may have been written with; their
+    values are resolved to `schema` by Avro's rules. Relative paths start at the daemon's working directory.
+    """
+
+    def __init__(
+        self, schema: str | Mapping[str, str], encoding: str = "schemaless", writer_schemas: Sequence[str] = ()
+    ) -> None:
+        try:
+            from fastavro import schemaless_reader  # noqa: PLC0415 - of the extra
+        except ImportError as error:
+            raise missing_extra("avro", "avro") from error
+        if encoding not in ("schemaless", "single_object"):
+            raise ValueError(f"encoding must be schemaless or single_object, not {encoding!r}")
+        if writer_schemas and encoding != "single_object":
+            raise ValueError('writer_schemas need encoding = "single_object": other messages do not name their schema')
+        if isinstance(writer_schemas, str):
+            raise ValueError(f"writer_schemas must be a list of files, not {writer_schemas!r}")
+        self._read = schemaless_reader
+        by_topic = {"": schema} if isinstance(schema, str) else dict(schema)
+        if not by_topic:
+            raise ValueError("schema must name a file, or a file for each topic")
+        self._schemas = {topic: _load(Path(file)) for topic, file in by_topic.items()}
+        self._default = self._schemas.get("") if isinstance(schema, str) else None
+        self._writers: dict[bytes, Any] = {}
+        if encoding == "single_object":
+            known = [*self._schemas.values(), *(_load(Path(file)) for file in writer_schemas)]
+            self._writers = {_fingerprint(each): each for each in known}
+
+    def decode(self, message: Message) -> Any:
+        """The value of `message`. Raises DecodeError."""
+        schema = self._default or self._schemas.get(message.topic)
+        if schema is None:
+            raise DecodeError(f"there is no schema of topic {message.topic}")
+        payload, writer, start = message.payload, schema, 0
+        if self._writers:
+            start = len(_MARKER) + _FINGERPRINT
+            if not payload.startswith(_MARKER) or len(payload) < start:
+                raise DecodeError("it does not begin with the marker c301 and a fingerprint")
+            fingerprint = payload[len(_MARKER) : start]
+            found = self._writers.get(fingerprint)
+            if found is None:
+                raise DecodeError(f"unknown schema with the fingerprint {fingerprint.hex()}: add it to writer_schemas")
+            writer = found
+        data = io.BytesIO(payload)
+        data.seek(start)
+        try:
+            value = self._read(data, writer, None if writer is schema else schema)
+        except EOFError:
+            raise DecodeError(f"it is truncated: {len(payload)} bytes are not a whole value") from None
+        except Exception as error:  # of many types: IndexError, OverflowError, SchemaResolutionError
+            raise DecodeError(f"it does not fit the schema: {type(error).__name__}: {error}") from None
+        if left := len(payload) - data.tell():
+            raise DecodeError(f"{left} bytes are left behind the value")
+        return value
+
+
+def _load(path: Path) -> Any:
+    """The schema in a file, parsed. Raises ValueError with the file."""
+    from fastavro import parse_schema  # noqa: PLC0415 - of the extra
+
+    try:
+        document = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ValueError(f"the schema {path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the schema {path} is not JSON: {error}") from error
+    try:
+        schema = parse_schema(document)
+        problem = _Check(schema).problem
+    except Exception as error:
+        raise ValueError(f"the schema {path} is invalid: {type(error).__name__}: {error}") from error
+    if problem is not None:
+        raise ValueError(f"the schema {path} {problem}")
+    return schema
+
+
+def _fingerprint(schema: Any) -> bytes:
+    """CRC-64-AVRO of a schema, in the order in which messages have its bytes."""
+    from fastavro.schema import fingerprint, to_parsing_canonical_form  # noqa: PLC0415 - of the extra
+
+    return bytes.fromhex(fingerprint(to_parsing_canonical_form(schema), "CRC-64-AVRO"))
+
+
+class _Check:
+    """Looks through a parsed schema for what hostile data could abuse."""
+
+    def __init__(self, schema: Any) -> None:
+        self._named: dict[str, Any] = {}
+        self._open: list[str] = []
+        self.problem: str | None = None
+        self._least(schema)
+
+    def _least(self, schema: Any) -> int:
+        """The least number of bytes that a value takes: 0 or 1, where 1 is for more, too."""
+        if isinstance(schema, list):  # a union begins with the number of its branch
+            for branch in schema:
+                self._least(branch)
+            return 1
+        if isinstance(schema, str):
+            return self._of_name(schema)
+        kind = schema["type"]
+        if isinstance(kind, dict | list):
+            return self._least(kind)
+        if kind in _NESTED:
+            if not self._least(schema[_NESTED[kind]]) and kind == "array":
+                self.problem = (
+                    "has an array whose items take no bytes, so that a message of a few bytes could hold any number of "
+                    "them: give the items a field"
+                )
+            return 1
+        if kind in ("record", "error"):
+            self._named[schema["name"]] = schema
+            self._open.append(schema["name"])
+            sizes = [self._least(field["type"]) for field in schema["fields"]]
+            self._open.pop()
+            return max(sizes, default=0)
+        if "name" in schema:
+            self._named[schema["name"]] = schema
+        if kind == "fixed":
+            return min(int(schema["size"]), 1)
+        return self._of_name(kind)
+
+    def _of_name(self, name: str) -> int:
+        if name in self._open:
+            self.problem = (
+                f"contains itself ({name}), so that a hostile message could be nested until the process crashes: use a "
+                "decoder of your own"
+            )
+            return 1
+        if name in self._named:
+            named = self._named[name]
+            if named["type"] in ("record", "error"):
+                return max((self._least(field["type"]) for field in named["fields"]), default=0)
+            return min(int(named["size"]), 1) if named["type"] == "fixed" else 1
+        return 0 if name == "null" else 1

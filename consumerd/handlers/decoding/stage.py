@@ -1,0 +1,170 @@
+"""Decodes batches ahead of the handler, and meets what cannot be decoded with the failure policy.
+
+Strategy: this stage stands in front of lanes and retries, since keys may be taken from decoded values. A batch is
+delivered as runs of a bounded size, of messages that could be decoded. Between two runs may stand one that could not,
+and it is given up before the next run begins: so order is kept, the handler sees no message twice because of another
+one, and nothing that is behind a message is committed before the message is done with.
+
+    a b c X d e   ->   handle(a b c), give up X, handle(d e)
+
+Decoding takes turns with whatever else is on the loop. A message is decoded once however often it is retried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
+
+from consumerd.handlers.api import Handler
+from consumerd.handlers.decoding.api import DecodeError
+from consumerd.handlers.giving_up import brief
+from consumerd.handlers.messages import Batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from consumerd.handlers.context import HandlerContext
+    from consumerd.handlers.decoding.api import Decoder
+    from consumerd.handlers.giving_up import GivingUp
+    from consumerd.handlers.messages import Message
+    from consumerd.handlers.retry import HandlerCounts
+    from consumerd.partition import TopicPartition
+
+_Made = TypeVar("_Made")
+
+#: Messages, and bytes of their payloads, whose values are held at once. A compressed message may hold millions.
+#: A run may have twice as many where that spares a compressed message from being divided.
+RUN: Final = 10_000
+RUN_BYTES: Final = 4 << 20
+#: Seconds after which others have their turn.
+_TURN: Final = 0.02
+
+
+class Decoding(Handler):
+    """Delivers decoded batches to `inner`, which has its retry policy around it. `name` is that of the decoder."""
+
+    def __init__(
+        self, inner: Handler, decoder: Decoder, giving_up: GivingUp, counts: HandlerCounts, *, name: str = "decoder"
+    ) -> None:
+        self._inner = inner
+        self._decode = decoder.decode
+        self._giving_up = giving_up
+        self._counts = counts
+        self._name = name
+
+    async def start(self, context: HandlerContext) -> None:
+        await self._inner.start(context)
+
+    async def stop(self) -> None:
+        await self._inner.stop()
+
+    async def position(self, partition: TopicPartition) -> int | None:
+        return await self._inner.position(partition)
+
+    async def handle(self, batch: Batch) -> None:
+        """Return when every message of `batch` was handled, or given up by the policy."""
+        begin, size, turn = 0, 0, time.monotonic()
+        values: list[Any] = []
+        for number, message in enumerate(batch.messages()):
+            try:
+                values.append(self._value(message))
+            except DecodeError as error:
+                await self._handle_run(batch, begin, values)
+                await self._give_up(batch.part(number, 1), error)
+                batch.mark(number + 1)
+                begin, size, values = number + 1, 0, []
+                continue
+            size += len(cast("bytes | None", message.payload) or b"")
+            if _full(len(values), size, boundary=message.next_offset > message.offset):
+                await self._handle_run(batch, begin, values)
+                begin, size, values = number + 1, 0, []
+            if time.monotonic() - turn > _TURN:
+                await asyncio.sleep(0)
+                turn = time.monotonic()
+        await self._handle_run(batch, begin, values)
+        batch.mark(len(batch))
+
+    def _value(self, message: Message) -> Any:
+        payload: bytes | None = message.payload
+        if payload is None:  # a tombstone has no value, in any format
+            return None
+        try:
+            return self._decode(message)
+        except DecodeError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise DecodeError(brief(error)) from error
+
+    async def _handle_run(self, batch: Batch, first: int, values: list[Any]) -> None:
+        """Deliver the messages of `batch` from number `first` on that have these values."""
+        if values:
+            await self._inner.handle(_Run(batch, first, DecodedContent(batch.part(first, len(values)), values)))
+            batch.mark(first + len(values))
+
+    async def _give_up(self, failed: Batch, error: DecodeError) -> None:
+        self._counts.undecodable[failed.topic] += 1
+        await self._giving_up.give_up(failed, error, 1, what=f"decoder {self._name!r} failed")
+
+
+def _full(messages: int, size: int, *, boundary: bool) -> bool:
+    """Whether a run ends here: if one comes soon, at a boundary of outermost messages: only they have positions."""
+    fullness = max(messages / RUN, size / RUN_BYTES)
+    return fullness >= (1 if boundary else 2)
+
+
+class _Run(Batch):
+    """Consecutive messages of `whole` from number `first` on, which it tells how far they are handled."""
+
+    __slots__ = ("_before", "_whole")
+
+    def __init__(self, whole: Batch, first: int, content: DecodedContent) -> None:
+        super().__init__(whole.partition, content)
+        self._whole = whole
+        self._before = first
+
+    def mark(self, handled: int) -> None:
+        super().mark(handled)
+        self._whole.mark(self._before + handled)
+
+
+class DecodedContent:
+    """The messages of `part` with their values, as what a batch is made of."""
+
+    def __init__(self, part: Batch, values: list[Any]) -> None:
+        self._part = part
+        self.values = values
+        self.start_offset = part.start_offset
+        self.next_offset = part.next_offset
+        self.keyed = part.keyed
+
+    @property
+    def keys(self) -> list[bytes | None] | None:
+        """As `Batch.keys`, made when asked for."""
+        return self._part.keys
+
+    @property
+    def payloads(self) -> Sequence[bytes | None]:
+        """As `Content`."""
+        return self._part.payloads
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[bytes | None]:
+        return iter(self._part)
+
+    @overload
+    def __getitem__(self, position: int) -> bytes | None: ...
+    @overload
+    def __getitem__(self, position: slice) -> Sequence[bytes | None]: ...
+    def __getitem__(self, position: int | slice) -> bytes | Sequence[bytes | None] | None:
+        return self._part[position]
+
+    def messages_as(self, make: Callable[[tuple[Any, ...]], _Made], *before: object, first: int = 0) -> Iterator[_Made]:
+        """As `Content`."""
+        return self._part.messages_as(make, *before, first=first)
+
+    def prefix(self, count: int, /) -> int:
+        """As `Content`."""
+        return self._part.prefix(count)

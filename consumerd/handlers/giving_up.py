@@ -1,0 +1,98 @@
+"""What happens to messages that failed for the last time: the policy `on_failure`.
+
+Strategy: one object for all that may fail, the handler and the decoder. It writes dead letters and returns only when
+they are confirmed; whoever calls it marks the messages as handled afterwards, so nothing is committed before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal
+
+import structlog
+
+from consumerd.errors import HandlerFailedError
+from consumerd.handlers.dead_letters import Letter
+from consumerd.handlers.pieces import in_pieces
+
+if TYPE_CHECKING:
+    from consumerd.handlers.dead_letters import DeadLetters
+    from consumerd.handlers.disk_full import DiskSpace
+    from consumerd.handlers.messages import Batch, Message
+    from consumerd.handlers.retry import HandlerCounts
+
+log = structlog.get_logger(__name__)
+
+OnFailure = Literal["stop", "skip", "dead_letter"]
+
+#: Messages, and bytes of their payloads, that are written as dead letters at once.
+_LETTERS: Final = 10_000
+_LETTER_BYTES: Final = 1 << 20
+
+
+class GivingUp:
+    """Stops, skips or writes dead letters. `name` is the handler's; `dead_letters` go with `dead_letter` alone.
+
+    `space` says what happens when the disk of the dead letters is full; without it, that is a failure to store them.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        on_failure: OnFailure,
+        dead_letters: DeadLetters | None,
+        counts: HandlerCounts,
+        space: DiskSpace | None = None,
+    ) -> None:
+        if (on_failure == "dead_letter") != (dead_letters is not None):
+            raise ValueError('on_failure="dead_letter" and a place for dead letters go together')
+        self._name = name
+        self._on_failure = on_failure
+        self._dead_letters = dead_letters
+        self._counts = counts
+        self._space = space
+
+    async def give_up(self, failed: Batch, error: BaseException, attempts: int, *, what: str) -> None:
+        """Return when the messages of `failed` need not be handled any more.
+
+        `what` is the beginning of the sentence: what failed. Raises HandlerFailedError where the policy says to stop,
+        or where dead letters cannot be stored.
+        """
+        first = next(failed.messages(), None)
+        offset = failed.start_offset if first is None else first.offset
+        if self._on_failure == "stop":
+            raise HandlerFailedError(
+                f"{what} at offset {offset} of {failed.partition} ({brief(error)}); fix it, or set on_failure to skip "
+                "or dead_letter."
+            ) from error
+        if self._dead_letters is not None:
+            for piece in in_pieces(failed.messages(), _LETTERS, _LETTER_BYTES, _payload_size):
+                await self._write(self._dead_letters, [Letter(message, error, attempts) for message in piece])
+        given_up_as = self._counts.skipped if self._dead_letters is None else self._counts.dead_lettered
+        given_up_as[failed.topic] += len(failed)
+        log.error(
+            "messages_dead_lettered" if self._dead_letters is not None else "messages_skipped",
+            handler=self._name,
+            partition=str(failed.partition),
+            offset=offset,
+            index=None if first is None else first.index,
+            messages=len(failed),
+            attempts=attempts,
+            reason=brief(error),
+        )
+
+    async def _write(self, place: DeadLetters, letters: list[Letter]) -> None:
+        if self._space is None:
+            await place.write(letters)
+        else:
+            await self._space.needed_by(lambda: place.write(letters))
+
+
+def brief(error: BaseException) -> str:
+    """An error on one line, with its type."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _payload_size(message: Message) -> int:
+    payload: bytes | None = message.payload
+    return len(payload or b"")

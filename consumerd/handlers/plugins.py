@@ -1,0 +1,139 @@
+"""From a name in the configuration to what a plugin made: handlers, decoders and middleware alike.
+
+Strategy: three steps, each with its own errors: find the attribute (entry points of the kind's group, or
+`module:attribute`), import it, call it with its options. Options are compared with the signature before the call, so
+that a misspelt one is named with its nearest neighbour. What the result has to be is for the callers to check.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import structlog
+
+from consumerd.errors import HandlerLoadError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+log = structlog.get_logger(__name__)
+
+
+class PluginKind(NamedTuple):
+    """A kind of plugin: what errors call it, and the group of its entry points."""
+
+    noun: str
+    group: str
+
+
+HANDLER: Final = PluginKind("handler", "consumerd.handlers")
+DECODER: Final = PluginKind("decoder", "consumerd.decoders")
+MIDDLEWARE: Final = PluginKind("middleware", "consumerd.middleware")
+KINDS: Final = (HANDLER, DECODER, MIDDLEWARE)
+
+
+def find(kind: PluginKind, name: str) -> object:
+    """What `name` stands for, imported and not called. Raises HandlerLoadError."""
+    called = f"{kind.noun} {name!r}"
+    if ":" in name:
+        module, _, attribute = name.partition(":")
+        parts = [*module.split("."), *attribute.split(".")]
+        if not all(part.isidentifier() for part in parts):
+            raise HandlerLoadError(f"{called} is not of the form module:attribute.")
+        return _import(called, module, attribute)
+    point = _entry_point(kind, name)
+    if not point.attr:
+        raise HandlerLoadError(f"{called}: its package names {point.value!r}, which is not module:attribute.")
+    return _import(called, point.module, point.attr)
+
+
+def call(kind: PluginKind, name: str, factory: Callable[..., object], options: Mapping[str, Any]) -> object:
+    """What a class or factory makes of its options. Raises HandlerLoadError for options that do not fit."""
+    called = f"{kind.noun} {name!r}"
+    _check_options(called, factory, options)
+    try:
+        return factory(**options)
+    except HandlerLoadError:  # a missing extra, which has its sentence
+        raise
+    except SystemExit as error:
+        raise HandlerLoadError(f"{called} called sys.exit({error.code!r}) in its constructor.") from error
+    except Exception as error:
+        raise HandlerLoadError(f"{called} refused its options: {brief(error)}") from error
+
+
+def _entry_point(kind: PluginKind, name: str) -> EntryPoint:
+    installed = entry_points(group=kind.group)
+    found = {point.value: point for point in installed if point.name == name}
+    if len(found) > 1:
+        raise HandlerLoadError(
+            f"{kind.noun} {name!r} is provided by several packages ({listing(found)}): "
+            "uninstall all but one, or name yours as module:attribute."
+        )
+    if not found:
+        raise HandlerLoadError(f"unknown {kind.noun} {name!r}{_instead(name, {point.name for point in installed})}")
+    return next(iter(found.values()))
+
+
+def _import(called: str, module: str, attribute: str) -> object:
+    try:
+        found: object = importlib.import_module(module)
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
+            raise HandlerLoadError(
+                f"{called}: no module named {error.name!r}; is its package installed, or on PYTHONPATH?"
+            ) from error
+        raise HandlerLoadError(f"{called}: importing {module!r} failed: {brief(error)}") from error
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError as error:
+            raise HandlerLoadError(
+                f"{called}: {module!r} has no attribute {part!r}{_instead(part, dir(found), shown=False)}"
+            ) from error
+    return found
+
+
+def _check_options(called: str, factory: Callable[..., object], options: Mapping[str, Any]) -> None:
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):  # some factories written in C have no signature; the call itself will tell
+        log.debug("handler_signature_unavailable", plugin=called)
+        return
+    named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        for option in options:
+            if option not in named:
+                raise HandlerLoadError(f"{called} has no option {option!r}{_instead(option, named)}")
+    missing = [p.name for p in named.values() if p.default is p.empty and p.name not in options]
+    if missing:
+        raise HandlerLoadError(f"{called} requires the option {missing[0]!r}.")
+
+
+def _instead(wrong: str, known: Iterable[str], *, shown: bool = True) -> str:
+    """The end of a sentence about an unknown name."""
+    names = sorted(known)
+    nearest = difflib.get_close_matches(wrong, names, n=1)
+    hint = f", did you mean {nearest[0]!r}?" if nearest else "."
+    if not shown:
+        return hint
+    return f"{hint} There {'are' if len(names) > 1 else 'is'} {listing(names) or 'none'}."
+
+
+def listing(names: Iterable[str]) -> str:
+    """Names in a sentence."""
+    return ", ".join(sorted(names))
+
+
+def brief(error: BaseException) -> str:
+    """An error of somebody else's code on one line, with its type."""
+    problems = getattr(error, "errors", None)
+    if callable(problems):  # pydantic's ValidationError, whose text has many lines
+        first = problems()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return f"{where}: {first['msg']}."
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}".rstrip(": .") + "."

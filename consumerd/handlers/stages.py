@@ -1,0 +1,108 @@
+"""The stages that a batch passes on its way to a handler, in one order everywhere: daemon, replays, tests.
+
+    decoding -> lanes per key -> retries and the failure policy -> middleware -> the handler
+
+Decoding comes first, so that keys can be taken from decoded values, and a message is decoded once however often it is
+tried.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from consumerd.handlers.api import Handler
+from consumerd.handlers.decoding.stage import Decoding
+from consumerd.handlers.disk_full import DiskSpace
+from consumerd.handlers.giving_up import GivingUp
+from consumerd.handlers.key_lanes import KeyLanes
+from consumerd.handlers.middleware import WithMiddleware
+from consumerd.handlers.retry import HandlerCounts, retrying
+from consumerd.metrics.own import HandlerMetrics
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Mapping, Sequence
+
+    from consumerd.handlers.context import HandlerContext
+    from consumerd.handlers.dead_letters import DeadLetters
+    from consumerd.handlers.decoding.api import Decoder
+    from consumerd.handlers.messages import Batch
+    from consumerd.handlers.middleware import NamedMiddleware
+    from consumerd.handlers.retry import RetryPolicy
+    from consumerd.partition import TopicPartition
+    from consumerd.ports import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """What is around the handler that errors and logs call `name`."""
+
+    name: str = "handler"
+    #: None delivers payloads as they are.
+    decoder: Decoder | None = None
+    decoder_name: str = "decoder"
+    #: The first one is the outermost.
+    middleware: Sequence[NamedMiddleware] = ()
+    #: The table `[handler]`, for the handler's context.
+    config: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    #: Where the handler's own metrics are kept; by default where nobody reads them.
+    metrics: HandlerMetrics | None = None
+
+    def around(
+        self,
+        plugin: Handler,
+        policy: RetryPolicy,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        dead_letters: DeadLetters | None = None,
+        counts: HandlerCounts | None = None,
+        lanes: int | None = None,
+    ) -> Handler:
+        """`plugin` with all stages; with that many `lanes` for each partition, or in its order.
+
+        What comes of failures is added to `counts`. `dead_letters` are started and stopped with the handler. Raises
+        HandlerLoadError where lanes do not suit the handler.
+        """
+        counts = HandlerCounts() if counts is None else counts
+        inner = _Introduced(WithMiddleware(plugin, self.middleware) if self.middleware else plugin, self)
+        handler = retrying(
+            inner, policy, clock=clock, rng=rng, name=self.name, dead_letters=dead_letters, counts=counts
+        )
+        space = DiskSpace(policy.on_disk_full, policy.max_backoff, clock=clock, rng=rng, name=self.name, counts=counts)
+        giving_up = GivingUp(self.name, policy.on_failure, dead_letters, counts, space)
+        if lanes is not None:
+            handler = KeyLanes(handler, lanes, plugin=plugin, name=self.name, giving_up=giving_up)
+        if self.decoder is not None:
+            handler = Decoding(handler, self.decoder, giving_up, counts, name=self.decoder_name)
+        return handler
+
+
+class _Introduced(Handler):
+    """Completes the context that the member gives."""
+
+    def __init__(self, inner: Handler, stages: Stages) -> None:
+        self._inner = inner
+        self._stages = stages
+
+    async def handle(self, batch: Batch) -> None:
+        await self._inner.handle(batch)
+
+    async def stop(self) -> None:
+        await self._inner.stop()
+
+    async def position(self, partition: TopicPartition) -> int | None:
+        return await self._inner.position(partition)
+
+    async def start(self, context: HandlerContext) -> None:
+        stages = self._stages
+        await self._inner.start(
+            replace(
+                context,
+                name=stages.name,
+                config=MappingProxyType(dict(stages.config)),
+                metrics=stages.metrics or HandlerMetrics(stages.name),
+            )
+        )
