@@ -18,7 +18,7 @@ from consumerd.daemon.health import Health
 from consumerd.daemon.lag import LagWatch
 from consumerd.errors import reason_of
 from consumerd.handlers.retry import HandlerCounts
-from consumerd.metrics import LATENCIES, Histogram
+from consumerd.metrics import LATENCIES, Histogram, TargetCounts
 from consumerd.partition import NO_BROKER
 
 if TYPE_CHECKING:
@@ -62,6 +62,9 @@ class Monitor:
         self.member: RunningMember[Any] | None = None
         self.group_watch: GroupWatch | None = None
         self.handler_counts = HandlerCounts()
+        #: Of a mirror: what it sent, and the mirrors that it found to copy back.
+        self.target_counts: TargetCounts | None = None
+        self.reverse_mirrors = 0
         self.loop_lag = Histogram(LATENCIES)
         self.health = Health(clock, hung_after=config.health.hung_after)
         self.lag = LagWatch(clock)

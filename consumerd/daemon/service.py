@@ -82,10 +82,7 @@ async def serve(config: Config) -> None:
     coordination, offsets = config.group.coordination, build_offset_settings(config)
     async with AsyncExitStack() as stack:
         session = None
-        await stack.enter_async_context(monitor)
-        await stack.enter_async_context(Watchdog(lambda: monitor.health.sick, clock))
-        if config.health.listen is not None:
-            await stack.enter_async_context(build_server(monitor))
+        await start_monitor(monitor, stack)
         if coordination == "zookeeper" or offsets.in_zookeeper:
             session = build_session(config.zookeeper, clock=clock, rng=rng)
             stack.push_async_callback(session.close)
@@ -97,6 +94,17 @@ async def serve(config: Config) -> None:
         else:
             await run_on_brokers(config, settings, handler, session, clock=clock, rng=rng, monitor=monitor)
     log.info("stopped", group=settings.group, consumer=settings.consumer_id)
+
+
+async def start_monitor(monitor: Monitor, stack: AsyncExitStack) -> None:
+    """Begin to watch, feed the service manager's watchdog, and serve HTTP if that is configured, until `stack` ends.
+
+    Raises ConfigError where it cannot listen.
+    """
+    await stack.enter_async_context(monitor)
+    await stack.enter_async_context(Watchdog(lambda: monitor.health.sick, monitor.clock))
+    if monitor.config.health.listen is not None:
+        await stack.enter_async_context(build_server(monitor))
 
 
 async def start_client(client: ClusterClient, config: Config) -> None:
