@@ -409,7 +409,8 @@ def _rows(metrics: Iterable[Metric]) -> Iterator[str]:
 _METRICS: Final = """# Metrics
 
 Every metric of `/metrics`, generated from the code. [Monitoring](monitoring.md) describes how to enable them, the
-dashboard and the alerts. A histogram has the samples `_bucket`, `_sum` and `_count`.
+dashboard and the alerts. A histogram has the samples `_bucket`, `_sum` and `_count`. OpenTelemetry has the same metrics
+without `_total`, with these units in its own notation (`s`, `By`, `{message}`).
 
 Beside these, `/metrics` has `process_*`, `python_info` and `python_gc_*` of prometheus-client.
 """

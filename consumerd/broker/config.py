@@ -11,6 +11,7 @@ import difflib
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from consumerd.address import parse_address
 from consumerd.broker.policies import load_policies
@@ -90,6 +91,8 @@ class BrokerConfig:
     health_listen: str | None = None
     #: Whether it serves /metrics.
     health_metrics: bool = False
+    #: Base URL of an OpenTelemetry collector that takes the metrics; None: what OTEL_* in the environment says.
+    otlp_endpoint: str | None = None
     #: Whether metrics of logs have a label for the partition; else they are summed up by topic.
     partition_labels: bool = True
     #: Properties that were given, are known in 0.7.2 and have no effect here; `WITHOUT_EFFECT` says why.
@@ -157,6 +160,13 @@ def _text(name: str, text: str) -> str:
 
 def _address(name: str, text: str) -> str:
     parse_address(text, name, lowest=0)
+    return text
+
+
+def _url(name: str, text: str) -> str:
+    url = urlsplit(text)
+    if url.scheme not in ("http", "https") or not url.hostname:
+        raise ConfigError(f"{name} must be a URL such as http://127.0.0.1:4318, not {text!r}")
     return text
 
 
@@ -239,6 +249,7 @@ _PROPERTIES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "connections.max.idle.ms": ("max_idle_ms", _integer(0)),
     "health.listen": ("health_listen", _address),
     "health.metrics": ("health_metrics", _boolean),
+    "telemetry.otlp.endpoint": ("otlp_endpoint", _url),
     "metrics.partition.labels": ("partition_labels", _boolean),
 }
 

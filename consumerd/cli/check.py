@@ -126,6 +126,13 @@ def _check_http(config: Config) -> str:
     return ""
 
 
+def _check_telemetry(config: Config) -> str:
+    from consumerd.daemon.telemetry import check_telemetry  # noqa: PLC0415
+
+    check_telemetry(config.telemetry)
+    return ""
+
+
 #: What a check is about, the tables that it reads, and the check. It returns what is valid, in words.
 _PARTS: Final[tuple[tuple[tuple[str, ...], frozenset[str], Callable[[Config], str]], ...]] = (
     (("group",), frozenset({"group", "rebalance", "fetch", "commit"}), _check_subscription),
@@ -133,6 +140,7 @@ _PARTS: Final[tuple[tuple[tuple[str, ...], frozenset[str], Callable[[Config], st
     (("kafka",), frozenset({"group", "kafka", "fetch"}), _check_kafka),
     (("handler", "name"), frozenset({"handler"}), _check_handler),
     (("health",), frozenset({"health"}), _check_http),
+    (("telemetry",), frozenset({"telemetry"}), _check_telemetry),
 )
 
 

@@ -12,8 +12,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from consumerd.address import parse_address
+from consumerd.config.monitoring import TelemetrySection
 from consumerd.daemon.broker_readings import read_broker
 from consumerd.daemon.probes import check_extras, probe_routes
+from consumerd.daemon.telemetry import build_telemetry
 from consumerd.metrics import LATENCIES, Histogram
 
 if TYPE_CHECKING:
@@ -67,9 +69,16 @@ class BrokerMonitor:
 
 @asynccontextmanager
 async def monitored(config: BrokerConfig, clock: Clock) -> AsyncIterator[BrokerMonitor]:
-    """A monitor, and the HTTP server if the configuration has one. Raises ConfigError where it cannot listen."""
+    """A monitor, the HTTP server if the configuration has one, and what sends its metrics to a collector.
+
+    Raises ConfigError where it cannot listen, or an extra is not installed.
+    """
     monitor = BrokerMonitor(config, clock)
+    section = TelemetrySection(otlp_endpoint=config.otlp_endpoint, traces=False)
+    telemetry = build_telemetry(section, lambda: read_broker(monitor), clock, instance=f"broker-{config.broker_id}")
     async with AsyncExitStack() as stack:
+        if telemetry is not None:
+            await stack.enter_async_context(telemetry)
         if config.health_listen is not None:
             check_extras(metrics=config.health_metrics)
             from consumerd.http.server import HttpServer  # noqa: PLC0415 - the extra `http`
@@ -77,6 +86,7 @@ async def monitored(config: BrokerConfig, clock: Clock) -> AsyncIterator[BrokerM
             host, port = parse_address(config.health_listen, "health.listen", lowest=0)
             source = (lambda: read_broker(monitor)) if config.health_metrics else None
             await stack.enter_async_context(HttpServer(host, port, probe_routes(monitor, source)))
+        if config.health_listen is not None or telemetry is not None:
             looking = asyncio.create_task(monitor.look_at_loop(), name="event loop")
             stack.push_async_callback(_end, looking)
         yield monitor

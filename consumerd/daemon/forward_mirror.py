@@ -24,6 +24,7 @@ from consumerd.daemon.forwarding import make_forward_handler, target_client
 from consumerd.daemon.mirroring import PATIENT, mirror_settings, open_session, require_topics
 from consumerd.daemon.monitor import Monitor
 from consumerd.daemon.service import run_member, run_on_brokers, start_client, start_monitor
+from consumerd.daemon.telemetry import check_telemetry
 from consumerd.forward import BrokerMajorNumbering
 from consumerd.handlers import retrying
 from consumerd.mirror import CircleError, SourceCounts, is_subscribed, refuse_same_cluster, resolve_address
@@ -81,9 +82,10 @@ async def mirror_to_kafka(config: Config, target: ForwardTarget, *, exit_at_end:
     settings = replace(mirror_settings(config, clock, rng), stop_at_end=exit_at_end)
     build_bootstrap(target.section)
     check_http(config.health)
+    check_telemetry(config.telemetry)
     monitor = Monitor(config, clock)
     async with AsyncExitStack() as stack:
-        await start_monitor(monitor, stack)
+        await start_monitor(monitor, stack, settings.consumer_id)
         session, numbering, dialect = None, _BY_BROKER, None
         in_zookeeper = config.group.coordination == "zookeeper"
         if in_zookeeper or build_offset_settings(config).in_zookeeper:
@@ -103,6 +105,7 @@ async def mirror_to_kafka(config: Config, target: ForwardTarget, *, exit_at_end:
         )
         monitor.target_counts = inner.counts
         handler = retrying(inner, PATIENT, clock=clock, rng=rng, name="mirror", counts=monitor.handler_counts)
+        handler = monitor.traced(handler)
         log.info("starting", version=__version__, group=settings.group, consumer=settings.consumer_id)
         if in_zookeeper:
             assert session is not None

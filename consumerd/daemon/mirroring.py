@@ -25,6 +25,7 @@ from consumerd.config.servers import ZooKeeperSection
 from consumerd.daemon.endpoints import check_http
 from consumerd.daemon.monitor import Monitor
 from consumerd.daemon.service import run_member, start_monitor
+from consumerd.daemon.telemetry import check_telemetry
 from consumerd.errors import ConfigError, NotFoundError, ZooKeeperError
 from consumerd.handlers import RetryPolicy, retrying
 from consumerd.mirror import (
@@ -85,9 +86,10 @@ async def mirror(config: Config, target: MirrorTarget, *, exit_at_end: bool = Fa
     clock, rng = SystemClock(), SystemRandom()
     settings = replace(mirror_settings(config, clock, rng), stop_at_end=exit_at_end)
     check_http(config.health)
+    check_telemetry(config.telemetry)
     monitor = Monitor(config, clock)
     async with AsyncExitStack() as stack:
-        await start_monitor(monitor, stack)
+        await start_monitor(monitor, stack, settings.consumer_id)
         source = await open_session(stack, config.zookeeper, clock, rng)
         other = None
         if target.zookeeper is not None:
@@ -122,6 +124,7 @@ async def mirror(config: Config, target: MirrorTarget, *, exit_at_end: bool = Fa
         )
         monitor.target_counts = inner.counts
         handler = retrying(inner, PATIENT, clock=clock, rng=rng, name="mirror", counts=monitor.handler_counts)
+        handler = monitor.traced(handler)
         log.info("starting", version=__version__, group=settings.group, consumer=settings.consumer_id)
         await run_member(config, settings, handler, source, clock=clock, rng=rng, monitor=monitor)
     log.info("stopped", group=settings.group, consumer=settings.consumer_id)

@@ -22,6 +22,7 @@ WORDS = {
     "zk.connectiontimeout.ms": "the session timeout",
     "log.delete.policies": "none",
     "health.listen": "none",
+    "telemetry.otlp.endpoint": "none",
 }
 
 
