@@ -2,10 +2,11 @@
 
 The way is that of the daemon in one process: decode what a fetch brought, put it into the lane, hand it over under the
 fence to a handler that does nothing (behind the failure policy), move the position. What metrics add is measured by
-itself, since a difference of 1 % between two runs would drown in their noise. Sets are as large as a busy
-fetch, an idle poll, and one message.
+itself, since a difference of 1 % between two runs would drown in their noise. Rounds of both alternate, because other
+programs share the machine, and the median of their ratios counts. Sets are as large as a busy fetch, an idle poll, and
+one message. Beside it: what a span takes that OpenTelemetry records for a batch (`[telemetry]`, off by default).
 
-    python -m benchmarks metrics [--messages 1000000] [--json]
+    python -m benchmarks metrics [--messages 1000000] [--rounds 5] [--json]
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ import argparse
 import asyncio
 import json
 import random
+import statistics
 import sys
 import time
 from types import SimpleNamespace
 from typing import Any, cast
+
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
 from consumerd.clock import SystemClock
 from consumerd.consumer.fence import FIXED_SESSION, Fence, FixedLease
@@ -25,8 +29,9 @@ from consumerd.consumer.settings import ConsumerSettings
 from consumerd.consumer.sinks import PlainHandler
 from consumerd.consumer.stats import ConsumerStats
 from consumerd.consumer.work import PartitionWork
+from consumerd.daemon.tracing import TracedHandler
 from consumerd.fetch import ByteBudget, Lane
-from consumerd.handlers import RetryPolicy, retrying
+from consumerd.handlers import Batch, RetryPolicy, retrying
 from consumerd.handlers.builtin.null import NullHandler
 from consumerd.partition import TopicPartition
 from consumerd.registry import StaticSubscription
@@ -86,33 +91,58 @@ def alone(count: int, rounds: int = 200_000) -> float:
     return (time.perf_counter() - began) / rounds
 
 
+async def span(count: int, rounds: int = 5_000) -> float:
+    """Seconds that a recorded span takes for one batch, without its export."""
+
+    class Dropping(SpanProcessor):
+        """In place of a queue."""
+
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(Dropping())
+    batch = Batch(TP, decode_batch(encode_message_set([b"x" * SIZE] * count), 0))
+    plain = NullHandler()
+    seconds = []
+    for handler in (plain, TracedHandler(plain, provider.get_tracer("benchmark"), {"messaging.system": "kafka"})):
+        began = time.perf_counter()
+        for _ in range(rounds):
+            await handler.handle(batch)
+        seconds.append((time.perf_counter() - began) / rounds)
+    return seconds[1] - seconds[0]
+
+
 def main(arguments: list[str]) -> int:
     """Measure and print; 1 if metrics cost more than is promised."""
     parser = argparse.ArgumentParser(prog="benchmarks metrics", description=__doc__.partition("\n")[0])
     parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     rows: list[dict[str, Any]] = []
     for name, count in SETS.items():
-        whole = min(asyncio.run(way(options.messages // (20 if count == 1 else 1), count)) for _ in range(3))
-        part = min(alone(count) for _ in range(3))
+        pairs = [
+            (asyncio.run(way(options.messages // (20 if count == 1 else 1), count)), alone(count, 50_000))
+            for _ in range(options.rounds)
+        ]
+        whole, part = (statistics.median(each) for each in zip(*pairs, strict=True))
+        ratio = statistics.median(part / whole for whole, part in pairs)
         rows.append(
             {
                 "set": name,
                 "messages": count,
                 "way_us": round(whole * 1e6, 2),
                 "metrics_us": round(part * 1e6, 2),
-                "percent": round(100 * part / whole, 2),
+                "percent": round(100 * ratio, 2),
+                "span_us": round(asyncio.run(span(count)) * 1e6, 1),
             }
         )
     if options.json:
         print(json.dumps(rows))
     else:
-        print(f"{'set':<12} {'messages':>8} {'way':>12} {'metrics':>10} {'part':>8}")
+        print(f"{'set':<12} {'messages':>8} {'way':>12} {'metrics':>10} {'part':>8} {'a span':>11}")
         for row in rows:
             print(
                 f"{row['set']:<12} {row['messages']:>8,} {row['way_us']:>9,.1f} us {row['metrics_us']:>7.2f} us "
-                f"{row['percent']:>6.2f} %"
+                f"{row['percent']:>6.2f} % {row['span_us']:>8.1f} us"
             )
     broken = [row for row in rows if row["messages"] > 1 and row["percent"] >= PROMISE]
     for row in broken:

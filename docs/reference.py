@@ -2,7 +2,8 @@
 
 Strategy: configuration from the pydantic model, commands from click, the library from its signatures and docstrings;
 log events and exit codes from the syntax trees, since an event is a call and the meaning of a code is a comment. What
-docs/operations.md says of an event stands under its heading. Each function returns one page as Markdown.
+docs/operations.md says of an event stands under its heading. Each function returns one page as Markdown. Metrics are
+a page of the repository: `python docs/reference.py` writes it.
 """
 
 from __future__ import annotations
@@ -25,9 +26,12 @@ from consumerd.config.model import Config
 from consumerd.config.reloading import RELOADS
 from consumerd.config.toml_text import toml_value
 from consumerd.errors import ConsumerdError, ExitCode
+from consumerd.metrics.catalogue import BROKER_METRICS, MEMBER_METRICS, MIRROR_METRICS, PROCESS_METRICS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+
+    from consumerd.metrics import Metric
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 LEVELS: Final = ("debug", "info", "warning", "error", "critical", "exception")
@@ -389,6 +393,53 @@ def library() -> str:
     return "\n".join(lines) + "\n"
 
 
+# Metrics
+
+_UNITS: Final = {"1": "", "s": "seconds", "By": "bytes"}
+
+
+def _unit(metric: Metric) -> str:
+    return _UNITS.get(metric.unit, f"{metric.unit.strip('{}')}s")
+
+
+def _rows(metrics: Iterable[Metric]) -> Iterator[str]:
+    yield "| metric | type | unit | labels | meaning |"
+    yield "|---|---|---|---|---|"
+    for metric in metrics:
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        yield f"| `{metric.name}` | {metric.kind.value} | {_unit(metric)} | {labels} | {metric.help} |"
+
+
+_METRICS: Final = """# Metrics
+
+Every metric of `/metrics`, generated from the code. [Monitoring](monitoring.md) describes how to enable them, the
+dashboard and the alerts. A histogram has the samples `_bucket`, `_sum` and `_count`. OpenTelemetry has the same metrics
+without `_total`, with these units in its own notation (`s`, `By`, `{message}`).
+
+Beside these, `/metrics` has `process_*`, `python_info` and `python_gc_*` of prometheus-client.
+"""
+_MEMBERS: Final = """`consumerd run` and `consumerd mirror`. `broker` is empty on brokers since 0.8, whose partitions
+move. With `metrics.partition_labels = false` the metrics of partitions are summed up by topic: `broker` and `partition`
+are empty, the largest of `consumerd_lag_seconds` and `consumerd_last_handled_timestamp_seconds` counts, and offsets are
+left out."""
+_BROKERS: Final = """`consumerd broker`; `broker` is its id. With the property `metrics.partition.labels=false` the
+metrics of logs are summed up by topic: `partition` is empty, and offsets are left out."""
+
+
+def metrics() -> str:
+    """The page of docs/metrics.md, which stands in the repository so that links to it work on code hosts, too."""
+    lines = [_METRICS]
+    of_members = [metric for metric in MEMBER_METRICS if metric not in PROCESS_METRICS]
+    for title, about, listed in (
+        ("Every process", "", PROCESS_METRICS),
+        ("Members", _MEMBERS, of_members),
+        ("Mirrors", "`consumerd mirror`, beside those of a member. `topic` is that of the source.", MIRROR_METRICS),
+        ("Broker", _BROKERS, BROKER_METRICS),
+    ):
+        lines += [f"## {title}", "", *([about, ""] if about else []), *_rows(listed), ""]
+    return "\n".join(lines[:-1]) + "\n"
+
+
 def pages() -> dict[str, str]:
     """Each page by its place on the site."""
     return {
@@ -398,3 +449,7 @@ def pages() -> dict[str, str]:
         "reference/exit-codes.md": exit_codes(),
         "reference/library.md": library(),
     }
+
+
+if __name__ == "__main__":
+    (ROOT / "docs" / "metrics.md").write_text(metrics(), "utf-8")

@@ -11,7 +11,9 @@ import difflib
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
+from consumerd.address import parse_address
 from consumerd.broker.policies import load_policies
 from consumerd.errors import ConfigError
 from consumerd.registry.values import MAX_PARTITIONS
@@ -85,6 +87,14 @@ class BrokerConfig:
     zk_session_ms: int = 6000
     #: None: as long as the session timeout.
     zk_connection_ms: int | None = None
+    #: `host:port` of the HTTP server for probes and metrics; None: there is none.
+    health_listen: str | None = None
+    #: Whether it serves /metrics.
+    health_metrics: bool = False
+    #: Base URL of an OpenTelemetry collector that takes the metrics; None: what OTEL_* in the environment says.
+    otlp_endpoint: str | None = None
+    #: Whether metrics of logs have a label for the partition; else they are summed up by topic.
+    partition_labels: bool = True
     #: Properties that were given, are known in 0.7.2 and have no effect here; `WITHOUT_EFFECT` says why.
     ignored: tuple[str, ...] = ()
 
@@ -145,6 +155,18 @@ class BrokerConfig:
 def _text(name: str, text: str) -> str:
     if not text:
         raise ConfigError(f"{name} is empty")
+    return text
+
+
+def _address(name: str, text: str) -> str:
+    parse_address(text, name, lowest=0)
+    return text
+
+
+def _url(name: str, text: str) -> str:
+    url = urlsplit(text)
+    if url.scheme not in ("http", "https") or not url.hostname:
+        raise ConfigError(f"{name} must be a URL such as http://127.0.0.1:4318, not {text!r}")
     return text
 
 
@@ -225,6 +247,10 @@ _PROPERTIES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "socket.request.timeout.ms": ("request_timeout_ms", _integer(0)),
     "max.connections": ("max_connections", _integer(0)),
     "connections.max.idle.ms": ("max_idle_ms", _integer(0)),
+    "health.listen": ("health_listen", _address),
+    "health.metrics": ("health_metrics", _boolean),
+    "telemetry.otlp.endpoint": ("otlp_endpoint", _url),
+    "metrics.partition.labels": ("partition_labels", _boolean),
 }
 
 #: Properties of 0.7.2 that cannot mean anything to this broker, and why.

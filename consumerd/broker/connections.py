@@ -35,6 +35,7 @@ from consumerd.wire.v07 import MultiProduceRequest, ProduceRequest, decode_reque
 if TYPE_CHECKING:
     from consumerd.broker.config import BrokerConfig
     from consumerd.broker.requests import BrokerReply, RequestHandlers
+    from consumerd.broker.stats import BrokerStats
     from consumerd.ports import Clock
 
 logger = structlog.get_logger(__name__)
@@ -53,12 +54,14 @@ _REQUEST = 1 << 15
 class ClientConnections:
     """The clients of one broker."""
 
-    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
+    def __init__(self, config: BrokerConfig, clock: Clock, stats: BrokerStats) -> None:
         self._config = config
         self._clock = clock
+        self._stats = stats
         self._streams: dict[asyncio.Task[None], ClientStream] = {}
         self._resting: dict[asyncio.Task[None], float] = {}
-        self._memory = RequestMemory(max(config.queued_bytes, config.max_request_bytes))
+        #: What all requests together hold.
+        self.memory = RequestMemory(max(config.queued_bytes, config.max_request_bytes))
         #: Connections that wait for the rest of a request or response: which request, and since when.
         self._busy: dict[asyncio.Task[None], tuple[int, float]] = {}
 
@@ -80,6 +83,7 @@ class ClientConnections:
             if self._config.max_connections and len(self) >= self._config.max_connections:
                 sock.close()
                 refused += 1
+                self._stats.connections_refused += 1
                 if refused == 1:
                     logger.warning("connections_refused", peer=peer, limit=self._config.max_connections)
                 await asyncio.sleep(0)
@@ -89,13 +93,14 @@ class ClientConnections:
                 refused = 0
             try:
                 self._prepare(sock)
-                stream = ClientStream(sock, self._config.max_request_bytes, self._memory)
+                stream = ClientStream(sock, self._config.max_request_bytes, self.memory, self._stats)
             except OSError as error:
                 logger.info("connection_lost", peer=peer, reason=reason_of(error))
                 sock.close()
                 continue
             task = group.create_task(serve(stream, requests, peer), name=f"connection {peer}")
             self._streams[task] = stream
+            self._stats.accepted += 1
             task.add_done_callback(self._forget)
             await asyncio.sleep(0)  # a crowd at the door does not keep those inside waiting
 
@@ -125,7 +130,7 @@ class ClientConnections:
             for task, stream in self._streams.items():
                 self._end_if_idle(task, stream, now)
                 self._end_if_overdue(task, stream, now)
-            if self._memory.wanted:
+            if self.memory.wanted:
                 self._make_room(now)
 
     def _end_if_idle(self, task: asyncio.Task[None], stream: ClientStream, now: float) -> None:
@@ -152,7 +157,7 @@ class ClientConnections:
         holders = [(since, task) for task, (_, since) in self._busy.items() if self._streams[task].held]
         since, task = min(holders, key=itemgetter(0), default=(now, None))
         if task is not None and now - since >= _GRACE:
-            logger.warning("request_memory_exhausted", limit=self._memory.limit, connections=len(holders))
+            logger.warning("request_memory_exhausted", limit=self.memory.limit, connections=len(holders))
             self._streams[task].abort(
                 "memory for requests ran out (queued.max.request.bytes), and this connection held its share longest"
             )
@@ -208,8 +213,10 @@ async def serve(stream: ClientStream, requests: RequestHandlers, peer: str) -> N
     except FlushFailedError:
         raise
     except (WireError, RequestRefusedError) as error:
+        requests.stats.refused += 1
         logger.warning("request_refused", peer=peer, reason=reason_of(error))
     except (StorageError, CorruptLogError) as error:
+        requests.stats.failed += 1
         logger.error("request_failed", peer=peer, reason=reason_of(error))
     except OSError as error:
         logger.info("connection_lost", peer=peer, reason=reason_of(error))

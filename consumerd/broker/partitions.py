@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from consumerd.broker.stats import BrokerStats
 from consumerd.broker.threads import in_thread
 from consumerd.errors import reason_of
 from consumerd.storage import FlushFailedError, StorageError
@@ -20,6 +21,7 @@ from consumerd.storage import FlushFailedError, StorageError
 if TYPE_CHECKING:
     import random
 
+    from consumerd.broker.stats import ProducedCounts
     from consumerd.ports import Clock
     from consumerd.storage import Log, LogManager, SegmentSlice
 
@@ -36,11 +38,13 @@ _LARGE = 1 << 20
 class BrokerPartition:
     """One log as the connections of a broker share it."""
 
-    __slots__ = ("_appending", "_clock", "_flushing", "log")
+    __slots__ = ("_appending", "_clock", "_counts", "_flushing", "_stats", "log")
 
-    def __init__(self, log: Log, clock: Clock) -> None:
+    def __init__(self, log: Log, clock: Clock, stats: BrokerStats, counts: ProducedCounts) -> None:
         self.log = log
         self._clock = clock
+        self._stats = stats
+        self._counts = counts
         self._appending = asyncio.Lock()
         self._flushing = asyncio.Lock()
 
@@ -54,10 +58,13 @@ class BrokerPartition:
             now = self._clock.monotonic()
             if log.roll_due(now):
                 await in_thread(log.roll, now)
+                self._stats.rolls += 1
             if len(data) > _LARGE:
                 await in_thread(log.append, data, messages, now)
             else:
                 log.append(data, messages, now)
+            self._counts.messages += messages
+            self._counts.bytes += len(data)
         if log.flush_due():
             await self.flush()
 
@@ -65,7 +72,9 @@ class BrokerPartition:
         """Delete what retention does not keep; returns the names of the files. Raises StorageError."""
         async with self._appending:
             now_ms = int(self._clock.wall() * 1000)
-            return await in_thread(self.log.clean, self._clock.monotonic(), now_ms)
+            dropped = await in_thread(self.log.clean, self._clock.monotonic(), now_ms)
+            self._stats.segments_deleted += len(dropped)
+            return dropped
 
     def hold(self, offset: int, max_bytes: int) -> SegmentSlice:
         """The file range of a fetch, its segment held open: release it when sent. Raises OffsetOutOfRangeError."""
@@ -86,15 +95,18 @@ class BrokerPartition:
         target = self.log.end_offset
         async with self._flushing:
             if self.log.flushed_offset < target:
-                await in_thread(self.log.flush, self._clock.monotonic())
+                began = self._clock.monotonic()
+                await in_thread(self.log.flush, began)
+                self._stats.flush_seconds.observe(self._clock.monotonic() - began)
 
 
 class BrokerPartitions:
     """All partitions of a broker, by (topic, partition)."""
 
-    def __init__(self, logs: LogManager, clock: Clock) -> None:
+    def __init__(self, logs: LogManager, clock: Clock, stats: BrokerStats | None = None) -> None:
         self._logs = logs
         self._clock = clock
+        self.stats = stats or BrokerStats()
         self._known: dict[tuple[str, int], BrokerPartition] = {}
         self._creating = asyncio.Lock()
 
@@ -105,8 +117,12 @@ class BrokerPartitions:
             log = self._logs.get(topic, partition)
             if log is None:
                 return None
-            known = self._known.setdefault((topic, partition), BrokerPartition(log, self._clock))
+            known = self._keep(topic, partition, log)
         return known
+
+    def _keep(self, topic: str, partition: int, log: Log) -> BrokerPartition:
+        counts = self.stats.of(topic, partition)
+        return self._known.setdefault((topic, partition), BrokerPartition(log, self._clock, self.stats, counts))
 
     def choose(self, topic: str, count: int, rng: random.Random) -> int:
         """A random one of the `count` partitions of `topic`, preferably one that is in service."""
@@ -126,8 +142,7 @@ class BrokerPartitions:
         async with self._creating:
             now = self._clock.monotonic()
             log, new_topic = await in_thread(self._logs.get_or_create, topic, partition, now)
-            known = self._known.setdefault((topic, partition), BrokerPartition(log, self._clock))
-            return known, new_topic
+            return self._keep(topic, partition, log), new_topic
 
     async def flush_overdue(self) -> None:
         """Flush what waited long enough; the scheduler's work. Raises FlushFailedError."""

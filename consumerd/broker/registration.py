@@ -67,6 +67,17 @@ class BrokerRegistration:
         self._foreign: set[str] = set()
         self._session = 0
         self._wake = asyncio.Event()
+        #: When the address was registered last, in seconds since 1970; None: not yet.
+        self.registered_at: float | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether the address is registered, as far as we know: its node is ours, and the session has not ended."""
+        return (
+            broker_path(self._id) in self._registered
+            and self._zookeeper.session_id == self._session
+            and self._zookeeper.lease_left() > 0
+        )
 
     def add_topic(self, topic: str) -> None:
         """Register `topic` soon; returns at once, as 0.7.2 does this in the background, too."""
@@ -157,6 +168,7 @@ class BrokerRegistration:
                 f"broker id {self._id} is already registered in ZooKeeper by another live broker ({address}); "
                 "stop that broker or choose another --broker-id"
             ) from None
+        self.registered_at = self._clock.wall()
         logger.info("broker_registered", broker=self._id, address=value)
 
     async def _patience_for(self, address: str) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -48,6 +48,14 @@ if TYPE_CHECKING:
 
 logger = structlog.get_logger(__name__)
 
+#: What metrics call each request (`consumerd.broker.stats.KINDS`).
+_KINDS: Final[dict[type[Request], str]] = {
+    ProduceRequest: "produce",
+    MultiProduceRequest: "multiproduce",
+    FetchRequest: "fetch",
+    MultiFetchRequest: "multifetch",
+    OffsetsRequest: "offsets",
+}
 #: Entries of a multi request that are done without letting other clients have their turn.
 _ENTRIES = 256
 #: Characters that the log shows of a topic name that was refused.
@@ -86,6 +94,7 @@ class RequestHandlers:
         self._clock = clock
         self._rng = rng
         self._topic_created = topic_created
+        self.stats = partitions.stats
         self._limits = replace(PRODUCE_LIMITS, max_message_bytes=config.max_message_bytes)
         #: Taken while a set is checked that takes more than one step.
         self._checking = asyncio.Semaphore(_CHECKS)
@@ -95,21 +104,25 @@ class RequestHandlers:
 
         Raises RequestRefusedError, WireError, StorageError or CorruptLogError: the connection must be closed.
         """
+        counts, began = self.stats.requests[_KINDS[type(request)]], self._clock.monotonic()
+        counts.count += 1
+        reply: BrokerReply | None = None
         match request:
             case FetchRequest():
-                return self._fetch(request)
+                reply = self._fetch(request)
             case ProduceRequest():
                 await self._produce(request)
             case MultiFetchRequest():
-                return await self._multifetch(request)
+                reply = await self._multifetch(request)
             case MultiProduceRequest():
                 for number, entry in enumerate(request.produces, 1):
                     await self._produce(entry)
                     if not number % _ENTRIES:
                         await asyncio.sleep(0)
             case OffsetsRequest():
-                return BrokerReply([self._offsets(request)])
-        return None
+                reply = BrokerReply([self._offsets(request)])
+        counts.seconds.observe(self._clock.monotonic() - began)
+        return reply
 
     def _existing(self, topic: str, partition: int) -> BrokerPartition | None:
         """The partition asked for, None where it has no log yet.
@@ -137,6 +150,7 @@ class RequestHandlers:
         try:
             checked = await in_turns(check_steps(request.messages, limits=self._limits), self._checking)
         except OversizeMessageError as error:
+            self.stats.oversized_sets += 1
             logger.warning("oversized_message_set_dropped", topic=topic, partition=partition, reason=reason_of(error))
             return
         await target.append(request.messages[: checked.valid_bytes], checked.leaf_count)
@@ -191,14 +205,16 @@ class RequestHandlers:
                 return ErrorCode.NONE, None
             return ErrorCode.NONE, partition.hold(request.offset, request.max_size)
         except OffsetOutOfRangeError:
-            return ErrorCode.OFFSET_OUT_OF_RANGE, None
+            code = ErrorCode.OFFSET_OUT_OF_RANGE
         except RequestRefusedError:
-            return ErrorCode.WRONG_PARTITION, None
+            code = ErrorCode.WRONG_PARTITION
         except CorruptLogError:  # logged once, at the start
-            return ErrorCode.UNKNOWN, None
+            code = ErrorCode.UNKNOWN
         except (InvalidTopicError, StorageError) as error:
             refusals.add(request, error)
-            return ErrorCode.UNKNOWN, None
+            code = ErrorCode.UNKNOWN
+        self.stats.fetch_errors[code] += 1
+        return code, None
 
     def _offsets(self, request: OffsetsRequest) -> bytes:
         partition = self._existing(request.topic, request.partition)

@@ -19,6 +19,7 @@ from consumerd.broker.errors import ListenError
 from consumerd.broker.partitions import BrokerPartitions
 from consumerd.broker.registration import BrokerRegistration
 from consumerd.broker.requests import RequestHandlers
+from consumerd.broker.stats import BrokerStats
 from consumerd.broker.threads import in_thread
 from consumerd.errors import ZooKeeperError, reason_of
 from consumerd.storage import LogManager, OsFiles
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from consumerd.broker.config import BrokerConfig
+    from consumerd.broker.memory import RequestMemory
     from consumerd.ports import Clock, ZooKeeper
-    from consumerd.storage import Files, LoadReport
+    from consumerd.storage import Files, LoadReport, Log
 
 logger = structlog.get_logger(__name__)
 
@@ -62,7 +64,10 @@ class Broker:
         self._rng = rng
         self._zookeeper = zookeeper
         self._logs = LogManager(config.log_dir, files or OsFiles(), config.log_settings)
-        self._connections = ClientConnections(config, clock)
+        #: What was counted since it was made.
+        self.stats = BrokerStats()
+        self._connections = ClientConnections(config, clock, self.stats)
+        self._registration: BrokerRegistration | None = None
         self._stopping = asyncio.Event()
         #: Set once the broker serves and is registered.
         self.ready = asyncio.Event()
@@ -74,6 +79,37 @@ class Broker:
     def connections(self) -> int:
         """The number of connected clients."""
         return len(self._connections)
+
+    @property
+    def request_memory(self) -> RequestMemory:
+        """The memory that requests hold."""
+        return self._connections.memory
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a graceful stop has begun."""
+        return self._stopping.is_set()
+
+    @property
+    def registered(self) -> bool | None:
+        """Whether its address is registered in ZooKeeper now; None where it runs without ZooKeeper."""
+        if self._zookeeper is None:
+            return None
+        return self._registration is not None and self._registration.holds
+
+    @property
+    def registered_at(self) -> float | None:
+        """When its address was registered last, in seconds since 1970; None: not yet, or without ZooKeeper."""
+        return None if self._registration is None else self._registration.registered_at
+
+    def logs(self) -> list[tuple[str, int, Log]]:
+        """Topic, partition and log of each log in service."""
+        return self._logs.in_use()
+
+    @property
+    def logs_offline(self) -> int:
+        """The number of logs that are not served, because they are damaged."""
+        return self._logs.damaged
 
     # -- life
 
@@ -173,9 +209,9 @@ class Broker:
         return listener
 
     async def _serve(self, listener: socket.socket) -> None:
-        partitions = BrokerPartitions(self._logs, self._clock)
+        partitions = BrokerPartitions(self._logs, self._clock, self.stats)
         async with asyncio.TaskGroup() as group:
-            registration = self._registration()
+            registration = self._registration = self._make_registration()
             if registration is not None:
                 await registration.register(self._logs.topics())
             requests = RequestHandlers(
@@ -218,7 +254,7 @@ class Broker:
                 logger.warning("deregistration_failed", broker=self.config.broker_id, reason=reason_of(error))
         await self._connections.stop(_STOP_PATIENCE)
 
-    def _registration(self) -> BrokerRegistration | None:
+    def _make_registration(self) -> BrokerRegistration | None:
         if self._zookeeper is None:
             return None
         config = self.config

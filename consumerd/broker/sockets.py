@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from consumerd.broker.errors import RequestRefusedError
 from consumerd.broker.memory import RequestMemory
+from consumerd.broker.stats import BrokerStats
 from consumerd.storage import SegmentSlice
 
 if TYPE_CHECKING:
@@ -53,10 +54,16 @@ Part = bytes | SegmentSlice
 class ClientStream:
     """One client's socket: frames in, answers out. Used by one task; `stop`, `rest` and `abort` are for another.
 
-    `memory` is what its buffer is charged to.
+    `memory` is what its buffer is charged to, `stats` where its bytes are counted.
     """
 
-    def __init__(self, sock: socket.socket, max_frame: int, memory: RequestMemory | None = None) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        max_frame: int,
+        memory: RequestMemory | None = None,
+        stats: BrokerStats | None = None,
+    ) -> None:
         self._sock = sock
         self._fd = sock.fileno()
         self._max_frame = max_frame
@@ -70,6 +77,8 @@ class ClientStream:
         self._last_bytes: int | None = None  # once stopping: how many more may be read
         self._turn = _TURN
         self._memory = memory or RequestMemory(max_frame)
+        #: Of all connections together.
+        self._stats = stats or BrokerStats()
         #: Bytes charged to it.
         self._held = 0
         #: Whole requests that have come so far.
@@ -170,6 +179,7 @@ class ClientStream:
                 await self._readable()
                 continue
             self._moved = True
+            self._stats.received_bytes += received
             if self._last_bytes is not None:
                 self._last_bytes -= received
             return received
@@ -270,8 +280,10 @@ class ClientStream:
         view = memoryview(data)
         while view:
             try:
-                view = view[self._sock.send(view, flags) :]
+                sent = self._sock.send(view, flags)
+                view = view[sent:]
                 self._moved = True
+                self._stats.sent_bytes += sent
             except (BlockingIOError, InterruptedError):
                 await self._writable()
 
@@ -290,6 +302,7 @@ class ClientStream:
             if not sent:
                 raise ConnectionAbortedError(f"{part.segment.path} is shorter than when the fetch began")
             self._moved = True
+            self._stats.sent_bytes += sent
             position += sent
             left -= sent
             warm -= sent

@@ -22,6 +22,7 @@ from consumerd.broker import WITHOUT_EFFECT, Broker, BrokerConfig
 from consumerd.cli.numbers import PositiveInt
 from consumerd.clock import SystemClock
 from consumerd.config.properties import read_properties
+from consumerd.daemon.broker_monitor import monitored
 from consumerd.daemon.logs import configure_logs
 from consumerd.errors import ConfigError, ExitCode
 from consumerd.zk import Session
@@ -39,6 +40,7 @@ _SPELLINGS = {
     "broker_id": "brokerid",
     "partitions": "num.partitions",
     "zookeeper": "zk.connect",
+    "health_listen": "health.listen",
 }
 
 
@@ -71,6 +73,16 @@ Example:
     multiple=True,
     metavar="KEY=VALUE",
     help="Broker property, as in server.properties; may be given several times.",
+)
+@click.option(
+    "--health-listen",
+    metavar="HOST:PORT",
+    help="Address of an HTTP server for /healthz and /readyz (requires the extra http).  [default: none]",
+)
+@click.option(
+    "--metrics",
+    is_flag=True,
+    help="With --health-listen: serve /metrics for Prometheus, too (requires the extra metrics).",
 )
 @click.option(
     "--log-level",
@@ -112,6 +124,10 @@ def _config(options: dict[str, Any]) -> BrokerConfig:
         if options["zookeeper"] is not None:
             raise ConfigError("--zookeeper and --no-zookeeper contradict each other: give one of them")
         given["enable.zookeeper"] = "false"
+    if options["metrics"] and given.setdefault("health.metrics", "true") != "true":
+        raise ConfigError("--metrics and --set health.metrics contradict each other: give one of them")
+    if options["metrics"] and "health.listen" not in given and options["file"] is None:
+        raise ConfigError("--metrics needs --health-listen: give an address such as 127.0.0.1:8080")
     properties = {**(read_properties(options["file"]) if options["file"] else {}), **given}
     host = options["host"]
     announced = None
@@ -145,18 +161,23 @@ async def _main(config: BrokerConfig) -> ExitCode:
     if config.threads is not None:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(config.threads, "disk"))
     clock, rng = SystemClock(), random.Random()
-    if not config.use_zookeeper:
-        return await _serve(Broker(config, clock=clock, rng=rng))
-    assert config.zookeeper is not None
-    session = Session(
-        config.zookeeper,
-        session_timeout=config.zk_session_ms / 1000,
-        connect_timeout=(config.zk_connection_ms or config.zk_session_ms) / 1000,
-        clock=clock,
-        rng=rng,
-    )
-    async with session:
-        return await _serve(Broker(config, clock=clock, rng=rng, zookeeper=session))
+    async with monitored(config, clock) as monitor:
+        if not config.use_zookeeper:
+            broker = Broker(config, clock=clock, rng=rng)
+            monitor.watch(broker)
+            return await _serve(broker)
+        assert config.zookeeper is not None
+        session = Session(
+            config.zookeeper,
+            session_timeout=config.zk_session_ms / 1000,
+            connect_timeout=(config.zk_connection_ms or config.zk_session_ms) / 1000,
+            clock=clock,
+            rng=rng,
+        )
+        async with session:
+            broker = Broker(config, clock=clock, rng=rng, zookeeper=session)
+            monitor.watch(broker)
+            return await _serve(broker)
 
 
 async def _serve(broker: Broker) -> ExitCode:

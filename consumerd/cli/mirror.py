@@ -59,6 +59,8 @@ _SAID_BY_CONFIG = {
     "whitelist": "--whitelist",
     "blacklist": "--blacklist",
     "initial": "--from",
+    "health_listen": "--health-listen",
+    "metrics": "--metrics",
 }
 
 
@@ -131,6 +133,17 @@ _SAID_BY_CONFIG = {
     show_default=True,
     help="Largest message in bytes that the target accepts (max.message.size); larger ones are dropped silently.",
 )
+@click.option(
+    "--health-listen",
+    metavar="HOST:PORT",
+    help="Address of an HTTP server for /healthz, /readyz and, on a loopback address, the status page (requires the "
+    "extra http).  [default: none]",
+)
+@click.option(
+    "--metrics",
+    is_flag=True,
+    help="With --health-listen: serve /metrics for Prometheus, too (requires the extra metrics).",
+)
 @click.option("--exit-at-end", is_flag=True, help="Stop when all messages that were there at the start are mirrored.")
 def command(**options: Any) -> None:
     """Copy topics from one cluster to another, as a member of a group."""
@@ -174,6 +187,7 @@ def _config(options: dict[str, Any]) -> Config:
         if options[name]:
             group[name] = options[name]
     document: dict[str, Any] = {"group": group}
+    document |= _health(options)
     if options["initial"]:
         document["fetch"] = {"initial": options["initial"]}
     if options["from_servers"]:
@@ -185,6 +199,14 @@ def _config(options: dict[str, Any]) -> Config:
     else:
         document["zookeeper"] = {"connect": options["from_zookeeper"], "connection_timeout": SERVER_TIMEOUT}
     return parse(document, "the command line", environment=False)
+
+
+def _health(options: dict[str, Any]) -> dict[str, Any]:
+    if options["health_listen"]:
+        return {"health": {"listen": options["health_listen"], "metrics": options["metrics"]}}
+    if options["metrics"]:
+        raise click.UsageError("--metrics needs --health-listen: give an address such as 127.0.0.1:8080.")
+    return {}
 
 
 def _target(options: dict[str, Any]) -> MirrorTarget:

@@ -16,7 +16,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from consumerd.config.base import BrokenRulesError
 from consumerd.config.group import CommitSection, GroupSection, RebalanceSection
-from consumerd.config.monitoring import HealthSection, MetricsSection
+from consumerd.config.monitoring import HealthSection, MetricsSection, TelemetrySection
 from consumerd.config.problems import (
     ConfigProblemsError,
     problems_of,
@@ -78,6 +78,7 @@ class Config(FileSettings):
     log: LogSection = Field(default_factory=LogSection)
     health: HealthSection = Field(default_factory=HealthSection)
     metrics: MetricsSection = Field(default_factory=MetricsSection)
+    telemetry: TelemetrySection = Field(default_factory=TelemetrySection)
     spark: SparkTable = Field(default_factory=SparkTable, repr=False)
 
     def rules(self) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from annotated_types import Ge, Le
 from pydantic import AllowInfNan, Field, SecretStr, model_validator
@@ -89,3 +90,32 @@ class MetricsSection(Section):
     summary_interval: Annotated[float, AllowInfNan(False), Ge(0), Le(1_000_000_000)] = Field(
         60.0, description="Seconds between the log events `summary`; 0 for none."
     )
+
+
+class TelemetrySection(Section):
+    """OpenTelemetry: traces and metrics to a collector, by OTLP over HTTP (needs the extra `otel`)."""
+
+    otlp_endpoint: str | None = Field(
+        None,
+        description=(
+            "Base URL of the collector; /v1/traces and /v1/metrics are appended. Without it, and without "
+            "OTEL_EXPORTER_OTLP_ENDPOINT in the environment, nothing is sent. Headers, certificates and sampling are "
+            "set by OpenTelemetry's own variables (OTEL_EXPORTER_OTLP_HEADERS and so on)."
+        ),
+        examples=["http://127.0.0.1:4318"],
+    )
+    traces: bool = Field(True, description="Send a span for each call of the handler, each commit and each rebalance.")
+    metrics: bool = Field(True, description="Send the metrics that /metrics has.")
+    metrics_interval: Seconds | None = Field(
+        None,
+        description="Seconds between exports of metrics; OTEL_METRIC_EXPORT_INTERVAL or 60 by default.",
+        examples=[60.0],
+    )
+
+    @model_validator(mode="after")
+    def _is_a_url(self) -> TelemetrySection:
+        if self.otlp_endpoint is not None:
+            url = urlsplit(self.otlp_endpoint)
+            if url.scheme not in ("http", "https") or not url.hostname:
+                raise ValueError("otlp_endpoint must be a URL such as http://127.0.0.1:4318")
+        return self

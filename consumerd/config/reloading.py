@@ -114,6 +114,7 @@ _BY_TABLE: Final[dict[str, dict[str, Reload]]] = {
         "hung_after": Reload.AT_ONCE,
         **dict.fromkeys(("listen", "metrics", "status", "token", "token_file", "tls"), Reload.RESTART),
     },
+    "telemetry": dict.fromkeys(("otlp_endpoint", "traces", "metrics", "metrics_interval"), Reload.RESTART),
     "metrics": dict.fromkeys(("partition_labels", "lag_interval", "summary_interval"), Reload.AT_ONCE),
 }
 

@@ -76,12 +76,13 @@ class Commits:
             return
         try:
             result = await self._store.commit(positions, session_id=session_id)
-        except (ZooKeeperError, BrokerError):
-            self._stats.failed_commits += len(positions)
+        except (ZooKeeperError, BrokerError) as error:
+            self._stats.commit_failed(now, self._clock.monotonic(), len(positions), error)
             raise
         for partition in result.committed:
             due[partition].committed = positions[partition]
             due[partition].written_at = now
-        self._stats.commits += len(result.committed)
+        ended = self._clock.monotonic()
+        self._stats.committed(now, ended, committed=len(result.committed), lost=len(result.lost))
         if result.lost:
             self._lost([due[partition] for partition in sorted(result.lost)])

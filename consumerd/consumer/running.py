@@ -75,6 +75,8 @@ class RunningMember(Generic[_Event]):
         self.running = asyncio.Event()
         #: Set when the member has begun to leave.
         self.stopping = asyncio.Event()
+        #: When it began, on the clock.
+        self.stopping_since: float | None = None
         self._queue: asyncio.Queue[_Event] = asyncio.Queue()
         self._stop_event = stop_event
         self._failure: ConsumerdError | None = None
@@ -396,6 +398,8 @@ class RunningMember(Generic[_Event]):
                 log.info("member_stopping", group=self.settings.group, reason=reason)
             else:
                 log.error("member_stopping", group=self.settings.group, reason=reason)
+        if not self.stopping.is_set():
+            self.stopping_since = self.clock.monotonic()
         self.stopping.set()
         if self._starting is not None:
             self._starting.reschedule(asyncio.get_running_loop().time())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from consumerd.metrics import DURATIONS, SIZES, Histogram
 
@@ -54,6 +54,31 @@ class Rebalance:
     lost: tuple[TopicPartition, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """One request to the offset store. Times on the member's clock."""
+
+    began: float
+    ended: float
+    #: Offsets that were written, and those of partitions that are owned by us no longer.
+    committed: int
+    lost: int
+    #: Why nothing was written.
+    error: BaseException | None = None
+
+
+class StatsObserver(Protocol):
+    """Called right after something was counted, on the loop. Must neither block nor raise."""
+
+    def committed(self, result: CommitResult) -> None:
+        """A request to the offset store has ended."""
+        ...
+
+    def rebalanced(self, rebalance: Rebalance) -> None:
+        """A rebalance has ended."""
+        ...
+
+
 @dataclass(slots=True)
 class ConsumerStats:
     """Counts since the member was made."""
@@ -74,6 +99,7 @@ class ConsumerStats:
     rebalance_seconds: Histogram = field(default_factory=lambda: Histogram(DURATIONS))
     #: The last ones, the newest last.
     history: deque[Rebalance] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    observer: StatsObserver | None = None
 
     def of(self, partition: TopicPartition) -> PartitionStats:
         """The counts of a partition, made when it is met for the first time."""
@@ -98,6 +124,20 @@ class ConsumerStats:
         """Note a rebalance that has come to its end."""
         self.rebalance_seconds.observe(rebalance.seconds)
         self.history.append(rebalance)
+        if self.observer is not None:
+            self.observer.rebalanced(rebalance)
+
+    def committed(self, began: float, ended: float, *, committed: int, lost: int) -> None:
+        """Count a commit; times on the member's clock."""
+        self.commits += committed
+        if self.observer is not None:
+            self.observer.committed(CommitResult(began, ended, committed, lost))
+
+    def commit_failed(self, began: float, ended: float, failed: int, error: BaseException) -> None:
+        """Count the offsets of a commit that `error` ended."""
+        self.failed_commits += failed
+        if self.observer is not None:
+            self.observer.committed(CommitResult(began, ended, 0, 0, error))
 
     def totals(self) -> dict[str, int]:
         """The counters that are one number each."""

@@ -18,6 +18,7 @@ from consumerd.config.build_v08 import build_client, build_coordination, fixed_p
 from consumerd.config.model import parse, parse_valid_tables
 from consumerd.config.problems import ConfigProblemsError, problem_of_error
 from consumerd.daemon.endpoints import check_http
+from consumerd.daemon.telemetry import check_telemetry
 from consumerd.errors import ConsumerdError
 
 if TYPE_CHECKING:
@@ -97,6 +98,11 @@ def _check_http(config: Config) -> str:
     return ""
 
 
+def _check_telemetry(config: Config) -> str:
+    check_telemetry(config.telemetry)
+    return ""
+
+
 #: What a check is about, the tables that it reads, and the check. It returns what is valid, in words.
 _PARTS: Final[tuple[tuple[tuple[str, ...], frozenset[str], Callable[[Config], str]], ...]] = (
     (("group",), frozenset({"group", "rebalance", "fetch", "commit"}), _check_subscription),
@@ -104,4 +110,5 @@ _PARTS: Final[tuple[tuple[tuple[str, ...], frozenset[str], Callable[[Config], st
     (("kafka",), frozenset({"group", "kafka", "fetch"}), _check_kafka),
     (("handler", "name"), frozenset({"handler"}), _check_handler),
     (("health",), frozenset({"health"}), _check_http),
+    (("telemetry",), frozenset({"telemetry"}), _check_telemetry),
 )

@@ -17,6 +17,7 @@ from consumerd.address import parse_address
 from consumerd.config.build import key_password
 from consumerd.consumer.errors import NotAssignedError
 from consumerd.credentials import find_file
+from consumerd.daemon.probes import check_extras, probe_routes
 from consumerd.daemon.readings import read
 from consumerd.daemon.status import read_status
 from consumerd.daemon.status_page import asset, render
@@ -36,15 +37,7 @@ def check_http(section: HealthSection) -> None:
     """Raise ConfigError for what would be refused at the start, short of the port being taken."""
     if section.listen is None:
         return
-    try:
-        import consumerd.http.server  # noqa: PLC0415 - the extra `http`
-    except ImportError as error:
-        raise ConfigError("health.listen needs the extra `http`: pip install 'consumerd[http]'.") from error
-    if section.metrics:
-        try:
-            import consumerd.metrics.exposition  # noqa: F401, PLC0415 - the extra `metrics`
-        except ImportError as error:
-            raise ConfigError("health.metrics needs the extra `metrics`: pip install 'consumerd[metrics]'.") from error
+    check_extras(metrics=section.metrics)
     build_access(section)
     build_server_tls(section.tls)
 
@@ -94,45 +87,13 @@ def build_server(monitor: Monitor) -> HttpServer:
     from consumerd.http.server import HttpServer  # noqa: PLC0415 - the extra `http`
 
     host, port = parse_address(section.listen, "health.listen", lowest=0)
-    routes: dict[tuple[str, str], Route] = {
-        ("GET", "/healthz"): partial(_healthz, monitor),
-        ("GET", "/readyz"): partial(_readyz, monitor),
-    }
-    if section.metrics:
-        routes["GET", "/metrics"] = _metrics(monitor)
+    routes = probe_routes(monitor.health, (lambda: read(monitor)) if section.metrics else None)
     access = build_access(section)
     if access.is_private if section.status is None else section.status:
         routes.update(_status_routes(monitor, access))
         if access.token is not None and section.tls is None and not is_loopback(host):
             log.warning("http_token_unprotected", listen=section.listen, reason="health.tls is not set")
     return HttpServer(host, port, routes, tls=build_server_tls(section.tls))
-
-
-async def _healthz(monitor: Monitor, _: Request) -> Answer:
-    return _probe([] if monitor.health.sick is None else [monitor.health.sick])
-
-
-async def _readyz(monitor: Monitor, _: Request) -> Answer:
-    return _probe(monitor.health.unready)
-
-
-def _probe(reasons: list[str]) -> Answer:
-    from consumerd.http.server import Answer  # noqa: PLC0415
-
-    return Answer(f"{' '.join(reasons) or 'ok'}\n".encode(), status=503 if reasons else 200)
-
-
-def _metrics(monitor: Monitor) -> Route:
-    from consumerd.http.server import Answer  # noqa: PLC0415
-    from consumerd.metrics.exposition import Exposition  # noqa: PLC0415
-
-    exposition = Exposition(lambda: read(monitor))
-
-    async def metrics(request: Request) -> Answer:
-        body, content_type = exposition.render(request.headers.get("Accept", ""))
-        return Answer(body, content_type)
-
-    return metrics
 
 
 def _status_routes(monitor: Monitor, access: Access) -> dict[tuple[str, str], Route]:

@@ -19,9 +19,12 @@ from consumerd.clock import SystemClock
 from consumerd.cluster import V08ClusterView, read_dialect
 from consumerd.config.build import build_offset_settings
 from consumerd.config.build_v08 import build_bootstrap, build_client
+from consumerd.daemon.endpoints import check_http
 from consumerd.daemon.forwarding import make_forward_handler, target_client
 from consumerd.daemon.mirroring import PATIENT, mirror_settings, open_session, require_topics
-from consumerd.daemon.service import run_member, run_on_brokers, start_client
+from consumerd.daemon.monitor import Monitor
+from consumerd.daemon.service import Watching, run_member, run_on_brokers, start_client, start_monitor
+from consumerd.daemon.telemetry import check_telemetry
 from consumerd.forward import BrokerMajorNumbering
 from consumerd.handlers import retrying
 from consumerd.mirror import CircleError, SourceCounts, is_subscribed, refuse_same_cluster, resolve_address
@@ -78,7 +81,11 @@ async def mirror_to_kafka(config: Config, target: ForwardTarget, *, exit_at_end:
     clock, rng = SystemClock(), SystemRandom()
     settings = replace(mirror_settings(config, clock, rng), stop_at_end=exit_at_end)
     build_bootstrap(target.section)
+    check_http(config.health)
+    check_telemetry(config.telemetry)
+    monitor = Monitor(config, clock)
     async with AsyncExitStack() as stack:
+        await start_monitor(monitor, stack, settings.consumer_id)
         session, numbering, dialect = None, _BY_BROKER, None
         in_zookeeper = config.group.coordination == "zookeeper"
         if in_zookeeper or build_offset_settings(config).in_zookeeper:
@@ -96,13 +103,15 @@ async def mirror_to_kafka(config: Config, target: ForwardTarget, *, exit_at_end:
         inner = make_forward_handler(
             target.section, target.naming, numbering, target.settings, request_timeout=_REQUEST_TIMEOUT
         )
-        handler = retrying(inner, PATIENT, clock=clock, rng=rng, name="mirror")
+        monitor.target_counts = inner.counts
+        handler = retrying(inner, PATIENT, clock=clock, rng=rng, name="mirror", counts=monitor.handler_counts)
+        handler = monitor.traced(handler)
         log.info("starting", version=__version__, group=settings.group, consumer=settings.consumer_id)
         if in_zookeeper:
             assert session is not None
-            await run_member(config, settings, handler, session, clock=clock, rng=rng)
+            await run_member(config, settings, handler, session, clock=clock, rng=rng, watching=Watching(monitor))
         else:
-            await run_on_brokers(config, settings, handler, session, clock=clock, rng=rng)
+            await run_on_brokers(config, settings, handler, session, clock=clock, rng=rng, watching=Watching(monitor))
     log.info("stopped", group=settings.group, consumer=settings.consumer_id)
     return inner.sent
 

@@ -22,7 +22,10 @@ from consumerd.clock import SystemClock
 from consumerd.cluster import ClusterView, read_dialect
 from consumerd.config.build import build_connection_settings, build_session, build_settings
 from consumerd.config.servers import ZooKeeperSection
-from consumerd.daemon.service import run_member
+from consumerd.daemon.endpoints import check_http
+from consumerd.daemon.monitor import Monitor
+from consumerd.daemon.service import Watching, run_member, start_monitor
+from consumerd.daemon.telemetry import check_telemetry
 from consumerd.errors import ConfigError, NotFoundError, ZooKeeperError
 from consumerd.handlers import RetryPolicy, retrying
 from consumerd.mirror import (
@@ -82,7 +85,11 @@ async def mirror(config: Config, target: MirrorTarget, *, exit_at_end: bool = Fa
         refuse_same_place(config.zookeeper.connect, target.zookeeper)
     clock, rng = SystemClock(), SystemRandom()
     settings = replace(mirror_settings(config, clock, rng), stop_at_end=exit_at_end)
+    check_http(config.health)
+    check_telemetry(config.telemetry)
+    monitor = Monitor(config, clock)
     async with AsyncExitStack() as stack:
+        await start_monitor(monitor, stack, settings.consumer_id)
         source = await open_session(stack, config.zookeeper, clock, rng)
         other = None
         if target.zookeeper is not None:
@@ -97,7 +104,9 @@ async def mirror(config: Config, target: MirrorTarget, *, exit_at_end: bool = Fa
             await require_topics(source, settings.subscription)
         await refuse_same_cluster(source, other, target.brokers)
         if other is not None:
-            for member, topics in (await find_reverse_mirrors(source, other, settings.subscription)).items():
+            reverse = await find_reverse_mirrors(source, other, settings.subscription)
+            monitor.reverse_mirrors = len(reverse)
+            for member, topics in reverse.items():
                 log.warning(
                     "reverse_mirror_detected",
                     member=member,
@@ -113,9 +122,11 @@ async def mirror(config: Config, target: MirrorTarget, *, exit_at_end: bool = Fa
             SourceCounts(source) if target.placed else None,
             None if other is None else MirrorTopics(other, connect=connector, clock=clock),
         )
-        handler = retrying(inner, PATIENT, clock=clock, rng=rng, name="mirror")
+        monitor.target_counts = inner.counts
+        handler = retrying(inner, PATIENT, clock=clock, rng=rng, name="mirror", counts=monitor.handler_counts)
+        handler = monitor.traced(handler)
         log.info("starting", version=__version__, group=settings.group, consumer=settings.consumer_id)
-        await run_member(config, settings, handler, source, clock=clock, rng=rng)
+        await run_member(config, settings, handler, source, clock=clock, rng=rng, watching=Watching(monitor))
     log.info("stopped", group=settings.group, consumer=settings.consumer_id)
     return inner.sent
 

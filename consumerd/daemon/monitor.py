@@ -18,7 +18,7 @@ from consumerd.daemon.health import Health
 from consumerd.daemon.lag import LagWatch
 from consumerd.errors import reason_of
 from consumerd.handlers.retry import HandlerCounts
-from consumerd.metrics import LATENCIES, Histogram
+from consumerd.metrics import LATENCIES, Histogram, TargetCounts
 from consumerd.metrics.own import HandlerMetrics
 from consumerd.partition import NO_BROKER
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from consumerd.config.model import Config
     from consumerd.consumer.running import RunningMember
     from consumerd.daemon.group_view import ReadGroup
+    from consumerd.daemon.otel import Telemetry
+    from consumerd.handlers import Handler
     from consumerd.ports import Clock
 
 log = structlog.get_logger(__name__)
@@ -62,9 +64,14 @@ class Monitor:
         self.started_wall = clock.wall()
         self.member: RunningMember[Any] | None = None
         self.group_watch: GroupWatch | None = None
+        #: What sends traces and metrics, where something does.
+        self.telemetry: Telemetry | None = None
         self.handler_counts = HandlerCounts()
         #: Of the handlers that this daemon has had, by name: a reload may bring another.
         self.handler_metrics: dict[str, HandlerMetrics] = {}
+        #: Of a mirror: what it sent, and the mirrors that it found to copy back.
+        self.target_counts: TargetCounts | None = None
+        self.reverse_mirrors = 0
         self.loop_lag = Histogram(LATENCIES)
         self.health = Health(clock, hung_after=config.health.hung_after, counts=self.handler_counts)
         self.lag = LagWatch(clock)
@@ -78,6 +85,12 @@ class Monitor:
         self.member = member
         self.group_watch = GroupWatch(self.clock, read_group)
         self.health.watch(member)
+        if self.telemetry is not None:
+            member.stats.observer = self.telemetry.spans
+
+    def traced(self, handler: Handler) -> Handler:
+        """The handler with a span for each call, where traces are sent."""
+        return handler if self.telemetry is None else self.telemetry.traced(handler)
 
     def metrics_of_handler(self, name: str) -> HandlerMetrics:
         """Where the handler that the configuration calls `name` keeps its own metrics."""
@@ -96,6 +109,7 @@ class Monitor:
         self._start(self._look_after_health)
         if self.config.health.listen is not None:
             self._start(self._keep_history)
+        if self._looks_at_lag:
             self._start(self._look_at_lag)
         self._begin_summary()
         return self
@@ -120,6 +134,11 @@ class Monitor:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+
+    @property
+    def _looks_at_lag(self) -> bool:
+        """Whether somebody reads it between summaries."""
+        return self.config.health.listen is not None or self.telemetry is not None
 
     def _start(self, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
         task = asyncio.create_task(self._guarded(work), name=work.__name__.strip("_"))
@@ -166,7 +185,7 @@ class Monitor:
         while True:
             await self.clock.sleep(self.config.metrics.summary_interval)
             if self.member is not None:
-                if self.config.health.listen is None:
+                if not self._looks_at_lag:
                     await self.lag.look(self.member)
                 self._log_summary(self.member)
 

@@ -6,7 +6,7 @@ loop, without an await between: so the numbers of one scrape are consistent.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 from consumerd import __version__
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from consumerd.consumer.owned_partition import OwnedView
     from consumerd.consumer.running import RunningMember
     from consumerd.daemon.monitor import Monitor
+    from consumerd.metrics import TargetCounts
     from consumerd.partition import TopicPartition
 
 Labels = tuple[str, ...]
@@ -33,6 +34,8 @@ def read(monitor: Monitor) -> Iterator[Reading]:
     group = (monitor.group,)
     yield Reading(c.READY, group, float(not monitor.health.unready))
     yield from _handler(monitor)
+    if monitor.target_counts is not None:
+        yield from _target(monitor, monitor.target_counts)
     if monitor.member is not None:
         views = monitor.member.views()
         yield from _member(monitor, monitor.member, views)
@@ -43,22 +46,29 @@ def read(monitor: Monitor) -> Iterator[Reading]:
 
 def _handler(monitor: Monitor) -> Iterator[Reading]:
     group, counts = monitor.group, monitor.handler_counts
-    consumed = [] if monitor.member is None else [each.topic for each in monitor.member.assigned]
-    for metric, by_topic in (
-        (c.FAILURES, counts.failures),
-        (c.RETRIES, counts.retries),
-        (c.SKIPPED, counts.skipped),
-        (c.DEAD_LETTERED, counts.dead_lettered),
-        (c.UNDECODABLE, counts.undecodable),
-    ):
-        # A counter that begins at 1 has not increased, as Prometheus sees it: it begins at 0, with its topic.
-        for topic in sorted({*by_topic, *consumed}):
-            yield Reading(metric, (group, topic), by_topic[topic])
+    yield from _by_topic(monitor, c.FAILURES, counts.failures)
+    yield from _by_topic(monitor, c.RETRIES, counts.retries)
+    yield from _by_topic(monitor, c.SKIPPED, counts.skipped)
+    yield from _by_topic(monitor, c.DEAD_LETTERED, counts.dead_lettered)
+    yield from _by_topic(monitor, c.UNDECODABLE, counts.undecodable)
     yield Reading(c.BUSY_SECONDS, (group,), max(monitor.health.busy().values(), default=0.0))
     yield Reading(c.DISK_FULL, (group,), counts.disk_full)
     yield Reading(c.HUNG, (group,), len(monitor.health.hung))
     for metrics in monitor.handler_metrics.values():
         yield from metrics.readings(group)
+
+
+def _target(monitor: Monitor, counts: TargetCounts) -> Iterator[Reading]:
+    yield from _by_topic(monitor, c.TARGET_SENT, counts.sent)
+    yield from _by_topic(monitor, c.TARGET_CONFIRMED, counts.confirmed)
+    yield Reading(c.REVERSE_MIRRORS, (monitor.group,), monitor.reverse_mirrors)
+
+
+def _by_topic(monitor: Monitor, metric: Metric, counts: Counter[str]) -> Iterator[Reading]:
+    """A counter that begins at 1 has not increased, as Prometheus sees it: it begins at 0, with its topic."""
+    consumed = [] if monitor.member is None else [each.topic for each in monitor.member.assigned]
+    for topic in sorted({*counts, *consumed}):
+        yield Reading(metric, (monitor.group, topic), counts[topic])
 
 
 def _member(monitor: Monitor, member: RunningMember[Any], views: list[OwnedView]) -> Iterator[Reading]:

@@ -103,7 +103,8 @@ class Reloader:
     def _make_handler(self, config: Config) -> Handler:
         monitor = self._monitor
         metrics = monitor.metrics_of_handler(config.handler.name)
-        return build_handler(config, clock=self._clock, rng=self._rng, counts=monitor.handler_counts, metrics=metrics)
+        counts = monitor.handler_counts
+        return monitor.traced(build_handler(config, clock=self._clock, rng=self._rng, counts=counts, metrics=metrics))
 
     async def _apply(self, comparison: Comparison, member: RunningMember[Any]) -> ConsumerdError | None:
         """Change what can change. Returns the error of a handler that did not start: the former one goes on."""

@@ -40,9 +40,11 @@ from consumerd.daemon.dialect import find_dialect
 from consumerd.daemon.endpoints import build_server, check_http
 from consumerd.daemon.monitor import Monitor
 from consumerd.daemon.notify import READY, STOPPING, notify, status
+from consumerd.daemon.readings import read
 from consumerd.daemon.reload import Reloader
 from consumerd.daemon.signals import FORCE_SECONDS, StopForcedError, StopRequest, process_signals
 from consumerd.daemon.stalls import LoopWatch
+from consumerd.daemon.telemetry import build_telemetry, check_telemetry
 from consumerd.daemon.watchdog import Watchdog
 from consumerd.errors import ConsumerdError, ZooKeeperError
 from consumerd.net import ConnectError, connect
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
     from consumerd.config.work import DaemonSection
     from consumerd.consumer import ConsumerSettings, GroupBackend
     from consumerd.consumer.running import RunningMember
+    from consumerd.daemon.otel import Telemetry
     from consumerd.daemon.signals import ProcessSignals
     from consumerd.handlers import Handler
     from consumerd.ports import Clock
@@ -81,19 +84,18 @@ async def serve(config: Config, path: Path | None = None) -> None:
     clock, rng = SystemClock(), SystemRandom()
     settings = build_settings(config, clock=clock, rng=rng)
     check_http(config.health)
+    check_telemetry(config.telemetry)
     monitor = Monitor(config, clock)
     counts, metrics = monitor.handler_counts, monitor.metrics_of_handler(config.handler.name)
     handler = build_handler(config, clock=clock, rng=rng, counts=counts, metrics=metrics)
     reloader = None if path is None else Reloader(path, config, monitor, clock=clock, rng=rng)
-    watching = _Watching(monitor, reloader)
+    watching = Watching(monitor, reloader)
     log.info("starting", version=__version__, group=settings.group, consumer=settings.consumer_id)
     coordination, offsets = config.group.coordination, build_offset_settings(config)
     async with AsyncExitStack() as stack:
         session = None
-        await stack.enter_async_context(monitor)
-        await stack.enter_async_context(Watchdog(lambda: monitor.health.sick, clock))
-        if config.health.listen is not None:
-            await stack.enter_async_context(build_server(monitor))
+        await start_monitor(monitor, stack, settings.consumer_id)
+        handler = monitor.traced(handler)
         if coordination == "zookeeper" or offsets.in_zookeeper:
             session = build_session(config.zookeeper, clock=clock, rng=rng)
             stack.push_async_callback(session.close)
@@ -107,11 +109,43 @@ async def serve(config: Config, path: Path | None = None) -> None:
     log.info("stopped", group=settings.group, consumer=settings.consumer_id)
 
 
-class _Watching(NamedTuple):
+async def start_monitor(monitor: Monitor, stack: AsyncExitStack, consumer: str) -> None:
+    """Begin to watch, feed the service manager's watchdog, and serve HTTP if that is configured, until `stack` ends.
+
+    Telemetry is sent where that is configured: wrap the handler with `monitor.traced` afterwards. `consumer` is the
+    member's id. Raises ConfigError where it cannot listen.
+    """
+    monitor.telemetry = build_telemetry(
+        monitor.config.telemetry,
+        lambda: read(monitor),
+        monitor.clock,
+        instance=consumer,
+        attributes={"messaging.consumer.group.name": monitor.group, "messaging.client.id": consumer},
+    )
+    if monitor.telemetry is not None:
+        await stack.enter_async_context(monitor.telemetry)
+        stack.push(partial(_limit_end, monitor, monitor.telemetry))
+    await stack.enter_async_context(monitor)
+    await stack.enter_async_context(Watchdog(lambda: monitor.health.sick, monitor.clock))
+    if monitor.config.health.listen is not None:
+        await stack.enter_async_context(build_server(monitor))
+
+
+def _limit_end(monitor: Monitor, telemetry: Telemetry, *outcome: object) -> None:
+    """What is left of telemetry is sent within the deadline of the stop, and not at all after one that was forced."""
+    since = None if monitor.member is None else monitor.member.stopping_since
+    if any(isinstance(each, StopForcedError) for each in outcome):
+        telemetry.end_seconds = 0.0
+    elif since is not None:
+        left = monitor.config.daemon.stop_timeout - (monitor.clock.monotonic() - since)
+        telemetry.end_seconds = max(0.0, min(telemetry.end_seconds, left))
+
+
+class Watching(NamedTuple):
     """What has to do with a member beside its work."""
 
     monitor: Monitor
-    reloader: Reloader | None
+    reloader: Reloader | None = None
 
 
 async def start_client(client: ClusterClient, config: Config) -> None:
@@ -148,7 +182,7 @@ async def run_on_brokers(
     *,
     clock: Clock,
     rng: Random,
-    watching: _Watching | None = None,
+    watching: Watching | None = None,
 ) -> None:
     """Run a member that a broker coordinates, or one of fixed partitions, until it leaves, under the process's signals.
 
@@ -174,7 +208,7 @@ async def run_member(
     *,
     clock: Clock,
     rng: Random,
-    watching: _Watching | None = None,
+    watching: Watching | None = None,
 ) -> None:
     """Run a member on a started session until it leaves, under the process's signals.
 

@@ -18,6 +18,7 @@ from consumerd.errors import HandlerFailedError, reason_of
 from consumerd.forward.errors import OtherLogError, is_too_large
 from consumerd.forward.identity import SourceMark
 from consumerd.forward.settings import ForwardPlacing
+from consumerd.metrics import TargetCounts
 from consumerd.partition import NO_BROKER
 from consumerd.producer.v08.batches import message_size
 from consumerd.producer.v08.producer import V08Producer
@@ -73,8 +74,10 @@ class PartitionFeed:
         *,
         clock: Clock,
         rng: Random,
+        counts: TargetCounts | None = None,
     ) -> None:
         self.source = source
+        self._counts = counts or TargetCounts()
         self.topic = topic
         self.place = place
         self._settings = settings
@@ -84,8 +87,6 @@ class PartitionFeed:
         self._overhead = _BATCH_OVERHEAD
         if self._mark is not None:
             self._overhead += message_size(None, None, self._mark.headers(_LARGEST, _LARGEST, b""))
-        #: Messages that the target has acknowledged.
-        self.sent = 0
         #: What the target has already: messages up to this one are left out.
         self.known: SourceIdentity | None = None
         #: The position that was answered to who begins the partition: what is delivered does not begin before it.
@@ -206,6 +207,7 @@ class PartitionFeed:
         pending = [chunk]
         while pending:
             part = pending.pop()
+            self._counts.sent[self.source.topic] += len(part)
             try:
                 await self._deliver(part)
             except Exception as error:
@@ -219,7 +221,7 @@ class PartitionFeed:
                 pending += [part[half:], part[:half]]
                 continue
             batch.mark(batch.handled + len(part))
-            self.sent += len(part)
+            self._counts.confirmed[self.source.topic] += len(part)
 
     async def _deliver(self, chunk: list[_Outgoing]) -> None:
         send = self._producer.send

@@ -24,6 +24,7 @@ from consumerd.forward.settings import ForwardResume
 from consumerd.forward.target_log import TargetLog
 from consumerd.forward.topics import ForwardTopics
 from consumerd.handlers import Handler
+from consumerd.metrics import TargetCounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,12 +73,13 @@ class ForwardHandler(Handler):
         self._rng = rng
         self._target: _Target | None = None
         self._feeds: dict[TopicPartition, PartitionFeed] = {}
-        self._sent_before = 0
+        #: What was sent to the target, and what it acknowledged.
+        self.counts = TargetCounts()
 
     @property
     def sent(self) -> int:
         """Messages that the target has acknowledged."""
-        return self._sent_before + sum(feed.sent for feed in self._feeds.values())
+        return self.counts.confirmed.total()
 
     async def start(self, context: HandlerContext) -> None:
         """Connect to the target. Raises HandlerFailedError where it is unavailable or does not support the settings."""
@@ -139,7 +141,6 @@ class ForwardHandler(Handler):
     async def _close(self, partition: TopicPartition) -> None:
         feed = self._feeds.pop(partition, None)
         if feed is not None:
-            self._sent_before += feed.sent
             await feed.abort()
 
     async def _opened(self, partition: TopicPartition) -> PartitionFeed:
@@ -151,7 +152,9 @@ class ForwardHandler(Handler):
         except ValueError as error:
             raise HandlerFailedError(f"cannot forward {partition}: {error}.") from error
         place = await self._numbering.number(partition) % await target.topics.count(topic)
-        feed = PartitionFeed(partition, topic, place, settings, target.client, clock=target.clock, rng=self._rng)
+        feed = PartitionFeed(
+            partition, topic, place, settings, target.client, clock=target.clock, rng=self._rng, counts=self.counts
+        )
         if settings.resume is ForwardResume.TARGET:
             feed.known = await last_forwarded(target.log, topic, place, partition, settings.cluster)
         await feed.open()

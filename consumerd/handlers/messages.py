@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast, over
 from consumerd.wire.batch import PIECE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from consumerd.native import NativePayloads
     from consumerd.partition import TopicPartition
@@ -267,6 +267,17 @@ class Batch(Sequence[bytes]):
         """The messages' keys, one for each, or None where the protocol has none (0.7)."""
         keys: list[bytes | None] | None = getattr(self._content, "keys", None)
         return keys[self._first : self._first + self._length] if keys and (self._first or self._cut) else keys
+
+    @property
+    def headers(self) -> Mapping[int, tuple[tuple[str, bytes | None], ...]]:
+        """The headers of those messages that have any, by their number in the batch. Empty in 0.7."""
+        headers: dict[int, tuple[tuple[str, bytes | None], ...]] | None = getattr(self._content, "headers", None)
+        if not headers:
+            return {}
+        if not self._first and not self._cut:
+            return headers
+        end = self._first + self._length
+        return {at - self._first: each for at, each in headers.items() if self._first <= at < end}
 
     @property
     def start_offset(self) -> int:

@@ -7,6 +7,7 @@ Which metrics there are is said once (`consumerd.metrics.catalogue`), and the do
 """
 
 from consumerd.metrics.catalogue import Kind, Metric, Reading
+from consumerd.metrics.counts import TargetCounts
 from consumerd.metrics.histogram import DURATIONS, LATENCIES, SIZES, Histogram
 
-__all__ = ["DURATIONS", "LATENCIES", "SIZES", "Histogram", "Kind", "Metric", "Reading"]
+__all__ = ["DURATIONS", "LATENCIES", "SIZES", "Histogram", "Kind", "Metric", "Reading", "TargetCounts"]

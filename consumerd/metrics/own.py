@@ -10,7 +10,7 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from consumerd.metrics.catalogue import DAEMON_METRICS, Kind, Metric, Reading
+from consumerd.metrics.catalogue import ALL_METRICS, Kind, Metric, Reading
 from consumerd.metrics.histogram import DURATIONS, Histogram
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,60}")
 _LABEL: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,60}")
-_RESERVED: Final = {metric.name for metric in DAEMON_METRICS}
+_RESERVED: Final = {metric.name for metric in ALL_METRICS}
 #: Labels that have a meaning already.
 _TAKEN: Final = {"group", "le"}
 #: Combinations of labels' values that one metric may have. More would fill the memory of daemon and Prometheus alike.

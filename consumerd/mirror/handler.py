@@ -15,6 +15,7 @@ import structlog
 from consumerd.errors import HandlerFailedError
 from consumerd.handlers import Handler
 from consumerd.handlers.pieces import in_pieces
+from consumerd.metrics import TargetCounts
 from consumerd.producer import (
     EncodingError,
     MessageSizeTooLargeError,
@@ -59,8 +60,13 @@ class MirrorHandler(Handler):
         self._counts = counts
         self._topics = topics
         self._not_arrived: dict[TopicPartition, int] = {}
-        #: Messages that the target has taken.
-        self.sent = 0
+        #: What was sent to the target, and what it confirmed.
+        self.counts = TargetCounts()
+
+    @property
+    def sent(self) -> int:
+        """Messages that the target has taken."""
+        return self.counts.confirmed.total()
 
     async def handle(self, batch: Batch) -> None:
         """Send what is left of `batch`, marking it as the target confirms it.
@@ -72,9 +78,10 @@ class MirrorHandler(Handler):
             if self._topics is not None:
                 await self._topics.ensure(batch.topic)
             for piece in in_pieces(batch.rest(batch.handled), MESSAGES, BYTES, len):
+                self.counts.sent[batch.topic] += len(piece)
                 await self._producer.send(batch.topic, piece, key=key)
                 batch.mark(batch.handled + len(piece))
-                self.sent += len(piece)
+                self.counts.confirmed[batch.topic] += len(piece)
                 self._not_arrived.pop(batch.partition, None)
         except _HOPELESS as error:
             raise HandlerFailedError(

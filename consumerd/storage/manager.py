@@ -165,6 +165,15 @@ class LogManager:
         """The (topic, partition) of every log in service."""
         return list(self._logs)
 
+    def in_use(self) -> list[tuple[str, int, Log]]:
+        """Topic, partition and log of every log in service."""
+        return [(topic, partition, log) for (topic, partition), log in list(self._logs.items())]
+
+    @property
+    def damaged(self) -> int:
+        """The number of logs out of service."""
+        return len(self._damaged)
+
     def __iter__(self) -> Iterator[Log]:
         return iter(list(self._logs.values()))
 

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from consumerd.embedded.processes import DaemonProcess
 from consumerd.errors import ExitCode
-from consumerd.metrics.catalogue import DAEMON_METRICS
+from consumerd.metrics.catalogue import MEMBER_METRICS
 from consumerd.partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ async def test_metrics_report_handled_messages_and_lag(world: Any, client: Clien
     assert samples["consumerd_member_ready", ("g",)] == 1
     assert not [name for name, _ in samples if name == "consumerd_lag"]
     assert await client.get(daemon, "/readyz") == (200, "ok\n")
-    declared = {metric.name for metric in DAEMON_METRICS}
+    declared = {metric.name for metric in MEMBER_METRICS}
     _, text = await client.get(daemon, "/metrics")
     families = {family.name for family in text_string_to_metric_families(text) if family.name.startswith("consumerd_")}
     assert {name if name in declared else f"{name}_total" for name in families} <= declared

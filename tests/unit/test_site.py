@@ -17,6 +17,7 @@ import pytest
 
 from consumerd.config.model import Config
 from consumerd.errors import ExitCode
+from consumerd.metrics.catalogue import ALL_METRICS
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -127,6 +128,17 @@ def test_reference_has_each_key_and_each_command(site: Path, titles: dict[str, s
             assert nested or f"<code>{key}</code>" in text, (table, key)
     listed = titles["reference/command-line.html"]
     assert {"consumerd run", "consumerd group lag", "consumerd offsets reset", "consumerd log verify"} <= listed
+
+
+def test_metrics_page_has_what_the_code_has(reference: ModuleType, titles: dict[str, set[str]]) -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text("utf-8")
+    assert page == reference.metrics(), "docs/metrics.md is old: run python docs/reference.py"
+    for metric in ALL_METRICS:  # looked up without the generator
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        (row,) = [line for line in page.splitlines() if line.startswith(f"| `{metric.name}` |")]
+        assert f"| {metric.kind.value} |" in row
+        assert row.endswith(f" | {labels} | {metric.help} |")
+    assert {"Members", "Mirrors", "Broker"} <= titles["metrics.html"]
 
 
 def test_each_row_of_the_semantics_page_names_a_test_that_exists() -> None:

@@ -180,7 +180,7 @@ async def test_partial_requests_hold_bounded_memory_and_admit_others(
             writer.close()
         while broker.connections:
             await asyncio.sleep(0.01)
-        assert broker._connections._memory.used == 0
+        assert broker._connections.memory.used == 0
     assert max(sizes) <= limit + 8 * (1 << 13)
     assert "request_memory_exhausted" in capfd.readouterr().out
 
@@ -220,9 +220,9 @@ async def test_counts_requests_under_way_against_request_memory(
         writer.write(ProduceRequest("t", 0, encode_message(bytes(900_000))).encode())
         assert await asyncio.to_thread(syncing.wait, 10)
         (stream,) = streams(broker)
-        assert broker._connections._memory.used > 900_000
+        assert broker._connections.memory.used > 900_000
         assert len(stream._buffer) < 900_000
         go_on.set()
         writer.write(PROBE)
         assert await reader.readexactly(len(ANSWER)) == ANSWER
-        assert broker._connections._memory.used < 900_000
+        assert broker._connections.memory.used < 900_000

@@ -21,6 +21,8 @@ WORDS = {
     "zk.connect": "-",
     "zk.connectiontimeout.ms": "the session timeout",
     "log.delete.policies": "none",
+    "health.listen": "none",
+    "telemetry.otlp.endpoint": "none",
 }
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.metrics import Kind
-from consumerd.metrics.catalogue import DAEMON_METRICS
+from consumerd.metrics.catalogue import ALL_METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ TESTS = Path(__file__).with_name("alerts.test.yaml")
 
 SAMPLES = {
     f"{metric.name}{suffix}": metric
-    for metric in DAEMON_METRICS
+    for metric in ALL_METRICS
     for suffix in (("_bucket", "_sum", "_count") if metric.kind is Kind.HISTOGRAM else ("",))
 }
 #: Labels that Prometheus adds, and those of histograms.
