@@ -65,6 +65,8 @@ class JvmConsumer(SimulatedProcess):
         self._initial = initial
         #: Of each partition that is consumed, the position.
         self._positions: dict[TopicPartition, int] = {}
+        #: The same of partitions that a rebalance stopped consuming, until they are written.
+        self._unwritten: dict[TopicPartition, int] = {}
         self._owned: list[TopicPartition] = []
         self._triggered = asyncio.Event()
         self._leaving = asyncio.Event()
@@ -125,8 +127,9 @@ class JvmConsumer(SimulatedProcess):
             if attempt:
                 await asyncio.sleep(BACKOFF)
             targets = await self._targets()
-            positions, self._positions = self._positions, {}
-            await self._write(positions)
+            self._unwritten, self._positions = self._positions, {}
+            await self._write(self._unwritten)
+            self._unwritten = {}
             await self._release()
             starts = {partition: await self._start(partition) for partition in targets}
             if await self._claim(targets):
@@ -203,7 +206,7 @@ class JvmConsumer(SimulatedProcess):
                 self.world.kernel.note(self.name, f"did not commit: {error}")
 
     async def _commit(self) -> None:
-        await self._write(dict(self._positions))
+        await self._write({**self._unwritten, **self._positions})
 
     async def _write(self, positions: dict[TopicPartition, int]) -> None:
         for partition, position in positions.items():
