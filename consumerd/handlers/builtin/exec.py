@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -107,8 +107,8 @@ class ExecHandler(Handler):
         if self._process is not None and self._process.returncode is None:
             return self._process
         await self._ended(self._process)
-        try:
-            self._process = await asyncio.create_subprocess_exec(
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_exec(
                 *self._command,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
@@ -117,12 +117,21 @@ class ExecHandler(Handler):
                 limit=_MAX_LINE,
                 start_new_session=True,  # Ctrl-C is the daemon's, and all that it starts can be killed at once
             )
+        )
+        # It runs before this returns: a cancellation in between must not leave it, and what it started, behind.
+        cancelled = await _wait_to_the_end(starting)
+        try:
+            self._process = starting.result()
         except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
             raise HandlerFailedError(
                 f"handler 'exec' cannot start {self._command[0]!r}: {error.strerror}; check options.command and cwd."
             ) from error
         log.info("program_started", program=self._command[0], pid=self._process.pid)
-        return self._process
+        process = self._process
+        if cancelled is not None:
+            await self._ended(process)
+            raise cancelled
+        return process
 
     async def _ended(self, process: asyncio.subprocess.Process | None) -> None:
         self._process = None
@@ -169,17 +178,22 @@ async def _kill(process: asyncio.subprocess.Process) -> None:
     """Kill the process and all of its group, and return when it has ended, also when cancelled meanwhile."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    ending = asyncio.ensure_future(process.wait())
-    cancelled: asyncio.CancelledError | None = None
-    while not ending.done():
-        try:
-            await asyncio.wait([ending])
-        except asyncio.CancelledError as error:
-            cancelled = error
+    cancelled = await _wait_to_the_end(asyncio.ensure_future(process.wait()))
     if process.stdin is not None:
         process.stdin.close()
     if cancelled is not None:
         raise cancelled
+
+
+async def _wait_to_the_end(task: asyncio.Future[Any]) -> asyncio.CancelledError | None:
+    """Return when `task` is done, with a cancellation that came meanwhile: for the caller to raise."""
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    return cancelled
 
 
 def _outcome(code: int) -> str:

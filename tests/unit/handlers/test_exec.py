@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -135,6 +136,28 @@ async def test_a_cancelled_program_has_ended_with_all_that_it_started(tmp_path: 
     with pytest.raises(ProcessLookupError):
         os.kill(program, 0)
     while _runs(child):  # its parent is gone: somebody else reaps it
+        await asyncio.sleep(0.01)
+    await handler.stop()
+
+
+async def test_a_program_ends_where_its_start_is_cancelled(tmp_path: Path, make_batch: MakeBatch) -> None:
+    pids = tmp_path / "pids"
+    script = f"sleep 1000 & echo $$ $! > {pids}.new; mv {pids}.new {pids}; cat >/dev/null"
+    handler = load_handler("exec", {"command": ["sh", "-c", script]})
+    task = asyncio.create_task(handler.handle(make_batch(b"a")))
+    await asyncio.sleep(0)  # it has been forked, and nobody has been given it yet
+    await asyncio.sleep(0)
+    deadline = time.monotonic() + 60
+    while not pids.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)  # the loop must not go on
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    program, child = map(int, pids.read_text().split())
+    with pytest.raises(ProcessLookupError):
+        os.kill(program, 0)
+    while _runs(child):  # its parent is gone: another process reaps it
         await asyncio.sleep(0.01)
     await handler.stop()
 
