@@ -220,6 +220,7 @@ def build_handler(
     policy = build_policy(section, on_failure=section.on_failure)
     lanes = section.concurrency if section.order == "key" else None
     stages = build_stages(section, metrics)
+    stages.check(plugin)
     handler = stages.around(plugin, policy, clock=clock, rng=rng, dead_letters=letters, counts=counts, lanes=lanes)
     if lanes is not None and config.group.dialect == "0.7" and not has_key(plugin):
         raise ConfigError(no_keys(section.name))

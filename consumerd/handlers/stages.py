@@ -12,11 +12,13 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from consumerd.handlers.api import Handler
+from consumerd.errors import HandlerLoadError
+from consumerd.handlers.api import Handler, keeps_positions
 from consumerd.handlers.decoding.stage import Decoding
 from consumerd.handlers.disk_full import DiskSpace
 from consumerd.handlers.giving_up import GivingUp
 from consumerd.handlers.key_lanes import KeyLanes
+from consumerd.handlers.loading import plain_handler
 from consumerd.handlers.middleware import WithMiddleware
 from consumerd.handlers.retry import HandlerCounts, retrying
 from consumerd.metrics.own import HandlerMetrics
@@ -49,6 +51,15 @@ class Stages:
     config: Mapping[str, Any] = field(default_factory=dict, repr=False)
     #: Where the handler's own metrics are kept; by default where nobody reads them.
     metrics: HandlerMetrics | None = None
+
+    def check(self, plugin: Handler) -> None:
+        """Raise HandlerLoadError where the decoder does not suit the handler, as its plugin made it."""
+        if self.decoder is not None and keeps_positions(plain_handler(plugin)):
+            # A run may end within a compressed message, where a sink has no position to store it under.
+            raise HandlerLoadError(
+                f"handler {self.name!r} keeps the positions of partitions, so it needs compressed messages whole, and "
+                "a decoder may divide them: remove handler.decoder, and decode in the handler if need be."
+            )
 
     def around(
         self,

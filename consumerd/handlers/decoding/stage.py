@@ -99,7 +99,9 @@ class Decoding(Handler):
     async def _handle_run(self, batch: Batch, first: int, values: list[Any]) -> None:
         """Deliver the messages of `batch` from number `first` on that have these values."""
         if values:
-            await self._inner.handle(_Run(batch, first, DecodedContent(batch.part(first, len(values)), values)))
+            part = batch.part(first, len(values))
+            contiguous = _is_boundary(batch, first) and _is_boundary(batch, first + len(values))
+            await self._inner.handle(_Run(batch, first, DecodedContent(part, values, contiguous=contiguous)))
             batch.mark(first + len(values))
 
     async def _give_up(self, failed: Batch, error: DecodeError) -> None:
@@ -111,6 +113,11 @@ def _full(messages: int, size: int, *, boundary: bool) -> bool:
     """Whether a run ends here: if one comes soon, at a boundary of outermost messages: only they have positions."""
     fullness = max(messages / RUN, size / RUN_BYTES)
     return fullness >= (1 if boundary else 2)
+
+
+def _is_boundary(batch: Batch, number: int) -> bool:
+    """Whether an outermost message ends before message `number`, and not a part of a compressed one alone."""
+    return number == 0 or batch.prefix(number) > batch.prefix(number - 1)
 
 
 class _Run(Batch):
@@ -129,10 +136,14 @@ class _Run(Batch):
 
 
 class DecodedContent:
-    """The messages of `part` with their values, as what a batch is made of."""
+    """The messages of `part` with their values, as what a batch is made of.
 
-    def __init__(self, part: Batch, values: list[Any]) -> None:
+    It is `contiguous` unless it has only a part of a compressed message: no range of offsets says which one.
+    """
+
+    def __init__(self, part: Batch, values: list[Any], *, contiguous: bool = True) -> None:
         self._part = part
+        self.contiguous = contiguous
         self.values = values
         self.start_offset = part.start_offset
         self.next_offset = part.next_offset

@@ -7,18 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.errors import HandlerFailedError
+from consumerd.config.build import build_handler
+from consumerd.config.model import parse
+from consumerd.errors import HandlerFailedError, HandlerLoadError
 from consumerd.handlers import Batch, Handler, Message, RetryPolicy, make_handler, message_handler
 from consumerd.handlers.decoding import DecodeError, load_decoder, make_decoder, stage
 from consumerd.handlers.retry import HandlerCounts
 from consumerd.handlers.stages import Stages
 from consumerd.partition import TopicPartition
-from consumerd.testing import HandlerHarness
+from consumerd.testing import FakeClock, HandlerHarness
 from consumerd.testing.records import MemoryDeadLetters
 from consumerd.wire.v08.records import decode_records, encode_record_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from consumerd.handlers import Letter
 
@@ -149,6 +152,25 @@ async def test_keys_are_taken_from_decoded_values(make_batch: MakeBatch, clock: 
         (b'{"n":0}', KeyError),
     ]
     assert batch.handled == len(batch)
+
+
+async def test_sink_that_keeps_positions_is_refused(tmp_path: Path) -> None:
+    handler = {"name": "files", "options": {"directory": str(tmp_path)}, "decoder": "text"}
+    config = parse({"group": {"id": "g", "topics": {"t": 1}}, "handler": handler}, "a test", environment=False)
+    with pytest.raises(HandlerLoadError, match=r"needs compressed messages whole.*remove handler\.decoder"):
+        build_handler(config, clock=FakeClock(), rng=random.Random(1))
+
+
+async def test_range_of_a_divided_compressed_message_is_not_contiguous(make_batch: MakeBatch, clock: Any) -> None:
+    contiguous: list[tuple[list[bytes], bool]] = []
+
+    class Ranges(Handler):
+        async def handle(self, batch: Batch) -> None:
+            contiguous.append((list(batch), batch.contiguous))
+
+    batch = make_batch(b"1", [b"2", b"x", b"3", b"x"], b"4", [b"5", b"6"], b"x", b"7")
+    await staged(Ranges(), clock, [], on_failure="skip").handle(batch)
+    assert contiguous == [([b"1", b"2"], False), ([b"3"], False), ([b"4", b"5", b"6"], True), ([b"7"], True)]
 
 
 async def test_message_whose_key_has_the_wrong_type_stops(make_batch: MakeBatch, clock: Any) -> None:
