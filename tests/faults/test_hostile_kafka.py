@@ -15,7 +15,7 @@ from consumerd.client import ChannelOpener, ClientSettings, ClusterClient, Plain
 from consumerd.clock import SystemClock
 from consumerd.consumer import ClusterBackend, ConsumerSettings, CoordinatedConsumer
 from consumerd.errors import BrokerError, ConsumerdError, ExitCode
-from consumerd.fetch import ByteBudget, FetchPool, FetchSettings, Lane, OffsetBeyondError
+from consumerd.fetch import ByteBudget, CorruptPartitionError, FetchPool, FetchSettings, Lane
 from consumerd.fetch.v08.brokers import V08Brokers
 from consumerd.group.coordinated_tables import CoordinationSettings
 from consumerd.handlers import Handler
@@ -221,9 +221,9 @@ async def test_names_a_broker_that_reports_an_impossible_offset(listed: int) -> 
             return
         handler = Kept()
         async with asyncio.timeout(30):
-            with pytest.raises(OffsetBeyondError, match=f"broker 1 sent messages at offset {listed} of") as caught:
+            with pytest.raises(CorruptPartitionError, match=f"has offset {listed}, after which there is no") as caught:
                 await member(client, handler, rng).run()
-        assert caught.value.exit_code is ExitCode.BROKER
+        assert caught.value.exit_code is ExitCode.CORRUPT
         assert not handler.found
 
 

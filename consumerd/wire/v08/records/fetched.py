@@ -292,7 +292,9 @@ class _Decoder:
 
     def _check(self, first: int, last: int) -> None:
         """Raise CorruptMessageError unless offsets from `first` to `last` may follow."""
-        if first < self.least or last > _MAX_OFFSET:
+        if last > _MAX_OFFSET:
+            raise CorruptMessageError(f"offset {last}, after which there is no other")
+        if first < self.least:
             raise CorruptMessageError(f"offset {first} where offset {self.least} is the least that may follow")
 
     def _advance(self, last: int) -> None:
