@@ -24,7 +24,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any, Final
 
-from consumerd.errors import HandlerFailedError, HandlerLoadError
+from consumerd.errors import HandlerFailedError, HandlerLoadError, reason_of
 from consumerd.handlers.api import Handler
 from consumerd.handlers.pieces import in_pieces
 from consumerd.handlers.plugins import HANDLER, call, find
@@ -189,5 +189,5 @@ def _handle(messages: Sequence[Message]) -> None:
             pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
         except Exception:
             # The parent could not read it, and would take the process for broken.
-            raise RuntimeError(f"{type(error).__name__}: {error}") from None
+            raise RuntimeError(f"{type(error).__name__}: {reason_of(error)}") from None
         raise

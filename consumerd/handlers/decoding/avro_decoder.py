@@ -15,6 +15,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from consumerd.errors import reason_of
 from consumerd.handlers.decoding.api import DecodeError, missing_extra
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class AvroDecoder:
         except EOFError:
             raise DecodeError(f"it is truncated: {len(payload)} bytes are not a whole value") from None
         except Exception as error:  # of many types: IndexError, OverflowError, SchemaResolutionError
-            raise DecodeError(f"it does not fit the schema: {type(error).__name__}: {error}") from None
+            raise DecodeError(f"it does not fit the schema: {type(error).__name__}: {reason_of(error)}") from None
         if left := len(payload) - data.tell():
             raise DecodeError(f"{left} bytes are left behind the value")
         return value
@@ -103,7 +104,7 @@ def _load(path: Path) -> Any:
         schema = parse_schema(document)
         problem = _Check(schema).problem
     except Exception as error:
-        raise ValueError(f"the schema {path} is invalid: {type(error).__name__}: {error}") from error
+        raise ValueError(f"the schema {path} is invalid: {type(error).__name__}: {reason_of(error)}") from error
     if problem is not None:
         raise ValueError(f"the schema {path} {problem}")
     return schema
