@@ -189,5 +189,5 @@ def _handle(messages: Sequence[Message]) -> None:
             pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
         except Exception:
             # The parent could not read it, and would take the process for broken.
-            raise RuntimeError(f"{type(error).__name__}: {reason_of(error)}") from None
+            raise RuntimeError(f"{reason_of(error)}") from None
         raise

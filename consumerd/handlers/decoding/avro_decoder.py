@@ -84,7 +84,7 @@ class AvroDecoder:
         except EOFError:
             raise DecodeError(f"it is truncated: {len(payload)} bytes are not a whole value") from None
         except Exception as error:  # of many types: IndexError, OverflowError, SchemaResolutionError
-            raise DecodeError(f"it does not fit the schema: {type(error).__name__}: {reason_of(error)}") from None
+            raise DecodeError(f"it does not fit the schema: {reason_of(error)}") from None
         if left := len(payload) - data.tell():
             raise DecodeError(f"{left} bytes are left behind the value")
         return value
@@ -104,7 +104,7 @@ def _load(path: Path) -> Any:
         schema = parse_schema(document)
         problem = _Check(schema).problem
     except Exception as error:
-        raise ValueError(f"the schema {path} is invalid: {type(error).__name__}: {reason_of(error)}") from error
+        raise ValueError(f"the schema {path} is invalid: {reason_of(error)}") from error
     if problem is not None:
         raise ValueError(f"the schema {path} {problem}")
     return schema
