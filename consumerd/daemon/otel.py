@@ -13,6 +13,7 @@ import logging
 import os
 import queue
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -252,7 +253,5 @@ class Telemetry:
             self._sender.shutdown()
         if self._processor is not None:
             self._processor.shutdown()  # type: ignore[no-untyped-call]  # which sends what is left
-        try:
+        with suppress(RuntimeError):  # the loop is closed: the rest was given up, which the log has said
             loop.call_soon_threadsafe(sent.set)
-        except RuntimeError:
-            log.debug("telemetry_ended_late")  # the loop is closed: nobody waits any more

@@ -29,6 +29,8 @@ _Result = TypeVar("_Result")
 THREAD_TIME = 0.001
 #: Turns that a loop of a dead process gets to unwind its tasks.
 _LAST_TURNS = 10_000
+#: Turns after which they are cancelled although they still have something to do.
+_TURNS_UNASKED = 200
 
 
 class _Task(asyncio.Task[Any]):
@@ -165,11 +167,11 @@ class ProcessLoop(asyncio.BaseEventLoop):
         for transport in list(self.transports):
             transport.close()
         try:
-            for _ in range(_LAST_TURNS):
+            for turn in range(1, _LAST_TURNS + 1):
                 tasks = asyncio.all_tasks(self)
                 if not tasks:
                     break
-                if not self._ready:
+                if not self._ready or turn % _TURNS_UNASKED == 0:  # a task that never waits must be cancelled, too
                     for task in sorted(tasks, key=hash):
                         task.cancel()
                 if not self._ready and self._scheduled:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +26,20 @@ from consumerd.wire.v07 import decode_batch, encode_message_set
 from tests.support.collector import Collector, attributes, running_collector
 
 if TYPE_CHECKING:
-    from collections.abc import MutableMapping
+    from collections.abc import Iterator, MutableMapping
 
 GAUGE = Metric("consumerd_x", Kind.GAUGE, "X.", ("topic",))
 BASE = "http://127.0.0.1:4318"
+
+
+@pytest.fixture(autouse=True)
+def threads_end_with_the_test() -> Iterator[None]:
+    """What a stop gave up ends later, in threads whose lines in the log would be those of the next test."""
+    yield
+    for thread in threading.enumerate():
+        if thread.name.startswith("telemetry"):
+            thread.join(60)
+            assert not thread.is_alive()
 
 
 def batch(*payloads: bytes) -> Batch:
