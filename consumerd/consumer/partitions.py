@@ -20,7 +20,7 @@ import structlog
 from consumerd.consumer.commits import Commits
 from consumerd.consumer.owned_partition import OwnedPartition, OwnedView
 from consumerd.consumer.starts import RETRY_PAUSE, StartFinder
-from consumerd.consumer.work import PartitionWork, WorkOwner
+from consumerd.consumer.work import BatchInHand, PartitionWork, WorkOwner
 from consumerd.errors import BrokerError, ConsumerdError, ZooKeeperError, reason_of
 from consumerd.fetch import Lane
 from consumerd.handlers import PartitionTakenError
@@ -105,6 +105,15 @@ class OwnedPartitions:
     def views(self) -> list[OwnedView]:
         """Each of them as it is now, sorted."""
         return [self._owned[partition].view() for partition in sorted(self._owned)]
+
+    def in_hand(self) -> dict[TopicPartition, BatchInHand]:
+        """The batches that handlers have now, by partition. With thousands of idle partitions, cheaper than `views`."""
+        found = {}
+        for partition, owned in self._owned.items():
+            work = owned.work
+            if work is not None and (batch := work.in_hand) is not None:
+                found[partition] = batch
+        return found
 
     def position(self, partition: TopicPartition) -> int | None:
         """The handled prefix of an owned partition, once its start is known."""

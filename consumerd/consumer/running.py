@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from consumerd.consumer.owned_partition import OwnedView
     from consumerd.consumer.protocols import PartitionPool
     from consumerd.consumer.settings import ConsumerSettings
+    from consumerd.consumer.work import BatchInHand
     from consumerd.fetch.listener import FetchCounters
     from consumerd.handlers import Handler
     from consumerd.handlers.batching import BatchSettings
@@ -150,6 +151,10 @@ class RunningMember(Generic[_Event]):
     def views(self) -> list[OwnedView]:
         """The owned partitions as they are now, sorted."""
         return self._partitions.views()
+
+    def in_hand(self) -> dict[TopicPartition, BatchInHand]:
+        """The batches that handlers have now, by partition."""
+        return self._partitions.in_hand()
 
     # -- life
 

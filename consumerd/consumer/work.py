@@ -104,6 +104,7 @@ class PartitionWork:
         if self._in_hand is None:
             return None
         _, batch = self._in_hand
+        self._sink.settle()
         return BatchInHand(self._began, batch.start_offset, batch.handled, len(batch))
 
     @property

@@ -67,17 +67,14 @@ class Health:
         if member.turns != self._turns or not member.waiting_events or not at_work:
             self._turns, self._turned_at = member.turns, now
         progress = {}
-        for view in member.views():
-            if view.in_hand is None:
-                continue
-            began, handled = view.in_hand.since, view.in_hand.handled
-            known = self._progress.get(view.partition)
-            if known is None or known.began != began:
-                progress[view.partition] = _Progress(began, handled, began)
-            elif known.handled != handled:
-                progress[view.partition] = _Progress(began, handled, now)
+        for partition, batch in member.in_hand().items():
+            known = self._progress.get(partition)
+            if known is None or known.began != batch.since:
+                progress[partition] = _Progress(batch.since, batch.handled, batch.since)
+            elif known.handled != batch.handled:
+                progress[partition] = _Progress(batch.since, batch.handled, now)
             else:
-                progress[view.partition] = known
+                progress[partition] = known
         self._progress = progress
 
     def busy(self) -> dict[TopicPartition, float]:

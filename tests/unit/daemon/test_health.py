@@ -23,11 +23,14 @@ class Member:
         self.ready.set()
         self.in_session = self.settled = True
         self.turns = self.waiting_events = 0
-        self.in_hand: dict[TopicPartition, BatchInHand | None] = {A: None, B: None}
+        self.batches: dict[TopicPartition, BatchInHand] = {}
         self.position: int | None = 0
 
     def views(self) -> list[OwnedView]:
-        return [OwnedView(each, 0, self.position, 0, False, 0, 0, held) for each, held in self.in_hand.items()]
+        return [OwnedView(each, 0, self.position, 0, False, 0, 0, self.batches.get(each)) for each in (A, B)]
+
+    def in_hand(self) -> dict[TopicPartition, BatchInHand]:
+        return self.batches
 
 
 def made() -> tuple[Health, Any, FakeClock]:
@@ -72,23 +75,23 @@ def test_only_a_batch_without_progress_is_hung() -> None:
     health, member, clock = made()
     began = clock.monotonic()
     for second in range(12):
-        member.in_hand = {A: BatchInHand(began, 0, 0, 100), B: BatchInHand(began, 0, second, 100)}
+        member.batches = {A: BatchInHand(began, 0, 0, 100), B: BatchInHand(began, 0, second, 100)}
         health.look()
         clock.jump(1.0)
     assert health.hung == [A]
     assert health.unready == ["handler_hung"]
     assert health.sick is None
-    member.in_hand[A] = BatchInHand(clock.monotonic(), 100, 0, 100)
+    member.batches[A] = BatchInHand(clock.monotonic(), 100, 0, 100)
     health.look()
     assert health.hung == []
-    member.in_hand = {A: None}
+    member.batches = {}
     health.look()
     assert health.busy() == {}
 
 
 def test_age_of_a_batch_counts_from_its_delivery() -> None:
     health, member, clock = made()
-    member.in_hand = {A: BatchInHand(clock.monotonic(), 0, 0, 1)}
+    member.batches = {A: BatchInHand(clock.monotonic(), 0, 0, 1)}
     clock.jump(10.0)
     health.look()
     assert health.hung == [A]
