@@ -17,6 +17,9 @@ RESULTS = Path("/results")
 UNIT = "consumerd@events.service"
 #: Its configuration is invalid.
 BAD = "consumerd@bad.service"
+#: Further handlers, each a group of its own: one runs a program.
+OTHERS = ("consumerd@exec.service", "consumerd@print.service")
+CONFIG = Path("/etc/consumerd/events.toml")
 PROPERTIES = (
     "ActiveState",
     "SubState",
@@ -76,6 +79,44 @@ def wait_for_page(path: str) -> None:
         time.sleep(0.2)
 
 
+def journal(unit: str = UNIT) -> str:
+    return run("journalctl", "--no-pager", "-o", "cat", "-u", unit)[1]
+
+
+def wait_for_line(text: str, unit: str = UNIT) -> bool:
+    """Whether the journal of the unit has a line with `text`, within a while."""
+    limit = time.monotonic() + 60
+    while text not in journal(unit):
+        if time.monotonic() > limit:
+            return False
+        time.sleep(0.2)
+    return True
+
+
+def wait_for_messages(unit: str) -> int:
+    """How many messages the journal of the unit has: all that there are, or what came within a while."""
+    expected: int = json.loads((RESULTS / "messages.json").read_text())
+    limit = time.monotonic() + 60
+    while True:
+        found = journal(unit).count('"index":')
+        if found >= expected or time.monotonic() > limit:
+            return found
+        time.sleep(0.2)
+
+
+def reload(seen: dict[str, Any]) -> None:
+    """Reload what is valid, and what is not."""
+    before, text = show(), CONFIG.read_text()
+    CONFIG.write_text(text.replace("interval = 60.0", "interval = 61.0"))
+    seen["reload"] = run("systemctl", "reload", UNIT)
+    seen["reloaded"] = wait_for_line("configuration_reloaded")
+    CONFIG.write_text(text.replace("interval = 60.0", "interval = -1"))
+    seen["reload of an invalid file"] = run("systemctl", "reload", UNIT)
+    CONFIG.write_text(text)
+    after = show()
+    seen["process after reload"] = (after["ActiveState"], after["MainPID"] == before["MainPID"])
+
+
 def drive(seen: dict[str, Any]) -> None:
     """Note what is seen step by step, so that a step that fails leaves what came before."""
     # The image's own user, which a machine with the unit does not have.
@@ -86,6 +127,7 @@ def drive(seen: dict[str, Any]) -> None:
     wait_for_page("/readyz")
     seen["pages"] = {path: fetch(path) for path in ("/healthz", "/readyz", "/status.json")}
     seen["with token"] = fetch("/status.json", "from-the-credential-store")
+    reload(seen)
     run("systemctl", "kill", "--kill-whom=main", "--signal=SIGKILL", UNIT)
     seen["killed"] = wait_for_restart(1)
     run("systemctl", "kill", "--kill-whom=main", "--signal=SIGSTOP", UNIT)
@@ -99,6 +141,10 @@ def drive(seen: dict[str, Any]) -> None:
     time.sleep(4)  # RestartSec twice: a restart would have been counted by then
     seen["bad"] = show(BAD)
     run("cp", "-r", "/var/lib/private/consumerd", str(RESULTS / "state"))
+    for unit in OTHERS:
+        seen[unit] = [run("systemctl", "start", unit)]
+        wait_for_page("/readyz")
+        seen[unit] += [wait_for_messages(unit), run("systemctl", "stop", unit), show(unit)["Result"]]
     seen["security"] = run("systemd-analyze", "security", "--no-pager", UNIT)[1].strip().splitlines()[-1]
 
 
@@ -108,8 +154,8 @@ def main() -> None:
         drive(seen)
     finally:
         (RESULTS / "seen.json").write_text(json.dumps(seen, indent=2))
-        for unit in (UNIT, BAD):
-            (RESULTS / f"{unit}.log").write_text(run("journalctl", "--no-pager", "-o", "cat", "-u", unit)[1])
+        for unit in (UNIT, BAD, *OTHERS):
+            (RESULTS / f"{unit}.log").write_text(journal(unit))
         run("systemctl", "poweroff", "--no-block")
 
 

@@ -69,12 +69,16 @@ async def cluster(tmp_path: Path, zookeeper_factory: Any) -> AsyncIterator[Clust
 
 
 def configuration(cluster: Cluster, output: str, port: int, **health: Any) -> str:
+    return configured(cluster, GROUP, {"name": "files", "options": {"directory": output}}, port, **health)
+
+
+def configured(cluster: Cluster, group: str, handler: dict[str, Any], port: int, **health: Any) -> str:
     return format_toml(
         {
-            "group": {"id": GROUP, "topics": {TOPIC: 1}},
+            "group": {"id": group, "topics": {TOPIC: 1}},
             "zookeeper": {"connect": cluster.chroot, "session_timeout": 4.0},
             "commit": {"interval": 60.0},  # so that what a stop commits shows
-            "handler": {"name": "files", "options": {"directory": output}},
+            "handler": handler,
             "health": {"listen": f"127.0.0.1:{port}", **health},
         }
     )
@@ -139,6 +143,10 @@ async def test_unit_starts_restarts_and_stops_under_systemd(image: Image, cluste
     (etc / "events.toml").write_text(text)
     (etc / "bad.toml").write_text('[group]\nid = ""\n')
     (secrets / "events.http-token").write_text(TOKEN)
+    program = 'while read -r line; do echo "$line" >&2; echo ok; done'
+    for handler in ({"name": "exec", "options": {"command": ["/bin/sh", "-c", program]}}, {"name": "print"}):
+        name = str(handler["name"])
+        (etc / f"{name}.toml").write_text(configured(cluster, name, handler, port))
     (results / "port.json").write_text(str(port))
     shutil.copy(ROOT / "tests/deploy/operator_script.py", results)
     unit = units / "consumerd@.service"
@@ -156,6 +164,7 @@ async def test_unit_starts_restarts_and_stops_under_systemd(image: Image, cluste
     }
     async with cluster.producing():
         pass
+    (results / "messages.json").write_text(str(len(held(cluster))))
     console = await asyncio.to_thread(image.boot, "operator.service", binds=binds, seconds=600)
     assert (results / "seen.json").exists(), console[-3000:] + (results / "script.log").read_text()
     seen = json.loads((results / "seen.json").read_text())
@@ -167,6 +176,10 @@ async def test_unit_starts_restarts_and_stops_under_systemd(image: Image, cluste
     assert (started["WatchdogUSec"], started["LimitCORE"]) == ("4s", "0")
     assert seen["pages"] == {"/healthz": 200, "/readyz": 200, "/status.json": 401}
     assert seen["with token"] == 200
+    assert seen["reload"] == [0, ""]
+    assert seen["reloaded"]
+    assert seen["reload of an invalid file"][0] != 0
+    assert seen["process after reload"] == ["active", True]
     assert seen["killed"]["NRestarts"] == "1"
     assert seen["hung"]["NRestarts"] == "2", "the watchdog did not end a process that stood still"
     assert seen["stop"] == [0, ""]
@@ -176,5 +189,8 @@ async def test_unit_starts_restarts_and_stops_under_systemd(image: Image, cluste
     assert seen["start bad"][0] != 0
     assert (seen["bad"]["ActiveState"], seen["bad"]["NRestarts"]) == ("failed", "0"), seen["bad"]
     assert "group.id" in (results / "consumerd@bad.service.log").read_text()
+    for name in ("exec", "print"):
+        unit_log = (results / f"consumerd@{name}.service.log").read_text()
+        assert seen[f"consumerd@{name}.service"] == [[0, ""], len(held(cluster)), [0, ""], "success"], unit_log
     assert places(results / "state") == dict.fromkeys(held(cluster), 1)
     assert await cluster.committed() == ends(cluster)
