@@ -247,4 +247,4 @@ class GroupConsumer(RunningMember[events.Event]):
                 self._queue.put_nowait(events.SessionExpired())
 
     async def _watch_lease(self) -> None:
-        await self.fence.watch(lambda: self._queue.put_nowait(events.LeaseExpired()))
+        await self.fence.watch(lambda session_id: self._queue.put_nowait(events.LeaseExpired(session_id)))

@@ -124,7 +124,7 @@ class CoordinatedConsumer(RunningMember[events.Event]):
         return [self._pool.run, self._watch_lease, *super()._background()]
 
     async def _watch_lease(self) -> None:
-        await self.fence.watch(lambda: self._queue.put_nowait(events.LeaseExpired()))
+        await self.fence.watch(lambda session_id: self._queue.put_nowait(events.LeaseExpired(session_id)))
 
     def _stragglers(self) -> list[asyncio.Task[None]]:
         return list(self._asking.values())

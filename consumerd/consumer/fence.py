@@ -65,20 +65,21 @@ class Fence:
             else:
                 await self._open.wait()
 
-    async def watch(self, expired: Callable[[], None]) -> None:
-        """Call `expired()` each time the lease runs out while something may be in a handler's hands. Runs for ever."""
-        ran_out = False
+    async def watch(self, expired: Callable[[int], None]) -> None:
+        """Call `expired(session_id)` each time the lease of a session runs out. Runs for ever."""
+        reported = 0
         while True:
-            left = self._lease.lease_left() - self.margin
+            session_id, left = self._lease.session_id, self._lease.lease_left() - self.margin
             if left > 0:
-                ran_out = False
+                reported = 0
                 self._open.set()
-            elif not ran_out:
-                ran_out = True
+            else:
                 self._open.clear()
-                expired()
+                if session_id not in (0, reported):  # without a session, handlers hold nothing
+                    reported = session_id
+                    expired(session_id)
             # Heartbeats renew the lease meanwhile: sleep for what is left now, then look again.
-            await self._clock.sleep(_LOOK if ran_out else min(max(left, _SOONEST), _LATEST))
+            await self._clock.sleep(_LOOK if left <= 0 else min(max(left, _SOONEST), _LATEST))
 
 
 class GroupLease:

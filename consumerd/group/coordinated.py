@@ -185,8 +185,9 @@ class CoordinatedMember:
     def _on_stop(self, _: e.StopRequested) -> None:
         self._stop()
 
-    def _on_lease_expired(self, _: e.LeaseExpired) -> None:
-        if self._flowing:  # else nothing is held, and a heartbeat tells whether we are a member (rule 5)
+    def _on_lease_expired(self, event: e.LeaseExpired) -> None:
+        # If nothing flows, nothing is held, and a heartbeat tells whether we are a member (rule 5).
+        if self._flowing and event.session_id == self.session_id:
             self._lose()
 
     def _on_ownership_lost(self, event: e.OwnershipLost) -> None:

@@ -79,8 +79,11 @@ class LeaseExpired:
     """The time ran out in which ZooKeeper cannot have ended the session, or the coordinator the membership.
 
     Others may own our partitions from now on, so whatever handlers still hold has to stop. `SessionResumed` may follow
-    all the same: the server may be slower than our cautious reckoning.
+    all the same: the server may be slower than our cautious reckoning. `session_id`: whose time it was. The event may
+    have waited in a queue behind the one that gave the member its next session.
     """
+
+    session_id: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,12 @@ class Driver:
         if chance < 0.1:
             self.start_session()
         else:
-            news: tuple[e.Event, ...] = (e.SessionSuspended(), e.SessionResumed(), e.LeaseExpired(), e.SessionExpired())
+            news: tuple[e.Event, ...] = (
+                e.SessionSuspended(),
+                e.SessionResumed(),
+                e.LeaseExpired(1),
+                e.SessionExpired(),
+            )
             self.feed(self.random.choices(news, (3, 3, 1, 1))[0])
 
     def something(self) -> None:

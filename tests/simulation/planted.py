@@ -146,7 +146,7 @@ def no_fence() -> Iterator[None]:
 def no_lease() -> Iterator[None]:
     """The same, and nothing happens when the lease runs out."""
 
-    async def never(self: Fence, expired: Callable[[], None]) -> None:
+    async def never(self: Fence, expired: Callable[[int], None]) -> None:
         await asyncio.Event().wait()
 
     with no_fence(), _PATCH(Fence, "watch", never):
@@ -158,13 +158,13 @@ def lease_told_once() -> Iterator[None]:
     """Only the first end of a lease in the life of a process is told."""
     watch = Fence.watch
 
-    async def watch_once(self: Fence, expired: Callable[[], None]) -> None:
-        told: list[bool] = []
+    async def watch_once(self: Fence, expired: Callable[[int], None]) -> None:
+        told: list[int] = []
 
-        def first() -> None:
+        def first(session_id: int) -> None:
             if not told:
-                told.append(True)
-                expired()
+                told.append(session_id)
+                expired(session_id)
 
         await watch(self, first)
 

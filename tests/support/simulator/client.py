@@ -272,7 +272,7 @@ class Client:
 
     def _lease_ended(self, lease: float) -> None:
         if self.lease_until == lease and self.weather.lease_told:
-            self.feed(e.LeaseExpired())
+            self.feed(e.LeaseExpired(self.session_id))
 
     # -- the process
 

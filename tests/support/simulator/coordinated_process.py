@@ -268,7 +268,7 @@ class CoordinatedProcess:
         told, self._ran_out = self._ran_out, left <= 0
         self.world.after(0.1 if self._ran_out else max(left, 0.02), self._lease_due)
         if self._ran_out and not told:
-            self.tell(e.LeaseExpired())
+            self.tell(e.LeaseExpired(self.machine.session_id))
 
     def _load(self, partition: TopicPartition, session: int) -> None:
         """The position comes from the coordinator; until then nothing is handed over."""

@@ -275,7 +275,7 @@ class Watched:
         self.fence = Fence(self.lease, self.clock, 0.5)
         #: What was left each time that the end of the lease was told.
         self.told: list[float] = []
-        self.tasks = [asyncio.create_task(self.fence.watch(lambda: self.told.append(self.lease.left)))]
+        self.tasks = [asyncio.create_task(self.fence.watch(lambda _: self.told.append(self.lease.left)))]
 
     async def set(self, left: float) -> None:
         """What the lease is from now on; return when the watch has surely looked."""
@@ -310,6 +310,17 @@ async def test_reports_end_of_each_lease_once(watched: Watched) -> None:
     await watched.set(3.0)
     await watched.set(-1.0)
     assert watched.told == [0.2, 0.5, -1.0]
+
+
+@pytest.mark.asyncio
+async def test_reports_end_of_lease_only_of_a_session(watched: Watched) -> None:
+    watched.lease.session_id = 0
+    await watched.set(-1.0)
+    assert watched.told == []
+    # One that begins and ends between two looks, on a machine that was suspended.
+    watched.lease.session_id = SESSION + 1
+    await watched.set(-2.0)
+    assert watched.told == [-2.0]
 
 
 @pytest.mark.asyncio

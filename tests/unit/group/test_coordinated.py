@@ -190,13 +190,21 @@ def test_keeps_member_id_after_illegal_generation() -> None:
     assert driver.did(e.Join).member_id == "me"
 
 
-@pytest.mark.parametrize("event", [e.LeaseExpired(), e.OwnershipLost(PLACES[1])])
+@pytest.mark.parametrize("event", [e.LeaseExpired(1), e.OwnershipLost(PLACES[1])])
 def test_abandons_partitions_that_may_have_new_owner(event: e.Event) -> None:
     driver = Driver().stable()
     driver.tell(event)
     driver.did(e.Abandon)
     driver.tell(event)
     assert not driver.actions  # once is enough
+
+
+def test_end_of_an_earlier_lease_does_not_end_the_next_generation() -> None:
+    # The watch saw it between two generations, and it waited in the queue behind the new share.
+    driver = Driver().stable()
+    driver.tell(e.LeaseExpired(driver.machine.session_id - 1))
+    assert driver.machine.settled
+    assert not driver.actions
 
 
 def test_ignores_loss_of_partitions_not_held() -> None:

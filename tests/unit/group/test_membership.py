@@ -1147,7 +1147,7 @@ def test_treats_replaced_session_as_expired() -> None:
 def test_stops_handlers_when_lease_ends_and_reclaims_on_same_session() -> None:
     bench = Bench(partitions=1).settle()
     bench.feed(e.SessionSuspended())
-    abandon = only(e.Abandon, bench.feed(e.LeaseExpired()))
+    abandon = only(e.Abandon, bench.feed(e.LeaseExpired(1)))
     bench.abandoned(abandon)
     bench.feed(e.SessionResumed())
     claim = only(e.Claim, bench.look())
