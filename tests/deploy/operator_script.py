@@ -111,7 +111,9 @@ def reload(seen: dict[str, Any]) -> None:
     seen["reload"] = run("systemctl", "reload", UNIT)
     seen["reloaded"] = wait_for_line("configuration_reloaded")
     CONFIG.write_text(text.replace("interval = 60.0", "interval = -1"))
-    seen["reload of an invalid file"] = run("systemctl", "reload", UNIT)
+    run("systemctl", "reload", UNIT)
+    seen["rejected"] = wait_for_line("configuration_rejected")
+    seen["status of an invalid file"] = show()["StatusText"]
     CONFIG.write_text(text)
     after = show()
     seen["process after reload"] = (after["ActiveState"], after["MainPID"] == before["MainPID"])

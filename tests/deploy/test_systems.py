@@ -178,7 +178,8 @@ async def test_unit_starts_restarts_and_stops_under_systemd(image: Image, cluste
     assert seen["with token"] == 200
     assert seen["reload"] == [0, ""]
     assert seen["reloaded"]
-    assert seen["reload of an invalid file"][0] != 0
+    assert seen["rejected"]
+    assert seen["status of an invalid file"] == "member of the group; the configuration was rejected: see the log"
     assert seen["process after reload"] == ["active", True]
     assert seen["killed"]["NRestarts"] == "1"
     assert seen["hung"]["NRestarts"] == "2", "the watchdog did not end a process that stood still"
