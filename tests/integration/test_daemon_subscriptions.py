@@ -214,6 +214,21 @@ async def test_stop_drains_both_at_the_same_time(world: Any) -> None:
     assert await committed(world, "g", T[0]) == await committed(world, "g", U[0]) > 0
 
 
+async def test_kill_loses_nothing_of_either(world: Any) -> None:
+    """The next process has the same ids, and waits until the nodes of the killed one are gone."""
+    await world.broker(partitions=2)
+    sent = await produce(world, "one", "two")
+    killed = await world.daemon("killed", **tables())
+    await world.until(lambda: handled(killed).total() >= 3)
+    killed.child.kill()
+    await killed.child.wait(60)
+    sent += await produce(world, "three")
+    daemon = await world.daemon("next", **tables())
+    await world.until(lambda: not sent - handled(killed, daemon))
+    assert await daemon.stop() == ExitCode.OK
+    assert set(handled(killed, daemon)) == set(sent)
+
+
 @pytest.mark.parametrize("failing", ["main", "audit"])
 async def test_policy_stop_of_one_stops_the_daemon_and_commits_the_other(world: Any, failing: str) -> None:
     await world.broker()
