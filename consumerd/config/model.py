@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from consumerd.config.base import BrokenRulesError, Rule
@@ -83,6 +83,15 @@ class Config(FileSettings):
     metrics: MetricsSection = Field(default_factory=MetricsSection)
     telemetry: TelemetrySection = Field(default_factory=TelemetrySection)
     spark: SparkTable = Field(default_factory=SparkTable, repr=False)
+
+    @field_validator("subscriptions", mode="before")
+    @classmethod
+    def _is_an_array_of_tables(cls, value: Any) -> Any:
+        if not isinstance(value, list | tuple) or not all(
+            isinstance(each, dict | SubscriptionSection) for each in value
+        ):
+            raise ValueError("it must be an array of tables: begin each of them with [[subscriptions]]")
+        return value
 
     def by_subscription(self) -> dict[str, Config]:
         """By name, what each subscription would have as the only one of the daemon; that of `[group]` comes first."""

@@ -93,6 +93,13 @@ def test_refuses(keys: dict[str, Any], sentence: str) -> None:
         config(subscription(**keys))
 
 
+@pytest.mark.parametrize("value", [5, {"name": "audit"}, [1], "audit"])
+def test_refuses_what_is_not_an_array_of_tables(value: object) -> None:
+    sentence = "'subscriptions' is wrong: it must be an array of tables: begin each of them with [[subscriptions]]."
+    with pytest.raises(ConfigProblemsError, match=re.escape(sentence)):
+        parse({"group": MAIN, "subscriptions": value}, "test.toml", environment=False)
+
+
 def test_requires_a_handler() -> None:
     with pytest.raises(ConfigProblemsError, match=r"'subscriptions\.audit\.handler' is required"):
         config({"name": "audit", "whitelist": "a"})
