@@ -123,7 +123,9 @@ def configuration() -> str:
         }
         if not keys:
             continue
-        lines += ["", f"## [{path}]".replace("[", "\\["), "", prose(inspect.getdoc(model) or ""), ""]
+        is_array = path in Config.model_fields and get_origin(Config.model_fields[path].annotation) is tuple
+        heading = f"## [[{path}]]" if is_array else f"## [{path}]"
+        lines += ["", heading.replace("[", "\\["), "", prose(inspect.getdoc(model) or ""), ""]
         lines += ["| key | type | default | a change takes effect | description |", "|---|---|---|---|---|"]
         for name, each in keys.items():
             default = None if each.is_required() else each.get_default(call_default_factory=True)

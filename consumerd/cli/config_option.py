@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 Decorated = TypeVar("Decorated", bound="Callable[..., Any]")
 
 
+def subscription_option() -> Callable[[Decorated], Decorated]:
+    """`--subscription`: of a configuration with several, the one whose handler is used."""
+    return click.option(
+        "--subscription", metavar="NAME", help="With -c: the handler of this one of [[subscriptions]]. [default: main]"
+    )
+
+
 def config_option(
     description: str = "Configuration file (TOML).", *, required: bool = True
 ) -> Callable[[Decorated], Decorated]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from consumerd.cli.config_option import subscription_option
 from consumerd.cli.session import json_option
 from consumerd.cli.tables import show_rows
 
@@ -107,6 +108,7 @@ def show(path: Path, topic: str | None, error_type: str | None, limit: int | Non
     "-c", "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE",
     help="A daemon's configuration: its handler, or with --to-topic its cluster.",
 )  # fmt: skip
+@subscription_option()
 @click.option("--to-topic", metavar="TOPIC", help="Send the messages to this topic, as they were, not to a handler.")
 @click.option("--bootstrap-server", "bootstrap", metavar="HOST:PORT,...", help="With --to-topic: brokers since 0.8.")
 @click.option("--zookeeper", metavar="HOST:PORT/CHROOT", help="With --to-topic: where brokers register.")
@@ -155,17 +157,25 @@ def replay_letters(
 
 
 def _config(
-    *, config_file: Path | None, to_topic: str | None, bootstrap: str | None, zookeeper: str | None, **_: Any
+    *,
+    config_file: Path | None,
+    subscription: str | None,
+    to_topic: str | None,
+    bootstrap: str | None,
+    zookeeper: str | None,
+    **_: Any,
 ) -> Config:
     from consumerd.config.model import load, parse  # noqa: PLC0415
 
     places = [place for place in (config_file, bootstrap, zookeeper) if place is not None]
+    if subscription is not None and config_file is None:
+        raise click.UsageError("--subscription needs -c with the file that has it.")
     if to_topic is None and (config_file is None or len(places) != 1):
         raise click.UsageError("give -c with the handler to replay to, or --to-topic.")
     if len(places) != 1:
         raise click.UsageError("--to-topic needs exactly one of -c, --bootstrap-server and --zookeeper.")
     if config_file is not None:
-        return load(config_file)
+        return load(config_file).of_subscription(subscription)
     document: dict[str, Any] = {"group": {"id": "replay", "topics": {"replay": 1}}}
     if bootstrap is not None:
         document["group"]["coordination"] = "kafka"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from consumerd.cli.config_option import subscription_option
 from consumerd.cli.session import json_option
 from consumerd.cli.tables import counted, show_rows
 
@@ -67,6 +68,7 @@ def list_handlers(as_json: bool) -> None:
     "-c", "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE",
     help="The configuration with the handler; instead of HANDLER.",
 )  # fmt: skip
+@subscription_option()
 @click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of HANDLER; VALUE is TOML.")
 @click.option("--decoder", metavar="NAME", help="Decoder of the payloads: text, json, avro, or another plugin.")
 @click.option(
@@ -77,6 +79,7 @@ def list_handlers(as_json: bool) -> None:
 def test(
     arguments: tuple[str, ...],
     config_file: Path | None,
+    subscription: str | None,
     options: tuple[str, ...],
     decoder: str | None,
     decoder_options: tuple[str, ...],
@@ -89,12 +92,14 @@ def test(
         raise click.UsageError("give HANDLER and INPUT, or -c and INPUT.")
     if config_file is not None and (options or decoder is not None or decoder_options):
         raise click.UsageError("--option belongs to HANDLER, as --decoder does; with -c they are in the file.")
+    if subscription is not None and config_file is None:
+        raise click.UsageError("--subscription needs -c with the file that has it.")
     if decoder_options and decoder is None:
         raise click.UsageError("--decoder-option needs --decoder.")
     table = {"options": _options(options, "--option"), "max_attempts": 1}
     if decoder is not None:
         table |= {"decoder": decoder, "decoder_options": _options(decoder_options, "--decoder-option")}
-    config = _config(config_file, {"name": arguments[0], **table})
+    config = _config(config_file, subscription, {"name": arguments[0], **table})
     configure_logs("warning", "auto")
     with ExitStack() as stack:
         messages = _messages(arguments[-1], stack, ndjson=ndjson)
@@ -102,11 +107,11 @@ def test(
     click.echo(f"{counted(count, 'message')} in {batches} batch{'' if batches == 1 else 'es'} handled.", err=True)
 
 
-def _config(path: Path | None, handler: dict[str, Any]) -> Config:
+def _config(path: Path | None, subscription: str | None, handler: dict[str, Any]) -> Config:
     from consumerd.config.model import load, parse  # noqa: PLC0415
 
     if path is not None:
-        return load(path)
+        return load(path).of_subscription(subscription)
     group = {"id": "test", "topics": {"test": 1}}
     return parse({"group": group, "handler": handler}, "the command line", environment=False)
 

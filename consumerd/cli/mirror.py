@@ -19,6 +19,7 @@ from consumerd.cli.mirror_v08 import (
 from consumerd.cli.numbers import PositiveFloat, PositiveInt
 from consumerd.cli.session import SERVER_TIMEOUT
 from consumerd.cli.setting_option import SettingOption
+from consumerd.errors import ConfigError
 
 if TYPE_CHECKING:
     from consumerd.config.model import Config
@@ -175,7 +176,10 @@ def _config(options: dict[str, Any]) -> Config:
         for name, option in _SAID_BY_CONFIG.items():
             if options[name]:
                 raise click.UsageError(f"{option} and --config contradict each other: give one of them.")
-        return load(options["path"])
+        config = load(options["path"])
+        if config.subscriptions:
+            raise ConfigError("a mirror has one subscription, that of [group]: run one mirror for each of the others.")
+        return config
     if (options["from_zookeeper"] is None) == (not options["from_servers"]) or options["group"] is None:
         raise click.UsageError("give one of --from-zookeeper and --from-bootstrap-server, and --group; or --config.")
     if sum(bool(options[name]) for name in ("topics", "whitelist", "blacklist")) != 1:

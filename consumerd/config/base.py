@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args
 
 from annotated_types import Gt, Le, Lt
 from pydantic import AllowInfNan, BaseModel, ConfigDict, SecretStr, model_validator
@@ -27,12 +27,19 @@ def is_secret(annotation: Any) -> bool:
     return annotation is SecretStr or any(is_secret(part) for part in get_args(annotation))
 
 
+class Rule(NamedTuple):
+    """A broken rule whose place its words do not tell: that of a key in one of several tables of the same name."""
+
+    sentence: str
+    place: tuple[str | int, ...]
+
+
 class BrokenRulesError(ValueError):
     """Rules about several keys that a table breaks: one sentence each, without a full stop."""
 
-    def __init__(self, rules: Iterable[str]) -> None:
+    def __init__(self, rules: Iterable[str | Rule]) -> None:
         self.rules = tuple(rules)
-        super().__init__("; ".join(self.rules))
+        super().__init__("; ".join(rule if isinstance(rule, str) else rule.sentence for rule in self.rules))
 
 
 class Section(BaseModel):

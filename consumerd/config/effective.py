@@ -13,12 +13,15 @@ from pydantic import BaseModel, SecretStr
 
 from consumerd.config.model import Config, parse
 from consumerd.config.problems import DELIMITER, PREFIX, read_document
+from consumerd.config.work import HandlerSection
 from consumerd.handlers.plugins import DECODER, MIDDLEWARE
 from consumerd.handlers.secrets import HIDDEN, shown_options, without_passwords
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from consumerd.config.subscriptions import SubscriptionSection
 
 #: Tables that this model does not type, and that may hold credentials.
 _UNTYPED = {("spark", "config")}
@@ -40,6 +43,12 @@ def effective_values(path: Path, environ: Mapping[str, str] | None = None) -> li
     names = {name.upper() for name in (os.environ if environ is None else environ)}
     values = []
     for table in Config.model_fields:
+        if table == "subscriptions":
+            whole = f"{PREFIX}{table}".upper() in names
+            for number, each in enumerate(config.subscriptions):
+                given = {} if whole else document[table][number]
+                values += _of_subscription(each, given, "environment" if whole else "file")
+            continue
         section = getattr(config, table)
         whole = f"{PREFIX}{table}".upper() in names
         plain = section.model_dump(mode="json")
@@ -51,22 +60,37 @@ def effective_values(path: Path, environ: Mapping[str, str] | None = None) -> li
                 origin = "file"
             else:
                 origin = "default"
-            values.append(Effective(table, key, _shown(config, table, key, value), origin))
+            shown = HIDDEN if value and (table, key) in _UNTYPED else _shown(section, key, value)
+            values.append(Effective(table, key, shown, origin))
     return values
 
 
-def _shown(config: Config, table: str, key: str, value: Any) -> Any:
+def _of_subscription(section: SubscriptionSection, given: Mapping[str, Any], origin: str) -> list[Effective]:
+    """The keys of one of `[[subscriptions]]`, in tables that are called by its name; `given` are those of the file."""
+    table, values = f"subscriptions.{section.name}", []
+    everything = origin == "environment"
+    for key, value in section.model_dump(mode="json").items():
+        inner = getattr(section, key)
+        if not isinstance(inner, BaseModel):
+            values.append(Effective(table, key, value, origin if everything or key in given else "default"))
+            continue
+        for name, plain in value.items():
+            there = origin if everything or name in given.get(key, {}) else "default"
+            values.append(Effective(f"{table}.{key}", name, _shown(inner, name, plain), there))
+    return values
+
+
+def _shown(section: Any, key: str, value: Any) -> Any:
     if not value:
         return value
-    if (table, key) in _UNTYPED:
-        return HIDDEN
-    if (table, key) == ("handler", "options"):
-        return shown_options(config.handler.name, value)
-    if (table, key) == ("handler", "decoder_options"):
-        return shown_options(config.handler.decoder, value, DECODER)
-    if (table, key) == ("handler", "middleware_options"):
-        return {name: shown_options(name, options, MIDDLEWARE) for name, options in value.items()}
-    return without_passwords(_without_secrets(getattr(getattr(config, table), key), value))
+    if isinstance(section, HandlerSection):
+        if key == "options":
+            return shown_options(section.name, value)
+        if key == "decoder_options":
+            return shown_options(section.decoder, value, DECODER)
+        if key == "middleware_options":
+            return {name: shown_options(name, options, MIDDLEWARE) for name, options in value.items()}
+    return without_passwords(_without_secrets(getattr(section, key), value))
 
 
 def _without_secrets(typed: Any, plain: Any) -> Any:

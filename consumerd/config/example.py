@@ -58,12 +58,34 @@ def table_lines(path: tuple[str, ...], model: type[BaseModel], *, commented: boo
     return lines + nested
 
 
+def array_lines(name: str, model: type[BaseModel]) -> list[str]:
+    """The lines of one element of an array of tables, all of them comments. A table that another one has is named."""
+    lines = ["", *_comment(inspect.getdoc(model) or ""), f"# [[{name}]]"]
+    later: list[str] = []
+    for key, field in model.model_fields.items():
+        inner = _model_of(field)
+        if inner is not None and key in Config.model_fields and field.is_required():
+            later = ["", *_comment(field.description or ""), f"# [{name}.{key}]"]
+        elif inner is not None:
+            for name_within, within in inner.model_fields.items():
+                lines += ["", *_comment(within.description or "")]
+                lines.append(f"# {key}.{name_within} = {toml_value(within.examples[0] if within.examples else '')}")
+        else:
+            default = None if field.is_required() else field.get_default(call_default_factory=True)
+            shown = field.examples[0] if field.examples and default in (None, {}) else default
+            lines += ["", *_comment(field.description or ""), f"# {key} = {toml_value(shown)}"]
+    return lines + later
+
+
 def example_toml() -> str:
     """The daemon's part of `config.example.toml`."""
     lines = [HEADER.rstrip("\n")]
     for name, field in Config.model_fields.items():
         model = _model_of(field)
         assert model is not None, name
+        if getattr(field.annotation, "__origin__", None) is tuple:
+            lines += array_lines(name, model)
+            continue
         if not model.model_fields:
             continue  # of another room, which has an example of its own
         lines += table_lines((name,), model, commented=False)

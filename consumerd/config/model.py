@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
-from consumerd.config.base import BrokenRulesError
+from consumerd.config.base import BrokenRulesError, Rule
 from consumerd.config.group import CommitSection, GroupSection, RebalanceSection
 from consumerd.config.monitoring import HealthSection, MetricsSection, TelemetrySection
 from consumerd.config.problems import (
@@ -25,7 +25,9 @@ from consumerd.config.problems import (
     unreadable_variables,
 )
 from consumerd.config.servers import KafkaSection, ZooKeeperSection
+from consumerd.config.subscriptions import MAIN, SubscriptionSection, rules_of_subscriptions
 from consumerd.config.work import DaemonSection, FetchSection, HandlerSection, LogSection
+from consumerd.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,6 +76,7 @@ class Config(FileSettings):
     fetch: FetchSection = Field(default_factory=FetchSection)
     commit: CommitSection = Field(default_factory=CommitSection)
     handler: HandlerSection = Field(default_factory=HandlerSection)
+    subscriptions: tuple[SubscriptionSection, ...] = ()
     daemon: DaemonSection = Field(default_factory=DaemonSection)
     log: LogSection = Field(default_factory=LogSection)
     health: HealthSection = Field(default_factory=HealthSection)
@@ -81,8 +84,38 @@ class Config(FileSettings):
     telemetry: TelemetrySection = Field(default_factory=TelemetrySection)
     spark: SparkTable = Field(default_factory=SparkTable, repr=False)
 
-    def rules(self) -> Iterator[str]:
+    @field_validator("subscriptions", mode="before")
+    @classmethod
+    def _is_an_array_of_tables(cls, value: Any) -> Any:
+        if not isinstance(value, list | tuple) or not all(
+            isinstance(each, dict | SubscriptionSection) for each in value
+        ):
+            raise ValueError("it must be an array of tables: begin each of them with [[subscriptions]]")
+        return value
+
+    def by_subscription(self) -> dict[str, Config]:
+        """By name, what each subscription would have as the only one of the daemon; that of `[group]` comes first."""
+        if not self.subscriptions:
+            return {MAIN: self}
+        configs = {MAIN: self.model_copy(update={"subscriptions": ()})}
+        for each in self.subscriptions:
+            keys = ("topics", "whitelist", "blacklist", "streams")
+            group = {"id": each.group.id or self.group.id} | {key: getattr(each, key) for key in keys}
+            tables = {"group": self.group.model_copy(update=group), "handler": each.handler}
+            configs[each.name] = configs[MAIN].model_copy(update=tables)
+        return configs
+
+    def of_subscription(self, name: str | None) -> Config:
+        """That of one subscription; of None the main one. Raises ConfigError for a name that none has."""
+        configs = self.by_subscription()
+        try:
+            return configs[MAIN if name is None else name]
+        except KeyError:
+            raise ConfigError(f"unknown subscription {name!r}: the configuration has {', '.join(configs)}.") from None
+
+    def rules(self) -> Iterator[str | Rule]:
         """The rules about keys of several tables that are broken."""
+        yield from rules_of_subscriptions(self)
         if self.commit.version == 0 and (self.group.coordination != "fixed" or self.group.storage != "kafka"):
             yield (
                 'commit.version = 0 needs group.coordination = "fixed" and group.offsets = "kafka": a request of that '
@@ -152,7 +185,7 @@ def parse_valid_tables(document: dict[str, Any], invalid: frozenset[str]) -> Con
             group = {"group": {"id": "unknown", "topics": {"unknown": 1}}} if "group" in invalid else {}
             return {name: table for name, table in tables.items() if name not in invalid} | group
 
-        def rules(self) -> Iterator[str]:
+        def rules(self) -> Iterator[str | Rule]:
             return iter(())
 
     return Valid(**document)

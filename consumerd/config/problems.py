@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from consumerd.config.base import BrokenRulesError
+from consumerd.config.base import BrokenRulesError, Rule
 from consumerd.config.key_lines import KeyPath, key_lines
 from consumerd.errors import ConfigError, ConsumerdError, ExitCode
 
@@ -98,11 +98,11 @@ class ConfigProblemsError(ConfigError):
 def problem_of_error(error: ConsumerdError, path: KeyPath, source: str, document: Mapping[str, Any]) -> Problem:
     """The problem of a check of the table or key at `path`: its sentence, at the key of that table which it names."""
     sentence = str(error).removeprefix(f"{source}: ")
-    table, *_ = path
-    line, variable = _place_of_rule((table,), sentence, document)
-    if (line, variable) == _place((table,), document):
+    table = path[:-1] if path[0] == "subscriptions" else path[:1]
+    line, variable = _place_of_rule(table, sentence, document)
+    if (line, variable) == _place(table, document):
         line, variable = _place(path, document)
-    return Problem(sentence, str(table), line, variable, error.exit_code)
+    return Problem(sentence, str(path[0]), line, variable, error.exit_code)
 
 
 def problems_of(error: ValidationError, root: type[BaseModel], document: Mapping[str, Any]) -> list[Problem]:
@@ -125,10 +125,13 @@ def problems_of(error: ValidationError, root: type[BaseModel], document: Mapping
 def _problems_of_detail(detail: ErrorDetails, root: type[BaseModel], document: Mapping[str, Any]) -> Iterator[Problem]:
     path = tuple(detail["loc"])
     table = str(path[0]) if path else None
-    where = ".".join(str(part) for part in path)
+    where = shown_key(path, document)
     broken = detail.get("ctx", {}).get("error")
     if detail["type"] == "value_error":
         for rule in broken.rules if isinstance(broken, BrokenRulesError) else [str(broken)]:
+            if isinstance(rule, Rule):
+                yield Problem(f"{rule.sentence}.", str(rule.place[0]), *_place(rule.place, document))
+                continue
             # Without a table, the sentence names the keys of several.
             sentence = f"{where!r} is wrong: {_begun_lower(rule)}." if where else f"{rule}."
             yield Problem(sentence, table, *_place_of_rule(path, rule, document))
@@ -142,6 +145,19 @@ def _problems_of_detail(detail: ErrorDetails, root: type[BaseModel], document: M
         yield Problem(f"{where!r} is required.", table, line, variable)
     else:
         yield Problem(f"{where!r} is wrong: {_begun_lower(detail['msg'])}.", table, line, variable)
+
+
+def shown_key(path: KeyPath, document: Mapping[str, Any]) -> str:
+    """A key as it is called in errors: a subscription by its name, where it has one."""
+    parts = list(path)
+    if parts[:1] == ["subscriptions"] and len(parts) > 1:
+        try:
+            name = document["subscriptions"][parts[1]]["name"]
+        except (KeyError, IndexError, TypeError):
+            name = None
+        if isinstance(name, str) and name:
+            parts[1] = name
+    return ".".join(map(str, parts))
 
 
 def _begun_lower(sentence: str) -> str:
@@ -250,6 +266,8 @@ def _annotation(root: type[BaseModel], path: KeyPath) -> Any:
     for part in path:
         if getattr(annotation, "__origin__", None) is dict:
             annotation = annotation.__args__[1]
+            continue
+        if isinstance(part, int):  # of an array of tables: `_models` finds their model
             continue
         fields = {key: field for model in _models(annotation)[:1] for key, field in model.model_fields.items()}
         if part not in fields:

@@ -9,12 +9,17 @@ always the one that the process works by.
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
+from consumerd.config.base import Section
+
 if TYPE_CHECKING:
     from consumerd.config.model import Config
+    from consumerd.config.subscriptions import SubscriptionSection
+
+_Table = TypeVar("_Table", bound=Section)
 
 
 class Reload(Enum):
@@ -108,6 +113,11 @@ _BY_TABLE: Final[dict[str, dict[str, Reload]]] = {
         ),
         Reload.HANDLER,
     ),
+    "subscriptions": {
+        **dict.fromkeys(("name", "group"), Reload.RESTART),
+        **dict.fromkeys(("topics", "whitelist", "blacklist", "streams"), Reload.SUBSCRIPTION),
+        "handler": Reload.HANDLER,
+    },
     "daemon": dict.fromkeys(("stop_timeout", "stall_warning", "loop"), Reload.RESTART),
     "log": dict.fromkeys(("level", "format"), Reload.AT_ONCE),
     "health": {
@@ -139,20 +149,51 @@ def compare(running: Config, new: Config) -> Comparison:
     """Compare the configuration of a running daemon with a new, valid one."""
     applied: dict[Reload, list[str]] = {}
     refused: list[str] = []
-    tables = {}
+    tables: dict[str, Any] = {}
     for table in _BY_TABLE:
+        if table == "subscriptions":
+            tables[table] = _compare_subscriptions(running, new, applied, refused)
+            continue
         before, after = getattr(running, table), getattr(new, table)
-        changed = [key for key in type(before).model_fields if getattr(before, key) != getattr(after, key)]
-        taken = [key for key in changed if RELOADS[f"{table}.{key}"] is not Reload.RESTART]
-        values = {key: getattr(after if key in taken else before, key) for key in type(before).model_fields}
-        if taken:
-            try:
-                tables[table] = type(before).model_validate(values)
-            except ValidationError:  # they belong to keys that need a restart, as group.topics to group.coordination
-                taken = []
-        for key in changed:
-            if key in taken:
-                applied.setdefault(RELOADS[f"{table}.{key}"], []).append(f"{table}.{key}")
-            else:
-                refused.append(f"{table}.{key}")
+        tables[table], taken, left = _compare_tables(before, after, table)
+        for key in taken:
+            applied.setdefault(RELOADS[f"{table}.{key}"], []).append(f"{table}.{key}")
+        refused += [f"{table}.{key}" for key in left]
     return Comparison(running.model_copy(update=tables), applied, refused)
+
+
+def _compare_tables(before: _Table, after: _Table, table: str) -> tuple[_Table, list[str], list[str]]:
+    """What a table becomes, the keys of it that are taken over, and those that need a restart."""
+    fields = type(before).model_fields
+    changed = [key for key in fields if getattr(before, key) != getattr(after, key)]
+    taken = [key for key in changed if RELOADS[f"{table}.{key}"] is not Reload.RESTART]
+    if not taken:
+        return before, [], changed
+    values = {key: getattr(after if key in taken else before, key) for key in fields}
+    try:
+        merged = type(before).model_validate(values)
+    except ValidationError:  # they belong to keys that need a restart, as group.topics to group.coordination
+        return before, [], changed
+    return merged, taken, [key for key in changed if key not in taken]
+
+
+def _compare_subscriptions(
+    running: Config, new: Config, applied: dict[Reload, list[str]], refused: list[str]
+) -> tuple[SubscriptionSection, ...]:
+    """Of the same subscriptions; others need a restart, and then nothing of any is taken over."""
+    if [each.name for each in running.subscriptions] != [each.name for each in new.subscriptions]:
+        refused.append("subscriptions")
+        return running.subscriptions
+    merged = []
+    for before, after in zip(running.subscriptions, new.subscriptions, strict=True):
+        table = f"subscriptions.{before.name}"
+        section, taken, left = _compare_tables(before, after, "subscriptions")
+        for key in taken:
+            how = RELOADS[f"subscriptions.{key}"]
+            keys = [key]
+            if key == "handler":
+                keys = [f"handler.{each}" for each in _compare_tables(before.handler, after.handler, "handler")[1]]
+            applied.setdefault(how, []).extend(f"{table}.{each}" for each in keys)
+        refused += [f"{table}.{'group.id' if key == 'group' else key}" for key in left]
+        merged.append(section)
+    return tuple(merged)

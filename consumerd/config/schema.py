@@ -31,7 +31,8 @@ def config_schema(tables: Mapping[str, type[BaseModel]]) -> dict[str, Any]:
     schema = whole.model_json_schema(ref_template="#/definitions/{model}", schema_generator=_WithoutNull)
     definitions = schema.pop("$defs")
     for name, table in schema["properties"].items():
-        schema["properties"][name] = {"$ref": table["$ref"]}
+        kept = ("$ref",) if "$ref" in table else ("type", "items")  # of an array of tables
+        schema["properties"][name] = {key: table[key] for key in kept}
     return {
         "$schema": DIALECT,
         **schema,

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from consumerd.consumer.listeners import RebalanceListener
     from consumerd.consumer.settings import ConsumerSettings
     from consumerd.consumer.sinks import PartitionedHandler
+    from consumerd.fetch import ByteBudget
     from consumerd.handlers import Handler
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock, ZooKeeper
@@ -51,7 +52,8 @@ class GroupConsumer(RunningMember[events.Event]):
 
     `backend` is the dialect of the group (`consumerd.consumer.backends`). `handler` is already wrapped by the retry
     policy; it is started before the member registers, and stopped when the member owns nothing any more. `listener` is
-    notified of partitions that come and go.
+    notified of partitions that come and go. `budget` is the memory that members of one process share; by default the
+    member has one of its own, of `settings.budget` bytes.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class GroupConsumer(RunningMember[events.Event]):
         clock: Clock,
         rng: Random,
         listener: RebalanceListener | None = None,
+        budget: ByteBudget | None = None,
     ) -> None:
         super().__init__(
             settings,
@@ -71,6 +74,7 @@ class GroupConsumer(RunningMember[events.Event]):
             clock=clock,
             listener=listener,
             stop_event=events.StopRequested(),
+            budget=budget,
         )
         self._zk = zk
         self._trigger_queued = False

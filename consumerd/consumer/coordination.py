@@ -38,7 +38,15 @@ from consumerd.group.events import (
 )
 from consumerd.offsets.together import all_of
 from consumerd.ports import Create, Delete
-from consumerd.registry import format_owner, id_path, nudge_operations, owner_path, owners_path
+from consumerd.registry import (
+    RegistryError,
+    format_owner,
+    id_path,
+    nudge_operations,
+    owner_path,
+    owners_path,
+    parse_owner,
+)
 from consumerd.zk.errors import BadVersion, MultiFailed, NodeExists, NoNode, NotConnected, SessionChanged
 
 if TYPE_CHECKING:
@@ -78,6 +86,7 @@ class GroupCoordination:
         self._zk = zk
         self._group = settings.group
         self._consumer_id = settings.consumer_id
+        self._siblings = settings.siblings
         self._rules = backend.rules
         self._clock = clock
         self._nodes = WatchedNodes(zk, clock, lambda _: triggered())
@@ -169,7 +178,7 @@ class GroupCoordination:
         for partition in partitions:
             path = owner_path(self._group, partition)
             node = self._owners.known_node(path)
-            if node is not None and node.stat.ephemeral_owner != session_id:
+            if node is not None and not self._owns(node, session_id):
                 if self._owners.age(path) < LOOK_AGAIN:
                     blocked.add(partition)
                 else:
@@ -218,7 +227,7 @@ class GroupCoordination:
 
     async def _is_ours(self, partition: TopicPartition, node: Node, stream: int, session_id: int) -> bool:
         """Whether the owner node is what we wanted to create."""
-        if node.stat.ephemeral_owner != session_id:
+        if not self._owns(node, session_id):
             return False
         if node.data != format_owner(self._consumer_id, stream).encode():
             # Made for another stream, by a call whose reply was lost: the next attempt makes the right one.
@@ -227,6 +236,17 @@ class GroupCoordination:
             await self._zk.delete_owned(path)
             return False
         return True
+
+    def _owns(self, node: Node, session_id: int) -> bool:
+        """Whether an owner node is this member's. What a peer may have written into it does not matter."""
+        if node.stat.ephemeral_owner != session_id:
+            return False
+        if not self._siblings:
+            return True
+        try:
+            return parse_owner(node.data)[0] not in self._siblings
+        except RegistryError:
+            return True
 
     def _watch_only(self, wanted: Iterable[TopicPartition]) -> None:
         """Forget nodes that blocked claims that are not wanted any more."""
@@ -237,7 +257,7 @@ class GroupCoordination:
     def known_version(self, partition: TopicPartition, session_id: int) -> int | None:
         """The version of our owner node; None unless its watch says that it still stands."""
         node = self._owners.known_node(owner_path(self._group, partition))
-        return node.stat.version if node is not None and node.stat.ephemeral_owner == session_id else None
+        return node.stat.version if node is not None and self._owns(node, session_id) else None
 
     def look_again(self, partitions: Iterable[TopicPartition]) -> None:
         """Believe nothing that was read of these owner nodes: a commit was refused, or a sink knows of a new owner."""
@@ -247,7 +267,7 @@ class GroupCoordination:
     # -- owner nodes: releasing
 
     async def release(self, action: Release) -> Released:
-        """Delete the owner nodes that this session owns."""
+        """Delete the owner nodes that this member owns on this session."""
         released: set[TopicPartition] = set()
         try:
             for _ in range(_ROUNDS):
@@ -258,7 +278,7 @@ class GroupCoordination:
                 found = await read_all(open_, lambda each: self._owners.node_if_there(owner_path(self._group, each)))
                 delete = []
                 for partition, node in found.items():
-                    if node is None or node.stat.ephemeral_owner != action.session_id:
+                    if node is None or not self._owns(node, action.session_id):
                         released.add(partition)
                         self._forget_owner(partition)
                     else:

@@ -62,6 +62,7 @@ class RunningMember(Generic[_Event]):
         clock: Clock,
         listener: RebalanceListener | None,
         stop_event: _Event,
+        budget: ByteBudget | None = None,
     ) -> None:
         self.settings = settings
         self._handler = handler
@@ -84,8 +85,8 @@ class RunningMember(Generic[_Event]):
         self._timer: asyncio.Task[None] | None = None
         #: While the handler starts: expires when the member is to leave.
         self._starting: asyncio.Timeout | None = None
-        #: Bytes of messages that are held in memory.
-        self.budget = ByteBudget(settings.budget)
+        #: Bytes of messages that are held in memory; other members of the process may share it.
+        self.budget = budget or ByteBudget(settings.budget)
         #: Events that were taken from the queue: while it is not empty, this moves.
         self.turns = 0
         #: What was ours before the rebalance that is under way, and since when it is.
@@ -336,7 +337,7 @@ class RunningMember(Generic[_Event]):
     def change_subscription(self, subscription: Subscription) -> None:
         """Consume other topics: register again with them. What stays assigned to us goes on meanwhile."""
         self.settings = replace(self.settings, subscription=subscription)
-        log.info("subscription_changed", group=self.settings.group, subscription=subscription.format())
+        log.info("subscription_changed", group=self.settings.group, topics=subscription.format())
         self._queue.put_nowait(self._subscription_changed(subscription))
 
     def _subscription_changed(self, subscription: Subscription) -> _Event:

@@ -25,6 +25,8 @@ class ConsumerSettings:
     subscription: Subscription
     #: The id was configured, so a node of the same name may be that of our own former process, or of a twin.
     fixed_id: bool = False
+    #: Ids of other members of the group in this process: the session is theirs, too, and does not tell whose a node is.
+    siblings: frozenset[str] = frozenset()
     membership: MembershipSettings = field(default_factory=MembershipSettings)
     fetch: FetchSettings = field(default_factory=FetchSettings)
     #: Where a partition without a committed offset starts (autooffset.reset).

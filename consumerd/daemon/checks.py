@@ -14,12 +14,13 @@ from pydantic_settings import SettingsError
 
 from consumerd.clock import SystemClock
 from consumerd.config.build import build_handler, build_offset_settings, build_session, build_settings
+from consumerd.config.build_subscriptions import errors_of
 from consumerd.config.build_v08 import build_client, build_coordination, fixed_partitions
 from consumerd.config.model import parse, parse_valid_tables
 from consumerd.config.problems import ConfigProblemsError, problem_of_error
 from consumerd.daemon.endpoints import check_http
 from consumerd.daemon.telemetry import check_telemetry
-from consumerd.errors import ConsumerdError
+from consumerd.errors import ConfigError, ConsumerdError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,13 +58,31 @@ def check_daemon(document: TomlDocument, source: str) -> Checked:
                 what.append(check(checked))
             except ConsumerdError as error:
                 problems.append(problem_of_error(error, path, source, document))
-    return Checked(config, [", ".join(filter(None, what))], problems)
+    valid = [", ".join(filter(None, what))]
+    if invalid.isdisjoint(("subscriptions", "group", "rebalance", "fetch", "commit")):
+        for number, each in enumerate(checked.subscriptions):
+            what = [f"subscription {each.name}"]
+            key = next(key for key in ("topics", "whitelist", "blacklist") if getattr(each, key) not in ({}, None))
+            for inner, check in ((("handler", "name"), _check_handler), ((key,), _check_subscription)):
+                try:
+                    with errors_of(each.name):
+                        what.insert(1, check(checked.by_subscription()[each.name]))
+                except ConsumerdError as error:
+                    problems.append(problem_of_error(error, ("subscriptions", number, *inner), source, document))
+            valid.append(f"{what[0]}: {', '.join(what[1:])}")
+    return Checked(config, valid, problems)
 
 
 def check_parts(config: Config) -> None:
     """Check a valid configuration as `check_daemon` does. Raises ConsumerdError for the first problem."""
+    for rule in config.rules():  # it may be a mixture of two
+        raise ConfigError(f"{rule if isinstance(rule, str) else rule.sentence}.")
     for _, _, check in _PARTS:
         check(config)
+    for name, own in config.by_subscription().items():
+        with errors_of(name):
+            _check_subscription(own)
+            _check_handler(own)
 
 
 def _check_subscription(config: Config) -> str:

@@ -18,6 +18,8 @@ from consumerd.errors import ConfigError, ZooKeeperError, reason_of
 from consumerd.registry import Dialect, DialectError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from consumerd.config.group import GroupSection
     from consumerd.config.model import Config
     from consumerd.ports import Clock, ZooKeeper
@@ -27,8 +29,12 @@ log = structlog.get_logger(__name__)
 _NAMES = {"0.7": Dialect.V07, "0.8": Dialect.V08}
 
 
-async def find_dialect(config: Config, zk: ZooKeeper, clock: Clock, *, wait: bool = True) -> Dialect | None:
+async def find_dialect(
+    config: Config, zk: ZooKeeper, clock: Clock, *, wait: bool = True, groups: Iterable[str] = ()
+) -> Dialect | None:
     """The dialect of the group; with `auto`, waits until a broker or a member shows it, or is None without `wait`.
+
+    `groups`: others that the process joins, in which the dialect must be the same.
 
     Raises GroupRefusedError for a group that is not to be joined, ConfigError for what the dialect cannot do.
     """
@@ -48,8 +54,27 @@ async def find_dialect(config: Config, zk: ZooKeeper, clock: Clock, *, wait: boo
         raise GroupRefusedError(group.id, str(error)) from error
     if dialect is Dialect.V07:
         _require_v07(group)
+    for other in groups:
+        if dialect is not None and other != group.id:
+            await _require_in(dialect, zk, other)
     log.info("dialect_chosen", group=group.id, dialect=None if dialect is None else dialect.value)
     return dialect
+
+
+async def _require_in(dialect: Dialect, zk: ZooKeeper, group: str) -> None:
+    try:
+        found = await read_dialect(zk, group)
+    except DialectError as error:
+        raise GroupRefusedError(group, str(error)) from error
+    except ZooKeeperError as error:  # as in `_require`
+        log.info("dialect_read_failed", group=group, reason=reason_of(error))
+        return
+    if found not in (None, dialect):
+        raise GroupRefusedError(
+            group,
+            f"its members speak the dialect of Kafka {found.value}, and the main subscription that of {dialect.value}; "
+            "run one daemon for each",
+        )
 
 
 async def _require(dialect: Dialect, zk: ZooKeeper, group: str) -> None:

@@ -15,6 +15,7 @@ import structlog
 
 from consumerd.address import parse_address
 from consumerd.config.build import key_password
+from consumerd.config.subscriptions import MAIN
 from consumerd.consumer.errors import NotAssignedError
 from consumerd.credentials import find_file
 from consumerd.daemon.probes import check_extras, probe_routes
@@ -87,7 +88,7 @@ def build_server(monitor: Monitor) -> HttpServer:
     from consumerd.http.server import HttpServer  # noqa: PLC0415 - the extra `http`
 
     host, port = parse_address(section.listen, "health.listen", lowest=0)
-    routes = probe_routes(monitor.health, (lambda: read(monitor)) if section.metrics else None)
+    routes = probe_routes(monitor, (lambda: read(monitor)) if section.metrics else None)
     access = build_access(section)
     if access.is_private if section.status is None else section.status:
         routes.update(_status_routes(monitor, access))
@@ -113,7 +114,7 @@ def _status_routes(monitor: Monitor, access: Access) -> dict[tuple[str, str], Ro
         access.check_change(request.headers, request.form.get("word", ""))
         name = request.form.get("partition", "")
         try:
-            _hold(monitor, verb, name)
+            _hold(monitor, verb, name, request.form.get("subscription", MAIN))
         except (NotAssignedError, ValueError):
             return Answer(f"{name[:200]} is not consumed by this member now\n".encode(), status=409)
         log.info("partition_paused" if verb == "pause" else "partition_resumed", partition=name)
@@ -135,11 +136,12 @@ def _status_routes(monitor: Monitor, access: Access) -> dict[tuple[str, str], Ro
     }
 
 
-def _hold(monitor: Monitor, verb: Literal["pause", "resume"], name: str) -> None:
+def _hold(monitor: Monitor, verb: Literal["pause", "resume"], name: str, subscription: str) -> None:
     """Raise NotAssignedError for a partition that is not ours, ValueError for what is the name of none."""
-    if monitor.member is None:
+    member = next((part.member for part in monitor.subscriptions if part.name == subscription), None)
+    if member is None:
         raise ValueError(name)
     topic, _, number = name.rpartition("/")
     partition = TopicPartition.parse_any(topic, number)
-    controls = monitor.member.controls
+    controls = member.controls
     (controls.pause if verb == "pause" else controls.resume)(partition)

@@ -104,7 +104,7 @@ async def mirror_to_kafka(config: Config, target: ForwardTarget, *, exit_at_end:
             target.section, target.naming, numbering, target.settings, request_timeout=_REQUEST_TIMEOUT
         )
         monitor.target_counts = inner.counts
-        handler = retrying(inner, PATIENT, clock=clock, rng=rng, name="mirror", counts=monitor.handler_counts)
+        handler = retrying(inner, PATIENT, clock=clock, rng=rng, name="mirror", counts=monitor.main.handler_counts)
         handler = monitor.traced(handler)
         log.info("starting", version=__version__, group=settings.group, consumer=settings.consumer_id)
         if in_zookeeper:

@@ -123,7 +123,7 @@ async def mirror(config: Config, target: MirrorTarget, *, exit_at_end: bool = Fa
             None if other is None else MirrorTopics(other, connect=connector, clock=clock),
         )
         monitor.target_counts = inner.counts
-        handler = retrying(inner, PATIENT, clock=clock, rng=rng, name="mirror", counts=monitor.handler_counts)
+        handler = retrying(inner, PATIENT, clock=clock, rng=rng, name="mirror", counts=monitor.main.handler_counts)
         handler = monitor.traced(handler)
         log.info("starting", version=__version__, group=settings.group, consumer=settings.consumer_id)
         await run_member(config, settings, handler, source, clock=clock, rng=rng, watching=Watching(monitor))

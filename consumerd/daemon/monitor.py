@@ -1,29 +1,31 @@
 """Watches one daemon while it runs: health, lag, throughput, the summary in the log, and the HTTP server.
 
-Strategy: tasks in one TaskGroup, from before the first connection is made until the member has left, so that probes
+Strategy: tasks in one TaskGroup, from before the first connection is made until the members have left, so that probes
 get an answer while the daemon waits for ZooKeeper and while it drains. It only reads: no path of a message leads
-through here. A watcher that fails is a defect; it is logged, and takes neither the member nor its messages with it.
+through here. A watcher that fails is a defect; it is logged, and takes neither the members nor their messages with it.
+What belongs to one subscription is in `consumerd.daemon.subscription_monitor`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from consumerd.daemon.group_view import GroupWatch
-from consumerd.daemon.health import Health
-from consumerd.daemon.lag import LagWatch
+from consumerd.config.build import build_handler
+from consumerd.config.build_subscriptions import errors_of
+from consumerd.daemon.subscription_monitor import Point, SubscriptionMonitor
 from consumerd.errors import reason_of
-from consumerd.handlers.retry import HandlerCounts
 from consumerd.metrics import LATENCIES, Histogram, TargetCounts
 from consumerd.metrics.own import HandlerMetrics
-from consumerd.partition import NO_BROKER
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from contextlib import AbstractContextManager
+    from random import Random
     from typing import Self
 
     from consumerd.config.model import Config
@@ -42,64 +44,84 @@ HISTORY_INTERVAL: Final = 5.0
 _POINTS: Final = 120
 
 
-class Point(NamedTuple):
-    """Totals at one moment of the member's clock."""
-
-    at: float
-    messages: int
-    bytes: int
-    #: Bytes or messages; None while it is not known.
-    lag: int | None
-
-
 class Monitor:
-    """Of one daemon, from `__aenter__` to `__aexit__`; it knows of the member as soon as `watch` was called."""
+    """Of one daemon, from `__aenter__` to `__aexit__`."""
 
     def __init__(self, config: Config, clock: Clock) -> None:
         self.config = config
         self.clock = clock
-        self.group = config.group.id
         self.partition_labels = config.metrics.partition_labels
         self.started = clock.monotonic()
         self.started_wall = clock.wall()
-        self.member: RunningMember[Any] | None = None
-        self.group_watch: GroupWatch | None = None
+        #: In the order of the configuration, the main one first.
+        self.subscriptions = [SubscriptionMonitor(name, own, clock) for name, own in config.by_subscription().items()]
         #: What sends traces and metrics, where something does.
         self.telemetry: Telemetry | None = None
-        self.handler_counts = HandlerCounts()
-        #: Of the handlers that this daemon has had, by name: a reload may bring another.
-        self.handler_metrics: dict[str, HandlerMetrics] = {}
+        #: Of the handlers that this daemon has had, by group and name: a reload may bring another.
+        self.handler_metrics: dict[tuple[str, str], HandlerMetrics] = {}
         #: Of a mirror: what it sent, and the mirrors that it found to copy back.
         self.target_counts: TargetCounts | None = None
         self.reverse_mirrors = 0
         self.loop_lag = Histogram(LATENCIES)
-        self.health = Health(clock, hung_after=config.health.hung_after, counts=self.handler_counts)
-        self.lag = LagWatch(clock)
         self.history: deque[Point] = deque(maxlen=_POINTS)
-        self._before = Point(self.started, 0, 0, None)
         self._tasks: list[asyncio.Task[None]] = []
         self._summary: asyncio.Task[None] | None = None
 
-    def watch(self, member: RunningMember[Any], read_group: ReadGroup | None = None) -> None:
-        """Watch this member from now on. `read_group` reads its whole group, if there is one."""
-        self.member = member
-        self.group_watch = GroupWatch(self.clock, read_group)
-        self.health.watch(member)
+    @property
+    def main(self) -> SubscriptionMonitor:
+        """The main subscription, that of `[group]`: of mirrors the only one."""
+        return self.subscriptions[0]
+
+    @property
+    def sick(self) -> str | None:
+        """As `Probed.sick`: of any member."""
+        return next((each.health.sick for each in self.subscriptions if each.health.sick is not None), None)
+
+    @property
+    def unready(self) -> list[str]:
+        """As `Probed.unready`: the reasons of all members, each once."""
+        return [*dict.fromkeys(reason for each in self.subscriptions for reason in each.health.unready)]
+
+    @property
+    def stopping_since(self) -> float | None:
+        """When the first member began to leave, on the clock; None while none does."""
+        moments = [each.member.stopping_since for each in self.subscriptions if each.member is not None]
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    def watch(
+        self,
+        member: RunningMember[Any],
+        read_group: ReadGroup | None = None,
+        subscription: SubscriptionMonitor | None = None,
+    ) -> None:
+        """Watch this member from now on: that of the main subscription, or of `subscription`."""
+        part = subscription or self.main
+        part.watch(member, read_group)
         if self.telemetry is not None:
-            member.stats.observer = self.telemetry.spans
+            member.stats.observer = self.telemetry.spans(part.attributes)
 
-    def traced(self, handler: Handler) -> Handler:
-        """The handler with a span for each call, where traces are sent."""
-        return handler if self.telemetry is None else self.telemetry.traced(handler)
+    def traced(self, handler: Handler, subscription: SubscriptionMonitor | None = None) -> Handler:
+        """The handler of `subscription` (by default the main one), with a span for each call where traces are sent."""
+        if self.telemetry is None:
+            return handler
+        return self.telemetry.traced(handler, (subscription or self.main).attributes)
 
-    def metrics_of_handler(self, name: str) -> HandlerMetrics:
-        """Where the handler that the configuration calls `name` keeps its own metrics."""
-        return self.handler_metrics.setdefault(name, HandlerMetrics(name))
+    def build_handler(self, part: SubscriptionMonitor, config: Config, rng: Random) -> Handler:
+        """The handler of a subscription that has `config`, not started, its failures and metrics counted here.
 
-    def is_this(self, name: str) -> bool:
-        """Whether a member of the group is this one."""
-        member = self.member
-        return member is not None and name in (member.settings.consumer_id, getattr(member, "member_id", None))
+        Raises HandlerLoadError, ConfigError.
+        """
+        # Of the handlers of one name in a group, the metrics are one.
+        name = config.handler.name
+        metrics = self.handler_metrics.setdefault((part.group, name), HandlerMetrics(name))
+        with errors_of(part.name):
+            return build_handler(config, clock=self.clock, rng=rng, counts=part.handler_counts, metrics=metrics)
+
+    def logged_as(self, part: SubscriptionMonitor) -> AbstractContextManager[None]:
+        """Within it, events of the log name the subscription, if there are several."""
+        if len(self.subscriptions) == 1:
+            return nullcontext()
+        return structlog.contextvars.bound_contextvars(subscription=part.name)
 
     def wall_of(self, moment: float) -> float:
         """Seconds since 1970 of a moment of the clock."""
@@ -118,7 +140,8 @@ class Monitor:
         """Watch by another configuration from now on: its metrics, and when a handler counts as hung."""
         before, self.config = self.config.metrics, config
         self.partition_labels = config.metrics.partition_labels
-        self.health.hung_after = config.health.hung_after
+        for part, own in zip(self.subscriptions, config.by_subscription().values(), strict=True):
+            part.reconfigure(own)
         if config.metrics.summary_interval != before.summary_interval:
             self._begin_summary()
 
@@ -158,12 +181,13 @@ class Monitor:
             before = self.clock.monotonic()
             await self.clock.sleep(_LOOK)
             self.loop_lag.observe(max(0.0, self.clock.monotonic() - before - _LOOK))
-            self.health.look()
+            for part in self.subscriptions:
+                part.health.look()
 
     async def _look_at_lag(self) -> None:
         while True:
-            if self.member is not None:
-                await self.lag.look(self.member)
+            for part in self.subscriptions:
+                await part.look_at_lag()
             await self.clock.sleep(self.config.metrics.lag_interval)
 
     async def _keep_history(self) -> None:
@@ -172,41 +196,21 @@ class Monitor:
             await self.clock.sleep(HISTORY_INTERVAL)
 
     def point(self) -> Point:
-        """The totals of this moment."""
-        now, member = self.clock.monotonic(), self.member
-        if member is None:
-            return Point(now, 0, 0, None)
-        lags = [self.lag.of(view, None) for view in member.views()]
-        known = [lag.amount for lag in lags if lag is not None]
-        lag = sum(known) if known or not lags else None
-        return Point(now, member.stats.messages, member.stats.bytes, lag)
+        """The totals of all subscriptions at this moment."""
+        points = [part.point() for part in self.subscriptions]
+        lags = [point.lag for point in points if point.lag is not None]
+        return Point(
+            points[0].at,
+            sum(point.messages for point in points),
+            sum(point.bytes for point in points),
+            sum(lags) if lags else None,
+        )
 
     async def _summarise(self) -> None:
         while True:
             await self.clock.sleep(self.config.metrics.summary_interval)
-            if self.member is not None:
+            for part in self.subscriptions:
                 if not self._looks_at_lag:
-                    await self.lag.look(self.member)
-                self._log_summary(self.member)
-
-    def _log_summary(self, member: RunningMember[Any]) -> None:
-        before, self._before = self._before, self.point()
-        now, counts, stats = self._before, self.handler_counts, member.stats
-        seconds = max(now.at - before.at, 1e-3)
-        views = member.views()
-        in_bytes = any(view.partition.broker != NO_BROKER for view in views)
-        log.info(
-            "summary",
-            group=self.group,
-            ready=not self.health.unready,
-            partitions=len(views),
-            messages=now.messages - before.messages,
-            messages_per_second=round((now.messages - before.messages) / seconds, 1),
-            **({} if now.lag is None else {"lag_bytes" if in_bytes else "lag": now.lag}),
-            handler_failures=counts.failures.total(),
-            dead_lettered=counts.dead_lettered.total(),
-            skipped=counts.skipped.total(),
-            rebalances=stats.rebalances,
-            failed_commits=stats.failed_commits,
-            memory_bytes=member.budget.used,
-        )
+                    await part.look_at_lag()
+                with self.logged_as(part):
+                    part.log_summary()

@@ -32,7 +32,7 @@ from consumerd.errors import reason_of
 from consumerd.metrics.otlp import metrics_data
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from opentelemetry.sdk.metrics.export import MetricsData
     from opentelemetry.sdk.trace import ReadableSpan
@@ -181,16 +181,20 @@ class Telemetry:
         self._exporters: list[Any] = []
         self._task: asyncio.Task[None] | None = None
 
-    def traced(self, handler: Handler) -> Handler:
-        """The handler with a span for each call; itself where no traces are sent."""
-        return handler if self._tracer is None else TracedHandler(handler, self._tracer, self._common)
+    def traced(self, handler: Handler, attributes: Mapping[str, AttributeValue] | None = None) -> Handler:
+        """The handler with a span for each call; itself where no traces are sent.
 
-    @property
-    def spans(self) -> MemberSpans | None:
-        """What makes spans of commits and rebalances; None where no traces are sent."""
+        `attributes` of its spans take the place of those of the process.
+        """
+        if self._tracer is None:
+            return handler
+        return TracedHandler(handler, self._tracer, {**self._common, **(attributes or {})})
+
+    def spans(self, attributes: Mapping[str, AttributeValue] | None = None) -> MemberSpans | None:
+        """What makes spans of commits and rebalances; None where no traces are sent. `attributes` as in `traced`."""
         if self._tracer is None:
             return None
-        return MemberSpans(self._tracer, self._common, self._wall_of)
+        return MemberSpans(self._tracer, {**self._common, **(attributes or {})}, self._wall_of)
 
     def _wall_of(self, moment: float) -> float:
         return self._clock.wall() - (self._clock.monotonic() - moment)

@@ -1,25 +1,28 @@
 """The numbers of a daemon as readings of the catalogue (`consumerd.metrics.catalogue`).
 
 Strategy: nothing is kept here. Each reading is taken from its counter when it is requested, on the
-loop, without an await between: so the numbers of one scrape are consistent.
+loop, without an await between: so the numbers of one scrape are consistent. Subscriptions are told apart by group and
+topic; what has no topic is added up where several are in one group.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Any
+from operator import add
+from typing import TYPE_CHECKING, Any, Final
 
 from consumerd import __version__
-from consumerd.metrics import Metric, Reading
+from consumerd.metrics import Histogram, Metric, Reading
 from consumerd.metrics import catalogue as c
 from consumerd.partition import NO_BROKER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from consumerd.consumer.owned_partition import OwnedView
     from consumerd.consumer.running import RunningMember
     from consumerd.daemon.monitor import Monitor
+    from consumerd.daemon.subscription_monitor import SubscriptionMonitor
     from consumerd.metrics import TargetCounts
     from consumerd.partition import TopicPartition
 
@@ -31,48 +34,81 @@ def read(monitor: Monitor) -> Iterator[Reading]:
     yield Reading(c.BUILD_INFO, (__version__,), 1)
     yield Reading(c.START_TIME, (), monitor.started_wall)
     yield Reading(c.LOOP_LAG, (), monitor.loop_lag)
-    group = (monitor.group,)
-    yield Reading(c.READY, group, float(not monitor.health.unready))
-    yield from _handler(monitor)
     if monitor.target_counts is not None:
         yield from _target(monitor, monitor.target_counts)
-    if monitor.member is not None:
-        views = monitor.member.views()
-        yield from _member(monitor, monitor.member, views)
-        yield from _fetching(group, monitor.member)
-        yield from _topics(group, monitor.member)
-        yield from _partitions(monitor, monitor.member, views)
-
-
-def _handler(monitor: Monitor) -> Iterator[Reading]:
-    group, counts = monitor.group, monitor.handler_counts
-    yield from _by_topic(monitor, c.FAILURES, counts.failures)
-    yield from _by_topic(monitor, c.RETRIES, counts.retries)
-    yield from _by_topic(monitor, c.SKIPPED, counts.skipped)
-    yield from _by_topic(monitor, c.DEAD_LETTERED, counts.dead_lettered)
-    yield from _by_topic(monitor, c.UNDECODABLE, counts.undecodable)
-    yield Reading(c.BUSY_SECONDS, (group,), max(monitor.health.busy().values(), default=0.0))
-    yield Reading(c.DISK_FULL, (group,), counts.disk_full)
-    yield Reading(c.HUNG, (group,), len(monitor.health.hung))
-    for metrics in monitor.handler_metrics.values():
+    for (group, _), metrics in monitor.handler_metrics.items():
         yield from metrics.readings(group)
+    member = monitor.main.member
+    if member is not None:  # which shares its budget with all other members
+        yield Reading(c.MEMORY_USED, (monitor.main.group,), member.budget.used)
+        yield Reading(c.MEMORY_LIMIT, (monitor.main.group,), member.budget.limit)
+    if len(monitor.subscriptions) == 1:
+        yield from _subscription(monitor, monitor.main)
+    else:
+        yield from _merged(reading for part in monitor.subscriptions for reading in _subscription(monitor, part))
+
+
+#: How readings of several subscriptions with equal labels become one, where they are not added.
+_CHOSEN: Final = {
+    **dict.fromkeys((c.READY, c.SESSION_UP), min),
+    **dict.fromkeys((c.BUSY_SECONDS, c.LAST_HANDLED, c.LAG_SECONDS, c.POSITION, c.COMMITTED), max),
+}
+
+
+def _merged(readings: Iterable[Reading]) -> Iterator[Reading]:
+    """One reading for each metric and its labels: those of a group are the sums of its members in this process."""
+    merged: dict[tuple[Metric, Labels], float | Histogram] = {}
+    for metric, labels, value in readings:
+        before = merged.get((metric, labels))
+        if before is None:
+            merged[metric, labels] = value
+        elif isinstance(before, Histogram) and isinstance(value, Histogram):
+            merged[metric, labels] = before.plus(value)
+        elif not isinstance(before, Histogram) and not isinstance(value, Histogram):
+            merged[metric, labels] = _CHOSEN.get(metric, add)(before, value)
+    for (metric, labels), value in merged.items():
+        yield Reading(metric, labels, value)
+
+
+def _subscription(monitor: Monitor, part: SubscriptionMonitor) -> Iterator[Reading]:
+    group = (part.group,)
+    yield Reading(c.READY, group, float(not part.health.unready))
+    yield from _handler(part)
+    if part.member is not None:
+        views = part.member.views()
+        yield from _member(part, part.member, views)
+        yield from _fetching(group, part.member)
+        yield from _topics(group, part.member)
+        yield from _partitions(monitor, part, part.member, views)
+
+
+def _handler(part: SubscriptionMonitor) -> Iterator[Reading]:
+    group, counts = part.group, part.handler_counts
+    yield from _by_topic(part, c.FAILURES, counts.failures)
+    yield from _by_topic(part, c.RETRIES, counts.retries)
+    yield from _by_topic(part, c.SKIPPED, counts.skipped)
+    yield from _by_topic(part, c.DEAD_LETTERED, counts.dead_lettered)
+    yield from _by_topic(part, c.UNDECODABLE, counts.undecodable)
+    yield Reading(c.BUSY_SECONDS, (group,), max(part.health.busy().values(), default=0.0))
+    yield Reading(c.DISK_FULL, (group,), counts.disk_full)
+    yield Reading(c.HUNG, (group,), len(part.health.hung))
 
 
 def _target(monitor: Monitor, counts: TargetCounts) -> Iterator[Reading]:
-    yield from _by_topic(monitor, c.TARGET_SENT, counts.sent)
-    yield from _by_topic(monitor, c.TARGET_CONFIRMED, counts.confirmed)
-    yield Reading(c.REVERSE_MIRRORS, (monitor.group,), monitor.reverse_mirrors)
+    yield from _by_topic(monitor.main, c.TARGET_SENT, counts.sent)
+    yield from _by_topic(monitor.main, c.TARGET_CONFIRMED, counts.confirmed)
+    yield Reading(c.REVERSE_MIRRORS, (monitor.main.group,), monitor.reverse_mirrors)
 
 
-def _by_topic(monitor: Monitor, metric: Metric, counts: Counter[str]) -> Iterator[Reading]:
+def _by_topic(part: SubscriptionMonitor, metric: Metric, counts: Counter[str]) -> Iterator[Reading]:
     """A counter that begins at 1 has not increased, as Prometheus sees it: it begins at 0, with its topic."""
-    consumed = [] if monitor.member is None else [each.topic for each in monitor.member.assigned]
+    consumed = [] if part.member is None else [each.topic for each in part.member.assigned]
     for topic in sorted({*counts, *consumed}):
-        yield Reading(metric, (monitor.group, topic), counts[topic])
+        yield Reading(metric, (part.group, topic), counts[topic])
 
 
-def _member(monitor: Monitor, member: RunningMember[Any], views: list[OwnedView]) -> Iterator[Reading]:
-    group, stats = (monitor.group,), member.stats
+def _member(part: SubscriptionMonitor, member: RunningMember[Any], views: list[OwnedView]) -> Iterator[Reading]:
+    group, stats = (part.group,), member.stats
     yield Reading(c.SESSION_UP, group, float(member.in_session))
     yield Reading(c.ASSIGNED, group, len(member.assigned))
     yield Reading(c.OWNED, group, sum(view.position is not None for view in views))
@@ -82,8 +118,6 @@ def _member(monitor: Monitor, member: RunningMember[Any], views: list[OwnedView]
     yield Reading(c.LOST, group, stats.lost_partitions)
     yield Reading(c.COMMITS, group, stats.commits)
     yield Reading(c.FAILED_COMMITS, group, stats.failed_commits)
-    yield Reading(c.MEMORY_USED, group, member.budget.used)
-    yield Reading(c.MEMORY_LIMIT, group, member.budget.limit)
 
 
 def _fetching(group: Labels, member: RunningMember[Any]) -> Iterator[Reading]:
@@ -106,10 +140,12 @@ def _topics(group: Labels, member: RunningMember[Any]) -> Iterator[Reading]:
         yield Reading(c.BATCH_MESSAGES, (*group, topic), stats.sizes)
 
 
-def _partitions(monitor: Monitor, member: RunningMember[Any], views: list[OwnedView]) -> Iterator[Reading]:
+def _partitions(
+    monitor: Monitor, part: SubscriptionMonitor, member: RunningMember[Any], views: list[OwnedView]
+) -> Iterator[Reading]:
     """Of all partitions, or of all of a topic together: then what has no sum is left out."""
     split = monitor.partition_labels
-    sums = _Sums(lambda partition: _labels(monitor.group, partition, split=split))
+    sums = _Sums(lambda partition: _labels(part.group, partition, split=split))
     for partition, counts in sorted(member.stats.partitions.items()):
         sums.add(c.HANDLED, partition, counts.messages)
         if partition.broker != NO_BROKER:
@@ -119,7 +155,7 @@ def _partitions(monitor: Monitor, member: RunningMember[Any], views: list[OwnedV
         handled_at = member.stats.of(partition).handled_at
         if handled_at is not None:
             sums.most(c.LAST_HANDLED, partition, monitor.wall_of(handled_at))
-        if (lag := monitor.lag.of(view, handled_at)) is not None:
+        if (lag := part.lag.of(view, handled_at)) is not None:
             sums.add(c.LAG if partition.broker == NO_BROKER else c.LAG_BYTES, partition, lag.amount)
             sums.most(c.LAG_SECONDS, partition, lag.seconds)
         if split and view.position is not None:

@@ -2,7 +2,7 @@
 
 Strategy: the whole file is read and checked first, as by `consumerd check`; with a problem in it nothing changes. Then
 what can change is changed (`consumerd.config.reloading`), and what needs a restart is named in one event. The order is
-log, watching, handler, topics: partitions of new topics flow to the new handler only.
+log, watching, handlers, topics: partitions of new topics flow to the new handlers only.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from consumerd.config.build import build_handler, build_settings
+from consumerd.config.build_subscriptions import build_members
 from consumerd.config.problems import problem_of_error, read_document
-from consumerd.config.reloading import Reload, compare
+from consumerd.config.reloading import compare
+from consumerd.config.subscriptions import MAIN
 from consumerd.daemon.checks import check_daemon, check_parts
 from consumerd.daemon.logs import configure_logs
 from consumerd.daemon.notify import READY, RELOADING, notify, reloading_since, status
@@ -27,9 +28,12 @@ if TYPE_CHECKING:
 
     from consumerd.config.model import Config
     from consumerd.config.reloading import Comparison
+    from consumerd.config.work import HandlerSection
     from consumerd.consumer.running import RunningMember
     from consumerd.daemon.monitor import Monitor
+    from consumerd.daemon.subscription_monitor import SubscriptionMonitor
     from consumerd.handlers import Handler
+    from consumerd.handlers.batching import BatchSettings
     from consumerd.ports import Clock
 
 log = structlog.get_logger(__name__)
@@ -50,21 +54,21 @@ class Reloader:
         """Reload soon. Requests that come during a reload are one."""
         self._requested.set()
 
-    async def run(self, member: RunningMember[Any]) -> None:
-        """Reload the parts of `member` whenever it is requested."""
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Reload the parts of the members that the monitor watches, whenever it is requested; `stopping` is theirs."""
         while True:
             await self._requested.wait()
             self._requested.clear()
             notify(RELOADING, reloading_since(), status("reloading the configuration"))
             try:
-                await self._reload(member)
+                await self._reload()
             except Exception as error:  # a defect, which is no reason to stop
                 log.exception("reload_failed", file=str(self._path), reason=reason_of(error))
             finally:
-                if not member.stopping.is_set():
+                if not stopping.is_set():
                     notify(READY, status("member of the group"))
 
-    async def _reload(self, member: RunningMember[Any]) -> None:
+    async def _reload(self) -> None:
         source = str(self._path)
         try:
             # Reading blocks, and handlers may import what takes long.
@@ -74,7 +78,7 @@ class Reloader:
         if comparison is None:
             log.error("configuration_rejected", file=source, problems=problems, reason="it is invalid")
             return
-        failure = await self._apply(comparison, member)
+        failure = await self._apply(comparison)
         if failure is not None:
             log.error("configuration_rejected", file=source, problems=[reason_of(failure)], reason="see problems")
         if comparison.refused:
@@ -100,32 +104,57 @@ class Reloader:
                 return None, [problem_of_error(error, ("handler",), source, document).format(source)]
         return comparison, []
 
-    def _make_handler(self, config: Config) -> Handler:
-        monitor = self._monitor
-        metrics = monitor.metrics_of_handler(config.handler.name)
-        counts = monitor.handler_counts
-        return monitor.traced(build_handler(config, clock=self._clock, rng=self._rng, counts=counts, metrics=metrics))
-
-    async def _apply(self, comparison: Comparison, member: RunningMember[Any]) -> ConsumerdError | None:
+    async def _apply(self, comparison: Comparison) -> ConsumerdError | None:
         """Change what can change. Returns the error of a handler that did not start: the former one goes on."""
         former, config = self._config, comparison.merged
         configure_logs(config.log.level, config.log.format)
-        self._monitor.reconfigure(config)
-        member.change(commit_interval=config.commit.interval)
-        settings = build_settings(config, clock=self._clock, rng=self._rng)
         self._config = config
+        self._monitor.reconfigure(config)
+        settings = build_members(config, clock=self._clock, rng=self._rng)
+        old, new = former.by_subscription(), config.by_subscription()
         failure = None
-        if Reload.HANDLER in comparison.applied:
-            try:
-                handler = self._make_handler(config)
-            except ConsumerdError as error:
-                failure = error
-            else:
-                make_former = partial(self._make_handler, former)
-                failure = await member.exchange_handler(handler, settings.batching, make_former)
-            if failure is not None:
-                self._config = config.model_copy(update={"handler": former.handler})
-                self._monitor.config = self._config
-        if Reload.SUBSCRIPTION in comparison.applied:
-            member.change_subscription(settings.subscription)
+        for part in self._monitor.subscriptions:
+            if part.member is None:
+                continue
+            part.member.change(commit_interval=config.commit.interval)
+            before, after = old[part.name], new[part.name]
+            if before.handler != after.handler:
+                with self._monitor.logged_as(part):
+                    error = await self._exchange(part, part.member, before, after, settings[part.name].batching)
+                if error is not None:
+                    failure = failure or error
+                    self._config = _with_handler(self._config, part.name, before.handler)
+                    self._monitor.reconfigure(self._config)
+        for part in self._monitor.subscriptions:
+            subscription = settings[part.name].subscription
+            if part.member is not None and subscription != part.member.settings.subscription:
+                with self._monitor.logged_as(part):
+                    part.member.change_subscription(subscription)
         return failure
+
+    async def _exchange(
+        self,
+        part: SubscriptionMonitor,
+        member: RunningMember[Any],
+        former: Config,
+        config: Config,
+        batching: BatchSettings,
+    ) -> ConsumerdError | None:
+        try:
+            handler = self._make_handler(part, config)
+        except ConsumerdError as error:
+            return error
+        return await member.exchange_handler(handler, batching, partial(self._make_handler, part, former))
+
+    def _make_handler(self, part: SubscriptionMonitor, config: Config) -> Handler:
+        return self._monitor.traced(self._monitor.build_handler(part, config, self._rng), part)
+
+
+def _with_handler(config: Config, name: str, handler: HandlerSection) -> Config:
+    """`config` with this handler of the subscription `name`."""
+    if name == MAIN:
+        return config.model_copy(update={"handler": handler})
+    changed = tuple(
+        each.model_copy(update={"handler": handler}) if each.name == name else each for each in config.subscriptions
+    )
+    return config.model_copy(update={"subscriptions": changed})

@@ -27,17 +27,18 @@ from consumerd.client import NoBrokerError
 from consumerd.clock import SystemClock
 from consumerd.config.build import (
     build_connection_settings,
-    build_handler,
     build_offset_settings,
     build_session,
-    build_settings,
 )
+from consumerd.config.build_subscriptions import build_members
 from consumerd.config.build_v08 import build_backend, build_client, build_consumer, fixed_partitions
+from consumerd.config.subscriptions import MAIN
 from consumerd.consumer import GroupConsumer, V07Backend
 from consumerd.consumer.coordinated import CoordinatedConsumer
 from consumerd.consumer.fixed import require_partitions
 from consumerd.daemon.dialect import find_dialect
 from consumerd.daemon.endpoints import build_server, check_http
+from consumerd.daemon.members import Members
 from consumerd.daemon.monitor import Monitor
 from consumerd.daemon.notify import READY, STOPPING, notify, status
 from consumerd.daemon.readings import read
@@ -47,12 +48,13 @@ from consumerd.daemon.stalls import LoopWatch
 from consumerd.daemon.telemetry import build_telemetry, check_telemetry
 from consumerd.daemon.watchdog import Watchdog
 from consumerd.errors import ConsumerdError, ZooKeeperError
+from consumerd.fetch import ByteBudget
 from consumerd.net import ConnectError, connect
 from consumerd.registry import Dialect
 from consumerd.zk.errors import NotConnected
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
     from pathlib import Path
     from random import Random
 
@@ -61,7 +63,7 @@ if TYPE_CHECKING:
     from consumerd.config.model import Config
     from consumerd.config.work import DaemonSection
     from consumerd.consumer import ConsumerSettings, GroupBackend
-    from consumerd.consumer.running import RunningMember
+    from consumerd.daemon.members import ServedMember
     from consumerd.daemon.otel import Telemetry
     from consumerd.daemon.signals import ProcessSignals
     from consumerd.handlers import Handler
@@ -82,20 +84,25 @@ async def serve(config: Config, path: Path | None = None) -> None:
     `path` is the file of the configuration, which SIGHUP reloads.
     """
     clock, rng = SystemClock(), SystemRandom()
-    settings = build_settings(config, clock=clock, rng=rng)
+    members = build_members(config, clock=clock, rng=rng)
+    settings = members[MAIN]
     check_http(config.health)
     check_telemetry(config.telemetry)
     monitor = Monitor(config, clock)
-    counts, metrics = monitor.handler_counts, monitor.metrics_of_handler(config.handler.name)
-    handler = build_handler(config, clock=clock, rng=rng, counts=counts, metrics=metrics)
+    handlers = {part.name: monitor.build_handler(part, part.config, rng) for part in monitor.subscriptions}
     reloader = None if path is None else Reloader(path, config, monitor, clock=clock, rng=rng)
     watching = Watching(monitor, reloader)
     log.info("starting", version=__version__, group=settings.group, consumer=settings.consumer_id)
+    for part in monitor.subscriptions[1:]:
+        each = members[part.name]
+        part.attributes = {"messaging.consumer.group.name": each.group, "messaging.client.id": each.consumer_id}
+        log.info("subscription_starting", subscription=part.name, group=each.group, consumer=each.consumer_id)
     coordination, offsets = config.group.coordination, build_offset_settings(config)
     async with AsyncExitStack() as stack:
         session = None
         await start_monitor(monitor, stack, settings.consumer_id)
-        handler = monitor.traced(handler)
+        for part in monitor.subscriptions:
+            handlers[part.name] = monitor.traced(handlers[part.name], part)
         if coordination == "zookeeper" or offsets.in_zookeeper:
             session = build_session(config.zookeeper, clock=clock, rng=rng)
             stack.push_async_callback(session.close)
@@ -103,9 +110,10 @@ async def serve(config: Config, path: Path | None = None) -> None:
                 return
         if coordination == "zookeeper":
             assert session is not None
-            await run_member(config, settings, handler, session, clock=clock, rng=rng, watching=watching)
+            joining = [Joining(name, each, handlers[name]) for name, each in members.items()]
+            await run_members(config, joining, session, clock=clock, rng=rng, watching=watching)
         else:
-            await run_on_brokers(config, settings, handler, session, clock=clock, rng=rng, watching=watching)
+            await run_on_brokers(config, settings, handlers[MAIN], session, clock=clock, rng=rng, watching=watching)
     log.info("stopped", group=settings.group, consumer=settings.consumer_id)
 
 
@@ -120,20 +128,20 @@ async def start_monitor(monitor: Monitor, stack: AsyncExitStack, consumer: str) 
         lambda: read(monitor),
         monitor.clock,
         instance=consumer,
-        attributes={"messaging.consumer.group.name": monitor.group, "messaging.client.id": consumer},
+        attributes={"messaging.consumer.group.name": monitor.main.group, "messaging.client.id": consumer},
     )
     if monitor.telemetry is not None:
         await stack.enter_async_context(monitor.telemetry)
         stack.push(partial(_limit_end, monitor, monitor.telemetry))
     await stack.enter_async_context(monitor)
-    await stack.enter_async_context(Watchdog(lambda: monitor.health.sick, monitor.clock))
+    await stack.enter_async_context(Watchdog(lambda: monitor.sick, monitor.clock))
     if monitor.config.health.listen is not None:
         await stack.enter_async_context(build_server(monitor))
 
 
 def _limit_end(monitor: Monitor, telemetry: Telemetry, *outcome: object) -> None:
     """What is left of telemetry is sent within the deadline of the stop, and not at all after one that was forced."""
-    since = None if monitor.member is None else monitor.member.stopping_since
+    since = monitor.stopping_since
     if any(isinstance(each, StopForcedError) for each in outcome):
         telemetry.end_seconds = 0.0
     elif since is not None:
@@ -210,11 +218,39 @@ async def run_member(
     rng: Random,
     watching: Watching | None = None,
 ) -> None:
-    """Run a member on a started session until it leaves, under the process's signals.
+    """Run the only member of a process on a started session until it leaves, under the process's signals.
 
     Raises GroupRefusedError where the dialects do not fit, ConfigError.
     """
-    finding = find_dialect(config, session, clock, wait=not settings.stop_at_end)
+    joining = [Joining(MAIN, settings, handler)]
+    await run_members(config, joining, session, clock=clock, rng=rng, watching=watching)
+
+
+class Joining(NamedTuple):
+    """A member to be, of the subscription `name`."""
+
+    name: str
+    settings: ConsumerSettings
+    handler: Handler
+
+
+async def run_members(
+    config: Config,
+    joining: Sequence[Joining],
+    session: Session,
+    *,
+    clock: Clock,
+    rng: Random,
+    watching: Watching | None = None,
+) -> None:
+    """Run members on one started session until they leave, under the process's signals. The main one comes first.
+
+    They share the session, the memory for messages and, of Kafka 0.8 and later, the client of the brokers. Raises as
+    `run_member`.
+    """
+    main = joining[0].settings
+    groups = dict.fromkeys(each.settings.group for each in joining)
+    finding = find_dialect(config, session, clock, wait=not main.stop_at_end, groups=groups)
     dialect = await _unless_signalled(finding, config)
     if dialect is None:  # and so there is nothing to consume
         return
@@ -225,10 +261,19 @@ async def run_member(
             backend = build_backend(config, client)
         else:
             backend = V07Backend(partial(connect, settings=build_connection_settings(config)))
-        consumer = GroupConsumer(settings, zk=session, backend=backend, handler=handler, clock=clock, rng=rng)
+        budget = ByteBudget(main.budget)
+        members = {
+            name: GroupConsumer(
+                settings, zk=session, backend=backend, handler=handler, clock=clock, rng=rng, budget=budget
+            )
+            for name, settings, handler in joining
+        }
         if watching is not None:
-            watching.monitor.watch(consumer, partial(_read_group, session, settings.group, dialect))
-        await _Service(consumer, session, config.daemon, None if watching is None else watching.reloader).run()
+            for part, member in zip(watching.monitor.subscriptions, members.values(), strict=True):
+                read_group = partial(_read_group, session, member.settings.group, dialect)
+                watching.monitor.watch(member, read_group, part)
+        served = Members(members) if len(members) > 1 else members[joining[0].name]
+        await _Service(served, session, config.daemon, None if watching is None else watching.reloader).run()
 
 
 async def _read_group(session: Session, group: str, dialect: Dialect) -> GroupSnapshot:
@@ -280,7 +325,7 @@ class _Service:
 
     def __init__(
         self,
-        consumer: RunningMember[Any],
+        consumer: ServedMember | Members,
         session: Session | None,
         section: DaemonSection,
         reloader: Reloader | None = None,
@@ -361,7 +406,7 @@ class _Service:
         """Reload when it is requested, once the service manager knows of the start."""
         if self._reloader is not None:
             await self._announced.wait()
-            await self._reloader.run(self._consumer)
+            await self._reloader.run(self._consumer.stopping)
 
     async def _guard_session(self) -> None:
         """A session that ended for good (refused credentials) takes the daemon with it."""

@@ -19,28 +19,35 @@ if TYPE_CHECKING:
     from consumerd.consumer.running import RunningMember
     from consumerd.daemon.group_view import GroupSeen
     from consumerd.daemon.monitor import Monitor
+    from consumerd.daemon.subscription_monitor import SubscriptionMonitor
 
 
 async def read_status(monitor: Monitor) -> dict[str, Any]:
     """The document. Keys that have no value yet are null."""
-    seen = None if monitor.group_watch is None else await monitor.group_watch.look()
-    health, member, now = monitor.health, monitor.member, monitor.clock.monotonic()
+    subscriptions = [await _subscription(monitor, part) for part in monitor.subscriptions]
+    main, member, now = subscriptions[0], monitor.main.member, monitor.clock.monotonic()
+    rebalances = [
+        {"subscription": each["name"], **rebalance} for each in subscriptions for rebalance in each.pop("rebalances")
+    ]
     document: dict[str, Any] = {
         "version": __version__,
-        "group": monitor.group,
-        "consumer_id": None if member is None else member.settings.consumer_id,
+        "group": main["group"],
+        "consumer_id": main["consumer_id"],
         "time": _time(monitor.clock.wall()),
         "started": _time(monitor.started_wall),
         "uptime_seconds": round(now - monitor.started, 1),
-        "alive": health.sick is None,
-        "ready": not health.unready,
-        "not_ready_because": health.unready,
+        "alive": monitor.sick is None,
+        "ready": not monitor.unready,
+        "not_ready_because": monitor.unready,
         "session": None if member is None else {"up": member.in_session},
         "memory": None if member is None else {"used": member.budget.used, "limit": member.budget.limit},
-        "totals": None if member is None else _totals(monitor, member),
-        "partitions": [] if member is None else _partitions(monitor, member),
-        "members": _members(monitor, seen),
-        "rebalances": [] if member is None else _rebalances(monitor, member),
+        "totals": _sum_of([each["totals"] for each in subscriptions]),
+        "partitions": [
+            {"subscription": each["name"], **row} for each in subscriptions for row in each.pop("partitions")
+        ],
+        "members": main["members"],
+        "rebalances": sorted(rebalances, key=lambda each: each["time"], reverse=True),
+        "subscriptions": subscriptions,
         "errors": [
             {"time": _time(line.at), "level": line.level, "event": line.event, "fields": line.fields} for line in RECENT
         ],
@@ -53,8 +60,32 @@ def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def _totals(monitor: Monitor, member: RunningMember[Any]) -> dict[str, int]:
-    counts = monitor.handler_counts
+async def _subscription(monitor: Monitor, part: SubscriptionMonitor) -> dict[str, Any]:
+    """Of one subscription; its partitions and rebalances stand beside those of the others."""
+    seen = None if part.group_watch is None else await part.group_watch.look()
+    member, health = part.member, part.health
+    return {
+        "name": part.name,
+        "group": part.group,
+        "consumer_id": None if member is None else member.settings.consumer_id,
+        "topics": None if member is None else member.settings.subscription.format(),
+        "handler": part.config.handler.name,
+        "ready": not health.unready,
+        "not_ready_because": health.unready,
+        "totals": None if member is None else _totals(part, member),
+        "partitions": [] if member is None else _partitions(monitor, part, member),
+        "members": _members(part, seen),
+        "rebalances": [] if member is None else _rebalances(monitor, member),
+    }
+
+
+def _sum_of(totals: list[dict[str, int] | None]) -> dict[str, int] | None:
+    known = [each for each in totals if each is not None]
+    return {name: sum(each[name] for each in known) for name in known[0]} if known else None
+
+
+def _totals(part: SubscriptionMonitor, member: RunningMember[Any]) -> dict[str, int]:
+    counts = part.handler_counts
     return {
         **member.stats.totals(),
         "fetched": member.fetched.messages,
@@ -65,14 +96,14 @@ def _totals(monitor: Monitor, member: RunningMember[Any]) -> dict[str, int]:
     }
 
 
-def _partitions(monitor: Monitor, member: RunningMember[Any]) -> list[dict[str, Any]]:
-    hung, busy = set(monitor.health.hung), monitor.health.busy()
+def _partitions(monitor: Monitor, part: SubscriptionMonitor, member: RunningMember[Any]) -> list[dict[str, Any]]:
+    hung, busy = set(part.health.hung), part.health.busy()
     views = {view.partition: view for view in member.views()}
     rows = []
     for partition in sorted({*views, *member.assigned}):
         view = views.get(partition)
         counts = member.stats.of(partition)
-        lag = None if view is None else monitor.lag.of(view, counts.handled_at)
+        lag = None if view is None else part.lag.of(view, counts.handled_at)
         rows.append(
             {
                 "topic": partition.topic,
@@ -104,13 +135,11 @@ def _state(view: OwnedView | None, *, is_hung: bool) -> str:
     return "paused" if view.paused else "consuming"
 
 
-def _members(monitor: Monitor, seen: GroupSeen | None) -> dict[str, Any] | None:
+def _members(part: SubscriptionMonitor, seen: GroupSeen | None) -> dict[str, Any] | None:
     if seen is None:
         return None
     return {
-        "live": [
-            {"id": name, "partitions": count, "this": monitor.is_this(name)} for name, count in seen.members.items()
-        ],
+        "live": [{"id": name, "partitions": count, "this": part.is_this(name)} for name, count in seen.members.items()],
         "not_live": [{"id": name, "partitions": count} for name, count in seen.strangers.items()],
         "unowned": seen.unowned,
         "failure": seen.failure,

@@ -39,15 +39,16 @@ def asset(name: str) -> bytes:
 
 def render(status: dict[str, Any], *, word: str | None) -> bytes:
     """The page. `word` goes into the forms that pause and resume; without it there are none."""
-    group = escape(status["group"])
+    group, several = escape(status["group"]), len(status["subscriptions"]) > 1
     title = f"{'ready' if status['ready'] else 'not ready'}: {group}"
     body = "".join(
         (
             _head(status),
             _figures(status),
-            _partitions(status["partitions"], word),
-            _members(status["members"]),
-            _rebalances(status["rebalances"]),
+            _subscriptions(status["subscriptions"]) if several else "",
+            _partitions(status["partitions"], word, several=several),
+            *(_members(each, named=several) for each in _of_each_group(status["subscriptions"])),
+            _rebalances(status["rebalances"], several=several),
             _errors(status["errors"]),
         )
     )
@@ -126,19 +127,61 @@ def _line(name: str, now: str, values: Sequence[float | None]) -> str:
     )
 
 
-def _partitions(rows: list[dict[str, Any]], word: str | None) -> str:
-    columns = ["Partition", "State", "Position", "Committed", "Lag", "Behind", "Handled", "Last handled", "In hand"]
-    body = "".join(_partition(row, word) for row in rows)
+def _subscriptions(subscriptions: list[dict[str, Any]]) -> str:
+    rows = "".join(_subscription(each) for each in subscriptions)
+    columns = ["Subscription", "State", "Group", "Topics", "Handler", "Member", "Handled", "Dead letters"]
+    return _table("subscriptions", "Subscriptions", columns, rows, "None.")
+
+
+def _subscription(each: dict[str, Any]) -> str:
+    because = "; ".join(_REASONS.get(reason, reason) for reason in each["not_ready_because"])
+    state = "<td>ready</td>" if each["ready"] else f'<td class="bad">not ready: {escape(because)}</td>'
+    totals = each["totals"] or {}
+    return (
+        f'<tr id="subscription-{escape(each["name"], quote=True)}"><th scope="row">{escape(each["name"])}</th>{state}'
+        f"<td>{escape(each['group'])}</td><td><code>{escape(each['topics'] or '')}</code></td>"
+        f"<td>{escape(each['handler'])}</td><td><code>{escape(each['consumer_id'] or '')}</code></td>"
+        f"{_number(totals.get('messages'))}{_number(totals.get('dead_lettered'))}</tr>\n"
+    )
+
+
+def _of_each_group(subscriptions: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The first subscription of each group, with which the group is shown; this process may have several members."""
+    groups: dict[str, dict[str, Any]] = {}
+    for each in subscriptions:
+        first = groups.setdefault(each["group"], each)
+        if first is not each and first["members"] is not None and each["members"] is not None:
+            ours = {row["id"] for row in each["members"]["live"] if row["this"]}
+            live = [{**row, "this": row["this"] or row["id"] in ours} for row in first["members"]["live"]]
+            groups[each["group"]] = {**first, "members": {**first["members"], "live": live}}
+    return [*groups.values()]
+
+
+def _partitions(rows: list[dict[str, Any]], word: str | None, *, several: bool) -> str:
+    columns = [
+        "Partition",
+        *(["Subscription"] if several else []),
+        "State",
+        "Position",
+        "Committed",
+        "Lag",
+        "Behind",
+        "Handled",
+        "Last handled",
+        "In hand",
+    ]
+    body = "".join(_partition(row, word, several=several) for row in rows)
     return _table("partitions", "Owned partitions", columns + (["Action"] if word else []), body, "None are owned now.")
 
 
-def _partition(row: dict[str, Any], word: str | None) -> str:
+def _partition(row: dict[str, Any], word: str | None, *, several: bool) -> str:
     name = f"{row['topic']}/{row['partition']}"
     lag = row["lag"]
     in_bytes = row["lag_unit"] == "bytes"
     bad = ' class="bad"' if row["state"] == "hung" else ' class="held"' if row["paused"] else ""
     busy = row["busy_seconds"]
     cells = [
+        *([f"<td>{escape(row['subscription'])}</td>"] if several else []),
         f"<td{bad}>{row['state']}</td>",
         _number(row["position"]),
         _number(row["committed"]),
@@ -150,7 +193,7 @@ def _partition(row: dict[str, Any], word: str | None) -> str:
     ]
     if word:
         cells.append(f"<td>{_action(row, name, word)}</td>")
-    key = escape(name, quote=True)
+    key = escape(f"{row['subscription']}-{name}" if several else name, quote=True)
     return f'<tr id="partition-{key}"><th scope="row">{escape(name)}</th>{"".join(cells)}</tr>\n'
 
 
@@ -160,12 +203,14 @@ def _action(row: dict[str, Any], name: str, word: str) -> str:
     verb = "resume" if row["paused"] else "pause"
     return (
         f'<form method="post" action="/{verb}"><input type="hidden" name="word" value="{word}">'
+        f'<input type="hidden" name="subscription" value="{escape(row["subscription"], quote=True)}">'
         f'<input type="hidden" name="partition" value="{escape(name, quote=True)}">'
         f'<button aria-label="{verb.title()} {escape(name, quote=True)}">{verb.title()}</button></form>'
     )
 
 
-def _members(members: dict[str, Any] | None) -> str:
+def _members(subscription: dict[str, Any], *, named: bool) -> str:
+    members, group = subscription["members"], subscription["group"]
     if members is None:
         return ""
     rows = "".join(
@@ -182,16 +227,23 @@ def _members(members: dict[str, Any] | None) -> str:
         notes += f'<p class="bad">Unowned: {_list(members["unowned"])}</p>\n'
     if members["failure"]:
         notes += f'<p class="bad">The group could not be read: {escape(members["failure"])}</p>\n'
-    return _table("members", "The group", ["Member", "State", "Partitions"], rows, "No members are known.", notes)
+    key = f"members-{subscription['name']}" if named else "members"
+    title = f"The group {escape(group)}" if named else "The group"
+    return _table(key, title, ["Member", "State", "Partitions"], rows, "No members are known.", notes)
 
 
-def _rebalances(rebalances: list[dict[str, Any]]) -> str:
-    rows = "".join(
-        f'<tr><th scope="row">{_when(each["time"])}</th><td class="number">{each["seconds"]:.2f} s</td>'
+def _rebalances(rebalances: list[dict[str, Any]], *, several: bool) -> str:
+    rows = "".join(_rebalance(each, several=several) for each in rebalances[:10])
+    columns = ["Ended", *(["Subscription"] if several else []), "Took", "Partitions", "Gained", "Lost"]
+    return _table("rebalances", "Last rebalances", columns, rows, "None yet.")
+
+
+def _rebalance(each: dict[str, Any], *, several: bool) -> str:
+    subscription = f"<td>{escape(each['subscription'])}</td>" if several else ""
+    return (
+        f'<tr><th scope="row">{_when(each["time"])}</th>{subscription}<td class="number">{each["seconds"]:.2f} s</td>'
         f"{_number(each['partitions'])}<td>{_list(each['gained'])}</td><td>{_list(each['lost'])}</td></tr>\n"
-        for each in rebalances[:10]
     )
-    return _table("rebalances", "Last rebalances", ["Ended", "Took", "Partitions", "Gained", "Lost"], rows, "None yet.")
 
 
 def _errors(errors: list[dict[str, Any]]) -> str:

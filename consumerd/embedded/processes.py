@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from consumerd.config.toml_text import toml_key, toml_value
@@ -22,7 +23,7 @@ from consumerd.embedded.server import StartedChild
 from consumerd.native import PURE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 _ATTEMPTS: Final = 4
@@ -46,12 +47,17 @@ def clean_environment(environ: Mapping[str, str] | None = None) -> dict[str, str
     }
 
 
-def format_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
-    """Tables of strings, numbers, booleans, lists and (inline) tables of those as TOML; None leaves a key out."""
+def format_toml(tables: Mapping[str, Mapping[str, Any] | Sequence[Mapping[str, Any]]]) -> str:
+    """Tables of strings, numbers, booleans, lists and (inline) tables of those as TOML; None leaves a key out.
+
+    A list of tables becomes an array of tables.
+    """
     lines = []
-    for name, table in tables.items():
-        lines.append(f"[{name}]")
-        lines += [f"{toml_key(key)} = {toml_value(item)}" for key, item in table.items() if item is not None]
+    for name, value in tables.items():
+        is_table = isinstance(value, Mapping)
+        for table in [value] if isinstance(value, Mapping) else value:
+            lines.append(f"[{name}]" if is_table else f"[[{name}]]")
+            lines += [f"{toml_key(key)} = {toml_value(item)}" for key, item in table.items() if item is not None]
     return "\n".join([*lines, ""])
 
 
@@ -198,15 +204,19 @@ class BrokerProcess(Process):
 class DaemonProcess(Process):
     """`consumerd run` on a configuration of tables, such as `{"group": {"id": "g", "topics": {"t": 1}}, ...}`.
 
+    Arrays of tables are lists.
+
     Its log is JSON, whatever the configuration says; what its handler prints goes to `stdout_path`.
     """
 
-    def __init__(self, directory: Path, config: Mapping[str, Mapping[str, Any]], *, name: str = "daemon") -> None:
+    def __init__(self, directory: Path, config: Mapping[str, Any], *, name: str = "daemon") -> None:
         super().__init__(name, directory)
         #: Each time that it was let go on, for `audit`.
         self.awakenings: list[Awakening] = []
         self._stopped_at = 0.0
-        self.config = {table: dict(keys) for table, keys in config.items()}
+        self.config: dict[str, Any] = {
+            table: dict(keys) if isinstance(keys, Mapping) else list(keys) for table, keys in config.items()
+        }
 
     @property
     def config_path(self) -> Path:

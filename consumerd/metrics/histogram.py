@@ -38,6 +38,15 @@ class Histogram:
         """How many values were counted."""
         return sum(self.counts)
 
+    def plus(self, other: Histogram) -> Histogram:
+        """The values of both, which have the same bounds. Raises ValueError."""
+        if list(self.bounds) != list(other.bounds):
+            raise ValueError("histograms with other bounds cannot be added")
+        both = Histogram(self.bounds)
+        both.counts = [one + two for one, two in zip(self.counts, other.counts, strict=True)]
+        both.total = self.total + other.total
+        return both
+
     def cumulative(self) -> Iterator[tuple[float, int]]:
         """Each upper bound, infinity last, with the number of values up to it."""
         count = 0

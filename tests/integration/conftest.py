@@ -323,9 +323,9 @@ class World:
 
     # -- daemons
 
-    def config(self, **tables: Any) -> dict[str, dict[str, Any]]:
-        """A configuration of the group; `tables` are merged in."""
-        made: dict[str, dict[str, Any]] = {
+    def config(self, **tables: Any) -> dict[str, Any]:
+        """A configuration of the group; `tables` are merged in, and lists of tables added."""
+        made: dict[str, Any] = {
             "group": {"id": GROUP},
             "zookeeper": {"connect": self.chroot, "session_timeout": SESSION_TIMEOUT},
             "fetch": {"idle_backoff": 0.05},
@@ -333,7 +333,7 @@ class World:
             "log": {"format": "json"},
         }
         for table, keys in tables.items():
-            made[table] = {**made.get(table, {}), **keys}
+            made[table] = keys if isinstance(keys, list) else {**made.get(table, {}), **keys}
         if not made["group"].keys() & {"topics", "whitelist", "blacklist"}:
             made["group"]["topics"] = {"t": 1}
         return made

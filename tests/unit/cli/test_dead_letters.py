@@ -82,6 +82,11 @@ def test_replay_to_the_handler_of_a_configuration_once(
     assert "0 letters replayed" in capfd.readouterr().err
     assert run(["dead-letters", "replay", str(path), "-c", str(config), "--progress", f"{path}.new"]) == ExitCode.OK
     assert "4 letters replayed" in capfd.readouterr().err
+    further = '[[subscriptions]]\nname = "audit"\ntopics = { u = 1 }\nhandler = { name = "null" }\n'
+    config.write_text(config.read_text() + further)
+    command = ["dead-letters", "replay", str(path), "-c", str(config), "--subscription", "audit"]
+    assert run([*command, "--progress", f"{path}.audit"]) == ExitCode.OK
+    assert "4 letters replayed to handler null." in capfd.readouterr().err
 
 
 def test_a_replay_that_fails_again_stops_or_writes_new_letters(

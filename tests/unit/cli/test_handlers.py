@@ -52,6 +52,21 @@ def test_delivers_what_print_has_printed(tmp_path: Path, capfd: pytest.CaptureFi
     assert printed(capfd) == [json.loads(line) for line in lines]
 
 
+def test_delivers_to_the_handler_of_one_subscription(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    config, path = tmp_path / "c.toml", tmp_path / "lines.txt"
+    further = '[[subscriptions]]\nname = "audit"\ntopics = { u = 1 }\nhandler = { name = "null", max_batch = 1 }\n'
+    config.write_text('[group]\nid = "g"\ntopics = { t = 1 }\n' + further)
+    path.write_text("a\nb\n")
+    assert run(["handlers", "test", "-c", str(config), "--subscription", "audit", str(path)]) == ExitCode.OK
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    assert "2 messages in 2 batches handled." in captured.err
+    assert run(["handlers", "test", "-c", str(config), "--subscription", "adit", str(path)]) == ExitCode.CONFIG
+    assert "unknown subscription 'adit': the configuration has main, audit." in capfd.readouterr().err
+    assert run(["handlers", "test", "print", "--subscription", "audit", str(path)]) == ExitCode.USAGE
+    assert "--subscription needs -c" in capfd.readouterr().err
+
+
 def test_delivers_a_recorded_partition_in_batches_of_the_configuration(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

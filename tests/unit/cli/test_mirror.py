@@ -86,6 +86,14 @@ def test_checks_the_configuration_first(tmp_path: Path, capsys: pytest.CaptureFi
     assert "--to-broker: 'h' is not of the form host:port" in capsys.readouterr().err
 
 
+def test_refuses_further_subscriptions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "c.toml"
+    further = '[[subscriptions]]\nname = "audit"\ntopics = { u = 1 }\nhandler = { name = "null" }\n'
+    config.write_text('[group]\nid = "g"\ntopics = { t = 1 }\n' + further)
+    assert run(["mirror", "-c", str(config), *TARGET]) == ExitCode.CONFIG
+    assert "a mirror has one subscription, that of [group]" in capsys.readouterr().err
+
+
 def test_refuses_to_mirror_a_cluster_to_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["mirror", *SOURCE, "--topic", "t", "--to-zookeeper", "127.0.0.1:1/a"]) == ExitCode.REFUSED
     assert "source and target are the same cluster (ZooKeeper at" in capsys.readouterr().err

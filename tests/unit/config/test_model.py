@@ -36,7 +36,11 @@ def test_example_is_valid() -> None:
 
 
 #: Tables that make no sense without these keys.
-NEEDED = {"[kafka.sasl]": ("user", "password_file"), "[health.tls]": ("certificate", "key")}
+NEEDED = {
+    "[kafka.sasl]": ("user", "password_file"),
+    "[health.tls]": ("certificate", "key"),
+    "[[subscriptions]]": ("name", "topics"),
+}
 
 
 def test_commented_keys_of_the_example_are_valid(tmp_path: Path) -> None:
@@ -50,7 +54,7 @@ def test_commented_keys_of_the_example_are_valid(tmp_path: Path) -> None:
             continue
         changed = list(lines)
         changed[i] = lines[i][2:]
-        header = max(at for at in range(i) if re.fullmatch(r"(# )?\[[a-z.]+\]", lines[at]))
+        header = max(at for at in range(i) if re.fullmatch(r"(# )?\[\[?[a-z.]+\]\]?", lines[at]))
         changed[header] = lines[header].removeprefix("# ")
         for needed in NEEDED.get(changed[header], ()):
             at = next(at for at in range(header, len(lines)) if lines[at].startswith(f"# {needed} = "))
@@ -58,6 +62,9 @@ def test_commented_keys_of_the_example_are_valid(tmp_path: Path) -> None:
                 changed[at] = 'mechanism = "GSSAPI"' if needed == "user" else ""
             else:
                 changed[at] = lines[at][2:]
+        if changed[header] == "[[subscriptions]]":
+            at = lines.index("# [subscriptions.handler]")
+            changed[at] = lines[at][2:]
         if changed[header] == "[kafka.sasl]" and key == "password":
             changed[i] = lines[i]  # one of two: the file is tried
         load(write(tmp_path, "\n".join(changed)))

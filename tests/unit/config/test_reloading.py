@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from consumerd.config.model import Config, parse
 from consumerd.config.reloading import RELOADS, Reload, compare
@@ -12,10 +12,10 @@ from consumerd.config.reloading import RELOADS, Reload, compare
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-DOCUMENT: dict[str, dict[str, Any]] = {"group": {"id": "g", "topics": {"t": 1}}}
+DOCUMENT: dict[str, Any] = {"group": {"id": "g", "topics": {"t": 1}}}
 
 
-def config(**tables: dict[str, Any]) -> Config:
+def config(**tables: Any) -> Config:
     return parse({**DOCUMENT, **tables}, "test.toml", environment=False)
 
 
@@ -24,6 +24,8 @@ def test_every_key_of_the_model_is_classified() -> None:
     keys = []
     for table, field in Config.model_fields.items():
         section: type[BaseModel] = field.annotation  # type: ignore[assignment]
+        if table == "subscriptions":
+            section, *_ = get_args(field.annotation)
         if table != "spark":
             keys += [f"{table}.{key}" for key in section.model_fields]
     assert sorted(RELOADS) == sorted(keys)
@@ -37,8 +39,8 @@ def test_the_table_of_operations_says_the_same() -> None:
     for how in Reload:
         keys = [key for key, each in RELOADS.items() if each is how]
         if how is Reload.HANDLER:
-            assert rows[how.value] == "every key of `[handler]`"
-            assert keys == [key for key in RELOADS if key.startswith("handler.")]
+            assert rows[how.value] == "every key of `[handler]` and of `[subscriptions.handler]`"
+            assert keys == [key for key in RELOADS if key.startswith("handler.")] + ["subscriptions.handler"]
         elif how is Reload.RESTART:
             assert rows[how.value] == "every other key"
         else:
@@ -87,3 +89,34 @@ def test_changed_secret_needs_a_restart_and_is_not_named_by_value() -> None:
     sasl = {"user": "u", "password": "one"}
     comparison = compare(config(kafka={"sasl": sasl}), config(kafka={"sasl": sasl | {"password": "two"}}))
     assert comparison.refused == ["kafka.sasl"]
+
+
+def subscriptions(*names: str, **keys: Any) -> list[dict[str, Any]]:
+    return [{"name": name, "topics": {name: 1}, "handler": {"name": "null"}} | keys for name in names]
+
+
+def test_takes_over_handler_and_topics_of_one_subscription() -> None:
+    running = config(subscriptions=subscriptions("a", "b"))
+    changed = subscriptions("a", "b")
+    changed[1] |= {"topics": {"c": 1}, "handler": {"name": "null", "max_rate": 5.0}}
+    new = config(subscriptions=changed)
+    comparison = compare(running, new)
+    assert comparison.applied == {
+        Reload.SUBSCRIPTION: ["subscriptions.b.topics"],
+        Reload.HANDLER: ["subscriptions.b.handler.max_rate"],
+    }
+    assert comparison.refused == []
+    assert comparison.merged == new
+
+
+def test_refuses_another_group_and_other_subscriptions() -> None:
+    running = config(subscriptions=subscriptions("a"))
+    comparison = compare(running, config(subscriptions=subscriptions("a", group={"id": "h"}, topics={"b": 1})))
+    assert comparison.refused == ["subscriptions.a.group.id"]
+    assert comparison.merged.subscriptions[0].topics == {"b": 1}
+    assert comparison.merged.subscriptions[0].group.id is None
+    for names in ((), ("b",), ("a", "b")):
+        comparison = compare(running, config(subscriptions=subscriptions(*names), log={"level": "debug"}))
+        assert comparison.refused == ["subscriptions"]
+        assert comparison.applied == {Reload.AT_ONCE: ["log.level"]}
+        assert comparison.merged.subscriptions == running.subscriptions

@@ -131,6 +131,25 @@ async def test_claim_creates_owner_node_with_stream(setup: Setup) -> None:
 
 
 @pytest.mark.asyncio
+async def test_neither_claims_nor_releases_node_of_a_sibling_on_the_same_session(setup: Setup) -> None:
+    """A topic that moves to another subscription of the process is drained by the first before the second has it."""
+    settings = ConsumerSettings("g", "g_a_audit", StaticSubscription({"t": 1}), siblings=frozenset({"g_a"}))
+    sibling = GroupCoordination(
+        setup.zk, settings, V07Backend(no_connection), clock=setup.clock, triggered=setup.triggered
+    )
+    assert await setup.io.claim(setup.claim()) == CLAIMED
+    assert await sibling.claim(setup.claim()) == BLOCKED
+    assert sibling.known_version(TP, setup.zk.session_id) is None
+    release = e.Release(6, setup.zk.session_id, frozenset({TP}))
+    await sibling.release(release)
+    assert setup.zookeeper.dump()[OWNER] == b"g_a-0"
+    await setup.io.release(release)
+    await setup.clock.advance(LOOK_AGAIN)
+    assert await sibling.claim(setup.claim()) == CLAIMED
+    assert setup.zookeeper.dump()[OWNER] == b"g_a_audit-0"
+
+
+@pytest.mark.asyncio
 async def test_claim_is_blocked_by_node_of_others(setup: Setup) -> None:
     await setup.other.create_ephemeral(OWNER, b"g_b-0", wait=0)
     assert await setup.io.claim(setup.claim()) == BLOCKED

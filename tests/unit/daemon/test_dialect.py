@@ -54,3 +54,19 @@ async def test_configured_dialect_needs_no_broker() -> None:
             GroupRefusedError, match=r"group 'g': .* speak the dialect of Kafka 0\.8\+, and group.dialect"
         ):
             await find_dialect(config(dialect="0.7"), zk, CLOCK)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("dialect", ["auto", "0.7"])
+async def test_further_group_must_speak_the_dialect_of_the_main_one(dialect: str) -> None:
+    zookeeper = MemoryZooKeeper()
+    zookeeper.put("/consumers/g/ids/g_a", b'{ "t": 1 }')
+    zookeeper.put("/consumers/same/ids/same_a", b'{ "t": 1 }')
+    zookeeper.put(
+        "/consumers/h/ids/h_a", b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1423000000000"}'
+    )
+    async with zookeeper.session() as zk:
+        made = config(dialect=dialect)
+        assert await find_dialect(made, zk, CLOCK, groups=("g", "same", "empty")) is Dialect.V07
+        with pytest.raises(GroupRefusedError, match=r"group 'h': its members speak .* run one daemon for each"):
+            await find_dialect(made, zk, CLOCK, groups=("g", "h"))

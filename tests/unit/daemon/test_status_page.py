@@ -38,9 +38,30 @@ class Reader(HTMLParser):
         self.text += data
 
 
-def document(text: str) -> dict[str, Any]:
+TOTALS = dict.fromkeys(
+    (
+        "messages",
+        "handler_failures",
+        "dead_lettered",
+        "skipped",
+        "commits",
+        "failed_commits",
+        "rebalances",
+        "lost_partitions",
+    ),
+    7,
+)
+
+
+def document(text: str, subscriptions: tuple[str, ...] = ("main",)) -> dict[str, Any]:
     """A status in which every text that others choose is `text`."""
     moment = "2026-01-01T00:00:00Z"
+    members = {
+        "live": [{"id": text, "partitions": 1, "this": True}],
+        "not_live": [{"id": text, "partitions": 1}],
+        "unowned": [text],
+        "failure": text,
+    }
     return {
         "version": "1",
         "group": text,
@@ -53,21 +74,10 @@ def document(text: str) -> dict[str, Any]:
         "not_ready_because": ["handler_hung"],
         "session": {"up": True},
         "memory": {"used": 1, "limit": 1 << 30},
-        "totals": dict.fromkeys(
-            (
-                "messages",
-                "handler_failures",
-                "dead_lettered",
-                "skipped",
-                "commits",
-                "failed_commits",
-                "rebalances",
-                "lost_partitions",
-            ),
-            7,
-        ),
+        "totals": TOTALS,
         "partitions": [
             {
+                "subscription": subscriptions[-1],
                 "topic": text,
                 "partition": "0-0",
                 "state": "hung",
@@ -84,21 +94,39 @@ def document(text: str) -> dict[str, Any]:
                 "busy_seconds": 400.0,
             }
         ],
-        "members": {
-            "live": [{"id": text, "partitions": 1, "this": True}],
-            "not_live": [{"id": text, "partitions": 1}],
-            "unowned": [text],
-            "failure": text,
-        },
-        "rebalances": [{"time": moment, "seconds": 1.0, "partitions": 1, "gained": [text] * 20, "lost": [text]}],
+        "members": members,
+        "subscriptions": [
+            {
+                "name": name,
+                "group": text,
+                "consumer_id": text,
+                "topics": text,
+                "handler": text,
+                "ready": False,
+                "not_ready_because": ["handler_hung"],
+                "totals": TOTALS,
+                "members": members,
+            }
+            for name in subscriptions
+        ],
+        "rebalances": [
+            {
+                "subscription": subscriptions[0],
+                "time": moment,
+                "seconds": 1.0,
+                "partitions": 1,
+                "gained": [text] * 20,
+                "lost": [text],
+            }
+        ],
         "errors": [{"time": moment, "level": "error", "event": text, "fields": {"reason": text, text: text}}],
         "history": {"seconds": [-5.0, 0.0], "messages_per_second": [1.0, 2.0], "lag": [None, 2048]},
     }
 
 
-def read(text: str, word: str | None) -> Reader:
+def read(text: str, word: str | None, *subscriptions: str) -> Reader:
     reader = Reader()
-    reader.feed(render(document(text), word=word).decode())
+    reader.feed(render(document(text, subscriptions or ("main",)), word=word).decode())
     reader.close()
     assert reader.open == []
     return reader
@@ -118,6 +146,16 @@ def test_states_are_said_in_words() -> None:
     assert "2 h" in text
     assert "for 7 min" in text
     assert "and 8 more" in text
+
+
+def test_lists_several_subscriptions_and_shows_each_group_once() -> None:
+    one, two = read("t", "w"), read("t", "w", "main", "audit")
+    assert "Subscriptions" not in one.text
+    assert "Subscriptions" in two.text
+    assert two.text.count("The group t") == 1
+    assert two.text.count("audit") == 2  # in its row, and beside its partition
+    hostile = read(HOSTILE, "w", "main", "audit")
+    assert (hostile.tags, hostile.attributes) == (two.tags, two.attributes)
 
 
 def test_has_no_forms_without_authorisation() -> None:

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from consumerd.clock import SystemClock
 from consumerd.config.model import parse
 from consumerd.config.monitoring import TelemetrySection
+from consumerd.consumer.stats import Rebalance
 from consumerd.daemon.otel import Telemetry
 from consumerd.daemon.telemetry import Place, Signals, build_telemetry, check_telemetry, find_signals
 from consumerd.embedded.ports import free_port
@@ -134,6 +135,19 @@ async def test_sends_spans_and_metrics_and_what_is_left_at_the_end() -> None:
     for resource in collector.resources:
         assert resource["service.name"] == "consumerd"
         assert resource["service.instance.id"] == "me"
+
+
+@pytest.mark.asyncio
+async def test_spans_of_a_further_subscription_have_its_group() -> None:
+    group = {"messaging.consumer.group.name": "h"}
+    async with running_collector() as collector, telemetry(collector.url) as running:
+        await running.traced(NullHandler(), group).handle(batch(b"one"))
+        spans = running.spans(group)
+        assert spans is not None
+        spans.rebalanced(Rebalance(1.0, 0.5, 1, (), ()))
+        await running.traced(NullHandler()).handle(batch(b"two"))
+    found = [(span.name, attributes(span).get("messaging.consumer.group.name")) for span in collector.spans]
+    assert found == [("process t", "h"), ("rebalance", "h"), ("process t", None)]
 
 
 @pytest.mark.asyncio

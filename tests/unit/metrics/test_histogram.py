@@ -32,3 +32,18 @@ def test_quantile_is_the_bound_of_its_bucket() -> None:
     assert histogram.quantile(0.5) == 0.1
     assert histogram.quantile(0.75) == 1.0
     assert histogram.quantile(1.0) == math.inf
+
+
+@given(st.lists(st.floats(-1.0, 100.0)), st.lists(st.floats(-1.0, 100.0)))
+def test_sum_counts_the_values_of_both(ones: list[float], others: list[float]) -> None:
+    one, other, both = Histogram(BOUNDS), Histogram(BOUNDS), Histogram(BOUNDS)
+    for histograms, values in (((one, both), ones), ((other, both), others)):
+        for histogram in histograms:
+            for value in values:
+                histogram.observe(value)
+    added = one.plus(other)
+    assert list(added.cumulative()) == list(both.cumulative())
+    assert added.total == pytest.approx(both.total)
+    assert one.count == len(ones)
+    with pytest.raises(ValueError, match="other bounds"):
+        one.plus(Histogram((1.0,)))

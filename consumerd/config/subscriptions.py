@@ -1,0 +1,163 @@
+"""Further subscriptions of a daemon: their tables, and the rules about topics that two of them would consume.
+
+Strategy: a node in `/consumers/[group]/ids` holds one map of topics or one topic filter, so each subscription has a
+member, an id and a handler of its own. Each has a configuration as if it were the only one of its daemon
+(`Config.by_subscription`), from which all of its parts are made. In one group, the members of one process would divide
+the partitions of a topic that two of them consume, which is never meant: it is refused here, before anything joins.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import combinations
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+
+from annotated_types import Ge
+from pydantic import Field
+
+from consumerd.config.base import Rule, Section
+from consumerd.config.work import HandlerSection
+from consumerd.registry import FilterKind, RegistryError, TopicFilter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from consumerd.config.group import GroupSection
+    from consumerd.config.model import Config
+
+#: The name of the subscription of `[group]`, by which it is logged and shown beside others.
+MAIN: Final = "main"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+
+
+class SubscriptionGroup(Section):
+    """The consumer group of a further subscription."""
+
+    id: str | None = Field(
+        None,
+        min_length=1,
+        description="Name of the consumer group; by default that of the main subscription.",
+        examples=["events-audit"],
+    )
+
+    def rules(self) -> Iterator[str]:
+        """As `GroupSection.rules`."""
+        if self.id is not None and ("/" in self.id or "\0" in self.id):
+            yield f"{self.id!r} cannot be the name of a znode: it contains a slash or a NUL"
+
+
+class SubscriptionSection(Section):
+    """A further subscription of this daemon, on the same ZooKeeper session, with a member and a handler of its own.
+
+    May be given several times. Needs group.coordination `zookeeper`. Everything that is not here is as in the other
+    tables.
+    """
+
+    name: str = Field(
+        description=(
+            "Name of the subscription, which appears in logs and on the status page: letters, digits, `-` and `_`. The "
+            "id of its member is that of the main one, an underscore, and this name."
+        ),
+        examples=["audit"],
+    )
+    group: SubscriptionGroup = Field(default_factory=SubscriptionGroup)
+    topics: dict[str, Annotated[int, Ge(1)]] = Field(
+        default_factory=dict,
+        description="Topics, each with its number of streams. Set exactly one of topics, whitelist and blacklist.",
+        examples=[{"payments": 1}],
+    )
+    whitelist: str | None = Field(
+        None, description="Consume all topics that match this regular expression, new ones too.", examples=["audit-.*"]
+    )
+    blacklist: str | None = Field(
+        None, description="Consume all topics that do not match this regular expression.", examples=["test-.*"]
+    )
+    streams: int = Field(1, ge=1, description="Number of streams for whitelist and blacklist.")
+    handler: HandlerSection = Field(description="Its handler: the keys of `[handler]`, with the same defaults.")
+
+    def rules(self) -> Iterator[str]:
+        """As `GroupSection.rules`."""
+        if _NAME.fullmatch(self.name) is None:
+            yield "name must be 1 to 64 letters, digits, hyphens and underscores, and begin with a letter or digit"
+        elif self.name == MAIN:
+            yield f"name must not be {MAIN!r}, which is the subscription of [group]"
+        if sum((bool(self.topics), self.whitelist is not None, self.blacklist is not None)) != 1:
+            yield "give exactly one of topics, whitelist and blacklist"
+
+
+class _Consumed(NamedTuple):
+    """A subscription, its place in the file, and the words for its keys."""
+
+    section: GroupSection | SubscriptionSection
+    group: str
+    prefix: str
+    place: tuple[str | int, ...]
+
+    @property
+    def key(self) -> str:
+        """The key that says what it consumes."""
+        return next((key for key in ("topics", "whitelist", "blacklist") if getattr(self.section, key)), "topics")
+
+    @property
+    def filter(self) -> TopicFilter | None:
+        """Its topic filter. Raises RegistryError."""
+        if self.key == "topics":
+            return None
+        kind = FilterKind.WHITELIST if self.key == "whitelist" else FilterKind.BLACKLIST
+        return TopicFilter(kind, getattr(self.section, self.key))
+
+
+def rules_of_subscriptions(config: Config) -> Iterator[Rule]:
+    """The rules about several subscriptions that are broken."""
+    if not config.subscriptions:
+        return
+    if config.group.coordination != "zookeeper":
+        yield Rule(
+            f'[[subscriptions]] need group.coordination = "zookeeper", not "{config.group.coordination}": run one '
+            "daemon for each subscription",
+            ("subscriptions", 0),
+        )
+        return
+    yield from _rules_of_names(config)
+    consumed = [
+        _Consumed(config.group, config.group.id, "group", ("group",)),
+        *(
+            _Consumed(each, each.group.id or config.group.id, f"subscriptions.{each.name}", ("subscriptions", number))
+            for number, each in enumerate(config.subscriptions)
+        ),
+    ]
+    for one, other in combinations(consumed, 2):
+        if one.group == other.group and (common := _common(one, other)) is not None:
+            yield Rule(
+                f"{one.prefix}.{one.key} and {other.prefix}.{other.key} {common} in group {one.group!r}: set "
+                f"{other.prefix}.group.id to another group",
+                (*other.place, other.key),
+            )
+
+
+def _rules_of_names(config: Config) -> Iterator[Rule]:
+    seen: set[str] = set()
+    for number, each in enumerate(config.subscriptions):
+        if each.name in seen:
+            yield Rule(f"two subscriptions have the name {each.name!r}: rename one", ("subscriptions", number, "name"))
+        seen.add(each.name)
+
+
+def _common(one: _Consumed, other: _Consumed) -> str | None:
+    """What both consume, in words; None if nothing."""
+    try:
+        filters = one.filter, other.filter
+        if filters[0] is not None and filters[1] is not None:
+            return "are both topic filters, and the same topic may match them"
+        topics = set(one.section.topics) | set(other.section.topics)
+        common = [
+            topic
+            for topic in sorted(topics)
+            if all(
+                topic in each.section.topics if its is None else its.matches(topic)
+                for each, its in zip((one, other), filters, strict=True)
+            )
+        ]
+    except RegistryError:
+        return None  # a filter that is invalid is a problem of its own
+    return f"both consume {common[0]!r}" if common else None

@@ -1,0 +1,112 @@
+"""Watches one subscription of a daemon: its member, the health of that, its lag, throughput and counters.
+
+Strategy: it has no task and reads only; `consumerd.daemon.monitor` looks at all subscriptions of the process in turn.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import structlog
+
+from consumerd.daemon.group_view import GroupWatch
+from consumerd.daemon.health import Health
+from consumerd.daemon.lag import LagWatch
+from consumerd.handlers.retry import HandlerCounts
+from consumerd.partition import NO_BROKER
+
+if TYPE_CHECKING:
+    from consumerd.config.model import Config
+    from consumerd.consumer.running import RunningMember
+    from consumerd.daemon.group_view import ReadGroup
+    from consumerd.ports import Clock
+
+log = structlog.get_logger(__name__)
+
+
+class Point(NamedTuple):
+    """Totals at one moment of the member's clock."""
+
+    at: float
+    messages: int
+    bytes: int
+    #: Bytes or messages; None while it is not known.
+    lag: int | None
+
+
+class SubscriptionMonitor:
+    """Of the subscription `name`; `config` is its configuration, as if it were the only one of the daemon.
+
+    It knows of the member as soon as `watch` was called.
+    """
+
+    def __init__(self, name: str, config: Config, clock: Clock) -> None:
+        self.name = name
+        self.config = config
+        self.group = config.group.id
+        self._clock = clock
+        self.member: RunningMember[Any] | None = None
+        self.group_watch: GroupWatch | None = None
+        #: Attributes of its spans, where they differ from those of the process.
+        self.attributes: dict[str, str] = {}
+        self.handler_counts = HandlerCounts()
+        self.health = Health(clock, hung_after=config.health.hung_after, counts=self.handler_counts)
+        self.lag = LagWatch(clock)
+        self._before = Point(clock.monotonic(), 0, 0, None)
+
+    def watch(self, member: RunningMember[Any], read_group: ReadGroup | None = None) -> None:
+        """Watch this member from now on. `read_group` reads its whole group, if there is one."""
+        self.member = member
+        self.group_watch = GroupWatch(self._clock, read_group)
+        self.health.watch(member)
+
+    def reconfigure(self, config: Config) -> None:
+        """Watch by another configuration from now on: when a handler counts as hung."""
+        self.config = config
+        self.health.hung_after = config.health.hung_after
+
+    def is_this(self, name: str) -> bool:
+        """Whether a member of the group is this one."""
+        member = self.member
+        return member is not None and name in (member.settings.consumer_id, getattr(member, "member_id", None))
+
+    async def look_at_lag(self) -> None:
+        """Ask the brokers where the partitions end."""
+        if self.member is not None:
+            await self.lag.look(self.member)
+
+    def point(self) -> Point:
+        """The totals of this moment."""
+        now, member = self._clock.monotonic(), self.member
+        if member is None:
+            return Point(now, 0, 0, None)
+        lags = [self.lag.of(view, None) for view in member.views()]
+        known = [lag.amount for lag in lags if lag is not None]
+        lag = sum(known) if known or not lags else None
+        return Point(now, member.stats.messages, member.stats.bytes, lag)
+
+    def log_summary(self) -> None:
+        """One line about what happened since the last one; none before there is a member."""
+        member = self.member
+        if member is None:
+            return
+        before, self._before = self._before, self.point()
+        now, counts, stats = self._before, self.handler_counts, member.stats
+        seconds = max(now.at - before.at, 1e-3)
+        views = member.views()
+        in_bytes = any(view.partition.broker != NO_BROKER for view in views)
+        log.info(
+            "summary",
+            group=self.group,
+            ready=not self.health.unready,
+            partitions=len(views),
+            messages=now.messages - before.messages,
+            messages_per_second=round((now.messages - before.messages) / seconds, 1),
+            **({} if now.lag is None else {"lag_bytes" if in_bytes else "lag": now.lag}),
+            handler_failures=counts.failures.total(),
+            dead_lettered=counts.dead_lettered.total(),
+            skipped=counts.skipped.total(),
+            rebalances=stats.rebalances,
+            failed_commits=stats.failed_commits,
+            memory_bytes=member.budget.used,
+        )

@@ -1,0 +1,235 @@
+"""Further subscriptions: what is valid, the sentence for each that is not, and what each is made of."""
+
+from __future__ import annotations
+
+import re
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.config.build_subscriptions import build_members, errors_of
+from consumerd.config.effective import effective_values
+from consumerd.config.model import Config, load, parse
+from consumerd.config.problems import ConfigProblemsError, read_document
+from consumerd.daemon.checks import check_daemon
+from consumerd.errors import ConfigError, HandlerLoadError
+from consumerd.registry import FilterSubscription, StaticSubscription
+from consumerd.testing.clock import FakeClock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAIN = {"id": "g", "topics": {"events": 1}, "consumer_id": "pod-0"}
+
+
+def subscription(**keys: Any) -> dict[str, Any]:
+    return {"name": "audit", "whitelist": "audit-.*", "handler": {"name": "null"}} | keys
+
+
+def config(*subscriptions: dict[str, Any], **tables: Any) -> Config:
+    document = {"group": MAIN, "subscriptions": list(subscriptions), **tables}
+    return parse(document, "test.toml", environment=False)
+
+
+def test_a_configuration_without_them_is_the_only_subscription() -> None:
+    made = config()
+    assert made.by_subscription() == {"main": made}
+
+
+def test_each_has_a_configuration_of_its_own_and_shares_the_other_tables() -> None:
+    made = config(subscription(group={"id": "h"}, handler={"name": "null", "max_rate": 5.0}), fetch={"size": 1000})
+    main, audit = made.by_subscription().values()
+    assert main == config(fetch={"size": 1000})
+    assert (audit.group.id, audit.group.topics, audit.group.whitelist) == ("h", {}, "audit-.*")
+    assert (audit.handler.max_rate, audit.fetch.size, audit.subscriptions) == (5.0, 1000, ())
+
+
+def test_consumer_id_is_that_of_the_main_one_and_the_name() -> None:
+    made = config(subscription(), subscription(name="other", group={"id": "h"}, whitelist=None, blacklist="events"))
+    members = build_members(made, clock=FakeClock(), rng=Random(1))
+    assert {name: each.consumer_id for name, each in members.items()} == {
+        "main": "g_pod-0",
+        "audit": "g_pod-0_audit",
+        "other": "h_pod-0_other",
+    }
+    assert [each.siblings for each in members.values()] == [{"g_pod-0_audit"}, {"g_pod-0"}, frozenset()]
+    assert members["main"].subscription == StaticSubscription({"events": 1})
+    assert isinstance(members["other"].subscription, FilterSubscription)
+    assert all(each.fixed_id for each in members.values())
+
+
+def test_generated_ids_have_the_same_beginning() -> None:
+    document = {"group": {"id": "g", "topics": {"t": 1}}, "subscriptions": [subscription()]}
+    members = build_members(parse(document, "x", environment=False), clock=FakeClock(), rng=Random(1))
+    assert members["audit"].consumer_id == f"{members['main'].consumer_id}_audit"
+    assert not members["audit"].fixed_id
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        (
+            {"name": "main"},
+            "'subscriptions.main' is wrong: name must not be 'main', which is the subscription of [group]",
+        ),
+        ({"name": "a/b"}, "is wrong: name must be 1 to 64 letters, digits, hyphens and underscores"),
+        ({"topics": {"t": 1}}, "'subscriptions.audit' is wrong: give exactly one of topics, whitelist and blacklist"),
+        ({"whitelist": None}, "'subscriptions.audit' is wrong: give exactly one of topics, whitelist and blacklist"),
+        ({"handlr": {}}, "unknown key 'subscriptions.audit.handlr', did you mean 'handler'?"),
+        ({"handler": {"max_rte": 1}}, "unknown key 'subscriptions.audit.handler.max_rte', did you mean 'max_rate'?"),
+        ({"group": {"id": "a/b"}}, "cannot be the name of a znode"),
+        (
+            {"whitelist": "ev.*"},
+            "group.topics and subscriptions.audit.whitelist both consume 'events' in group 'g': set ",
+        ),
+        ({"whitelist": None, "topics": {"events": 1}}, "both consume 'events' in group 'g'"),
+        ({"whitelist": None, "blacklist": "other"}, "both consume 'events' in group 'g'"),
+        ({"whitelist": "ev.*", "group": {"id": "g"}}, "both consume 'events' in group 'g'"),
+    ],
+)
+def test_refuses(keys: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigProblemsError, match=re.escape(sentence)):
+        config(subscription(**keys))
+
+
+@pytest.mark.parametrize("value", [5, {"name": "audit"}, [1], "audit"])
+def test_refuses_what_is_not_an_array_of_tables(value: object) -> None:
+    sentence = "'subscriptions' is wrong: it must be an array of tables: begin each of them with [[subscriptions]]."
+    with pytest.raises(ConfigProblemsError, match=re.escape(sentence)):
+        parse({"group": MAIN, "subscriptions": value}, "test.toml", environment=False)
+
+
+def test_requires_a_handler() -> None:
+    with pytest.raises(ConfigProblemsError, match=r"'subscriptions\.audit\.handler' is required"):
+        config({"name": "audit", "whitelist": "a"})
+
+
+def test_refuses_two_filters_in_one_group_and_takes_them_in_two() -> None:
+    other = subscription(name="other", whitelist="b.*")
+    sentence = (
+        "subscriptions.audit.whitelist and subscriptions.other.whitelist are both topic filters, and the same topic "
+        "may match them in group 'g': set subscriptions.other.group.id to another group."
+    )
+    with pytest.raises(ConfigProblemsError, match=re.escape(sentence)):
+        config(subscription(), other)
+    assert len(config(subscription(), other | {"group": {"id": "h"}}).subscriptions) == 2
+
+
+def test_one_topic_in_two_groups_is_consumed_by_both() -> None:
+    both = config(subscription(whitelist="ev.*", group={"id": "h"}))
+    assert [each.group.id for each in both.by_subscription().values()] == ["g", "h"]
+
+
+def test_refuses_a_name_that_two_have() -> None:
+    with pytest.raises(ConfigProblemsError, match="two subscriptions have the name 'audit': rename one"):
+        config(subscription(), subscription(whitelist=None, topics={"t": 1}))
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        {"id": "g", "topics": {"events": 1}, "coordination": "kafka"},
+        {"id": "g", "partitions": {"events": [0]}, "coordination": "fixed"},
+    ],
+)
+def test_refuses_other_coordination(group: dict[str, Any]) -> None:
+    sentence = f'[[subscriptions]] need group.coordination = "zookeeper", not "{group["coordination"]}": run one daemon'
+    document = {"group": group, "kafka": {"bootstrap": ["h:1"]}, "subscriptions": [subscription()]}
+    with pytest.raises(ConfigProblemsError, match=re.escape(sentence)):
+        parse(document, "test.toml", environment=False)
+
+
+FILE = """\
+[group]
+id = "g"
+topics = { events = 1 }
+
+[[subscriptions]]
+name = "audit"
+whitelist = "audit-.*"
+[subscriptions.handler]
+name = "null"
+
+[[subscriptions]]
+name = "pay"
+group.id = "h"
+topics = { payments = 1 }
+[subscriptions.handler]
+name = "no_such:handler"
+"""
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "c.toml"
+    path.write_text(text)
+    return path
+
+
+def test_problems_name_file_line_and_subscription(tmp_path: Path) -> None:
+    path = write(tmp_path, FILE.replace('name = "null"', "max_rte = 1").replace("payments = 1", "payments = 0"))
+    with pytest.raises(ConfigProblemsError) as caught:
+        load(path)
+    assert str(caught.value).splitlines() == [
+        f"{path}:9: unknown key 'subscriptions.audit.handler.max_rte', did you mean 'max_rate'?",
+        f"{path}:14: 'subscriptions.pay.topics.payments' is wrong: input should be greater than or equal to 1.",
+    ]
+    with pytest.raises(ConfigProblemsError, match=r"c\.toml:7: group\.topics and subscriptions\.audit\.whitelist"):
+        load(write(tmp_path, FILE.replace("audit-.*", "events")))
+
+
+def test_check_finds_what_a_part_of_a_subscription_refuses(tmp_path: Path) -> None:
+    path = write(tmp_path, FILE)
+    checked = check_daemon(read_document(path), str(path))
+    (problem,) = checked.problems
+    assert problem.format(str(path)).startswith(f"{path}:16: subscription 'pay': ")
+    assert "no_such" in problem.sentence
+    path = write(tmp_path, FILE.replace("audit-.*", "audit-("))
+    problems = check_daemon(read_document(path), str(path)).problems
+    assert [each.format(str(path)).split(": ")[:2] for each in problems] == [
+        [f"{path}:7", "subscriptions.audit.whitelist"],
+        [f"{path}:16", "subscription 'pay'"],
+    ]
+    path = write(tmp_path, FILE.replace("no_such:handler", "print"))
+    checked = check_daemon(read_document(path), str(path))
+    assert checked.problems == []
+    assert checked.valid[1:] == [
+        "subscription audit: group g, *1*audit-.*, handler null",
+        'subscription pay: group h, { "payments": 1 }, handler print',
+    ]
+
+
+def test_shows_effective_values_without_secrets(tmp_path: Path) -> None:
+    text = FILE.replace("no_such:handler", "http") + 'options = { url = "https://me:secret@host/", token = "secret" }\n'
+    shown = {f"{each.table}.{each.key}": each for each in effective_values(write(tmp_path, text))}
+    assert shown["subscriptions.pay.group.id"][2:] == ("h", "file")
+    assert shown["subscriptions.pay.handler.max_attempts"].origin == "default"
+    assert shown["subscriptions.audit.whitelist"][2:] == ("audit-.*", "file")
+    assert "secret" not in repr(shown)
+
+
+def test_environment_replaces_them_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONSUMERD_SUBSCRIPTIONS", '[{"name": "env", "topics": {"e": 1}, "handler": {"name": "null"}}]')
+    path = write(tmp_path, FILE)
+    assert [each.name for each in load(path).subscriptions] == ["env"]
+    shown = {f"{each.table}.{each.key}": each.origin for each in effective_values(path)}
+    assert shown["subscriptions.env.topics"] == "environment"
+
+
+def test_errors_of_a_further_subscription_name_it() -> None:
+    with pytest.raises(HandlerLoadError, match=r"^subscription 'audit': no handler"), errors_of("audit"):
+        raise HandlerLoadError("no handler")
+    with pytest.raises(ConfigError, match=r"^subscriptions\.audit\.whitelist: wrong"), errors_of("audit"):
+        raise ConfigError("group.whitelist: wrong")
+    with pytest.raises(ConfigError, match=r"^subscriptions\.audit\.handler\.dead_letter: wrong"), errors_of("audit"):
+        raise ConfigError("handler.dead_letter: wrong")
+    with pytest.raises(ConfigError, match=r"^wrong"), errors_of("main"):
+        raise ConfigError("wrong")
+
+
+def test_selects_one_by_name() -> None:
+    made = config(subscription())
+    assert made.of_subscription(None) == made.of_subscription("main") == config()
+    assert made.of_subscription("audit").handler.name == "null"
+    with pytest.raises(ConfigError, match="unknown subscription 'adit': the configuration has main, audit"):
+        made.of_subscription("adit")
