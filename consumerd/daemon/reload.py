@@ -60,15 +60,18 @@ class Reloader:
             await self._requested.wait()
             self._requested.clear()
             notify(RELOADING, reloading_since(), status("reloading the configuration"))
+            accepted = False
             try:
-                await self._reload()
+                accepted = await self._reload()
             except Exception as error:  # a defect, which is no reason to stop
                 log.exception("reload_failed", file=str(self._path), reason=reason_of(error))
             finally:
                 if not stopping.is_set():
-                    notify(READY, status("member of the group"))
+                    rejected = "" if accepted else "; the configuration was rejected: see the log"
+                    notify(READY, status(f"member of the group{rejected}"))
 
-    async def _reload(self) -> None:
+    async def _reload(self) -> bool:
+        """Whether the file is what the daemon now runs with, but for keys that need a restart."""
         source = str(self._path)
         try:
             # Reading blocks, and handlers may import what takes long.
@@ -77,7 +80,7 @@ class Reloader:
             comparison, problems = None, [" ".join(str(error).split())]
         if comparison is None:
             log.error("configuration_rejected", file=source, problems=problems, reason="it is invalid")
-            return
+            return False
         failure = await self._apply(comparison)
         if failure is not None:
             log.error("configuration_rejected", file=source, problems=[reason_of(failure)], reason="see problems")
@@ -87,6 +90,7 @@ class Reloader:
         keys = [key for keys in comparison.applied.values() for key in keys]
         if failure is None:
             log.info("configuration_reloaded", file=source, keys=keys)
+        return failure is None
 
     def _read(self) -> tuple[Comparison | None, list[str]]:
         """In a thread. What is to change, or the problems."""
