@@ -228,7 +228,7 @@ async def test_notifies_the_service_manager_of_a_reload(world: Any) -> None:
         name, _, microseconds = since.partition("=")
         assert (name, int(microseconds) > 0) == ("MONOTONIC_USEC", True)
         assert await manager.told() == ["READY=1", "STATUS=member of the group"]
-        path.write_text("not TOML at all")
+        Path(path).write_text("not TOML at all")
         process.send_signal(signal.SIGHUP)
         assert (await manager.told())[0] == "RELOADING=1"
         rejected = "STATUS=member of the group; the configuration was rejected: see the log"
