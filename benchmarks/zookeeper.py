@@ -1,6 +1,8 @@
 """Requests per second of one ZooKeeper session: `consumerd.zk`, stock aiozk and kazoo on one real server, in turns.
 
 Sequential calls measure the latency of a call, pipelined ones its cost, multis are what commits of offsets are made of.
+With `--cpu` the clock is the processor time of the clients' process: the server, and what else the machine does, do not
+count.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import logging
 import random
 import sys
 import tempfile
+import time
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -168,8 +171,9 @@ class Kazoo:
 CASES = ("sequential_set", "sequential_get", "pipelined_set", "pipelined_get", "multi", "fenced_multi")
 
 
-def measure(count: int, rounds: int) -> list[Measurement]:
+def measure(count: int, rounds: int, *, cpu: bool = False) -> list[Measurement]:
     """Run all cases with `count` nodes."""
+    clock = time.process_time if cpu else time.perf_counter
     paths = [f"/o/{number}" for number in range(count)]
     results = []
     with tempfile.TemporaryDirectory() as folder, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -194,10 +198,10 @@ def measure(count: int, rounds: int) -> list[Measurement]:
             for subject in subjects.values():
                 run(subject.prepare)
             for case in CASES:
-                best = race({name: partial(run, getattr(it, case)) for name, it in subjects.items()}, rounds)
+                best = race({name: partial(run, getattr(it, case)) for name, it in subjects.items()}, rounds, clock)
                 for name, seconds in best.items():
                     ratio = None if name == "consumerd" else seconds / best["consumerd"]
-                    label = case.replace("_", " ")
+                    label = case.replace("_", " ") + (", processor time" if cpu else "")
                     results.append(Measurement("zookeeper", label, name, count / seconds / 1000, "k/s", ratio))
         finally:
             runner.run(stack.aclose())
@@ -225,11 +229,12 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks zookeeper", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cpu", action="store_true", help="processor time of the clients instead of seconds")
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     options = parser.parse_args(arguments)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     logging.disable(logging.WARNING)
-    results = measure(options.nodes, options.rounds)
+    results = measure(options.nodes, options.rounds, cpu=options.cpu)
     for line in [json.dumps(result.as_json()) for result in results] if options.json else table(results):
         print(line)
     return 0

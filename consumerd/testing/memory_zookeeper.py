@@ -8,9 +8,9 @@
 
 Strategy: only the wire and the server are replaced. A `MemorySession` runs the calls, the state machine and the watch
 table of `consumerd.zk` itself, so its errors, events and their order are those of the real session; a `Link`, which
-understands aiozk's requests, takes the place of the connection. A request is carried out at the moment it is sent, and
-answered in the next turn of the loop; watches are one-shot, belong to the connection, and fire in the order in
-which they were armed, before any answer sent after the change. Nothing else decides the order of things, so equal
+understands the session's requests, takes the place of the connection. A request is carried out at the moment it is
+sent, and answered in the next turn of the loop; watches are one-shot, belong to the connection, and fire in the order
+in which they were armed, before any answer sent after the change. Nothing else decides the order of things, so equal
 programs run equally.
 
 Faults are calls: `disconnect`, `reconnect`, `expire`, `cut_next_call`, and `lose_watches` on a session. Time passes
@@ -20,7 +20,6 @@ only in the clock that is handed in; sessions end by a call, not by themselves.
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from aiozk import protocol
@@ -32,12 +31,13 @@ from consumerd.zk.acl import parse_acl
 from consumerd.zk.base_session import BaseSession
 from consumerd.zk.errors import ConnectionLost, MultiFailed, ServerError, error_for
 from consumerd.zk.lifecycle import NO_PASSWORD, SessionLifecycle
+from consumerd.zk.requests import ExistsRequest, GetChildrenRequest, GetDataRequest, SetDataRequest
 from consumerd.zk.watches import WatchTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from consumerd.ports import Clock, NodeStat, Operation
+    from consumerd.ports import Clock, Operation
     from consumerd.zk.connection import Connection
 
 _FIRST_SESSION = 0x1_0000_0000
@@ -58,7 +58,7 @@ class Link:
         self.cut: bool | None = None
 
     def request(self, request: Any) -> asyncio.Future[Any]:
-        """Carry out one of aiozk's requests; the future brings what has aiozk's attributes, or ServerError."""
+        """Carry out a request; the future brings what reading its reply would, or ServerError."""
         return self.call(lambda: self._answer(request))
 
     def call(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
@@ -120,30 +120,20 @@ class Link:
         if isinstance(request, protocol.DeleteRequest):
             tree.delete(path, request.version)
             return None
-        if isinstance(request, protocol.SetDataRequest):
+        if isinstance(request, SetDataRequest):
             tree.set(path, request.data, request.version)
-            return SimpleNamespace(stat=_aiozk_stat(tree.stat(path)))
-        kind = Kind.CHILDREN if isinstance(request, protocol.GetChildren2Request) else Kind.DATA
+            return tree.stat(path)
+        kind = Kind.CHILDREN if isinstance(request, GetChildrenRequest) else Kind.DATA
         # A read of a missing node arms nothing, except `exists`, which waits for its creation.
-        if request.watch and (tree.has(path) or isinstance(request, protocol.ExistsRequest)):
+        if request.watch and (tree.has(path) or isinstance(request, ExistsRequest)):
             self._server.arm(kind, path, self)
-        stat = _aiozk_stat(tree.stat(path))
-        if isinstance(request, protocol.GetChildren2Request):
-            return SimpleNamespace(stat=stat, children=tree.children(path))
-        if isinstance(request, protocol.GetDataRequest):
-            return SimpleNamespace(stat=stat, data=tree.data(path))
-        assert isinstance(request, protocol.ExistsRequest), f"{request!r} is unknown to the memory ZooKeeper"
-        return SimpleNamespace(stat=stat)
-
-
-def _aiozk_stat(stat: NodeStat) -> SimpleNamespace:
-    return SimpleNamespace(
-        version=stat.version,
-        ephemeral_owner=stat.ephemeral_owner,
-        num_children=stat.children_count,
-        created_zxid=stat.created_zxid,
-        modified=stat.modified_ms,
-    )
+        stat = tree.stat(path)
+        if isinstance(request, GetChildrenRequest):
+            return tree.children(path)
+        if isinstance(request, GetDataRequest):
+            return tree.data(path), stat
+        assert isinstance(request, ExistsRequest), f"{request!r} is unknown to the memory ZooKeeper"
+        return stat
 
 
 class MemorySession(BaseSession):

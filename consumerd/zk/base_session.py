@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from aiozk import protocol
 
-from consumerd.ports import Clock, NodeStat, Operation
 from consumerd.zk.connection import NeverSent
 from consumerd.zk.errors import (
     BadReply,
@@ -37,14 +36,13 @@ from consumerd.zk.errors import (
     error_for,
 )
 from consumerd.zk.multi import MultiRequest, encode_operations
+from consumerd.zk.requests import ExistsRequest, GetChildrenRequest, GetDataRequest, SetDataRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
-    from aiozk.protocol.stat import Stat
-
-    from consumerd.ports import SessionEvent, SessionState
+    from consumerd.ports import Clock, NodeStat, Operation, SessionEvent, SessionState
     from consumerd.zk.connection import Connection
     from consumerd.zk.lifecycle import SessionLifecycle
     from consumerd.zk.watches import WatchTable
@@ -52,11 +50,6 @@ if TYPE_CHECKING:
 #: A deleted node whose watch event was lost is noticed after this many seconds.
 _REREAD_INTERVAL: Final = 1.0
 _NO_NODE, _NO_AUTH, _NODE_EXISTS = -101, -102, -110
-
-
-def node_stat(stat: Stat) -> NodeStat:
-    """The `Stat` of `consumerd.ports` for aiozk's."""
-    return NodeStat(stat.version, stat.ephemeral_owner, stat.num_children, stat.created_zxid, stat.modified)
 
 
 def create_request(full: str, data: bytes | None, acl: list[Any], *, ephemeral: bool = False) -> Any:
@@ -86,7 +79,7 @@ async def ensure_on(connection: Connection, full: str, acl: list[Any]) -> None:
 
 async def _is_there(connection: Connection, full: str) -> bool:
     try:
-        await connection.request(protocol.ExistsRequest(path=full, watch=False))
+        await connection.request(ExistsRequest(full, watch=False))
     except ServerError as error:
         if error.code == _NO_AUTH:
             return True  # servers from 3.9 on ask for read permission, on nodes that exist
@@ -168,23 +161,23 @@ class BaseSession(ABC):
 
     async def get(self, path: str, *, watch: bool = False) -> tuple[bytes | None, NodeStat]:
         """Data (None: null) and stat. Raises NoNode."""
-        reply = await self._call(protocol.GetDataRequest(path=self._full(path), watch=watch), path)
-        return reply.data, node_stat(reply.stat)
+        found: tuple[bytes | None, NodeStat] = await self._call(GetDataRequest(self._full(path), watch), path)
+        return found
 
     async def exists(self, path: str, *, watch: bool = False) -> NodeStat | None:
         """Stat, or None; a watch is armed in either case."""
         try:
-            reply = await self._call(protocol.ExistsRequest(path=self._full(path), watch=watch), path)
+            stat: NodeStat = await self._call(ExistsRequest(self._full(path), watch), path)
         except NoNode:
             return None
-        return node_stat(reply.stat)
+        return stat
 
     async def children(self, path: str, *, watch: bool = False) -> list[str]:
         """Names below `path`, sorted. Raises NoNode, and then no watch is armed."""
-        reply = await self._call(protocol.GetChildren2Request(path=self._full(path), watch=watch), path)
-        if None in reply.children:
+        names: list[str] = await self._call(GetChildrenRequest(self._full(path), watch), path)
+        if None in names:
             raise BadReply(f"ZooKeeper lists a child without a name below {path}")
-        return sorted(reply.children)
+        return sorted(names)
 
     async def create(self, path: str, data: bytes | None, *, ephemeral: bool = False) -> None:
         """Create a node with the configured ACL; None is null data. Raises NodeExists, NoNode (for the parent)."""
@@ -201,8 +194,8 @@ class BaseSession(ABC):
 
     async def set(self, path: str, data: bytes, *, version: int = -1) -> NodeStat:
         """Overwrite. Raises NoNode, BadVersion."""
-        reply = await self._call(protocol.SetDataRequest(path=self._full(path), data=data, version=version), path)
-        return node_stat(reply.stat)
+        stat: NodeStat = await self._call(SetDataRequest(self._full(path), data, version), path)
+        return stat
 
     async def delete(self, path: str, *, version: int = -1) -> None:
         """Delete. Raises NoNode, BadVersion, NotEmpty."""
@@ -268,8 +261,8 @@ class BaseSession(ABC):
             except NodeExists:
                 pass
             try:
-                found = await self._ask(connection, protocol.ExistsRequest(path=full, watch=True), path)
-                if found.stat.ephemeral_owner != session_id:
+                stat: NodeStat = await self._ask(connection, ExistsRequest(full, watch=True), path)
+                if stat.ephemeral_owner != session_id:
                     return False
                 await self._correct(connection, path, full, data)
             except (NoNode, BadVersion):
@@ -278,9 +271,9 @@ class BaseSession(ABC):
 
     async def _correct(self, connection: Connection, path: str, full: str, data: bytes) -> None:
         """The session owns the node, from a lost reply or an earlier call: write the data if it differs."""
-        found = await self._ask(connection, protocol.GetDataRequest(path=full, watch=False), path)
-        if found.data != data:
-            await self._ask(connection, protocol.SetDataRequest(path=full, data=data, version=found.stat.version), path)
+        found, stat = await self._ask(connection, GetDataRequest(full, watch=False), path)
+        if found != data:
+            await self._ask(connection, SetDataRequest(full, data, stat.version), path)
 
     async def _wait(self, changed: asyncio.Event, seconds: float) -> None:
         try:
@@ -303,11 +296,11 @@ class BaseSession(ABC):
         while True:
             try:
                 connection = await self._lifecycle.connection(session_id)
-                found = await self._ask(connection, protocol.ExistsRequest(path=full, watch=False), path)
-                if found.stat.ephemeral_owner != session_id:
+                stat: NodeStat = await self._ask(connection, ExistsRequest(full, watch=False), path)
+                if stat.ephemeral_owner != session_id:
                     return False
                 asked = True
-                await self._ask(connection, protocol.DeleteRequest(path=full, version=found.stat.version), path)
+                await self._ask(connection, protocol.DeleteRequest(path=full, version=stat.version), path)
             except NoNode:
                 return asked
             except SessionChanged:
@@ -349,8 +342,9 @@ class BaseSession(ABC):
         """Absolute form of a path. Raises InvalidPath for what cannot be one."""
         if not path.startswith("/") or (path.endswith("/") and path != "/"):
             raise InvalidPath(path)
-        try:
-            path.encode()
-        except UnicodeEncodeError:
-            raise InvalidPath(path) from None
+        if not path.isascii():
+            try:
+                path.encode()
+            except UnicodeEncodeError:
+                raise InvalidPath(path) from None
         return (self._chroot + path).rstrip("/") or "/"

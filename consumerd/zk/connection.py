@@ -1,11 +1,16 @@
-"""One connection to one ZooKeeper server: aiozk's framing and bookkeeping, with an end that is detected at once.
+"""One connection to one ZooKeeper server: frames, outstanding requests, and an end that is detected at once.
 
-Strategy: aiozk's `Connection` keeps the map of outstanding requests; opening, writing, reading and ending are our own,
-for these reasons. The library first asks `srvr` on a throw-away connection, without a time limit. It takes a FIN for
-silence, so that outstanding calls hang until the session is repaired. It spins on an end of file in the middle of a
-reply. It knows no TLS. It sends what the server will refuse by dropping the connection, and logs a traceback where a
-socket has just gone. Here a connection ends in one place, `kill`, which is synchronous: no reply can be waited for
-after it.
+Strategy: aiozk packs and reads what is sent seldom, `requests` and `multi` the rest; the connection itself is our own,
+an asyncio protocol, for these reasons. aiozk's first asks `srvr` on a throw-away connection, without a time limit. It
+takes a FIN for silence, so that outstanding calls hang until the session is repaired. It spins on an end of file in the
+middle of a reply. It knows no TLS. It sends what the server will refuse by dropping the connection, and logs a
+traceback where a socket has just gone. Here a connection ends in one place, `kill`, which is synchronous: no reply can
+be waited for after it.
+
+What one turn of the loop requests leaves in one write, as each write is a system call: the first request of all at
+once, what joins others that are outstanding at the end of the turn. Heartbeats (`write`) take along what waits for
+that. Replies are read and handed out where they arrive, without a task in between, and one timer watches over the
+answers of all requests.
 
 Bytes from the socket are hostile: whatever they are, the connection ends with a reason and nothing else is raised.
 """
@@ -13,15 +18,15 @@ Bytes from the socket are hostile: whatever they are, the connection ends with a
 from __future__ import annotations
 
 import asyncio
+import math
 import struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from aiozk import protocol
-from aiozk.connection import Connection as AiozkConnection
 
 from consumerd.errors import reason_of
 from consumerd.zk.errors import BadReply, ConnectionLost, RequestTooLarge, ServerError
-from consumerd.zk.multi import first_failure
 
 if TYPE_CHECKING:
     import ssl as tls
@@ -30,9 +35,11 @@ if TYPE_CHECKING:
     from consumerd.zk.connect_string import ZooKeeperHost
 
 _SIZE = struct.Struct("!i")
+_REQUEST_HEADER = struct.Struct("!ii")  # size, xid
 _REPLY_HEADER = struct.Struct("!iqi")  # xid, zxid, error code
 _LAST_XID = 0x7FFFFFFF
-_MULTI = 14
+#: Seconds by which a timer may fire early.
+_TIMER_SLACK = 0.001
 
 
 class ConnectionEnded(Exception):
@@ -59,7 +66,23 @@ class ConnectionLimits(NamedTuple):
     outstanding: int = 64
 
 
-class Connection(AiozkConnection):  # type: ignore[misc]
+class _Call:
+    """One request and its answer. `deadline` is in the loop's time; infinite for none, or as long as it is not sent."""
+
+    __slots__ = ("answer", "body", "deadline", "opcode", "read", "sent", "special_xid")
+
+    def __init__(self, request: Any, body: bytes, answer: asyncio.Future[Any]) -> None:
+        self.body = body
+        self.answer = answer
+        self.opcode: int = request.opcode
+        self.special_xid: int | None = request.special_xid
+        #: Reads the reply from an offset of the frame on; None for aiozk's requests.
+        self.read: Callable[[bytes, int], Any] | None = getattr(request, "read", None)
+        self.sent = False
+        self.deadline = math.inf
+
+
+class Connection(asyncio.Protocol):
     """Open with `connect`, introduce with `handshake`, then run `read_loop` in a task and `request` (or `write`).
 
     `address` is one of those that the host's name stands for.
@@ -75,7 +98,8 @@ class Connection(AiozkConnection):  # type: ignore[misc]
         on_watch: Callable[[str], None],
         on_end: Callable[[Connection], None],
     ) -> None:
-        super().__init__(host.name, host.port, None, None)
+        self.host = host.name
+        self.port = host.port
         self.closing = False
         self.session_id = 0
         self.last_zxid = 0
@@ -84,30 +108,50 @@ class Connection(AiozkConnection):  # type: ignore[misc]
         self.answer_limit: float | None = None
         #: When the last frame came, in the loop's time.
         self.heard = 0.0
+        #: The requests that were sent and not answered, by xid.
+        self.pending: dict[int, _Call] = {}
         self._where = host
         self._address = address
         self._ssl = ssl
         self._limits = limits
         self._on_watch = on_watch
         self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._closed = asyncio.Event()
+        self._ended = asyncio.Event()
+        #: What the transport reported, or an error of ours, that ended the connection.
+        self._lost_by: Exception | None = None
+        self._defect: Exception | None = None
+        #: The handshake's reply is awaited.
+        self._greeting: asyncio.Future[bytes] | None = None
+        #: The start of a frame, and how many bytes there must be to go on.
+        self._partial = bytearray()
+        self._needed = 0
         self._xid = 0
-        self._turn = asyncio.Semaphore(limits.outstanding)
+        #: How many more requests may be sent, and those that wait for it.
+        self._turns = limits.outstanding
+        self._waiting: deque[_Call] = deque()
+        #: Frames to write at the end of this turn of the loop.
+        self._unwritten: list[bytes] = []
+        self._flush_planned = False
+        self._watchdog: asyncio.TimerHandle | None = None
 
     async def connect(self) -> None:
         """Open the socket. Raises OSError (also for TLS)."""
         name = self._where.name if self._ssl else None
-        self.reader, self.writer = await asyncio.open_connection(
-            self._address, self._where.port, ssl=self._ssl, server_hostname=name
+        await self._loop.create_connection(
+            lambda: self, self._address, self._where.port, ssl=self._ssl, server_hostname=name
         )
 
     async def handshake(self, request: Any) -> Any:
         """Send aiozk's ConnectRequest, return its ConnectResponse. Raises HandshakeClosed, BadReply, OSError."""
+        if self.closing or self._transport is None:
+            raise self._lost_by or HandshakeClosed(f"{self._where} closed the connection before the handshake")
+        self._greeting = self._loop.create_future()
         payload = request.serialize()
-        self.writer.write(_SIZE.pack(len(payload)) + payload)
-        try:
-            frame = await self._read_frame()
-        except asyncio.IncompleteReadError as error:
-            raise HandshakeClosed(f"{self._where} closed the connection during the handshake") from error
+        self._transport.write(_SIZE.pack(len(payload)) + payload)
+        frame = await self._greeting
         response = self._parse(protocol.ConnectResponse.deserialize, frame)
         if response.session_id and response.timeout <= 0:
             raise BadReply(f"{self._where} offers a session timeout of {response.timeout} ms")
@@ -115,65 +159,123 @@ class Connection(AiozkConnection):  # type: ignore[misc]
         self.answer_limit = response.timeout / 1000
         return response
 
+    # -- requests
+
     async def request(self, request: Any) -> Any:
-        """Write a request when its turn comes, and await aiozk's response (for a multi: `first_failure`).
+        """Send a request when its turn comes, and await its answer: what the request reads, or aiozk's response.
 
         Raises ServerError, RequestTooLarge, ConnectionLost (also for an answer that does not come within the session
         timeout, though the server is well: 3.3 drops what it does not know), or NeverSent when the connection ended
         before the turn.
         """
-        async with self._turn:
-            if self.closing:
-                raise NeverSent(self._loss())
-            answer = self.write(request)
-            limit = asyncio.timeout(self.answer_limit)
-            try:
-                async with limit:
-                    return await answer
-            except TimeoutError:
-                if not limit.expired():
-                    raise
-                raise ConnectionLost(
-                    f"{self._where} did not answer a request of type {request.opcode} within {self.answer_limit:g} s"
-                ) from None
+        call = self._call(request)
+        if self._turns:
+            self._turns -= 1
+            self._send(call)
+        else:
+            self._waiting.append(call)
+        try:
+            return await call.answer
+        finally:
+            if call.sent:
+                self._next_turn()
 
     def write(self, request: Any) -> asyncio.Future[Any]:
         """Write a request at once, past all that wait for their turn; errors as `request`, some of them at once."""
+        call = self._call(request)
+        self._transmit(call)
+        self._flush()
+        return call.answer
+
+    def _call(self, request: Any) -> _Call:
         if self.closing:
             raise NeverSent(self._loss())
         body = request.serialize()
         size = _SIZE.size + len(body)
         if size > self._limits.request:
             raise RequestTooLarge(size, self._limits.request)
-        self._xid = self._xid % _LAST_XID + 1
-        xid = request.special_xid or self._xid
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.opcode_xref[xid] = request.opcode
-        if xid in protocol.SPECIAL_XIDS:
-            self.pending_specials[xid].append(answer)
+        return _Call(request, body, self._loop.create_future())
+
+    def _send(self, call: _Call) -> None:
+        """Send a request that has its turn."""
+        if self.answer_limit is not None:
+            call.deadline = self._loop.time() + self.answer_limit
+            if self._watchdog is None:
+                self._watchdog = self._loop.call_at(call.deadline, self._give_up)
+        alone = not self.pending
+        self._transmit(call)
+        if alone:
+            self._flush()
         else:
-            self.pending[xid] = answer
+            self._plan_flush()
+
+    def _transmit(self, call: _Call) -> None:
+        self._xid = self._xid % _LAST_XID + 1
+        xid = call.special_xid or self._xid
+        if call.special_xid and xid in self.pending:
+            raise RuntimeError(f"a request of type {call.opcode} has no xid of its own: one at a time")
+        call.sent = True
+        self.pending[xid] = call
+        self._unwritten.append(_REQUEST_HEADER.pack(_SIZE.size + len(call.body), xid) + call.body)
+
+    def _next_turn(self) -> None:
+        """A request is over: the next one that still waits may be sent."""
+        while self._waiting and not self.closing:
+            call = self._waiting.popleft()
+            if not call.answer.done():
+                self._send(call)
+                return
+        self._turns += 1
+
+    def _plan_flush(self) -> None:
+        if not self._flush_planned:
+            self._flush_planned = True
+            self._loop.call_soon(self._flush_planned_frames)
+
+    def _flush_planned_frames(self) -> None:
+        self._flush_planned = False
+        self._flush()
+
+    def _flush(self) -> None:
+        """Write what is not written yet; it is as good as written before, for those who wait for answers."""
+        frames = self._unwritten
+        if not frames or self.closing or self._transport is None:
+            return
+        self._unwritten = []
         try:
-            self.writer.write(_SIZE.pack(size) + _SIZE.pack(xid) + body)
+            self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
         except (OSError, RuntimeError) as error:  # uvloop raises RuntimeError on a transport that has just been closed
-            self.kill(reason_of(error))  # which fails the answer, too
-        return answer
+            self.kill(reason_of(error))  # which fails the answers, too
+
+    def _give_up(self) -> None:
+        """Fail the requests whose time for an answer is over, and plan for the next ones."""
+        self._watchdog = None
+        now = self._loop.time()
+        following = math.inf
+        for call in self.pending.values():
+            if call.answer.done():
+                continue
+            if call.deadline - now < _TIMER_SLACK:
+                call.answer.set_exception(
+                    ConnectionLost(
+                        f"{self._where} did not answer a request of type {call.opcode} within {self.answer_limit:g} s"
+                    )
+                )
+            else:
+                following = min(following, call.deadline)
+        if following < math.inf:
+            self._watchdog = self._loop.call_at(following, self._give_up)
+
+    # -- the end
 
     async def read_loop(self) -> None:
-        """Hand replies and watch events out, in the server's order. Always ends by raising ConnectionEnded."""
-        reason = "the server closed the connection"
-        loop = asyncio.get_running_loop()
+        """Wait for the connection's end, and end it when cancelled. Always raises; ConnectionEnded, or a defect."""
         try:
-            while True:
-                frame = await self._read_frame()
-                self.heard = loop.time()
-                self._deliver(frame)
-        except asyncio.IncompleteReadError:
-            pass  # an end of file; in the middle of a reply or not makes no difference
-        except (OSError, BadReply) as error:
-            reason = reason_of(error)
+            await self._ended.wait()
         finally:
-            self.kill(reason)
+            self.kill("the connection is not used any more")
+        if self._defect is not None:
+            raise self._defect
         raise ConnectionEnded(self.end_reason)
 
     def kill(self, reason: str) -> None:
@@ -182,71 +284,140 @@ class Connection(AiozkConnection):  # type: ignore[misc]
             return
         self.closing = True
         self.end_reason = reason
-        self.abort()
-        if self.writer is not None:
-            self.writer.transport.abort()
+        self._ended.set()
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+        if self._greeting is not None and not self._greeting.done():
+            self._greeting.set_exception(HandshakeClosed(f"the connection to {self._where} ended: {reason}"))
+        sent, self.pending = self.pending, {}
+        for call in sent.values():
+            if not call.answer.done():
+                call.answer.set_exception(ConnectionLost(self._loss()))
+        for call in self._waiting:
+            if not call.answer.done():
+                call.answer.set_exception(NeverSent(self._loss()))
+        self._waiting.clear()
+        self._unwritten.clear()
+        if self._transport is not None:
+            self._transport.abort()
         self._on_end(self)
 
-    def abort(self, exception: object = None) -> None:
-        """Fail what is outstanding (aiozk calls this when a write fails)."""
-        for future in self.drain_all_pending():
-            if not future.done():
-                future.set_exception(ConnectionLost(self._loss()))
-
     def _loss(self) -> str:
-        reason = self.end_reason or "writing failed"
-        return f"the connection to ZooKeeper at {self._where} was lost: {reason}"
+        return f"the connection to ZooKeeper at {self._where} was lost: {self.end_reason}"
 
     async def wait_closed(self) -> None:
         """Return when the socket is really closed (after `kill`)."""
-        if self.writer is not None:
-            try:
-                await self.writer.wait_closed()
-            except OSError:
-                return  # `kill` has reported the reason
+        if self._transport is not None:
+            await self._closed.wait()
 
-    async def _read_frame(self) -> bytes:
-        (size,) = _SIZE.unpack(await self.reader.readexactly(_SIZE.size))
-        if not 0 <= size <= self._limits.reply:
-            raise BadReply(f"{self._where} sent a frame of {size} bytes, which is not ZooKeeper's protocol")
-        frame: bytes = await self.reader.readexactly(size)
-        return frame
+    # -- what the transport reports
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is open."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def eof_received(self) -> None:
+        """The server closed its side; in the middle of a reply or not makes no difference."""
+        self._lose(
+            "the server closed the connection",
+            HandshakeClosed(f"{self._where} closed the connection during the handshake"),
+        )
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The socket is closed."""
+        self._closed.set()
+        if error is None:
+            self.eof_received()
+        else:
+            self._lose(reason_of(error), error)
+
+    def data_received(self, data: bytes) -> None:
+        """Hand replies and watch events out, in the server's order."""
+        if self.closing:
+            return
+        if self._partial:
+            self._partial += data
+            if len(self._partial) < self._needed:
+                return
+            data, self._partial = bytes(self._partial), bytearray()
+        try:
+            rest = self._take_frames(data)
+        except BadReply as error:
+            self._lose(reason_of(error), error)
+            return
+        except Exception as error:  # a defect, which `read_loop` raises where it is looked after
+            self._defect = error
+            self._lose(reason_of(error), error)
+            return
+        self._partial += rest
+        # After the tasks that the answers have just woken: what these request goes out together.
+        self._plan_flush()
+
+    def _lose(self, reason: str, error: Exception) -> None:
+        if self.closing:
+            return
+        self._lost_by = error
+        if self._greeting is not None and not self._greeting.done():
+            self._greeting.set_exception(error)
+        self.kill(reason)
+
+    # -- reading
+
+    def _take_frames(self, data: bytes) -> bytes:
+        """Deliver all complete frames; what is left over."""
+        position, end = 0, len(data)
+        while end - position >= _SIZE.size and not self.closing:
+            (size,) = _SIZE.unpack_from(data, position)
+            if not 0 <= size <= self._limits.reply:
+                raise BadReply(f"{self._where} sent a frame of {size} bytes, which is not ZooKeeper's protocol")
+            begin = position + _SIZE.size
+            if begin + size > end:
+                self._needed = _SIZE.size + size
+                return data[position:]
+            position = begin + size
+            self.heard = self._loop.time()
+            self._deliver(data[begin:position])
+        self._needed = _SIZE.size
+        return data[position:]
 
     def _deliver(self, frame: bytes) -> None:
+        if self._greeting is not None and not self._greeting.done():
+            self._greeting.set_result(frame)
+            return
         if len(frame) < _REPLY_HEADER.size:
             raise BadReply(f"{self._where} sent a reply of {len(frame)} bytes, shorter than its header")
         xid, zxid, code = _REPLY_HEADER.unpack_from(frame)
-        payload = frame[_REPLY_HEADER.size :]
         if xid == protocol.WATCH_XID:
-            event = self._parse(protocol.WatchEvent.deserialize, payload)
+            event = self._parse(protocol.WatchEvent.deserialize, frame[_REPLY_HEADER.size :])
             if event.path:
                 self._on_watch(event.path)
             return
-        opcode = self.opcode_xref.pop(xid, None)
-        waiting = self.pending_specials.get(xid)
-        future = waiting.pop() if waiting else self.pending.pop(xid, None)
-        if future is None:
+        call = self.pending.get(xid)
+        if call is None:
             raise BadReply(f"{self._where} answered request {xid}, which was never sent")
         self.last_zxid = max(self.last_zxid, zxid)
-        try:
-            result = None if code else self._parse_reply(opcode, payload)
-        except BadReply:
-            self.pending[xid] = future  # it fails with the connection
-            raise
-        if future.done():
+        result = None if code else self._parse_reply(call, frame)  # until it is read, it would fail with the connection
+        del self.pending[xid]
+        if call.answer.done():
             return  # the caller was cancelled
         if code:
-            future.set_exception(ServerError(code))
+            call.answer.set_exception(ServerError(code))
         else:
-            future.set_result(result)
+            call.answer.set_result(result)
 
-    def _parse_reply(self, opcode: int | None, payload: bytes) -> Any:
-        if opcode == _MULTI:
-            return first_failure(payload)
-        return self._parse(protocol.response_xref[opcode].deserialize, payload)
+    def _parse_reply(self, call: _Call, frame: bytes) -> Any:
+        if call.read is None:
+            return self._parse(protocol.response_xref[call.opcode].deserialize, frame[_REPLY_HEADER.size :])
+        try:
+            return call.read(frame, _REPLY_HEADER.size)
+        except (struct.error, ValueError) as error:
+            raise self._unreadable(error) from error
 
     def _parse(self, deserialize: Callable[[bytes], Any], payload: bytes) -> Any:
         try:
             return deserialize(payload)
         except Exception as error:  # aiozk's readers raise whatever comes up: struct, unicode, index, type errors
-            raise BadReply(f"{self._where} sent a reply that cannot be read: {error!r}") from error
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> BadReply:
+        return BadReply(f"{self._where} sent a reply that cannot be read: {error!r}")

@@ -9,9 +9,8 @@ before it and "runtime inconsistency" (-2) for those after it, so the first othe
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any
-
-from aiozk import protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from consumerd.ports import Check, Create, Delete, Operation, SetData
 from consumerd.zk.errors import BadReply
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
 
 _INT = struct.Struct("!i")
 _HEADER = struct.Struct("!i?i")  # type, done, error
+_OPERATION = struct.Struct("!i?ii")  # the same, and the length of the path
+_MULTI = 14
 _STAT_SIZE = 68
 _CREATE, _DELETE, _SET_DATA, _CHECK, _CREATE2, _ERROR = 1, 2, 5, 13, 15, -1
 _END = _HEADER.pack(-1, True, -1)
@@ -33,20 +34,22 @@ def _buffer(data: bytes | None) -> bytes:
 
 def encode_operations(operations: Iterable[Operation], full: Callable[[str], str], acl: Iterable[Any]) -> bytes:
     """The body of a multi request; `full` makes a path absolute, `acl` is for created nodes."""
-    packed_acl = b"".join(_pack_acl(acl))
-    parts = []
+    packed_acl: bytes | None = None
+    parts: list[bytes] = []
     for operation in operations:
-        path = _buffer(full(operation.path).encode())
+        path = full(operation.path).encode()
         match operation:
             case Check(_, version):
-                parts.append(_HEADER.pack(_CHECK, False, -1) + path + _INT.pack(version))
+                parts += _OPERATION.pack(_CHECK, False, -1, len(path)), path, _INT.pack(version)
             case SetData(_, data, version):
-                parts.append(_HEADER.pack(_SET_DATA, False, -1) + path + _buffer(data) + _INT.pack(version))
+                parts += _OPERATION.pack(_SET_DATA, False, -1, len(path)), path, _buffer(data), _INT.pack(version)
             case Create(_, data, ephemeral):
+                if packed_acl is None:
+                    packed_acl = b"".join(_pack_acl(acl))
                 flags = _INT.pack(_EPHEMERAL if ephemeral else 0)
-                parts.append(_HEADER.pack(_CREATE, False, -1) + path + _buffer(data) + packed_acl + flags)
+                parts += _OPERATION.pack(_CREATE, False, -1, len(path)), path, _buffer(data), packed_acl, flags
             case Delete(_, version):
-                parts.append(_HEADER.pack(_DELETE, False, -1) + path + _INT.pack(version))
+                parts += _OPERATION.pack(_DELETE, False, -1, len(path)), path, _INT.pack(version)
     parts.append(_END)
     return b"".join(parts)
 
@@ -58,24 +61,12 @@ def _pack_acl(acl: Iterable[Any]) -> Iterable[bytes]:
         yield _INT.pack(entry.perms) + _buffer(entry.id.scheme.encode()) + _buffer(entry.id.id.encode())
 
 
-class MultiRequest(protocol.TransactionRequest):  # type: ignore[misc]
-    """A multi whose body is packed already."""
-
-    def __init__(self, body: bytes) -> None:
-        super().__init__()
-        self.body = body
-
-    def serialize(self, xid: int | None = None) -> bytes:
-        prefix = b"" if xid is None else _INT.pack(xid)
-        return prefix + _INT.pack(self.opcode) + self.body
-
-
-def first_failure(payload: bytes) -> tuple[int, int] | None:
-    """Of a multi's reply (without the header): index and error code of the operation that failed it, or None.
+def first_failure(payload: bytes, offset: int = 0) -> tuple[int, int] | None:
+    """Of a multi's reply that begins at `offset`: index and error code of the operation that failed it, or None.
 
     Raises BadReply for bytes that are not such a reply.
     """
-    offset = index = 0
+    index = 0
     failure = None
     try:
         while True:
@@ -106,3 +97,18 @@ def _skip_result(kind: int, payload: bytes, offset: int) -> int:
     if kind in (_CREATE, _DELETE, _CHECK):
         return offset
     raise BadReply(f"ZooKeeper's reply to a multi holds a result of unknown type {kind}")
+
+
+@dataclass(slots=True)
+class MultiRequest:
+    """A multi whose body is packed already. Its answer is `first_failure`."""
+
+    body: bytes
+
+    opcode: ClassVar = _MULTI
+    special_xid: ClassVar = None
+    read = staticmethod(first_failure)
+
+    def serialize(self) -> bytes:
+        """The request without its xid."""
+        return _INT.pack(_MULTI) + self.body

@@ -20,6 +20,7 @@ from consumerd.zk.connection import Connection, ConnectionLimits
 from consumerd.zk.errors import AUTH_CODES, CONNECTION_CODES, AuthFailed, ServerError, error_for
 from consumerd.zk.lifecycle import SessionLifecycle
 from consumerd.zk.multi import MultiRequest, encode_operations
+from consumerd.zk.requests import ExistsRequest
 from consumerd.zk.supervisor import SessionSettings, SessionSupervisor
 from consumerd.zk.watches import WatchTable
 
@@ -173,7 +174,7 @@ async def _has_multi(connection: Connection) -> bool:
 
 async def _is_answered(connection: Connection) -> None:
     try:
-        await connection.request(protocol.ExistsRequest(path="/", watch=False))
+        await connection.request(ExistsRequest("/", watch=False))
     except ServerError as error:
         if error.code in CONNECTION_CODES:
             raise  # else an answer is an answer: the root may be closed to us

@@ -18,12 +18,10 @@ from consumerd.zk.connect_string import ZooKeeperHost
 from consumerd.zk.connection import Connection, ConnectionEnded, ConnectionLimits, HandshakeClosed
 from consumerd.zk.errors import BadReply, ServerError
 from consumerd.zk.multi import MultiRequest, encode_operations, first_failure
+from consumerd.zk.requests import ExistsRequest, GetChildrenRequest, GetDataRequest, SetDataRequest
 
 
 class Wire:
-    def __init__(self) -> None:
-        self.transport = self
-
     def write(self, data: bytes) -> None:
         """Nobody listens."""
 
@@ -31,7 +29,7 @@ class Wire:
         """Nothing to close."""
 
 
-def connection_fed_with(data: bytes) -> Connection:
+def opened() -> Connection:
     connection = Connection(
         ZooKeeperHost("zk", 1),
         "127.0.0.1",
@@ -40,17 +38,22 @@ def connection_fed_with(data: bytes) -> Connection:
         on_watch=lambda path: None,
         on_end=print,
     )
-    connection.reader = asyncio.StreamReader()
-    connection.writer = cast("Any", Wire())
-    connection.reader.feed_data(data)
-    connection.reader.feed_eof()
+    connection.connection_made(cast("Any", Wire()))
     return connection
 
 
+def feed(connection: Connection, data: bytes, cut: int) -> None:
+    """All of it in two pieces, then the end of the file."""
+    connection.data_received(data[:cut])
+    connection.data_received(data[cut:])
+    connection.eof_received()
+
+
 REQUESTS = [
-    protocol.GetDataRequest(path="/a", watch=True),
-    protocol.ExistsRequest(path="/a", watch=True),
-    protocol.GetChildren2Request(path="/a", watch=True),
+    GetDataRequest("/a", watch=True),
+    ExistsRequest("/a", watch=True),
+    GetChildrenRequest("/a", watch=True),
+    SetDataRequest("/a", b"x"),
     protocol.SyncRequest(path="/"),
     protocol.AuthRequest(type=0, scheme="digest", auth=b"u:p"),
     MultiRequest(encode_operations([Check("/a")], str, parse_acl("open"))),
@@ -69,11 +72,12 @@ frames = st.builds(
 streams = st.one_of(st.binary(max_size=300), st.lists(frames, max_size=12).map(b"".join))
 
 
-@given(streams)
-def test_any_replies_end_the_connection_or_are_read(data: bytes) -> None:
+@given(streams, st.integers(0, 300))
+def test_any_replies_end_the_connection_or_are_read(data: bytes, cut: int) -> None:
     async def scenario() -> None:
-        connection = connection_fed_with(data)
+        connection = opened()
         futures = [connection.write(request) for request in REQUESTS]
+        feed(connection, data, cut)
         with pytest.raises(ConnectionEnded):
             await connection.read_loop()
         for future in futures:
@@ -84,10 +88,11 @@ def test_any_replies_end_the_connection_or_are_read(data: bytes) -> None:
     asyncio.run(scenario())
 
 
-@given(streams)
-def test_any_handshakes_raise_declared_errors(data: bytes) -> None:
+@given(streams, st.integers(0, 300))
+def test_any_handshakes_raise_declared_errors(data: bytes, cut: int) -> None:
     async def scenario() -> None:
-        connection = connection_fed_with(data)
+        connection = opened()
+        asyncio.get_running_loop().call_soon(feed, connection, data, cut)
         request = protocol.ConnectRequest(
             protocol_version=0, last_seen_zxid=0, timeout=1, session_id=0, password=b"", read_only=False
         )

@@ -32,7 +32,7 @@ from consumerd.registry import (
     topic_path,
     topics_path,
 )
-from consumerd.zk import NodeExists, NoNode, Session
+from consumerd.zk import ConnectionLost, NodeExists, NoNode, Session
 from tests.simulation.daemon import ProcessClock
 from tests.simulation.process import ProcessLoop, SimulatedProcess
 
@@ -166,15 +166,26 @@ class JvmConsumer(SimulatedProcess):
     async def _claim(self, targets: dict[TopicPartition, int]) -> bool:
         taken = True
         for partition, stream in targets.items():
-            path = owner_path(self.world.group, partition)
+            path, owner = owner_path(self.world.group, partition), format_owner(self._id, stream).encode()
             try:
                 await self._zk.ensure(path.rpartition("/")[0])
-                await self._zk.create(path, format_owner(self._id, stream).encode(), ephemeral=True)
+                await self._create(path, owner)
             except NodeExists:
-                taken = False
-            else:
-                self._owned.append(partition)
+                # ZkUtils.createEphemeralPathExpectConflict: with its own data it is a node whose reply was lost.
+                if await data(self._zk, path) != owner:
+                    taken = False
+                    continue
+            self._owned.append(partition)
         return taken
+
+    async def _create(self, path: str, owner: bytes) -> None:
+        """As ZkClient (retryUntilConnected): sent again, on the next connection, when the reply is lost."""
+        while True:
+            try:
+                await self._zk.create(path, owner, ephemeral=True)
+            except ConnectionLost:
+                continue
+            return
 
     async def _release(self) -> None:
         """By path, whoever owns it by now."""

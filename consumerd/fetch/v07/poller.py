@@ -5,6 +5,9 @@ partition is idle waits here; one MULTIFETCH goes out for all whose time has com
 while it brings nothing; a poll includes every partition that would be due within half of its own delay, so that the
 partitions fall into step. An entry with data or an error goes to its fetcher, which then fetches for itself again.
 
+While nothing comes, polls are alike: request and answer are those of the poll before, so that a thousand idle
+partitions are neither packed nor decoded again each second.
+
 Memory: a poll reserves all its entries at once, in the common budget only, and asks for less per entry when they are
 many. Entries with data take their part along; the rest is given back.
 
@@ -15,8 +18,9 @@ fetcher of that poll fetches for itself, which shows which one, and does not aff
 from __future__ import annotations
 
 import asyncio
+import heapq
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 
@@ -28,13 +32,17 @@ from consumerd.wire import WireError
 from consumerd.wire.v07 import FetchRequest, MultiFetchRequest, decode_multifetch_response
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from consumerd.fetch.budget import ByteBudget
     from consumerd.fetch.lane import Lane
     from consumerd.fetch.policies import FetchServices
     from consumerd.fetch.v07.link import BrokerLink
-    from consumerd.partition import TopicPartition
 
 log = structlog.get_logger(__name__)
+
+#: What an idler waits for, if it does.
+_Awaited: TypeAlias = "asyncio.Future[PartitionResponse | None] | None"
 
 #: Entries per request. The protocol's count is an int16; several thousand make one answer long to wait for.
 MAX_ENTRIES = 1000
@@ -50,21 +58,42 @@ RESPONSE_HEADER = 2
 
 
 class Idler:
-    """One idle partition: what to ask for, and how patient to be. `delay` grows until `reset`."""
+    """One idle partition: what to ask for, and how patient to be. `delay` grows until `reset`.
 
-    __slots__ = ("delay", "due", "future", "lane", "offset", "paused")
+    It is due at `due`, and may be polled together with others from `early` on, in the clock's time.
+    """
+
+    __slots__ = ("delay", "due", "early", "future", "lane", "offset", "paused")
 
     def __init__(self, lane: Lane) -> None:
         self.lane = lane
         self.offset = 0
         self.delay = 0.0
         self.due = 0.0
+        self.early = 0.0
         self.paused = False
-        self.future: asyncio.Future[PartitionResponse | None] | None = None
+        self.future: _Awaited = None
 
     def reset(self) -> None:
         """The partition brought something: be eager again."""
         self.delay = 0.0
+
+
+class _LastPoll:
+    """What the last poll asked for, the request, and an answer to it that brings nothing, if there was one."""
+
+    __slots__ = ("futures", "nothing", "request", "size")
+
+    def __init__(
+        self,
+        size: int = 0,
+        futures: Sequence[_Awaited] = (),
+        request: bytes = b"",
+    ) -> None:
+        self.size = size
+        self.futures = futures
+        self.request = request
+        self.nothing: bytes | None = None
 
 
 class IdlePoller:
@@ -80,9 +109,7 @@ class IdlePoller:
         self._nudge = asyncio.Event()
         #: When `run` looks for what is due again, by itself.
         self._wakes = math.inf
-        #: The last poll: what was asked for, and the request.
-        self._asked: tuple[int, list[tuple[TopicPartition, int]]] = (0, [])
-        self._request = b""
+        self._last = _LastPoll()
 
     async def wait(self, idler: Idler, offset: int) -> PartitionResponse | None:
         """Wait until `offset` brings data or an error. None: fetch for yourself, the poll failed."""
@@ -112,17 +139,14 @@ class IdlePoller:
     async def run(self) -> None:
         """Poll until cancelled."""
         while True:
-            waiting = [idler for idler in self._idlers if not idler.paused]
             self._nudge.clear()
-            self._wakes = min((idler.due for idler in waiting), default=math.inf)
-            if not waiting:
+            self._wakes = min((idler.due for idler in self._idlers if not idler.paused), default=math.inf)
+            if self._wakes == math.inf:
                 await self._nudge.wait()
                 continue
-            rest = self._wakes - self._clock.monotonic()
-            if rest > 0:
-                await sleep_unless(self._clock, rest, self._nudge)
-                continue
-            await self._poll()
+            await sleep_unless(self._clock, self._wakes - self._clock.monotonic(), self._nudge)
+            if not self._nudge.is_set() or self._wakes <= self._clock.monotonic():
+                await self._poll()
 
     async def _poll(self) -> None:
         connection = await self._link.connection()
@@ -131,15 +155,15 @@ class IdlePoller:
         bulk = await self._budget.reserve(count * size)
         try:
             # Everything may have changed while we waited for memory.
-            idlers = self._due()[:count]
+            idlers = self._due(count)
             if not idlers or connection.closed:
                 return
             futures = [idler.future for idler in idlers]
-            request = self._encoded(idlers, size)
+            request = self._encoded(idlers, futures, size)
             longest = RESPONSE_HEADER + len(idlers) * (ENTRY_HEADER + size)
             try:
                 body = await connection.request(request, max_response=longest)
-                answers = decode_multifetch_response(body, len(idlers)).entries
+                answers = () if body == self._last.nothing else decode_multifetch_response(body, len(idlers)).entries
             except ConnectionClosedError as error:
                 if error.blamed:
                     self._dissolve(futures)
@@ -149,11 +173,16 @@ class IdlePoller:
                 connection.abort()
                 self._dissolve(futures)
                 return
-            if not answers:  # an overall error, which real brokers never send
+            if not answers and body != self._last.nothing:  # an overall error, which real brokers never send
                 self._dissolve(futures)
                 return
             self._link.worked()
             self._counters.polls += 1
+            if not any(answer.error or answer.data for answer in answers):
+                self._last.nothing = body
+                self._postpone_all(idlers, futures)
+                return
+            self._last = _LastPoll()  # its futures are about to hold data
             now = self._clock.monotonic()
             for idler, future, answer in zip(idlers, futures, answers, strict=True):
                 if future is None or future.done() or idler.future is not future:
@@ -168,33 +197,47 @@ class IdlePoller:
         finally:
             bulk.release()
 
-    def _encoded(self, idlers: list[Idler], size: int) -> bytes:
-        """The request. As long as nothing comes, it is the same each time."""
-        asked = (size, [(idler.lane.partition, idler.offset) for idler in idlers])
-        if asked != self._asked:
-            fetches = (FetchRequest(each.topic, each.partition, offset, size) for each, offset in asked[1])
-            self._request = MultiFetchRequest(tuple(fetches)).encode()
-            self._asked = asked
-        return self._request
+    def _encoded(self, idlers: list[Idler], futures: list[_Awaited], size: int) -> bytes:
+        """The request. As long as nothing comes, it is the same each time: a future stands for one offset."""
+        last = self._last
+        if last.size != size or last.futures != futures:
+            fetches = (
+                FetchRequest(each.lane.partition.topic, each.lane.partition.partition, each.offset, size)
+                for each in idlers
+            )
+            last = self._last = _LastPoll(size, futures, MultiFetchRequest(tuple(fetches)).encode())
+        return last.request
 
     def _share(self) -> int:
         """Bytes that a poll may ask for in all: it must not wait for much, because others wait behind it."""
         free = self._budget.limit - self._budget.used
         return min(self._budget.limit // BUDGET_SHARE, free // FREE_SHARE)
 
-    def _due(self) -> list[Idler]:
+    def _due(self, most: int) -> list[Idler]:
+        """At most so many; where there are more, those that are due first."""
         now = self._clock.monotonic()
-        due = [idler for idler in self._idlers if not idler.paused and idler.due - idler.delay / 2 <= now]
-        due.sort(key=lambda idler: idler.due)
-        return due
+        due = [idler for idler in self._idlers if idler.early <= now and not idler.paused]
+        return due if len(due) <= most else heapq.nsmallest(most, due, key=lambda idler: idler.due)
+
+    def _postpone_all(self, idlers: list[Idler], futures: list[_Awaited]) -> None:
+        """As `_postpone`, without computing the same for each that is as patient as can be."""
+        now, largest = self._clock.monotonic(), self._settings.poll_backoff_max
+        due, early = now + largest, now + largest / 2
+        for idler, future in zip(idlers, futures, strict=True):
+            if idler.future is not future:
+                continue  # it left, or came again, while the poll was under way
+            if idler.delay == largest:
+                idler.due, idler.early = due, early
+            else:
+                self._postpone(idler, now)
 
     def _postpone(self, idler: Idler, now: float) -> None:
         smallest, largest = self._settings.poll_backoff_min, self._settings.poll_backoff_max
         idler.delay = min(largest, 2 * idler.delay) if idler.delay else smallest
-        idler.due = now + idler.delay
+        idler.due, idler.early = now + idler.delay, now + idler.delay / 2
 
     @staticmethod
-    def _dissolve(futures: list[asyncio.Future[PartitionResponse | None] | None]) -> None:
+    def _dissolve(futures: list[_Awaited]) -> None:
         for future in futures:
             if future is not None and not future.done():
                 future.set_result(None)

@@ -9,24 +9,29 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from aiozk import protocol
 
+from consumerd.ports import NodeStat
 from consumerd.zk.connect_string import ZooKeeperHost
-from consumerd.zk.connection import Connection, ConnectionEnded, ConnectionLimits, HandshakeClosed
+from consumerd.zk.connection import Connection, ConnectionEnded, ConnectionLimits, HandshakeClosed, NeverSent
 from consumerd.zk.errors import BadReply, ConnectionLost, RequestTooLarge, ServerError
+from consumerd.zk.requests import GetDataRequest, SetDataRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 class Wire:
-    """Stands where the socket was: what was written, and whether it was closed."""
+    """Stands where the socket was: what was written, in how many writes, and whether it was closed."""
 
     def __init__(self) -> None:
-        self.sent = b""
+        self.writes: list[bytes] = []
         self.aborted = False
-        self.transport = self
+
+    @property
+    def sent(self) -> bytes:
+        return b"".join(self.writes)
 
     def write(self, data: bytes) -> None:
-        self.sent += data
+        self.writes.append(data)
 
     def abort(self) -> None:
         self.aborted = True
@@ -45,21 +50,20 @@ class Harness:
             on_watch=self.watched.append,
             on_end=self._on_end,
         )
-        self.connection.reader = self.reader = asyncio.StreamReader()
-        self.connection.writer = cast("Any", self.wire)
+        self.connection.connection_made(cast("Any", self.wire))
 
     def _on_end(self, connection: Connection) -> None:
         assert connection is self.connection
         self.ended += 1
 
     def frame(self, body: bytes) -> None:
-        self.reader.feed_data(struct.pack("!i", len(body)) + body)
+        self.connection.data_received(struct.pack("!i", len(body)) + body)
 
     def reply(self, xid: int, body: bytes = b"", *, zxid: int = 1, code: int = 0) -> None:
         self.frame(struct.pack("!iqi", xid, zxid, code) + body)
 
     async def read_to_the_end(self) -> str:
-        self.reader.feed_eof()
+        self.connection.eof_received()
         with pytest.raises(ConnectionEnded):
             await self.connection.read_loop()
         assert self.connection.closing
@@ -71,8 +75,8 @@ class Harness:
 STAT = struct.pack("!qqqqiiiqiiq", 5, 6, 7, 8, 9, 0, 0, 11, 3, 2, 0)
 
 
-def get(path: str = "/a", **options: Any) -> Any:
-    return protocol.GetDataRequest(path=path, watch=False, **options)
+def get(path: str = "/a") -> GetDataRequest:
+    return GetDataRequest(path, watch=False)
 
 
 @pytest.mark.asyncio
@@ -83,8 +87,7 @@ async def test_delivers_replies_to_requests_and_events_to_the_watcher() -> None:
     rig.frame(struct.pack("!iqi", -1, -1, 0) + struct.pack("!iii", 3, 3, 2) + b"/a")
     rig.reply(2, zxid=78, code=-101)
     await rig.read_to_the_end()
-    found = await data
-    assert (found.data, found.stat.version, found.stat.ephemeral_owner) == (b"hi", 9, 11)
+    assert await data == (b"hi", NodeStat(9, 11, 2, 5, 8))
     with pytest.raises(ServerError) as error:
         await missing
     assert error.value.code == -101
@@ -118,7 +121,7 @@ async def test_distinguishes_null_from_empty_data() -> None:
     rig.reply(1, struct.pack("!i", -1) + STAT)
     rig.reply(2, struct.pack("!i", 0) + STAT)
     await rig.read_to_the_end()
-    assert ((await null).data, (await empty).data) == (None, b"")
+    assert ((await null)[0], (await empty)[0]) == (None, b"")
 
 
 @pytest.mark.asyncio
@@ -136,7 +139,7 @@ async def test_end_of_file_fails_outstanding_calls(cut: int) -> None:
     rig = Harness()
     outstanding = rig.connection.write(get())
     whole = struct.pack("!iiqi", 16 + 4 + 2 + 68, 1, 1, 0) + struct.pack("!i", 2) + b"hi" + STAT
-    rig.reader.feed_data(whole[:cut])
+    rig.connection.data_received(whole[:cut])
     assert await rig.read_to_the_end() == "the server closed the connection"
     with pytest.raises(ConnectionLost, match="zk:2181"):
         await outstanding
@@ -152,7 +155,7 @@ async def test_cancelled_call_does_not_disturb_the_next() -> None:
     rig.reply(1, code=-101)
     rig.reply(2, struct.pack("!i", 0) + STAT)
     await rig.read_to_the_end()
-    assert (await second).data == b""
+    assert (await second)[0] == b""
 
 
 @pytest.mark.asyncio
@@ -172,25 +175,25 @@ async def test_xids_wrap_before_they_turn_negative() -> None:
     rig.reply(0x7FFFFFFF, struct.pack("!i", 0) + STAT)
     rig.reply(1, struct.pack("!i", 0) + STAT)
     await rig.read_to_the_end()
-    assert (await last).data == b""
+    assert (await last)[0] == b""
 
 
 @pytest.mark.asyncio
 async def test_never_sends_a_request_above_the_server_s_limit() -> None:
     rig = Harness(ConnectionLimits(request=100, reply=1000))
-    fits = protocol.SetDataRequest(path="/a", data=bytes(100 - 8 - 6 - 4 - 4), version=-1)
+    fits = SetDataRequest("/a", bytes(100 - 8 - 6 - 4 - 4))
     rig.connection.write(fits)
     sent = rig.wire.sent
     assert struct.unpack_from("!i", sent) == (100,)
     with pytest.raises(RequestTooLarge) as error:
-        rig.connection.write(protocol.SetDataRequest(path="/a", data=bytes(101 - 8 - 6 - 4 - 4), version=-1))
+        rig.connection.write(SetDataRequest("/a", bytes(101 - 8 - 6 - 4 - 4)))
     assert (error.value.size, error.value.limit) == (101, 100)
     assert rig.wire.sent == sent
     rig.connection.kill("done")
 
 
 def raw(*values: int) -> Callable[[Harness], None]:
-    return lambda rig: rig.reader.feed_data(struct.pack(f"!{len(values)}i", *values))
+    return lambda rig: rig.connection.data_received(struct.pack(f"!{len(values)}i", *values))
 
 
 @pytest.mark.asyncio
@@ -206,6 +209,7 @@ def raw(*values: int) -> Callable[[Harness], None]:
         (lambda rig: rig.reply(-7777), "never sent"),
         (lambda rig: rig.reply(1), "cannot be read"),
         (lambda rig: rig.reply(1, struct.pack("!i", -5) + STAT), "cannot be read"),
+        (lambda rig: rig.reply(1, struct.pack("!i", 2) + b"hi" + STAT[:-1]), "cannot be read"),
         (lambda rig: rig.reply(1, struct.pack("!i", 0x7FFFFFFF) + STAT), "cannot be read"),
         (lambda rig: rig.reply(-1, struct.pack("!iii", 1, 3, 2) + b"\xff\xfe"), "cannot be read"),
     ],
@@ -228,11 +232,17 @@ def granted(timeout: int, session_id: int) -> bytes:
     return struct.pack("!iiqi", 0, timeout, session_id, 16) + bytes(16) + b"\0"
 
 
+async def shaken(rig: Harness, feed: Callable[[Harness], None]) -> Any:
+    handshake = asyncio.create_task(rig.connection.handshake(CONNECT))
+    await asyncio.sleep(0)
+    feed(rig)
+    return await handshake
+
+
 @pytest.mark.asyncio
 async def test_handshake_returns_the_session() -> None:
     rig = Harness()
-    rig.frame(granted(4000, 99))
-    response = await rig.connection.handshake(CONNECT)
+    response = await shaken(rig, lambda rig: rig.frame(granted(4000, 99)))
     assert (response.session_id, response.timeout, rig.connection.session_id) == (99, 4000, 99)
     assert rig.wire.sent == bytes.fromhex(
         "0000002d 00000000 0000000000000000 000003e8 0000000000000000 00000010"
@@ -241,12 +251,207 @@ async def test_handshake_returns_the_session() -> None:
 
 @pytest.mark.asyncio
 async def test_handshake_reports_how_it_failed() -> None:
-    rig = Harness()
-    rig.reader.feed_eof()
     with pytest.raises(HandshakeClosed):
-        await rig.connection.handshake(CONNECT)
+        await shaken(Harness(), lambda rig: rig.connection.eof_received())
+    with pytest.raises(HandshakeClosed):
+        await shaken(Harness(), lambda rig: rig.connection.connection_lost(None))
+    with pytest.raises(HandshakeClosed, match="given up"):
+        await shaken(Harness(), lambda rig: rig.connection.kill("given up"))
+    with pytest.raises(ConnectionResetError):
+        await shaken(Harness(), lambda rig: rig.connection.connection_lost(ConnectionResetError("reset")))
+    with pytest.raises(BadReply):
+        await shaken(Harness(), raw(-1))
     for broken in (granted(0, 5), granted(-1, 5), granted(4000, 5)[:10], b""):
-        rig = Harness()
-        rig.frame(broken)
         with pytest.raises(BadReply):
+            await shaken(Harness(), lambda rig: rig.frame(broken))  # noqa: B023
+
+
+@pytest.mark.asyncio
+async def test_handshake_reports_an_end_before_it() -> None:
+    ends: list[tuple[Callable[[Harness], None], type[Exception]]] = [
+        (lambda rig: rig.connection.eof_received(), HandshakeClosed),
+        (lambda rig: rig.connection.connection_lost(ConnectionResetError("reset")), ConnectionResetError),
+        (lambda rig: rig.connection.kill("given up"), HandshakeClosed),
+    ]
+    for end, error in ends:
+        rig = Harness()
+        end(rig)
+        with pytest.raises(error):
             await rig.connection.handshake(CONNECT)
+        assert not rig.wire.sent
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("step", [1, 3, 7, 50])
+async def test_reads_frames_in_pieces_of_any_size(step: int) -> None:
+    rig = Harness()
+    first, second = rig.connection.write(get()), rig.connection.write(get())
+    body = struct.pack("!i", 2) + b"hi" + STAT
+    stream = b"".join(
+        struct.pack("!i", 16 + len(reply)) + struct.pack("!iqi", xid, 1, code) + reply
+        for xid, code, reply in ((1, 0, body), (2, -101, b""))
+    )
+    for start in range(0, len(stream), step):
+        rig.connection.data_received(stream[start : start + step])
+    assert (await first)[0] == b"hi"
+    with pytest.raises(ServerError):
+        await second
+    rig.connection.kill("done")
+
+
+# -- writing
+
+
+async def turn() -> None:
+    """One turn of the loop, and what it has planned for its end."""
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+
+def xids(sent: bytes) -> list[int]:
+    found, position = [], 0
+    while position < len(sent):
+        size, xid = struct.unpack_from("!ii", sent, position)
+        found.append(xid)
+        position += 4 + size
+    return found
+
+
+@pytest.mark.asyncio
+async def test_first_request_leaves_at_once_and_those_of_one_turn_together() -> None:
+    rig = Harness()
+    calls = [asyncio.create_task(rig.connection.request(get(f"/{number}"))) for number in range(5)]
+    await asyncio.sleep(0)
+    assert [xids(write) for write in rig.wire.writes] == [[1]]
+    await turn()
+    assert [xids(write) for write in rig.wire.writes] == [[1], [2, 3, 4, 5]]
+    rig.connection.kill("done")
+    assert [type(error) for error in await asyncio.gather(*calls, return_exceptions=True)] == [ConnectionLost] * 5
+
+
+@pytest.mark.asyncio
+async def test_requests_that_answers_lead_to_leave_together() -> None:
+    rig = Harness(ConnectionLimits(outstanding=3))
+    calls = [asyncio.create_task(rig.connection.request(get(f"/{number}"))) for number in range(6)]
+    await turn()
+    rig.wire.writes.clear()
+    rig.connection.data_received(b"".join(struct.pack("!iiqi", 16, xid, 1, -101) for xid in (1, 2)))
+    await asyncio.sleep(0)
+    assert [xids(write) for write in rig.wire.writes] == [[4, 5]]  # in the very turn in which callers go on
+    rig.connection.kill("done")
+    errors = [type(error) for error in await asyncio.gather(*calls, return_exceptions=True)]
+    assert errors == [ServerError, ServerError, ConnectionLost, ConnectionLost, ConnectionLost, NeverSent]
+
+
+@pytest.mark.asyncio
+async def test_heartbeat_leaves_at_once_and_takes_along_what_waits_for_the_end_of_the_turn() -> None:
+    rig = Harness(ConnectionLimits(outstanding=3))
+    calls = [asyncio.create_task(rig.connection.request(get(f"/{number}"))) for number in range(4)]
+    await asyncio.sleep(0)
+    beat = rig.connection.write(protocol.SyncRequest(path="/"))
+    assert [xids(write) for write in rig.wire.writes] == [[1], [2, 3, 4]]  # the fourth get still waits
+    await turn()
+    assert len(rig.wire.writes) == 2
+    rig.reply(4, struct.pack("!i", 1) + b"/")
+    assert (await beat).path == "/"
+    rig.connection.kill("done")
+    await asyncio.gather(*calls, return_exceptions=True)
+
+
+@pytest.mark.asyncio
+async def test_request_that_is_cancelled_before_its_turn_is_never_sent_and_takes_no_turn() -> None:
+    rig = Harness(ConnectionLimits(outstanding=1))
+    first, second, third = (asyncio.create_task(rig.connection.request(get(path))) for path in ("/a", "/b", "/c"))
+    await turn()
+    second.cancel()
+    await turn()
+    rig.reply(1, code=-101)
+    await turn()
+    assert (rig.wire.sent.count(b"/a"), rig.wire.sent.count(b"/b"), rig.wire.sent.count(b"/c")) == (1, 0, 1)
+    fourth = asyncio.create_task(rig.connection.request(get("/d")))
+    await turn()
+    assert b"/d" not in rig.wire.sent  # one at a time still
+    third.cancel()  # a caller that leaves gives its turn back, as before
+    await turn()
+    assert rig.wire.sent.count(b"/d") == 1
+    rig.connection.kill("done")
+    assert [type(error) for error in await asyncio.gather(first, second, third, fourth, return_exceptions=True)] == [
+        ServerError,
+        asyncio.CancelledError,
+        asyncio.CancelledError,
+        ConnectionLost,
+    ]
+
+
+@pytest.mark.asyncio
+async def test_what_was_not_written_at_the_end_may_have_been_carried_out_for_all_that_callers_know() -> None:
+    rig = Harness()
+    calls = [asyncio.create_task(rig.connection.request(get(f"/{number}"))) for number in range(3)]
+    await asyncio.sleep(0)
+    rig.connection.kill("cut")
+    errors = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(error) for error in errors] == [ConnectionLost] * 3
+    await turn()
+    assert len(rig.wire.writes) == 1  # nothing is written after the end
+
+
+@pytest.mark.asyncio
+async def test_planned_write_to_a_closed_socket_ends_the_connection() -> None:
+    rig = Harness()
+    calls = [asyncio.create_task(rig.connection.request(get(f"/{number}"))) for number in range(3)]
+    await asyncio.sleep(0)
+
+    def gone(data: bytes) -> None:
+        raise RuntimeError("the handler is closed")
+
+    rig.wire.write = gone  # type: ignore[method-assign]
+    for error in await asyncio.gather(*calls, return_exceptions=True):
+        assert isinstance(error, ConnectionLost)
+        assert "the handler is closed" in str(error)
+    assert rig.ended == 1
+
+
+@pytest.mark.asyncio
+async def test_unanswered_requests_fail_after_the_session_timeout_and_others_do_not() -> None:
+    rig = Harness(ConnectionLimits(outstanding=2))
+    rig.connection.answer_limit = 0.05
+    beat = rig.connection.write(protocol.SyncRequest(path="/"))
+    calls = [asyncio.create_task(rig.connection.request(get(f"/{number}"))) for number in range(4)]
+    errors = await asyncio.gather(*calls, return_exceptions=True)
+    assert [str(error) for error in errors] == ["zk:2181 did not answer a request of type 4 within 0.05 s"] * 4
+    assert xids(rig.wire.sent) == [1, 2, 3, 4, 5]  # those that waited had their turn, and their time
+    assert not beat.done()
+    assert not rig.connection.closing
+    for xid in (2, 3, 4, 5):  # late answers disturb nobody
+        rig.reply(xid, code=-101)
+    last = asyncio.create_task(rig.connection.request(get()))
+    await turn()
+    rig.reply(6, code=-101)
+    with pytest.raises(ServerError):
+        await last
+    rig.connection.kill("done")
+    with pytest.raises(ConnectionLost):
+        await beat
+
+
+@pytest.mark.asyncio
+async def test_defect_of_a_watcher_is_raised_by_the_read_loop() -> None:
+    rig = Harness()
+    nothing: dict[str, None] = {}
+    rig.connection._on_watch = nothing.__getitem__
+    rig.frame(struct.pack("!iqi", -1, -1, 0) + struct.pack("!iii", 3, 3, 2) + b"/a")
+    assert rig.connection.closing
+    with pytest.raises(KeyError, match="/a"):
+        await rig.connection.read_loop()
+
+
+@pytest.mark.asyncio
+async def test_cancelled_read_loop_ends_the_connection() -> None:
+    rig = Harness()
+    reading = asyncio.create_task(rig.connection.read_loop())
+    await asyncio.sleep(0)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert rig.wire.aborted
+    assert rig.ended == 1

@@ -259,7 +259,7 @@ async def test_silent_address_of_a_name_leaves_time_for_the_next(monkeypatch: py
         async def connect(connection: Connection) -> None:
             tried.append(connection._address)
             port = silent.port if connection._address == "silent" else server.port
-            connection.reader, connection.writer = await asyncio.open_connection("127.0.0.1", port)
+            await asyncio.get_running_loop().create_connection(lambda: connection, "127.0.0.1", port)
 
         monkeypatch.setattr(sys.modules["consumerd.zk.supervisor"], "addresses_of", resolve)
         monkeypatch.setattr(sys.modules["consumerd.zk.connection"].Connection, "connect", connect)
@@ -403,7 +403,8 @@ async def test_keeps_a_cancellation_at_the_moment_the_connection_ends() -> None:
         session.subscribe(cancel)
         live = session._lifecycle._connection
         assert live is not None
-        live.writer.transport.abort()
+        assert live._transport is not None
+        live._transport.abort()
         done, _ = await asyncio.wait([task], timeout=60)
         assert done
         await session.close()

@@ -9,9 +9,10 @@ import pytest
 from consumerd.clock import SystemClock
 from consumerd.fetch import ByteBudget, FetchSettings, Lane
 from consumerd.fetch.policies import FetchServices
+from consumerd.fetch.v07 import poller
 from consumerd.fetch.v07.poller import IdlePoller, Idler
 from consumerd.partition import TopicPartition
-from consumerd.wire.v07 import MultiFetchRequest
+from consumerd.wire.v07 import MultiFetchRequest, decode_multifetch_response, encode_message_set
 
 
 @pytest.mark.asyncio
@@ -57,3 +58,23 @@ async def test_reuses_encoded_request_while_idle(rig: Any, monkeypatch: Any) -> 
         polls = r.broker.fetches(MultiFetchRequest)
     assert len(encoded) < len(polls) / 2
     assert {fetch.partition for fetch in polls[-1].fetches} <= {0, 1, 2}
+
+
+@pytest.mark.asyncio
+async def test_decodes_equal_answers_of_idle_polls_once_and_data_after_them(
+    rig: Any, scripted_log: Any, monkeypatch: Any
+) -> None:
+    decoded: list[int] = []
+    decode = decode_multifetch_response
+
+    def counted(body: bytes, count: int) -> Any:
+        decoded.append(count)
+        return decode(body, count)
+
+    monkeypatch.setattr(poller, "decode_multifetch_response", counted)
+    async with rig(poll_backoff_min=0.001, poll_backoff_max=0.001) as r:
+        lanes = [r.add(number=number) for number in range(3)]
+        await r.until(lambda: len(r.broker.fetches(MultiFetchRequest)) > 20)
+        assert len(decoded) < len(r.broker.fetches(MultiFetchRequest)) / 2
+        r.broker.logs["t", 1] = scripted_log(0, encode_message_set([b"late"]))
+        assert await r.take(lanes[1], 1) == [b"late"]
