@@ -9,7 +9,7 @@ INPUT ?=
 SECONDS ?= 60
 SEEDS ?= 100000
 
-.PHONY: setup gssapi demo test test-fast test-long check format docs bench dist spark-package clean lock
+.PHONY: setup gssapi demo test test-fast test-long check audit sbom format docs bench dist spark-package clean lock
 
 $(VENV)/.installed: requirements/dev.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "consumerd needs Python 3.11 or newer")'
@@ -61,6 +61,18 @@ check: setup  ## ruff, codespell, the phrases of docs/style.md, mypy --strict, i
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+$(VENV)/.audit: $(VENV)/.installed requirements/audit.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/audit.txt
+	touch $@
+
+AUDITED := core image spark dev
+audit: $(VENV)/.audit  ## bandit; known vulnerabilities of the pinned requirements, where their data can be reached
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive consumerd pyspark_consumerd
+	$(BIN)/python deploy/audit.py $(foreach name,$(AUDITED),requirements/$(name).txt)
+
+sbom: $(VENV)/.audit  ## dist/consumerd-VERSION.cdx.json: what an installation of the wheel in dist consists of (CycloneDX)
+	$(BIN)/python deploy/sbom.py --tools $(BIN) --wheels dist --requirements requirements/core.txt
+
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -92,6 +104,7 @@ lock:  ## resolve the requirements anew (needs uv); hashes only, no index lines
 	$(COMPILE) -c requirements/dev.txt --extra http --extra metrics pyproject.toml -o requirements/image.txt
 	$(COMPILE) -c requirements/dev.txt --extra spark pyproject.toml -o requirements/spark.txt
 	$(COMPILE) -c requirements/dev.txt --group bench pyproject.toml -o requirements/bench.txt
+	$(COMPILE) -c requirements/dev.txt --group audit -o requirements/audit.txt
 	$(COMPILE) -c requirements/dev.txt requirements/build.in -o requirements/build.txt
 	$(COMPILE) -c requirements/dev.txt requirements/native-build.in -o requirements/native-build.txt
 	$(COMPILE) -c requirements/dev.txt --extra gssapi pyproject.toml -o requirements/gssapi.txt

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from consumerd.archive.errors import OutputFolderError
 from consumerd.archive.findings import ArchiveFinding, ArchiveFindingKind, SegmentSummary
-from consumerd.archive.outputs import MANIFEST
+from consumerd.archive.outputs import MANIFEST, is_output
 from consumerd.storage.archive import FlawKind
 from consumerd.storage.archive_names import SegmentName
 
@@ -77,6 +77,8 @@ class ManifestEntry:
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> ManifestEntry:
         """The inverse of `as_json`. Raises KeyError, TypeError, ValueError for anything else."""
+        if found["output"] is not None and not is_output(found["output"]):
+            raise ValueError("the name of a file that is not in the folder")
         name = SegmentName(found["topic"], found["broker"], found["partition"], found["segment_start"])
         summary = SegmentSummary(
             found["source"],

@@ -19,6 +19,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 import secrets
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -27,6 +28,8 @@ from isal import isal_zlib
 from consumerd.archive.errors import OutputFolderError, WriteFailedError
 from consumerd.archive.extras import extra
 from consumerd.archive.options import ExportCompression, ExportFormat
+from consumerd.wire.errors import InvalidTopicError
+from consumerd.wire.v07 import validate_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,6 +41,8 @@ MANIFEST = "_manifest.json"
 PARTIAL = ".partial"
 #: How the names of notes end.
 _NOTE = ".name"
+#: What follows the topic in the name of a file.
+_OUTPUT = re.compile(r"[0-9]{1,10}(?:-[0-9]{1,10})?/[0-9]{20}-[0-9]{20}(?:\.[a-z]+){1,2}")
 
 #: Of isal's levels 0 to 3, as for messages.
 _GZIP_LEVEL = 2
@@ -80,6 +85,19 @@ def refusals(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise WriteFailedError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def is_output(name: str) -> bool:
+    """Whether `name` is a path that an export gives to its files (`t/0-0/<start>-<end>.ndjson`), within its folder.
+
+    Names come back from the manifest and the notes of a former run, which anybody who writes to the folder can change.
+    """
+    topic, _, rest = name.partition("/")
+    try:
+        validate_topic(topic)
+    except InvalidTopicError:
+        return False
+    return topic not in (MANIFEST, PARTIAL) and _OUTPUT.fullmatch(rest) is not None
 
 
 class _Packer(Protocol):
@@ -186,13 +204,24 @@ class OutputFolder:
             os.close(descriptor)
 
     def clean(self, listed: Callable[[str], bool]) -> None:
-        """Remove what a former run left: unfinished files, and finished ones that are not in its manifest."""
+        """Remove what a former run left: unfinished files, and finished ones that are not in its manifest.
+
+        Raises OutputFolderError for a note of a path that no export gives to a file, WriteFailedError.
+        """
         with refusals(self.path):
             left = list((self.path / PARTIAL).iterdir())
             for note in (path for path in left if path.suffix == _NOTE):
-                name, end, _ = note.read_bytes().partition(b"\n")
-                if end and not listed(name.decode()):  # a note without its end came before any renaming
-                    self._disk.remove(self.path / name.decode())
+                text, end, _ = note.read_bytes().partition(b"\n")
+                if not end:
+                    continue  # it came before any renaming
+                name = text.decode("utf-8", "replace")
+                if not is_output(name):
+                    raise OutputFolderError(
+                        f"{note} names {name[:80]!r}, which is not a file of an export: nothing is deleted; "
+                        "find out who wrote it, or export into an empty folder"
+                    )
+                if not listed(name):
+                    self._disk.remove(self.path / name)
             for path in left:
                 self._disk.remove(path)
 

@@ -131,7 +131,7 @@ def _config(options: dict[str, Any]) -> BrokerConfig:
     properties = {**(read_properties(options["file"]) if options["file"] else {}), **given}
     host = options["host"]
     announced = None
-    if host in ("", "0.0.0.0", "::"):  # noqa: S104 - only asked whether it is a wildcard, which cannot be announced
+    if host in ("", "0.0.0.0", "::"):  # nosec B104  # noqa: S104 - only asked whether it is a wildcard, which cannot be announced
         announced = socket.gethostname()
     return BrokerConfig.from_properties(
         properties, host=host, advertised_host=None if "hostname" in properties else announced

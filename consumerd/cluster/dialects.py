@@ -114,22 +114,36 @@ async def wait_for_dialect(
 
 
 async def _brokers(zk: ZooKeeper, listing: _Listing) -> dict[str, Dialect | None]:
-    texts = await _values(zk, listing, broker_ids_path(), lambda name: f"{broker_ids_path()}/{name}")
-    return {f"broker {name}": broker_dialect(text) for name, text in texts.items()}
+    said = await _said(zk, listing, broker_ids_path(), lambda name: f"{broker_ids_path()}/{name}", broker_dialect)
+    return {f"broker {name}": dialect for name, dialect in said.items()}
 
 
 async def _members(zk: ZooKeeper, group: str, listing: _Listing) -> dict[str, Dialect | None]:
-    texts = await _values(zk, listing, ids_path(group), lambda name: id_path(group, name))
-    return {f"member {name}": member_dialect(text) for name, text in texts.items()}
+    said = await _said(zk, listing, ids_path(group), lambda name: id_path(group, name), member_dialect)
+    return {f"member {name}": dialect for name, dialect in said.items()}
 
 
-async def _values(zk: ZooKeeper, listing: _Listing, path: str, child: Callable[[str], str]) -> dict[str, bytes]:
-    """Data of the children that hold any; what is being made, or was deleted meanwhile, says nothing."""
+async def _said(
+    zk: ZooKeeper,
+    listing: _Listing,
+    path: str,
+    child: Callable[[str], str],
+    dialect_of: Callable[[bytes], Dialect | None],
+) -> dict[str, Dialect | None]:
+    """The dialect of each child that holds data; what is being made, or was deleted meanwhile, says nothing.
+
+    Data are dropped as they are read: ten thousand nodes of a megabyte do not fit into the memory.
+    """
     paths = {}
     for name in await listing(zk, path):
         try:
             paths[name] = child(name)
         except RegistryError:
             log.warning("foreign_node", path=f"{path}/{name}")
-    texts = await read_all(paths, lambda name: data(zk, paths[name]))
-    return {name: text for name, text in texts.items() if text}
+
+    async def read(name: str) -> tuple[Dialect | None] | None:
+        text = await data(zk, paths[name])
+        return (dialect_of(text),) if text else None
+
+    said = await read_all(paths, read)
+    return {name: found[0] for name, found in said.items() if found is not None}

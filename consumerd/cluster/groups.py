@@ -22,6 +22,7 @@ from consumerd.registry import (
     Subscription,
     broker_ids_path,
     broker_path,
+    check_name,
     consumers_path,
     group_path,
     id_path,
@@ -132,7 +133,7 @@ class GroupReader(ABC, Generic[_Broker]):
         if await self._zk.exists(group_path(group)) is None:
             raise NotFoundError(f"there is no group {group!r} in ZooKeeper; `group list` shows those that are")
         view = GroupView(group)
-        names = await children(self._zk, ids_path(group))
+        names = _named(view, ids_path(group), "consumer id", await children(self._zk, ids_path(group)))
         for name, text in (await self._texts(view, names, lambda name: id_path(group, name))).items():
             view.members[name] = self._member(view, name, text)
         owners = await self._partitions(view, owners_root(group), lambda topic: owners_path(group, topic))
@@ -155,7 +156,7 @@ class GroupReader(ABC, Generic[_Broker]):
 
     async def _partitions(self, view: GroupView, root: str, below: Callable[[str], str]) -> list[TopicPartition]:
         """The partitions named by the grandchildren of `root`, in the order of topics and 0.7's order of names."""
-        topics = await children(self._zk, root)
+        topics = _named(view, root, "topic", await children(self._zk, root))
         names = await read_all(topics, lambda topic: children(self._zk, below(topic)))
         partitions = []
         for topic in topics:
@@ -184,6 +185,18 @@ class GroupReader(ABC, Generic[_Broker]):
             view.faults[id_path(view.group, name)] = str(error)
             view.problems.append(f"member {name}: {error}")
             return Member(shown, None)
+
+
+def _named(view: GroupView, parent: str, kind: str, names: Iterable[str]) -> list[str]:
+    """Those of `names` below `parent` that a path can be made of: servers before 3.5 take others from any client."""
+    named = []
+    for name in names:
+        try:
+            named.append(check_name(kind, name))
+        except RegistryError as error:
+            view.faults[f"{parent}/{name}"] = str(error)
+            view.problems.append(str(error))
+    return named
 
 
 def _keep(

@@ -144,6 +144,12 @@ class WatchedNodes:
         if kept is not None:
             kept.fresh = False
 
+    def shorten(self, path: str, data: bytes) -> None:
+        """Keep `data` in place of what was read of the node, which is too large to be kept."""
+        kept = self._kept.get(path)
+        if kept is not None and isinstance(kept.value, Node):
+            kept.value = Node(data, kept.value.stat)
+
     def forget(self, path: str) -> None:
         """Keep nothing of the path; its watch means nothing to us any more."""
         kept = self._kept.pop(path, None)

@@ -34,7 +34,7 @@ from consumerd.registry import (
 )
 from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.v07 import validate_topic
-from consumerd.zk import Session
+from consumerd.zk import Session, split_acl
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,7 +70,7 @@ def build_session(
         wait_connected=wait_connected,
         ssl=None if section.tls is None else build_tls(section.tls),
         auth=auth,
-        acl=section.acl if section.acl in ("open", "creator-all") else section.acl.split(","),
+        acl=split_acl(section.acl),
     )
 
 

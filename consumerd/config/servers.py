@@ -65,8 +65,9 @@ class ZooKeeperSection(Section):
     acl: str = Field(
         default_of(Session, "acl"),
         description=(
-            "ACL of the nodes that consumerd creates: `open`, `creator-all`, or `scheme:id:rwcda` entries "
-            "separated by commas."
+            "ACL of the nodes that consumerd creates: `open` (as members of 0.7 create them), `creator` (others may "
+            "only read), `creator-all` (others have no access), or `scheme:id:cdrwa` entries separated by commas. All "
+            "but `open` need `auth` or a client certificate."
         ),
     )
     tls: TlsSection | None = Field(None, description="Speak TLS (the server's secureClientPort).")

@@ -26,6 +26,7 @@ from consumerd.consumer.running import RunningMember
 from consumerd.errors import IdTakenError
 from consumerd.group import Member, Phase, events
 from consumerd.ports import SessionEvent
+from consumerd.turns import in_turns
 
 if TYPE_CHECKING:
     import asyncio
@@ -184,7 +185,7 @@ class GroupConsumer(RunningMember[events.Event]):
     def _perform(self, action: events.Action) -> bool:
         match action:
             case events.TakeSnapshot():
-                self._answer(self._coordination.take_snapshot, action)
+                self._answer(self._take_snapshot, action)
             case events.Register():
                 self._registering = (self._answer(self._coordination.register, action), action.ticket)
             case events.Unregister():
@@ -199,6 +200,12 @@ class GroupConsumer(RunningMember[events.Event]):
             case _:
                 return self._perform_flow(action)
         return True
+
+    async def _take_snapshot(self, action: events.TakeSnapshot) -> events.SnapshotTaken | events.Failed:
+        answer = await self._coordination.take_snapshot(action)
+        if isinstance(answer, events.SnapshotTaken):
+            await in_turns(self._member.prepare(answer.snapshot))  # a large group must not hold up heartbeats
+        return answer
 
     def _perform_flow(self, action: events.Action) -> bool:
         match action:

@@ -5,11 +5,15 @@ Strategy: all nodes are read through `WatchedNodes`, so only changed ones cost a
 owner nodes, and our own nodes. Nodes that no peer writes are left out with a warning; a topic that cannot be read for a
 while is taken to be as it was. The dialects differ in the nodes of a topic: brokers with counts, or one node that names
 its partitions.
+
+What is kept of hostile nodes is bounded, and the limits lead to the same result in each member that reads the same
+nodes: where the nodes of all members are too large together, or partitions too many, the largest are left out. Names
+that servers before 3.5 take from any client, though no path can have them (`..`), are left out as well.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
@@ -19,7 +23,9 @@ from consumerd.group.events import GroupSnapshot
 from consumerd.group.rules import topics_to_read
 from consumerd.partition import NO_BROKER, TopicPartition
 from consumerd.registry import (
+    MAX_PARTITIONS,
     RegistryError,
+    check_name,
     id_path,
     ids_path,
     owner_path,
@@ -33,6 +39,8 @@ from consumerd.registry import (
 )
 from consumerd.zk.errors import ConnectionLost, NotConnected, SessionChanged
 
+Key = TypeVar("Key", int, str)
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
@@ -42,6 +50,55 @@ if TYPE_CHECKING:
     from consumerd.ports import ZooKeeper
 
 log = structlog.get_logger(__name__)
+
+#: Bytes of all members' nodes that are kept; a node of a JVM member has some hundreds.
+MAX_MEMBER_BYTES: Final = 16 << 20
+#: Warnings that are not repeated; the number only bounds memory.
+_REMEMBERED: Final = 10_000
+#: Kept in place of a member's node that was left out for its size.
+_TOO_LARGE: Final = b"(too large)"
+
+
+class _MemberTexts:
+    """Members' nodes up to `most` bytes together: beyond that, a limit for each one is halved until the rest fits.
+
+    The limit that is left depends on the nodes, and not on the order in which they were read.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.texts: dict[str, bytes] = {}
+        self.left_out: list[str] = []
+        self._most = most
+        self._each = most
+        self._total = 0
+
+    def add(self, name: str, text: bytes) -> list[str]:
+        """Keep a node if it is within the limit for each; the names of those that are not kept, or no longer."""
+        if len(text) > self._each:
+            self.left_out.append(name)
+            return [name]
+        self.texts[name] = text
+        self._total += len(text)
+        dropped = []
+        while self._total > self._most:
+            self._each //= 2
+            for large in [each for each, kept in self.texts.items() if len(kept) > self._each]:
+                self._total -= len(self.texts.pop(large))
+                dropped.append(large)
+        self.left_out += dropped
+        return dropped
+
+
+def _beyond(sizes: Mapping[Key, int], most: int) -> list[Key]:
+    """The largest, without which the rest is at most `most` together."""
+    total = sum(sizes.values())
+    beyond = []
+    for key in sorted(sizes, key=lambda key: (-sizes[key], key)):
+        if total <= most:
+            break
+        total -= sizes[key]
+        beyond.append(key)
+    return beyond
 
 
 class SnapshotReader:
@@ -80,16 +137,48 @@ class SnapshotReader:
         return GroupSnapshot(members, own.stat.ephemeral_owner if own is not None else None, topics, owners, claimed)
 
     async def _members(self) -> dict[str, str]:
-        names = await self._children(ids_path(self._group))
-        # A member's node is replaced and never written to, which its watch reports: no reconciliation reads it again.
-        nodes = await read_all(names, lambda name: self._node(id_path(self._group, name)))
-        return {name: node.data.decode("utf-8", "replace") for name, node in nodes.items() if node is not None}
+        names = self._named(ids_path(self._group), "consumer id", await self._children(ids_path(self._group)))
+        kept = _MemberTexts(MAX_MEMBER_BYTES)
+
+        async def read(name: str) -> None:
+            # A node is replaced and never written to, which its watch reports: no reconciliation reads it again.
+            node = await self._node(id_path(self._group, name))
+            if node is not None and node.data is _TOO_LARGE:
+                kept.left_out.append(name)
+            elif node is not None:
+                for large in kept.add(name, node.data):
+                    self._nodes.shorten(id_path(self._group, large), _TOO_LARGE)
+
+        await read_all(names, read)
+        for name in sorted(kept.left_out):
+            path = id_path(self._group, name)
+            self._complain("member_node_unreadable", path, None, f"all members' nodes exceed {MAX_MEMBER_BYTES} bytes")
+        return {name: kept.texts[name].decode("utf-8", "replace") for name in names if name in kept.texts}
 
     async def _topics(self, names: frozenset[str] | None) -> Topics:
-        wanted = sorted(names) if names is not None else await self._children(topics_path())
+        if names is not None:
+            wanted = sorted(names)
+        else:
+            wanted = self._named(topics_path(), "topic", await self._children(topics_path()))
         found = await read_all(wanted, self._topic_or_before)
-        self._topics_before = {topic: layout for topic, layout in found.items() if layout is not None}
-        return self._topics_before
+        layouts = {topic: layout for topic, layout in found.items() if layout is not None}
+        sizes = {topic: sum(map(len, layout.values())) for topic, layout in layouts.items()}
+        for topic in _beyond(sizes, MAX_PARTITIONS):
+            reason = f"all topics together have more than {MAX_PARTITIONS} partitions, and this one {sizes[topic]}"
+            self._complain("topic_node_unreadable", topic, topic, reason)
+            del layouts[topic]
+        self._topics_before = layouts
+        return layouts
+
+    def _named(self, parent: str, kind: str, names: Iterable[str]) -> list[str]:
+        """Those of `names` below `parent` that a path can be made of."""
+        named = []
+        for name in names:
+            try:
+                named.append(check_name(kind, name))
+            except RegistryError as error:
+                self._complain("foreign_node", f"{parent}/{name}", None, reason_of(error))
+        return named
 
     async def _topic_or_before(self, topic: str) -> Mapping[int, Collection[int]] | None:
         try:
@@ -136,11 +225,14 @@ class SnapshotReader:
             self._nodes.refresh(path)
         return await self._nodes.node(path)
 
-    def _complain(self, event: str, about: str, topic: str, trouble: str) -> None:
+    def _complain(self, event: str, about: str, topic: str | None, trouble: str) -> None:
         """Log what is new, not the same again at every look."""
         if self._troubles.get(about) != trouble:
+            if len(self._troubles) >= _REMEMBERED:
+                self._troubles.clear()
             self._troubles[about] = trouble
-            log.warning(event, group=self._group, topic=topic, node=about, reason=trouble)
+            named = {} if topic is None else {"topic": topic}
+            log.warning(event, group=self._group, **named, node=about, reason=trouble)
 
 
 class V07SnapshotReader(SnapshotReader):
@@ -151,7 +243,12 @@ class V07SnapshotReader(SnapshotReader):
     async def _topic(self, topic: str) -> Mapping[int, Collection[int]]:
         names = await self._children(topic_path(topic))
         counts = await read_all(names, lambda name: self._count(topic, name))
-        return {parse_broker_id(name): range(count) for name, count in counts.items() if count is not None}
+        found = {parse_broker_id(name): count for name, count in counts.items() if count is not None}
+        for broker in _beyond(found, MAX_PARTITIONS):
+            reason = f"the topic has more than {MAX_PARTITIONS} partitions, {found[broker]} of them on this broker"
+            self._complain("topic_node_unreadable", f"{topic}/{broker}", topic, reason)
+            del found[broker]
+        return {broker: range(count) for broker, count in found.items()}
 
     async def _count(self, topic: str, name: str) -> int | None:
         try:

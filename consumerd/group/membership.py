@@ -42,7 +42,7 @@ from consumerd.group.target_assignment import TargetAssignment, TargetAssignment
 from consumerd.registry import DialectError, StaticSubscription
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Generator, Iterable, Mapping
     from collections.abc import Set as AbstractSet
 
     from consumerd.group.rules import GroupRules
@@ -196,6 +196,13 @@ class Member:
         self._proceed()
         actions, self._actions = self._actions, []
         return actions
+
+    def prepare(self, snapshot: e.GroupSnapshot) -> Generator[None, None, None]:
+        """Compute in steps of some milliseconds what `SnapshotTaken` with this snapshot needs.
+
+        Optional: without it `handle` computes all at once. Other events may be handled between the steps.
+        """
+        return self._target_builder.steps(snapshot)
 
     def _on_session_started(self, event: e.SessionStarted) -> None:
         if self._link is not Link.NONE:

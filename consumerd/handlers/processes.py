@@ -186,7 +186,7 @@ def _handle(messages: Sequence[Message]) -> None:
         raise RuntimeError(f"it called sys.exit({'' if error.code is None else repr(error.code)})") from None
     except Exception as error:
         try:
-            pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+            pickle.loads(pickle.dumps(error))  # nosec B301  # noqa: S301 - our own bytes
         except Exception:
             # The parent could not read it, and would take the process for broken.
             raise RuntimeError(f"{reason_of(error)}") from None

@@ -127,7 +127,7 @@ class HttpServer:
     @property
     def url(self) -> str:
         """What a client on this machine opens."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)  # noqa: S104 - the address to show
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)  # nosec B104  # noqa: S104 - the address to show
         return f"{'http' if self._tls is None else 'https'}://{format_address(host, self.port)}/"
 
     async def start(self) -> None:

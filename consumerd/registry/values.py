@@ -12,6 +12,7 @@ from typing import NamedTuple
 from consumerd.registry.errors import DialectError, RegistryError, shown
 from consumerd.registry.paths import check_name
 from consumerd.registry.text import decimal, text_of
+from consumerd.registry.v08.json import object_of
 
 MAX_OFFSET = (1 << 63) - 1
 #: Far above any real broker; a larger count is damage, and would fill the memory.
@@ -41,11 +42,12 @@ def parse_broker_id(name: str) -> int:
 def parse_broker(broker: int, data: bytes | str | None) -> RegisteredBroker:
     """Read `creator:host:port` (0.7), `host:port` (spec 001) or Jafka's `creator:host:port:true`.
 
-    Jafka writes `#` for the colons of an IPv6 host. Raises DialectError for the JSON of 0.8+, else RegistryError.
+    Jafka writes `#` for the colons of an IPv6 host. Raises DialectError for the JSON of 0.8+ (other JSON is damage, and
+    must not pass for a dialect), else RegistryError.
     """
     what = f"the address of broker {broker}"
     text = text_of(data, what)
-    if text.lstrip().startswith("{"):
+    if text.lstrip().startswith("{") and object_of(text, what).keys() & {"version", "host", "endpoints"}:
         raise DialectError(f"broker {broker} is registered in the JSON of Kafka 0.8 or later; only 0.7 is read here")
     parts = text.split(":")
     if len(parts) == 4 and parts[3] in ("true", "false"):

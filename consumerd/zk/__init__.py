@@ -1,6 +1,6 @@
 """The one supervised ZooKeeper session of a process (ring 1), on aiozk's protocol."""
 
-from consumerd.zk.acl import parse_acl
+from consumerd.zk.acl import parse_acl, split_acl
 from consumerd.zk.connect_string import ConnectString, ZooKeeperHost, parse_connect_string
 from consumerd.zk.connection import ConnectionLimits
 from consumerd.zk.errors import (
@@ -48,4 +48,5 @@ __all__ = [
     "ZooKeeperHost",
     "parse_acl",
     "parse_connect_string",
+    "split_acl",
 ]

@@ -1,4 +1,4 @@
-"""Access control for created nodes: `open`, `creator-all`, or a list of `scheme:id:perms`.
+"""Access control for created nodes: `open`, `creator`, `creator-all`, or a list of `scheme:id:perms`.
 
 Strategy: the scheme ends at the first colon and the permissions begin after the last, so that ids may hold colons
 (`digest:user:hash:cdrwa`, `ip:2001:db8::/32:r`). Permissions are ZooKeeper's letters: create, delete, read, write,
@@ -16,7 +16,11 @@ from consumerd.errors import ConfigError
 
 AclSetting = str | Sequence[str]
 
-_NAMED = {"open": ["world:anyone:cdrwa"], "creator-all": ["auth::cdrwa"]}
+_NAMED = {
+    "open": ["world:anyone:cdrwa"],
+    "creator": ["auth::cdrwa", "world:anyone:r"],
+    "creator-all": ["auth::cdrwa"],
+}
 _BITS = {
     "r": wire.ACL.READ_PERM,
     "w": wire.ACL.WRITE_PERM,
@@ -30,11 +34,18 @@ def parse_acl(setting: AclSetting) -> list[Any]:
     """The ACL entries (aiozk's `ACL`) that a setting stands for. Raises ConfigError."""
     if isinstance(setting, str):
         if setting not in _NAMED:
-            raise ConfigError(f"the ACL must be `open`, `creator-all` or a list of scheme:id:perms, not {setting!r}")
+            raise ConfigError(
+                f"the ACL must be `open`, `creator`, `creator-all` or a list of scheme:id:perms, not {setting!r}"
+            )
         setting = _NAMED[setting]
     if not setting:
         raise ConfigError("the list of ACL entries is empty; write `open` for nodes that everybody may change")
     return [_parse_entry(entry) for entry in setting]
+
+
+def split_acl(text: str) -> AclSetting:
+    """The setting that one text of a configuration stands for: a name, or entries separated by commas."""
+    return text if text in _NAMED else text.split(",")
 
 
 def needs_identity(setting: AclSetting) -> bool:

@@ -44,7 +44,7 @@ class Session(BaseSession):
     is asked for, `self.session_timeout` what the server grants. `connect_timeout` bounds one attempt at one server,
     `wait_connected` (default: the session timeout) how long a call waits for a connection. `auth` holds credentials
     such as `("digest", "user:password")`, sent before anything else on every connection. `acl` is `open`,
-    `creator-all` or a list of `scheme:id:perms`. Raises ConfigError for settings that cannot be meant.
+    `creator`, `creator-all` or a list of `scheme:id:perms`. Raises ConfigError for settings that cannot be meant.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Session(BaseSession):
                 f"ZooKeeper's session_timeout must be between 0 and {LONGEST_TIMEOUT} s, and connect_timeout above 0"
             )
         if needs_identity(acl) and not auth and ssl is None:
-            raise ConfigError("an ACL for the creator (`creator-all`, `auth:`) needs credentials in `auth`")
+            raise ConfigError("an ACL for the creator (`creator`, `creator-all`, `auth:`) needs credentials in `auth`")
         self.connect = connect
         self._credentials = [_check_credential(*credential) for credential in auth]
         watches = WatchTable()

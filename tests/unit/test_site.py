@@ -141,10 +141,18 @@ def test_metrics_page_has_what_the_code_has(reference: ModuleType, titles: dict[
     assert {"Members", "Mirrors", "Broker"} <= titles["metrics.html"]
 
 
-def test_each_row_of_the_semantics_page_names_a_test_that_exists() -> None:
-    page = (ROOT / "docs" / "semantics.md").read_text("utf-8")
-    rows = [row for row in re.findall(r"^\|.*\|$", page, re.MULTILINE) if not re.match(r"\|[-|]+$|.*\| test \|$", row)]
-    assert len(rows) > 15
+@pytest.mark.parametrize(("page", "least"), [("semantics", 15), ("security", 25)])
+def test_each_row_about_behaviour_names_a_test_that_exists(page: str, least: int) -> None:
+    """Of the tables with a column for tests; others only explain."""
+    rows, tested = [], False
+    for line in (ROOT / "docs" / f"{page}.md").read_text("utf-8").splitlines():
+        if not line.startswith("|"):
+            tested = False
+        elif line.endswith("| test |"):
+            tested = True
+        elif tested and not re.fullmatch(r"[|-]+", line):
+            rows.append(line)
+    assert len(rows) > least
     for row in rows:
         tests = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row)
         assert tests, row

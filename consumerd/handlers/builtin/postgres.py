@@ -145,7 +145,7 @@ class PostgresHandler(Handler):
         self._claims.pop(partition, None)
         async with self._require_pool().acquire() as connection:
             row = await connection.fetchrow(
-                f"INSERT INTO {self._positions} AS p (group_id, topic, broker, partition) VALUES ($1, $2, $3, $4) "  # noqa: S608 - names that were looked at
+                f"INSERT INTO {self._positions} AS p (group_id, topic, broker, partition) VALUES ($1, $2, $3, $4) "  # nosec B608  # noqa: S608 - names that were looked at
                 "ON CONFLICT (group_id, topic, broker, partition) DO UPDATE SET epoch = p.epoch + 1 "
                 "RETURNING epoch, next_offset",
                 self._group,
@@ -161,7 +161,7 @@ class PostgresHandler(Handler):
         partition = batch.partition
         place = (self._group, *partition)
         row = await connection.fetchrow(
-            f"SELECT epoch, next_offset FROM {self._positions} "  # noqa: S608
+            f"SELECT epoch, next_offset FROM {self._positions} "  # nosec B608  # noqa: S608
             "WHERE group_id = $1 AND topic = $2 AND broker = $3 AND partition = $4 FOR UPDATE",
             *place,
         )
@@ -188,7 +188,7 @@ class PostgresHandler(Handler):
                 timeout=self._timeout,
             )
         await connection.execute(
-            f"UPDATE {self._positions} SET next_offset = $5 "  # noqa: S608
+            f"UPDATE {self._positions} SET next_offset = $5 "  # nosec B608  # noqa: S608
             "WHERE group_id = $1 AND topic = $2 AND broker = $3 AND partition = $4",
             *place,
             batch.next_offset,

@@ -2,6 +2,6 @@
 
 from consumerd.registry.regex.matcher import MAX_STEPS, matches
 from consumerd.registry.regex.parser import parse
-from consumerd.registry.regex.program import MAX_INSTRUCTIONS, Program
+from consumerd.registry.regex.program import MAX_INSTRUCTIONS, Program, size
 
-__all__ = ["MAX_INSTRUCTIONS", "MAX_STEPS", "Program", "matches", "parse"]
+__all__ = ["MAX_INSTRUCTIONS", "MAX_STEPS", "Program", "matches", "parse", "size"]

@@ -15,8 +15,8 @@ from consumerd.registry.errors import RegistryError
 from consumerd.registry.regex.charset import TERMINATORS, WORD, CharSet
 from consumerd.registry.regex.program import Lookbehind, Opcode, Program
 
-#: About a quarter of a second; lists of hundreds of topics take a few thousand.
-MAX_STEPS = 500_000
+#: A tenth of a second, while which nothing else runs; lists of hundreds of topics take a few thousand.
+MAX_STEPS = 100_000
 
 
 class _Run:

@@ -8,7 +8,7 @@ made: a pattern of a few characters must not ask for a program of millions.
 from __future__ import annotations
 
 from enum import IntEnum, auto
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from consumerd.registry.errors import RegistryError
 
@@ -71,6 +71,17 @@ class ProgramFragment(NamedTuple):
 
 
 EMPTY = ProgramFragment((), 0, 0, 0)
+
+
+def size(program: Program) -> int:
+    """The number of its instructions, those inside its lookarounds and atomic groups included."""
+    total = len(program)
+    for step in program:
+        if step.op in (Opcode.ATOMIC, Opcode.AHEAD):
+            total += size(cast("Program", step.a))
+        elif step.op is Opcode.BEHIND:
+            total += size(cast("Lookbehind", step.a).program)
+    return total
 
 
 def _check_cost(cost: int) -> None:

@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import sys
 import tarfile
 from typing import TYPE_CHECKING, Any, Protocol
@@ -155,6 +156,37 @@ def test_removes_partial_files_of_a_former_run(log: Path, out: Path, export: Run
     (out / own).write_bytes(b"somebody else's")
     export(log, out=out)
     assert files(out) == {**before, own: b"somebody else's"}
+
+
+@pytest.mark.parametrize("absolute", [False, True])
+def test_deletes_nothing_that_a_forged_note_names_outside_of_the_folder(
+    log: Path, out: Path, tmp_path: Path, export: RunExport, absolute: bool
+) -> None:
+    export(log, out=out)
+    victim = tmp_path / "precious"
+    victim.write_text("data")
+    name = str(victim) if absolute else os.path.relpath(victim, out)
+    assert (out / name).resolve() == victim.resolve()
+    (out / ".partial" / "01.name").write_text(f"{name}\n")
+    with pytest.raises(OutputFolderError, match=r"01\.name names .*precious.*nothing is deleted"):
+        export(log, out=out)
+    assert victim.read_text() == "data"
+
+
+def test_rejects_a_manifest_with_a_file_outside_of_the_folder(
+    log: Path, out: Path, tmp_path: Path, segments: Segments, export: RunExport
+) -> None:
+    export(log, out=out)
+    victim = tmp_path / "precious.ndjson"
+    victim.write_text("data")
+    manifest = (out / "_manifest.json").read_text()
+    forged = f"../../{victim.relative_to(tmp_path)}"
+    (out / "_manifest.json").write_text(re.sub(r'"output": "events/1/[^"]*"', f'"output": "{forged}"', manifest))
+    assert forged in (out / "_manifest.json").read_text()
+    segments(log / "events-1", HELLO * 2, start=300)  # it has grown: the former file would be replaced
+    with pytest.raises(OutputFolderError, match=r"_manifest\.json"):
+        export(log, out=out)
+    assert victim.read_text() == "data"
 
 
 def test_never_replaces_a_file_of_somebody_else(log: Path, out: Path, export: RunExport, files: Files) -> None:

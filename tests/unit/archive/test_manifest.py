@@ -20,6 +20,10 @@ from consumerd.storage.archive_names import SegmentName
 OPTIONS = ExportOptions(broker=2)
 
 
+def output(start: int) -> str:
+    return f"top\u00e9c/2-7/{start:020}-{start + 9:020}.ndjson"
+
+
 def entry(start: int = 0, **changes: Any) -> ManifestEntry:
     name = SegmentName("top\u00e9c", 2, 7, start)
     source = f"/a\n/{start}.kafka"
@@ -30,7 +34,7 @@ def entry(start: int = 0, **changes: Any) -> ManifestEntry:
     summary = SegmentSummary(
         source, "mtime 1, 9 bytes", name.folder, start, name, 9, 1, 2, 3, 4, 5, start + 4, findings, 6
     )
-    fields: dict[str, Any] = {"output": f"out-{start}", "start": start, "end": start + 9, "rows": 1, **changes}
+    fields: dict[str, Any] = {"output": output(start), "start": start, "end": start + 9, "rows": 1, **changes}
     return ManifestEntry(summary, "keep", **fields)
 
 
@@ -40,7 +44,7 @@ def test_reads_back_what_it_wrote() -> None:
     data = manifest.dump()
     assert load(data, OPTIONS) == manifest
     assert load(data, OPTIONS).dump() == data
-    assert manifest.outputs() == {"out-9": "/a\n/9.kafka", "out-0": "/a\n/0.kafka"}
+    assert manifest.outputs() == {output(9): "/a\n/9.kafka", output(0): "/a\n/0.kafka"}
     assert data.isascii()
     assert len(data.splitlines()) == 3 + 2
     assert json.loads(data)["segments"][0]["segment_start"] == 0

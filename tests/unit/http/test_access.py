@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hmac
 
 import pytest
 
@@ -61,6 +62,28 @@ def test_answers_401_without_the_token_on_loopback_too(headers: dict[str, str]) 
     with pytest.raises(AccessRefusedError) as caught:
         Access("127.0.0.1", TOKEN).check({"Host": "127.0.0.1", **headers})
     assert caught.value.status == 401
+
+
+@pytest.mark.parametrize("shown", ["", "x", TOKEN[:-1] + "!", TOKEN, TOKEN * 1000, "\udcff"])
+def test_time_of_the_comparison_depends_on_neither_token(shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both sides are digests of one length, compared by `hmac.compare_digest`, which looks at all of both."""
+    compared: list[tuple[bytes, bytes]] = []
+    compare = hmac.compare_digest
+
+    def noting(one: bytes, other: bytes) -> bool:
+        compared.append((one, other))
+        return compare(one, other)
+
+    monkeypatch.setattr(hmac, "compare_digest", noting)
+    access = Access("127.0.0.1", TOKEN)
+    if shown == TOKEN:
+        access.check({"Authorization": f"Bearer {shown}"})
+    else:
+        with pytest.raises(AccessRefusedError):
+            access.check({"Authorization": f"Bearer {shown}"})
+    ((one, other),) = compared
+    assert len(one) == len(other) == 32
+    assert TOKEN.encode() not in (one, other)
 
 
 def test_client_certificate_grants_access() -> None:

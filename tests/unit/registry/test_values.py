@@ -142,3 +142,12 @@ def test_makes_consumer_ids() -> None:
 
 def test_errors_have_the_exit_code_of_zookeeper() -> None:
     assert RegistryError.exit_code is ExitCode.ZOOKEEPER
+
+
+@pytest.mark.parametrize("text", [b"{", b'{ "t": 1 }', b"{}", b"{" * 100_000, b'{"host"', b"{\xff"])
+def test_damaged_json_is_not_a_broker_of_the_other_dialect(text: bytes) -> None:
+    with pytest.raises(RegistryError) as raised:
+        parse_broker(1, text)
+    assert not isinstance(raised.value, DialectError)
+    with pytest.raises(DialectError):
+        parse_broker(1, b'{"version":1,"host":"h","port":1}')

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.errors import ConfigError
-from consumerd.zk.acl import needs_identity, parse_acl
+from consumerd.zk.acl import needs_identity, parse_acl, split_acl
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +21,16 @@ def test_open_grants_everything_to_everybody() -> None:
 
 def test_creator_all_grants_everything_to_the_authenticated() -> None:
     assert entries("creator-all") == [("auth", "", 31)]
+
+
+def test_creator_grants_others_reading_alone() -> None:
+    assert entries("creator") == [("auth", "", 31), ("world", "anyone", 1)]
+
+
+@pytest.mark.parametrize("name", ["open", "creator", "creator-all"])
+def test_splits_entries_and_keeps_names(name: str) -> None:
+    assert split_acl(name) == name
+    assert split_acl("auth::cdrwa,world:anyone:r") == ["auth::cdrwa", "world:anyone:r"]
 
 
 def test_allows_colons_in_ids() -> None:
@@ -42,6 +52,7 @@ def test_rejects_invalid_entries(setting: str | Sequence[str]) -> None:
 
 def test_entries_for_the_creator_need_credentials() -> None:
     assert needs_identity("creator-all")
+    assert needs_identity("creator")
     assert needs_identity(["world:anyone:r", "auth::cdrwa"])
     assert not needs_identity("open")
     assert not needs_identity(["digest:a:b:r"])

@@ -1,0 +1,102 @@
+"""ACLs of a member's nodes on a real ZooKeeper, with digest credentials: what others can and cannot do."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.clock import SystemClock
+from consumerd.errors import ExitCode
+from consumerd.partition import TopicPartition
+from consumerd.zk import NoAuth, NoNode, Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
+
+TP = TopicPartition("t", 0, 0)
+CREDENTIALS = "digest:group:hush-hush"
+SECURED = {"auth": [CREDENTIALS], "acl": "creator"}
+ID, OWNER, OFFSET = "/consumers/g/ids", "/consumers/g/owners/t/0-0", "/consumers/g/offsets/t/0-0"
+
+
+def session(connect: str, credentials: str | None = None) -> Session:
+    auth = [] if credentials is None else [("digest", credentials.partition(":")[2])]
+    return Session(connect, clock=SystemClock(), rng=random.Random(1), session_timeout=10, auth=auth)
+
+
+async def committed(world: Any, offset: int) -> None:
+    async def reached() -> bool:
+        return bool(await world.offset(TP) == offset)
+
+    await world.until(reached)
+
+
+async def test_others_can_read_and_not_change_the_nodes_of_a_member(world: Any, cli: Callable[..., Any]) -> None:
+    await world.broker()
+    end = await world.append(TP, b"one")
+    daemon = await world.daemon(zookeeper=SECURED)
+    await world.until_printed(daemon, "one")
+    await committed(world, end)
+    (name,) = await world.zk.children(ID)
+    stranger = world.zk  # as a JVM member of 0.7: without credentials
+    assert (await stranger.get(f"{ID}/{name}"))[0] == b'{ "t": 1 }'
+    assert (await stranger.get(OWNER))[0] == f"{name}-0".encode()
+    forbidden = [
+        stranger.set(f"{ID}/{name}", b'{ "other": 1 }'),
+        stranger.delete(f"{ID}/{name}"),
+        stranger.delete(OWNER),
+        stranger.set(OFFSET, b"0"),
+        stranger.delete(OFFSET),
+        stranger.create(f"{ID}/g_jvm-1-abcdef01", b'{ "t": 1 }', ephemeral=True),
+        stranger.create("/consumers/g/owners/t/0-1", b"g_jvm-1-abcdef01-0", ephemeral=True),
+    ]
+    for outcome in await asyncio.gather(*forbidden, return_exceptions=True):
+        assert isinstance(outcome, NoAuth), outcome
+    # Tools without credentials read; with them they write, too.
+    described = await cli("group", "describe", "--zookeeper", world.chroot, "--group", "g")
+    assert described.code == ExitCode.OK, described.stderr
+    assert name in described.stdout
+    assert await daemon.stop() == ExitCode.OK
+    async with session(world.chroot, "digest:group:wrong") as wrong:
+        with pytest.raises(NoAuth):
+            await wrong.set(OFFSET, b"0")
+    async with session(world.chroot, CREDENTIALS) as member:
+        await member.set(OFFSET, b"%d" % end)
+
+
+async def test_members_with_the_same_credentials_share_a_group(world: Any) -> None:
+    await world.broker(partitions=2)
+    await world.append(TP, b"one")
+    daemons = [await world.daemon(f"daemon-{number}", zookeeper=SECURED) for number in range(2)]
+
+    async def shared() -> bool:
+        try:
+            names = await world.zk.children("/consumers/g/owners/t")
+            owners = {(await world.zk.get(f"/consumers/g/owners/t/{each}"))[0] for each in names}
+        except NoNode:  # not claimed yet
+            return False
+        return len(names) == len(owners) == 2
+
+    await world.until(shared)
+    for daemon in daemons:
+        assert await daemon.stop() == ExitCode.OK
+
+
+async def test_open_parents_let_others_delete_the_nodes_of_a_member(world: Any) -> None:
+    """ZooKeeper's rule, which docs/security.md states: who may delete a child is in the ACL of its parent."""
+    await world.broker()
+    end = await world.append(TP, b"one")
+    await world.zk.ensure("/consumers/g/ids")  # as a group that began with open nodes has them
+    await world.zk.ensure("/consumers/g/offsets/t")
+    daemon = await world.daemon(zookeeper=SECURED)
+    await world.until_printed(daemon, "one")
+    await committed(world, end)
+    with pytest.raises(NoAuth):
+        await world.zk.set(OFFSET, b"0")
+    await world.zk.delete(OFFSET)
+    assert await daemon.stop() == ExitCode.OK

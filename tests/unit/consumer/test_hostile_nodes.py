@@ -1,0 +1,156 @@
+"""Snapshots of nodes that a hostile client wrote: what is left out, with which warning, and how much is kept."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import structlog
+
+from consumerd.cluster.groups import GroupView, _named
+from consumerd.cluster.watched import WatchedNodes
+from consumerd.consumer import snapshot as module
+from consumerd.consumer.snapshot import MAX_MEMBER_BYTES, V07SnapshotReader, _beyond, _MemberTexts
+from consumerd.group import V07Rules
+from consumerd.group.events import TakeSnapshot
+from consumerd.ports import NodeStat
+from consumerd.testing.clock import FakeClock
+from consumerd.zk import NoNode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.asyncio
+
+
+class Tree:
+    """A server before 3.5, which checks no names; what is read of it is counted."""
+
+    def __init__(self, nodes: dict[str, bytes]) -> None:
+        self.nodes = nodes
+        self.reads: list[str] = []
+
+    def watch(self, path: str, changed: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None
+
+    async def get(self, path: str, *, watch: bool = False) -> tuple[bytes, NodeStat]:
+        self.reads.append(path)
+        if path not in self.nodes:
+            raise NoNode(path)
+        return self.nodes[path], NodeStat(0, 1, 0, 0, 0)
+
+    async def exists(self, path: str, *, watch: bool = False) -> NodeStat | None:
+        return NodeStat(0, 1, 0, 0, 0) if path in self.nodes else None
+
+    async def children(self, path: str, *, watch: bool = False) -> list[str]:
+        found = [each.removeprefix(f"{path}/") for each in self.nodes if each.startswith(f"{path}/")]
+        if not found:
+            raise NoNode(path)
+        return sorted({each if each.startswith("..") else each.partition("/")[0] for each in found})
+
+
+def reader(tree: Any) -> V07SnapshotReader:
+    nodes = WatchedNodes(tree, FakeClock(), lambda path: None)
+    owners = WatchedNodes(tree, FakeClock(), lambda path: None)
+    return V07SnapshotReader(tree, nodes, owners, "g", V07Rules())
+
+
+def take(topics: frozenset[str] | None = frozenset({"t"}), *, survey: bool = False) -> TakeSnapshot:
+    return TakeSnapshot(1, 1, topics, frozenset(), survey)
+
+
+async def test_leaves_out_names_that_no_path_can_have() -> None:
+    tree = Tree(
+        {
+            "/consumers/g/ids/g_a": b'{ "t": 1 }',
+            "/consumers/g/ids/..": b'{ "t": 1 }',
+            "/consumers/g/ids/bell\a": b'{ "t": 1 }',
+            "/brokers/topics/..": b"",
+            "/brokers/topics/t/0": b"2",
+        }
+    )
+    taking = reader(tree)
+    with structlog.testing.capture_logs() as logs:
+        found = await taking.read("g_m", take(None))
+        await taking.read("g_m", take(None))
+    assert [*found.members] == ["g_a"]
+    assert found.topics == {"t": {0: range(2)}}
+    warned = [(each["event"], each["node"]) for each in logs]
+    assert sorted(warned) == [
+        ("foreign_node", "/brokers/topics/.."),
+        ("foreign_node", "/consumers/g/ids/.."),
+        ("foreign_node", "/consumers/g/ids/bell\a"),
+    ]  # each once
+    assert not [path for path in tree.reads if "/.." in path]
+
+
+async def test_leaves_out_the_largest_members_beyond_the_limit_and_reads_them_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_MEMBER_BYTES", 10_000)
+    small = {f"/consumers/g/ids/g_{number}": b'{ "t": 1 }' for number in range(50)}
+    large = {f"/consumers/g/ids/huge-{number}": bytes(3000) for number in range(5)}
+    tree = Tree({**large, **small, "/brokers/topics/t/0": b"2"})
+    taking = reader(tree)
+    with structlog.testing.capture_logs() as logs:
+        for survey in (False, False, True):
+            found = await taking.read("g_m", take(survey=survey))
+            assert len(found.members) == 50
+            assert not [name for name in found.members if name.startswith("huge")]
+    assert {each["node"] for each in logs} == set(large)
+    assert {each["event"] for each in logs} == {"member_node_unreadable"}
+    assert len(logs) == 5
+    assert sum(path in large for path in tree.reads) == 5
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_what_is_left_of_the_members_does_not_depend_on_the_order_of_reads(seed: int) -> None:
+    rng = random.Random(seed)
+    nodes = {f"g_{number}": bytes(int(2 ** rng.uniform(0, 14))) for number in range(rng.randrange(200))}
+    kept = []
+    for _ in range(2):
+        order = [*nodes]
+        rng.shuffle(order)
+        texts = _MemberTexts(50_000)
+        dropped = [each for name in order for each in texts.add(name, nodes[name])]
+        assert sum(map(len, texts.texts.values())) <= 50_000
+        assert sorted([*dropped, *texts.texts]) == sorted(nodes)
+        kept.append(texts.texts)
+    assert kept[0] == kept[1]
+    if sum(map(len, nodes.values())) <= 50_000:
+        assert kept[0] == nodes
+
+
+async def test_leaves_out_brokers_and_topics_with_the_most_partitions() -> None:
+    tree = Tree(
+        {
+            "/brokers/topics/t/0": b"4",
+            "/brokers/topics/t/1": b"100000",
+            "/brokers/topics/t/2": b"100000",
+            "/brokers/topics/u/0": b"99999",
+            "/brokers/topics/v/0": b"2",
+        }
+    )
+    taking = reader(tree)
+    with structlog.testing.capture_logs() as logs:
+        found = await taking.read("g_m", take(None))
+    assert found.topics == {"t": {0: range(4)}, "v": {0: range(2)}}
+    reasons = {each["node"]: each["reason"] for each in logs}
+    assert reasons.keys() == {"t/1", "t/2", "u"}
+    assert reasons["t/1"] == "the topic has more than 100000 partitions, 100000 of them on this broker"
+    assert "all topics together have more than 100000 partitions, and this one 99999" in reasons["u"]
+
+
+async def test_largest_are_beyond_the_limit() -> None:
+    assert _beyond({"a": 5, "b": 5, "c": 1}, 11) == []
+    assert _beyond({"a": 5, "b": 5, "c": 1}, 10) == ["a"]
+    assert _beyond({"a": 5, "b": 5, "c": 1}, 0) == ["a", "b", "c"]
+    assert MAX_MEMBER_BYTES >= 1 << 20  # a single member of the largest size fits
+
+
+async def test_tools_name_nodes_that_no_path_can_have() -> None:
+    view = GroupView("g")
+    assert _named(view, "/consumers/g/ids", "consumer id", ["g_a", "..", "x\0"]) == ["g_a"]
+    assert view.faults.keys() == {"/consumers/g/ids/..", "/consumers/g/ids/x\0"}
+    assert len(view.problems) == 2
