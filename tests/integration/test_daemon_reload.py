@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
