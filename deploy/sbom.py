@@ -8,11 +8,13 @@ declaration.
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 import tempfile
 import venv
 from pathlib import Path
+from typing import Any
 
 
 def make(tools: Path, wheel: Path, requirements: Path) -> Path:
@@ -37,7 +39,17 @@ def make(tools: Path, wheel: Path, requirements: Path) -> Path:
         subprocess.run([*pip, "--no-deps", str(wheel)], check=True)
         listing = [str(tools / "cyclonedx-py"), "environment", "--output-reproducible", "--output-file", str(target)]
         subprocess.run([*listing, "--mc-type", "application", str(python)], check=True)
+    target.write_text(json.dumps(_without_places(json.loads(target.read_text("utf-8"))), indent=2) + "\n", "utf-8")
     return target
+
+
+def _without_places(bill: dict[str, Any]) -> dict[str, Any]:
+    """The bill without the places on this machine that packages were installed from."""
+    for component in bill["components"]:
+        references = [each for each in component.pop("externalReferences", []) if not each["url"].startswith("file:")]
+        if references:
+            component["externalReferences"] = references
+    return bill
 
 
 def main() -> int:

@@ -202,10 +202,12 @@ class Stuck:
         self.start, self.stop, self.position = recorder.start, recorder.stop, recorder.position
         self._recorder = recorder
         self.cancelled = 0
+        self.holding = asyncio.Event()
         self.free = asyncio.Event()
 
     async def handle(self, batch: Any) -> None:
         while b"stuck" in batch.payloads and not self.free.is_set():
+            self.holding.set()
             try:
                 await self.free.wait()
             except asyncio.CancelledError:
@@ -223,8 +225,8 @@ async def test_commits_beside_handler_of_former_session(group: Any) -> None:
     await group.until(lambda: len(recorder.seen) == 2)
     group.broker.append("t", 0, b"stuck")
     other = TopicPartition("t", 0, 1)
-    await group.until(lambda: group.journal.entries.count(("begin", "a t/0-0")) == 1 and len(recorder.seen) == 2)
-    await asyncio.sleep(0.05)
+    async with asyncio.timeout(60):
+        await handler.holding.wait()
     flow = member.consumer._partitions
     before = flow._owned[other]
     try:
