@@ -5,8 +5,10 @@ Uses nothing but the standard library: the machine has no other Python packages.
 
 from __future__ import annotations
 
+import http.server
 import json
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -17,8 +19,8 @@ RESULTS = Path("/results")
 UNIT = "consumerd@events.service"
 #: Its configuration is invalid.
 BAD = "consumerd@bad.service"
-#: Further handlers, each a group of its own: one runs a program.
-OTHERS = ("consumerd@exec.service", "consumerd@print.service")
+#: Further handlers, each a group of its own: one runs a program, one posts to the receiver below.
+OTHERS = ("consumerd@exec.service", "consumerd@print.service", "consumerd@null.service", "consumerd@http.service")
 CONFIG = Path("/etc/consumerd/events.toml")
 PROPERTIES = (
     "ActiveState",
@@ -93,15 +95,38 @@ def wait_for_line(text: str, unit: str = UNIT) -> bool:
     return True
 
 
-def wait_for_messages(unit: str) -> int:
-    """How many messages the journal of the unit has: all that there are, or what came within a while."""
+def handled() -> int:
+    """The number of messages that the daemon's handler has handled, by its metrics."""
+    port = json.loads((RESULTS / "port.json").read_text())
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
+        lines = page.read().decode().splitlines()
+    return sum(int(float(line.split()[-1])) for line in lines if line.startswith("consumerd_messages_handled_total{"))
+
+
+def wait_for_messages() -> int:
+    """How many messages were handled: all that there are, or those of a while."""
     expected: int = json.loads((RESULTS / "messages.json").read_text())
     limit = time.monotonic() + 60
     while True:
-        found = journal(unit).count('"index":')
+        found = handled()
         if found >= expected or time.monotonic() > limit:
             return found
         time.sleep(0.2)
+
+
+class Receiver(http.server.BaseHTTPRequestHandler):
+    """Takes what the handler `http` posts."""
+
+    lines = 0
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        Receiver.lines += body.count(b"\n")
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - the name of the class above
+        """The journal has enough lines."""
 
 
 def reload(seen: dict[str, Any]) -> None:
@@ -146,12 +171,17 @@ def drive(seen: dict[str, Any]) -> None:
     for unit in OTHERS:
         seen[unit] = [run("systemctl", "start", unit)]
         wait_for_page("/readyz")
-        seen[unit] += [wait_for_messages(unit), run("systemctl", "stop", unit), show(unit)["Result"]]
+        seen[unit] += [wait_for_messages(), run("systemctl", "stop", unit), show(unit)["Result"]]
+    seen["posted"] = Receiver.lines
     seen["security"] = run("systemd-analyze", "security", "--no-pager", UNIT)[1].strip().splitlines()[-1]
 
 
 def main() -> None:
     seen: dict[str, Any] = {}
+    receiver = http.server.HTTPServer(("127.0.0.1", 0), Receiver)
+    threading.Thread(target=receiver.serve_forever, daemon=True).start()
+    config = Path("/etc/consumerd/http.toml")
+    config.write_text(config.read_text().replace("RECEIVER", str(receiver.server_port)))
     try:
         drive(seen)
     finally:

@@ -144,9 +144,15 @@ async def test_unit_starts_restarts_and_stops_under_systemd(image: Image, cluste
     (etc / "bad.toml").write_text('[group]\nid = ""\n')
     (secrets / "events.http-token").write_text(TOKEN)
     program = 'while read -r line; do echo "$line" >&2; echo ok; done'
-    for handler in ({"name": "exec", "options": {"command": ["/bin/sh", "-c", program]}}, {"name": "print"}):
-        name = str(handler["name"])
-        (etc / f"{name}.toml").write_text(configured(cluster, name, handler, port))
+    options = {
+        "exec": {"command": ["/bin/sh", "-c", program]},
+        "print": {},
+        "null": {},
+        "http": {"url": "http://127.0.0.1:RECEIVER/messages"},
+    }
+    for name, given in options.items():
+        handler = {"name": name, "options": given}
+        (etc / f"{name}.toml").write_text(configured(cluster, name, handler, port, metrics=True))
     (results / "port.json").write_text(str(port))
     shutil.copy(ROOT / "tests/deploy/operator_script.py", results)
     unit = units / "consumerd@.service"
@@ -190,8 +196,9 @@ async def test_unit_starts_restarts_and_stops_under_systemd(image: Image, cluste
     assert seen["start bad"][0] != 0
     assert (seen["bad"]["ActiveState"], seen["bad"]["NRestarts"]) == ("failed", "0"), seen["bad"]
     assert "group.id" in (results / "consumerd@bad.service.log").read_text()
-    for name in ("exec", "print"):
+    for name in options:
         unit_log = (results / f"consumerd@{name}.service.log").read_text()
         assert seen[f"consumerd@{name}.service"] == [[0, ""], len(held(cluster)), [0, ""], "success"], unit_log
+    assert seen["posted"] == len(held(cluster))
     assert places(results / "state") == dict.fromkeys(held(cluster), 1)
     assert await cluster.committed() == ends(cluster)
