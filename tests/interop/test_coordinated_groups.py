@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import signal
+import tomllib
 from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,7 +20,7 @@ import pytest_asyncio
 
 from consumerd.embedded.errors import ChildError
 from consumerd.embedded.ports import free_port
-from consumerd.embedded.processes import DaemonProcess
+from consumerd.embedded.processes import DaemonProcess, format_toml
 from consumerd.errors import ExitCode
 from consumerd.offsets import KafkaOffsetStore
 from consumerd.partition import TopicPartition
@@ -205,6 +207,30 @@ async def test_shares_a_group_with_members_of_other_projects(
     group.enough.set()
     await producer
     await group.account()
+
+
+@pytest.mark.parametrize("group", ["3.9.1"], indirect=True)
+async def test_reloaded_members_consume_other_topics_and_repeat_nothing(group: Group) -> None:
+    await group.create("more")
+    long = {"session_timeout": LONG_SESSION, "rebalance_timeout": LONG_SESSION}
+    members = [await group.daemon(**long) for _ in range(2)]
+    await group.until(lambda: group.fair(*members))
+    for number in range(PARTITIONS):
+        await group.produce(number, [b"before"])
+    await group.until(lambda: sum(group.handed().values()) == PARTITIONS)
+    for member in members:
+        document = tomllib.loads(member.config_path.read_text("utf-8"))
+        document["group"]["topics"]["more"] = 1
+        member.config_path.write_text(format_toml(document), "utf-8")
+        member.child.signal(signal.SIGHUP)
+        assert (await member.wait_for_event("configuration_reloaded", 60.0))["keys"] == ["group.topics"]
+    for number in range(PARTITIONS):
+        await group.produce(number, [b"between"])
+    both = sorted(f"{topic}/{number}" for topic in (TOPIC, "more") for number in range(PARTITIONS))
+    await group.until(lambda: sorted(place for member in members for place in group.share(member)) == both)
+    for number in range(PARTITIONS):
+        await group.produce(number, [b"after"])
+    assert await group.account() == 0
 
 
 @pytest.mark.parametrize("group", ["3.9.1"], indirect=True)
