@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from consumerd.credentials import read_secret
+from consumerd.errors import ConfigError
 from consumerd.spark.source.choice import PartitionChoice
 from consumerd.spark.source.options import OptionError, SubscribePattern
 from consumerd.spark.source.v08.client import KafkaClient
@@ -131,11 +133,7 @@ def with_password(cluster: BootstrapLocation) -> BootstrapLocation:
     if login is None or login.password_file is None:
         return cluster
     try:
-        password = Path(login.password_file).read_text("utf-8").partition("\n")[0].rstrip("\r")
-    except (OSError, UnicodeDecodeError) as error:
-        raise OptionError(f"option kafka.sasl.password.file names a file that cannot be read: {error}") from error
-    if not password:
-        raise OptionError(
-            f"option kafka.sasl.password.file names {login.password_file}, whose first line holds no password"
-        )
+        password = read_secret(Path(login.password_file), "option kafka.sasl.password.file")
+    except ConfigError as error:
+        raise OptionError(str(error)) from error
     return replace(cluster, login=replace(login, password=password, password_file=None))
