@@ -283,10 +283,10 @@ def test_reads_the_password_from_the_first_line_of_its_file(tmp_path: Path) -> N
     file.write_bytes("w\u00f6rd\r\nmore\n".encode())
     assert with_password(place).login == Login("u", "w\u00f6rd")
     file.write_bytes(b"\nmore\n")
-    with pytest.raises(OptionError, match="password.file: .*password holds no secret in its first line"):
+    with pytest.raises(OptionError, match=r"password.file: .*password holds no secret in its first line"):
         with_password(place)
     file.unlink()
-    with pytest.raises(OptionError, match="password.file: cannot read .*password: No such file"):
+    with pytest.raises(OptionError, match=r"password.file: cannot read .*password: No such file"):
         with_password(place)
 
 
