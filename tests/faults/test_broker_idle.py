@@ -23,7 +23,7 @@ PROBE = OffsetsRequest("probe", 0, -1, 1).encode()
 ANSWER = struct.pack(">ihiq", 14, 0, 1, 0)
 #: Descriptors for everything else in this process and the broker's.
 SPARE = 300
-#: What an idle connection may take of the broker's own memory; measured 7 kB.
+#: The memory of the broker that an idle connection may take; measured 7 kB.
 BYTES_EACH = 12_000
 
 

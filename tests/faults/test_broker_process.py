@@ -87,7 +87,7 @@ async def test_flushed_messages_survive_sigkill(tmp_path: Path) -> None:
     assert (tmp_path / "log" / ".kafka_cleanshutdown").exists()
 
 
-#: How many bytes of a partition are on their way at most: whatever is produced is read again in every life.
+#: The largest number of unread bytes of a partition: every life of the broker reads all produced messages again.
 AHEAD = 300_000
 
 
@@ -185,7 +185,7 @@ async def test_flushed_messages_survive_repeated_sigkill(tmp_path: Path) -> None
 
 
 async def test_restart_within_the_session_timeout_waits_for_the_old_node(zk_root: str, tmp_path: Path) -> None:
-    """Where 0.7.2 dies with `A broker is already registered on the path` (golden notes, 4).
+    """In this case 0.7.2 exits with `A broker is already registered on the path` (golden notes, 4).
 
     The session outlasts the start of a process on a busy machine, so its end is brought about here;
     `test_claim_waits_until_the_session_of_a_crashed_owner_ends` waits for one that expires.

@@ -43,7 +43,7 @@ def fetch(offset: int, size: int) -> Batch:
 
 
 def batches(offset: int, size: int) -> Iterator[Batch]:
-    """What a fetcher hands over from `offset` on, with fetches of `size` bytes."""
+    """The batches that a fetcher delivers from `offset` on, with fetches of `size` bytes."""
     while offset < len(LOG):
         batch = fetch(offset, size)
         assert batch.next_offset > offset

@@ -40,7 +40,7 @@ pytestmark = pytest.mark.asyncio
 CLOCK = SystemClock()
 PLACES = [TopicPartition.numbered(TOPIC, number) for number in range(PARTITIONS)]
 SENT = {number: [b"%d-%d" % (number, n) for n in range(60)] for number in range(PARTITIONS)}
-#: What a broker says of its versions is believed as long as the connection lasts.
+#: A broker's own list of versions is not spoiled: clients believe it for the whole connection.
 ALL_BUT_VERSIONS = tuple(api for api in VERSIONS if api is not apis.API_VERSIONS)
 #: Nobody waits long for an answer here, and nobody takes a large one.
 HASTY = ClientSettings(
@@ -108,7 +108,7 @@ async def test_client_rejects_invalid_responses(kind: str) -> None:
 
 
 class Told:
-    """What fetching reports."""
+    """A listener that records what fetching reports."""
 
     def __init__(self) -> None:
         self.errors: list[Exception] = []

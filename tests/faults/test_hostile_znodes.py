@@ -84,7 +84,7 @@ def hostile_nodes() -> dict[str, bytes]:
 
 
 class Canary:
-    """How long the thread of this loop computed while others had to wait, and bytes by which it grew, at most."""
+    """The longest time for which this loop's thread computed without a turn for others, and its growth in bytes."""
 
     def __init__(self) -> None:
         self.worst = 0.0

@@ -31,7 +31,7 @@ SETTINGS = {
 }
 #: Names of topics whose cases need nothing of other cases; all others need nothing of one another.
 TOPICS_APART = ((b"wire-a", b"mp-"), (b"wire-b",), (b"wire-c",), (b"roll",))
-#: How many cases one share has at most, where they may be parted: those that only read, and those of any other topic.
+#: The largest number of cases in a share that may be divided: cases that only read, and cases of any other topic.
 SHARE = 12
 #: The request types that write: PRODUCE and MULTIPRODUCE.
 WRITES = (0, 3)
@@ -90,7 +90,7 @@ def _segments(log_dir: Path) -> dict[str, dict[str, int]]:
 
 
 async def _seed_roll(running: Broker) -> int:
-    """What the recording put into topic `roll`; the time (ms) between its two bursts, made by setting file times."""
+    """The data that the recording wrote to topic `roll`; the time (ms) between its two bursts, set by file times."""
     for i in range(12):
         payload = b"roll-%02d-" % i + b"x" * 90
         message = struct.pack(">iBBI", len(payload) + 6, 1, 0, zlib.crc32(payload)) + payload
@@ -176,7 +176,7 @@ async def _replay(
     folder: Path,
     silence: float = SILENCE,
 ) -> str:
-    """What the script says last of these cases, in this order, on a broker of their own that has had those `before`."""
+    """The last verdict of the script on these cases, in order, on a new broker that has handled those `before`."""
     folder.mkdir()
     file = folder.with_suffix(".json")
     file.write_text(json.dumps({**recording, "cases": cases}))

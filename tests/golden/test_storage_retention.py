@@ -1,4 +1,4 @@
-"""Which segments retention deletes (golden behaviour/retention.json)."""
+"""Retention deletes the same segments as the recorded broker (golden behaviour/retention.json)."""
 
 import json
 import os

@@ -226,7 +226,7 @@ class Stalled:
 
 @dataclass
 class Outcome:
-    """How a process ended, and what it left on its streams."""
+    """The exit code of a process, and the text of its streams."""
 
     code: int
     stdout: str

@@ -1,4 +1,4 @@
-"""Which dialect a daemon joins in, and what it will not join: nothing of the wrong kind is ever registered."""
+"""The dialect in which a daemon joins, and groups that it does not join: it registers nothing of the wrong dialect."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ async def test_signal_before_joining_exits_cleanly(world: Any, number: signal.Si
 
 
 async def test_handles_signals_early_in_startup(tmp_path: Path) -> None:
-    """What takes long (configuration, ZooKeeper, the handler) is imported after that."""
+    """Slow imports (configuration, ZooKeeper, the handler) happen after that."""
     script = (
         "import importlib, os, signal, sys\n"
         "from consumerd.cli.main import run\n"

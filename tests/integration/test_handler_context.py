@@ -1,4 +1,4 @@
-"""What a handler's context does in a real member: it commits, pauses, resumes, logs and counts."""
+"""The context of a handler in a real member: it commits, pauses, resumes, logs and counts."""
 
 from __future__ import annotations
 

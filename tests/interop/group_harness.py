@@ -219,12 +219,12 @@ class Group:
     # -- what happened
 
     def all_records(self) -> Iterator[Record]:
-        """What everybody was given and handed, in the order of time."""
+        """The assignments and messages that all members got, sorted by time."""
         ours = merge_records(sorted(self.records.glob("*.ndjson")))
         return heapq.merge(ours, *map(said_by_java, self.foreign), key=attrgetter("at"))
 
     def share(self, daemon: DaemonProcess) -> list[str]:
-        """What a daemon was last given."""
+        """The partitions that a daemon was assigned last."""
         told = [event["partitions"] for event in daemon.events() if event["event"] == "rebalanced"]
         return sorted(told[-1]) if told else []
 

@@ -318,7 +318,7 @@ class WideGroup(OldGroup):
         return seconds
 
     def repeated(self, name: str) -> int:
-        """How many messages that member was handed although somebody had been before."""
+        """The number of messages that were delivered to that member after another delivery."""
         members = (*self.daemons, *self.jvms)
         handed = [(at, place, n, who) for who in members for at, place, n in self._handed(who) if n is not None]
         seen: set[tuple[TopicPartition, int]] = set()

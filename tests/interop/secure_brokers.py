@@ -90,7 +90,7 @@ class SecureBroker(KafkaBroker):
 
     @property
     def plaintext_port(self) -> int:
-        """Where a KRaft server speaks without TLS: with its controllers, not with clients."""
+        """The port on which a KRaft server uses no TLS: for its controllers, not for clients."""
         return self._voters[self.broker_id]
 
     def _settings(self) -> dict[str, str | int]:

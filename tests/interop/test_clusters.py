@@ -47,7 +47,7 @@ PLACES = [TopicPartition.numbered(TOPIC, number) for number in range(PARTITIONS)
 
 
 class Listener:
-    """What goes wrong while the log is read."""
+    """A listener for which every error during the read of the log is a failure."""
 
     def failed(self, *told: object) -> None:
         raise AssertionError(told)

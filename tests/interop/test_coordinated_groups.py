@@ -70,7 +70,7 @@ async def test_status_and_metrics_show_the_group_and_lag_in_messages(group: Grou
         while True:
             async with session.get(f"{url}status.json") as answer:
                 status = await answer.json()
-            # What the whole group has is read now and then.
+            # The data of the whole group is read at intervals.
             rows, members = status["partitions"], (status["members"] or {"live": []})["live"]
             known = sum(member["partitions"] for member in members)
             if known == PARTITIONS and rows and all(row["handled"] == 2 and row["lag"] == 0 for row in rows):
@@ -123,7 +123,7 @@ async def test_loses_nothing_when_members_join_leave_and_die_and_the_broker_rest
     assert await first.stop() == ExitCode.OK
     assert await fourth.stop() == ExitCode.OK
 
-    # What they gave back is committed: a member that comes now is handed nothing again.
+    # The offsets of released partitions are committed: a member that joins now gets no message again.
     store = KafkaOffsetStore(group.client, GROUP)
     places = [TopicPartition.numbered(TOPIC, number) for number in range(PARTITIONS)]
     assert await group.client.retrying("read offsets", lambda: store.load(places)) == {

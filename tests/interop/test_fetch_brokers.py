@@ -35,7 +35,7 @@ CLOCK = SystemClock()
 
 
 class Told:
-    """What the pool told."""
+    """A listener that records the reports of the pool."""
 
     def __init__(self) -> None:
         self.resets: list[tuple[int, int]] = []

@@ -275,7 +275,7 @@ async def consumerd(*arguments: str) -> tuple[int | None, str]:
 
 
 async def test_mirrors_newer_clusters_and_rejects_loops(kafka: Any, cluster_client: Any) -> None:
-    # What retention deletes, it deletes at once, not half a minute after the start: the messages are of 1970.
+    # Retention deletes old messages at once, not half a minute after the start: the messages are of 1970.
     broker = await kafka("3.9.1", partitions=2, config=EAGER_RETENTION)
     async with cluster_client(broker) as client:
         async with V08Producer(client, clock=CLOCK, rng=random.Random(1)) as producer:

@@ -76,7 +76,7 @@ def daemon(directory: Path, zookeeper: str, group: str) -> DaemonProcess:
 
 
 def entries(log_directory: Path, partition: TopicPartition) -> Iterator[LogEntry]:
-    """What a broker, Jafka's or ours, has stored of a partition."""
+    """The messages of a partition that a broker, Jafka's or ours, has stored."""
     for path in sorted((log_directory / f"{partition.topic}-{partition.partition}").iterdir()):
         yield from read_segment(path, int(path.stem))
 

@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.zookeeper]
 
 TOPIC, PARTITIONS = "events", 4
 PLACES = [TopicPartition.numbered(TOPIC, number) for number in range(PARTITIONS)]
-#: Where groups of which release are coordinated.
+#: The coordination of groups, by release.
 MATRIX = [("0.8.2.2", "zookeeper"), ("0.10.1.1", "zookeeper"), ("0.10.1.1", "kafka"), ("3.9.1", "kafka")]
 
 

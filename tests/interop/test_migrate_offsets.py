@@ -34,7 +34,7 @@ PLACES = [TopicPartition.numbered("events", number) for number in range(3)]
 async def run_migrate(
     directory: Path, *arguments: str, code: ExitCode = ExitCode.OK, group: str = "old"
 ) -> tuple[dict[str, Any], str]:
-    """What `consumerd migrate offsets` says, as JSON and on standard error."""
+    """The output of `consumerd migrate offsets`, as JSON and on standard error."""
     done = await run_command(directory, "migrate", "offsets", "--group", group, *arguments, "--json")
     assert done.returncode == code, done.stderr
     return json.loads(done.stdout) if done.stdout else {}, done.stderr

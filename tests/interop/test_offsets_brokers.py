@@ -108,7 +108,7 @@ async def test_writes_offsets_to_both_stores_like_old_consumers_with_dual_commit
         by_version = [KafkaOffsetStore(client, "group", version=each) for each in (0, 1)]
         await client.retrying("load", lambda: by_version[1].load([PLACE]))
         assert await store.load([PLACE, OTHER]) == {}
-        # What nobody owns is refused by ZooKeeper, and never gets as far as Kafka.
+        # ZooKeeper rejects the commit of a partition without an owner, and Kafka never gets it.
         result = await store.commit({PLACE: 5, OTHER: 6}, session_id=session.session_id)
         assert result.committed == {PLACE}
         assert result.lost == {OTHER}

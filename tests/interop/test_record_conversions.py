@@ -1,4 +1,4 @@
-"""What real brokers make of messages and batches: other formats for older readers, and times of their own."""
+"""Conversions of messages and batches by real brokers: other formats for older readers, and other timestamps."""
 
 from __future__ import annotations
 

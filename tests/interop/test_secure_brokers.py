@@ -57,7 +57,7 @@ BY_ENVIRONMENT = {"CONSUMERD_KAFKA__SASL__PASSWORD": PASSWORD}
 
 
 class Done(NamedTuple):
-    """How a command ended."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -256,7 +256,7 @@ async def _life(site: Site, old_at: str, *, headers: bool, deletes: bool) -> Non
 
     await _by_the_library(site)
 
-    # Where ZooKeeper is asked, it names the listener.
+    # If the command reads ZooKeeper, the error names the listener.
     if site.broker.zookeeper is not None:
         by = (
             "--zookeeper",
@@ -269,7 +269,7 @@ async def _life(site: Site, old_at: str, *, headers: bool, deletes: bool) -> Non
         there = await site.well("consume", *by, "--group", "old", "--topic", "lines", "--exit-at-end", stdin=b"")
         assert sorted(there.out.encode().splitlines()) == sorted(LINES)
 
-    # What was in the old cluster comes, and the old group goes on behind what it was handed.
+    # The messages of the old cluster arrive, and the old group continues after those that it got.
     target = ("--to-bootstrap-server", site.broker.address, "--to-config", plain[1])
     to = (*target, "--from-zookeeper", old_at)
     without = () if headers else ("--no-headers",)
@@ -345,7 +345,7 @@ async def _by_the_library(site: Site) -> None:
             assert sum((await connector.committed()).values()) == number + 1
         assert sorted(found) == [b"%d" % each for each in range(number + 1)]
 
-    # Who is not whom we trust, and who speaks TLS to whom does not, is told in a sentence.
+    # An untrusted server, and a client or server without TLS, is reported in one sentence.
     strange = await asyncio.to_thread(ssl.create_default_context, cafile=site.broker.certificates.stranger)
     for tls, words in ((strange, "certificate is not accepted"), (None, "answered with TLS on a plaintext connection")):
         known = {**bootstrap, "broker_tls": tls, "sasl": ways[0][1]}

@@ -37,7 +37,7 @@ EACH = 10
 
 
 class Done(NamedTuple):
-    """How a command ended."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -74,7 +74,7 @@ class Tool:
         return done
 
     async def until(self, right: Callable[[Any], bool], *arguments: str, seconds: float = 60) -> Any:
-        """What the command says as JSON, as soon as it is `right`."""
+        """The JSON output of the command, as soon as it is `right`."""
         deadline = time.monotonic() + seconds
         while True:
             done = await self(*arguments, "--json")

@@ -226,7 +226,7 @@ def coordinate(wire: Wire, group: str) -> None:
 
 
 def code_of_one(answer: dict[str, Any]) -> int:
-    """What is told of the only partition of the only topic."""
+    """The error code of the only partition of the only topic."""
     (told,) = answer["responses"][0]["partition_responses"]
     return int(told["error_code"])
 

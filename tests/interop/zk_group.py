@@ -60,22 +60,22 @@ class ZooKeeperGroup(ABC):
         self._zookeeper = zookeeper
         self._session_timeout = session_timeout
         self._stack = stack
-        #: How far each member's file was read, how many lines, and what they told.
+        #: For each member's file: the position up to which it was read, the number of lines, and their messages.
         self._read_so_far: dict[Path, tuple[int, int, list[Handed]]] = {}
 
     # -- what differs
 
     @abstractmethod
     def _sending(self) -> AbstractAsyncContextManager[Callable[[TopicPartition, list[bytes], bool], Awaitable[None]]]:
-        """What sends payloads to a partition: packed (compressed as one) or each by itself."""
+        """A function that sends payloads to a partition: packed (compressed as one) or each by itself."""
 
     @abstractmethod
     def _payload(self, place: TopicPartition, position: int) -> bytes:
-        """What is sent there; no payload twice in a partition."""
+        """The payload that is sent there; no payload is in a partition twice."""
 
     @abstractmethod
     def _formula(self) -> dict[TopicPartition, tuple[str, int]]:
-        """Who has to own what, of all that is registered."""
+        """The expected owner of each partition, computed from all registrations."""
 
     @abstractmethod
     def _parse(self, topic: str, name: str) -> TopicPartition:
@@ -83,11 +83,11 @@ class ZooKeeperGroup(ABC):
 
     @abstractmethod
     def _said(self, line: bytes) -> Iterator[Handed]:
-        """What a line of a JVM's output tells."""
+        """The messages in a line of a JVM's output."""
 
     @abstractmethod
     def _noted(self, record: Record) -> Iterator[Handed]:
-        """What a record of one of ours tells, but for its claim."""
+        """The messages in a record of one of our members, without its claim."""
 
     @abstractmethod
     def _check(self, place: TopicPartition, handed: Mapping[str, list[tuple[float, int | None]]]) -> None:
@@ -258,7 +258,7 @@ class ZooKeeperGroup(ABC):
         return [entry for path in paths for entry in self._told(path, self._recorded)]
 
     def _told(self, path: Path, parse: Callable[[int, bytes], Iterator[Handed]]) -> list[Handed]:
-        """What a member's file tells so far. It only grows: what was read is kept."""
+        """The messages in a member's file so far. It only grows: the messages that were read are kept."""
         end, count, told = self._read_so_far.get(path, (0, 0, []))
         with path.open("rb") as file:
             file.seek(end)

@@ -1,4 +1,4 @@
-"""What became of each message that a group in ZooKeeper was handed, and what may come again.
+"""The account of each message that was delivered to a group in ZooKeeper, and of allowed repetitions.
 
 Of every kind of group holds:
 
@@ -40,7 +40,7 @@ class Run:
 
 @dataclass
 class Runs:
-    """What was handed over of one partition."""
+    """The messages of one partition that were delivered."""
 
     jvm: set[str]
     #: When a member that owned the partition was killed or frozen, and the committed offset then.
@@ -48,7 +48,7 @@ class Runs:
     runs: list[Run] = field(default_factory=list)
 
     def add(self, member: str, handed: list[tuple[float, int | None]]) -> None:
-        """What a member was handed, None for a claim. JVM members tell no claims: a gap means that there was one."""
+        """The messages that a member got, None for a claim. JVM members report no claims: a gap means a claim."""
         run: Run | None = None
         for at, position in handed:
             if position is None:

@@ -1,4 +1,4 @@
-"""What the kill tests of mirrors share: members as processes, input in every codec, and the end of their work."""
+"""Shared code of the kill tests of mirrors: members as processes, input in every codec, and the end of their work."""
 
 from __future__ import annotations
 

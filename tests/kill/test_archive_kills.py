@@ -55,7 +55,7 @@ def files(out: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def expected(archive: Path) -> dict[str, bytes]:
-    """What an export makes that nobody disturbs."""
+    """The output of an export that is not interrupted."""
     subprocess.run(command(archive / "log", archive / "clean"), check=True, capture_output=True, timeout=DEADLINE)
     return files(archive / "clean")
 
@@ -65,7 +65,7 @@ def started(arguments: list[str]) -> subprocess.Popen[bytes]:
 
 
 def finished(out: Path) -> int:
-    """How many segments the manifest lists."""
+    """The number of segments in the manifest."""
     try:
         return len(json.loads((out / "_manifest.json").read_bytes())["segments"])
     except FileNotFoundError:

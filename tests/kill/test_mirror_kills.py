@@ -47,7 +47,7 @@ class Input:
 
 
 def held(broker: BrokerProcess) -> list[list[bytes]]:
-    """What is in the segment files, by partition, in order."""
+    """The messages in the segment files, by partition, in order."""
     found: list[list[bytes]] = []
     for partition in range(PARTITIONS):
         folder = broker.log_directory / f"{TOPIC}-{partition}"

@@ -151,7 +151,7 @@ class Driver:
         return self.process.returncode == -signal.SIGKILL
 
     def result(self) -> dict[str, dict[str, object]]:
-        """What a driver says that nobody killed."""
+        """The result that a driver prints if it is not killed."""
         output, _ = self.process.communicate(timeout=DEADLINE)
         self._output.close()
         assert self.process.returncode == 0, self.log.read_text()[-3000:]
@@ -199,7 +199,7 @@ def while_compacting(root: Path) -> Callable[[], bool]:
 
 
 def identities(table: Path) -> Counter[Identity]:
-    """How often each identity is in a table, by the folders that are to be read."""
+    """The number of rows of each identity in a table, from the folders that a reader uses."""
     found: Counter[Identity] = Counter()
     for each in resolve(parse_folders(path.name for path in table.iterdir())):
         for file in sorted((table / each.folder.name).glob("*.parquet")):

@@ -64,7 +64,7 @@ def test_group_holds_its_invariants_in_every_schedule() -> None:
     outcomes, failures, taken = simulate([int(one)] if one else range(SEEDS))
     assert not failures, report(failures)
     if not one:
-        # What no schedule reaches is not tested by any.
+        # A transition that no schedule reaches is not tested.
         assert not PHASES.keys() - taken.keys()
         assert sum(outcome.members >= 2 and outcome.partitions >= 2 for outcome in outcomes) > SEEDS / 3
         assert sum(outcome.generations for outcome in outcomes) > 2 * SEEDS

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
 PARTITIONS = 3
-#: What becomes of a connection or request, drawn one after the other; none when the list is used up.
+#: The faults of connections and requests, drawn one after the other; none when the list is used up.
 FAULTS = ["none", "none", "none", "refuse", "cut before", "cut after"]
 
 actions = st.lists(

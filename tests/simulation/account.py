@@ -1,4 +1,4 @@
-"""Who was handed what and when, and whether that may be: the account of one group.
+"""The account of one group: the member, time and correctness of each delivery.
 
 Strategy: it hears of every message that is produced, of every hand-over's beginning and end, and of every offset that
 is written; what may never be is a `violation` at that moment. What is lost or repeated is asked for in the end. Who may
@@ -36,11 +36,11 @@ class Account:
         self.violations: list[str] = []
         #: Whether an offset may be set back: where somebody seeks.
         self.may_go_back = False
-        #: Who may set one back all the same: peers that write blindly.
+        #: Members that may set an offset back all the same: peers that write without a check.
         self.careless: set[str] = set()
         #: Processes that stand still now: what they have in hand is in nobody's.
         self.frozen: set[str] = set()
-        #: What members had in hand when their handlers were cancelled.
+        #: The batches that members were handling when their handlers were cancelled.
         self.cancelled: set[tuple[str, TopicPartition, int]] = set()
         #: Messages before these positions need not be handed over; None: not counted yet.
         self._default_since: float | None = None
@@ -116,7 +116,7 @@ class Account:
         """Look whether a process may write this offset."""
 
     def died(self, member: str) -> None:
-        """What a dead process had in hand is in nobody's."""
+        """A batch that a dead process was handling is not in progress any more."""
         for partition in [each for each, holder in self._in_hand.items() if holder.member == member]:
             del self._in_hand[partition]
 
@@ -144,7 +144,7 @@ class Account:
     # -- what became of it
 
     def summary(self) -> dict[str, int]:
-        """How many messages had to be handed over, were lost, were repeated, and what was not as it must be."""
+        """The numbers of messages that had to be delivered, were lost, were repeated, and of violations."""
         return {
             "messages": self.count,
             "lost": len(self.lost),

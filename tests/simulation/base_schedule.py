@@ -1,4 +1,4 @@
-"""What all random schedules have in common: steps at random times, faults, and the account at the end.
+"""Common parts of all random schedules: steps at random times, faults, and the account at the end.
 
 Strategy: a subclass makes the world, says what may happen (`play`) and what has to be true in the end. At every step
 the account looks on. Of each repeated message a fault has to tell why. What failed is told with its timeline.
@@ -78,7 +78,7 @@ class BaseSchedule(Generic[_World, _Outcome]):
 
     @property
     def description(self) -> str:
-        """What was chosen, for people."""
+        """The random choices of the schedule, as text."""
         return self.kind
 
     def play(self) -> None:
@@ -86,7 +86,7 @@ class BaseSchedule(Generic[_World, _Outcome]):
         raise NotImplementedError
 
     def outcome(self) -> _Outcome:
-        """What it was made of."""
+        """The summary of the events of a schedule."""
         raise NotImplementedError
 
     def _links(self, daemon: Daemon) -> list[Any]:
@@ -101,7 +101,7 @@ class BaseSchedule(Generic[_World, _Outcome]):
         return daemon
 
     def _isolate(self, daemon: Daemon, seconds: float) -> None:
-        """What becomes of the network of a machine that is suspended for so long."""
+        """Apply to the network the effects of a machine that is suspended for this time."""
 
     def _is_explained(self, first: HandOver, again: HandOver) -> bool:
         """Whether a message that `first` was handed over may have been once more."""
@@ -260,7 +260,7 @@ class BaseSchedule(Generic[_World, _Outcome]):
             self._require(daemon.failure is None, f"{daemon.name} failed: {daemon.failure!r}")
 
     def _require_last_hand_overs(self) -> None:
-        """What was produced last was handed over by whoever owns the partition, once."""
+        """The owner of each partition got its last message, once."""
         owners = self.world.owners()
         last = {each.partition: each for each in self.world.account.hand_overs}
         for partition, owner in owners.items():

@@ -185,7 +185,7 @@ class Daemon(SimulatedProcess):
         self.world = world
         self.name = name
         self.loop = ProcessLoop(world.kernel, world.network, name)
-        #: What ended it, once it has ended by itself.
+        #: The error that ended it, once it has ended by itself.
         self.failure: BaseException | None = None
         tables = world.tables()
         for table, keys in settings.items():

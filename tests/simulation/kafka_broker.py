@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.simulation.kernel import Kernel
     from tests.simulation.network import Line, Link, Network
 
-#: What a request costs, in seconds.
+#: The cost of a request, in seconds.
 REQUEST_TIME = 0.0001
 _EARLIEST = -2
 _NO_OFFSET = -1
@@ -44,7 +44,7 @@ _PLAIN_NUMBERS_SINCE = 2
 
 
 class Era(NamedTuple):
-    """What brokers of one time serve, and how their coordinator goes about it."""
+    """The versions that brokers of one release serve, and the rules of their coordinator."""
 
     name: str
     versions: Mapping[Api, tuple[int, int]]
@@ -81,7 +81,7 @@ class PartitionLog:
     def __init__(self, leader: int) -> None:
         self.leader: int | None = leader
         self.epoch = 0
-        #: What metadata say: (leader, epoch).
+        #: The partitions in the metadata: (leader, epoch).
         self.told: tuple[int | None, int] = (leader, 0)
         self.payloads: list[bytes] = []
         #: Fetches that wait for what comes.
@@ -89,7 +89,7 @@ class PartitionLog:
         self._encoded: dict[tuple[int, bool], bytes] = {}
 
     def read(self, offset: int, limit: int, *, batches: bool) -> bytes:
-        """What there is from `offset` on, of `limit` bytes about; one message at least, if there is one."""
+        """About `limit` bytes of messages from `offset` on; at least one message, if there is one."""
         parts: list[bytes] = []
         size = 0
         while offset < len(self.payloads) and (size < limit or not parts):
@@ -123,7 +123,7 @@ class SimulatedKafka:
         self.brokers: dict[int, KafkaBroker] = {}
         self.topics: dict[str, list[PartitionLog]] = {}
         self.coordinator = Coordinator(self, era.rules)
-        #: Which broker coordinates; None while none does.
+        #: The broker that coordinates; None while there is none.
         self.coordinated_by: int | None = 0
         self.requests: Counter[str] = Counter()
         #: The process of each member id.

@@ -41,7 +41,7 @@ def _is_gone(daemon: Daemon) -> bool:
 
 
 class Outcome(NamedTuple):
-    """What a schedule was made of."""
+    """The summary of the events of a schedule."""
 
     seed: int
     kind: str
@@ -58,7 +58,7 @@ class Outcome(NamedTuple):
 
 
 class ClusterSchedule(BaseSchedule[KafkaWorld, Outcome]):
-    """What happens to brokers and processes, whoever says what is whose."""
+    """The events of brokers and processes, for each way to assign partitions."""
 
     tests = "tests/simulation/test_kafka_schedules.py"
     fixed: ClassVar[bool]
@@ -367,7 +367,7 @@ class FixedSchedule(ClusterSchedule):
         return self.world.daemon(name, settings, handling=self.rng.choice((0.0, 0.002, 0.05, 0.3)))
 
     def _replace(self) -> None:
-        """Where a process has ended, or is told to, another one starts."""
+        """Start another process for each that has ended or was told to leave."""
         for at, (share, daemon) in enumerate(self._places):
             if daemon.name in self._told_to_leave:
                 self.world.kernel.until(partial(_is_gone, daemon), 30.0, what=f"{daemon.name} is gone")

@@ -42,9 +42,9 @@ class Kernel:
 
     def __init__(self) -> None:
         self.now = 0.0
-        #: What happened, for people: (time, who, what).
+        #: The events so far, for error reports: (time, process, event).
         self.timeline: list[tuple[float, str, str]] = []
-        #: What no simulated process may do, such as an exception that nobody took.
+        #: Errors that no simulated process may cause, such as an exception that was not handled.
         self.failures: list[str] = []
         self.loops: list[ProcessLoop] = []
         self._events: list[tuple[float, int, Event]] = []

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.simulation.kernel import Event, Kernel
     from tests.simulation.process import ProcessLoop
 
-#: What a socket's buffers take of what is not delivered, before a transport holds bytes back.
+#: The undelivered bytes that a socket's buffers take before a transport buffers data.
 SOCKET_BUFFER = 256 * 1024
 
 
@@ -42,7 +42,7 @@ class Accept(Protocol):
 
 
 class Line:
-    """How far a server is away: seconds of latency, each way, jittered by up to `jitter` of it; bytes in a second."""
+    """The distance of a server: seconds of latency each way, varied by up to `jitter` of it; bytes per second."""
 
     def __init__(self, latency: float = 0.0005, *, jitter: float = 0.1, throughput: float = 100e6) -> None:
         self.latency = latency
@@ -233,7 +233,7 @@ class Link:
 
 
 class _Socket:
-    """What is asked of a socket besides bytes."""
+    """The methods of a socket that are called besides those for bytes."""
 
     def setsockopt(self, *arguments: Any) -> None: ...
 
@@ -317,7 +317,7 @@ class Transport(asyncio.Transport):
         self._hand_out()
 
     def drained(self) -> None:
-        """What was written is on its way."""
+        """The written bytes have been sent."""
         if self.full and self._link.unsent <= self._high // 4:
             self.full = False
             if not self._lost:
@@ -383,7 +383,7 @@ class Network:
         self._listeners.pop((host, port), None)
 
     def set_line(self, client: str, address: tuple[str, int], line: Line) -> None:
-        """How far the server at `address` is from one process."""
+        """The distance between one process and the server at `address`."""
         self._own_lines[client, address] = line
 
     def links_of(self, client: str | None = None, address: tuple[str, int] | None = None) -> list[Link]:
@@ -413,7 +413,7 @@ class Network:
             link.hang_up()
 
     def resolve(self, host: str, port: int) -> list[Any]:
-        """What `getaddrinfo` answers."""
+        """The result of `getaddrinfo`."""
         return [(2, 1, 6, "", (address, port)) for address in self.names.get(host, [host])]
 
     async def connect(

@@ -108,7 +108,7 @@ class OwnerAccount(Account):
         self.violate(f"{member} {what}, which it does not own{lost}")
 
     def _require_new(self, member: str, partition: TopicPartition, offset: int) -> None:
-        """What was committed before a partition was claimed is not handed over by the claimer."""
+        """Messages that were committed before a partition was claimed are not delivered by the new owner."""
         claim = self.ownership.claim(partition)
         if claim is None or claim.member != member or claim.committed is None:
             return

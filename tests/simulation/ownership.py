@@ -1,4 +1,4 @@
-"""Who owned which partition when, as the server has it, and by what each ownership ended.
+"""The owner of each partition over time, as the server has it, and the reason of the end of each ownership.
 
 Strategy: it is told of every owner node that comes or goes. A member's own delete, or the end of its session that it
 asked for or slept through, is no surprise to it: from that moment on it may hand over nothing and write no offset. What

@@ -112,7 +112,7 @@ def fence_without_look() -> Iterator[None]:
 
 @contextmanager
 def latest_not_written() -> Iterator[None]:
-    """Where a partition begins is not committed before the first fetch."""
+    """The start offset of a partition is not committed before the first fetch."""
 
     async def write_nothing(self: OwnedPartitions, owned: OwnedPartition) -> None:
         """Leave it to the next commit."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
-#: What work in a thread takes, in seconds.
+#: The duration of work in a thread, in seconds.
 THREAD_TIME = 0.001
 #: Turns that a loop of a dead process gets to unwind its tasks.
 _LAST_TURNS = 10_000
@@ -89,7 +89,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
     # -- turns
 
     def next_number(self) -> int:
-        """What tells tasks and futures of this loop from each other."""
+        """A number that identifies a task or future of this loop."""
         self._number += 1
         return self._number
 
@@ -264,7 +264,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
 
 
 class SimulatedProcess:
-    """What may happen to a process of a world, whatever runs in it."""
+    """The faults that any process of a world may have."""
 
     world: BaseWorld
     name: str

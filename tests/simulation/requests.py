@@ -1,4 +1,4 @@
-"""How many requests an event may cost ZooKeeper, all members together: the one place where that is written down.
+"""The largest number of requests to ZooKeeper for each event, all members together: defined in this place only.
 
 Derivation, for a group of M members (before a join, after a leave), t nodes of T topics on b brokers. What has been
 read is not read again until its watch fires; so an event costs what changed, at each member that watches it:
@@ -43,7 +43,7 @@ _LEAST_PER_START = 4
 _PER_END = 3
 #: Claim, begin, commit, release; and again for each former owner.
 _MULTIS = 4
-#: How many have had what one member takes of a topic.
+#: The largest number of former owners of the partitions of a topic that one member takes.
 _FORMER_OWNERS = 2
 _PARENTS = 2
 _PARENTS_MADE = 4

@@ -67,7 +67,7 @@ def _explains(fault: Fault, first: HandOver, again: HandOver, ends: list[End]) -
 
 
 class Price(NamedTuple):
-    """What an event cost ZooKeeper, and what it may."""
+    """The requests to ZooKeeper for an event, and their limit."""
 
     event: str
     members: int
@@ -77,7 +77,7 @@ class Price(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a schedule was made of."""
+    """The summary of the events of a schedule."""
 
     seed: int
     kind: str
@@ -117,7 +117,7 @@ class Schedule(BaseSchedule[World, Outcome]):
         self._scattered = self.churn or (self.kind not in ("priced", "large") and rng.random() < 0.3)
         #: The process that was cut off from ZooKeeper last: it happens to the same one again.
         self._unlucky = ""
-        #: How far members are from ZooKeeper, where that is not as far as all are.
+        #: The distance of members from ZooKeeper, where it differs from that of all others.
         self._latencies: dict[str, float] = {}
         self.settings: dict[str, dict[str, Any]] = {
             "fetch": {"initial": "latest" if self.latest else "earliest"},
@@ -466,7 +466,7 @@ class Schedule(BaseSchedule[World, Outcome]):
         slow = daemon is not None and (self.churn or daemon.lingering)
         if slow and (first.member, again.partition, again.offset) in self.world.account.cancelled:
             return True
-        # What a JVM peer read before it claimed, the other commits while it drains.
+        # A JVM peer reads the offset before it claims, and the other member commits while it drains.
         return again.member in self.world.jvm_consumers
 
     def _expire(self) -> None:
@@ -734,7 +734,7 @@ class Schedule(BaseSchedule[World, Outcome]):
         )
         self._settle()
         self._note("all settled")
-        # Where a partition begins at its end, that has to be known before there is something to lose.
+        # A partition that starts at its end has to be started before messages can be lost.
         world.kernel.until(
             lambda: not self.latest or account.begun >= set(world.partitions), 20.0, what="all partitions have begun"
         )

@@ -57,7 +57,7 @@ def test_second_member_joins_and_leaves(partitions: int, milliseconds: int, init
 
 
 def test_messages_after_the_latest_offset_survive_a_kill_before_the_first_commit() -> None:
-    """Where the first member began is no fact that the next one finds again, unless it was written down."""
+    """The next member finds the start offset of the first one only if it was committed."""
     settings = {"fetch": {"initial": "latest"}}
     with World(1) as world:
         world.topic("events", 20)

@@ -43,7 +43,7 @@ LONG_BLOCK = 200
 
 @functools.cache
 def coordinated(seeds: range) -> list[Outcome]:
-    """What became of these schedules, which are played once."""
+    """The results of these schedules, which are played once."""
     return play_all(CoordinatedSchedule, seeds)
 
 

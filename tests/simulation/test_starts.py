@@ -1,4 +1,4 @@
-"""How soon many partitions begin whose broker is far away."""
+"""The time until many partitions are started whose broker is far away."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Session:
 
 
 class Replica:
-    """What connections read, and the watches that they left there."""
+    """The data that connections read, and the watches that they set."""
 
     def __init__(self, tree: Tree | None = None, lag: float = 0.0) -> None:
         self.lag = lag
@@ -155,7 +155,7 @@ class SimulatedZooKeeper:
         self.leader = Replica()
         self.leader.tree._fired = self._changed
         self.followers: list[Replica] = []
-        #: Which replica takes new connections.
+        #: The replica that accepts new connections.
         self.entry = self.leader
         self.sessions: dict[int, Session] = {}
         #: Requests by (process, kind).

@@ -1,4 +1,4 @@
-"""What docs/spark.md and the README show of Spark runs, but for paths and addresses, and what they list is there."""
+"""The snippets of docs/spark.md and the README run except for paths and addresses, and the lists are complete."""
 
 from __future__ import annotations
 

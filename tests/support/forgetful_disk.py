@@ -60,7 +60,7 @@ class ForgetfulDisk:
         self._next = 3
         self._fuse: int | None = None
         self._off = False
-        #: What is noted as the time of a change, in nanoseconds.
+        #: The time that is recorded for a change, in nanoseconds.
         self.now_ns = 0
         #: Changing calls so far.
         self.changes = 0

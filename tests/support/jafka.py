@@ -90,7 +90,7 @@ class JafkaBroker(LoopbackServer):
 
     @property
     def log_directory(self) -> Path:
-        """Where its segment files are."""
+        """The directory of its segment files."""
         return self.directory / "data"
 
     def _launch(self) -> Child:

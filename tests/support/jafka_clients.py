@@ -61,7 +61,7 @@ class _Client:
 
 
 class JafkaMessage(NamedTuple):
-    """What a member says of one message: when it was handed over, in seconds of the system's monotonic clock (on
+    """A message that a member reports: the time of its delivery, in seconds of the system's monotonic clock (on
     Linux that of `time.monotonic`), its stream's number, its topic, its payload. Jafka tells no offsets.
     """
 
@@ -97,7 +97,7 @@ class JafkaMember(_Client):
         super().__init__("member", directory, arguments, java=java, class_path=class_path, main=main, settings=settings)
 
     def messages(self) -> list[JafkaMessage]:
-        """What it has been handed so far, in the order of its output."""
+        """The messages that it has got so far, in the order of its output."""
         found = []
         for line in self.child.output().rpartition("\n")[0].splitlines():
             if line.startswith("MSG "):

@@ -80,7 +80,7 @@ class Receiver:
 
 
 class OncePerKey:
-    """What a receiver keeps that drops what it has, as docs/handlers.md says: by the offsets in Idempotency-Key."""
+    """The messages that a receiver keeps if it drops those it has, by Idempotency-Key (docs/handlers.md)."""
 
     def __init__(self) -> None:
         self.records: list[dict[str, Any]] = []

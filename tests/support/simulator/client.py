@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """How unkind the network is. Times in seconds, drawn uniformly up to the value."""
+    """The faults of the network. Times in seconds, drawn uniformly up to the value."""
 
     latency: float = 0.01
     watch_delay: float = 0.05

@@ -38,7 +38,7 @@ _LONGEST_REFRESH = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a schedule that went well amounted to."""
+    """The summary of a successful schedule."""
 
     seed: int
     steps: int
@@ -92,7 +92,7 @@ class CoordinatedSchedule:
         return self._latency * (0.5 + self.random.random())
 
     def work(self) -> float:
-        """What a handler takes for a batch."""
+        """The time in seconds that a handler needs for a batch."""
         return self._work * self.random.random()
 
     def lost(self, process: CoordinatedProcess) -> bool:
@@ -122,7 +122,7 @@ class CoordinatedSchedule:
             self._handled[partition] = max(position, self._handled.get(partition, 0))
 
     def excuse(self, process: CoordinatedProcess) -> None:
-        """What a process has in hand when it is frozen cannot be taken from it."""
+        """A process keeps the batch that it is handling when it is frozen."""
         self._excused |= {(partition, holder) for partition, holder in self._in_hand.items() if holder is process}
 
     # -- the course
@@ -234,7 +234,7 @@ class CoordinatedSchedule:
         )
 
     def _wrong(self) -> str | None:
-        """What is not as it should be, if anything."""
+        """The first violation, if there is one."""
         alive = [each for each in self.processes if each.alive]
         owners: dict[TopicPartition, CoordinatedProcess] = {}
         if not self.coordinator.up:

@@ -333,7 +333,7 @@ class CoordinatedProcess:
         self.world.after(delay, self.tell, e.Abandoned(ticket) if abandoned else e.Drained(ticket))
 
     def commit(self) -> None:
-        """What was handled, with the generation as it is when it is sent."""
+        """Commit the handled positions, with the generation at the time of sending."""
         positions = {tp: flow.position for tp, flow in self.flows.items() if flow.position is not None}
         machine, coordinator = self.machine, self.schedule.coordinator
         member_id, generation = machine.member_id, machine.generation

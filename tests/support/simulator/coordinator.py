@@ -63,7 +63,7 @@ class _Member:
 
 @dataclass(slots=True)
 class _Kept:
-    """What the log says."""
+    """The messages in the log."""
 
     generation: int = 0
     leader: str = ""

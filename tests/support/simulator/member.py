@@ -38,11 +38,11 @@ _STOP_TIMEOUT = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Handling:
-    """How the handlers of a member behave. Times in seconds, drawn uniformly up to the value."""
+    """The behaviour of a member's handlers. Times in seconds, drawn uniformly up to the value."""
 
-    #: What a handler needs to finish what it holds.
+    #: The time that a handler needs to finish its batch.
     drain: float = 0.5
-    #: What it needs to end when it is cancelled.
+    #: The time that it needs to end when it is cancelled.
     cancel: float = 0.01
     #: False: a broken process that hands over without looking at its lease.
     heeds_lease: bool = True
@@ -69,7 +69,7 @@ class SimulatedMember(Client):
         self.nudges = 0
         self._overlap = overlap
         self._timer = 0
-        #: What is under way for a partition.
+        #: The work in progress for a partition.
         self._busy: dict[TopicPartition, _Busy] = {}
         self._perform = {
             e.TakeSnapshot: self._take_snapshot,
@@ -230,7 +230,7 @@ class SimulatedMember(Client):
         self.send(action.session_id, requests, lambda _: answered(answer()), partial(answered, nothing_known))
 
     def _known(self, partitions: set[TopicPartition]) -> frozenset[TopicPartition]:
-        """What of it an answer tells: the reply to a part of the requests may be lost."""
+        """The part of `partitions` in an answer: the replies to some of the requests may be lost."""
         vague = self.weather.vague_replies
         if vague == 0.0:
             return frozenset(partitions)

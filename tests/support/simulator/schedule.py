@@ -38,7 +38,7 @@ _FOREIGN = "foreign"
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a schedule may contain; the rest is drawn."""
+    """The settings of a schedule; the rest is drawn."""
 
     #: Chance of a schedule with JVM members.
     jvm: float = 0.15
@@ -55,7 +55,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a schedule that went well amounted to."""
+    """The summary of a successful schedule."""
 
     seed: int
     steps: int
@@ -200,7 +200,7 @@ class Schedule:
                 self.world.fail(f"{who.name} and {other.name} both hand over {partition}")
 
     def _restless(self) -> str | None:
-        """What is still going on; None when nothing is."""
+        """The work that is still in progress; None if there is none."""
         if self._coming_back:
             return "a process is being started again"
         for peer in (*self.members, *self.jvm_members):
@@ -211,7 +211,7 @@ class Schedule:
         return None
 
     def _unsettled(self) -> str | None:
-        """What is not as the formula says; None when all is."""
+        """The first difference from the formula; None if there is none."""
         server = self.server
         expected = server.formula()
         for partition in server.owners.keys() - expected.keys():

@@ -1,4 +1,4 @@
-"""How many clients there are, how long they may do nothing, and what they cost meanwhile."""
+"""Limits on the number of clients and on their idle time, and the cost of idle clients."""
 
 import asyncio
 import random

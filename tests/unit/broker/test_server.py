@@ -375,7 +375,7 @@ async def test_produce_creates_no_topic_with_a_deceptive_name(tmp_path: Path) ->
 
 
 def open_segments(folder: Path) -> int:
-    """How many segment files below `folder` this process has open."""
+    """The number of segment files below `folder` that this process has open."""
     targets = []
     for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):  # the one that lists them

@@ -54,7 +54,7 @@ class Setup:
         self.nodes = WatchedNodes(self.session, self.clock, self.told.append)
 
     def asked(self) -> list[tuple[str, str]]:
-        """What was asked for since the last time."""
+        """The requests since the last call."""
         asked, self.session.asked = self.session.asked, []
         return asked
 

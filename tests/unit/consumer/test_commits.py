@@ -1,4 +1,4 @@
-"""Which positions are written, and what becomes of those that are lost or refused."""
+"""The positions that are written, and the handling of lost or rejected commits."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class Setup:
         return e.Release(6, self.zk.session_id, frozenset(ALL))
 
     def asked(self) -> dict[str, int]:
-        """What was asked of ZooKeeper since the last time."""
+        """The requests to ZooKeeper since the last call."""
         asked = dict(self.counted.asked)
         self.counted.asked.clear()
         return asked
@@ -310,7 +310,7 @@ async def test_claims_many_partitions_in_few_requests(setup: Setup, with_multi: 
         assert setup.asked() == {"multi": -(-len(ALL) // NODES_PER_MULTI) + 1, "get": len(ALL) + again}
     else:
         assert setup.asked() == {"create": len(ALL), "get": len(ALL)}
-    # What is ours, and watched, costs nothing more.
+    # Owner nodes that are ours and watched cause no further requests.
     assert (await setup.io.claim(setup.claim_all())).blocked == blocked
     assert setup.asked() == {}
 

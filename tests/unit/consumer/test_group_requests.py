@@ -1,4 +1,4 @@
-"""What the answers of a coordinator become: events for the machine."""
+"""Responses of a coordinator are converted to events for the machine."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ async def test_stop_does_not_wait_for_silent_coordinator() -> None:
 
 
 async def test_first_join_waits_for_rebalance_timeout() -> None:
-    """Who asks again without an id is one more member to brokers before 2.2, and the first one never answers."""
+    """Brokers before 2.2 count a repeated join without an id as one more member, which never answers."""
     old = Client(JOINED, JOINED, at_most=3)
     asking = requests(old)
     await asking.join(e.Join(1, "", ()))

@@ -480,7 +480,7 @@ async def test_hands_nothing_to_handler_that_swallows_cancellation(group: Any, w
 
 
 class Fetches:
-    """What was committed when each fetch was asked for."""
+    """The committed offset at the time of each fetch request."""
 
     def __init__(self, group: Any) -> None:
         self.seen: list[tuple[int, int | None]] = []

@@ -1,4 +1,4 @@
-"""Where a flow begins: who is asked, in which order, and that a sink is only asked while the partition is ours."""
+"""The start offset of a flow: its sources, their order, and a sink that is asked only while we own the partition."""
 
 from __future__ import annotations
 

@@ -505,7 +505,7 @@ async def test_raises_failure_from_shutdown_without_iteration(group: Any) -> Non
 
 
 async def test_redelivers_batch_in_hand_after_lost_session(group: Any) -> None:
-    """What is in hand counts for nothing, and comes again on the new session."""
+    """The current batch is not handled, and is delivered again on the new session."""
     group.topic("t", 1)
     for number in range(4):
         group.broker.append("t", 0, b"%d" % number)

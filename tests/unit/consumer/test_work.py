@@ -273,12 +273,12 @@ class Watched:
         self.lease = Lease(left=left)
         self.clock = FakeClock()
         self.fence = Fence(self.lease, self.clock, 0.5)
-        #: What was left each time that the end of the lease was told.
+        #: The time left of the lease at each report of its end.
         self.told: list[float] = []
         self.tasks = [asyncio.create_task(self.fence.watch(lambda _: self.told.append(self.lease.left)))]
 
     async def set(self, left: float) -> None:
-        """What the lease is from now on; return when the watch has surely looked."""
+        """Set the remaining time of the lease; return after the watch has checked it."""
         self.lease.left = left
         await self.clock.advance(10.0)
 

@@ -1,4 +1,4 @@
-"""How a running member ends: in order, at the deadline, by a second signal; and what the process then says."""
+"""The end of a running member: in order, at the deadline, by a second signal; and the output of the process then."""
 
 from __future__ import annotations
 

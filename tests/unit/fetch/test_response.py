@@ -1,4 +1,4 @@
-"""What answers mean."""
+"""The interpretation of fetch responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a feed takes for sent before, of what it is handed first; nothing is sent here."""
+"""A feed skips the messages that were sent before; these tests send nothing."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ async def test_reports_nothing_for_a_healthy_group_of_either_strategy(zookeeper:
     dealt = roundrobin_owners({"t": range(4)}, members)
     deal(zookeeper, dealt)
     assert await findings(zookeeper) == []
-    # Where one is missing, the rule is still known by the others.
+    # If one owner is missing, the others still show the rule.
     snapshot = before.snapshot
     assert dealt != snapshot.view.owners
     missing = next(one for one in T if dealt[one][0] == ID_A)
@@ -235,7 +235,7 @@ async def test_reports_progress_and_offsets_in_two_stores(zookeeper: MemoryZooKe
         (GroupFindingKind.STANDING_STILL, "t/2"),
     ]
 
-    # What moves at a broker moves; what follows within one interval does not differ.
+    # An offset that moves in the broker is moving; a difference within one interval is not a finding.
     before, after = replaced(before, kept={T[0]: 12, T[1]: 8}), replaced(after, kept={T[0]: 60, T[1]: 18})
     found = diagnose_group(before, after)
     assert told(found) == [(GroupFindingKind.STORES_DIFFER, "t/0"), (GroupFindingKind.BLACK_HOLE, "t/2")]

@@ -243,7 +243,7 @@ async def test_recovered_partition_uses_common_connection(rig: Any, scripted_log
 
 
 async def test_resets_backoff_after_response(rig: Any, scripted_log: Any, numbered: Any) -> None:
-    """What was learned in an outage counts for nothing once the broker has answered."""
+    """The back-off of an outage is reset once the broker has answered."""
     async with rig(retry_backoff_min=0.002, retry_backoff_max=0.256) as r:
         lane = r.add()
         port = r.broker.port

@@ -1,4 +1,4 @@
-"""What a broker is asked for at once: how requests are gathered, how much one answer may have, who hears of trouble."""
+"""Requests to one broker: how they are combined, the size of one answer, and reports of errors."""
 
 from __future__ import annotations
 
