@@ -95,7 +95,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if _ASKS_FOR_A_JDK.is_file():  # not in the source distribution
         guard = JdkGuard(_ASKS_FOR_A_JDK.parents[1], _ASKS_FOR_A_JDK.read_text("utf-8").split())
         config.pluginmanager.register(guard, "jdk-guard")
-        # Whoever wants jars looks into the cache first.
+        # Tests that need jars look into the cache first.
         maven.cache_directory = guard.watch(maven.cache_directory)
         JavaRuntime.compiler = property(guard.watch(_compiler))  # type: ignore[assignment,method-assign]
 

@@ -128,7 +128,7 @@ class Image:
         )
 
     def boot(self, unit: str, *, binds: dict[Path, str], seconds: float) -> str:
-        """Boot it on a writable copy in memory, with this unit wanted, until it powers itself off; what it printed."""
+        """Boot it on a writable copy in memory, with this unit enabled, until it powers itself off; its output."""
         mounts = [f"--bind={path}:{target}" for path, target in binds.items()]
         options = ("--register=no", "--keep-unit", "--volatile=overlay", "--console=pipe")
         done = subprocess.run(

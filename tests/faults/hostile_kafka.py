@@ -106,7 +106,7 @@ class HostileKafka:
         return await self._spoiled(spoiler, data, writer)
 
     async def _spoiled(self, spoiler: str, data: bytes, writer: asyncio.StreamWriter) -> bool:
-        """Write what a spoiler makes of an answer; whether the connection goes on."""
+        """Write the answer as a spoiler changes it; returns whether the connection stays open."""
         match spoiler:
             case "cut":
                 writer.write(data[: self._rng.randrange(len(data))])
@@ -118,7 +118,7 @@ class HostileKafka:
             case "endless":
                 writer.write(struct.pack(">i", 60_000) + data[4:])
                 while True:
-                    await asyncio.sleep(0.02)  # one byte at a time, as long as somebody listens
+                    await asyncio.sleep(0.02)  # one byte at a time, as long as the client reads
                     writer.write(b"x")
                     await writer.drain()
             case "silence":

@@ -1,4 +1,4 @@
-"""Ten thousand clients that do nothing: what they cost, and that nobody else notices."""
+"""The cost of ten thousand idle clients, which do not delay other clients."""
 
 import asyncio
 import json
@@ -75,7 +75,7 @@ async def test_serves_ten_thousand_idle_connections(
             assert sock.recv(100) == ANSWER
         each = (process.memory_full_info().uss - before) / count
         assert each < BYTES_EACH
-        # work goes on among them
+        # other clients work meanwhile
         worker = crowd[count // 2]
         began = process.cpu_times()
         for _ in range(200):
@@ -84,7 +84,7 @@ async def test_serves_ten_thousand_idle_connections(
         await asyncio.sleep(2)
         ended = process.cpu_times()
         assert ended.user + ended.system - began.user - began.system < 2
-        # half of them leave, in any order, and the rest are told good-bye
+        # half of them leave, in any order, and the broker closes the rest
         for sock in crowd[::2]:
             sock.close()
         assert ask(crowd[1]) == ANSWER

@@ -92,7 +92,7 @@ AHEAD = 300_000
 
 
 async def flood(port: int, partition: int, name: bytes, codec: Codec, seen: dict[int, int]) -> None:
-    """Produce numbered messages, up to `AHEAD` of what was `seen`, until the broker is gone."""
+    """Produce numbered messages, up to `AHEAD` of what was `seen`, until the broker has ended."""
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     position = seen[partition]
     try:

@@ -160,7 +160,7 @@ def read(path: Path) -> list[Record]:
 
 
 async def feed(producer: Producer, stop: asyncio.Event) -> None:
-    """Produce batches of random size to random partitions until told to stop."""
+    """Produce batches of random size to random partitions until stopped."""
     rng = random.Random(7)
     number = 0
     while not stop.is_set():

@@ -42,7 +42,7 @@ PLACES = [TopicPartition.numbered(TOPIC, number) for number in range(PARTITIONS)
 SENT = {number: [b"%d-%d" % (number, n) for n in range(60)] for number in range(PARTITIONS)}
 #: A broker's own list of versions is not spoiled: clients believe it for the whole connection.
 ALL_BUT_VERSIONS = tuple(api for api in VERSIONS if api is not apis.API_VERSIONS)
-#: Nobody waits long for an answer here, and nobody takes a large one.
+#: Short timeouts for answers, and a low limit of their size.
 HASTY = ClientSettings(
     connection=ConnectionSettings(connect_timeout=1, request_timeout=0.3, max_frame_bytes=1 << 16),
     versions_timeout=0.3,
@@ -269,7 +269,7 @@ async def test_member_loses_no_message_to_invalid_responses(seed: int) -> None:
         async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
             tasks.create_task(consumer.run())
             ends = {number: len(payloads) for number, payloads in SENT.items()}
-            while broker.committed != ends or broker.spoiled < 8:  # heartbeats go on
+            while broker.committed != ends or broker.spoiled < 8:  # heartbeats continue
                 await asyncio.sleep(0.05)
                 if broker.spoiled > 20:
                     broker.spoil = lambda _: None

@@ -196,7 +196,7 @@ async def _replay(
 @pytest.mark.timeout(300)
 @pytest.mark.asyncio
 async def test_agrees_with_the_replay_script(golden: Path, tmp_path: Path) -> None:
-    """The given judge, with its silences of 0.6 s: it would notice bytes and closes that nobody waits for.
+    """The given judge, with its silences of 0.6 s: it would notice unexpected bytes and closes.
 
     Writes to one topic depend on each other, and stay together; the silences of different shares pass at one time. A
     share that differs, as where answers come late, is judged again by longer silences, in which more would be noticed.

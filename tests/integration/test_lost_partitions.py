@@ -16,7 +16,7 @@ PARTITIONS = [TopicPartition("t", 0, number) for number in range(3)]
 
 
 async def frozen_until_expired(world: Any, daemon: Any) -> None:
-    """Stop the process for as long as its session lives, and not a moment less: its nodes are gone then."""
+    """Stop the process until its session has expired and its nodes are deleted."""
     daemon.pause()
 
     async def gone() -> bool:

@@ -169,7 +169,7 @@ async def test_reports_refused_or_missing_targets(tmp_path: Path, zk_root: str) 
 
 
 class MirrorProcess(Process):
-    """A mirror that goes on until it is stopped."""
+    """A mirror that runs until it is stopped."""
 
     def __init__(self, directory: Path, *arguments: str, name: str = "mirror") -> None:
         super().__init__(name, directory)

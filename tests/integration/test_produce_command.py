@@ -109,7 +109,7 @@ async def test_sends_a_line_as_soon_as_it_is_read(tmp_path: Path) -> None:
         assert process.stdin is not None
         process.stdin.write(b"first\nhalf of the sec")
         async with asyncio.timeout(60):
-            while await stored(broker.port, "t", 0) != [b"first"]:  # the other process tells nobody
+            while await stored(broker.port, "t", 0) != [b"first"]:  # the other process sends no event
                 await asyncio.sleep(0.05)
         process.stdin.write(b"ond")
         process.stdin.close()

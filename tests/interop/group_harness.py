@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 TOPIC, GROUP, PARTITIONS = "events", "group", 6
 SESSION_TIMEOUT = 6.0
-#: Of members whose leaving is looked at: a slow machine must not end the session first.
+#: For members that are expected to leave: a slow machine must not end the session first.
 LONG_SESSION = 30.0
 #: Seconds for whatever has to come, on a machine that has other work.
 PATIENCE = 120.0
@@ -73,7 +73,7 @@ class Group:
         self.sent: defaultdict[int, list[bytes]] = defaultdict(list)
         self.daemons: list[DaemonProcess] = []
         self.foreign: list[Child] = []
-        #: Held while a batch is on its way; whoever holds it has the producer rest.
+        #: Held while a batch is being sent; a test that holds it pauses the producer.
         self.sending = asyncio.Lock()
         self.enough = asyncio.Event()
 

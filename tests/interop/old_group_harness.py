@@ -241,7 +241,7 @@ class OldGroup(ZooKeeperGroup):
         """SIGSTOP of one of ours that commits what it owns. Returns when its session is over, too."""
         await self.silence(name, self.daemons[name].pause)
 
-    # -- ZooKeeper, as somebody else sees it
+    # -- ZooKeeper, as another client sees it
 
     def _formula(self) -> dict[TopicPartition, tuple[str, int]]:
         members = {name: parse_subscription_v08(text) for name, text in self._ids().items()}

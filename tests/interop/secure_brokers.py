@@ -47,7 +47,7 @@ _JAAS: Final = """KafkaServer {{
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """Files: whom clients trust, somebody whom nobody knows, and the broker's stores. The name is 127.0.0.1 alone."""
+    """Files: the trusted authority, an unknown one, and the broker's stores. The name is 127.0.0.1 alone."""
 
     authority: Path
     stranger: Path

@@ -1,7 +1,7 @@
 """Groups of our daemons, and of daemons with other projects' members, that real brokers coordinate.
 
-Every message that was produced is accounted for, whatever died: handed over, in the order of its partition, and never
-by anybody but the partition's latest owner.
+Every message that was produced is accounted for, whatever died: handed over, in the order of its partition, and only
+by the partition's latest owner.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ async def test_loses_nothing_when_members_join_leave_and_die_and_the_broker_rest
     fourth = await group.daemon()
     await group.until(lambda: group.fair(first, fourth))
 
-    # The coordinator goes away and comes back, with the producer at rest: a batch that is sent again would be two.
+    # The coordinator restarts while the producer pauses: a batch that is sent again would be stored twice.
     async with group.sending:
         [broker] = group.brokers.values()
         await broker.restart()
@@ -288,7 +288,7 @@ async def test_reports_unavailable_fixed_partitions(group: Group) -> None:
     await group.produce(1, [b"y"])
     assert await intruder.wait(60.0) == ExitCode.REFUSED
     assert "need a group of their own" in intruder.child.output()
-    # The same partitions without offsets are nobody's business.
+    # The same partitions without stored offsets do not conflict.
     reader = await group.daemon(**fixed, partitions={TOPIC: [1]}, offsets="none")
     await group.until(lambda: any(event["event"] == "partition_started" for event in reader.events()))
     assert await reader.stop() == ExitCode.OK

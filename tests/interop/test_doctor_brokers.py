@@ -1,4 +1,4 @@
-"""The doctor and a group that a real broker coordinates, whose members do what no good member does."""
+"""The doctor and a group that a real broker coordinates, whose members behave as no correct member does."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ class Scene:
         assert all(max(each) > before for each in await self.stored())
 
     async def nobody_owns(self) -> None:
-        """Return when ZooKeeper has dropped what a killed member had claimed: nobody else writes before."""
+        """Return when ZooKeeper has deleted the owner nodes of a killed member: no other member writes before."""
         owners = f"/consumers/{GROUP}/owners/events"
         async with asyncio.timeout(60):
             while self._zk.exists(owners) and self._zk.get_children(owners):

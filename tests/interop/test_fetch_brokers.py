@@ -1,4 +1,4 @@
-"""Fetching from real brokers of 0.8 and later: every format and codec, offsets, sizes, and brokers that go away."""
+"""Fetching from real brokers of 0.8 and later: every format and codec, offsets, sizes, and brokers that stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The handler `forward` against real brokers: what arrives, what is refused, and where it goes on."""
+"""The handler `forward` against real brokers: forwarded messages, rejected ones, and the position to resume at."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ async def test_keeps_all_messages_in_order_while_the_target_is_unavailable(kafka
     await impatient.handle(Batch(other, decode_batch(encode_message_set(payloads[:7], magic=1), 0)))
     broker.kill()
     task = asyncio.create_task(handler.handle(old(source, payloads[10:], start=1000)))
-    # One whose work is cancelled sends nothing behind anybody's back.
+    # A cancelled handler sends nothing afterwards.
     cancelled = asyncio.create_task(handler.handle(old(TopicPartition("events", 0, 2), [b"cancelled"])))
     with pytest.raises(BrokerError):
         await impatient.handle(first.rest(7))

@@ -155,7 +155,7 @@ async def test_daemon_reads_a_jafka_broker(
         for partition, settings in ((2, {}), (3, GZIP)):
             feed.add_jafka(partition, await jafka_producer(zk_root, TOPIC, settings=settings))
         await feed.round()
-        async with asyncio.TaskGroup() as group:  # goes on through a stop and a start
+        async with asyncio.TaskGroup() as group:  # continues after a stop and a start
             group.create_task(feed.round())
             assert await ours.stop() == 0
         await ours.start()

@@ -146,7 +146,7 @@ class Move:
         return {**environment, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"}
 
     def child(self, name: str) -> Child:
-        """A block whose last command goes on until it is stopped, as a process."""
+        """A block whose last command runs until it is stopped, as a process."""
         head, _, last = self._command(name, "events").rpartition("\nconsumerd ")
         return Child(
             ["bash", "-ec", f"{head}\nexec consumerd {last}"],
@@ -158,7 +158,7 @@ class Move:
         )
 
     async def run(self, name: str, group: str = "events", *, code: ExitCode = ExitCode.OK) -> str:
-        """A block that ends, the first of whose commands to fail does so with `code`; what was printed."""
+        """Run a block whose first failing command exits with `code`; returns its output."""
         return await self._run(self._command(name, group), code)
 
     async def _run(self, text: str, code: ExitCode = ExitCode.OK) -> str:

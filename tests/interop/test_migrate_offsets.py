@@ -155,7 +155,7 @@ async def test_group_of_0_8_continues_at_translated_offsets(
         stored = UnclaimedZooKeeperOffsetStore(session, "old")
         await stored.commit({PLACES[0]: 5, PLACES[1]: 20}, session_id=0)  # and nothing of the third
         mirror = (*sides, "--topic", "events", "--rename", "events=moved", "--exit-at-end")
-        # All in one partition there: it goes on at the one that is behind.
+        # All are in one partition there: it continues at the smallest offset.
         done = await run_command(tmp_path, "mirror", *mirror, "--group", "leave", "--partitions", "1")
         assert done.returncode == ExitCode.OK, done.stderr
         arguments = (*sides, "--rename", "events=moved")

@@ -121,7 +121,7 @@ async def test_writes_offsets_to_both_stores_like_old_consumers_with_dual_commit
         assert (await by_version[0].load([PLACE]), await store.load([PLACE])) == ({PLACE: 8}, {PLACE: 9})
         await store.commit({PLACE: 10}, session_id=session.session_id)
         assert [await each.load([PLACE]) for each in by_version] == [{PLACE: 10}] * 2
-        # Whoever claims nothing in ZooKeeper is told there that somebody has.
+        # A member without a claim in ZooKeeper finds there that another member owns the partition.
         fixed = make_store(OffsetSettings("both"), "group", client=client, zk=session)
         result = await fixed.commit({OTHER: 3}, session_id=1)
         assert result.committed == {OTHER}

@@ -1,7 +1,7 @@
 """Groups in ZooKeeper that daemons of ours share with the JVM's old consumers (0.8.2 to 1.1), on real brokers.
 
-Members come, leave, freeze and are killed while production goes on; topics grow, brokers and leaders go and come back.
-What is asserted of each run, message by message, stands in `tests.interop.zk_group_account`.
+Members join, leave, freeze and are killed while messages are produced; topics get more partitions, brokers and leaders
+stop and come back. `tests.interop.zk_group_account` describes the assertions on each run, message by message.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ async def test_slow_handler_releases_partitions_to_a_jvm_member(
 
 @pytest.mark.parametrize("group", [Scene("0.8.2.2", filters=True)], indirect=True, ids=str)
 async def test_continues_when_brokers_stop_and_return(group: OldGroup) -> None:
-    """Ownership does not depend on brokers: nobody rebalances, and everybody reads on."""
+    """Ownership does not depend on brokers: there is no rebalance, and all members continue to read."""
     async with group.producing():
         ours = await group.join_ours("m")
         await group.join_jvm("q", streams=2)

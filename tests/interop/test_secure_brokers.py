@@ -407,7 +407,7 @@ async def _targets_that_do_not_let_us_in(site: Site) -> None:
 
 
 async def _what_is_wrong(site: Site, old_at: str) -> None:
-    """Each trouble is one sentence, with the exit code of a broker that cannot be had."""
+    """Each error is one sentence, with the exit code for an unreachable broker."""
     address = site.broker.address
     wrong = {
         "password": (site.kafka(password="wrong"), "refuses the authentication"),

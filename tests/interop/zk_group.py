@@ -1,8 +1,8 @@
 """A group in ZooKeeper under test, whatever the brokers: daemons of ours, members of a JVM, what they were handed.
 
-Strategy: members come, leave, freeze and are killed while production goes on; each change is over when the owner nodes
-are what the formula says of the ids and topics in ZooKeeper, and every partition flows to the member that is named
-there. What was handed over is read from the members' files and, at the end, accounted for message by message.
+Strategy: members join, leave, freeze and are killed while messages are produced; each change is over when the owner
+nodes are those that the assignor computes from the ids and topics in ZooKeeper, and every partition is delivered to the
+member that is named there. Delivered messages are read from the members' files and, at the end, checked one by one.
 Generations differ in how one produces, in the formula, in how partitions and messages are named
 (`tests.interop.old_group_harness`, `tests.interop.jafka_group_harness`), and in what may come again
 (`tests.interop.zk_group_account`).
@@ -44,7 +44,7 @@ GROUP = "g"
 
 
 class ZooKeeperGroup(ABC):
-    """A group, with a producer that goes on as long as the members come and go."""
+    """A group, with a producer that continues while members join and leave."""
 
     def __init__(
         self, directory: Path, zookeeper: str, zk: KazooClient, stack: AsyncExitStack, session_timeout: float
@@ -171,7 +171,7 @@ class ZooKeeperGroup(ABC):
         )
         end()
         at = time.monotonic()
-        # A commit may be on its way still. What was read before the owner nodes go is the last one's, whoever reads it.
+        # A commit may be in flight. An offset read before the owner nodes are deleted is that of the last owner.
         while self.owned(name):
             committed = self.committed()
             if self.owned(name) != owned:
@@ -180,7 +180,7 @@ class ZooKeeperGroup(ABC):
                 self.killed[partition][name] = (at, committed[partition])
             await asyncio.sleep(0.05)
 
-    # -- ZooKeeper, as somebody else sees it
+    # -- ZooKeeper, as another client sees it
 
     @property
     def topics(self) -> set[str]:
@@ -200,7 +200,7 @@ class ZooKeeperGroup(ABC):
         found = {}
         with suppress(NoNodeError):
             for name in self.zk.get_children(path):
-                with suppress(NoNodeError):  # gone between the two looks
+                with suppress(NoNodeError):  # deleted between the two reads
                     found[name] = (self.zk.get(f"{path}/{name}")[0] or b"").decode()
         return found
 

@@ -80,7 +80,7 @@ class OldAccount(Runs):
     def part(self) -> None:
         """Part the runs of JVM members where another member had the partition in between, from its claim to its end.
 
-        One that gets a partition back goes on where it was, if nothing was committed meanwhile.
+        A member that gets a partition back continues where it was, if nothing was committed meanwhile.
         """
         whole, self.runs = self.runs, []
         for run in whole:
@@ -129,7 +129,7 @@ class OldAccount(Runs):
 class JafkaAccount(Runs):
     """Of a partition of a group with members of Jafka, given the identities (offset, index) of all messages in it.
 
-    Whoever takes it over begins at the first leaf of an outermost message. Again may come
+    The member that takes it over begins at the first leaf of an outermost message. Again may come
 
     - after a member that was killed: what it had handed over beyond its last commit, which is read from ZooKeeper once
       it is dead; its successor begins at exactly that commit;

@@ -1,4 +1,4 @@
-"""A small cluster of whole processes for kill tests: ZooKeeper, a broker, a producer that goes on, members that record.
+"""A small cluster of whole processes for kill tests: ZooKeeper, a broker, a continuous producer, members that record.
 
 Strategy: everything runs as an operator would run it. The input is produced while things die; afterwards every message
 is accounted for by its identity (`consumerd.embedded.audit`), against what the broker's segment files really hold.

@@ -73,7 +73,7 @@ def finished(out: Path) -> int:
 
 
 def at_work(process: subprocess.Popen[bytes], out: Path, more_than: int) -> None:
-    """Return when more segments are finished than that, or the process has ended. Nobody tells, so one has to look."""
+    """Return when more segments are finished, or the process has ended. There is no event for it, so this polls."""
     end = time.monotonic() + DEADLINE
     while process.poll() is None and finished(out) <= more_than:
         assert time.monotonic() < end

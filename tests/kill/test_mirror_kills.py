@@ -26,7 +26,7 @@ PARTITIONS = 4
 
 
 class Input:
-    """Produces numbered messages in every codec, round the source's partitions, until told to stop."""
+    """Produces numbered messages in every codec, round the source's partitions, until stopped."""
 
     def __init__(self, port: int) -> None:
         self.port = port

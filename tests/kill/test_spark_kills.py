@@ -88,7 +88,7 @@ class Corpus:
 
 
 def configure(root: Path, per_trigger: int) -> Path:
-    """A configuration whose runs take many small batches, on a JVM that spends little on a short life."""
+    """A configuration whose runs take many small batches, on a JVM tuned for short runs."""
     path = root / "pipeline.toml"
     path.write_text(
         f"""
@@ -129,7 +129,7 @@ class Driver:
         )
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
-        """Return when it holds, or the process has ended. Nobody tells, so one has to look."""
+        """Return when it holds, or the process has ended. There is no event for it, so this polls."""
         end = time.monotonic() + DEADLINE
         while self.process.poll() is None and not condition():
             assert time.monotonic() < end, self.log.read_text()[-3000:]

@@ -43,7 +43,7 @@ LIMITS = DecodeLimits(max_message_bytes=1 << 20, max_decompressed_bytes=1 << 20)
 
 
 class NoSync(OutputFileSystem):
-    """A disk that nobody pulls the plug of."""
+    """A disk without a loss of power."""
 
     def sync(self, file: Any) -> None: ...
 
@@ -125,7 +125,7 @@ def test_exports_what_is_decoded(messages: list[bytes], cuts: set[int], start: i
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """The process is killed."""
 
 
 class Dying(OutputFileSystem):
@@ -221,7 +221,7 @@ def test_export_killed_at_any_step_resumes_to_the_same_files(tmp_path: Path, pow
 
 
 @settings(max_examples=25)
-@example(  # killed when the manifest told of the new file already, and the old one was still there
+@example(  # killed when the manifest listed the new file already, and the old one still existed
     [
         (17, False, False),
         (17, True, True),

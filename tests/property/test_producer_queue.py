@@ -1,7 +1,7 @@
-"""Whatever the order of sends, flushes, pauses, broken connections and the end: nothing is lost without a word, nothing
-stands out of order in its partition, and the counters agree.
+"""For any order of sends, flushes, pauses, broken connections and the end: nothing is lost silently, no message is out
+of order in its partition, and the counters agree.
 
-The producer is the real one, down to the bytes of its requests; the broker is in memory and time passes when told.
+The producer is the real one, down to the bytes of its requests; the broker is in memory, and tests move the time.
 """
 
 from __future__ import annotations

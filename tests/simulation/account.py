@@ -23,7 +23,7 @@ class HandOver(NamedTuple):
     member: str
     partition: TopicPartition
     offset: int
-    #: Whether the partition was the member's then, where the account knows; if not, somebody else had taken it.
+    #: Whether the partition was the member's then, where the account knows; if not, another member had taken it.
     owned: bool = True
 
 
@@ -34,11 +34,11 @@ class Account:
         self._kernel = kernel
         self.hand_overs: list[HandOver] = []
         self.violations: list[str] = []
-        #: Whether an offset may be set back: where somebody seeks.
+        #: Whether an offset may be set back: where a program seeks.
         self.may_go_back = False
         #: Members that may set an offset back all the same: peers that write without a check.
         self.careless: set[str] = set()
-        #: Processes that stand still now: what they have in hand is in nobody's.
+        #: Frozen processes: their batches are not in progress.
         self.frozen: set[str] = set()
         #: The batches that members were handling when their handlers were cancelled.
         self.cancelled: set[tuple[str, TopicPartition, int]] = set()
@@ -101,7 +101,7 @@ class Account:
             self.cancelled.update((member, partition, offset) for offset in offsets)
 
     def handled(self, partition: TopicPartition, offsets: list[int]) -> None:
-        """These messages have been handled, whoever has the partition by now."""
+        """These messages have been handled, also if the partition has another owner by now."""
         self._handled.update((partition, offset) for offset in offsets)
 
     def _may_hold(self, member: str, partition: TopicPartition) -> bool:
@@ -165,7 +165,7 @@ class Account:
 
     @property
     def lost(self) -> list[tuple[TopicPartition, int]]:
-        """Messages that nobody was handed."""
+        """Messages that no member got."""
         return [
             (partition, offset)
             for partition, offsets in self._produced.items()

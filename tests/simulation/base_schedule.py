@@ -44,7 +44,7 @@ class Fault(NamedTuple):
     what: str
     #: For so many seconds before it a message may not have been committed.
     before: float = math.inf
-    #: It ends ownerships by taking owner nodes away, and in no other way.
+    #: It ends ownerships only by deleting owner nodes.
     takes: bool = False
 
     def explains(self, first: HandOver, again: HandOver) -> bool:

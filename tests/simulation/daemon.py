@@ -125,7 +125,7 @@ class RecordingHandler:
         self._daemon = daemon
         self._seconds = seconds
         self._stubborn = stubborn
-        #: Partitions whose flow has ended, as a handler sees it: it was cancelled, and is not asked anew.
+        #: Partitions whose flow has ended, as a handler sees it: it was cancelled, and is not called again.
         self._ended: set[TopicPartition] = set()
         self._lingering = random.Random(f"{daemon.world.seed}/{daemon.name}/lingers") if lingering else None
 

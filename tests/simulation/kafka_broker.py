@@ -171,7 +171,7 @@ class SimulatedKafka:
         return len(log.payloads) - 1
 
     def lead(self, partition: TopicPartition, leader: int | None) -> None:
-        """Somebody else leads a partition from now on, or nobody."""
+        """Another broker leads a partition from now on, or none."""
         log = self.log(partition)
         if log.leader == leader:
             return
@@ -186,7 +186,7 @@ class SimulatedKafka:
         log.wake()
 
     def stop_broker(self, number: int) -> None:
-        """It ends; what it led and coordinated nobody does."""
+        """It ends; its partitions have no leader, and its group has no coordinator."""
         self.brokers[number].stop()
         for topic, logs in self.topics.items():
             for at, log in enumerate(logs):
@@ -196,7 +196,7 @@ class SimulatedKafka:
             self.leave_group_alone()
 
     def take_over(self, rng: Random) -> None:
-        """Brokers that run take over what nobody leads or coordinates."""
+        """Running brokers take over partitions without a leader and groups without a coordinator."""
         for topic, logs in self.topics.items():
             for at, log in enumerate(logs):
                 if log.leader is None:
@@ -205,7 +205,7 @@ class SimulatedKafka:
             self.coordinate(rng.choice(self.up()))
 
     def leave_group_alone(self) -> None:
-        """Nobody coordinates. Who waits there is told so."""
+        """No broker coordinates. Waiting clients get an error."""
         before, self.coordinated_by = self.coordinated_by, None
         if before is None:
             return
@@ -222,7 +222,7 @@ class SimulatedKafka:
     # -- the group as its coordinator sees it
 
     def owners(self) -> dict[TopicPartition, str]:
-        """The process that each partition was dealt to, and who still counts as a member with it."""
+        """The process to which each partition was assigned, if the coordinator still counts it as a member."""
         owners = {}
         for member_id, member in self.coordinator.members.items():
             if member.assignment:
@@ -365,7 +365,7 @@ class _Connection(ServedConnection):
         answered: list[bool] = []
 
         def reply(answer: dict[str, Any]) -> None:
-            if not answered:  # whoever was refused when the coordinator moved is answered no more
+            if not answered:  # clients that were refused when the coordinator moved get no further answer
                 answered.append(True)
                 served = 0 if api is apis.API_VERSIONS and version > last else version
                 message = ResponseMessage(ResponseHeader(header.correlation_id), answer)

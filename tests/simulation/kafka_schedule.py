@@ -188,7 +188,7 @@ class ClusterSchedule(BaseSchedule[KafkaWorld, Outcome]):
         return self.rng.choice(up) if len(up) > 1 else None
 
     def _roll_broker(self) -> None:
-        """A broker restarts in order: it gives everything away before it goes."""
+        """A broker restarts in order: it hands over its leaderships before it stops."""
         kafka, number = self.world.kafka, self._one_of_many()
         if number is None:
             return
@@ -342,7 +342,7 @@ class CoordinatedSchedule(ClusterSchedule):
 
 
 class FixedSchedule(ClusterSchedule):
-    """Processes whose configuration says what is theirs, each partition in one of them."""
+    """Processes with fixed partitions, each partition in one of them."""
 
     fixed = True
 
@@ -379,7 +379,7 @@ class FixedSchedule(ClusterSchedule):
         return all(daemon.alive for _, daemon in self._places)
 
     def _require_last_hand_overs(self) -> None:
-        """Nobody deals anything that could be asked for."""
+        """Nothing to check: no assignor assigns fixed partitions."""
 
     def _steps(self) -> list[tuple[float, Callable[[], None]]]:
         return [(4, self._leave), (6, self._start_again), *super()._steps()]

@@ -38,7 +38,7 @@ class KafkaAccount(Account):
 
 
 class KafkaWorld(BaseWorld):
-    """One run. `round_trip`: seconds to each broker and back; `brokers`: how many; `fixed`: nobody coordinates."""
+    """One run. `round_trip`: seconds to each broker and back; `brokers`: how many; `fixed`: without a coordinator."""
 
     account: KafkaAccount
 
@@ -95,7 +95,7 @@ class KafkaWorld(BaseWorld):
 
     @property
     def is_shared(self) -> bool:
-        """Whether the generation stands, is of those that live, and each topic is dealt out in fair shares."""
+        """Whether the generation is stable, has the living members, and each topic is assigned in fair shares."""
         living = {daemon.name for daemon in self.living()}
         owners = self.owners()
         if (

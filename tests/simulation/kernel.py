@@ -21,7 +21,7 @@ _TURNS_AT_ONCE = 50_000
 
 
 class SimulationError(AssertionError):
-    """The simulation cannot go on, or what it was to reach was not reached."""
+    """The simulation cannot continue, or did not reach its goal."""
 
 
 class Event:
@@ -105,7 +105,7 @@ class Kernel:
             self.step()
 
     def run_dry(self) -> None:
-        """Go on for as long as anything happens. Raises SimulationError then."""
+        """Run for as long as anything happens. Raises SimulationError then."""
         while True:
             self.step()
 

@@ -1,4 +1,4 @@
-"""Connections in memory: bytes with latency and throughput, in order within one connection, and what goes wrong.
+"""Connections in memory: bytes with latency and throughput, in order within one connection, and with faults.
 
 Strategy: a connection is two `Pipe`s. A pipe delivers what is written after its latency, never before what was written
 earlier; different connections overtake each other as their latencies say. One end is an asyncio transport on a
@@ -31,7 +31,7 @@ class Peer(Protocol):
         ...
 
     def lost(self) -> None:
-        """The other side is gone."""
+        """The other side has closed the connection."""
         ...
 
 
@@ -203,7 +203,7 @@ class Link:
             self.loop.submit(self.transport.reset, ConnectionResetError("Connection reset by peer"))
 
     def stall(self, stalled: bool = True, *, up: bool = True, down: bool = True) -> None:
-        """Let nothing through and say nothing, or let all of it go on."""
+        """Hold all bytes back silently, or deliver them again."""
         if up:
             self._up.stall(stalled)
         if down:
@@ -391,14 +391,14 @@ class Network:
         return [link for link in self.links if client in (None, link.client) and address in (None, link.address)]
 
     def cut_off(self, client: str, host: str, cut_off: bool = True) -> None:
-        """Let nothing through between a process and a host, new connections included; or let all of it go on."""
+        """Hold all bytes back between a process and a host, new connections included; or deliver them again."""
         (self._cut_off.add if cut_off else self._cut_off.discard)((client, host))
         for link in self.links_of(client):
             if link.address[0] == host:
                 link.stall(cut_off)
 
     def latency_of(self, client: str, address: tuple[str, int]) -> float:
-        """Seconds that a process is away from a server, one way."""
+        """Seconds of latency between a process and a server, one way."""
         line = self._own_lines.get((client, address)) or self._lines.get(address) or Line()
         return line.latency * (1.0 + line.jitter)
 

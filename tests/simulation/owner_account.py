@@ -1,8 +1,8 @@
 """The account of a group that ZooKeeper coordinates: it holds members to their owner nodes.
 
-Strategy: it is told of every owner node that comes or goes, and by what. A member is handed messages and writes offsets
-of what it owns, or for as long as news of what somebody else did to its node can take; nothing that was committed when
-it claimed is handed over again.
+Strategy: it is notified of every owner node that is created or deleted, and by which request. A member gets messages
+and writes offsets only of partitions that it owns, or for as long as the event of a deletion by another client may
+take; messages that were committed when it claimed are not delivered again.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class OwnerAccount(Account):
             self._watch_out(holder)
 
     def _watch_out(self, holder: HandOver) -> None:
-        """The session of whoever has it in hand has timed out: it has ended, or does when the process wakes."""
+        """The session of the process that handles it has timed out: it has ended, or ends when the process wakes."""
         frozen = holder.member in self.frozen
 
         def look() -> None:
@@ -81,7 +81,7 @@ class OwnerAccount(Account):
         return self.ownership.owns(member, partition)
 
     def _check_write(self, partition: TopicPartition, position: int, writer: str) -> None:
-        """A member of ours writes as the owner, or as one that cannot know better and that nobody has followed yet."""
+        """A member writes as the owner, or as a former owner that does not know it yet, before the next owner does."""
         self._least[partition] = min(position, self._least.get(partition, position))
         if not writer or writer in self.careless:
             return

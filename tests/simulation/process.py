@@ -52,7 +52,7 @@ class _Future(asyncio.Future[Any]):
 
 
 class _Selector:
-    """There is nothing to select from: the kernel knows when a loop has to go on."""
+    """There is nothing to select from: the kernel knows when a loop has to continue."""
 
     def select(self, timeout: float | None) -> list[Any]:
         return []
@@ -71,7 +71,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
         self.name = name
         self.stopped = False
         self.dead = False
-        #: Seconds for which the machine was suspended: `time` did not go on, as CLOCK_MONOTONIC does not.
+        #: Seconds for which the machine was suspended: `time` did not advance, as CLOCK_MONOTONIC does not.
         self.suspended = 0.0
         #: Open connections, closed when the process ends.
         self.transports: dict[Transport, None] = {}

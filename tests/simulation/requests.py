@@ -77,8 +77,8 @@ def of_burst(members: int, seconds: float) -> int:
 def of_moves(moved: int, members: int, topics: int, *, waited: float = 0.0, new_topics: int = 0) -> int:
     """Partitions that change hands among `members`.
 
-    `waited`: seconds for which they were in their new owners' way, at most. `new_topics`: those of which nobody has
-    committed an offset before.
+    `waited`: seconds for which they were in their new owners' way, at most. `new_topics`: those without a committed
+    offset.
     """
     if not moved:
         return 0
@@ -101,7 +101,7 @@ def least_of_leave(members: int, moved: int) -> int:
 
 
 def least_of_partitions(members: int, moved: int) -> int:
-    """The lower bound of `of_partitions`, where all that moves is new: there is nobody who gives it."""
+    """The lower bound of `of_partitions`, where all partitions that move are new: there is no former owner."""
     return members + _LEAST_PER_MOVED * moved + ceil(moved / NODES_PER_MULTI)
 
 

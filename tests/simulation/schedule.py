@@ -54,7 +54,7 @@ UNHINDERED = 20.0
 def _explains(fault: Fault, first: HandOver, again: HandOver, ends: list[End]) -> bool:
     """Whether a message that `first` was handed over may have been once more, for this fault.
 
-    `ends`: how the ownership of whoever was handed it first ended in between. Where it did not end, only the lease.
+    `ends`: how the ownership of the member that got it first ended in between. Where it did not end, only the lease.
     """
     if fault.names is not None and first.member not in fault.names:
         return False
@@ -375,7 +375,7 @@ class Schedule(BaseSchedule[World, Outcome]):
         self._unhindered({other for other, _ in places} - {topic})
 
     def _unhindered(self, topics: set[str]) -> None:
-        """Partitions of these topics are owned within a while, in spite of what goes on elsewhere."""
+        """Partitions of these topics are owned within a while, in spite of events elsewhere."""
         wanted = {each for each in self.world.partitions if each.topic in topics}
 
         def shared() -> bool:
@@ -486,7 +486,7 @@ class Schedule(BaseSchedule[World, Outcome]):
                 link.cut()
 
         def heal() -> None:
-            """It is gone, and whoever was connected goes to another server."""
+            """The server is down, and its clients connect to another one."""
             zookeeper.entry = zookeeper.leader
             connections = list(follower.connections)
             self._fault("follower is gone", [connection.link.client for connection in connections])
@@ -538,7 +538,7 @@ class Schedule(BaseSchedule[World, Outcome]):
                 self._displace(path)
 
     def _overtake(self) -> None:
-        """All is owned far from ZooKeeper. Somebody near joins, and takes over, before that is known there."""
+        """All owners are far from ZooKeeper. A near member joins, and takes over, before the others learn of it."""
         world = self.world
         far = [daemon for daemon in self._living if self._latencies[daemon.name] > FAR / 2]
         for daemon in self._living:
@@ -568,7 +568,7 @@ class Schedule(BaseSchedule[World, Outcome]):
             self._pass(0.025)
 
     def _steal_owner(self) -> None:
-        """Somebody has overwritten the owner node with its own, and goes after a while."""
+        """Another client has overwritten the owner node with its own, and leaves after a while."""
         nodes = self._owner_nodes()
         if not nodes:
             return
@@ -686,7 +686,7 @@ class Schedule(BaseSchedule[World, Outcome]):
 
     @property
     def _is_shared(self) -> bool:
-        """Whether each topic is owned in fair shares by those that live, and nobody else is registered."""
+        """Whether each topic is owned in fair shares by those that live, and no other member is registered."""
         world = self.world
         processes: list[Daemon | JvmConsumer] = [*world.daemons.values(), *world.jvm_consumers.values()]
         living = {each.name for each in processes if each.alive}
@@ -714,7 +714,7 @@ class Schedule(BaseSchedule[World, Outcome]):
 
     @staticmethod
     def _fairly(owners: dict[TopicPartition, str], names: list[str]) -> bool:
-        """Whether so many members own as much as others, but for one partition, and nobody else does."""
+        """Whether so many members own as much as others, except for one partition, and no other member does."""
         counts = dict.fromkeys(names, 0)
         for owner in owners.values():
             if owner not in counts:

@@ -1,4 +1,4 @@
-"""Members that come and go in order, nobody killed, nothing cut: no message may be lost or handed over twice."""
+"""Members join and leave in order, without kills or cut connections: no message may be lost or delivered twice."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_twenty_five_members_that_start_together_settle_soon() -> None:
 
 
 def test_late_commit_writes_nothing_after_the_owner_changed() -> None:
-    """Between the look at the owner node and the commit's arrival a peer takes the partition over and goes on."""
+    """Between the look at the owner node and the commit's arrival a peer takes the partition over and continues."""
     partition = TopicPartition("events", 0, 0)
     with World(1, round_trip=0.01) as world:
         zookeeper = world.zookeeper
@@ -186,7 +186,7 @@ def hold_one_of_two(world: World, partition: TopicPartition) -> None:
 
 
 def require_taken_over(world: World, partition: TopicPartition, before: Daemon, after: Daemon) -> None:
-    """A member that stood still has handed over nothing since, and whoever took over has what was left."""
+    """A frozen member has delivered nothing since, and the next owner gets the rest."""
     world.finish()
     leave(world, before)
     leave(world, after)

@@ -1,4 +1,4 @@
-"""Every place of a log is landed, gone for a reason that is told, or the reconciliation is not clean."""
+"""Every offset of a log has landed or is missing for a reported reason; otherwise the reconciliation is not clean."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class PowerLostError(BaseException):
-    """The machine has stopped. Not an `Exception`: no code may go on after it."""
+    """The machine has stopped. Not an `Exception`: no code may continue after it."""
 
 
 class _Status(NamedTuple):

@@ -1,7 +1,7 @@
 """Jafka's consumers and producers as children, driven through small Java programs of the caller's.
 
 Strategy: a program says READY when it works, then a line for everything that it does, and ends in order at the end of
-its standard input. Nobody has to drain its output, and it ends with us.
+its standard input. Its output need not be read, and it ends with the test process.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Client:
             raise ChildError(f"{self.child.name} ended with status {status}: {self.child.tail()}")
 
     def kill(self) -> None:
-        """SIGKILL; returns when the process is gone."""
+        """SIGKILL; returns when the process has ended."""
         self.child.end_now()
 
 

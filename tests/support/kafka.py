@@ -51,7 +51,7 @@ class KafkaRelease:
     @property
     def coordinates(self) -> list[str]:
         """The artifacts that are requested from Maven."""
-        jaxb = ["javax.xml.bind:jaxb-api:2.3.1"] if self.needs_jaxb else []  # gone from Java 11 on
+        jaxb = ["javax.xml.bind:jaxb-api:2.3.1"] if self.needs_jaxb else []  # removed in Java 11
         return [f"org.apache.kafka:kafka_{self.scala}:{self.version}", *jaxb]
 
 

@@ -2,7 +2,7 @@
 
 Strategy: what a server is (its command, how it answers, its error) is said by a subclass; when it is ready and on which
 port is the same for all. A port that was free may be taken before the server binds it: then another one is tried,
-unless somebody may know the first one already.
+unless a client may know the first one already.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Strategy: as `tests.support.simulator.schedule`. Members run the machine over a network that delays, loses and is
 cut, with handlers that take their time; they hand batches over under the fence's condition. All along, no two members
-hand over the same partition, and nobody begins beyond what was handled. Once it is quiet, within a bounded time every
-partition is consumed by exactly one member that wants it.
+deliver the same partition, and no member starts after an unhandled message. Once it is quiet, within a bounded time
+every partition is consumed by exactly one member that subscribes to it.
 """
 
 from __future__ import annotations

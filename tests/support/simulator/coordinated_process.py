@@ -257,7 +257,7 @@ class CoordinatedProcess:
             self.world.after(0.0, self._lease_due)
 
     def _lease_due(self) -> None:
-        """As `consumerd.consumer.fence.Fence.watch`: told each time that it runs out."""
+        """As `consumerd.consumer.fence.Fence.watch`: called each time that it ends."""
         if not self.alive or not self.machine.session_id:
             self._watching = self._ran_out = False
             return

@@ -49,7 +49,7 @@ class Handling:
 
 
 class SimulatedMember(Client):
-    """One consumer process. `others` is asked whether somebody else hands a partition over."""
+    """One consumer process. `others` shows whether another member delivers a partition."""
 
     def __init__(
         self,
@@ -298,7 +298,7 @@ class SimulatedMember(Client):
             self.local(needed, self._drained, action, part)
 
     def _drained(self, action: e.Drain, part: frozenset[TopicPartition]) -> None:
-        """Tell of what was abandoned meanwhile, too: an answer that nobody waits for any more."""
+        """Also answer for partitions that were abandoned meanwhile: the machine no longer waits for it."""
         ended = {partition for partition in part if self._busy.get(partition) is action}
         self._consumed -= ended
         self._finish(action, ended)

@@ -301,7 +301,7 @@ class Schedule:
             member.stop_signal(self.random.choice((2.0, 15.0)) * self.random.random())
 
     def _outage(self) -> None:
-        """The whole of ZooKeeper is away."""
+        """All of ZooKeeper is unavailable."""
         seconds = 8.0 * self.random.random()
         self.server.go_down(seconds)
         for member in self.alive:
@@ -343,7 +343,7 @@ class Schedule:
             self.server.create_id(_FOREIGN, self.server.open(), text)
 
     def _strange_id(self) -> None:
-        """Something registers that nobody can read; or goes again."""
+        """A client registers an unreadable id, or deletes it again."""
         if "strange" in self.server.ids:
             self.server.rob_id("strange")
         else:

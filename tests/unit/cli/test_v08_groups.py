@@ -1,4 +1,4 @@
-"""Groups of Kafka 0.8 and later in ZooKeeper, whose brokers are away, as users of the tools see them."""
+"""Groups of Kafka 0.8 and later in ZooKeeper, whose brokers are unavailable, in the output of the tools."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ A, B = 0xA, 0xB
 
 @pytest.fixture
 def group(memory: MemoryZooKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two members, eleven partitions, dealt by range; no broker lives."""
+    """Two members, eleven partitions, assigned by range; no broker is running."""
     partitions = ",".join(f'"{number}":[0]' for number in range(11))
     memory.put("/brokers/topics/t", b'{"version":1,"partitions":{%s}}' % partitions.encode())
     memory.put(

@@ -86,7 +86,7 @@ async def test_waits_for_first_broker(path: str, text: bytes) -> None:
     [
         ({}, [], None),
         ({}, ["g"], None),
-        # The brokers' word is the last one, unless nobody understands it.
+        # The brokers' nodes decide, unless none of them can be read.
         ({BROKER: NEW_BROKER, MEMBER: OLD_MEMBER}, ["g"], V08),
         ({BROKER: OLD_BROKER, MEMBER: NEW_MEMBER}, [], V07),
         ({BROKER: b"damaged", MEMBER: NEW_MEMBER}, ["g"], V08),

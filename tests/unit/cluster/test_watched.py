@@ -59,7 +59,7 @@ class Setup:
         return asked
 
     async def events(self) -> None:
-        """Return when the watches that have fired are told."""
+        """Return when the events of the fired watches are delivered."""
         await self.zk.exists("/")
 
 

@@ -179,7 +179,7 @@ async def test_changed_subscription_replaces_the_id_node_and_moves_on(group: Any
     await group.until(lambda: member.owned == [TopicPartition("u", 0, 0)])
     assert group.data(identity) == b'{ "u": 1 }'
     assert group.owner(TP) is None
-    # Deleted and created in one transaction: nobody sees the group without it.
+    # Deleted and created in one transaction: no member sees the group without it.
     assert group.journal.of(identity) == [("created", identity), ("set", identity)]
 
 

@@ -36,7 +36,7 @@ class Versions:
 
 
 class Channel:
-    """Answers what it is told to, and keeps what it was asked."""
+    """Gives scripted answers, and records the requests."""
 
     def __init__(self, answers: list[Any], at_most: int) -> None:
         self.answers = answers
@@ -208,7 +208,7 @@ async def test_maps_heartbeat_error_codes(code: int, event: e.Event) -> None:
     client = Client({"error_code": code})
     assert await requests(client).beat(BEAT) == event
     assert client.channels[0].asked[0][0] is HEARTBEAT
-    assert client.forgotten == client.channels[0].closed == (code in (15, 16))  # somebody else may coordinate
+    assert client.forgotten == client.channels[0].closed == (code in (15, 16))  # another broker may coordinate
 
 
 async def test_reconnects_and_looks_up_coordinator() -> None:

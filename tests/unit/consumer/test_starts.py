@@ -82,7 +82,7 @@ class Pool:
 
     def __init__(self) -> None:
         self.counters = FetchCounters()
-        #: Ends that are told before that one.
+        #: Log ends that are returned before that one.
         self.ends: list[int] = []
 
     async def list_offsets(self, partition: TopicPartition, time: int, max_number: int = 1) -> tuple[int, ...]:

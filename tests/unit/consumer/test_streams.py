@@ -53,7 +53,7 @@ async def take(stream: MessageStream, count: int) -> list[bytes]:
 
 
 def winds_down(stream: MessageStream) -> bool:
-    """Whether the member drains what this stream has in its hands, as it does some steps after it was told to leave."""
+    """Whether the member drains the current batch of this stream, as it does some steps after it begins to leave."""
     return stream._current is not None and stream._current.sink.winding
 
 
@@ -100,7 +100,7 @@ async def test_redelivers_message_after_error_in_loop(group: Any) -> None:
                 if message.payload == b"2":
                     raise ArithmeticError
 
-    async with asyncio.timeout(3):  # nobody waits for a loop that is gone
+    async with asyncio.timeout(3):  # the shutdown does not wait for a loop that has ended
         with pytest.raises(ArithmeticError):
             await failing()
     async with connector(group) as made:

@@ -340,7 +340,7 @@ async def test_waiters_at_fence_continue_when_lease_is_renewed(watched: Watched)
     await watched.clock.advance(10.0)
     asked = len(watched.clock.sleeps)
     await watched.clock.advance(1.0)
-    assert len(watched.clock.sleeps) - asked < 30  # the watch looks, and nobody else
+    assert len(watched.clock.sleeps) - asked < 30  # only the watch checks the lease
     assert not any(task.done() for task in waiting)
     await watched.set(3.0)
     assert all(task.done() for task in waiting)

@@ -1,4 +1,4 @@
-"""Whether telemetry is sent, and that a collector that is gone, slow or refuses costs neither the loop nor the stop."""
+"""Telemetry is sent; a collector that is down, slow or refuses it delays neither the loop nor the stop."""
 
 from __future__ import annotations
 

@@ -226,7 +226,7 @@ def fill(log: Log, one: bytes, count: int) -> None:
 
 
 class Scripted:
-    """A delete policy that answers as told and notes what it was asked."""
+    """A delete policy with scripted answers, which records its calls."""
 
     def __init__(self, *answers: object) -> None:
         self.answers = list(answers)
@@ -283,7 +283,7 @@ def test_segment_that_cannot_be_deleted_stays_in_the_log(
 
 
 def test_reads_while_segments_are_added_and_deleted(tmp_path: Path, message: Message) -> None:
-    """Each read takes the list of segments once: it finds what was there or learns that it is gone."""
+    """Each read takes the list of segments once: it finds the segment, or gets the error that it was deleted."""
     one = message(b"x" * 90)
     size = len(one)
     done = threading.Event()

@@ -67,7 +67,7 @@ def deal(zookeeper: MemoryZooKeeper, owners: dict[TopicPartition, tuple[str, int
 
 @pytest.fixture
 def zookeeper() -> MemoryZooKeeper:
-    """A healthy group: four partitions, two members with two each, dealt by range."""
+    """A healthy group: four partitions, two members with two each, assigned by range."""
     zookeeper = MemoryZooKeeper()
     zookeeper.put("/brokers/ids/0", b'{"jmx_port":-1,"timestamp":"1","host":"h","version":1,"port":1}')
     put_topic(zookeeper, "t", [0, 0, 0, 0])

@@ -440,8 +440,8 @@ async def test_lists_offsets(rig: Any, scripted_log: Any) -> None:
 
 
 async def test_stalled_handlers_do_not_block_other_partitions(rig: Any, scripted_log: Any, numbered: Any) -> None:
-    """Nobody gives back what the stalled ones hold; a message that needs most of the budget still comes, and so does
-    everything behind it."""
+    """The memory of stalled partitions is not released; a message that needs most of the budget still arrives, and so
+    do those after it."""
     large = b"x" * 30_000
     async with rig(budget=40_000, fetch_bytes=1000, poll_bytes=200, max_fetch_bytes=35_000) as r:
         for number in range(2, 10):

@@ -182,7 +182,7 @@ async def test_uses_a_custom_encoder(world: Any) -> None:
 
 
 def stuck(world: Any) -> asyncio.Event:
-    """Nobody can connect until the event is set."""
+    """No connection is accepted until the event is set."""
     gate, connect = asyncio.Event(), world.broker.connect
 
     async def wait(host: str, port: int) -> Any:

@@ -250,7 +250,7 @@ async def test_rejects_messages_that_cannot_be_sent() -> None:
 
 
 class Link(SimpleNamespace):
-    """A channel to one of several brokers; one that does not lead `t` hangs up on what nobody wants an answer to."""
+    """A channel to one of several brokers; one that does not lead `t` closes it on a request without an answer."""
 
     async def send(self, api: Any, body: dict[str, Any], **_: Any) -> None:
         if self.node != self.cluster.leading:
