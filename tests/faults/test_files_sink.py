@@ -52,7 +52,7 @@ def batches(offset: int, size: int) -> Iterator[Batch]:
 
 
 async def consume(handler: FilesHandler, size: int, committed: int = 0) -> None:
-    """One member's life: claim, ask for the position, hand over to the end of the log."""
+    """One member's life: claim, read the position, deliver to the end of the log."""
     position = await handler.position(HERE)
     for batch in batches(committed if position is None else position, size):
         await handler.handle(batch)

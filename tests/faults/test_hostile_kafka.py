@@ -228,7 +228,7 @@ async def test_names_a_broker_that_reports_an_impossible_offset(listed: int) -> 
 
 
 class Kept(Handler):
-    """Keeps what it is handed."""
+    """Keeps the messages that it gets."""
 
     def __init__(self) -> None:
         self.found: defaultdict[int, dict[int, bytes]] = defaultdict(dict)

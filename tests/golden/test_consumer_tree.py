@@ -79,7 +79,7 @@ class Member:
         await self.session.close()
 
     async def kill(self) -> None:
-        """Go without a word, as with SIGKILL: the session is left to expire."""
+        """End without closing the session, as with SIGKILL: the session expires."""
         self.task.cancel()
         await asyncio.wait([self.task])
         await self.session._stop()

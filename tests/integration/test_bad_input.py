@@ -295,7 +295,7 @@ async def test_offset_out_of_range_follows_its_policy(world: Any) -> None:
     await world.until_printed(daemon, "one")
 
 
-# -- brokers that speak nonsense
+# -- brokers that send invalid bytes
 
 
 class EvilBroker:

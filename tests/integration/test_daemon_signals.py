@@ -181,7 +181,7 @@ async def test_handles_signals_early_in_startup(tmp_path: Path) -> None:
 
 
 async def test_ignores_signals_sent_to_a_forked_process_of_a_handler(tmp_path: Path) -> None:
-    """As those that a pool of processes is ended with: the pipe that tells of signals is shared with them."""
+    """Signals that end a pool of processes: these share the pipe that reports signals."""
     script = (
         "import os, signal, sys, time\n"
         "from consumerd.daemon.signals import process_signals\n"

@@ -1,9 +1,9 @@
-"""A group under test: brokers, members of ours and of other projects, and the account of what they were handed.
+"""A group under test: brokers, members of ours and of other projects, and the account of delivered messages.
 
-Strategy: members are whole processes that record each hand-over; records are merged in the order of time and read once.
-What holds: everything that is in the log was handed over; within one ownership in its order and without a gap; an owner
-begins at or before what its predecessors handled; and a member of ours hands over only what it is the latest owner of,
-but for the one batch that it may have had on its way when it was stopped (`consumerd.embedded.audit.Caught`).
+Strategy: members are whole processes that record each delivery; records are merged in the order of time and read once.
+Invariants: every message of the log was delivered; within one ownership in order and without a gap; an owner begins at
+or before the end of its predecessors; and a member of ours delivers messages only as the latest owner, except for the
+one batch that it may have been delivering when it was stopped (`consumerd.embedded.audit.Caught`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def said_by_java(child: Child) -> Iterator[Record]:
 
 
 class Group:
-    """Brokers, a client of theirs, a topic; members that record what they are handed."""
+    """Brokers, a client of theirs, a topic; members that record the messages that they get."""
 
     def __init__(
         self, brokers: Mapping[int, KafkaBroker], client: ClusterClient, directory: Path, java: JavaRuntime
@@ -246,17 +246,17 @@ class Group:
         return len(held) == len(set(held)) == PARTITIONS - others and max(sizes) - min(sizes) <= 1
 
     def handed(self) -> dict[int, int]:
-        """For each partition, how many different messages were handed over."""
+        """The number of different messages of each partition that were delivered."""
         found: defaultdict[int, set[int]] = defaultdict(set)
         for record in self.all_records():
             found[record.partition.partition].update(offset for offset, _, _ in record.messages)
         return {number: len(offsets) for number, offsets in found.items() if offsets}
 
     async def account(self, limit: float = PATIENCE, *, late: bool = False) -> int:
-        """Everything was handed over, in order, by its owners. How many came again.
+        """All messages were delivered, in order, by the owners. Returns the number of repetitions.
 
-        `late`: a stranger may go on for a while with what somebody else has been given; most have no lease. Of ours,
-        only a batch that a stop caught on its way into the handler may come late.
+        `late`: members of other projects may continue for a while after a partition was assigned to another member;
+        most have no lease. Of ours, only a batch that a stop caught on its way into the handler may be late.
         """
         total = {number: len(payloads) for number, payloads in self.sent.items()}
         await self.until(lambda: self.handed() == total, limit)

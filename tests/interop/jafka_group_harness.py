@@ -114,7 +114,7 @@ class MixedGroup(ZooKeeperGroup):
     def _parse(self, topic: str, name: str) -> TopicPartition:
         return TopicPartition.parse(topic, name)
 
-    # -- what was handed over
+    # -- delivered messages
 
     def _said(self, line: bytes) -> Iterator[Handed]:
         if line.startswith(b"MSG "):

@@ -56,7 +56,7 @@ SHORT_TIMES = {"zookeeper.session.timeout.ms": 2000, "zookeeper.sync.time.ms": 5
 
 @dataclass(frozen=True)
 class Scene:
-    """Of what kind a group is: the release of the JVM members (and the broker's), how it deals, what they want."""
+    """The kind of a group: the release of the JVM members and of the broker, the assignor, and the subscriptions."""
 
     version: str
     assignor: str = "range"
@@ -257,7 +257,7 @@ class OldGroup(ZooKeeperGroup):
     def _parse(self, topic: str, name: str) -> TopicPartition:
         return TopicPartition.parse_numbered(topic, name)
 
-    # -- what was handed over
+    # -- delivered messages
 
     def _said(self, line: bytes) -> Iterator[Handed]:
         if line.startswith(b"MSG "):

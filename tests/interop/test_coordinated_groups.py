@@ -1,6 +1,6 @@
 """Groups of our daemons, and of daemons with other projects' members, that real brokers coordinate.
 
-Every message that was produced is accounted for, whatever died: handed over, in the order of its partition, and only
+Every message that was produced is accounted for, whatever died: delivered in the order of its partition, and only
 by the partition's latest owner.
 """
 
@@ -193,14 +193,14 @@ async def test_shares_a_group_with_members_of_other_projects(
     if module is not None and importlib.util.find_spec(module) is None:
         missing(f"{kind} is not installed: see the dependency groups `dev` and `bench`")
     producer = asyncio.create_task(group.produce_on())
-    theirs = await group.stranger(kind, assignor)  # which leads, so its leader deals to ours
+    theirs = await group.stranger(kind, assignor)  # which leads, so its leader assigns partitions to ours
     ours = await group.daemon(assignor=assignor)
     await group.until(lambda: len(group.share(ours)) == 3)
     other = await group.daemon(assignor=assignor)
     await group.until(lambda: group.fair(ours, other, others=2))
     await group.leave(theirs)
     await group.until(lambda: group.fair(ours, other))
-    theirs = await group.stranger(kind, assignor)  # now one of ours leads, and deals to it
+    theirs = await group.stranger(kind, assignor)  # now one of ours leads, and assigns partitions to it
     await group.until(lambda: group.fair(ours, other, others=2))
     theirs.end_now()
     await group.until(lambda: group.fair(ours, other))

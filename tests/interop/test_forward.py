@@ -229,7 +229,7 @@ async def test_keeps_all_messages_in_order_while_the_target_is_unavailable(kafka
         await cancelled
     await broker.start()
     await task
-    # One that failed looks what arrived after all, and leaves that out, even if it is handed over again.
+    # After a failure it finds the messages that arrived after all, and skips them when they are delivered again.
     await impatient.handle(first)
     await handler.handle(old(source, [b"after"], start=200_000))
     await handler.stop()

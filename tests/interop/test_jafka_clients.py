@@ -1,6 +1,6 @@
 """A real Jafka broker feeds our daemon, and our broker serves Jafka's clients: all arrives, in order, once.
 
-Plain and gzip only: Jafka 1.2.3 knows no snappy, its broker hangs up on it and its consumer stops.
+Plain and gzip only: Jafka 1.2.3 does not support snappy: its broker closes the connection and its consumer stops.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Feed:
             await self._senders[partition](lines)
 
     async def account(self, records: Path, log_directory: Path, timeout: float = 120.0) -> AuditResult:
-        """Wait until our daemon was handed as much as was sent, then compare with what the broker stored."""
+        """Wait until our daemon got as many messages as were sent, then compare them with those the broker stored."""
         sent = sum(each.sent for each in self.ledger.partitions.values())
         give_up = time.monotonic() + timeout
         while True:

@@ -188,7 +188,7 @@ class Move:
 
     @contextlib.asynccontextmanager
     async def old_member(self, group: str, expected: set[str]) -> Any:
-        """A member of the old group, which is handed exactly `expected`, and leaves at the end."""
+        """A member of the old group, which gets exactly `expected`, and leaves at the end."""
         self._members += 1
         config: dict[str, dict[str, Any]] = {
             "group": {"id": group, "topics": dict.fromkeys(TOPICS, 1)},

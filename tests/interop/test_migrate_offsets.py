@@ -107,7 +107,7 @@ async def test_migrates_offsets_to_kafka_and_back(
         again, _ = await migrate(*to_kafka, "--to-group", "new", "--execute")
         assert not any(move["moves"] for move in again["moves"])
 
-        # Nothing goes back without a word, nor beyond the log.
+        # No offset moves backwards silently, nor beyond the log.
         await held["new"].commit({PLACES[0]: 7}, session_id=0)
         refused, told = await migrate(*to_kafka, "--to-group", "new", "--execute", code=ExitCode.REFUSED)
         assert "events/0: it would move backwards by 3" in told

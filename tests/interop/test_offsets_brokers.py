@@ -70,7 +70,7 @@ async def test_reads_back_commits_and_rejects_other_members(version: str, kafka:
                 OTHER: CommittedOffset(0, "by a test"),
             }
 
-        if RELEASES[version].number >= (0, 9):  # 0.8 knows no members yet
+        if RELEASES[version].number >= (0, 9):  # 0.8 has no members yet
             stranger = KafkaOffsetStore(client, "group", Nobody())
             result = await stranger.commit({PLACE: 99}, session_id=7)
             assert result.lost == {PLACE}

@@ -97,7 +97,7 @@ async def test_loses_nothing_while_members_come_and_go(group: OldGroup) -> None:
         if group.scene.filters:
             await group.set_partitions("even-more", 4)
             await group.settled("b", "q", "x")
-        # One that stands still for too long finds that it has lost everything, and hands over nothing of it.
+        # A member that is frozen for too long loses its partitions, and delivers none of their messages.
         await group.freeze("x")
         await group.settled("b", "q")
         group.daemons["x"].resume()
@@ -184,7 +184,7 @@ async def test_group_follows_changed_leaders(group: OldGroup) -> None:
                 await group.join_ours("m")
                 await group.join_jvm("q", streams=2)
             await group.settled("m", "q")
-        # With the producer at rest: a batch that is sent again would be two.
+        # While the producer pauses: a batch that is sent again would be stored twice.
         broker.kill()
         await group.until(partial(group.is_gone, broker), "end of a broker")
         await group.until(partial(group.in_sync, missing=1), "new leaders")

@@ -202,7 +202,7 @@ async def test_all_commands_work_over_sasl_ssl(version: str, site: Any, zk_root:
 
 
 async def fill(old: BrokerProcess) -> None:
-    """`LINES` to the old topic, of which the group `app` is handed twenty."""
+    """`LINES` to the old topic, of which the group `app` gets twenty."""
     at = ("--zookeeper", str(old.zookeeper), "--topic", OLD)
     lines = b"".join(line + b"\n" for line in LINES)
     for command in (("produce", *at, "--verify"), ("consume", *at, "--group", "app", "--max-messages", "20")):

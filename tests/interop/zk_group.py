@@ -1,4 +1,4 @@
-"""A group in ZooKeeper under test, whatever the brokers: daemons of ours, members of a JVM, what they were handed.
+"""A group in ZooKeeper under test, whatever the brokers: daemons of ours, members of a JVM, their messages.
 
 Strategy: members join, leave, freeze and are killed while messages are produced; each change is over when the owner
 nodes are those that the assignor computes from the ids and topics in ZooKeeper, and every partition is delivered to the
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from consumerd.embedded.children import Child
     from consumerd.partition import TopicPartition
 
-#: When which message of a partition was handed over, by its position there; None for a claim.
+#: The time of each delivery, with the position of the message in its partition; None for a claim.
 Handed = tuple[float, "TopicPartition", int | None]
 
 GROUP = "g"
@@ -91,7 +91,7 @@ class ZooKeeperGroup(ABC):
 
     @abstractmethod
     def _check(self, place: TopicPartition, handed: Mapping[str, list[tuple[float, int | None]]]) -> None:
-        """Account for a partition, by what each member was handed of it."""
+        """Account for a partition, by the messages that each member got of it."""
 
     @abstractmethod
     async def join_ours(self, name: str, **tables: dict[str, Any]) -> DaemonProcess:
@@ -238,7 +238,7 @@ class ZooKeeperGroup(ABC):
         return seconds
 
     async def settled(self, *members: str) -> float:
-        """Return when just these are members, own what the formula says, and are handed what is produced now.
+        """Return when just these are members, own their computed share, and get the messages that are produced now.
 
         The seconds until ownership is as it should be.
         """
@@ -248,10 +248,10 @@ class ZooKeeperGroup(ABC):
         await self.until(lambda: self._flows(owners, aim), "flow to the owners")
         return seconds
 
-    # -- what was handed over
+    # -- delivered messages
 
     def _handed(self, name: str) -> list[Handed]:
-        """When a member was handed which message of a partition, in order; None for a claim."""
+        """The messages of a partition that a member got, with their times, in order; None for a claim."""
         if name in self.jvms:
             return self._told(self.jvms[name].log, lambda _, line: self._said(line))
         paths = sorted((self._directory / "records").glob(f"{GROUP}_{name}-*.ndjson"))
@@ -278,7 +278,7 @@ class ZooKeeperGroup(ABC):
         yield from self._noted(record)
 
     def _flows(self, owners: Mapping[TopicPartition, tuple[str, int]], aim: Mapping[TopicPartition, int]) -> bool:
-        """Whether each partition's owner was handed a message that comes after so many."""
+        """Whether each partition's owner got a message after this number of them."""
         reached = {
             (f"{GROUP}_{name}", partition)
             for name in (*self.daemons, *self.jvms)
@@ -292,7 +292,7 @@ class ZooKeeperGroup(ABC):
         return len(handed) == sum(map(len, self.sent.values()))
 
     async def account(self) -> None:
-        """Wait until all is handed over, let our members leave, then check every partition. Production is over."""
+        """Wait until all is delivered, let our members leave, then check every partition. Production is over."""
         await self.until(self._all_handed, "end of the backlog")
         for name in [name for name, member in self.daemons.items() if member.running]:
             await self.leave(name)

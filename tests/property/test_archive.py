@@ -266,7 +266,7 @@ def test_verify_finds_every_flipped_byte_that_decode_finds(
 
 @given(st.lists(st.one_of(PLAIN, WRAPPED), max_size=8), st.data())
 def test_reads_after_damage_only_what_was_written(messages: list[bytes], data: st.DataObject) -> None:
-    """Bytes changed, lost or added in the midst: whatever comes out was a message, and most come out."""
+    """Bytes are changed, lost or added: every result was a message of the log, and most messages are found."""
     whole = b"".join(messages)
     at = data.draw(st.integers(0, len(whole)))
     lost = data.draw(st.integers(0, 30))

@@ -59,7 +59,7 @@ def report(failures: list[str]) -> str:
 
 
 def test_group_holds_its_invariants_in_every_schedule() -> None:
-    """Never two members hand over one partition; once quiet, every partition has its one consumer; nothing is idle."""
+    """Two members never deliver one partition; once quiet, every partition has its one consumer; nothing is idle."""
     one = os.environ.get("CONSUMERD_SEED")
     outcomes, failures, taken = simulate([int(one)] if one else range(SEEDS))
     assert not failures, report(failures)

@@ -87,7 +87,7 @@ def results() -> Results:
 
 
 def test_group_holds_its_invariants_in_every_schedule(results: Results) -> None:
-    """Never two members hand over one partition; once quiet, every partition is where the formula says."""
+    """Two members never deliver one partition; once quiet, every partition has the computed owner."""
     assert not results.failures, report(results.failures)
 
 

@@ -1,8 +1,8 @@
 """The account of one group: the member, time and correctness of each delivery.
 
-Strategy: it hears of every message that is produced, of every hand-over's beginning and end, and of every offset that
-is written; what may never be is a `violation` at that moment. What is lost or repeated is asked for in the end. Who may
-be handed a partition or write its offset is the subclasses' to say, for each kind of coordination.
+Strategy: it is notified of every produced message, of the beginning and end of every delivery, and of every offset
+that is written; a broken rule is a `violation` at that moment. Lost and repeated messages are counted at the end.
+Subclasses define, for each kind of coordination, which member may get a partition or write its offset.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Account:
         self.frozen: set[str] = set()
         #: The batches that members were handling when their handlers were cancelled.
         self.cancelled: set[tuple[str, TopicPartition, int]] = set()
-        #: Messages before these positions need not be handed over; None: not counted yet.
+        #: Messages before these positions need not be delivered; None: not counted yet.
         self._default_since: float | None = None
         self._produced: dict[TopicPartition, list[int]] = {}
         self._since: dict[TopicPartition, float] = {}
@@ -53,7 +53,7 @@ class Account:
 
     @property
     def count(self) -> int:
-        """Messages that have to be handed over."""
+        """Messages that have to be delivered."""
         return sum(offset >= self._begin_of(tp) for tp, offsets in self._produced.items() for offset in offsets)
 
     # -- what happens
@@ -63,12 +63,12 @@ class Account:
         self._produced.setdefault(partition, []).append(offset)
 
     def count_from(self, ends: dict[TopicPartition, int]) -> None:
-        """Messages before these positions need not be handed over: there was no group yet."""
+        """Messages before these positions need not be delivered: there was no group yet."""
         self._since = dict(ends)
         self._default_since = 0
 
     def count_all(self, *, latest: bool = False) -> None:
-        """Every message counts; with `latest` those behind the first that was handed over or committed."""
+        """Every message counts; with `latest` those after the first that was delivered or committed."""
         self._default_since = math.inf if latest else 0
 
     def _begin_of(self, partition: TopicPartition) -> float:
@@ -105,11 +105,11 @@ class Account:
         self._handled.update((partition, offset) for offset in offsets)
 
     def _may_hold(self, member: str, partition: TopicPartition) -> bool:
-        """Whether a process may have something of the partition in hand beside its owner."""
+        """Whether a process may be handling messages of the partition beside its owner."""
         return member in self.frozen or member in self.careless
 
     def _check_begin(self, member: str, partition: TopicPartition, offset: int) -> bool:
-        """Look whether a member may be handed the partition now, from there on; whether it is the member's."""
+        """Check whether a member may get the partition now, from there on; returns whether it is the member's."""
         return True
 
     def _check_write(self, partition: TopicPartition, position: int, writer: str) -> None:
@@ -160,7 +160,7 @@ class Account:
 
     @property
     def flowing(self) -> set[TopicPartition]:
-        """Partitions of which something was handed over."""
+        """Partitions of which messages were delivered."""
         return {partition for partition, _ in self._handed}
 
     @property
@@ -175,7 +175,7 @@ class Account:
 
     @property
     def repeated(self) -> list[tuple[TopicPartition, int]]:
-        """Messages that were handed over more than once."""
+        """Messages that were delivered more than once."""
         return [message for message, times in self._handed.items() if times > 1]
 
     @property

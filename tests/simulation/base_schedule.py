@@ -1,7 +1,7 @@
 """Common parts of all random schedules: steps at random times, faults, and the account at the end.
 
-Strategy: a subclass makes the world, says what may happen (`play`) and what has to be true in the end. At every step
-the account looks on. Of each repeated message a fault has to tell why. What failed is told with its timeline.
+Strategy: a subclass makes the world, and defines the events (`play`) and the conditions at the end. The account checks
+every step. Each repeated message must be explained by a fault. A failure is reported with its timeline.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _World = TypeVar("_World", bound="BaseWorld")
 _Outcome = TypeVar("_Outcome")
 
-#: Seconds for which a fault may show after it has ended: a session times out, the group shares anew.
+#: Seconds for which a fault may show after it has ended: a session times out, the group rebalances.
 AFTERMATH = 12.0
 #: Seconds after which a healed group has settled.
 SETTLED_WITHIN = 90.0
@@ -36,7 +36,7 @@ class ScheduleError(AssertionError):
 
 
 class Fault(NamedTuple):
-    """Something that is no orderly event, from `start` to `end`. `names`: the processes that it hit; None for all."""
+    """A fault, from `start` to `end`. `names`: the processes that it hit; None for all."""
 
     start: float
     end: float
@@ -48,7 +48,7 @@ class Fault(NamedTuple):
     takes: bool = False
 
     def explains(self, first: HandOver, again: HandOver) -> bool:
-        """Whether a message that `first` was handed over may have been once more."""
+        """Whether the message of `first` may have been delivered once more."""
         hit = self.names is None or first.member in self.names
         return hit and self.start <= again.time and self.start - self.before <= first.time <= self.end + AFTERMATH
 
@@ -104,7 +104,7 @@ class BaseSchedule(Generic[_World, _Outcome]):
         """Apply to the network the effects of a machine that is suspended for this time."""
 
     def _is_explained(self, first: HandOver, again: HandOver) -> bool:
-        """Whether a message that `first` was handed over may have been once more."""
+        """Whether the message of `first` may have been delivered once more."""
         return any(fault.explains(first, again) for fault in self.faults)
 
     # -- the run

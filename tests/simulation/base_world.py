@@ -1,8 +1,8 @@
 """Common parts of all simulated worlds: time, a network, the group's processes, producers, and the account.
 
 Strategy: plain synchronous calls; `run`, `until` and what waits let virtual time pass. At the end every process is
-unwound, and what no process may do (an exception that nobody took) is raised. Servers, topics and how a group is seen
-from outside are the subclasses': `tests.simulation.world`, `tests.simulation.kafka_world`.
+unwound, and errors that no process may cause (an unhandled exception) are raised. Subclasses define servers,
+topics and the outside view of a group: `tests.simulation.world`, `tests.simulation.kafka_world`.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class BaseWorld:
     # -- what subclasses say
 
     def begin(self) -> None:
-        """Start what is there from the beginning."""
+        """Start at the beginning of the logs."""
 
     def tables(self) -> dict[str, dict[str, Any]]:
         """The configuration of a member, by default."""

@@ -2,8 +2,9 @@
 
 Strategy: `SimulatedKafka` is what brokers share: logs and who leads them, the offsets, and the coordinator of the group
 (`tests.support.simulator.coordinator`, whose log survives), wherever it lives at the time. A `KafkaBroker` is an
-address with connections; it decodes requests and encodes answers by the schemas of `consumerd.wire.v08`. What it does
-not lead or coordinate it refuses, and metadata tell of changes a little late, as brokers' do. Fetches wait for data.
+address with connections; it decodes requests and encodes answers by the schemas of `consumerd.wire.v08`. It refuses
+requests for partitions and groups of other brokers, and metadata show changes a little late, as those of brokers do.
+Fetches wait for data.
 """
 
 from __future__ import annotations

@@ -4,15 +4,15 @@ Strategy: as `tests.simulation.schedule`; a seed chooses how many brokers of whi
 what happens. Kinds:
 
     calm     members join and leave in order (fixed: stop and start again), partitions are added, leaders and the
-             coordinator move, brokers restart in order: nothing is lost, and nothing is handed over twice
+             coordinator move, brokers restart in order: nothing is lost, and nothing is delivered twice
     faulty   whatever else can happen to processes, connections and brokers
 
-At every step: one hand-over of a partition at a time, and only by the member that the coordinator knows as its owner;
+At every step: one delivery of a partition at a time, and only by the member that the coordinator knows as its owner;
 commits are accepted of owners alone, never go back, and never run ahead of handlers. In the end everything is healed;
-all is handed over, committed, and members leave. Of each repeated message a fault has to tell why.
+all is delivered, committed, and members leave. Each repeated message must be explained by a fault.
 
-With fixed partitions nobody fences a commit that a dead process has sent and that comes late. So a process that is
-killed there loses its connections with what is on its way.
+With fixed partitions a late commit of a dead process is not fenced. So a process that is killed there loses its
+connections with all bytes in flight.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class ClusterSchedule(BaseSchedule[KafkaWorld, Outcome]):
         return self.rng.choice(up) if len(up) > 1 else None
 
     def _roll_broker(self) -> None:
-        """A broker restarts in order: it hands over its leaderships before it stops."""
+        """A broker restarts in order: its leaderships move before it stops."""
         kafka, number = self.world.kafka, self._one_of_many()
         if number is None:
             return

@@ -3,8 +3,8 @@
 Strategy: a connection is two `Pipe`s. A pipe delivers what is written after its latency, never before what was written
 earlier; different connections overtake each other as their latencies say. One end is an asyncio transport on a
 process's loop, the other a plain object of a server (`Peer`). Faults are calls on a `Link`: `cut` ends both sides,
-`stall` lets nothing through in one or both directions and tells nobody, `lose_reply` cuts right before the server's
-next answer would be sent.
+`stall` holds all bytes back in one or both directions silently, `lose_reply` cuts right before the server's next answer
+would be sent.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from consumerd.partition import TopicPartition
     from tests.simulation.kernel import Kernel
 
-#: Seconds after which a member that runs has ended what its handlers had in hand when its session timed out.
+#: Seconds after which a running member has ended the batches that it had when its session timed out.
 _CLEARED = 0.5
 
 

@@ -184,7 +184,7 @@ def swallowed_cancellation() -> Iterator[None]:
     """A lane is not closed when its partition is lost: it is enough to cancel the handler."""
 
     def leave_open(self: OwnedPartition) -> None:
-        """Hand over what comes."""
+        """Deliver everything that arrives."""
 
     with _PATCH(OwnedPartition, "close", leave_open):
         yield

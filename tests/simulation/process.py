@@ -160,7 +160,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
         self.dead = True
 
     def unwind(self) -> None:
-        """End the tasks of a dead process so that nothing of it is left. Time stands still meanwhile for others."""
+        """End the tasks of a dead process so that nothing of it is left. Time stops meanwhile for others."""
         self._thread_id = threading.get_ident()
         asyncio_events._set_running_loop(self)
         self.dead = True

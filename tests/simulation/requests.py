@@ -5,11 +5,11 @@ read is not read again until its watch fires; so an event costs what changed, at
 
 - A member that starts reads members and brokers to find the dialect, brokers to find their addresses, and members,
   topics and their nodes to find its share: 2 M + 2 b + T + t, and 13 for session, registration and the look behind it.
-- Each other member reads the list of ids, and the node of whoever is new: 2 for a join, 1 for a leave.
+- Each other member reads the list of ids, and the node of a new member: 2 for a join, 1 for a leave.
 - A topic's node that changes is read by each member: 1.
-- A partition that moves costs its new owner 4 reads at most: when somebody's node is in the way, when it has gone but
-  another of the same multi still stands, when it is its own (which arms the watch), and the offset. While it is in the
-  way it is read once a second besides, though the watch said nothing.
+- A partition that moves costs its new owner 4 reads at most: when another owner's node exists, when it was deleted but
+  another one of the same multi exists, when it is its own (which sets the watch), and the offset. While another owner's
+  node exists it is also read once a second, without an event of the watch.
 - Writes go in multis of 50 partitions each. Each member that takes part claims, begins, commits and releases; it claims
   once more for each former owner of what it takes, as their releases come one after the other. In a topic that is
   shared in runs those are 2 for each member. For each 50 partitions there is one more of each of the five.
@@ -34,7 +34,7 @@ from consumerd.consumer.coordination import LOOK_AGAIN, NODES_PER_MULTI
 HEARTBEATS = frozenset({"ping", "sync"})
 #: Of one partition that changes hands at once.
 PER_MOVED = 4
-#: Of these, what there is no way around: owner node and offset.
+#: The smallest number of these: owner node and offset.
 _LEAST_PER_MOVED = 2
 #: Of a new session, its member's registration and the look behind it: all, and session, registration and two lists.
 PER_START = 13
@@ -77,7 +77,7 @@ def of_burst(members: int, seconds: float) -> int:
 def of_moves(moved: int, members: int, topics: int, *, waited: float = 0.0, new_topics: int = 0) -> int:
     """Partitions that change hands among `members`.
 
-    `waited`: seconds for which they were in their new owners' way, at most. `new_topics`: those without a committed
+    `waited`: seconds for which their former owners' nodes existed, at most. `new_topics`: those without a committed
     offset.
     """
     if not moved:

@@ -4,7 +4,7 @@ Strategy: a seed chooses a world (how far away ZooKeeper is, how many partitions
 configured) and a kind of run, and then what happens at random times, one step after the other. Kinds:
 
     calm     members join and leave in order, topics and partitions come, brokers move: nothing is lost, and nothing is
-             handed over twice
+             delivered twice
     priced   the same, one event after the other has settled: each costs no more requests than `requests` allows
     faulty   whatever else can happen to processes, connections, ZooKeeper and its nodes
     large    calm, with some hundred partitions, and nothing but the drains writes offsets
@@ -12,13 +12,13 @@ configured) and a kind of run, and then what happens at random times, one step a
     mixed    calm, beside consumers as the JVM's own
     rough    faulty, beside those
 
-At every step the account looks on: one hand-over of a partition at a time, by its owner; no offset is committed before
-it was handled, by none but the owner, none goes back (but by a JVM peer's hand), and what is committed is not handed
-over again. Only of what others did to its nodes a member may not know for a while. In the end everything is healed; the
-group has to settle, hand over what there is, write all offsets, and leave. Of each repeated message a fault has to tell
-why: one that ended the ownership of whoever was handed it first.
+The account checks every step: one delivery of a partition at a time, by its owner; offsets are committed only after
+they were handled, and only by the owner; none moves backwards (except through a JVM peer), and committed messages are
+not delivered again. A member may learn late only of changes that others made to its nodes. At the end all faults are
+repaired; the group has to settle, deliver all messages, write all offsets, and leave. Each repeated message must be
+explained by a fault that ended the ownership of the member that got it first.
 
-What failed is told with its timeline. `CONSUMERD_SEED=<seed>` runs that schedule alone.
+A failure is reported with its timeline. `CONSUMERD_SEED=<seed>` runs that schedule alone.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ UNHINDERED = 20.0
 
 
 def _explains(fault: Fault, first: HandOver, again: HandOver, ends: list[End]) -> bool:
-    """Whether a message that `first` was handed over may have been once more, for this fault.
+    """Whether this fault explains that the message of `first` was delivered once more.
 
     `ends`: how the ownership of the member that got it first ended in between. Where it did not end, only the lease.
     """
@@ -399,7 +399,7 @@ class Schedule(BaseSchedule[World, Outcome]):
     # -- faults
 
     def _busy(self, daemon: Daemon) -> Daemon:
-        """Perhaps a member that is slow instead, with something in hand and more in its lanes."""
+        """Perhaps a slow member instead, with a current batch and more in its lanes."""
         if self.rng.random() < 0.3:
             return daemon
         slow = max(self._living, key=lambda each: (not each.loop.stopped, each.peculiar, each.handling, each.name))
@@ -509,7 +509,7 @@ class Schedule(BaseSchedule[World, Outcome]):
         return [path for path, node in tree.nodes.items() if node.owner and path.startswith(root)]
 
     def _displace(self, path: str) -> None:
-        """An owner node goes while its owner lives, and may stand still."""
+        """An owner node is deleted while its owner lives, and may be frozen."""
         self.world.zookeeper.remove(path)
 
     def _delete_owner(self) -> None:
@@ -759,7 +759,7 @@ class Schedule(BaseSchedule[World, Outcome]):
         self._explain_repeats()
 
     def _set_back(self) -> None:
-        """A peer that stood still before all this writes what it had in hand then."""
+        """A peer that was frozen before all this commits the messages that it had then."""
         world = self.world
         ours = {daemon.name for daemon in self._living}
         owned = [partition for partition, owner in sorted(world.owners().items()) if owner in ours]

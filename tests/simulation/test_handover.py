@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(900)
 
 
 def all_is_well(world: World) -> None:
-    """Everything was handed over once and committed; the whole account is shown where not."""
+    """Everything was delivered once and committed; otherwise the whole account is shown."""
     account = world.account
     summary = account.summary()
     wrong = (account.violations[:5], account.lost[:5], account.repeated[:5], account.uncommitted[:5])
@@ -172,14 +172,14 @@ def test_late_commit_writes_nothing_after_the_owner_changed() -> None:
 
 
 def hold(world: World, partition: TopicPartition) -> None:
-    """Produce a message, and let time pass until a handler has it in hand."""
+    """Produce a message, and let time pass until a handler processes it."""
     before = len(world.account.hand_overs)
     world.produce(partition)
     world.kernel.until(lambda: len(world.account.hand_overs) > before, 5.0, what="a message is handed over", every=0.01)
 
 
 def hold_one_of_two(world: World, partition: TopicPartition) -> None:
-    """The handler, which takes 2 s, ends in half a second what it has in hand; another batch has been fetched."""
+    """The handler, which takes 2 s, ends its current batch in half a second; another batch has been fetched."""
     hold(world, partition)
     world.produce(partition)
     world.run(1.5)

@@ -50,7 +50,7 @@ pytestmark = pytest.mark.timeout(3 * TIMEOUT)
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    """Segments of topic `t`: of every ten messages one is no JSON."""
+    """Segments of topic `t`: of every ten messages one is not JSON."""
     folder = tmp_path / "archive"
     for partition in range(PARTITIONS):
         log = folder / f"t-{partition}"

@@ -32,7 +32,7 @@ PAGE = (ROOT / "docs" / "spark.md").read_text("utf-8")
 README = (ROOT / "README.md").read_text("utf-8")
 BLOCKS = dict(re.findall(r"```(?:python|toml)\n# (\S+)\n(.*?)```", README + PAGE, re.DOTALL))
 START_MS = 1_300_000_000_000
-#: Five messages a minute for an hour, then one that is no click.
+#: Five messages a minute for an hour, then one that is not a click.
 CLICKS = [
     json.dumps({"user": n, "at": START_MS + 12_000 * n, "page": f"/{n % 3}", "ms": n}).encode() for n in range(300)
 ]

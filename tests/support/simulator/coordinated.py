@@ -100,7 +100,7 @@ class CoordinatedSchedule:
         return process.cut or self.random.random() < self._loss
 
     def begin(self, process: CoordinatedProcess, partition: TopicPartition, position: int) -> None:
-        """A hand-over begins."""
+        """A delivery begins."""
         holder = self._in_hand.get(partition)
         if holder is not None and (partition, holder) not in self._excused:
             self.world.fail(f"{process.name} and {holder.name} both hand over {partition}")
@@ -114,7 +114,7 @@ class CoordinatedSchedule:
         self._batches += 1
 
     def end(self, process: CoordinatedProcess, partition: TopicPartition, position: int | None) -> None:
-        """A hand-over ended; `position` is None where it does not count."""
+        """A delivery ended; `position` is None if it does not count."""
         self._excused.discard((partition, process))
         if self._in_hand.get(partition) is process:
             del self._in_hand[partition]

@@ -271,7 +271,7 @@ class CoordinatedProcess:
             self.tell(e.LeaseExpired(self.machine.session_id))
 
     def _load(self, partition: TopicPartition, session: int) -> None:
-        """The position comes from the coordinator; until then nothing is handed over."""
+        """The position comes from the coordinator; until then nothing is delivered."""
         flow = self.flows.get(partition)
         if not self.alive or flow is None or flow.session != session or not flow.fetching:
             return
@@ -308,7 +308,7 @@ class CoordinatedProcess:
         self._ended()
 
     def _cancel(self, ticket: int) -> None:
-        """The handler obeys soon, and what it had in hand does not count."""
+        """The handler ends soon, and its current batch does not count."""
         if self._ending is not None and self._ending[0] == ticket:
             self.world.after(_CANCEL * self.schedule.random.random(), self._cancelled, ticket)
 

@@ -45,7 +45,7 @@ class Rules:
     one_timeout: bool = False
     #: Version 4 and later: a new member gets its id first.
     id_first: bool = True
-    #: Since 2.x a heartbeat that comes before the sync is no news of a rebalance.
+    #: Since 2.x a heartbeat that comes before the sync does not report a rebalance.
     quiet_completing: bool = True
 
 

@@ -1,7 +1,7 @@
 """A simulated process around the real membership machine: performs its actions, and watches that they are legal.
 
 Strategy: the same contract as the consumer's (`consumerd.group.events`), with the flow of messages reduced to what
-matters for the group: from StartConsuming to Drained or Abandon a partition is *handed over*, whenever the process
+matters for the group: from StartConsuming to Drained or Abandon a partition is *delivered*, whenever the process
 runs and the lease is valid. Every breach of the contract's order fails the simulation at once, partition by partition.
 What the contract leaves open is drawn: in how many requests a set is claimed or released, what an answer leaves out,
 in which parts handlers end.
@@ -44,7 +44,7 @@ class Handling:
     drain: float = 0.5
     #: The time that it needs to end when it is cancelled.
     cancel: float = 0.01
-    #: False: a broken process that hands over without looking at its lease.
+    #: False: a broken process that delivers without checking its lease.
     heeds_lease: bool = True
 
 

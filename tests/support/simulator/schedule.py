@@ -1,8 +1,8 @@
 """One random schedule: a group, a series of misfortunes, then quiet; and what must be true all along and at the end.
 
 Strategy: everything is drawn from one seed, first the character of the schedule (how many, how slow, how lossy), then
-what happens when. While it runs, two members never hand over the same partition. Once the last misfortune is over,
-within a bounded virtual time every partition has exactly one owner, as the formula says, and is being handed over.
+what happens when. While it runs, two members never deliver the same partition. Once the last fault is over,
+within a bounded virtual time every partition has exactly one owner, as the formula says, and is being delivered.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ class Schedule:
     # -- what must be true
 
     def _check_overlap(self, who: SimulatedMember | JvmMember, partition: TopicPartition) -> None:
-        """Two members never hand over the same partition; the one hole is a node that a peer deleted by path."""
+        """Two members never deliver the same partition; the one exception is a node that a peer deleted by path."""
         for other in (*self.members, *self.jvm_members):
             if other is who or not other.hands_over(partition):
                 continue

@@ -47,7 +47,7 @@ class ServerSession:
 
 @dataclass(slots=True)
 class Server:
-    """The nodes of one group and of the topics. `rules`: the dialect that everybody speaks."""
+    """The nodes of one group and of the topics. `rules`: the dialect of all members."""
 
     world: World
     session_timeout: float

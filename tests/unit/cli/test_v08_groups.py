@@ -77,7 +77,7 @@ async def test_plans_by_the_rule_of_the_current_owners(
     assert document["rule"] == "range"
     planned = json.loads((await consumerd("group", "plan", "--group", "g", "--json")).out)
     assert list(planned.values()) == ["g_a-0"] * 6 + ["g_b-0"] * 5
-    # As roundrobin deals them: the hashes of "[t,0]" to "[t,10]" decide about the order.
+    # As roundrobin assigns them: the hashes of "[t,0]" to "[t,10]" decide about the order.
     by_hash = sorted(range(11), key=lambda number: java_hash(f"[t,{number}]"))
     deal(memory, ["g_a" if by_hash.index(number) % 2 == 0 else "g_b" for number in range(11)])
     assert await consumerd("group", "verify", "--group", "g") == (0, "", "")

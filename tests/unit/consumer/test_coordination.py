@@ -267,7 +267,7 @@ async def test_watches_blocking_node_while_claim_is_pending(setup: Setup) -> Non
     assert setup.triggers == before + 1
     await setup.other.create_ephemeral(OWNER, b"g_b-0", wait=0)
     assert await setup.io.claim(setup.claim()) == BLOCKED
-    await setup.io.claim(e.Claim(6, setup.zk.session_id, {ALL[7]: 0}))  # that one is not wanted any more
+    await setup.io.claim(e.Claim(6, setup.zk.session_id, {ALL[7]: 0}))  # that partition is not assigned to us any more
     before = setup.triggers
     await setup.other.delete(OWNER)
     await setup.zk.exists("/")
@@ -327,7 +327,7 @@ async def test_releases_many_partitions_in_few_requests(setup: Setup, with_multi
     assert setup.asked() == ({"multi": -(-len(ALL) // NODES_PER_MULTI)} if with_multi else {"delete": len(ALL)})
     assert not any(path.startswith("/consumers/g/owners/t/") for path in setup.zookeeper.dump())
     await setup.zk.exists("/")
-    assert setup.triggers == before  # what we delete ourselves is no news
+    assert setup.triggers == before  # our own deletions cause no event
 
 
 @pytest.mark.asyncio

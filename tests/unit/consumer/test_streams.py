@@ -1,4 +1,4 @@
-"""Streams of a connector against ZooKeeper and a broker in memory: what is handed out, what counts, how it ends."""
+"""Streams of a connector against ZooKeeper and a broker in memory: delivery, handled positions, and the end."""
 
 from __future__ import annotations
 

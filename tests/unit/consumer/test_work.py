@@ -1,4 +1,4 @@
-"""The hand-over of one partition: order, the fence, drains and what counts as handled."""
+"""The delivery of one partition: order, the fence, drains and handled positions."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

@@ -804,7 +804,7 @@ def test_verifies_partitions_before_start_after_registration() -> None:
     bench.members[AFTER] = ONE_STREAM
     drain = only(e.Drain, bench.trigger_and_look())
     del bench.members[AFTER]
-    assert bench.trigger_and_look() == []  # wanted again
+    assert bench.trigger_and_look() == []  # assigned again
     bench.own_id = None
     register = only(e.Register, bench.trigger_and_look())
     assert bench.drained(drain) == []

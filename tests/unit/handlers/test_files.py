@@ -239,7 +239,7 @@ async def test_writes_a_large_batch_in_pieces_to_one_file(tmp_path: Path, make_b
     (name,) = files(tmp_path)
     assert name == f"t/0-0/{0:020}-{batch.next_offset:020}.ndjson"
     assert [json.loads(line)["index"] for line in (tmp_path / name).read_bytes().splitlines()] == list(range(45_000))
-    # Handed over again after its confirmation was lost: it is there. Another one of the same range is not.
+    # Delivered again after its confirmation was lost: the file exists. Another one of the same range is not.
     await handler.handle(batch.rest(0))
     other = make_batch([b""] * 44_999 + [b""])
     (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-1])

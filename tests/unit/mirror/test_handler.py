@@ -128,7 +128,7 @@ async def test_stops_retrying_what_does_not_arrive(target: Any) -> None:
     with pytest.raises(HandlerFailedError, match=r"cannot mirror t/1-2 from offset 4000: .*could not be read back"):
         await endless.handle(batch(b"a"))
     assert target.stored(1) == [b"a"] * 3
-    # Another batch, and one that arrives in between, begin to count anew.
+    # Another batch, and one that arrives in between, begin to count again.
     with pytest.raises(NotArrivedError):
         await handler.handle(batch(b"b", partition=TopicPartition("t", 1, 0)))
     await handler.stop()

@@ -110,7 +110,7 @@ def test_rolls_by_the_age_of_the_first_append(tmp_path: Path, message: Message) 
         log.roll(3700.2)
         assert len(log.segments) == 2
     with opened(tmp_path / "t-0", LogSettings(roll_seconds=3600)) as log:
-        assert not log.roll_due(1e9)  # counted anew since the opening, like 0.7.2
+        assert not log.roll_due(1e9)  # counted again since the opening, like 0.7.2
 
 
 def test_slice_of_a_negative_size_keeps_the_number(tmp_path: Path, message: Message) -> None:

@@ -169,7 +169,7 @@ def test_recovers_from_a_nonsense_block_at_every_position(tmp_path: Path, messag
         kept, damage, _ = _recover(tmp_path / "0.kafka", data[:end] + nonsense)
         assert kept == _before(made, end)
         assert damage is not None
-    for boundary in range(len(made)):  # and right after a message, where the nonsense begins with a length
+    for boundary in range(len(made)):  # and right after a message, where the invalid bytes begin with a length
         good = b"".join(made[:boundary])
         assert _recover(tmp_path / "0.kafka", good + rng.randbytes(BLOCK))[0] == good
 

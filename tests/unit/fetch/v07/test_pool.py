@@ -484,7 +484,7 @@ async def test_decodes_large_compressed_message_in_turns_within_budget(rig: Any,
                 [asyncio.create_task(lane.get()) for lane in lanes], return_when=asyncio.FIRST_COMPLETED
             )
             batch = first.pop().result()
-            assert most > 60  # the loop went on while it was decoded
+            assert most > 60  # the loop continued while it was decoded
             assert (len(batch), batch.start_offset, batch.next_offset) == (count, 0, len(message))
             assert batch.memory_bytes < 11 * count  # not 48 bytes for each
             ticking.cancel()
