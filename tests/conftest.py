@@ -1,4 +1,4 @@
-"""What tests of all rooms share: the golden recordings, Java, a real ZooKeeper."""
+"""Fixtures for the tests of all rooms: the golden recordings, Java, a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
 if os.environ.get("CI", "").lower() != "true":  # there Hypothesis does so by itself
-    # How long an example takes says more of the machine's other work than of ours.
+    # No deadline: the duration of an example depends more on the other load of the machine than on our code.
     hypothesis.settings.register_profile("patient", deadline=None)
     hypothesis.settings.load_profile("patient")
 
@@ -58,7 +58,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(_MARKED_FIXTURES[fixture])
 
 
-#: Where tests may ask for `javac` or for jars of Maven: what `.ci/run` runs once more on a machine without either.
+#: The list of tests that may use `javac` or jars of Maven: `.ci/run` repeats them on a machine without either.
 _ASKS_FOR_A_JDK = Path(__file__).resolve().parents[1] / ".ci" / "asks-for-a-jdk"
 _compiler: Callable[[JavaRuntime], Path | None] = vars(JavaRuntime)["compiler"].fget
 
@@ -95,14 +95,14 @@ def pytest_configure(config: pytest.Config) -> None:
     if _ASKS_FOR_A_JDK.is_file():  # not in the source distribution
         guard = JdkGuard(_ASKS_FOR_A_JDK.parents[1], _ASKS_FOR_A_JDK.read_text("utf-8").split())
         config.pluginmanager.register(guard, "jdk-guard")
-        # Whoever wants jars looks into the cache first.
+        # Tests that need jars look into the cache first.
         maven.cache_directory = guard.watch(maven.cache_directory)
         JavaRuntime.compiler = property(guard.watch(_compiler))  # type: ignore[assignment,method-assign]
 
 
 @pytest.fixture(autouse=True)
 def logs_end_with_the_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a command configures in this process is gone after its test: loggers would keep the file that it had."""
+    """Undo what a command configured in this process: loggers would keep the file that they had."""
     configure = structlog.configure
 
     def configure_for_now(**settings: Any) -> None:
@@ -150,7 +150,7 @@ def pytest_runtest_call() -> Generator[None]:
 
 @pytest.fixture(scope="session")
 def missing() -> Callable[[str], NoReturn]:
-    """What to call with the reason when something that a test needs is not on this machine."""
+    """The function to call with the reason when a requirement of a test is missing on this machine."""
     return _missing
 
 

@@ -37,7 +37,7 @@ def files() -> dict[Path, list[Manifest]]:
 
 
 def kustomize(folder: str) -> list[Manifest]:
-    """What `kubectl kustomize` makes of a folder below `deploy/kubernetes`."""
+    """The manifests that `kubectl kustomize` builds from a folder below `deploy/kubernetes`."""
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         pytest.skip("kubectl is not installed")
@@ -45,7 +45,7 @@ def kustomize(folder: str) -> list[Manifest]:
 
 
 def helm(*settings: str) -> list[Manifest]:
-    """What `helm template` makes of the chart with these `--set` arguments. Raises CalledProcessError."""
+    """The manifests that `helm template` renders with these `--set` arguments. Raises CalledProcessError."""
     found = shutil.which("helm")
     if found is None:
         if os.environ.get("CI", "").lower() == "true" and shutil.which("go") is not None:

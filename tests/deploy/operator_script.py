@@ -104,7 +104,7 @@ def handled() -> int:
 
 
 def wait_for_messages() -> int:
-    """How many messages were handled: all that there are, or those of a while."""
+    """The number of handled messages: all expected ones, or those of 60 s."""
     expected: int = json.loads((RESULTS / "messages.json").read_text())
     limit = time.monotonic() + 60
     while True:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 TOOLS = ("debootstrap", "buildah", "systemd-nspawn", "unshare", "chroot")
 PACKAGES = "systemd,systemd-sysv,dbus,python3,python3-venv,python3-pip"
-#: What pip on this machine is configured with, for pip in the image.
+#: The configuration of pip on this machine, for pip in the image.
 PIP_FILES = ("/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt")
 #: Mounts a root read-only with a writable /tmp, and becomes the user of the image in it.
 ENTER = """
@@ -41,7 +41,7 @@ exec chroot --userspec="$IDS" "$ROOT" /usr/bin/env -i $ENVIRONMENT "$@"
 
 
 def missing_tools() -> str:
-    """What this machine lacks for all of this; empty if nothing."""
+    """The requirements of these tests that this machine lacks; empty if none."""
     if os.geteuid() != 0:
         return "only root can mount and boot a root file system"
     lacking = [name for name in TOOLS if shutil.which(name) is None]
@@ -57,7 +57,7 @@ def _run(*command: str | Path, cwd: Path | None = None) -> str:
 
 
 def _mirror() -> str:
-    """Where apt of this machine gets Debian's packages from."""
+    """The source from which apt of this machine gets Debian's packages."""
     for path in [*Path("/etc/apt/sources.list.d").glob("*.sources"), Path("/etc/apt/sources.list")]:
         found = re.search(
             r"^(?:URIs: *|deb (?:\[.*?\] )?)(\S+)", path.read_text() if path.exists() else "", re.MULTILINE
@@ -128,7 +128,7 @@ class Image:
         )
 
     def boot(self, unit: str, *, binds: dict[Path, str], seconds: float) -> str:
-        """Boot it on a writable copy in memory, with this unit wanted, until it powers itself off; what it printed."""
+        """Boot it on a writable copy in memory, with this unit enabled, until it powers itself off; its output."""
         mounts = [f"--bind={path}:{target}" for path, target in binds.items()]
         options = ("--register=no", "--keep-unit", "--volatile=overlay", "--console=pipe")
         done = subprocess.run(

@@ -192,7 +192,7 @@ async def test_unit_starts_restarts_and_stops_under_systemd(image: Image, cluste
     assert seen["stop"] == [0, ""]
     assert seen["stop seconds"] < 20  # its own deadline
     assert (seen["stopped"]["Result"], seen["stopped"]["ExecMainStatus"]) == ("success", str(int(ExitCode.OK)))
-    # What the configuration says is wrong is wrong at the next start, too.
+    # An invalid configuration stays invalid at the next start, too.
     assert seen["start bad"][0] != 0
     assert (seen["bad"]["ActiveState"], seen["bad"]["NRestarts"]) == ("failed", "0"), seen["bad"]
     assert "group.id" in (results / "consumerd@bad.service.log").read_text()

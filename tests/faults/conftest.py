@@ -63,7 +63,7 @@ class ZkRig:
     async def session(self, timeout: float = 15.0, *, hosts: str | None = None, **options: Any) -> Session:
         """A started session whose events go to `events`.
 
-        By default it outlasts what a busy machine may do to it; a test that waits for heartbeats or expiry gives less.
+        Its default timeout is long enough for a busy machine; a test that waits for heartbeats or expiry gives less.
         """
         defaults: dict[str, Any] = {"clock": SystemClock(), "rng": random.Random(1), "session_timeout": timeout}
         session = Session((hosts or self.proxy.connect) + self.chroot, **(defaults | options))

@@ -34,9 +34,9 @@ VERSIONS = {
     apis.GROUP_COORDINATOR: 0, apis.JOIN_GROUP: 1, apis.HEARTBEAT: 0, apis.LEAVE_GROUP: 0, apis.SYNC_GROUP: 0,
     apis.SASL_HANDSHAKE: 1, apis.SASL_AUTHENTICATE: 0, apis.INIT_PRODUCER_ID: 0, apis.API_VERSIONS: 0,
 }  # fmt: skip
-#: What no client can take for an answer.
+#: Responses that every client has to reject.
 BROKEN = ("noise", "cut", "correlation", "longer", "shorter", "negative", "huge", "endless", "hang up", "silence")
-#: What may decode, and say anything.
+#: Responses that may decode, with arbitrary values.
 LYING = ("flip", "counts", "field", "twice")
 _BIG = 0x7FFFFFFF
 
@@ -50,7 +50,7 @@ class HostileKafka:
         self.port = 0
         self.log: dict[int, list[bytes]] = {number: [] for number in range(PARTITIONS)}
         self.committed: dict[int, int] = {}
-        #: How often each spoiler was at work.
+        #: The number of uses of each spoiler.
         self.spoiled = 0
         self._generation = 0
         self._assignment = b""
@@ -106,7 +106,7 @@ class HostileKafka:
         return await self._spoiled(spoiler, data, writer)
 
     async def _spoiled(self, spoiler: str, data: bytes, writer: asyncio.StreamWriter) -> bool:
-        """Write what a spoiler makes of an answer; whether the connection goes on."""
+        """Write the answer as a spoiler changes it; returns whether the connection stays open."""
         match spoiler:
             case "cut":
                 writer.write(data[: self._rng.randrange(len(data))])
@@ -118,7 +118,7 @@ class HostileKafka:
             case "endless":
                 writer.write(struct.pack(">i", 60_000) + data[4:])
                 while True:
-                    await asyncio.sleep(0.02)  # one byte at a time, as long as somebody listens
+                    await asyncio.sleep(0.02)  # one byte at a time, as long as the client reads
                     writer.write(b"x")
                     await writer.drain()
             case "silence":
@@ -133,7 +133,7 @@ class HostileKafka:
         return True
 
     def _body(self, spoiler: str, body: bytearray) -> bytearray:
-        """What a spoiler makes of the inside of a frame."""
+        """The inside of a frame as a spoiler changes it."""
         rng = self._rng
         match spoiler:
             case "noise":

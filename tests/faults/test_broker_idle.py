@@ -1,4 +1,4 @@
-"""Ten thousand clients that do nothing: what they cost, and that nobody else notices."""
+"""The cost of ten thousand idle clients, which do not delay other clients."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ PROBE = OffsetsRequest("probe", 0, -1, 1).encode()
 ANSWER = struct.pack(">ihiq", 14, 0, 1, 0)
 #: Descriptors for everything else in this process and the broker's.
 SPARE = 300
-#: What an idle connection may take of the broker's own memory; measured 7 kB.
+#: The memory of the broker that an idle connection may take; measured 7 kB.
 BYTES_EACH = 12_000
 
 
@@ -75,7 +75,7 @@ async def test_serves_ten_thousand_idle_connections(
             assert sock.recv(100) == ANSWER
         each = (process.memory_full_info().uss - before) / count
         assert each < BYTES_EACH
-        # work goes on among them
+        # other clients work meanwhile
         worker = crowd[count // 2]
         began = process.cpu_times()
         for _ in range(200):
@@ -84,7 +84,7 @@ async def test_serves_ten_thousand_idle_connections(
         await asyncio.sleep(2)
         ended = process.cpu_times()
         assert ended.user + ended.system - began.user - began.system < 2
-        # half of them leave, in any order, and the rest are told good-bye
+        # half of them leave, in any order, and the broker closes the rest
         for sock in crowd[::2]:
             sock.close()
         assert ask(crowd[1]) == ANSWER

@@ -87,12 +87,12 @@ async def test_flushed_messages_survive_sigkill(tmp_path: Path) -> None:
     assert (tmp_path / "log" / ".kafka_cleanshutdown").exists()
 
 
-#: How many bytes of a partition are on their way at most: whatever is produced is read again in every life.
+#: The largest number of unread bytes of a partition: every life of the broker reads all produced messages again.
 AHEAD = 300_000
 
 
 async def flood(port: int, partition: int, name: bytes, codec: Codec, seen: dict[int, int]) -> None:
-    """Produce numbered messages, up to `AHEAD` of what was `seen`, until the broker is gone."""
+    """Produce numbered messages, up to `AHEAD` of what was `seen`, until the broker has ended."""
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     position = seen[partition]
     try:
@@ -141,7 +141,7 @@ async def everything(port: int, partition: int) -> list[bytes]:
 
 async def test_flushed_messages_survive_repeated_sigkill(tmp_path: Path) -> None:
     """Four lives on one directory, killed while three producers flood it: what was shown once is there ever after, in
-    order, without a gap, and what is there was sent.
+    order, without a gap, and every message was sent.
     """
     settings = ("--set", "log.file.size=200000", "--set", "log.flush.interval=300", "--partitions", "3")
     arguments = ("--log-dir", tmp_path / "log", "--no-zookeeper", *settings)
@@ -185,9 +185,9 @@ async def test_flushed_messages_survive_repeated_sigkill(tmp_path: Path) -> None
 
 
 async def test_restart_within_the_session_timeout_waits_for_the_old_node(zk_root: str, tmp_path: Path) -> None:
-    """Where 0.7.2 dies with `A broker is already registered on the path` (golden notes, 4).
+    """In this case 0.7.2 exits with `A broker is already registered on the path` (golden notes, 4).
 
-    The session outlasts the start of a process on a busy machine, so its end is brought about here;
+    The session outlasts the start of a process on a busy machine, so this test ends it;
     `test_claim_waits_until_the_session_of_a_crashed_owner_ends` waits for one that expires.
     """
     arguments = ("--log-dir", tmp_path / "log", "--broker-id", "3", "--zookeeper", zk_root)

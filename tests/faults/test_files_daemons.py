@@ -90,7 +90,7 @@ class Daemons:
             os.close(log)
 
     async def says(self, number: int, event: str) -> None:
-        """Wait until the log of a daemon has `event`; there is no other word from it."""
+        """Wait until the log of a daemon has `event`; it reports this in no other way."""
         async with asyncio.timeout(60):
             while f'"event": "{event}"' not in (self.directory / f"{number}.log").read_text():
                 assert self.processes[number].returncode is None
@@ -160,7 +160,7 @@ def read(path: Path) -> list[Record]:
 
 
 async def feed(producer: Producer, stop: asyncio.Event) -> None:
-    """Produce batches of random size to random partitions until told to stop."""
+    """Produce batches of random size to random partitions until stopped."""
     rng = random.Random(7)
     number = 0
     while not stop.is_set():

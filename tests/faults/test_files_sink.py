@@ -43,7 +43,7 @@ def fetch(offset: int, size: int) -> Batch:
 
 
 def batches(offset: int, size: int) -> Iterator[Batch]:
-    """What a fetcher hands over from `offset` on, with fetches of `size` bytes."""
+    """The batches that a fetcher delivers from `offset` on, with fetches of `size` bytes."""
     while offset < len(LOG):
         batch = fetch(offset, size)
         assert batch.next_offset > offset
@@ -52,7 +52,7 @@ def batches(offset: int, size: int) -> Iterator[Batch]:
 
 
 async def consume(handler: FilesHandler, size: int, committed: int = 0) -> None:
-    """One member's life: claim, ask for the position, hand over to the end of the log."""
+    """One member's life: claim, read the position, deliver to the end of the log."""
     position = await handler.position(HERE)
     for batch in batches(committed if position is None else position, size):
         await handler.handle(batch)
@@ -174,7 +174,7 @@ def test_stores_each_batch_once_through_sigkill_at_every_step(tmp_path: Path) ->
 
 
 class PowerLossError(Exception):
-    """The lights go out; not an OSError, so that nobody handles it."""
+    """A loss of power; not an OSError, so that no code handles it."""
 
 
 class Forgetful:
@@ -299,7 +299,7 @@ async def test_stores_each_batch_once_through_power_loss_at_every_step(keep_name
 
 @pytest.mark.asyncio
 async def test_files_behind_a_reported_position_survive_power_loss() -> None:
-    """A member dies between its rename and the sync; the next one goes on behind that range, and then power is lost."""
+    """A member dies between its rename and the sync; the next one continues after that range; then power is lost."""
     disk = Forgetful()
     dead = FilesHandler.on(disk, ROOT)
     await dead.position(HERE)
@@ -314,11 +314,11 @@ async def test_files_behind_a_reported_position_survive_power_loss() -> None:
     assert await FilesHandler.on(disk, ROOT).position(HERE) == first.next_offset
 
 
-# Zombies: the old owner stops at any step and goes on when the new owner is at work.
+# Zombies: the old owner stops at any step and resumes while the new owner works.
 
 
 class Pausable(OsDisk):
-    """Stops before step number `stop_at` until told to go on."""
+    """Stops before step number `stop_at` until it is resumed."""
 
     def __init__(self, stop_at: int) -> None:
         self.stop_at = stop_at
@@ -393,7 +393,7 @@ async def test_former_owner_that_resumes_at_any_step_neither_repeats_nor_loses(t
             for batch in ahead:
                 await owner.handle(batch)
         except PartitionTakenError:
-            # The zombie was stopped while it took over, and fenced the owner in turn: one of the two goes on.
+            # The zombie was stopped while it took over, and fenced the owner in turn: one of the two continues.
             outcomes.add("fenced the owner")
             await consume(FilesHandler.on(Pausable(-1), directory), 330)
         check(read(directory))
@@ -410,7 +410,7 @@ def test_one_of_two_concurrent_new_owners_writes(tmp_path: Path, seed: int) -> N
         wrote = _interleave(tmp_path / str(number), schedule)
         assert len(wrote) <= 1, f"{schedule}: {wrote}"
         both_fenced += not wrote
-    assert 0 < both_fenced < len(schedules)  # ZooKeeper makes such a tie rare; whoever is left takes over again
+    assert 0 < both_fenced < len(schedules)  # ZooKeeper makes such a tie rare; the remaining member takes over again
 
 
 def _interleave(directory: Path, schedule: tuple[int, ...]) -> list[str]:
@@ -438,7 +438,7 @@ def _interleave(directory: Path, schedule: tuple[int, ...]) -> list[str]:
 
 
 class Turns:
-    """Gives steps to two threads in a fixed order; a thread that has ended gives its turns away."""
+    """Gives steps to two threads in a fixed order; a thread that has ended leaves its turns to the other."""
 
     def __init__(self, owners: dict[str, set[int]]) -> None:
         self.first = owners["a"]

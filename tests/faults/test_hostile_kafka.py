@@ -40,9 +40,9 @@ pytestmark = pytest.mark.asyncio
 CLOCK = SystemClock()
 PLACES = [TopicPartition.numbered(TOPIC, number) for number in range(PARTITIONS)]
 SENT = {number: [b"%d-%d" % (number, n) for n in range(60)] for number in range(PARTITIONS)}
-#: What a broker says of its versions is believed as long as the connection lasts.
+#: A broker's own list of versions is not spoiled: clients believe it for the whole connection.
 ALL_BUT_VERSIONS = tuple(api for api in VERSIONS if api is not apis.API_VERSIONS)
-#: Nobody waits long for an answer here, and nobody takes a large one.
+#: Short timeouts for answers, and a low limit of their size.
 HASTY = ClientSettings(
     connection=ConnectionSettings(connect_timeout=1, request_timeout=0.3, max_frame_bytes=1 << 16),
     versions_timeout=0.3,
@@ -108,7 +108,7 @@ async def test_client_rejects_invalid_responses(kind: str) -> None:
 
 
 class Told:
-    """What fetching reports."""
+    """A listener that records what fetching reports."""
 
     def __init__(self) -> None:
         self.errors: list[Exception] = []
@@ -228,7 +228,7 @@ async def test_names_a_broker_that_reports_an_impossible_offset(listed: int) -> 
 
 
 class Kept(Handler):
-    """Keeps what it is handed."""
+    """Keeps the messages that it gets."""
 
     def __init__(self) -> None:
         self.found: defaultdict[int, dict[int, bytes]] = defaultdict(dict)
@@ -269,7 +269,7 @@ async def test_member_loses_no_message_to_invalid_responses(seed: int) -> None:
         async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
             tasks.create_task(consumer.run())
             ends = {number: len(payloads) for number, payloads in SENT.items()}
-            while broker.committed != ends or broker.spoiled < 8:  # heartbeats go on
+            while broker.committed != ends or broker.spoiled < 8:  # heartbeats continue
                 await asyncio.sleep(0.05)
                 if broker.spoiled > 20:
                     broker.spoil = lambda _: None

@@ -1,6 +1,6 @@
 """A member beside znodes that a hostile client writes to a real ZooKeeper, in each place that the member reads.
 
-It names what is wrong, goes on with the rest, and keeps its session: no step of its work holds the event loop for a
+It names what is wrong, continues with the rest, and keeps its session: no step of its work holds the event loop for a
 second of processor time (the canary), so heartbeats are sent in time. Time is the loop's thread's own, as other
 processes may have the processors for as long as they like.
 """
@@ -84,7 +84,7 @@ def hostile_nodes() -> dict[str, bytes]:
 
 
 class Canary:
-    """How long the thread of this loop computed while others had to wait, and bytes by which it grew, at most."""
+    """The longest time for which this loop's thread computed without a turn for others, and its growth in bytes."""
 
     def __init__(self) -> None:
         self.worst = 0.0

@@ -1,4 +1,4 @@
-"""A session on three real servers, of which one after the other goes away, and one only seems to be there."""
+"""A session on three real servers, which stop one after the other, and one of which only accepts connections."""
 
 from __future__ import annotations
 

@@ -307,7 +307,7 @@ async def test_13_watcher_survives_missing_nodes_and_removes_its_watches(zk: ZkR
     await zk.event(SessionEvent.SUSPENDED)
     await zk.observer.create("/topic", None)
     zk.proxy.heal()
-    assert await next_state() == []  # told by the reconnect alone
+    assert await next_state() == []  # noticed by the reconnect alone
     waiting = asyncio.create_task(changed.wait())
     await asyncio.sleep(0)
     waiting.cancel()

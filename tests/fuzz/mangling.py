@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Sequence
 
-#: What counts, sizes and lengths must not be believed to be.
+#: Values that a decoder must not believe in counts, sizes and lengths.
 _NUMBERS: Final = (0, 1, 2, 5, 6, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
 _MOST_CHANGES: Final = 4
 

@@ -1,7 +1,7 @@
 """Message sets and record batches, mangled; half of them get right CRCs again, so that what is behind these is reached.
 
-Where the native codec is built, it has to agree with the pure one. `make test-long SECONDS=600` goes on for as long as
-asked.
+Where the native codec is built, it has to agree with the pure one. `make test-long SECONDS=600` runs for that
+time.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def test_counts_messages_of_the_real_producer(logs: Path, capsys: pytest.Capture
     assert found == PRODUCER_MIX
 
 
-#: What verify says of the logs that the real broker recovered, refused to start with, or served torn.
+#: The findings of verify in the logs that the real broker recovered, refused to start with, or served torn.
 VERDICTS = {
     "recovery-before": {
         "badcrc-mid-0": [("bad-crc", 8942, 9115)],

@@ -31,7 +31,7 @@ SETTINGS = {
 }
 #: Names of topics whose cases need nothing of other cases; all others need nothing of one another.
 TOPICS_APART = ((b"wire-a", b"mp-"), (b"wire-b",), (b"wire-c",), (b"roll",))
-#: How many cases one share has at most, where they may be parted: those that only read, and those of any other topic.
+#: The largest number of cases in a share that may be divided: cases that only read, and cases of any other topic.
 SHARE = 12
 #: The request types that write: PRODUCE and MULTIPRODUCE.
 WRITES = (0, 3)
@@ -90,7 +90,7 @@ def _segments(log_dir: Path) -> dict[str, dict[str, int]]:
 
 
 async def _seed_roll(running: Broker) -> int:
-    """What the recording put into topic `roll`; the time (ms) between its two bursts, made by setting file times."""
+    """The data that the recording wrote to topic `roll`; the time (ms) between its two bursts, set by file times."""
     for i in range(12):
         payload = b"roll-%02d-" % i + b"x" * 90
         message = struct.pack(">iBBI", len(payload) + 6, 1, 0, zlib.crc32(payload)) + payload
@@ -176,7 +176,7 @@ async def _replay(
     folder: Path,
     silence: float = SILENCE,
 ) -> str:
-    """What the script says last of these cases, in this order, on a broker of their own that has had those `before`."""
+    """The last verdict of the script on these cases, in order, on a new broker that has handled those `before`."""
     folder.mkdir()
     file = folder.with_suffix(".json")
     file.write_text(json.dumps({**recording, "cases": cases}))
@@ -196,7 +196,7 @@ async def _replay(
 @pytest.mark.timeout(300)
 @pytest.mark.asyncio
 async def test_agrees_with_the_replay_script(golden: Path, tmp_path: Path) -> None:
-    """The given judge, with its silences of 0.6 s: it would notice bytes and closes that nobody waits for.
+    """The given judge, with its silences of 0.6 s: it would notice unexpected bytes and closes.
 
     Writes to one topic depend on each other, and stay together; the silences of different shares pass at one time. A
     share that differs, as where answers come late, is judged again by longer silences, in which more would be noticed.

@@ -1,4 +1,4 @@
-"""What members write into ZooKeeper equals what 0.7.2's wrote, node by node and byte by byte (golden zk/10..32).
+"""Nodes that members write to ZooKeeper equal those of 0.7.2, byte by byte (golden zk/10..32).
 
 The recorded sequence is played again in one chroot: a member that stops and one that is killed, a group of five that
 shrinks, and filters that meet a new topic. Only the versions of offset nodes differ: 0.7.2 rewrites every offset at
@@ -79,7 +79,7 @@ class Member:
         await self.session.close()
 
     async def kill(self) -> None:
-        """Go without a word, as with SIGKILL: the session is left to expire."""
+        """End without closing the session, as with SIGKILL: the session expires."""
         self.task.cancel()
         await asyncio.wait([self.task])
         await self.session._stop()
@@ -173,7 +173,7 @@ def _version(path: str, version: int) -> int | None:
 
 
 async def _tree(zk: Session, path: str) -> Tree:
-    """What is below `path`. Nodes that go while it is read are left out."""
+    """The nodes below `path`. Nodes that are deleted during the read are left out."""
     tree: Tree = {}
     for name in await children(zk, path or "/"):
         below = f"{path}/{name}"

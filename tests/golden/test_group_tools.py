@@ -1,4 +1,4 @@
-"""What the real command line tools of 0.7.2 said about a cluster, ours say too."""
+"""Our tools print the same about a cluster as the real command line tools of 0.7.2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tools conclude from recorded groups of real old consumers of 0.8.2.2 to 1.1.1."""
+"""Findings of the tools in recorded groups of real old consumers of 0.8.2.2 to 1.1.1."""
 
 from __future__ import annotations
 

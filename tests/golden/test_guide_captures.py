@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: Requests that were sent to see what a broker does with them: not in the version that they claim, or cut off.
 MADE_UP = {"unsupported-Metadata-v3", "unsupported-ListOffsets-v0"}
-#: What the guide's last version is, which 0.10.1.1 answers where it is asked for a version that it does not know.
+#: The guide's last version: 0.10.1.1 answers in it when a request has a version that it does not know.
 LAST_FETCH = 3
 
 

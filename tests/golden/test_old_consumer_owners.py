@@ -31,7 +31,7 @@ def owners_in(tree: dict[str, dict[str, str]]) -> dict[tuple[str, str], str]:
 
 
 def owners(rules: V08Rules, members: dict[str, str]) -> dict[tuple[str, str], str]:
-    """What each member computes for itself, from what all of them registered."""
+    """The assignment that each member computes for itself from all registrations."""
     found = {}
     for name, text in members.items():
         builder = TargetAssignmentBuilder(name, rules.parse(text), rules)
@@ -49,7 +49,7 @@ def test_writes_owners_as_recorded(golden: Path, version: str) -> None:
     looked_at = []
     for step in steps:
         label = step["label"]
-        # What a killed member had is not dealt anew before its session ends; a blacklist sees topics of other tests.
+        # Partitions of a killed member stay unassigned until its session ends; a blacklist sees topics of other tests.
         if "zk" not in step or "before session expiry" in label or "blacklist" in label:
             continue
         members = {path.rsplit("/", 1)[1]: node["data"] for path, node in step["zk"].items() if "/ids/" in path}

@@ -30,7 +30,7 @@ STAMP = 1_480_000_000_000
 
 @dataclass
 class Asked:
-    """What stood in a response for one partition, and where it was fetched."""
+    """The record data of one partition in a response, and the offset at which it was fetched."""
 
     label: str
     partition: tuple[str, int]

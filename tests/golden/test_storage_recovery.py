@@ -74,7 +74,7 @@ def test_recovers_as_recorded(golden: Path, tmp_path: Path) -> None:
 
 
 def test_distrusts_an_empty_clean_marker(golden: Path, tmp_path: Path) -> None:
-    """Where 0.7.2 keeps and serves the torn tail, because its marker also comes from failed starts, we cut it off."""
+    """Cut off the torn tail, which 0.7.2 keeps and serves: its marker also comes from failed starts."""
     source = golden / "kafka-0.7.2" / "logs"
     case = json.loads((source / "recovery.json").read_bytes())["rec3/torn-clean"]
     shutil.copytree(source / "recovery-clean-marker" / "log", tmp_path / "log")

@@ -1,4 +1,4 @@
-"""Which segments retention deletes (golden behaviour/retention.json)."""
+"""Retention deletes the same segments as the recorded broker (golden behaviour/retention.json)."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def test_deletes_as_recorded(golden: Path, tmp_path: Path) -> None:
             ends[folder.name] = start + size
             if old == "all" or any(name.removesuffix(".kafka").endswith(tail.strip("\u2026")) for tail in old):
                 os.utime(folder / name, (now - 9 * 86400, now - 9 * 86400))
-    (tmp_path / CLEAN_MARKER).write_text(json.dumps({"ends": ends}))  # so that nobody looks for messages
+    (tmp_path / CLEAN_MARKER).write_text(json.dumps({"ends": ends}))  # so that no reader looks for messages
     settings = LogSettings(segment_bytes=2000, delete_policies=(MaxAge(168 * 3600), MaxBytes(5000)))
     logs = LogManager(tmp_path, OsFiles(), lambda topic: settings)
     logs.open(0.0)
@@ -47,7 +47,7 @@ def test_deletes_as_recorded(golden: Path, tmp_path: Path) -> None:
             except OffsetOutOfRangeError:
                 error = 1
             assert error == case["fetch_offset_0_error"] == 1
-            assert held.segment.file.read_at(0, 10) == bytes(10)  # a fetch that had begun goes on
+            assert held.segment.file.read_at(0, 10) == bytes(10)  # a fetch that had begun continues
             held.segment.release()
     finally:
         logs.abandon()

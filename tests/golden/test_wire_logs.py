@@ -113,7 +113,7 @@ def test_dumps_the_same_entries(golden: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_damaged_logs_lose_only_the_damage(golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What recovery kept is what we read before the damage; the rest is shown as not valid, never left out."""
+    """Messages before the damage equal those that recovery kept; the rest is shown as invalid, never left out."""
     before = golden / "kafka-0.7.2" / "logs" / "recovery-before"
     after = golden / "kafka-0.7.2" / "logs" / "recovery-after"
     cut = 0

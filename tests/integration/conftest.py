@@ -226,7 +226,7 @@ class Stalled:
 
 @dataclass
 class Outcome:
-    """How a process ended, and what it left on its streams."""
+    """The exit code of a process, and the text of its streams."""
 
     code: int
     stdout: str
@@ -350,7 +350,7 @@ class World:
         return await consumerd(*options, command, "-c", path, seconds=seconds)
 
     async def daemon(self, name: str = "daemon", **tables: Any) -> DaemonProcess:
-        """Start a daemon that goes on; it is stopped at the end of the test."""
+        """Start a daemon that runs until it is stopped at the end of the test."""
         made = DaemonProcess(self.directory, self.config(**tables), name=name)
         return await self._stack.enter_async_context(made)
 
@@ -373,7 +373,7 @@ class World:
         return int(data or b"")
 
     async def until(self, condition: Callable[[], Any], seconds: float = 60.0) -> None:
-        """Look again and again: other processes and their files tell nobody."""
+        """Poll: other processes and their files send no events."""
         async with asyncio.timeout(seconds):
             while True:
                 holds = condition()

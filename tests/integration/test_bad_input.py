@@ -85,7 +85,7 @@ async def test_rejects_handlers_that_cannot_be_loaded(world: Any) -> None:
 
 
 async def test_treats_sys_exit_of_a_handler_as_failure(world: Any, cli: Any) -> None:
-    """A service manager takes exit code 0 for a stop that somebody wanted, and does not start the daemon again."""
+    """A service manager takes exit code 0 for a requested stop, and does not start the daemon again."""
     await world.broker()
     await world.append(TP, b"one")
 
@@ -295,7 +295,7 @@ async def test_offset_out_of_range_follows_its_policy(world: Any) -> None:
     await world.until_printed(daemon, "one")
 
 
-# -- brokers that speak nonsense
+# -- brokers that send invalid bytes
 
 
 class EvilBroker:
@@ -382,7 +382,7 @@ async def test_invalid_responses_stop_only_partitions_of_that_broker(world: Any,
         await world.until_printed(daemon, "one", "two")
         assert daemon.running
         lines = [event for event in daemon.events() if event["event"] in TROUBLES]
-        assert len(lines) <= 2 * len(evil), lines  # one line for each trouble, not one for each attempt
+        assert len(lines) <= 2 * len(evil), lines  # one line for each problem, not one for each attempt
         assert await daemon.stop() == ExitCode.OK
         text = daemon.log_path.read_text()
         assert "Traceback" not in text
@@ -411,7 +411,7 @@ async def test_stops_when_a_handler_always_fails(world: Any) -> None:
         "on_failure",
     )
     assert await world.offset(TP) == sound  # what was handled before it is committed
-    daemon = await world.daemon()  # and mended, it goes on there
+    daemon = await world.daemon()  # and once repaired, it continues there
     await world.until_printed(daemon, "bad")
 
 

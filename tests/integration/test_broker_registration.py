@@ -68,7 +68,7 @@ async def test_registers_and_removes_address_and_topics(zk_root: str, tmp_path: 
             await produce(broker, "words")
             await until(lambda: _is(observer, "/brokers/topics/words/7", "3"))
             await until(lambda: _is(observer, "/brokers/topics/few/7", "1"))
-        # stopped: gone at once, although the session still lives
+        # stopped: the node is deleted at once, although the session still lives
         for path in ("/brokers/ids/7", "/brokers/topics/words/7", "/brokers/topics/few/7"):
             assert await value(observer, path) is None
         async with make(tmp_path, zk, 7):

@@ -1,4 +1,4 @@
-"""What docs/coming-from.md shows runs as it stands, but for addresses; its configurations are valid."""
+"""The snippets of docs/coming-from.md run unchanged except for addresses; its configurations are valid."""
 
 from __future__ import annotations
 

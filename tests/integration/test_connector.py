@@ -154,7 +154,7 @@ class Worker(RebalanceListener):
         await self._task
 
     def held(self) -> set[TopicPartition]:
-        """What was assigned and neither revoked nor lost."""
+        """The partitions that were assigned and neither revoked nor lost."""
         held: set[TopicPartition] = set()
         for what, partitions in self.calls:
             if what == "assigned":
@@ -248,7 +248,7 @@ async def test_loses_nothing_when_the_process_is_killed_in_its_loop(ground: Grou
     everything = {payload for some in ground.produced.values() for payload in some}
     await until(lambda: done | {message.payload for message in worker.seen} == everything)
     await worker.stop()
-    # What the victim had done and committed does not come again.
+    # Messages that the victim had handled and committed are not delivered again.
     assert len({message.payload for message in worker.seen} & done) < len(done)
 
 

@@ -1,4 +1,4 @@
-"""Which dialect a daemon joins in, and what it will not join: nothing of the wrong kind is ever registered."""
+"""The dialect in which a daemon joins, and groups that it does not join: it registers nothing of the wrong dialect."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_first_broker_decides_the_dialect(world: Any) -> None:
         data, _ = await world.zk.get(f"/consumers/g/ids/{name}")
         wanted = json.loads(data or b"")
         assert (wanted["version"], wanted["subscription"], wanted["pattern"]) == (1, {"t": 1}, "static")
-        # A peer of the other dialect that comes later is told of, and what is held is kept.
+        # A peer of the other dialect that joins later is reported, and owned partitions are kept.
         await register(world, {MEMBER: OLD_MEMBER})
         warning = await daemon.wait_for_event("group_warning", 60)
         assert "a member of this group speaks the dialect of Kafka 0.7" in warning["reason"]

@@ -1,4 +1,4 @@
-"""The daemon as a service: ready and stopping are told, stops drain, and what changes around it is followed."""
+"""The daemon as a service: it notifies ready and stopping, drains at a stop, and follows changes of the cluster."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_notifies_the_service_manager_and_stops_on_sigterm(world: Any, loo
         assert await asyncio.wait_for(process.stdout.readline(), 60) == b"in hand\n"
         process.send_signal(signal.SIGTERM)
         assert await manager.told() == ["STOPPING=1", "STATUS=draining"]
-        # The batch in hand is finished, committed, and everything of ours is gone.
+        # The current batch is finished and committed, and all our nodes are deleted.
         assert await asyncio.wait_for(process.stdout.read(), 60) == b"finished\n"
         assert await asyncio.wait_for(process.wait(), 60) == ExitCode.OK
     finally:
@@ -113,7 +113,7 @@ async def test_second_signal_does_not_wait_for_a_handler(world: Any, number: sig
     assert lines == [
         f"consumerd: the stop was forced (second signal, {number.name}); unfinished messages are delivered again."
     ]
-    # It obeyed its cancellation, so the session was closed: nobody has to wait for its expiry.
+    # It obeyed its cancellation, so the session was closed: no member has to wait for its expiry.
     assert await world.zk.children("/consumers/g/ids") == []
 
 

@@ -74,7 +74,7 @@ async def test_second_signal_forces_the_exit_while_c_code_holds_the_gil(world: A
     )
     await daemon.child.wait_for_line(lambda line: "in matching" in line, 15)  # faulthandler's words
     daemon.terminate()
-    await asyncio.sleep(0.1)  # of two equal signals that wait one may be dropped; only one is not told of in any way
+    await asyncio.sleep(0.1)  # one of two equal pending signals may be dropped, without any notification
     daemon.terminate()
     assert await daemon.wait(30) == ExitCode.FORCED
     assert "second signal, SIGTERM, with the event loop held at" in last_line(daemon)
@@ -159,7 +159,7 @@ async def test_signal_before_joining_exits_cleanly(world: Any, number: signal.Si
 
 
 async def test_handles_signals_early_in_startup(tmp_path: Path) -> None:
-    """What takes long (configuration, ZooKeeper, the handler) is imported after that."""
+    """Slow imports (configuration, ZooKeeper, the handler) happen after that."""
     script = (
         "import importlib, os, signal, sys\n"
         "from consumerd.cli.main import run\n"
@@ -181,7 +181,7 @@ async def test_handles_signals_early_in_startup(tmp_path: Path) -> None:
 
 
 async def test_ignores_signals_sent_to_a_forked_process_of_a_handler(tmp_path: Path) -> None:
-    """As those that a pool of processes is ended with: the pipe that tells of signals is shared with them."""
+    """Signals that end a pool of processes: these share the pipe that reports signals."""
     script = (
         "import os, signal, sys, time\n"
         "from consumerd.daemon.signals import process_signals\n"
@@ -203,7 +203,7 @@ async def test_ignores_signals_sent_to_a_forked_process_of_a_handler(tmp_path: P
 
 @pytest.mark.parametrize("closed", [False, True])
 async def test_sighup_reloads_unless_the_terminal_was_closed(closed: bool) -> None:
-    """A terminal that closes sends SIGHUP as well, and then nobody is there to talk to."""
+    """A terminal that closes sends SIGHUP, too, and then no output can be written to it."""
     script = (
         "import signal\n"
         "from consumerd.daemon.signals import process_signals\n"

@@ -215,7 +215,7 @@ async def test_stop_drains_both_at_the_same_time(world: Any) -> None:
 
 
 async def test_kill_loses_nothing_of_either(world: Any) -> None:
-    """The next process has the same ids, and waits until the nodes of the killed one are gone."""
+    """The next process has the same ids, and waits until the nodes of the killed one are deleted."""
     await world.broker(partitions=2)
     sent = await produce(world, "one", "two")
     killed = await world.daemon("killed", **tables())

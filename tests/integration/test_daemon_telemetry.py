@@ -1,4 +1,4 @@
-"""The daemon, the mirror's parts and the broker send OpenTelemetry to a collector, which may be gone."""
+"""The daemon, the mirror's parts and the broker send OpenTelemetry to a collector, which may be unavailable."""
 
 from __future__ import annotations
 

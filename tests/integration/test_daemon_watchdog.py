@@ -24,7 +24,7 @@ FED = b"WATCHDOG=1"
 
 @asynccontextmanager
 async def handling(world: Any, handler: str, **options: Any) -> AsyncIterator[socket.socket]:
-    """The notification socket of a daemon whose handler has a message in hand. The watchdog's interval is 0.4 s."""
+    """The notification socket of a daemon whose handler is processing a message. The watchdog's interval is 0.4 s."""
     await world.broker()
     await world.append(TP, b"one")
     path = world.directory / "notify"

@@ -38,7 +38,7 @@ PARTITIONS = 3
 
 
 class Ground:
-    """A directory with one broker behind a proxy, and a listener that expects no trouble."""
+    """A directory with one broker behind a proxy, and a listener that expects no errors."""
 
     def __init__(self, proxy: FaultProxy) -> None:
         self._proxy = proxy

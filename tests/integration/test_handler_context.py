@@ -1,4 +1,4 @@
-"""What a handler's context does in a real member: it commits, pauses, resumes, logs and counts."""
+"""The context of a handler in a real member: it commits, pauses, resumes, logs and counts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def test_handler_commits_pauses_and_counts(world: Any) -> None:
     opened, asked, paused = (events(name)[0] for name in ("handler_opened", "handler_committed", "handler_paused"))
     assert (opened["handler"], opened["group"], opened["attempts"]) == ("bad_handlers:Steering", "g", 7)
     assert opened["consumer"] == daemon.consumer_id
-    assert asked["offset"] == committed  # what is in hand is not handled yet
+    assert asked["offset"] == committed  # the current batch is not handled yet
     assert await world.offset(TP) == committed
     assert paused["partitions"] == ["t/0-0"]
     url = events("http_listening")[-1]["url"]

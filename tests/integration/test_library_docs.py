@@ -1,4 +1,4 @@
-"""What docs/library.md and the README show runs as it stands, but for addresses, on a real ZooKeeper and broker."""
+"""The snippets of docs/library.md and the README run, except for addresses, on a real ZooKeeper and broker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def examples(document: str) -> dict[str, str]:
 
 
 async def run(script: Path, *, ends_with: str = "") -> str:
-    """What the script prints; `ends_with` is the error that it is to end with."""
+    """The output of the script; `ends_with` is the error that it is expected to end with."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-P",

@@ -1,4 +1,4 @@
-"""What a daemon says of itself when it leaves, after its session has expired."""
+"""The log of a daemon that leaves after its session has expired."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PARTITIONS = [TopicPartition("t", 0, number) for number in range(3)]
 
 
 async def frozen_until_expired(world: Any, daemon: Any) -> None:
-    """Stop the process for as long as its session lives, and not a moment less: its nodes are gone then."""
+    """Stop the process until its session has expired and its nodes are deleted."""
     daemon.pause()
 
     async def gone() -> bool:
@@ -51,7 +51,7 @@ async def test_partitions_of_a_session_that_expired_before_the_stop_count_as_los
     await world.broker(partitions=len(PARTITIONS))
     for partition in PARTITIONS:
         await world.append(partition, b"one")
-    # What was handled cannot be committed any more: the drain tries until the expiry is known.
+    # Handled messages cannot be committed any more: the drain retries until the expiry is known.
     daemon = await world.daemon(
         commit={"interval": 1000.0}, rebalance={"drain_timeout": 60.0}, daemon={"stop_timeout": 90.0}
     )

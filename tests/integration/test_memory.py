@@ -1,9 +1,9 @@
 """A member never grows past its byte budget + 100 MB, whatever the messages look like: neither while its handler is
 stalled, nor while a handler that comes with consumerd works through the largest message there can be.
 
-Strategy: the daemon is a process of its own and waits for its topic, so its size at rest can be read. Then a broker
-comes up with logs that were written before. When the handler has something in its hands and nothing moves any more, the
-kernel's high-water mark of the process tells the largest size it ever had: nothing is missed in between.
+Strategy: the daemon is a process of its own and waits for its topic, so its size while idle can be read. Then a broker
+comes up with logs that were written before. When the handler has a batch and the process is idle again, the kernel's
+high-water mark shows the largest size that the process ever had: no peak is missed in between.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class Mirror(Process):
 async def grows_by(
     world: Any, process: Any, allowed: int, begin: Callable[[], Any], partition: TopicPartition, end: int
 ) -> None:
-    """Have a process that is at rest handle `partition`, and look how much it grew once all of it is committed."""
+    """Let an idle process handle `partition`, and measure its growth once all of it is committed."""
     one = psutil.Process(process.pid)
     await quiet(one)
     rest = one.memory_info().rss

@@ -52,7 +52,7 @@ class Clusters:
                 await producer.send(topic, lines, partition=first // 10 % PARTITIONS)
 
     def held(self, broker: BrokerProcess, topic: str) -> list[list[bytes]]:
-        """What the segment files of a broker hold, by partition."""
+        """The messages in the segment files of a broker, by partition."""
         found: list[list[bytes]] = []
         for partition in range(PARTITIONS):
             folder = broker.log_directory / f"{topic}-{partition}"
@@ -108,7 +108,7 @@ async def test_mirrors_each_partition(tmp_path: Path, zk_root: str) -> None:
 
 
 def self_size(broker: BrokerProcess, topic: str, partition: int) -> int:
-    """Where a log ends."""
+    """The end of a log."""
     return sum(path.stat().st_size for path, _ in find_segments([broker.log_directory / f"{topic}-{partition}"]))
 
 
@@ -169,7 +169,7 @@ async def test_reports_refused_or_missing_targets(tmp_path: Path, zk_root: str) 
 
 
 class MirrorProcess(Process):
-    """A mirror that goes on until it is stopped."""
+    """A mirror that runs until it is stopped."""
 
     def __init__(self, directory: Path, *arguments: str, name: str = "mirror") -> None:
         super().__init__(name, directory)

@@ -26,7 +26,7 @@ Samples = dict[tuple[str, tuple[str, ...]], float]
 
 
 class MirrorProcess(Process):
-    """A mirror that goes on until it is stopped."""
+    """A mirror that runs until it is stopped."""
 
     def __init__(self, directory: Path, *arguments: str) -> None:
         super().__init__("mirror", directory)

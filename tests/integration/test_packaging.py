@@ -1,4 +1,4 @@
-"""What we publish: the sdist builds the wheel, and the wheel works in an environment with only what it declares.
+"""The published packages: the sdist builds the wheel, and the wheel works with only its declared dependencies.
 
 The environment is a fresh one whose dependencies are links to the installed distributions, exactly those that the
 wheel's metadata name, theirs included. So nothing is fetched, and what we import but do not declare is missing:

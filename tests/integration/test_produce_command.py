@@ -109,7 +109,7 @@ async def test_sends_a_line_as_soon_as_it_is_read(tmp_path: Path) -> None:
         assert process.stdin is not None
         process.stdin.write(b"first\nhalf of the sec")
         async with asyncio.timeout(60):
-            while await stored(broker.port, "t", 0) != [b"first"]:  # the other process tells nobody
+            while await stored(broker.port, "t", 0) != [b"first"]:  # the other process sends no event
                 await asyncio.sleep(0.05)
         process.stdin.write(b"ond")
         process.stdin.close()
@@ -250,7 +250,7 @@ async def test_sends_an_unfinished_batch_before_the_end_of_input(tmp_path: Path)
 
 @pytest.mark.parametrize("queued", [(), ("--async",)])
 async def test_verifies_what_was_sent(tmp_path: Path, queued: tuple[str, ...]) -> None:
-    """A broker drops what is larger than its limit without a word: only reading back tells."""
+    """A broker drops messages above its limit silently: only reading back detects it."""
     async with make_broker(tmp_path, max_message_bytes=1000) as broker:
         arguments = ("--broker", f"127.0.0.1:{broker.port}", "--topic", "t", "--verify", *queued)
         code, errors = await produce(b"\n".join(LINES[:6]) + b"\n", *arguments)

@@ -42,7 +42,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class Impatient:
-    """The system's clock, whose pauses are noted and end at once."""
+    """The system's clock, whose pauses are recorded and end at once."""
 
     def __init__(self) -> None:
         self.pauses: list[float] = []

@@ -1,4 +1,4 @@
-"""What the README shows works as it stands."""
+"""The commands and snippets of the README work unchanged."""
 
 import re
 import subprocess

@@ -48,7 +48,7 @@ def body(driver: Chrome) -> str:
 
 
 def _log_of(driver: Chrome) -> list[dict[str, Any]]:
-    """What the browser has to say of the page."""
+    """The errors and warnings that the browser logged for the page."""
     entries: list[dict[str, Any]] = driver.get_log("browser")  # type: ignore[no-untyped-call]
     return entries
 

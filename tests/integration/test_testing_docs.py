@@ -1,4 +1,4 @@
-"""What docs/testing.md shows runs as it stands, in a project of its own, with warnings as errors."""
+"""The snippets of docs/testing.md run unchanged, in a project of their own, with warnings as errors."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ S = TypeVar("S", bound=Server)
 
 
 def _starting(directory: Path, make: Callable[..., S]) -> Iterator[Callable[..., Coroutine[Any, Any, S]]]:
-    """What makes one, in a folder of its own, and starts it. All that were made end with the test."""
+    """A function that makes a server in a folder of its own and starts it. All are stopped at the end of the test."""
     made: list[S] = []
 
     async def start(*arguments: Any, **options: Any) -> S:
@@ -115,7 +115,7 @@ def jafka_producer(java: JavaRuntime, jafka_class_path: list[Path], tmp_path: Pa
 
 @pytest.fixture(scope="session")
 def broker_java(java: JavaRuntime, missing: Callable[[str], NoReturn]) -> Callable[[KafkaRelease], JavaRuntime]:
-    """What brokers of a release run on: since 4.1 a Java 25 (the wheel's, where there is no other), else `java`."""
+    """The Java runtime for brokers of a release: since 4.1 a Java 25 (by default the wheel's), else `java`."""
 
     def choose(release: KafkaRelease) -> JavaRuntime:
         if release.number < (4, 1):

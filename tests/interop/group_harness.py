@@ -1,9 +1,9 @@
-"""A group under test: brokers, members of ours and of other projects, and the account of what they were handed.
+"""A group under test: brokers, members of ours and of other projects, and the account of delivered messages.
 
-Strategy: members are whole processes that record each hand-over; records are merged in the order of time and read once.
-What holds: everything that is in the log was handed over; within one ownership in its order and without a gap; an owner
-begins at or before what its predecessors handled; and a member of ours hands over only what it is the latest owner of,
-but for the one batch that it may have had on its way when it was stopped (`consumerd.embedded.audit.Caught`).
+Strategy: members are whole processes that record each delivery; records are merged in the order of time and read once.
+Invariants: every message of the log was delivered; within one ownership in order and without a gap; an owner begins at
+or before the end of its predecessors; and a member of ours delivers messages only as the latest owner, except for the
+one batch that it may have been delivering when it was stopped (`consumerd.embedded.audit.Caught`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 TOPIC, GROUP, PARTITIONS = "events", "group", 6
 SESSION_TIMEOUT = 6.0
-#: Of members whose leaving is looked at: a slow machine must not end the session first.
+#: For members that are expected to leave: a slow machine must not end the session first.
 LONG_SESSION = 30.0
 #: Seconds for whatever has to come, on a machine that has other work.
 PATIENCE = 120.0
@@ -59,7 +59,7 @@ def said_by_java(child: Child) -> Iterator[Record]:
 
 
 class Group:
-    """Brokers, a client of theirs, a topic; members that record what they are handed."""
+    """Brokers, a client of theirs, a topic; members that record the messages that they get."""
 
     def __init__(
         self, brokers: Mapping[int, KafkaBroker], client: ClusterClient, directory: Path, java: JavaRuntime
@@ -73,7 +73,7 @@ class Group:
         self.sent: defaultdict[int, list[bytes]] = defaultdict(list)
         self.daemons: list[DaemonProcess] = []
         self.foreign: list[Child] = []
-        #: Held while a batch is on its way; whoever holds it has the producer rest.
+        #: Held while a batch is being sent; a test that holds it pauses the producer.
         self.sending = asyncio.Lock()
         self.enough = asyncio.Event()
 
@@ -219,12 +219,12 @@ class Group:
     # -- what happened
 
     def all_records(self) -> Iterator[Record]:
-        """What everybody was given and handed, in the order of time."""
+        """The assignments and messages that all members got, sorted by time."""
         ours = merge_records(sorted(self.records.glob("*.ndjson")))
         return heapq.merge(ours, *map(said_by_java, self.foreign), key=attrgetter("at"))
 
     def share(self, daemon: DaemonProcess) -> list[str]:
-        """What a daemon was last given."""
+        """The partitions that a daemon was assigned last."""
         told = [event["partitions"] for event in daemon.events() if event["event"] == "rebalanced"]
         return sorted(told[-1]) if told else []
 
@@ -246,17 +246,17 @@ class Group:
         return len(held) == len(set(held)) == PARTITIONS - others and max(sizes) - min(sizes) <= 1
 
     def handed(self) -> dict[int, int]:
-        """For each partition, how many different messages were handed over."""
+        """The number of different messages of each partition that were delivered."""
         found: defaultdict[int, set[int]] = defaultdict(set)
         for record in self.all_records():
             found[record.partition.partition].update(offset for offset, _, _ in record.messages)
         return {number: len(offsets) for number, offsets in found.items() if offsets}
 
     async def account(self, limit: float = PATIENCE, *, late: bool = False) -> int:
-        """Everything was handed over, in order, by its owners. How many came again.
+        """All messages were delivered, in order, by the owners. Returns the number of repetitions.
 
-        `late`: a stranger may go on for a while with what somebody else has been given; most have no lease. Of ours,
-        only a batch that a stop caught on its way into the handler may come late.
+        `late`: members of other projects may continue for a while after a partition was assigned to another member;
+        most have no lease. Of ours, only a batch that a stop caught on its way into the handler may be late.
         """
         total = {number: len(payloads) for number, payloads in self.sent.items()}
         await self.until(lambda: self.handed() == total, limit)

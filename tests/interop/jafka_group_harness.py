@@ -102,7 +102,7 @@ class MixedGroup(ZooKeeperGroup):
         self.jvms[name] = member.child
         return member.child
 
-    # -- ZooKeeper, as somebody else sees it
+    # -- ZooKeeper, as another client sees it
 
     def _formula(self) -> dict[TopicPartition, tuple[str, int]]:
         brokers = self._read(f"/brokers/topics/{TOPIC}")
@@ -114,7 +114,7 @@ class MixedGroup(ZooKeeperGroup):
     def _parse(self, topic: str, name: str) -> TopicPartition:
         return TopicPartition.parse(topic, name)
 
-    # -- what was handed over
+    # -- delivered messages
 
     def _said(self, line: bytes) -> Iterator[Handed]:
         if line.startswith(b"MSG "):

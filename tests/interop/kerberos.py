@@ -24,7 +24,7 @@ _PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sb
 
 
 def missing_programs() -> list[str]:
-    """What of Kerberos's server is not on this machine."""
+    """The programs of Kerberos's server that are missing on this machine."""
     return [name for name in _NEEDED if shutil.which(name, path=_PATH) is None]
 
 

@@ -56,7 +56,7 @@ SHORT_TIMES = {"zookeeper.session.timeout.ms": 2000, "zookeeper.sync.time.ms": 5
 
 @dataclass(frozen=True)
 class Scene:
-    """Of what kind a group is: the release of the JVM members (and the broker's), how it deals, what they want."""
+    """The kind of a group: the release of the JVM members and of the broker, the assignor, and the subscriptions."""
 
     version: str
     assignor: str = "range"
@@ -241,7 +241,7 @@ class OldGroup(ZooKeeperGroup):
         """SIGSTOP of one of ours that commits what it owns. Returns when its session is over, too."""
         await self.silence(name, self.daemons[name].pause)
 
-    # -- ZooKeeper, as somebody else sees it
+    # -- ZooKeeper, as another client sees it
 
     def _formula(self) -> dict[TopicPartition, tuple[str, int]]:
         members = {name: parse_subscription_v08(text) for name, text in self._ids().items()}
@@ -257,7 +257,7 @@ class OldGroup(ZooKeeperGroup):
     def _parse(self, topic: str, name: str) -> TopicPartition:
         return TopicPartition.parse_numbered(topic, name)
 
-    # -- what was handed over
+    # -- delivered messages
 
     def _said(self, line: bytes) -> Iterator[Handed]:
         if line.startswith(b"MSG "):
@@ -318,7 +318,7 @@ class WideGroup(OldGroup):
         return seconds
 
     def repeated(self, name: str) -> int:
-        """How many messages that member was handed although somebody had been before."""
+        """The number of messages that were delivered to that member after another delivery."""
         members = (*self.daemons, *self.jvms)
         handed = [(at, place, n, who) for who in members for at, place, n in self._handed(who) if n is not None]
         seen: set[tuple[TopicPartition, int]] = set()

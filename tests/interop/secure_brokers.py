@@ -47,7 +47,7 @@ _JAAS: Final = """KafkaServer {{
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """Files: whom clients trust, somebody whom nobody knows, and the broker's stores. The name is 127.0.0.1 alone."""
+    """Files: the trusted authority, an unknown one, and the broker's stores. The name is 127.0.0.1 alone."""
 
     authority: Path
     stranger: Path
@@ -90,7 +90,7 @@ class SecureBroker(KafkaBroker):
 
     @property
     def plaintext_port(self) -> int:
-        """Where a KRaft server speaks without TLS: with its controllers, not with clients."""
+        """The port on which a KRaft server uses no TLS: for its controllers, not for clients."""
         return self._voters[self.broker_id]
 
     def _settings(self) -> dict[str, str | int]:

@@ -1,8 +1,8 @@
 """Clusters of three brokers that lose one under load: leaders change, coordinators move, and nothing is lost.
 
 Two producers of ours write the same partitions, one whose repeated batches brokers recognise and one without, and a
-group of our daemons and of other projects' members reads them. At the end the log itself is read, and says what must
-have been handed over.
+group of our daemons and of other projects' members reads them. At the end the log itself is read, which shows the
+messages that must have been delivered.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PLACES = [TopicPartition.numbered(TOPIC, number) for number in range(PARTITIONS)
 
 
 class Listener:
-    """What goes wrong while the log is read."""
+    """A listener for which every error during the read of the log is a failure."""
 
     def failed(self, *told: object) -> None:
         raise AssertionError(told)
@@ -192,7 +192,7 @@ class Cluster:
         return {number: task.result() for number, task in reading.items()}
 
     async def account(self) -> None:
-        """The log holds what was sent, and the group was handed what the log holds."""
+        """The log contains the sent messages, and the group got the messages of the log."""
         log = await self.read_log()
         for load in self.loads:
             load.assert_is_in(log, once=load.name == "once")
@@ -279,8 +279,8 @@ async def test_loses_nothing_when_leaders_and_the_coordinator_die_under_load(
         await victim.start()
         await cluster.wait_until_replicated()
 
-        # ... then the coordinator, while a member of ours stands still: the next coordinator deals its share to others,
-        # and what it wakes up with is no longer its own ...
+        # ... then the coordinator, while a member of ours is frozen: the next coordinator assigns its share to others,
+        # and its former partitions are not its own when it resumes ...
         victim = await cluster.coordinator()
         daemons[0].pause()
         victim.kill()
@@ -292,7 +292,7 @@ async def test_loses_nothing_when_leaders_and_the_coordinator_die_under_load(
         await daemons[0].wait_for_event("partitions_abandoned", PATIENCE)  # unfinished and uncommitted
         await group.until(lambda: bool(group.share(daemons[0])) and is_sorted_out(group, daemons))
 
-        # ... and one is shut down in order, which hands over what it leads.
+        # ... and one is shut down in order, so its leaderships move.
         victim = await cluster.leader(0)
         await victim.stop(60)
         assert victim.child.returncode in (0, 143)

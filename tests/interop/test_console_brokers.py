@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
 PARTITIONS = 3
-#: What 0.8.2 has of its own is tested every day elsewhere: `topics create --zookeeper` in test_tools_brokers, `produce`
+#: Daily runs test the parts that only 0.8.2 has elsewhere: `topics create --zookeeper` in test_tools_brokers, `produce`
 #: and `consume` with `--zookeeper`, and `--group` without it, in test_old_consumer_groups.
 EVERYDAY = ("3.9.1",)
 KEYED = [(b"key %d" % (number % 40), b"value %d \xff" % number) for number in range(1000)]
@@ -51,7 +51,7 @@ async def refused(code: ExitCode, words: str, *arguments: str, stdin: bytes = b"
 
 
 async def counts(at: tuple[str, str]) -> list[int]:
-    """How many messages each partition has."""
+    """The number of messages in each partition."""
     consume = ("consume", *at, "--topic", "events", "--exit-at-end")
     found = await asyncio.gather(*(well(*consume, "--partition", str(n)) for n in range(PARTITIONS)))
     return [*map(len, found)]
@@ -90,7 +90,7 @@ async def test_console_reads_back_the_produced_lines(version: str, kafka: Any, z
     everything = [*(value for _, value in KEYED), b"", b"last"]
     assert sorted(await well("consume", *at, "--whitelist", "ev.*", "--exit-at-end")) == sorted(everything)
 
-    # What cannot be is one sentence. Two of them leave a line behind.
+    # Each impossible request is one sentence. Two of them leave a line behind.
     by_key, small = ("--key-separator", ":"), ("--max-message-bytes", "9")
     await asyncio.gather(
         refused(ExitCode.NOT_FOUND, "topics create --topic nothing", *produce, "--topic", "nothing", stdin=b"x"),

@@ -1,7 +1,7 @@
 """Groups of our daemons, and of daemons with other projects' members, that real brokers coordinate.
 
-Every message that was produced is accounted for, whatever died: handed over, in the order of its partition, and never
-by anybody but the partition's latest owner.
+Every message that was produced is accounted for, whatever died: delivered in the order of its partition, and only
+by the partition's latest owner.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ async def test_status_and_metrics_show_the_group_and_lag_in_messages(group: Grou
         while True:
             async with session.get(f"{url}status.json") as answer:
                 status = await answer.json()
-            # What the whole group has is read now and then.
+            # The data of the whole group is read at intervals.
             rows, members = status["partitions"], (status["members"] or {"live": []})["live"]
             known = sum(member["partitions"] for member in members)
             if known == PARTITIONS and rows and all(row["handled"] == 2 and row["lag"] == 0 for row in rows):
@@ -110,7 +110,7 @@ async def test_loses_nothing_when_members_join_leave_and_die_and_the_broker_rest
     fourth = await group.daemon()
     await group.until(lambda: group.fair(first, fourth))
 
-    # The coordinator goes away and comes back, with the producer at rest: a batch that is sent again would be two.
+    # The coordinator restarts while the producer pauses: a batch that is sent again would be stored twice.
     async with group.sending:
         [broker] = group.brokers.values()
         await broker.restart()
@@ -123,7 +123,7 @@ async def test_loses_nothing_when_members_join_leave_and_die_and_the_broker_rest
     assert await first.stop() == ExitCode.OK
     assert await fourth.stop() == ExitCode.OK
 
-    # What they gave back is committed: a member that comes now is handed nothing again.
+    # The offsets of released partitions are committed: a member that joins now gets no message again.
     store = KafkaOffsetStore(group.client, GROUP)
     places = [TopicPartition.numbered(TOPIC, number) for number in range(PARTITIONS)]
     assert await group.client.retrying("read offsets", lambda: store.load(places)) == {
@@ -193,14 +193,14 @@ async def test_shares_a_group_with_members_of_other_projects(
     if module is not None and importlib.util.find_spec(module) is None:
         missing(f"{kind} is not installed: see the dependency groups `dev` and `bench`")
     producer = asyncio.create_task(group.produce_on())
-    theirs = await group.stranger(kind, assignor)  # which leads, so its leader deals to ours
+    theirs = await group.stranger(kind, assignor)  # which leads, so its leader assigns partitions to ours
     ours = await group.daemon(assignor=assignor)
     await group.until(lambda: len(group.share(ours)) == 3)
     other = await group.daemon(assignor=assignor)
     await group.until(lambda: group.fair(ours, other, others=2))
     await group.leave(theirs)
     await group.until(lambda: group.fair(ours, other))
-    theirs = await group.stranger(kind, assignor)  # now one of ours leads, and deals to it
+    theirs = await group.stranger(kind, assignor)  # now one of ours leads, and assigns partitions to it
     await group.until(lambda: group.fair(ours, other, others=2))
     theirs.end_now()
     await group.until(lambda: group.fair(ours, other))
@@ -288,7 +288,7 @@ async def test_reports_unavailable_fixed_partitions(group: Group) -> None:
     await group.produce(1, [b"y"])
     assert await intruder.wait(60.0) == ExitCode.REFUSED
     assert "need a group of their own" in intruder.child.output()
-    # The same partitions without offsets are nobody's business.
+    # The same partitions without stored offsets do not conflict.
     reader = await group.daemon(**fixed, partitions={TOPIC: [1]}, offsets="none")
     await group.until(lambda: any(event["event"] == "partition_started" for event in reader.events()))
     assert await reader.stop() == ExitCode.OK

@@ -1,4 +1,4 @@
-"""The doctor and a group that a real broker coordinates, whose members do what no good member does."""
+"""The doctor and a group that a real broker coordinates, whose members behave as no correct member does."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ async def test_shows_and_checks_members_of_the_consumer_protocol(
         assert {each["client"] for each in found["members"].values()} == {f"number-{n} at 127.0.0.1" for n in (1, 2)}
         assert (await tool("offsets", "set", *group, f"{TOPIC}/0=5", "--execute")).code == ExitCode.REFUSED
 
-        # Both stand still, and stay members as long as their sessions last.
+        # Both are frozen, and stay members as long as their sessions last.
         first.pause()
         second.pause()
         async with cluster_client(broker) as client:

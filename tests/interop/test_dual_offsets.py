@@ -53,7 +53,7 @@ class Scene:
         self._members = 0
         self._in_kafka = KafkaOffsetStore(client, GROUP)
         self.produced = 0
-        #: Partition and offset of what killed members were handed.
+        #: Partition and offset of the messages that killed members got.
         self.seen: list[tuple[int, int]] = []
 
     async def produce(self, count: int) -> None:
@@ -99,7 +99,7 @@ class Scene:
             self._zk.set(f"/consumers/{GROUP}/offsets/events/{place.name}", b"%d" % offset)
 
     async def old_consumer(self, expected: range) -> None:
-        """One of Kafka's own with dual commit is handed exactly the offsets `expected`, and leaves."""
+        """A consumer of Kafka with dual commit gets exactly the offsets `expected`, and leaves."""
         jars = kafka_jars(self.broker.release)
         classes = self._path / "classes"
         if not classes.exists():
@@ -155,7 +155,7 @@ class Scene:
             assert await daemon.stop() == ExitCode.OK
 
     async def killed(self, **group: Any) -> None:
-        """One of ours works until it has committed something, and is killed in the midst of its work."""
+        """One of ours works until it has committed something, and is killed during its work."""
         before = max((max(each, default=0) for each in await self.stored()), default=0)
         daemon = self._daemon(**group)
         async with daemon:
@@ -179,7 +179,7 @@ class Scene:
         assert all(max(each) > before for each in await self.stored())
 
     async def nobody_owns(self) -> None:
-        """Return when ZooKeeper has dropped what a killed member had claimed: nobody else writes before."""
+        """Return when ZooKeeper has deleted the owner nodes of a killed member: no other member writes before."""
         owners = f"/consumers/{GROUP}/owners/events"
         async with asyncio.timeout(60):
             while self._zk.exists(owners) and self._zk.get_children(owners):
@@ -190,10 +190,10 @@ class Scene:
             await self.produce(5)
 
     async def caught_up(self, **group: Any) -> None:
-        """One of ours handles the rest; whatever was killed, everything was handed over."""
+        """One of ours handles the rest; whatever was killed, every message was delivered."""
         daemon = self._daemon(**group)
         wanted = {(place.partition, offset) for place in PLACES for offset in range(self.produced)}
-        # A member that was killed may have been handed everything, and not have committed it: that comes again.
+        # A killed member may have got messages without committing them: these are delivered again.
         stores = await self._stored()
         begin = {place: max(store.get(place, 0) for store in stores) for place in PLACES}
         rest = {(place.partition, offset) for place in PLACES for offset in range(begin[place], self.produced)}

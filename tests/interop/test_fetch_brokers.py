@@ -1,4 +1,4 @@
-"""Fetching from real brokers of 0.8 and later: every format and codec, offsets, sizes, and brokers that go away."""
+"""Fetching from real brokers of 0.8 and later: every format and codec, offsets, sizes, and brokers that stop."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CLOCK = SystemClock()
 
 
 class Told:
-    """What the pool told."""
+    """A listener that records the reports of the pool."""
 
     def __init__(self) -> None:
         self.resets: list[tuple[int, int]] = []

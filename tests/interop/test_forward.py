@@ -1,4 +1,4 @@
-"""The handler `forward` against real brokers: what arrives, what is refused, and where it goes on."""
+"""The handler `forward` against real brokers: forwarded messages, rejected ones, and the position to resume at."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ async def test_keeps_all_messages_in_order_while_the_target_is_unavailable(kafka
     await impatient.handle(Batch(other, decode_batch(encode_message_set(payloads[:7], magic=1), 0)))
     broker.kill()
     task = asyncio.create_task(handler.handle(old(source, payloads[10:], start=1000)))
-    # One whose work is cancelled sends nothing behind anybody's back.
+    # A cancelled handler sends nothing afterwards.
     cancelled = asyncio.create_task(handler.handle(old(TopicPartition("events", 0, 2), [b"cancelled"])))
     with pytest.raises(BrokerError):
         await impatient.handle(first.rest(7))
@@ -229,7 +229,7 @@ async def test_keeps_all_messages_in_order_while_the_target_is_unavailable(kafka
         await cancelled
     await broker.start()
     await task
-    # One that failed looks what arrived after all, and leaves that out, even if it is handed over again.
+    # After a failure it finds the messages that arrived after all, and skips them when they are delivered again.
     await impatient.handle(first)
     await handler.handle(old(source, [b"after"], start=200_000))
     await handler.stop()
@@ -275,7 +275,7 @@ async def consumerd(*arguments: str) -> tuple[int | None, str]:
 
 
 async def test_mirrors_newer_clusters_and_rejects_loops(kafka: Any, cluster_client: Any) -> None:
-    # What retention deletes, it deletes at once, not half a minute after the start: the messages are of 1970.
+    # Retention deletes old messages at once, not half a minute after the start: the messages are of 1970.
     broker = await kafka("3.9.1", partitions=2, config=EAGER_RETENTION)
     async with cluster_client(broker) as client:
         async with V08Producer(client, clock=CLOCK, rng=random.Random(1)) as producer:

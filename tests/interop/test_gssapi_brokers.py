@@ -134,10 +134,10 @@ async def test_authenticates_with_a_ticket(
         async with client_at(port, GssapiIdentity(keytab=keys, service="kafkas")) as client:
             await client.refresh()
     with pytest.raises(BrokerError, match=r"there is no ticket for kafka@127\.0\.0\.1"):
-        async with client_at(port, GssapiIdentity()) as client:  # nobody has signed in
+        async with client_at(port, GssapiIdentity()) as client:  # without a ticket
             await client.refresh()
 
-    # The cache of whoever signed in is as good as a keytab.
+    # A credential cache filled by kinit works like a keytab.
     monkeypatch.setenv("KRB5CCNAME", f"FILE:{tmp_path / 'tickets'}")
     await asyncio.to_thread(kdc.sign_in, keys, "alice")
     async with client_at(port, GssapiIdentity(principal=f"alice@{REALM}")) as client:
@@ -146,7 +146,7 @@ async def test_authenticates_with_a_ticket(
     with pytest.raises(ConnectError, match=r"GSSAPI: there is no ticket"):  # which is tried again, unlike a refusal
         async with client_at(port, GssapiIdentity(keytab=keys)) as client:
             await client.channel("127.0.0.1", port)
-    async with client_at(port, GssapiIdentity()) as client:  # what is in the cache needs nobody
+    async with client_at(port, GssapiIdentity()) as client:  # the ticket in the cache is enough
         await client.refresh()
 
 

@@ -98,9 +98,9 @@ async def test_skips_aborted_messages(kafka: Any, cluster_client: Any, tmp_path:
             await until([*first, *second, *names("open", range(5))], everything)
             await until(names("committed", range(20)), only)
             await committed("all", 49)
-            # What is open is waited for, and nothing else: the position is where it begins.
+            # Only the open transaction blocks the partition: the position is at its beginning.
             await committed("committed", 44)
-            # Whoever looks at it from the command line sees the same, and does not wait for the end of what is open.
+            # The command line shows the same, and does not wait for the end of the open transaction.
             command = consumerd_command("consume", "--bootstrap-server", broker.address, "--topic", "events")
             command += ["--exit-at-end", "--isolation", "read_committed"]
             done = await asyncio.to_thread(

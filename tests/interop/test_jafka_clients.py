@@ -1,6 +1,6 @@
 """A real Jafka broker feeds our daemon, and our broker serves Jafka's clients: all arrives, in order, once.
 
-Plain and gzip only: Jafka 1.2.3 knows no snappy, its broker hangs up on it and its consumer stops.
+Plain and gzip only: Jafka 1.2.3 does not support snappy: its broker closes the connection and its consumer stops.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def daemon(directory: Path, zookeeper: str, group: str) -> DaemonProcess:
 
 
 def entries(log_directory: Path, partition: TopicPartition) -> Iterator[LogEntry]:
-    """What a broker, Jafka's or ours, has stored of a partition."""
+    """The messages of a partition that a broker, Jafka's or ours, has stored."""
     for path in sorted((log_directory / f"{partition.topic}-{partition.partition}").iterdir()):
         yield from read_segment(path, int(path.stem))
 
@@ -116,7 +116,7 @@ class Feed:
             await self._senders[partition](lines)
 
     async def account(self, records: Path, log_directory: Path, timeout: float = 120.0) -> AuditResult:
-        """Wait until our daemon was handed as much as was sent, then compare with what the broker stored."""
+        """Wait until our daemon got as many messages as were sent, then compare them with those the broker stored."""
         sent = sum(each.sent for each in self.ledger.partitions.values())
         give_up = time.monotonic() + timeout
         while True:
@@ -155,7 +155,7 @@ async def test_daemon_reads_a_jafka_broker(
         for partition, settings in ((2, {}), (3, GZIP)):
             feed.add_jafka(partition, await jafka_producer(zk_root, TOPIC, settings=settings))
         await feed.round()
-        async with asyncio.TaskGroup() as group:  # goes on through a stop and a start
+        async with asyncio.TaskGroup() as group:  # continues after a stop and a start
             group.create_task(feed.round())
             assert await ours.stop() == 0
         await ours.start()

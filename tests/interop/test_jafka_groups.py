@@ -1,6 +1,6 @@
-"""JVM members of Jafka and daemons of ours in one group, which come, leave and die while production goes on.
+"""JVM members of Jafka and daemons of ours in one group, which join, leave and die while messages are produced.
 
-What is asserted of each run, message by message, stands in `tests.interop.zk_group_account`.
+`tests.interop.zk_group_account` describes the assertions on each run, message by message.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def test_assignment_is_the_same_as_in_kafka_python(kafka_module: Callable[[str],
 
 
 class Cluster:
-    """What an assignor of theirs asks."""
+    """The methods of a cluster that an assignor of kafka-python calls."""
 
     def __init__(self, partitions: dict[str, int]) -> None:
         self.partitions = partitions

@@ -40,13 +40,13 @@ PATIENCE = 90.0
 
 
 def blocks(language: str) -> dict[str, str]:
-    """What the page shows in `language`, by the name in the first line."""
+    """The blocks of the page in `language`, by the name in their first line."""
     found: list[str] = re.findall(rf"```{language}\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     return {block.splitlines()[0].removeprefix("# "): block for block in found}
 
 
 def handed(path: Path) -> list[str]:
-    """What a member with the handler `print` was handed; what `check` says, and a line being written, are left out."""
+    """The messages that a handler `print` got, without the output of `check` and without an incomplete line."""
     lines = path.read_text("utf-8").split("\n")[:-1] if path.exists() else []
     return [json.loads(line)["payload"] for line in lines if line.startswith("{")]
 
@@ -80,7 +80,7 @@ class Move:
         self._directory = directory
         self._members = 0
         self.sent = 0
-        #: What old members were handed.
+        #: The messages that old members got.
         self.handled: set[str] = set()
 
     # -- messages
@@ -146,7 +146,7 @@ class Move:
         return {**environment, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"}
 
     def child(self, name: str) -> Child:
-        """A block whose last command goes on until it is stopped, as a process."""
+        """A block whose last command runs until it is stopped, as a process."""
         head, _, last = self._command(name, "events").rpartition("\nconsumerd ")
         return Child(
             ["bash", "-ec", f"{head}\nexec consumerd {last}"],
@@ -158,7 +158,7 @@ class Move:
         )
 
     async def run(self, name: str, group: str = "events", *, code: ExitCode = ExitCode.OK) -> str:
-        """A block that ends, the first of whose commands to fail does so with `code`; what was printed."""
+        """Run a block whose first failing command exits with `code`; returns its output."""
         return await self._run(self._command(name, group), code)
 
     async def _run(self, text: str, code: ExitCode = ExitCode.OK) -> str:
@@ -171,7 +171,7 @@ class Move:
         return output.decode() + (errors.decode() if code else "")
 
     async def lag(self, group: str, where: str = "") -> int:
-        """What the group has before it, by default on the new cluster; more than nothing while nothing is committed."""
+        """The lag of the group, by default on the new cluster; more than 0 while an offset is missing."""
         where = where or f"--bootstrap-server {self.bootstrap}"
         told = json.loads(await self._run(f"consumerd group lag {where} --group {group} --json"))
         if any(each["committed"] is None for each in told["partitions"].values()):
@@ -188,7 +188,7 @@ class Move:
 
     @contextlib.asynccontextmanager
     async def old_member(self, group: str, expected: set[str]) -> Any:
-        """A member of the old group, which is handed exactly `expected`, and leaves at the end."""
+        """A member of the old group, which gets exactly `expected`, and leaves at the end."""
         self._members += 1
         config: dict[str, dict[str, Any]] = {
             "group": {"id": group, "topics": dict.fromkeys(TOPICS, 1)},
@@ -325,7 +325,7 @@ async def test_runs_the_commands_of_the_runbook(
 
 
 def test_runs_every_command_of_the_page() -> None:
-    """What stands in a sentence is a name; what is to be typed stands in a block, and each block is run by a test."""
+    """Each command of the page is in a block, and a test runs each block; sentences contain names only."""
     source = "".join(path.read_text("utf-8") for path in Path(__file__).parent.glob("test_*.py"))
     for name in blocks("sh"):
         assert re.search(rf"""(run|child)\("{name}"|\("sh"\)\["{name}"\]|# {name}\\n""", source), name

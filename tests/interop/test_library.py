@@ -39,12 +39,12 @@ pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.zookeeper]
 
 TOPIC, PARTITIONS = "events", 4
 PLACES = [TopicPartition.numbered(TOPIC, number) for number in range(PARTITIONS)]
-#: Where groups of which release are coordinated.
+#: The coordination of groups, by release.
 MATRIX = [("0.8.2.2", "zookeeper"), ("0.10.1.1", "zookeeper"), ("0.10.1.1", "kafka"), ("3.9.1", "kafka")]
 
 
 class Ground:
-    """A broker, and how the library is told of it: by ZooKeeper alone, or by its address alone."""
+    """A broker, and the configuration of the library: ZooKeeper alone, or the broker's address alone."""
 
     def __init__(self, broker: KafkaBroker, version: str, zookeeper: str, coordination: str) -> None:
         self.headers = RELEASES[version].number >= (0, 11)
@@ -125,7 +125,7 @@ async def test_producer_and_connector_need_configuration_only(
             (most, offset) for offset in range(1, ends[most])
         ]
 
-    # The next member goes on there, and shares with one that joins later.
+    # The next member continues there, and shares the partitions with one that joins later.
     async with open_producer(ground.producer(background=True)) as producer:
         for number in range(200):
             await producer.send(TOPIC, [f"later {number}"])

@@ -34,7 +34,7 @@ PLACES = [TopicPartition.numbered("events", number) for number in range(3)]
 async def run_migrate(
     directory: Path, *arguments: str, code: ExitCode = ExitCode.OK, group: str = "old"
 ) -> tuple[dict[str, Any], str]:
-    """What `consumerd migrate offsets` says, as JSON and on standard error."""
+    """The output of `consumerd migrate offsets`, as JSON and on standard error."""
     done = await run_command(directory, "migrate", "offsets", "--group", group, *arguments, "--json")
     assert done.returncode == code, done.stderr
     return json.loads(done.stdout) if done.stdout else {}, done.stderr
@@ -107,7 +107,7 @@ async def test_migrates_offsets_to_kafka_and_back(
         again, _ = await migrate(*to_kafka, "--to-group", "new", "--execute")
         assert not any(move["moves"] for move in again["moves"])
 
-        # Nothing goes back without a word, nor beyond the log.
+        # No offset moves backwards silently, nor beyond the log.
         await held["new"].commit({PLACES[0]: 7}, session_id=0)
         refused, told = await migrate(*to_kafka, "--to-group", "new", "--execute", code=ExitCode.REFUSED)
         assert "events/0: it would move backwards by 3" in told
@@ -155,7 +155,7 @@ async def test_group_of_0_8_continues_at_translated_offsets(
         stored = UnclaimedZooKeeperOffsetStore(session, "old")
         await stored.commit({PLACES[0]: 5, PLACES[1]: 20}, session_id=0)  # and nothing of the third
         mirror = (*sides, "--topic", "events", "--rename", "events=moved", "--exit-at-end")
-        # All in one partition there: it goes on at the one that is behind.
+        # All are in one partition there: it continues at the smallest offset.
         done = await run_command(tmp_path, "mirror", *mirror, "--group", "leave", "--partitions", "1")
         assert done.returncode == ExitCode.OK, done.stderr
         arguments = (*sides, "--rename", "events=moved")

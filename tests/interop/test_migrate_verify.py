@@ -1,4 +1,4 @@
-"""`consumerd migrate verify` with an archive of segments and a real broker: one of each kind of trouble is found."""
+"""`consumerd migrate verify` with an archive of segments and a real broker: it finds one difference of each kind."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def test_finds_each_kind_of_difference(kafka: Any, cluster_client: Any, tm
     assert all(each["sum"]["source"] == each["sum"]["target"] for p in report["partitions"] for each in p["ranges"])
     assert all(each["order"]["source"] == each["order"]["target"] for p in report["partitions"] for each in p["ranges"])
 
-    # The same by hand, with trouble.
+    # The same by hand, with differences.
     async with (
         cluster_client(broker) as client,
         V08Producer(client, clock=CLOCK, rng=random.Random(1)) as producer,

@@ -70,7 +70,7 @@ async def test_reads_back_commits_and_rejects_other_members(version: str, kafka:
                 OTHER: CommittedOffset(0, "by a test"),
             }
 
-        if RELEASES[version].number >= (0, 9):  # 0.8 knows no members yet
+        if RELEASES[version].number >= (0, 9):  # 0.8 has no members yet
             stranger = KafkaOffsetStore(client, "group", Nobody())
             result = await stranger.commit({PLACE: 99}, session_id=7)
             assert result.lost == {PLACE}
@@ -108,7 +108,7 @@ async def test_writes_offsets_to_both_stores_like_old_consumers_with_dual_commit
         by_version = [KafkaOffsetStore(client, "group", version=each) for each in (0, 1)]
         await client.retrying("load", lambda: by_version[1].load([PLACE]))
         assert await store.load([PLACE, OTHER]) == {}
-        # What nobody owns is refused by ZooKeeper, and never gets as far as Kafka.
+        # ZooKeeper rejects the commit of a partition without an owner, and Kafka never gets it.
         result = await store.commit({PLACE: 5, OTHER: 6}, session_id=session.session_id)
         assert result.committed == {PLACE}
         assert result.lost == {OTHER}
@@ -121,7 +121,7 @@ async def test_writes_offsets_to_both_stores_like_old_consumers_with_dual_commit
         assert (await by_version[0].load([PLACE]), await store.load([PLACE])) == ({PLACE: 8}, {PLACE: 9})
         await store.commit({PLACE: 10}, session_id=session.session_id)
         assert [await each.load([PLACE]) for each in by_version] == [{PLACE: 10}] * 2
-        # Whoever claims nothing in ZooKeeper is told there that somebody has.
+        # A member without a claim in ZooKeeper finds there that another member owns the partition.
         fixed = make_store(OffsetSettings("both"), "group", client=client, zk=session)
         result = await fixed.commit({OTHER: 3}, session_id=1)
         assert result.committed == {OTHER}

@@ -1,7 +1,7 @@
 """Groups in ZooKeeper that daemons of ours share with the JVM's old consumers (0.8.2 to 1.1), on real brokers.
 
-Members come, leave, freeze and are killed while production goes on; topics grow, brokers and leaders go and come back.
-What is asserted of each run, message by message, stands in `tests.interop.zk_group_account`.
+Members join, leave, freeze and are killed while messages are produced; topics get more partitions, brokers and leaders
+stop and come back. `tests.interop.zk_group_account` describes the assertions on each run, message by message.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ async def test_loses_nothing_while_members_come_and_go(group: OldGroup) -> None:
         if group.scene.filters:
             await group.set_partitions("even-more", 4)
             await group.settled("b", "q", "x")
-        # One that stands still for too long finds that it has lost everything, and hands over nothing of it.
+        # A member that is frozen for too long loses its partitions, and delivers none of their messages.
         await group.freeze("x")
         await group.settled("b", "q")
         group.daemons["x"].resume()
@@ -157,7 +157,7 @@ async def test_slow_handler_releases_partitions_to_a_jvm_member(
 
 @pytest.mark.parametrize("group", [Scene("0.8.2.2", filters=True)], indirect=True, ids=str)
 async def test_continues_when_brokers_stop_and_return(group: OldGroup) -> None:
-    """Ownership does not depend on brokers: nobody rebalances, and everybody reads on."""
+    """Ownership does not depend on brokers: there is no rebalance, and all members continue to read."""
     async with group.producing():
         ours = await group.join_ours("m")
         await group.join_jvm("q", streams=2)
@@ -184,7 +184,7 @@ async def test_group_follows_changed_leaders(group: OldGroup) -> None:
                 await group.join_ours("m")
                 await group.join_jvm("q", streams=2)
             await group.settled("m", "q")
-        # With the producer at rest: a batch that is sent again would be two.
+        # While the producer pauses: a batch that is sent again would be stored twice.
         broker.kill()
         await group.until(partial(group.is_gone, broker), "end of a broker")
         await group.until(partial(group.in_sync, missing=1), "new leaders")

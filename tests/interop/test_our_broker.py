@@ -56,7 +56,7 @@ async def test_jvm_member_reads_our_broker(zk_root: str, tmp_path: Path, jafka_c
     payloads = [[b"%d:%d" % (partition, i) + b"x" * (i % 50) for i in range(420)] for partition in range(2)]
     async with our_broker(zk_root, tmp_path / "log") as broker:
         for partition in range(2):
-            for start, codec in enumerate((Codec.NONE, Codec.GZIP, Codec.NONE)):  # Jafka knows no snappy
+            for start, codec in enumerate((Codec.NONE, Codec.GZIP, Codec.NONE)):  # Jafka does not support snappy
                 await produce(broker, partition, payloads[partition][start * 100 : start * 100 + 100], codec)
         port = broker.port
         member = await jafka_consumer(zk_root, "g", {"t": 1})

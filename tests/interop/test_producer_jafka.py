@@ -61,7 +61,7 @@ async def test_confirms_and_stores_batches(zk_root: str, jafka_broker: JafkaBrok
                 await producer.send("plain", [codec.name.encode(), b"\xff\x00", b""], partition=0)
         assert await stored(broker, "plain", 0, 6) == [b"NONE", b"\xff\x00", b"", b"GZIP", b"\xff\x00", b""]
         # It knows neither snappy nor messages of Kafka 0.6. All it does is close, so without a confirmation the
-        # messages would be gone and nobody told.
+        # messages would be lost without an error.
         for producer in (make(address, Codec.SNAPPY), make(address, magic=0)):
             with pytest.raises(UncertainError, match="closed the connection"):
                 await producer.send("plain", [b"refused"], partition=0)

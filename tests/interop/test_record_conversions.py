@@ -1,4 +1,4 @@
-"""What real brokers make of messages and batches: other formats for older readers, and times of their own."""
+"""Conversions of messages and batches by real brokers: other formats for older readers, and other timestamps."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ async def test_reads_transactions(kafka: Any, cluster_client: Any, missing: Call
 
 @pytest.mark.asyncio
 async def test_reads_compacted_logs(kafka: Any, cluster_client: Any) -> None:
-    """Gaps in batches; offsets that are gone never come back, and reading goes on behind them."""
+    """Gaps in batches: deleted offsets never come back, and reading continues after them."""
     keys = [b"key %d" % (n // 3) for n in range(COUNT)]
     config = {"log.cleaner.backoff.ms": 100, "log.cleaner.min.cleanable.ratio": "0.001"}
     async with cluster_client(await kafka("3.9.1", config=config)) as client:

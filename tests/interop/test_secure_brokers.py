@@ -57,7 +57,7 @@ BY_ENVIRONMENT = {"CONSUMERD_KAFKA__SASL__PASSWORD": PASSWORD}
 
 
 class Done(NamedTuple):
-    """How a command ended."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -202,7 +202,7 @@ async def test_all_commands_work_over_sasl_ssl(version: str, site: Any, zk_root:
 
 
 async def fill(old: BrokerProcess) -> None:
-    """`LINES` to the old topic, of which the group `app` is handed twenty."""
+    """`LINES` to the old topic, of which the group `app` gets twenty."""
     at = ("--zookeeper", str(old.zookeeper), "--topic", OLD)
     lines = b"".join(line + b"\n" for line in LINES)
     for command in (("produce", *at, "--verify"), ("consume", *at, "--group", "app", "--max-messages", "20")):
@@ -256,7 +256,7 @@ async def _life(site: Site, old_at: str, *, headers: bool, deletes: bool) -> Non
 
     await _by_the_library(site)
 
-    # Where ZooKeeper is asked, it names the listener.
+    # If the command reads ZooKeeper, the error names the listener.
     if site.broker.zookeeper is not None:
         by = (
             "--zookeeper",
@@ -269,7 +269,7 @@ async def _life(site: Site, old_at: str, *, headers: bool, deletes: bool) -> Non
         there = await site.well("consume", *by, "--group", "old", "--topic", "lines", "--exit-at-end", stdin=b"")
         assert sorted(there.out.encode().splitlines()) == sorted(LINES)
 
-    # What was in the old cluster comes, and the old group goes on behind what it was handed.
+    # The messages of the old cluster arrive, and the old group continues after those that it got.
     target = ("--to-bootstrap-server", site.broker.address, "--to-config", plain[1])
     to = (*target, "--from-zookeeper", old_at)
     without = () if headers else ("--no-headers",)
@@ -345,7 +345,7 @@ async def _by_the_library(site: Site) -> None:
             assert sum((await connector.committed()).values()) == number + 1
         assert sorted(found) == [b"%d" % each for each in range(number + 1)]
 
-    # Who is not whom we trust, and who speaks TLS to whom does not, is told in a sentence.
+    # An untrusted server, and a client or server without TLS, is reported in one sentence.
     strange = await asyncio.to_thread(ssl.create_default_context, cafile=site.broker.certificates.stranger)
     for tls, words in ((strange, "certificate is not accepted"), (None, "answered with TLS on a plaintext connection")):
         known = {**bootstrap, "broker_tls": tls, "sasl": ways[0][1]}
@@ -407,7 +407,7 @@ async def _targets_that_do_not_let_us_in(site: Site) -> None:
 
 
 async def _what_is_wrong(site: Site, old_at: str) -> None:
-    """Each trouble is one sentence, with the exit code of a broker that cannot be had."""
+    """Each error is one sentence, with the exit code for an unreachable broker."""
     address = site.broker.address
     wrong = {
         "password": (site.kafka(password="wrong"), "refuses the authentication"),

@@ -1,4 +1,4 @@
-"""What Spark's tasks read of real brokers of 0.8 and later: every format and codec, cut anywhere, without Spark."""
+"""Reads of Spark's tasks from real brokers of 0.8 and later: every format and codec, cut anywhere, without Spark."""
 
 from __future__ import annotations
 

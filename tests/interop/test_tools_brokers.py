@@ -37,7 +37,7 @@ EACH = 10
 
 
 class Done(NamedTuple):
-    """How a command ended."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -74,7 +74,7 @@ class Tool:
         return done
 
     async def until(self, right: Callable[[Any], bool], *arguments: str, seconds: float = 60) -> Any:
-        """What the command says as JSON, as soon as it is `right`."""
+        """The JSON output of the command, as soon as it is `right`."""
         deadline = time.monotonic() + seconds
         while True:
             done = await self(*arguments, "--json")
@@ -445,7 +445,7 @@ async def test_shows_replicas_and_a_dead_broker(
     states = (await tool.well("topics", "describe", "--topic", TOPIC, "--json")).json["topics"][TOPIC]["partitions"]
     assert sorted(state["leader"] for state in states.values()) == [1, 1, 2, 2]
     assert {tuple(sorted(state["replicas"])) for state in states.values()} == {(1, 2)}
-    # Leaders are in ZooKeeper before brokers are told of them, and of the topic.
+    # Leaders are in ZooKeeper before the brokers learn of them, and of the topic.
     described = {"partitions": 4, "replicas": 2, "without_leader": 0}
     await by_request.until(lambda found: found["topics"].get(TOPIC) == described, "topics", "list")
     assert [TOPIC, "4", "2", "0"] in (await by_request.well("topics", "list")).rows

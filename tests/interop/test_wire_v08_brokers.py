@@ -178,7 +178,7 @@ def delete_groups(wire: Wire, group: str) -> None:
 
 
 def describe_groups_of_the_consumer_protocol(wire: Wire, group: str) -> None:
-    """There is none of that name; brokers of 3.x serve the request, and know of no such groups unless told to."""
+    """There is none of that name; brokers of 3.x serve the request, and have no such groups unless configured."""
     for version in wire.versions(CONSUMER_GROUP_DESCRIBE):
         (told,) = wire.call(CONSUMER_GROUP_DESCRIBE, version, {"group_ids": [group]})["groups"]
         assert told["group_id"] == group
@@ -226,7 +226,7 @@ def coordinate(wire: Wire, group: str) -> None:
 
 
 def code_of_one(answer: dict[str, Any]) -> int:
-    """What is told of the only partition of the only topic."""
+    """The error code of the only partition of the only topic."""
     (told,) = answer["responses"][0]["partition_responses"]
     return int(told["error_code"])
 

@@ -1,8 +1,8 @@
-"""A group in ZooKeeper under test, whatever the brokers: daemons of ours, members of a JVM, what they were handed.
+"""A group in ZooKeeper under test, whatever the brokers: daemons of ours, members of a JVM, their messages.
 
-Strategy: members come, leave, freeze and are killed while production goes on; each change is over when the owner nodes
-are what the formula says of the ids and topics in ZooKeeper, and every partition flows to the member that is named
-there. What was handed over is read from the members' files and, at the end, accounted for message by message.
+Strategy: members join, leave, freeze and are killed while messages are produced; each change is over when the owner
+nodes are those that the assignor computes from the ids and topics in ZooKeeper, and every partition is delivered to the
+member that is named there. Delivered messages are read from the members' files and, at the end, checked one by one.
 Generations differ in how one produces, in the formula, in how partitions and messages are named
 (`tests.interop.old_group_harness`, `tests.interop.jafka_group_harness`), and in what may come again
 (`tests.interop.zk_group_account`).
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from consumerd.embedded.children import Child
     from consumerd.partition import TopicPartition
 
-#: When which message of a partition was handed over, by its position there; None for a claim.
+#: The time of each delivery, with the position of the message in its partition; None for a claim.
 Handed = tuple[float, "TopicPartition", int | None]
 
 GROUP = "g"
 
 
 class ZooKeeperGroup(ABC):
-    """A group, with a producer that goes on as long as the members come and go."""
+    """A group, with a producer that continues while members join and leave."""
 
     def __init__(
         self, directory: Path, zookeeper: str, zk: KazooClient, stack: AsyncExitStack, session_timeout: float
@@ -60,22 +60,22 @@ class ZooKeeperGroup(ABC):
         self._zookeeper = zookeeper
         self._session_timeout = session_timeout
         self._stack = stack
-        #: How far each member's file was read, how many lines, and what they told.
+        #: For each member's file: the position up to which it was read, the number of lines, and their messages.
         self._read_so_far: dict[Path, tuple[int, int, list[Handed]]] = {}
 
     # -- what differs
 
     @abstractmethod
     def _sending(self) -> AbstractAsyncContextManager[Callable[[TopicPartition, list[bytes], bool], Awaitable[None]]]:
-        """What sends payloads to a partition: packed (compressed as one) or each by itself."""
+        """A function that sends payloads to a partition: packed (compressed as one) or each by itself."""
 
     @abstractmethod
     def _payload(self, place: TopicPartition, position: int) -> bytes:
-        """What is sent there; no payload twice in a partition."""
+        """The payload that is sent there; no payload is in a partition twice."""
 
     @abstractmethod
     def _formula(self) -> dict[TopicPartition, tuple[str, int]]:
-        """Who has to own what, of all that is registered."""
+        """The expected owner of each partition, computed from all registrations."""
 
     @abstractmethod
     def _parse(self, topic: str, name: str) -> TopicPartition:
@@ -83,15 +83,15 @@ class ZooKeeperGroup(ABC):
 
     @abstractmethod
     def _said(self, line: bytes) -> Iterator[Handed]:
-        """What a line of a JVM's output tells."""
+        """The messages in a line of a JVM's output."""
 
     @abstractmethod
     def _noted(self, record: Record) -> Iterator[Handed]:
-        """What a record of one of ours tells, but for its claim."""
+        """The messages in a record of one of our members, without its claim."""
 
     @abstractmethod
     def _check(self, place: TopicPartition, handed: Mapping[str, list[tuple[float, int | None]]]) -> None:
-        """Account for a partition, by what each member was handed of it."""
+        """Account for a partition, by the messages that each member got of it."""
 
     @abstractmethod
     async def join_ours(self, name: str, **tables: dict[str, Any]) -> DaemonProcess:
@@ -171,7 +171,7 @@ class ZooKeeperGroup(ABC):
         )
         end()
         at = time.monotonic()
-        # A commit may be on its way still. What was read before the owner nodes go is the last one's, whoever reads it.
+        # A commit may be in flight. An offset read before the owner nodes are deleted is that of the last owner.
         while self.owned(name):
             committed = self.committed()
             if self.owned(name) != owned:
@@ -180,7 +180,7 @@ class ZooKeeperGroup(ABC):
                 self.killed[partition][name] = (at, committed[partition])
             await asyncio.sleep(0.05)
 
-    # -- ZooKeeper, as somebody else sees it
+    # -- ZooKeeper, as another client sees it
 
     @property
     def topics(self) -> set[str]:
@@ -200,7 +200,7 @@ class ZooKeeperGroup(ABC):
         found = {}
         with suppress(NoNodeError):
             for name in self.zk.get_children(path):
-                with suppress(NoNodeError):  # gone between the two looks
+                with suppress(NoNodeError):  # deleted between the two reads
                     found[name] = (self.zk.get(f"{path}/{name}")[0] or b"").decode()
         return found
 
@@ -238,7 +238,7 @@ class ZooKeeperGroup(ABC):
         return seconds
 
     async def settled(self, *members: str) -> float:
-        """Return when just these are members, own what the formula says, and are handed what is produced now.
+        """Return when just these are members, own their computed share, and get the messages that are produced now.
 
         The seconds until ownership is as it should be.
         """
@@ -248,17 +248,17 @@ class ZooKeeperGroup(ABC):
         await self.until(lambda: self._flows(owners, aim), "flow to the owners")
         return seconds
 
-    # -- what was handed over
+    # -- delivered messages
 
     def _handed(self, name: str) -> list[Handed]:
-        """When a member was handed which message of a partition, in order; None for a claim."""
+        """The messages of a partition that a member got, with their times, in order; None for a claim."""
         if name in self.jvms:
             return self._told(self.jvms[name].log, lambda _, line: self._said(line))
         paths = sorted((self._directory / "records").glob(f"{GROUP}_{name}-*.ndjson"))
         return [entry for path in paths for entry in self._told(path, self._recorded)]
 
     def _told(self, path: Path, parse: Callable[[int, bytes], Iterator[Handed]]) -> list[Handed]:
-        """What a member's file tells so far. It only grows: what was read is kept."""
+        """The messages in a member's file so far. It only grows: the messages that were read are kept."""
         end, count, told = self._read_so_far.get(path, (0, 0, []))
         with path.open("rb") as file:
             file.seek(end)
@@ -278,7 +278,7 @@ class ZooKeeperGroup(ABC):
         yield from self._noted(record)
 
     def _flows(self, owners: Mapping[TopicPartition, tuple[str, int]], aim: Mapping[TopicPartition, int]) -> bool:
-        """Whether each partition's owner was handed a message that comes after so many."""
+        """Whether each partition's owner got a message after this number of them."""
         reached = {
             (f"{GROUP}_{name}", partition)
             for name in (*self.daemons, *self.jvms)
@@ -292,7 +292,7 @@ class ZooKeeperGroup(ABC):
         return len(handed) == sum(map(len, self.sent.values()))
 
     async def account(self) -> None:
-        """Wait until all is handed over, let our members leave, then check every partition. Production is over."""
+        """Wait until all is delivered, let our members leave, then check every partition. Production is over."""
         await self.until(self._all_handed, "end of the backlog")
         for name in [name for name, member in self.daemons.items() if member.running]:
             await self.leave(name)

@@ -1,11 +1,11 @@
-"""What became of each message that a group in ZooKeeper was handed, and what may come again.
+"""The account of each message that was delivered to a group in ZooKeeper, and of allowed repetitions.
 
-Of every kind of group holds:
+These rules hold for every kind of group:
 
-- every message of every partition was handed over, by somebody;
+- every message of every partition was delivered by a member;
 - ours: within one ownership (from a claim to the next), messages come without a gap and without a step back;
-- whoever takes a partition over hands nothing over again, but for what the class of its account says. Between ours
-  nothing at all is repeated, whether one leaves or the other joins.
+- a new owner of a partition delivers no message again, except for the cases in the class of its account. Between our
+  members no message is repeated, whether one leaves or the other joins.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOOK_TO_CLAIM = 2.0
 
 @dataclass
 class Run:
-    """Messages that one member was handed without a gap: the position of the first, and when each was handed over."""
+    """Messages that one member got without a gap: the position of the first, and the time of each."""
 
     member: str
     first: int
@@ -40,7 +40,7 @@ class Run:
 
 @dataclass
 class Runs:
-    """What was handed over of one partition."""
+    """The messages of one partition that were delivered."""
 
     jvm: set[str]
     #: When a member that owned the partition was killed or frozen, and the committed offset then.
@@ -48,7 +48,7 @@ class Runs:
     runs: list[Run] = field(default_factory=list)
 
     def add(self, member: str, handed: list[tuple[float, int | None]]) -> None:
-        """What a member was handed, None for a claim. JVM members tell no claims: a gap means that there was one."""
+        """The messages that a member got, None for a claim. JVM members report no claims: a gap means a claim."""
         run: Run | None = None
         for at, position in handed:
             if position is None:
@@ -63,15 +63,15 @@ class Runs:
 
 @dataclass
 class OldAccount(Runs):
-    """Of a partition of a group with old consumers of 0.8 to 1.1, where each message has an offset.
+    """The account of a partition of a group with old consumers of 0.8 to 1.1, where each message has an offset.
 
-    They come in the order of the partition, and one owner at a time is handed something: once the next one was, the one
-    before is handed nothing more. Again may come
+    They arrive in the order of the partition, and at one owner at a time: once the next one has got a message, the
+    former one gets no more. These may be repeated
 
-    - after a member that was killed or frozen: what it had handed over beyond its last commit;
-    - after a JVM member: the one message per stream that its iterator holds when it is asked to let go;
-    - to a JVM member after one of ours: what ours handled lately, since old consumers read the committed offset before
-      they claim the partition.
+    - after a member that was killed or frozen: the messages that it had got after its last commit;
+    - after a JVM member: the one message per stream that its iterator holds when it releases the partition;
+    - to a JVM member after one of ours: the messages that ours handled last, since old consumers read the committed
+      offset before they claim the partition.
     """
 
     #: Seconds from the one to the other.
@@ -80,7 +80,7 @@ class OldAccount(Runs):
     def part(self) -> None:
         """Part the runs of JVM members where another member had the partition in between, from its claim to its end.
 
-        One that gets a partition back goes on where it was, if nothing was committed meanwhile.
+        A member that gets a partition back continues where it was, if nothing was committed meanwhile.
         """
         whole, self.runs = self.runs, []
         for run in whole:
@@ -116,7 +116,7 @@ class OldAccount(Runs):
                 assert len(late) <= (before.member in self.jvm), f"{before} goes on while {run} has begun"
 
     def may_repeat(self, offset: int, run: Run, second: float, before: Run, first: float) -> bool:
-        """Whether `run` may hold a message that another run handed over before. The class's text says when."""
+        """Whether `run` may have a message that another run got before. The docstring of the class lists the cases."""
         killed_at, committed = self.killed.get(before.member, (second, offset))
         if first <= killed_at < second and offset >= committed:
             return True
@@ -127,12 +127,12 @@ class OldAccount(Runs):
 
 @dataclass
 class JafkaAccount(Runs):
-    """Of a partition of a group with members of Jafka, given the identities (offset, index) of all messages in it.
+    """The account of a partition of a group with members of Jafka. Given: identities (offset, index) of its messages.
 
-    Whoever takes it over begins at the first leaf of an outermost message. Again may come
+    The member that takes it over begins at the first leaf of an outermost message. These may be repeated
 
-    - after a member that was killed: what it had handed over beyond its last commit, which is read from ZooKeeper once
-      it is dead; its successor begins at exactly that commit;
+    - after a member that was killed: the messages that it had got after its last commit, which is read from ZooKeeper
+      once it is dead; its successor begins at exactly that commit;
     - after a JVM member: leaves of the one outermost message at which the next begins. Jafka takes a message from its
       stream before it counts it, and commits the start of a compressed message until its last leaf;
     - to a JVM member after one of ours: what ours handled since its last commit but one. Jafka (as 0.7.2) reads the
@@ -160,7 +160,7 @@ class JafkaAccount(Runs):
             assert self.identities[successor.first][0] == committed, f"{successor} does not begin at {committed}"
 
     def may_repeat(self, offset: int, run: Run, second: float, before: Run, first: float) -> bool:
-        """Whether `run` may hold a message that another run handed over before. The class's text says when."""
+        """Whether `run` may have a message that another run got before. The docstring of the class lists the cases."""
         killed_at, committed = self.killed.get(before.member, (second, offset))
         if killed_at < second and offset >= committed:
             return True

@@ -1,4 +1,4 @@
-"""What members of a group in ZooKeeper do, whatever the brokers: every way to join and to leave, and to be late."""
+"""Scenes of a group in ZooKeeper, for any brokers: every way to join and to leave, and to be late."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small cluster of whole processes for kill tests: ZooKeeper, a broker, a producer that goes on, members that record.
+"""A small cluster of whole processes for kill tests: ZooKeeper, a broker, a continuous producer, members that record.
 
 Strategy: everything runs as an operator would run it. The input is produced while things die; afterwards every message
 is accounted for by its identity (`consumerd.embedded.audit`), against what the broker's segment files really hold.
@@ -70,7 +70,7 @@ class Cluster:
         )
 
     async def member(self, *, pause: float = 0.02, **options: Any) -> DaemonProcess:
-        """Start one more member, which records what it is handed and spends `pause` seconds on each batch."""
+        """Start one more member, which records its messages and spends `pause` seconds on each batch."""
         config: dict[str, dict[str, Any]] = {
             "group": {"id": GROUP, "topics": {TOPIC: 1}},
             "zookeeper": {"connect": self.chroot, "session_timeout": SESSION_TIMEOUT},
@@ -104,7 +104,7 @@ class Cluster:
     async def _produce(self, stop: asyncio.Event) -> None:
         number = 0
         # A batch whose answer is lost would be stored twice: then input and log no longer agree line by line. The kill
-        # of a broker is tested with the producer at rest.
+        # of a broker is tested while the producer pauses.
         async with producers(self.broker.port, resends=0) as each:
             while number < LEAST_BATCHES or not stop.is_set():
                 partition = self.partitions[number % PARTITIONS]
@@ -155,7 +155,7 @@ class Cluster:
             await asyncio.sleep(0.05)
 
     async def wait_handled(self, limit: float = PATIENCE) -> AuditResult:
-        """Read the log back, wait until everything in it was handed over, and account for it."""
+        """Read the log back, wait until every message in it was delivered, and account for it."""
         for partition in self.partitions:
             self.ledger.read_log(self.broker.log_directory, partition)
         held = sum(each.held for each in self.ledger.partitions.values())

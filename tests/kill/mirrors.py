@@ -1,4 +1,4 @@
-"""What the kill tests of mirrors share: members as processes, input in every codec, and the end of their work."""
+"""Shared code of the kill tests of mirrors: members as processes, input in every codec, and the end of their work."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from consumerd.embedded.processes import BrokerProcess
 
 TOPIC = "events"
-#: Of brokers whose logs roll within a test, and whose sessions end soon.
+#: Settings of brokers whose logs roll within a test, and whose sessions end soon.
 BROKER_SETTINGS: dict[str, str | int] = {
     "log.flush.interval": 1,
     "log.file.size": 100_000,

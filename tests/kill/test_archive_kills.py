@@ -55,7 +55,7 @@ def files(out: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def expected(archive: Path) -> dict[str, bytes]:
-    """What an export makes that nobody disturbs."""
+    """The output of an export that is not interrupted."""
     subprocess.run(command(archive / "log", archive / "clean"), check=True, capture_output=True, timeout=DEADLINE)
     return files(archive / "clean")
 
@@ -65,7 +65,7 @@ def started(arguments: list[str]) -> subprocess.Popen[bytes]:
 
 
 def finished(out: Path) -> int:
-    """How many segments the manifest lists."""
+    """The number of segments in the manifest."""
     try:
         return len(json.loads((out / "_manifest.json").read_bytes())["segments"])
     except FileNotFoundError:
@@ -73,7 +73,7 @@ def finished(out: Path) -> int:
 
 
 def at_work(process: subprocess.Popen[bytes], out: Path, more_than: int) -> None:
-    """Return when more segments are finished than that, or the process has ended. Nobody tells, so one has to look."""
+    """Return when more segments are finished, or the process has ended. There is no event for it, so this polls."""
     end = time.monotonic() + DEADLINE
     while process.poll() is None and finished(out) <= more_than:
         assert time.monotonic() < end

@@ -1,4 +1,4 @@
-"""Whole processes die, freeze and come back: nothing is lost, or handed over by two; all is owned again soon."""
+"""Whole processes die, freeze and come back: nothing is lost, or delivered by two; all is owned again soon."""
 
 from __future__ import annotations
 

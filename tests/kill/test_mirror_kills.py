@@ -26,7 +26,7 @@ PARTITIONS = 4
 
 
 class Input:
-    """Produces numbered messages in every codec, round the source's partitions, until told to stop."""
+    """Produces numbered messages in every codec, round the source's partitions, until stopped."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -47,7 +47,7 @@ class Input:
 
 
 def held(broker: BrokerProcess) -> list[list[bytes]]:
-    """What is in the segment files, by partition, in order."""
+    """The messages in the segment files, by partition, in order."""
     found: list[list[bytes]] = []
     for partition in range(PARTITIONS):
         folder = broker.log_directory / f"{TOPIC}-{partition}"

@@ -88,7 +88,7 @@ class Corpus:
 
 
 def configure(root: Path, per_trigger: int) -> Path:
-    """A configuration whose runs take many small batches, on a JVM that spends little on a short life."""
+    """A configuration whose runs take many small batches, on a JVM tuned for short runs."""
     path = root / "pipeline.toml"
     path.write_text(
         f"""
@@ -129,7 +129,7 @@ class Driver:
         )
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
-        """Return when it holds, or the process has ended. Nobody tells, so one has to look."""
+        """Return when it holds, or the process has ended. There is no event for it, so this polls."""
         end = time.monotonic() + DEADLINE
         while self.process.poll() is None and not condition():
             assert time.monotonic() < end, self.log.read_text()[-3000:]
@@ -151,7 +151,7 @@ class Driver:
         return self.process.returncode == -signal.SIGKILL
 
     def result(self) -> dict[str, dict[str, object]]:
-        """What a driver says that nobody killed."""
+        """The result that a driver prints if it is not killed."""
         output, _ = self.process.communicate(timeout=DEADLINE)
         self._output.close()
         assert self.process.returncode == 0, self.log.read_text()[-3000:]
@@ -199,7 +199,7 @@ def while_compacting(root: Path) -> Callable[[], bool]:
 
 
 def identities(table: Path) -> Counter[Identity]:
-    """How often each identity is in a table, by the folders that are to be read."""
+    """The number of rows of each identity in a table, from the folders that a reader uses."""
     found: Counter[Identity] = Counter()
     for each in resolve(parse_folders(path.name for path in table.iterdir())):
         for file in sorted((table / each.folder.name).glob("*.parquet")):

@@ -21,7 +21,7 @@ MOST_MEMBERS = 4
 
 
 class Torture:
-    """What may happen next; every step leaves at least one member that runs."""
+    """The possible next steps; every step leaves at least one running member."""
 
     def __init__(self, cluster: Any, rng: random.Random) -> None:
         self.cluster = cluster

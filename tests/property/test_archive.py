@@ -43,7 +43,7 @@ LIMITS = DecodeLimits(max_message_bytes=1 << 20, max_decompressed_bytes=1 << 20)
 
 
 class NoSync(OutputFileSystem):
-    """A disk that nobody pulls the plug of."""
+    """A disk without a loss of power."""
 
     def sync(self, file: Any) -> None: ...
 
@@ -125,7 +125,7 @@ def test_exports_what_is_decoded(messages: list[bytes], cuts: set[int], start: i
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """The process is killed."""
 
 
 class Dying(OutputFileSystem):
@@ -221,7 +221,7 @@ def test_export_killed_at_any_step_resumes_to_the_same_files(tmp_path: Path, pow
 
 
 @settings(max_examples=25)
-@example(  # killed when the manifest told of the new file already, and the old one was still there
+@example(  # killed when the manifest listed the new file already, and the old one still existed
     [
         (17, False, False),
         (17, True, True),
@@ -266,7 +266,7 @@ def test_verify_finds_every_flipped_byte_that_decode_finds(
 
 @given(st.lists(st.one_of(PLAIN, WRAPPED), max_size=8), st.data())
 def test_reads_after_damage_only_what_was_written(messages: list[bytes], data: st.DataObject) -> None:
-    """Bytes changed, lost or added in the midst: whatever comes out was a message, and most come out."""
+    """Bytes are changed, lost or added: every result was a message of the log, and most messages are found."""
     whole = b"".join(messages)
     at = data.draw(st.integers(0, len(whole)))
     lost = data.draw(st.integers(0, 30))

@@ -59,12 +59,12 @@ def report(failures: list[str]) -> str:
 
 
 def test_group_holds_its_invariants_in_every_schedule() -> None:
-    """Never two members hand over one partition; once quiet, every partition has its one consumer; nothing is idle."""
+    """Two members never deliver one partition; once quiet, every partition has its one consumer; nothing is idle."""
     one = os.environ.get("CONSUMERD_SEED")
     outcomes, failures, taken = simulate([int(one)] if one else range(SEEDS))
     assert not failures, report(failures)
     if not one:
-        # What no schedule reaches is not tested by any.
+        # A transition that no schedule reaches is not tested.
         assert not PHASES.keys() - taken.keys()
         assert sum(outcome.members >= 2 and outcome.partitions >= 2 for outcome in outcomes) > SEEDS / 3
         assert sum(outcome.generations for outcome in outcomes) > 2 * SEEDS

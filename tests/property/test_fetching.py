@@ -349,7 +349,7 @@ def test_stalled_consumer_holds_no_more_than_the_budget_and_one_batch(
         chosen = replace(SETTINGS, fetch_bytes=1000, poll_bytes=100)
         async with Scene(broker, budget, chosen) as scene:
             lanes = [scene.lane(number, max_batches=1000) for number in range(partitions)]
-            for _ in range(2000):  # everybody stalls; the fetchers go as far as they can
+            for _ in range(2000):  # all handlers stall; the fetchers continue as far as they can
                 await asyncio.sleep(0)
             largest = chosen.fetch_bytes
             async with asyncio.timeout(60):

@@ -87,7 +87,7 @@ def test_returns_responses_or_declared_errors(
 
 
 def feed(connection: BrokerConnection, transport: Transport, stream: bytes, cuts: list[int]) -> None:
-    """What a loop does with bytes that arrive."""
+    """Deliver received bytes to a connection as an event loop does."""
     position = turn = 0
     while position < len(stream) and not transport.dropped:
         room = connection.get_buffer(-1)

@@ -46,7 +46,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Crash:
-    """What was not flushed is cut at a fraction, or holds other bytes from there on; then junk may follow."""
+    """A crash cuts unflushed bytes at a fraction, or replaces them from there on; then junk may follow."""
 
     keep: float
     overwrite: int | None
@@ -76,7 +76,7 @@ _steps = st.lists(
 
 @dataclass
 class Model:
-    """What the log must hold: every message in order, and how many bytes of them are flushed."""
+    """The expected content of the log: every message in order, and the number of flushed bytes."""
 
     messages: list[bytes] = field(default_factory=list)
     flushed: int = 0

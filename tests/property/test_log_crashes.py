@@ -51,8 +51,8 @@ class Stop:
 
 @dataclass(frozen=True)
 class Fuse:
-    """The end comes so many changes of the disk later, in the middle of whatever is done then; then more ends come
-    while the start after it goes on.
+    """A crash after this number of changes of the disk, at any point; then further crashes during the start
+    after it.
     """
 
     changes: int

@@ -1,7 +1,7 @@
-"""The membership machine fed with random events: answers of any kind in any order, and no world that makes sense.
+"""The membership machine fed with random events: answers of any kind in any order, also contradictory ones.
 
 The simulation (`test_membership_simulation`) has a world whose answers fit together, so that it can tell right from
-wrong. Here answers contradict each other, and what is asked for is only that the machine neither stops nor spins.
+wrong. Here answers contradict each other, and the test requires only that the machine neither stops nor spins.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ SHOWN = 3
 class Results(NamedTuple):
     outcomes: list[Outcome]
     failures: list[str]
-    #: How often each transition of the machine's tables was taken.
+    #: The number of uses of each transition in the machine's tables.
     taken: Counter[tuple[object, object]]
 
 
@@ -87,13 +87,13 @@ def results() -> Results:
 
 
 def test_group_holds_its_invariants_in_every_schedule(results: Results) -> None:
-    """Never two members hand over one partition; once quiet, every partition is where the formula says."""
+    """Two members never deliver one partition; once quiet, every partition has the computed owner."""
     assert not results.failures, report(results.failures)
 
 
 @pytest.mark.skipif("CONSUMERD_SEED" in os.environ, reason="one schedule cannot reach everything")
 def test_schedules_reach_every_transition(results: Results) -> None:
-    """What no schedule reaches is not tested by any."""
+    """A transition that no schedule reaches is not tested."""
     missing = {key for table in (LINK, PHASE, HOLD) for key in table} - results.taken.keys()
     assert not missing
 

@@ -53,7 +53,7 @@ def test_on_good_messages_within_any_limits(made: list[Made], tail: bytes, offse
 
 
 def judged_by_both(codec: native.Codec, data: bytes, limits: DecodeLimits) -> None:
-    """What a broker says of a produced set, and the boundaries that recovery finds, are the same with both codecs."""
+    """Both codecs agree on a broker's check of a produced set, and on the boundaries that recovery finds."""
     found: list[object] = []
     for chosen in (None, codec):
         with native.using(chosen):

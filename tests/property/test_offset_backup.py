@@ -1,4 +1,4 @@
-"""What a backup holds brings back what was, whatever was written in between."""
+"""A backup restores the former offsets, whatever was written in between."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Whatever the order of sends, flushes, pauses, broken connections and the end: nothing is lost without a word, nothing
-stands out of order in its partition, and the counters agree.
+"""For any order of sends, flushes, pauses, broken connections and the end: nothing is lost silently, no message is out
+of order in its partition, and the counters agree.
 
-The producer is the real one, down to the bytes of its requests; the broker is in memory and time passes when told.
+The producer is the real one, down to the bytes of its requests; the broker is in memory, and tests move the time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
 PARTITIONS = 3
-#: What becomes of a connection or request, drawn one after the other; none when the list is used up.
+#: The faults of connections and requests, drawn one after the other; none when the list is used up.
 FAULTS = ["none", "none", "none", "refuse", "cut before", "cut after"]
 
 actions = st.lists(

@@ -74,7 +74,7 @@ SQUEEZE: dict[int, Callable[[bytes], bytes]] = {
 
 @dataclass
 class Leaf:
-    """What one record was made of."""
+    """The fields from which one record was made."""
 
     offset: int
     key: bytes | None
@@ -181,7 +181,7 @@ def messages(draw: st.DrawFn, start: int) -> Made:
 
 @st.composite
 def fetches(draw: st.DrawFn) -> tuple[int, list[Made]]:
-    """Where a log begins, and what is in it."""
+    """The start of a log, and its content."""
     start = at = draw(st.sampled_from([0, 5, 1 << 40]))
     found = []
     for _ in range(draw(st.integers(0, 5))):

@@ -1,4 +1,4 @@
-"""Whatever somebody else wrote into ZooKeeper, only declared errors come out; what we write comes back."""
+"""For any nodes in ZooKeeper, only declared errors are raised; our own values are read back unchanged."""
 
 from __future__ import annotations
 

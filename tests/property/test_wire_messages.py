@@ -113,7 +113,7 @@ def joined(made: Iterable[Made]) -> bytes:
 
 
 def assert_laws(batch: MessageBatch) -> None:
-    """What holds for every batch, whatever the bytes were."""
+    """Properties that hold for every batch, whatever the bytes were."""
     messages = list(batch.messages())
     assert [m.payload for m in messages] == batch.payloads == list(batch)
     assert len(batch) == len(messages)

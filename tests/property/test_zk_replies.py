@@ -23,7 +23,7 @@ from consumerd.zk.requests import ExistsRequest, GetChildrenRequest, GetDataRequ
 
 class Wire:
     def write(self, data: bytes) -> None:
-        """Nobody listens."""
+        """Ignores every event."""
 
     def abort(self) -> None:
         """Nothing to close."""

@@ -1,8 +1,8 @@
-"""Who was handed what and when, and whether that may be: the account of one group.
+"""The account of one group: the member, time and correctness of each delivery.
 
-Strategy: it hears of every message that is produced, of every hand-over's beginning and end, and of every offset that
-is written; what may never be is a `violation` at that moment. What is lost or repeated is asked for in the end. Who may
-be handed a partition or write its offset is the subclasses' to say, for each kind of coordination.
+Strategy: it is notified of every produced message, of the beginning and end of every delivery, and of every offset
+that is written; a broken rule is a `violation` at that moment. Lost and repeated messages are counted at the end.
+Subclasses define, for each kind of coordination, which member may get a partition or write its offset.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class HandOver(NamedTuple):
     member: str
     partition: TopicPartition
     offset: int
-    #: Whether the partition was the member's then, where the account knows; if not, somebody else had taken it.
+    #: Whether the partition was the member's then, where the account knows; if not, another member had taken it.
     owned: bool = True
 
 
@@ -34,15 +34,15 @@ class Account:
         self._kernel = kernel
         self.hand_overs: list[HandOver] = []
         self.violations: list[str] = []
-        #: Whether an offset may be set back: where somebody seeks.
+        #: Whether an offset may be set back: where a program seeks.
         self.may_go_back = False
-        #: Who may set one back all the same: peers that write blindly.
+        #: Members that may set an offset back all the same: peers that write without a check.
         self.careless: set[str] = set()
-        #: Processes that stand still now: what they have in hand is in nobody's.
+        #: Frozen processes: their batches are not in progress.
         self.frozen: set[str] = set()
-        #: What members had in hand when their handlers were cancelled.
+        #: The batches that members were handling when their handlers were cancelled.
         self.cancelled: set[tuple[str, TopicPartition, int]] = set()
-        #: Messages before these positions need not be handed over; None: not counted yet.
+        #: Messages before these positions need not be delivered; None: not counted yet.
         self._default_since: float | None = None
         self._produced: dict[TopicPartition, list[int]] = {}
         self._since: dict[TopicPartition, float] = {}
@@ -53,7 +53,7 @@ class Account:
 
     @property
     def count(self) -> int:
-        """Messages that have to be handed over."""
+        """Messages that have to be delivered."""
         return sum(offset >= self._begin_of(tp) for tp, offsets in self._produced.items() for offset in offsets)
 
     # -- what happens
@@ -63,12 +63,12 @@ class Account:
         self._produced.setdefault(partition, []).append(offset)
 
     def count_from(self, ends: dict[TopicPartition, int]) -> None:
-        """Messages before these positions need not be handed over: there was no group yet."""
+        """Messages before these positions need not be delivered: there was no group yet."""
         self._since = dict(ends)
         self._default_since = 0
 
     def count_all(self, *, latest: bool = False) -> None:
-        """Every message counts; with `latest` those behind the first that was handed over or committed."""
+        """Every message counts; with `latest` those after the first that was delivered or committed."""
         self._default_since = math.inf if latest else 0
 
     def _begin_of(self, partition: TopicPartition) -> float:
@@ -101,22 +101,22 @@ class Account:
             self.cancelled.update((member, partition, offset) for offset in offsets)
 
     def handled(self, partition: TopicPartition, offsets: list[int]) -> None:
-        """These messages have been handled, whoever has the partition by now."""
+        """These messages have been handled, also if the partition has another owner by now."""
         self._handled.update((partition, offset) for offset in offsets)
 
     def _may_hold(self, member: str, partition: TopicPartition) -> bool:
-        """Whether a process may have something of the partition in hand beside its owner."""
+        """Whether a process may be handling messages of the partition beside its owner."""
         return member in self.frozen or member in self.careless
 
     def _check_begin(self, member: str, partition: TopicPartition, offset: int) -> bool:
-        """Look whether a member may be handed the partition now, from there on; whether it is the member's."""
+        """Check whether a member may get the partition now, from there on; returns whether it is the member's."""
         return True
 
     def _check_write(self, partition: TopicPartition, position: int, writer: str) -> None:
         """Look whether a process may write this offset."""
 
     def died(self, member: str) -> None:
-        """What a dead process had in hand is in nobody's."""
+        """A batch that a dead process was handling is not in progress any more."""
         for partition in [each for each, holder in self._in_hand.items() if holder.member == member]:
             del self._in_hand[partition]
 
@@ -144,7 +144,7 @@ class Account:
     # -- what became of it
 
     def summary(self) -> dict[str, int]:
-        """How many messages had to be handed over, were lost, were repeated, and what was not as it must be."""
+        """The numbers of messages that had to be delivered, were lost, were repeated, and of violations."""
         return {
             "messages": self.count,
             "lost": len(self.lost),
@@ -160,12 +160,12 @@ class Account:
 
     @property
     def flowing(self) -> set[TopicPartition]:
-        """Partitions of which something was handed over."""
+        """Partitions of which messages were delivered."""
         return {partition for partition, _ in self._handed}
 
     @property
     def lost(self) -> list[tuple[TopicPartition, int]]:
-        """Messages that nobody was handed."""
+        """Messages that no member got."""
         return [
             (partition, offset)
             for partition, offsets in self._produced.items()
@@ -175,7 +175,7 @@ class Account:
 
     @property
     def repeated(self) -> list[tuple[TopicPartition, int]]:
-        """Messages that were handed over more than once."""
+        """Messages that were delivered more than once."""
         return [message for message, times in self._handed.items() if times > 1]
 
     @property

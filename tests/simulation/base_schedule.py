@@ -1,7 +1,7 @@
-"""What all random schedules have in common: steps at random times, faults, and the account at the end.
+"""Common parts of all random schedules: steps at random times, faults, and the account at the end.
 
-Strategy: a subclass makes the world, says what may happen (`play`) and what has to be true in the end. At every step
-the account looks on. Of each repeated message a fault has to tell why. What failed is told with its timeline.
+Strategy: a subclass makes the world, and defines the events (`play`) and the conditions at the end. The account checks
+every step. Each repeated message must be explained by a fault. A failure is reported with its timeline.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _World = TypeVar("_World", bound="BaseWorld")
 _Outcome = TypeVar("_Outcome")
 
-#: Seconds for which a fault may show after it has ended: a session times out, the group shares anew.
+#: Seconds for which a fault may show after it has ended: a session times out, the group rebalances.
 AFTERMATH = 12.0
 #: Seconds after which a healed group has settled.
 SETTLED_WITHIN = 90.0
@@ -36,7 +36,7 @@ class ScheduleError(AssertionError):
 
 
 class Fault(NamedTuple):
-    """Something that is no orderly event, from `start` to `end`. `names`: the processes that it hit; None for all."""
+    """A fault, from `start` to `end`. `names`: the processes that it hit; None for all."""
 
     start: float
     end: float
@@ -44,11 +44,11 @@ class Fault(NamedTuple):
     what: str
     #: For so many seconds before it a message may not have been committed.
     before: float = math.inf
-    #: It ends ownerships by taking owner nodes away, and in no other way.
+    #: It ends ownerships only by deleting owner nodes.
     takes: bool = False
 
     def explains(self, first: HandOver, again: HandOver) -> bool:
-        """Whether a message that `first` was handed over may have been once more."""
+        """Whether the message of `first` may have been delivered once more."""
         hit = self.names is None or first.member in self.names
         return hit and self.start <= again.time and self.start - self.before <= first.time <= self.end + AFTERMATH
 
@@ -78,7 +78,7 @@ class BaseSchedule(Generic[_World, _Outcome]):
 
     @property
     def description(self) -> str:
-        """What was chosen, for people."""
+        """The random choices of the schedule, as text."""
         return self.kind
 
     def play(self) -> None:
@@ -86,7 +86,7 @@ class BaseSchedule(Generic[_World, _Outcome]):
         raise NotImplementedError
 
     def outcome(self) -> _Outcome:
-        """What it was made of."""
+        """The summary of the events of a schedule."""
         raise NotImplementedError
 
     def _links(self, daemon: Daemon) -> list[Any]:
@@ -101,10 +101,10 @@ class BaseSchedule(Generic[_World, _Outcome]):
         return daemon
 
     def _isolate(self, daemon: Daemon, seconds: float) -> None:
-        """What becomes of the network of a machine that is suspended for so long."""
+        """Apply to the network the effects of a machine that is suspended for this time."""
 
     def _is_explained(self, first: HandOver, again: HandOver) -> bool:
-        """Whether a message that `first` was handed over may have been once more."""
+        """Whether the message of `first` may have been delivered once more."""
         return any(fault.explains(first, again) for fault in self.faults)
 
     # -- the run
@@ -260,7 +260,7 @@ class BaseSchedule(Generic[_World, _Outcome]):
             self._require(daemon.failure is None, f"{daemon.name} failed: {daemon.failure!r}")
 
     def _require_last_hand_overs(self) -> None:
-        """What was produced last was handed over by whoever owns the partition, once."""
+        """The owner of each partition got its last message, once."""
         owners = self.world.owners()
         last = {each.partition: each for each in self.world.account.hand_overs}
         for partition, owner in owners.items():

@@ -1,8 +1,8 @@
-"""What every simulated world has: time, a network, the group's processes, producers, and the account of it all.
+"""Common parts of all simulated worlds: time, a network, the group's processes, producers, and the account.
 
 Strategy: plain synchronous calls; `run`, `until` and what waits let virtual time pass. At the end every process is
-unwound, and what no process may do (an exception that nobody took) is raised. Servers, topics and how a group is seen
-from outside are the subclasses': `tests.simulation.world`, `tests.simulation.kafka_world`.
+unwound, and errors that no process may cause (an unhandled exception) are raised. Subclasses define servers,
+topics and the outside view of a group: `tests.simulation.world`, `tests.simulation.kafka_world`.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class BaseWorld:
     # -- what subclasses say
 
     def begin(self) -> None:
-        """Start what is there from the beginning."""
+        """Start at the beginning of the logs."""
 
     def tables(self) -> dict[str, dict[str, Any]]:
         """The configuration of a member, by default."""
@@ -104,7 +104,7 @@ class BaseWorld:
         raise NotImplementedError
 
     def end(self, partition: TopicPartition) -> int:
-        """Where a log ends."""
+        """The end of a log."""
         raise NotImplementedError
 
     def owners(self) -> dict[TopicPartition, str]:
@@ -157,7 +157,7 @@ class BaseWorld:
         return made
 
     def shares(self) -> dict[str, int]:
-        """How many partitions each process owns."""
+        """The number of partitions that each process owns."""
         counts: dict[str, int] = {}
         for owner in self.owners().values():
             counts[owner] = counts.get(owner, 0) + 1
@@ -193,17 +193,17 @@ class BaseWorld:
         return self.kernel.until(lambda: daemon.ended, seconds, what=f"{daemon.name} has ended", every=0.01)
 
     def ends(self) -> dict[TopicPartition, int]:
-        """Where the logs end."""
+        """The ends of the logs."""
         return {each: self.end(each) for each in self.partitions}
 
     def timeline(self, *, last: int = 200) -> str:
-        """What happened, for people."""
+        """The events so far, as text."""
         return "\n".join(f"{time:12.6f} {who:>12}  {what}" for time, who, what in self.kernel.timeline[-last:])
 
     # -- observing
 
     def _log(self, logger: Any, method: str, entry: MutableMapping[str, Any]) -> Mapping[str, Any]:
-        """What daemons log goes to the timeline, warnings with a mark."""
+        """Add the log events of daemons to the timeline, warnings with a mark."""
         loop = asyncio._get_running_loop()
         if isinstance(loop, ProcessLoop) and not loop.dead:
             name = entry.pop("event")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.simulation.kernel import Kernel
     from tests.simulation.network import Line, Link, Network
 
-#: What a request costs, in seconds, and a byte of its answer.
+#: The cost of a request, in seconds, and of a byte of its answer.
 REQUEST_TIME = 0.0001
 BYTE_TIME = 1e-9
 
@@ -39,7 +39,7 @@ class SimulatedBroker:
 
     @property
     def address(self) -> str:
-        """What ZooKeeper holds of it."""
+        """The broker's value in ZooKeeper."""
         return f"broker-{self.id}:{self.host}:{self.port}"
 
     def start(self) -> None:

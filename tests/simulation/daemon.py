@@ -31,7 +31,7 @@ _SHORTEST = 1e-6
 _FIRST_TURNS = 0.05
 #: The same after its machine was suspended: no timer of the process ran, but the one of the lease is short.
 _FIRST_LOOK = 0.3
-#: Seconds for which a handler that lingers may have a batch in hand: longer than a drain and a lease.
+#: Seconds for which a slow handler may keep a batch: longer than a drain and a lease.
 LINGERS = 8.0
 
 
@@ -125,7 +125,7 @@ class RecordingHandler:
         self._daemon = daemon
         self._seconds = seconds
         self._stubborn = stubborn
-        #: Partitions whose flow has ended, as a handler sees it: it was cancelled, and is not asked anew.
+        #: Partitions whose flow has ended, as a handler sees it: it was cancelled, and is not called again.
         self._ended: set[TopicPartition] = set()
         self._lingering = random.Random(f"{daemon.world.seed}/{daemon.name}/lingers") if lingering else None
 
@@ -185,7 +185,7 @@ class Daemon(SimulatedProcess):
         self.world = world
         self.name = name
         self.loop = ProcessLoop(world.kernel, world.network, name)
-        #: What ended it, once it has ended by itself.
+        #: The error that ended it, once it has ended by itself.
         self.failure: BaseException | None = None
         tables = world.tables()
         for table, keys in settings.items():
@@ -237,7 +237,7 @@ class Daemon(SimulatedProcess):
         self._wake(_FIRST_TURNS)
 
     def _wake(self, seconds: float) -> None:
-        """Within so many seconds it gives up what it has in hand."""
+        """The seconds within which it abandons its current batches."""
         self.world.kernel.after(seconds, self._is_awake)
         super().thaw()
 
@@ -246,7 +246,7 @@ class Daemon(SimulatedProcess):
             self.world.account.frozen.discard(self.name)
 
     def suspend(self) -> None:
-        """The machine sleeps: its clocks but one stand still, and its connections are as they were."""
+        """The machine sleeps: all its clocks but one stop, and its connections do not change."""
         self.world.kernel.note(self.name, "the machine is suspended")
         self.world.account.frozen.add(self.name)
         self._suspended_at = self.world.kernel.now

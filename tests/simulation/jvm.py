@@ -188,7 +188,7 @@ class JvmConsumer(SimulatedProcess):
             return
 
     async def _release(self) -> None:
-        """By path, whoever owns it by now."""
+        """By path, also if another member owns it by now."""
         while self._owned:
             with suppress(NoNode):
                 await self._zk.delete(owner_path(self.world.group, self._owned[-1]))

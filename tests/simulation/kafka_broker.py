@@ -2,8 +2,9 @@
 
 Strategy: `SimulatedKafka` is what brokers share: logs and who leads them, the offsets, and the coordinator of the group
 (`tests.support.simulator.coordinator`, whose log survives), wherever it lives at the time. A `KafkaBroker` is an
-address with connections; it decodes requests and encodes answers by the schemas of `consumerd.wire.v08`. What it does
-not lead or coordinate it refuses, and metadata tell of changes a little late, as brokers' do. Fetches wait for data.
+address with connections; it decodes requests and encodes answers by the schemas of `consumerd.wire.v08`. It refuses
+requests for partitions and groups of other brokers, and metadata show changes a little late, as those of brokers do.
+Fetches wait for data.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from tests.simulation.kernel import Kernel
     from tests.simulation.network import Line, Link, Network
 
-#: What a request costs, in seconds.
+#: The cost of a request, in seconds.
 REQUEST_TIME = 0.0001
 _EARLIEST = -2
 _NO_OFFSET = -1
@@ -44,7 +45,7 @@ _PLAIN_NUMBERS_SINCE = 2
 
 
 class Era(NamedTuple):
-    """What brokers of one time serve, and how their coordinator goes about it."""
+    """The versions that brokers of one release serve, and the rules of their coordinator."""
 
     name: str
     versions: Mapping[Api, tuple[int, int]]
@@ -81,7 +82,7 @@ class PartitionLog:
     def __init__(self, leader: int) -> None:
         self.leader: int | None = leader
         self.epoch = 0
-        #: What metadata say: (leader, epoch).
+        #: The partitions in the metadata: (leader, epoch).
         self.told: tuple[int | None, int] = (leader, 0)
         self.payloads: list[bytes] = []
         #: Fetches that wait for what comes.
@@ -89,7 +90,7 @@ class PartitionLog:
         self._encoded: dict[tuple[int, bool], bytes] = {}
 
     def read(self, offset: int, limit: int, *, batches: bool) -> bytes:
-        """What there is from `offset` on, of `limit` bytes about; one message at least, if there is one."""
+        """About `limit` bytes of messages from `offset` on; at least one message, if there is one."""
         parts: list[bytes] = []
         size = 0
         while offset < len(self.payloads) and (size < limit or not parts):
@@ -123,7 +124,7 @@ class SimulatedKafka:
         self.brokers: dict[int, KafkaBroker] = {}
         self.topics: dict[str, list[PartitionLog]] = {}
         self.coordinator = Coordinator(self, era.rules)
-        #: Which broker coordinates; None while none does.
+        #: The broker that coordinates; None while there is none.
         self.coordinated_by: int | None = 0
         self.requests: Counter[str] = Counter()
         #: The process of each member id.
@@ -171,7 +172,7 @@ class SimulatedKafka:
         return len(log.payloads) - 1
 
     def lead(self, partition: TopicPartition, leader: int | None) -> None:
-        """Somebody else leads a partition from now on, or nobody."""
+        """Another broker leads a partition from now on, or none."""
         log = self.log(partition)
         if log.leader == leader:
             return
@@ -186,7 +187,7 @@ class SimulatedKafka:
         log.wake()
 
     def stop_broker(self, number: int) -> None:
-        """It ends; what it led and coordinated nobody does."""
+        """It ends; its partitions have no leader, and its group has no coordinator."""
         self.brokers[number].stop()
         for topic, logs in self.topics.items():
             for at, log in enumerate(logs):
@@ -196,7 +197,7 @@ class SimulatedKafka:
             self.leave_group_alone()
 
     def take_over(self, rng: Random) -> None:
-        """Brokers that run take over what nobody leads or coordinates."""
+        """Running brokers take over partitions without a leader and groups without a coordinator."""
         for topic, logs in self.topics.items():
             for at, log in enumerate(logs):
                 if log.leader is None:
@@ -205,7 +206,7 @@ class SimulatedKafka:
             self.coordinate(rng.choice(self.up()))
 
     def leave_group_alone(self) -> None:
-        """Nobody coordinates. Who waits there is told so."""
+        """No broker coordinates. Waiting clients get an error."""
         before, self.coordinated_by = self.coordinated_by, None
         if before is None:
             return
@@ -222,7 +223,7 @@ class SimulatedKafka:
     # -- the group as its coordinator sees it
 
     def owners(self) -> dict[TopicPartition, str]:
-        """The process that each partition was dealt to, and who still counts as a member with it."""
+        """The process to which each partition was assigned, if the coordinator still counts it as a member."""
         owners = {}
         for member_id, member in self.coordinator.members.items():
             if member.assignment:
@@ -365,7 +366,7 @@ class _Connection(ServedConnection):
         answered: list[bool] = []
 
         def reply(answer: dict[str, Any]) -> None:
-            if not answered:  # whoever was refused when the coordinator moved is answered no more
+            if not answered:  # clients that were refused when the coordinator moved get no further answer
                 answered.append(True)
                 served = 0 if api is apis.API_VERSIONS and version > last else version
                 message = ResponseMessage(ResponseHeader(header.correlation_id), answer)

@@ -4,15 +4,15 @@ Strategy: as `tests.simulation.schedule`; a seed chooses how many brokers of whi
 what happens. Kinds:
 
     calm     members join and leave in order (fixed: stop and start again), partitions are added, leaders and the
-             coordinator move, brokers restart in order: nothing is lost, and nothing is handed over twice
+             coordinator move, brokers restart in order: nothing is lost, and nothing is delivered twice
     faulty   whatever else can happen to processes, connections and brokers
 
-At every step: one hand-over of a partition at a time, and only by the member that the coordinator knows as its owner;
+At every step: one delivery of a partition at a time, and only by the member that the coordinator knows as its owner;
 commits are accepted of owners alone, never go back, and never run ahead of handlers. In the end everything is healed;
-all is handed over, committed, and members leave. Of each repeated message a fault has to tell why.
+all is delivered, committed, and members leave. Each repeated message must be explained by a fault.
 
-With fixed partitions nobody fences a commit that a dead process has sent and that comes late. So a process that is
-killed there loses its connections with what is on its way.
+With fixed partitions a late commit of a dead process is not fenced. So a process that is killed there loses its
+connections with all bytes in flight.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _is_gone(daemon: Daemon) -> bool:
 
 
 class Outcome(NamedTuple):
-    """What a schedule was made of."""
+    """The summary of the events of a schedule."""
 
     seed: int
     kind: str
@@ -58,7 +58,7 @@ class Outcome(NamedTuple):
 
 
 class ClusterSchedule(BaseSchedule[KafkaWorld, Outcome]):
-    """What happens to brokers and processes, whoever says what is whose."""
+    """The events of brokers and processes, for each way to assign partitions."""
 
     tests = "tests/simulation/test_kafka_schedules.py"
     fixed: ClassVar[bool]
@@ -188,7 +188,7 @@ class ClusterSchedule(BaseSchedule[KafkaWorld, Outcome]):
         return self.rng.choice(up) if len(up) > 1 else None
 
     def _roll_broker(self) -> None:
-        """A broker restarts in order: it gives everything away before it goes."""
+        """A broker restarts in order: its leaderships move before it stops."""
         kafka, number = self.world.kafka, self._one_of_many()
         if number is None:
             return
@@ -342,7 +342,7 @@ class CoordinatedSchedule(ClusterSchedule):
 
 
 class FixedSchedule(ClusterSchedule):
-    """Processes whose configuration says what is theirs, each partition in one of them."""
+    """Processes with fixed partitions, each partition in one of them."""
 
     fixed = True
 
@@ -367,7 +367,7 @@ class FixedSchedule(ClusterSchedule):
         return self.world.daemon(name, settings, handling=self.rng.choice((0.0, 0.002, 0.05, 0.3)))
 
     def _replace(self) -> None:
-        """Where a process has ended, or is told to, another one starts."""
+        """Start another process for each that has ended or was told to leave."""
         for at, (share, daemon) in enumerate(self._places):
             if daemon.name in self._told_to_leave:
                 self.world.kernel.until(partial(_is_gone, daemon), 30.0, what=f"{daemon.name} is gone")
@@ -379,7 +379,7 @@ class FixedSchedule(ClusterSchedule):
         return all(daemon.alive for _, daemon in self._places)
 
     def _require_last_hand_overs(self) -> None:
-        """Nobody deals anything that could be asked for."""
+        """Nothing to check: no assignor assigns fixed partitions."""
 
     def _steps(self) -> list[tuple[float, Callable[[], None]]]:
         return [(4, self._leave), (6, self._start_again), *super()._steps()]

@@ -5,9 +5,9 @@
         first = world.daemon("first")
         world.settle()
 
-Members are coordinated by a broker unless their settings say otherwise (`fixed`). Beside the account, each hand-over
-and each commit is held against what the coordinator knows at that moment: nobody may be handed a partition that was
-dealt to another member, and no commit be accepted of a partition that was not dealt to whoever commits.
+Members are coordinated by a broker unless their settings say otherwise (`fixed`). Beside the account, each delivery
+and each commit is compared with the coordinator's state at that moment: no member may get a partition that was assigned
+to another member, and no commit may be accepted for a partition that was not assigned to the committing member.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class KafkaAccount(Account):
 
 
 class KafkaWorld(BaseWorld):
-    """One run. `round_trip`: seconds to each broker and back; `brokers`: how many; `fixed`: nobody coordinates."""
+    """One run. `round_trip`: seconds to each broker and back; `brokers`: how many; `fixed`: without a coordinator."""
 
     account: KafkaAccount
 
@@ -95,7 +95,7 @@ class KafkaWorld(BaseWorld):
 
     @property
     def is_shared(self) -> bool:
-        """Whether the generation stands, is of those that live, and each topic is dealt out in fair shares."""
+        """Whether the generation is stable, has the living members, and each topic is assigned in fair shares."""
         living = {daemon.name for daemon in self.living()}
         owners = self.owners()
         if (

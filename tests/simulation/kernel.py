@@ -21,7 +21,7 @@ _TURNS_AT_ONCE = 50_000
 
 
 class SimulationError(AssertionError):
-    """The simulation cannot go on, or what it was to reach was not reached."""
+    """The simulation cannot continue, or did not reach its goal."""
 
 
 class Event:
@@ -42,9 +42,9 @@ class Kernel:
 
     def __init__(self) -> None:
         self.now = 0.0
-        #: What happened, for people: (time, who, what).
+        #: The events so far, for error reports: (time, process, event).
         self.timeline: list[tuple[float, str, str]] = []
-        #: What no simulated process may do, such as an exception that nobody took.
+        #: Errors that no simulated process may cause, such as an exception that was not handled.
         self.failures: list[str] = []
         self.loops: list[ProcessLoop] = []
         self._events: list[tuple[float, int, Event]] = []
@@ -105,7 +105,7 @@ class Kernel:
             self.step()
 
     def run_dry(self) -> None:
-        """Go on for as long as anything happens. Raises SimulationError then."""
+        """Run for as long as anything happens. Raises SimulationError then."""
         while True:
             self.step()
 

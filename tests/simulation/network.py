@@ -1,10 +1,10 @@
-"""Connections in memory: bytes with latency and throughput, in order within one connection, and what goes wrong.
+"""Connections in memory: bytes with latency and throughput, in order within one connection, and with faults.
 
 Strategy: a connection is two `Pipe`s. A pipe delivers what is written after its latency, never before what was written
 earlier; different connections overtake each other as their latencies say. One end is an asyncio transport on a
 process's loop, the other a plain object of a server (`Peer`). Faults are calls on a `Link`: `cut` ends both sides,
-`stall` lets nothing through in one or both directions and tells nobody, `lose_reply` cuts right before the server's
-next answer would be sent.
+`stall` holds all bytes back in one or both directions silently, `lose_reply` cuts right before the server's next answer
+would be sent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.simulation.kernel import Event, Kernel
     from tests.simulation.process import ProcessLoop
 
-#: What a socket's buffers take of what is not delivered, before a transport holds bytes back.
+#: The undelivered bytes that a socket's buffers take before a transport buffers data.
 SOCKET_BUFFER = 256 * 1024
 
 
@@ -31,7 +31,7 @@ class Peer(Protocol):
         ...
 
     def lost(self) -> None:
-        """The other side is gone."""
+        """The other side has closed the connection."""
         ...
 
 
@@ -42,7 +42,7 @@ class Accept(Protocol):
 
 
 class Line:
-    """How far a server is away: seconds of latency, each way, jittered by up to `jitter` of it; bytes in a second."""
+    """The distance of a server: seconds of latency each way, varied by up to `jitter` of it; bytes per second."""
 
     def __init__(self, latency: float = 0.0005, *, jitter: float = 0.1, throughput: float = 100e6) -> None:
         self.latency = latency
@@ -203,7 +203,7 @@ class Link:
             self.loop.submit(self.transport.reset, ConnectionResetError("Connection reset by peer"))
 
     def stall(self, stalled: bool = True, *, up: bool = True, down: bool = True) -> None:
-        """Let nothing through and say nothing, or let all of it go on."""
+        """Hold all bytes back silently, or deliver them again."""
         if up:
             self._up.stall(stalled)
         if down:
@@ -233,7 +233,7 @@ class Link:
 
 
 class _Socket:
-    """What is asked of a socket besides bytes."""
+    """The methods of a socket that are called besides those for bytes."""
 
     def setsockopt(self, *arguments: Any) -> None: ...
 
@@ -317,7 +317,7 @@ class Transport(asyncio.Transport):
         self._hand_out()
 
     def drained(self) -> None:
-        """What was written is on its way."""
+        """The written bytes have been sent."""
         if self.full and self._link.unsent <= self._high // 4:
             self.full = False
             if not self._lost:
@@ -383,7 +383,7 @@ class Network:
         self._listeners.pop((host, port), None)
 
     def set_line(self, client: str, address: tuple[str, int], line: Line) -> None:
-        """How far the server at `address` is from one process."""
+        """The distance between one process and the server at `address`."""
         self._own_lines[client, address] = line
 
     def links_of(self, client: str | None = None, address: tuple[str, int] | None = None) -> list[Link]:
@@ -391,14 +391,14 @@ class Network:
         return [link for link in self.links if client in (None, link.client) and address in (None, link.address)]
 
     def cut_off(self, client: str, host: str, cut_off: bool = True) -> None:
-        """Let nothing through between a process and a host, new connections included; or let all of it go on."""
+        """Hold all bytes back between a process and a host, new connections included; or deliver them again."""
         (self._cut_off.add if cut_off else self._cut_off.discard)((client, host))
         for link in self.links_of(client):
             if link.address[0] == host:
                 link.stall(cut_off)
 
     def latency_of(self, client: str, address: tuple[str, int]) -> float:
-        """Seconds that a process is away from a server, one way."""
+        """Seconds of latency between a process and a server, one way."""
         line = self._own_lines.get((client, address)) or self._lines.get(address) or Line()
         return line.latency * (1.0 + line.jitter)
 
@@ -413,7 +413,7 @@ class Network:
             link.hang_up()
 
     def resolve(self, host: str, port: int) -> list[Any]:
-        """What `getaddrinfo` answers."""
+        """The result of `getaddrinfo`."""
         return [(2, 1, 6, "", (address, port)) for address in self.names.get(host, [host])]
 
     async def connect(

@@ -1,8 +1,8 @@
 """The account of a group that ZooKeeper coordinates: it holds members to their owner nodes.
 
-Strategy: it is told of every owner node that comes or goes, and by what. A member is handed messages and writes offsets
-of what it owns, or for as long as news of what somebody else did to its node can take; nothing that was committed when
-it claimed is handed over again.
+Strategy: it is notified of every owner node that is created or deleted, and by which request. A member gets messages
+and writes offsets only of partitions that it owns, or for as long as the event of a deletion by another client may
+take; messages that were committed when it claimed are not delivered again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from consumerd.partition import TopicPartition
     from tests.simulation.kernel import Kernel
 
-#: Seconds after which a member that runs has ended what its handlers had in hand when its session timed out.
+#: Seconds after which a running member has ended the batches that it had when its session timed out.
 _CLEARED = 0.5
 
 
@@ -53,7 +53,7 @@ class OwnerAccount(Account):
             self._watch_out(holder)
 
     def _watch_out(self, holder: HandOver) -> None:
-        """The session of whoever has it in hand has timed out: it has ended, or does when the process wakes."""
+        """The session of the process that handles it has timed out: it has ended, or ends when the process wakes."""
         frozen = holder.member in self.frozen
 
         def look() -> None:
@@ -81,7 +81,7 @@ class OwnerAccount(Account):
         return self.ownership.owns(member, partition)
 
     def _check_write(self, partition: TopicPartition, position: int, writer: str) -> None:
-        """A member of ours writes as the owner, or as one that cannot know better and that nobody has followed yet."""
+        """A member writes as the owner, or as a former owner that does not know it yet, before the next owner does."""
         self._least[partition] = min(position, self._least.get(partition, position))
         if not writer or writer in self.careless:
             return
@@ -108,7 +108,7 @@ class OwnerAccount(Account):
         self.violate(f"{member} {what}, which it does not own{lost}")
 
     def _require_new(self, member: str, partition: TopicPartition, offset: int) -> None:
-        """What was committed before a partition was claimed is not handed over by the claimer."""
+        """Messages that were committed before a partition was claimed are not delivered by the new owner."""
         claim = self.ownership.claim(partition)
         if claim is None or claim.member != member or claim.committed is None:
             return

@@ -1,8 +1,8 @@
-"""Who owned which partition when, as the server has it, and by what each ownership ended.
+"""The owner of each partition over time, as the server has it, and the reason of the end of each ownership.
 
-Strategy: it is told of every owner node that comes or goes. A member's own delete, or the end of its session that it
-asked for or slept through, is no surprise to it: from that moment on it may hand over nothing and write no offset. What
-somebody else did to its node it learns when the news has come.
+Strategy: it is notified of every owner node that is created or deleted. A member knows at once of its own delete, and
+of the end of a session that it closed or slept through: from that moment on it may deliver nothing and write no offset.
+It learns of a deletion by another client when the event has arrived.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Cause(Enum):
     RELEASED = "released"
     #: Nothing came from the owner for its session timeout.
     TIMED_OUT = "timed out"
-    #: Somebody else deleted it, or ended the session.
+    #: Another client deleted it, or ended the session.
     TAKEN = "taken"
 
 

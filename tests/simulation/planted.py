@@ -70,7 +70,7 @@ def _look_by_requests() -> Iterator[None]:
 
 @contextmanager
 def released_while_committed() -> Iterator[None]:
-    """A drain's deadline ends its last commit, and nobody waits for a commit under way."""
+    """A drain's deadline ends its last commit, without waiting for a commit in flight."""
 
     async def go_on(self: Commits, owned: Iterable[OwnedPartition]) -> None:
         """Wait for nothing."""
@@ -88,7 +88,7 @@ def released_while_committed() -> Iterator[None]:
 
 @contextmanager
 def fence_by_owner_version() -> Iterator[None]:
-    """The owner node's version is all that a commit checks; whoever owns it, that is 0."""
+    """The owner node's version is all that a commit checks; it is 0 for every owner."""
     write = _Commit._write
 
     def unfenced(self: _Commit, partition: Any) -> Any:
@@ -101,7 +101,7 @@ def fence_by_owner_version() -> Iterator[None]:
 
 @contextmanager
 def fence_without_look() -> Iterator[None]:
-    """The same, and nobody looks before whose the owner node is."""
+    """The same, without reading the owner node before."""
 
     async def all_ours(self: OwnedGuard, partitions: Any, session_id: int) -> set[Any]:
         return set()
@@ -112,7 +112,7 @@ def fence_without_look() -> Iterator[None]:
 
 @contextmanager
 def latest_not_written() -> Iterator[None]:
-    """Where a partition begins is not committed before the first fetch."""
+    """The start offset of a partition is not committed before the first fetch."""
 
     async def write_nothing(self: OwnedPartitions, owned: OwnedPartition) -> None:
         """Leave it to the next commit."""
@@ -123,7 +123,7 @@ def latest_not_written() -> Iterator[None]:
 
 @contextmanager
 def set_back_stays() -> Iterator[None]:
-    """Nobody looks whether another process wrote to the offsets of partitions that stand still."""
+    """The offsets of idle partitions are not checked for writes of another process."""
 
     async def look_away(self: OwnedPartitions) -> None:
         """See nothing."""
@@ -137,7 +137,7 @@ def set_back_stays() -> Iterator[None]:
 
 @contextmanager
 def no_fence() -> Iterator[None]:
-    """Whoever has a session hands over; nobody looks right before whether its lease has run out."""
+    """A member with a session delivers without checking right before whether its lease has ended."""
     with _PATCH(Fence, "allows", lambda self, session_id: self._lease.session_id == session_id):
         yield
 
@@ -155,7 +155,7 @@ def no_lease() -> Iterator[None]:
 
 @contextmanager
 def lease_told_once() -> Iterator[None]:
-    """Only the first end of a lease in the life of a process is told."""
+    """Only the first end of a lease in the life of a process is reported."""
     watch = Fence.watch
 
     async def watch_once(self: Fence, expired: Callable[[int], None]) -> None:
@@ -184,7 +184,7 @@ def swallowed_cancellation() -> Iterator[None]:
     """A lane is not closed when its partition is lost: it is enough to cancel the handler."""
 
     def leave_open(self: OwnedPartition) -> None:
-        """Hand over what comes."""
+        """Deliver everything that arrives."""
 
     with _PATCH(OwnedPartition, "close", leave_open):
         yield

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
-#: What work in a thread takes, in seconds.
+#: The duration of work in a thread, in seconds.
 THREAD_TIME = 0.001
 #: Turns that a loop of a dead process gets to unwind its tasks.
 _LAST_TURNS = 10_000
@@ -52,7 +52,7 @@ class _Future(asyncio.Future[Any]):
 
 
 class _Selector:
-    """There is nothing to select from: the kernel knows when a loop has to go on."""
+    """There is nothing to select from: the kernel knows when a loop has to continue."""
 
     def select(self, timeout: float | None) -> list[Any]:
         return []
@@ -71,7 +71,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
         self.name = name
         self.stopped = False
         self.dead = False
-        #: Seconds for which the machine was suspended: `time` did not go on, as CLOCK_MONOTONIC does not.
+        #: Seconds for which the machine was suspended: `time` did not advance, as CLOCK_MONOTONIC does not.
         self.suspended = 0.0
         #: Open connections, closed when the process ends.
         self.transports: dict[Transport, None] = {}
@@ -89,7 +89,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
     # -- turns
 
     def next_number(self) -> int:
-        """What tells tasks and futures of this loop from each other."""
+        """A number that identifies a task or future of this loop."""
         self._number += 1
         return self._number
 
@@ -160,7 +160,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
         self.dead = True
 
     def unwind(self) -> None:
-        """End the tasks of a dead process so that nothing of it is left. Time stands still meanwhile for others."""
+        """End the tasks of a dead process so that nothing of it is left. Time stops meanwhile for others."""
         self._thread_id = threading.get_ident()
         asyncio_events._set_running_loop(self)
         self.dead = True
@@ -264,7 +264,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
 
 
 class SimulatedProcess:
-    """What may happen to a process of a world, whatever runs in it."""
+    """The faults that any process of a world may have."""
 
     world: BaseWorld
     name: str

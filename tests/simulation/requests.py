@@ -1,15 +1,15 @@
-"""How many requests an event may cost ZooKeeper, all members together: the one place where that is written down.
+"""The largest number of requests to ZooKeeper for each event, all members together: defined in this place only.
 
 Derivation, for a group of M members (before a join, after a leave), t nodes of T topics on b brokers. What has been
 read is not read again until its watch fires; so an event costs what changed, at each member that watches it:
 
 - A member that starts reads members and brokers to find the dialect, brokers to find their addresses, and members,
   topics and their nodes to find its share: 2 M + 2 b + T + t, and 13 for session, registration and the look behind it.
-- Each other member reads the list of ids, and the node of whoever is new: 2 for a join, 1 for a leave.
+- Each other member reads the list of ids, and the node of a new member: 2 for a join, 1 for a leave.
 - A topic's node that changes is read by each member: 1.
-- A partition that moves costs its new owner 4 reads at most: when somebody's node is in the way, when it has gone but
-  another of the same multi still stands, when it is its own (which arms the watch), and the offset. While it is in the
-  way it is read once a second besides, though the watch said nothing.
+- A partition that moves costs its new owner 4 reads at most: when another owner's node exists, when it was deleted but
+  another one of the same multi exists, when it is its own (which sets the watch), and the offset. While another owner's
+  node exists it is also read once a second, without an event of the watch.
 - Writes go in multis of 50 partitions each. Each member that takes part claims, begins, commits and releases; it claims
   once more for each former owner of what it takes, as their releases come one after the other. In a topic that is
   shared in runs those are 2 for each member. For each 50 partitions there is one more of each of the five.
@@ -34,7 +34,7 @@ from consumerd.consumer.coordination import LOOK_AGAIN, NODES_PER_MULTI
 HEARTBEATS = frozenset({"ping", "sync"})
 #: Of one partition that changes hands at once.
 PER_MOVED = 4
-#: Of these, what there is no way around: owner node and offset.
+#: The smallest number of these: owner node and offset.
 _LEAST_PER_MOVED = 2
 #: Of a new session, its member's registration and the look behind it: all, and session, registration and two lists.
 PER_START = 13
@@ -43,7 +43,7 @@ _LEAST_PER_START = 4
 _PER_END = 3
 #: Claim, begin, commit, release; and again for each former owner.
 _MULTIS = 4
-#: How many have had what one member takes of a topic.
+#: The largest number of former owners of the partitions of a topic that one member takes.
 _FORMER_OWNERS = 2
 _PARENTS = 2
 _PARENTS_MADE = 4
@@ -77,8 +77,8 @@ def of_burst(members: int, seconds: float) -> int:
 def of_moves(moved: int, members: int, topics: int, *, waited: float = 0.0, new_topics: int = 0) -> int:
     """Partitions that change hands among `members`.
 
-    `waited`: seconds for which they were in their new owners' way, at most. `new_topics`: those of which nobody has
-    committed an offset before.
+    `waited`: seconds for which their former owners' nodes existed, at most. `new_topics`: those without a committed
+    offset.
     """
     if not moved:
         return 0
@@ -101,7 +101,7 @@ def least_of_leave(members: int, moved: int) -> int:
 
 
 def least_of_partitions(members: int, moved: int) -> int:
-    """The lower bound of `of_partitions`, where all that moves is new: there is nobody who gives it."""
+    """The lower bound of `of_partitions`, where all partitions that move are new: there is no former owner."""
     return members + _LEAST_PER_MOVED * moved + ceil(moved / NODES_PER_MULTI)
 
 

@@ -4,7 +4,7 @@ Strategy: a seed chooses a world (how far away ZooKeeper is, how many partitions
 configured) and a kind of run, and then what happens at random times, one step after the other. Kinds:
 
     calm     members join and leave in order, topics and partitions come, brokers move: nothing is lost, and nothing is
-             handed over twice
+             delivered twice
     priced   the same, one event after the other has settled: each costs no more requests than `requests` allows
     faulty   whatever else can happen to processes, connections, ZooKeeper and its nodes
     large    calm, with some hundred partitions, and nothing but the drains writes offsets
@@ -12,13 +12,13 @@ configured) and a kind of run, and then what happens at random times, one step a
     mixed    calm, beside consumers as the JVM's own
     rough    faulty, beside those
 
-At every step the account looks on: one hand-over of a partition at a time, by its owner; no offset is committed before
-it was handled, by none but the owner, none goes back (but by a JVM peer's hand), and what is committed is not handed
-over again. Only of what others did to its nodes a member may not know for a while. In the end everything is healed; the
-group has to settle, hand over what there is, write all offsets, and leave. Of each repeated message a fault has to tell
-why: one that ended the ownership of whoever was handed it first.
+The account checks every step: one delivery of a partition at a time, by its owner; offsets are committed only after
+they were handled, and only by the owner; none moves backwards (except through a JVM peer), and committed messages are
+not delivered again. A member may learn late only of changes that others made to its nodes. At the end all faults are
+repaired; the group has to settle, deliver all messages, write all offsets, and leave. Each repeated message must be
+explained by a fault that ended the ownership of the member that got it first.
 
-What failed is told with its timeline. `CONSUMERD_SEED=<seed>` runs that schedule alone.
+A failure is reported with its timeline. `CONSUMERD_SEED=<seed>` runs that schedule alone.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ UNHINDERED = 20.0
 
 
 def _explains(fault: Fault, first: HandOver, again: HandOver, ends: list[End]) -> bool:
-    """Whether a message that `first` was handed over may have been once more, for this fault.
+    """Whether this fault explains that the message of `first` was delivered once more.
 
-    `ends`: how the ownership of whoever was handed it first ended in between. Where it did not end, only the lease.
+    `ends`: how the ownership of the member that got it first ended in between. Where it did not end, only the lease.
     """
     if fault.names is not None and first.member not in fault.names:
         return False
@@ -67,7 +67,7 @@ def _explains(fault: Fault, first: HandOver, again: HandOver, ends: list[End]) -
 
 
 class Price(NamedTuple):
-    """What an event cost ZooKeeper, and what it may."""
+    """The requests to ZooKeeper for an event, and their limit."""
 
     event: str
     members: int
@@ -77,7 +77,7 @@ class Price(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a schedule was made of."""
+    """The summary of the events of a schedule."""
 
     seed: int
     kind: str
@@ -117,7 +117,7 @@ class Schedule(BaseSchedule[World, Outcome]):
         self._scattered = self.churn or (self.kind not in ("priced", "large") and rng.random() < 0.3)
         #: The process that was cut off from ZooKeeper last: it happens to the same one again.
         self._unlucky = ""
-        #: How far members are from ZooKeeper, where that is not as far as all are.
+        #: The distance of members from ZooKeeper, where it differs from that of all others.
         self._latencies: dict[str, float] = {}
         self.settings: dict[str, dict[str, Any]] = {
             "fetch": {"initial": "latest" if self.latest else "earliest"},
@@ -375,7 +375,7 @@ class Schedule(BaseSchedule[World, Outcome]):
         self._unhindered({other for other, _ in places} - {topic})
 
     def _unhindered(self, topics: set[str]) -> None:
-        """Partitions of these topics are owned within a while, in spite of what goes on elsewhere."""
+        """Partitions of these topics are owned within a while, in spite of events elsewhere."""
         wanted = {each for each in self.world.partitions if each.topic in topics}
 
         def shared() -> bool:
@@ -399,7 +399,7 @@ class Schedule(BaseSchedule[World, Outcome]):
     # -- faults
 
     def _busy(self, daemon: Daemon) -> Daemon:
-        """Perhaps a member that is slow instead, with something in hand and more in its lanes."""
+        """Perhaps a slow member instead, with a current batch and more in its lanes."""
         if self.rng.random() < 0.3:
             return daemon
         slow = max(self._living, key=lambda each: (not each.loop.stopped, each.peculiar, each.handling, each.name))
@@ -466,7 +466,7 @@ class Schedule(BaseSchedule[World, Outcome]):
         slow = daemon is not None and (self.churn or daemon.lingering)
         if slow and (first.member, again.partition, again.offset) in self.world.account.cancelled:
             return True
-        # What a JVM peer read before it claimed, the other commits while it drains.
+        # A JVM peer reads the offset before it claims, and the other member commits while it drains.
         return again.member in self.world.jvm_consumers
 
     def _expire(self) -> None:
@@ -486,7 +486,7 @@ class Schedule(BaseSchedule[World, Outcome]):
                 link.cut()
 
         def heal() -> None:
-            """It is gone, and whoever was connected goes to another server."""
+            """The server is down, and its clients connect to another one."""
             zookeeper.entry = zookeeper.leader
             connections = list(follower.connections)
             self._fault("follower is gone", [connection.link.client for connection in connections])
@@ -509,7 +509,7 @@ class Schedule(BaseSchedule[World, Outcome]):
         return [path for path, node in tree.nodes.items() if node.owner and path.startswith(root)]
 
     def _displace(self, path: str) -> None:
-        """An owner node goes while its owner lives, and may stand still."""
+        """An owner node is deleted while its owner lives, and may be frozen."""
         self.world.zookeeper.remove(path)
 
     def _delete_owner(self) -> None:
@@ -538,7 +538,7 @@ class Schedule(BaseSchedule[World, Outcome]):
                 self._displace(path)
 
     def _overtake(self) -> None:
-        """All is owned far from ZooKeeper. Somebody near joins, and takes over, before that is known there."""
+        """All owners are far from ZooKeeper. A near member joins, and takes over, before the others learn of it."""
         world = self.world
         far = [daemon for daemon in self._living if self._latencies[daemon.name] > FAR / 2]
         for daemon in self._living:
@@ -568,7 +568,7 @@ class Schedule(BaseSchedule[World, Outcome]):
             self._pass(0.025)
 
     def _steal_owner(self) -> None:
-        """Somebody has overwritten the owner node with its own, and goes after a while."""
+        """Another client has overwritten the owner node with its own, and leaves after a while."""
         nodes = self._owner_nodes()
         if not nodes:
             return
@@ -686,7 +686,7 @@ class Schedule(BaseSchedule[World, Outcome]):
 
     @property
     def _is_shared(self) -> bool:
-        """Whether each topic is owned in fair shares by those that live, and nobody else is registered."""
+        """Whether each topic is owned in fair shares by those that live, and no other member is registered."""
         world = self.world
         processes: list[Daemon | JvmConsumer] = [*world.daemons.values(), *world.jvm_consumers.values()]
         living = {each.name for each in processes if each.alive}
@@ -714,7 +714,7 @@ class Schedule(BaseSchedule[World, Outcome]):
 
     @staticmethod
     def _fairly(owners: dict[TopicPartition, str], names: list[str]) -> bool:
-        """Whether so many members own as much as others, but for one partition, and nobody else does."""
+        """Whether so many members own as much as others, except for one partition, and no other member does."""
         counts = dict.fromkeys(names, 0)
         for owner in owners.values():
             if owner not in counts:
@@ -734,7 +734,7 @@ class Schedule(BaseSchedule[World, Outcome]):
         )
         self._settle()
         self._note("all settled")
-        # Where a partition begins at its end, that has to be known before there is something to lose.
+        # A partition that starts at its end has to be started before messages can be lost.
         world.kernel.until(
             lambda: not self.latest or account.begun >= set(world.partitions), 20.0, what="all partitions have begun"
         )
@@ -759,7 +759,7 @@ class Schedule(BaseSchedule[World, Outcome]):
         self._explain_repeats()
 
     def _set_back(self) -> None:
-        """A peer that stood still before all this writes what it had in hand then."""
+        """A peer that was frozen before all this commits the messages that it had then."""
         world = self.world
         ours = {daemon.name for daemon in self._living}
         owned = [partition for partition, owner in sorted(world.owners().items()) if owner in ours]

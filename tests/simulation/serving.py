@@ -35,7 +35,7 @@ class ServedConnection:
         self._work()
 
     def lost(self) -> None:
-        """The other side is gone."""
+        """The other side has closed the connection."""
         self.open = False
 
     def _work(self) -> None:
@@ -48,7 +48,7 @@ class ServedConnection:
         raise NotImplementedError
 
     def answer(self, frame: bytes) -> None:
-        """Send an answer, its size included (nothing, for a request without one), and go on with the next request."""
+        """Send an answer with its size (nothing, for a request without one), and continue with the next request."""
         self._working = False
         if self.open:
             if frame:

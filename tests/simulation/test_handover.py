@@ -1,4 +1,4 @@
-"""Members that come and go in order, nobody killed, nothing cut: no message may be lost or handed over twice."""
+"""Members join and leave in order, without kills or cut connections: no message may be lost or delivered twice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(900)
 
 
 def all_is_well(world: World) -> None:
-    """Everything was handed over once and committed; the whole account is shown where not."""
+    """Everything was delivered once and committed; otherwise the whole account is shown."""
     account = world.account
     summary = account.summary()
     wrong = (account.violations[:5], account.lost[:5], account.repeated[:5], account.uncommitted[:5])
@@ -57,7 +57,7 @@ def test_second_member_joins_and_leaves(partitions: int, milliseconds: int, init
 
 
 def test_messages_after_the_latest_offset_survive_a_kill_before_the_first_commit() -> None:
-    """Where the first member began is no fact that the next one finds again, unless it was written down."""
+    """The next member finds the start offset of the first one only if it was committed."""
     settings = {"fetch": {"initial": "latest"}}
     with World(1) as world:
         world.topic("events", 20)
@@ -133,7 +133,7 @@ def test_twenty_five_members_that_start_together_settle_soon() -> None:
 
 
 def test_late_commit_writes_nothing_after_the_owner_changed() -> None:
-    """Between the look at the owner node and the commit's arrival a peer takes the partition over and goes on."""
+    """Between the look at the owner node and the commit's arrival a peer takes the partition over and continues."""
     partition = TopicPartition("events", 0, 0)
     with World(1, round_trip=0.01) as world:
         zookeeper = world.zookeeper
@@ -172,21 +172,21 @@ def test_late_commit_writes_nothing_after_the_owner_changed() -> None:
 
 
 def hold(world: World, partition: TopicPartition) -> None:
-    """Produce a message, and let time pass until a handler has it in hand."""
+    """Produce a message, and let time pass until a handler processes it."""
     before = len(world.account.hand_overs)
     world.produce(partition)
     world.kernel.until(lambda: len(world.account.hand_overs) > before, 5.0, what="a message is handed over", every=0.01)
 
 
 def hold_one_of_two(world: World, partition: TopicPartition) -> None:
-    """The handler, which takes 2 s, ends in half a second what it has in hand; another batch has been fetched."""
+    """The handler, which takes 2 s, ends its current batch in half a second; another batch has been fetched."""
     hold(world, partition)
     world.produce(partition)
     world.run(1.5)
 
 
 def require_taken_over(world: World, partition: TopicPartition, before: Daemon, after: Daemon) -> None:
-    """A member that stood still has handed over nothing since, and whoever took over has what was left."""
+    """A frozen member has delivered nothing since, and the next owner gets the rest."""
     world.finish()
     leave(world, before)
     leave(world, after)

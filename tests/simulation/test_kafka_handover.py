@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def all_is_well(world: BaseWorld) -> None:
-    """Everything was handed over once and committed; the whole account is shown where not."""
+    """Everything was delivered once and committed; otherwise the whole account is shown."""
     account = world.account
     summary = account.summary()
     wrong = (account.violations[:5], account.lost[:5], account.repeated[:5], account.uncommitted[:5])

@@ -43,7 +43,7 @@ LONG_BLOCK = 200
 
 @functools.cache
 def coordinated(seeds: range) -> list[Outcome]:
-    """What became of these schedules, which are played once."""
+    """The results of these schedules, which are played once."""
     return play_all(CoordinatedSchedule, seeds)
 
 
@@ -82,7 +82,7 @@ def test_schedules_are_not_empty() -> None:
 
 @one_alone
 def test_finds_a_delivery_without_a_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A frozen member goes on with what was dealt to another meanwhile."""
+    """A frozen member continues with partitions that were assigned to another member meanwhile."""
 
     async def never(self: Fence, expired: Callable[[], None]) -> None:
         await asyncio.Event().wait()
@@ -96,7 +96,7 @@ def test_finds_a_delivery_without_a_lease(monkeypatch: pytest.MonkeyPatch) -> No
 
 @one_alone
 def test_finds_a_drain_that_commits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is killed, and yet somebody handles again what was handled."""
+    """No member is killed, and yet a handled message is handled again."""
 
     def abandon(self: CoordinatedConsumer, partitions: Any, deadline: float, whole: Any = None) -> None:
         self._abandon(partitions, whole=whole)

@@ -28,7 +28,7 @@ LONG_BLOCK = 200
 
 @functools.cache
 def play(seeds: range) -> list[Outcome]:
-    """What became of these schedules, which are played once."""
+    """The results of these schedules, which are played once."""
     return play_all(Schedule, seeds)
 
 

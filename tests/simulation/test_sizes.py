@@ -128,7 +128,7 @@ def test_shares_two_hundred_partitions_with_a_jvm_consumer(ours_first: bool) -> 
         peer = world.jvm_consumers["theirs"]
     assert peer.gave_up == 0
     assert lost_and_broken(world) == ([], [])
-    # What a peer read before it claimed was committed meanwhile by whoever drained; nobody else repeats anything.
+    # A draining owner commits after a peer has read the offset; no other message is repeated.
     again = Counter(each[:2] for each in world.account.repeated)
     members = {each.member for each in world.account.hand_overs if (each.partition, each.offset) in again}
     assert members <= {"ours", "theirs"}

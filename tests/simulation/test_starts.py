@@ -1,4 +1,4 @@
-"""How soon many partitions begin whose broker is far away."""
+"""The time until many partitions are started whose broker is far away."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_connections_closed_for_some_partitions_delay_the_others_by_seconds_only
         world.kernel.until(lambda: begun(world) == PARTITIONS - len(bad), 6.0, what="all others have begun")
         world.run(10.0)
         assert begun(world) == PARTITIONS - len(bad)
-        # Asked for again and again, they hit nobody who comes later.
+        # Repeated requests do not affect members that join later.
         world.topic("events", PARTITIONS + 500, broker=1)
         world.kernel.until(lambda: begun(world) == PARTITIONS - len(bad) + 500, 4.0, what="those that came have begun")
         bad.clear()

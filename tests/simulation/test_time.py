@@ -1,4 +1,4 @@
-"""Virtual time: all clocks of a process agree, nothing waits really, and what cannot go on says so."""
+"""Virtual time: all clocks of a process agree, no real time passes, and a simulation that cannot continue fails."""
 
 import asyncio
 import random

@@ -28,7 +28,7 @@ SEEDS = range(8)
 
 
 class Asker:
-    """Asks at random, and writes down what comes back. Zxids and times are told by what is older than what."""
+    """Asks at random, and writes down what comes back. Zxids and times are compared by their order only."""
 
     def __init__(self, zk: Session, seed: int) -> None:
         self.zk = zk
@@ -42,7 +42,7 @@ class Asker:
         """So many calls."""
         for _ in range(times):
             await self._note(self.rng.choice([self._write, self._write, self._multi, self._look, self._watch]))
-        await self.zk.exists("/")  # what was to be told is told
+        await self.zk.exists("/")  # all expected events have arrived
         return list(self.log)  # without the session's end, which deletes its nodes in no particular order
 
     async def _note(self, call: Callable[[], Awaitable[Any]]) -> None:

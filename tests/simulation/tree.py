@@ -19,7 +19,7 @@ BAD_ARGUMENTS, NO_NODE, BAD_VERSION, NO_CHILDREN, NODE_EXISTS, NOT_EMPTY = -8, -
 
 
 class Change(IntEnum):
-    """What a watch is told, by ZooKeeper's numbers."""
+    """The events of a watch, with ZooKeeper's numbers."""
 
     CREATED = 1
     DELETED = 2
@@ -109,7 +109,7 @@ class Tree:
         return None
 
     def end(self, session: int, zxid: int, time: int) -> Transaction:
-        """What the end of a session is: its ephemerals go. Not applied yet."""
+        """The transaction that ends a session: it deletes its ephemeral nodes. Not applied yet."""
         return Transaction(zxid, 0, time, tuple(Delete(path) for path in self.owned_by(session)))
 
     def _one(self, operation: Operation, transaction: Transaction) -> None:

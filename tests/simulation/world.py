@@ -113,7 +113,7 @@ class World(BaseWorld):
     # -- observing
 
     def _news(self, member: str) -> float:
-        """Seconds: for the watch, and to look, and to end what is in hand; more round trips where one burst waits."""
+        """Seconds for the watch, for reads and for the end of current batches; more round trips if a burst waits."""
         zookeeper = self.zookeeper
         return 2.0 + 20 * self.network.latency_of(member, (zookeeper.host, zookeeper.port))
 

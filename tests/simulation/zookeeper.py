@@ -47,7 +47,7 @@ class Session:
 
 
 class Replica:
-    """What connections read, and the watches that they left there."""
+    """The data that connections read, and the watches that they set."""
 
     def __init__(self, tree: Tree | None = None, lag: float = 0.0) -> None:
         self.lag = lag
@@ -109,7 +109,7 @@ class Connection:
             self._server.enqueue(self)
 
     def lost(self) -> None:
-        """The client is gone; its session stays."""
+        """The client has disconnected; its session stays."""
         self.open = False
         self._server.forget(self)
 
@@ -155,24 +155,24 @@ class SimulatedZooKeeper:
         self.leader = Replica()
         self.leader.tree._fired = self._changed
         self.followers: list[Replica] = []
-        #: Which replica takes new connections.
+        #: The replica that accepts new connections.
         self.entry = self.leader
         self.sessions: dict[int, Session] = {}
         #: Requests by (process, kind).
         self.requests: Counter[tuple[str, str]] = Counter()
         self.watch_events = 0
-        #: Ends of sessions that nobody asked for: (time, process).
+        #: Ends of sessions that were not requested: (time, process).
         self.expired: list[tuple[float, str]] = []
         self.down = False
         #: The process whose request is carried out; "" for what the simulation does itself.
         self.serving = ""
         #: While the ephemerals of a session go with it: how it ended ("closed", "timed out", "expired").
         self.ending = ""
-        #: Paths that nobody may read.
+        #: Paths that no client may read.
         self.forbidden: set[str] = set()
-        #: Told, by process and kind, of every request right before it is carried out.
+        #: Called with process and kind right before every request is carried out.
         self.before: Callable[[str, str], None] = lambda owner, kind: None
-        #: Told of every change of the leader's tree.
+        #: Called for every change of the leader's tree.
         self.observers: list[Callable[[Change, str], None]] = []
         self._network = network
         self._queue: deque[Connection] = deque()
@@ -187,7 +187,7 @@ class SimulatedZooKeeper:
         """The truth: the leader's tree. For observers; who writes uses `put` and `remove`."""
         return self.leader.tree
 
-    # -- as if by somebody else, at once
+    # -- as if by another client, at once
 
     def put(self, path: str, data: bytes | None, *, session: int = 0) -> None:
         """Create or overwrite, parents included."""
@@ -212,7 +212,7 @@ class SimulatedZooKeeper:
         return self._apply(transaction)
 
     def peer(self, name: str) -> int:
-        """The id of a session that belongs to nobody here and never expires; for `put`."""
+        """The id of a session without a client here, which never expires; for `put`."""
         session = self._open(name, 20 * self.tick)
         session.heard = float("inf")
         return session.id
@@ -235,7 +235,7 @@ class SimulatedZooKeeper:
         return follower
 
     def stop(self) -> None:
-        """All servers are gone: connections break, nobody gets in."""
+        """All servers are down: connections break, and new ones fail."""
         self.down = True
         self._network.unlisten(self.host, self.port)
         for replica in (self.leader, *self.followers):

@@ -55,7 +55,7 @@ class Reader:
         self.position = position
 
     def take(self, layout: struct.Struct) -> tuple[int, ...]:
-        """What `layout` says."""
+        """The bytes that `layout` describes."""
         values = layout.unpack_from(self.data, self.position)
         self.position += layout.size
         return values

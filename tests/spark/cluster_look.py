@@ -1,4 +1,4 @@
-"""What executors see of themselves, as JSON, and then the script of argv[1] in the same session, for `test_cluster`."""
+"""Prints JSON of the executors' environments, then runs the script of argv[1] in the same session (`test_cluster`)."""
 
 from __future__ import annotations
 

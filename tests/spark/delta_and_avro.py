@@ -1,4 +1,4 @@
-"""What `test_delta.py` runs in a process of its own, as jars have to be named before a session starts.
+"""The part of `test_delta.py` that needs a process of its own: jars have to be named before a session starts.
 
 Arguments: a folder, and the jars by commas. Prints one JSON object.
 """

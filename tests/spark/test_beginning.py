@@ -1,4 +1,4 @@
-"""Where landing begins is decided once, whatever comes between that and the first batch."""
+"""The start of landing is decided once, whatever happens between that and the first batch."""
 
 from __future__ import annotations
 

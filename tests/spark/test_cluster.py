@@ -50,7 +50,7 @@ pytestmark = pytest.mark.timeout(3 * TIMEOUT)
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    """Segments of topic `t`: of every ten messages one is no JSON."""
+    """Segments of topic `t`: of every ten messages one is not JSON."""
     folder = tmp_path / "archive"
     for partition in range(PARTITIONS):
         log = folder / f"t-{partition}"
@@ -92,7 +92,7 @@ def environ(tmp_path: Path, java: JavaRuntime, monkeypatch: pytest.MonkeyPatch) 
 
 
 def run(command: list[str], environ: dict[str, str], cwd: Path) -> list[Any]:
-    """What a driver prints: JSON, line by line."""
+    """The output of a driver: JSON, line by line."""
     done = subprocess.run(command, env=environ, cwd=cwd, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return [json.loads(line) for line in done.stdout.splitlines()]

@@ -45,7 +45,7 @@ def without(file: Path) -> None:
 
 
 def halved(file: Path) -> None:
-    """What a loss of power leaves of a file."""
+    """Cut a file in half, as a loss of power may."""
     data = file.read_bytes()
     without(file)
     file.write_bytes(data[: len(data) // 2])

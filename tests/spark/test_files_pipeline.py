@@ -51,7 +51,7 @@ IDENTITIES = {
 
 
 async def consume(directory: Path, share: float) -> None:
-    """What the daemon does: hand over from the position on, up to that share of each log, in batches of any size."""
+    """Store each log from its position up to this share, as the daemon does, in batches of any size."""
     rng = random.Random(share)
     handler = FilesHandler(directory)
     for partition, log in LOGS.items():
@@ -135,7 +135,7 @@ def test_lands_refines_and_reconciles_the_files_of_the_daemon(spark: SparkSessio
     lost = check(wrong, "3-1")
     assert [str(each) for each in lost.gaps.first] == [f"[0, {end})"]
     assert not lost.is_clean
-    # Where messages may be lost on the way, they were lost there, as far as anybody can tell.
+    # With failOnDataLoss = false, the messages count as lost before they landed: nothing shows otherwise.
     lenient = check(reconcile(spark, declared(tmp_path, failOnDataLoss="false"), shallow=True), "3-1")
     assert [str(each) for each in lenient.trimmed.first] == [f"[0, {end})"]
     assert (lenient.gaps.count, lenient.is_clean) == (0, False)

@@ -84,5 +84,5 @@ def test_loses_only_the_damaged_part_of_a_log(spark: SparkSession, logs: Path) -
     recovered = {row.topic: row.n for row in kept.collect()}
     assert recovered.keys() == counts.keys()
     assert all(counts[topic] >= count for topic, count in recovered.items())
-    # Recovery loses what follows a corrupt message, too; we go on behind it.
+    # Recovery loses the messages after a corrupt one, too; we continue after it.
     assert {topic for topic, count in recovered.items() if counts[topic] > count} == {"badcrc-mid"}

@@ -108,7 +108,7 @@ class Topics:
         return found
 
     def compact(self, count: int) -> set[int]:
-        """Give the keys of `keyed` new values until some of the old ones are gone; the offsets that are left."""
+        """Give the keys of `keyed` new values until some old ones are compacted; returns the remaining offsets."""
         for _ in range(20):
             self.produce("keyed", count)
             sent = {offset for topic, _, offset in self.sent if topic == "keyed"}

@@ -100,7 +100,7 @@ def test_intact_tables_are_clean_and_every_defect_is_named(
     assert check(shallow).empty == check(clean).empty
     assert check(shallow).expected is None
 
-    # One leaf in the midst of a compressed message and all that is at a later offset in 0; a part of the first batch
+    # One leaf within a compressed message and all that is at a later offset in 0; a part of the first batch
     # again in 1; another value in 2.
     wrapper = next(message for message in logs[0] if message[1] == 1)
     whole = next(message for message in logs[0] if message[0] > wrapper[0] + 300 and message[0] < message[2])

@@ -1,4 +1,4 @@
-"""Every place of a log is landed, gone for a reason that is told, or the reconciliation is not clean."""
+"""Every offset of a log has landed or is missing for a reported reason; otherwise the reconciliation is not clean."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_expects_a_later_partition_from_its_first_known_offset(
     first = write(logs, 0, messages(0, 20), partition=1)
     write(logs, first, messages(20, 20), partition=1)
     land(spark, pipeline)
-    # What it began with is lost in bronze, and retention has taken it since.
+    # Its first messages are lost in bronze, and retention has deleted them since.
     remove(logs, 0, partition=1)
     for folder in Path(pipeline.bronze).glob("batch=*"):
         rows = spark.read.parquet(str(folder)).where(f"partition = 0 OR offset >= {first}").localCheckpoint()

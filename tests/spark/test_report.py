@@ -1,4 +1,4 @@
-"""What the tables hold, as a report measures it, and the page of a real pipeline."""
+"""The measurements of the tables in a report, and the page of a real pipeline."""
 
 from __future__ import annotations
 

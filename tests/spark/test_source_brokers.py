@@ -56,7 +56,7 @@ def rows_of(frame: DataFrame) -> Rows:
 
 
 def committed(zookeeper: str, group: str) -> dict[str, Any]:
-    """What `consumerd group lag` says."""
+    """The output of `consumerd group lag`."""
     command = [sys.executable, "-m", "consumerd", "group", "lag", "--zookeeper", zookeeper, "--group", group, "--json"]
     found: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)
     return found

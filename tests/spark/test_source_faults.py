@@ -1,4 +1,4 @@
-"""A broker that fails in the middle of a read: the task is tried again, and a broker that stays away ends the query.
+"""A broker that fails during a read: the task is retried, and a broker that stays unavailable ends the query.
 
 A session of its own, in a process of its own: `local[2]` never tries a task again, and one JVM has one session.
 """

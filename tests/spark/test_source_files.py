@@ -145,7 +145,7 @@ def test_stream_continues_from_its_checkpoint_and_sees_growth(
     torn = paths[0].stat().st_size
     archive.grow(paths[0], 0, 1000)
     whole = paths[0].read_bytes()
-    paths[0].write_bytes(whole[: torn + 5])  # somebody is writing
+    paths[0].write_bytes(whole[: torn + 5])  # another process is writing
     archive.add_segment(2)
     assert run() == 1
     assert ends[-1]["t"]["0"] == torn

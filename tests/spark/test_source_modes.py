@@ -1,4 +1,4 @@
-"""What Spark shows of messages that cannot be read, mode by mode, and of packed segments."""
+"""Rows for messages that cannot be read, in each mode, and for compressed segments."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def test_runs_all_steps_and_reports_missing_rows(
     assert Path(found["report"]["page"]).is_file()
     steps = ("land", "refine", "reconcile", "report")
     assert all(f"consumerd: {step}\n" in told.err for step in steps)
-    assert spark.range(3).count() == 3  # a session that was there before goes on
+    assert spark.range(3).count() == 3  # a session that existed before continues
 
     assert run(["spark", "aggregate", "-c", config]) == ExitCode.CONFIG
     assert "aggregate" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What docs/spark.md and the README show of Spark runs, but for paths and addresses, and what they list is there."""
+"""The snippets of docs/spark.md and the README run except for paths and addresses, and the lists are complete."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PAGE = (ROOT / "docs" / "spark.md").read_text("utf-8")
 README = (ROOT / "README.md").read_text("utf-8")
 BLOCKS = dict(re.findall(r"```(?:python|toml)\n# (\S+)\n(.*?)```", README + PAGE, re.DOTALL))
 START_MS = 1_300_000_000_000
-#: Five messages a minute for an hour, then one that is no click.
+#: Five messages a minute for an hour, then one that is not a click.
 CLICKS = [
     json.dumps({"user": n, "at": START_MS + 12_000 * n, "page": f"/{n % 3}", "ms": n}).encode() for n in range(300)
 ]

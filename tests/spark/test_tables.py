@@ -36,7 +36,7 @@ def ids(table: Table) -> list[int]:
 
 
 def held(folder: Path) -> list[int]:
-    """What a reader sees that goes by the names of folders; faster than asking Spark."""
+    """The rows that a reader gets by the names of folders; faster than Spark."""
     found: list[int] = []
     for each in resolve(parse_folders(path.name for path in folder.iterdir())):
         for file in (folder / each.folder.name).glob("*.parquet"):
@@ -46,7 +46,7 @@ def held(folder: Path) -> list[int]:
 
 
 def streamed(table: Table, into: Path, limit: int | None = None) -> list[list[int]]:
-    """What each micro-batch of an AvailableNow query over the table held; `into` is its checkpoint."""
+    """The rows of each micro-batch of an AvailableNow query over the table; `into` is its checkpoint."""
     seen: list[list[int]] = []
     query = (
         table.read_stream(limit)

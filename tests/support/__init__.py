@@ -1,4 +1,4 @@
-"""What only the tests and benchmarks of consumerd itself use; no wheel holds it.
+"""Support code for the tests and benchmarks of consumerd itself, which is in no wheel.
 
 Brokers of other projects, fetched with Maven (`jafka`, `kafka`, `kafka_cluster`), and clients of theirs
 (`jafka_clients`); a disk in memory that forgets what was not synced (`forgetful_disk`); the simulator of the membership

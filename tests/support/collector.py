@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Collector:
-    """What was received. `status` is what it answers; with `silent` it never does."""
+    """The requests that were received. `status` is the response; with `silent` there is none."""
 
     def __init__(self) -> None:
         self.spans: list[Any] = []

@@ -1,4 +1,4 @@
-"""What can go wrong with brokers of other projects."""
+"""Errors of brokers of other projects."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""A disk in memory that forgets: what was never synced may be gone, half there or nonsense after a loss of power.
+"""A disk in memory that forgets: what was never synced may be lost, incomplete or invalid after a loss of power.
 
 Strategy: every file and directory has two states, what a process sees and what is certain to be on the disk; a sync
 makes the second equal to the first. A loss of power picks, by chance, something in between, name by name and block by
 block, as pessimistic as POSIX allows: names are lost unless their directory was synced, blocks are lost, hold zeros or
-nonsense (spec 003, 5.5 "Guarantees"). A killed process loses nothing, but nothing becomes certain by it either. A fuse
-stops the machine before any call that changes something, so that the order of syncs in `consumerd.storage.OsFiles`
-is what is tested.
+random bytes (spec 003, 5.5 "Guarantees"). A killed process loses nothing, but a kill syncs nothing either. A fuse stops
+the machine before any call that changes something: this tests the order of syncs in `consumerd.storage.OsFiles`.
 
 What the model does not know: stale blocks of deleted files. The 0.7 format has nothing against them, where they happen
 to begin with whole messages.
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class PowerLostError(BaseException):
-    """The machine has stopped. Not an `Exception`: no code may go on after it."""
+    """The machine has stopped. Not an `Exception`: no code may continue after it."""
 
 
 class _Status(NamedTuple):
@@ -60,7 +59,7 @@ class ForgetfulDisk:
         self._next = 3
         self._fuse: int | None = None
         self._off = False
-        #: What is noted as the time of a change, in nanoseconds.
+        #: The time that is recorded for a change, in nanoseconds.
         self.now_ns = 0
         #: Changing calls so far.
         self.changes = 0

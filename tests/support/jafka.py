@@ -38,7 +38,7 @@ _LOG4J: Final = {
     "log4j.appender.out.layout": "org.apache.log4j.PatternLayout",
     "log4j.appender.out.layout.ConversionPattern": "%d %p %c{1} %m%n",
 }
-#: OFFSETS (type 4) of a topic that nobody has, partition 0, latest, at most one.
+#: OFFSETS (type 4) of a topic that does not exist, partition 0, latest, at most one.
 _PROBE: Final = struct.pack(">hh5siqi", 4, 5, b"ready", 0, -1, 1)
 
 
@@ -90,7 +90,7 @@ class JafkaBroker(LoopbackServer):
 
     @property
     def log_directory(self) -> Path:
-        """Where its segment files are."""
+        """The directory of its segment files."""
         return self.directory / "data"
 
     def _launch(self) -> Child:

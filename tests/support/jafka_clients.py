@@ -1,7 +1,7 @@
 """Jafka's consumers and producers as children, driven through small Java programs of the caller's.
 
 Strategy: a program says READY when it works, then a line for everything that it does, and ends in order at the end of
-its standard input. Nobody has to drain its output, and it ends with us.
+its standard input. Its output need not be read, and it ends with the test process.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class _Client:
             raise ChildError(f"{self.child.name} ended with status {status}: {self.child.tail()}")
 
     def kill(self) -> None:
-        """SIGKILL; returns when the process is gone."""
+        """SIGKILL; returns when the process has ended."""
         self.child.end_now()
 
 
 class JafkaMessage(NamedTuple):
-    """What a member says of one message: when it was handed over, in seconds of the system's monotonic clock (on
+    """A message that a member reports: the time of its delivery, in seconds of the system's monotonic clock (on
     Linux that of `time.monotonic`), its stream's number, its topic, its payload. Jafka tells no offsets.
     """
 
@@ -97,7 +97,7 @@ class JafkaMember(_Client):
         super().__init__("member", directory, arguments, java=java, class_path=class_path, main=main, settings=settings)
 
     def messages(self) -> list[JafkaMessage]:
-        """What it has been handed so far, in the order of its output."""
+        """The messages that it has got so far, in the order of its output."""
         found = []
         for line in self.child.output().rpartition("\n")[0].splitlines():
             if line.startswith("MSG "):

@@ -50,8 +50,8 @@ class KafkaRelease:
 
     @property
     def coordinates(self) -> list[str]:
-        """What Maven is asked for."""
-        jaxb = ["javax.xml.bind:jaxb-api:2.3.1"] if self.needs_jaxb else []  # gone from Java 11 on
+        """The artifacts that are requested from Maven."""
+        jaxb = ["javax.xml.bind:jaxb-api:2.3.1"] if self.needs_jaxb else []  # removed in Java 11
         return [f"org.apache.kafka:kafka_{self.scala}:{self.version}", *jaxb]
 
 
@@ -173,7 +173,7 @@ class KafkaBroker(LoopbackServer):
 
     @property
     def log_directory(self) -> Path:
-        """Where its segment files are."""
+        """The directory of its segment files."""
         return self.directory / "data"
 
     def _new_ports(self) -> None:

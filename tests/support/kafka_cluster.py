@@ -2,8 +2,8 @@
 
 Strategy: brokers are started together, because a quorum of controllers needs most of its voters, and the cluster is
 ready when each broker names all of them. KRaft servers are broker and controller in one and all vote. Everything is
-replicated everywhere and most must have it (`min.insync.replicas`), so any one broker can be lost; what waits for a
-broker's death is told to wait less than real clusters do.
+replicated everywhere and most must have it (`min.insync.replicas`), so any one broker can be lost; timeouts that
+detect a dead broker are shorter than in real clusters.
 """
 
 from __future__ import annotations

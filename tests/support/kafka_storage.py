@@ -26,7 +26,7 @@ def new_kraft_id() -> str:
 
 
 class PreparedFolders:
-    """What the tool wrote, by the kind of server."""
+    """The file that the tool wrote, by the kind of server."""
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, Mapping[str, bytes]] = {}

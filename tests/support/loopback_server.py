@@ -2,7 +2,7 @@
 
 Strategy: what a server is (its command, how it answers, its error) is said by a subclass; when it is ready and on which
 port is the same for all. A port that was free may be taken before the server binds it: then another one is tried,
-unless somebody may know the first one already.
+unless a client may know the first one already.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _PROBE_SECONDS: Final = 2.0
 class LoopbackServer(StartedChild):
     """A server on loopback with its files in `directory`. Data and port stay over `restart`."""
 
-    #: What `start` raises, with one sentence.
+    #: The error that `start` raises, with one sentence.
     start_error: ClassVar[type[ConsumerdError]]
-    #: What the server writes when its port is taken.
+    #: The server's output when its port is taken.
     bind_failures: ClassVar[tuple[str, ...]] = ("BindException", "Address already in use")
 
     def __init__(self, directory: Path, port: int | None = None) -> None:

@@ -55,7 +55,7 @@ def fetch_jars(coordinates: Sequence[str], *, cache: Path | None = None, timeout
     """The jars of `group:artifact:version` coordinates and of all they need at run time. Blocks while Maven works.
 
     Raises MissingRuntimeError when Maven is missing, fails (with what it says first) or takes longer than `timeout`
-    seconds, ValueError for text that is no coordinates.
+    seconds, ValueError for text that is not a coordinate.
     """
     for text in coordinates:
         if not _COORDINATES.fullmatch(text):

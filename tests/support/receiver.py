@@ -42,7 +42,7 @@ class Received:
 class Receiver:
     """Answers with what is in `script`, one entry for each request, and with 204 afterwards.
 
-    `pause`: seconds between a request and its answer, so that whoever dies does so in between.
+    `pause`: seconds between a request and its answer, so that a test can kill a process in between.
     """
 
     def __init__(self, tls: ssl.SSLContext | None = None, *, pause: float = 0.0) -> None:
@@ -80,7 +80,7 @@ class Receiver:
 
 
 class OncePerKey:
-    """What a receiver keeps that drops what it has, as docs/handlers.md says: by the offsets in Idempotency-Key."""
+    """The messages that a receiver keeps if it drops those it has, by Idempotency-Key (docs/handlers.md)."""
 
     def __init__(self) -> None:
         self.records: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Which process of pytest-xdist runs which tests, and when: a module each, all of Spark together, the longest first.
+"""Distributes tests over the processes of pytest-xdist: by module, all of Spark together, the longest first.
 
 Strategy: a module is what one process runs, because its servers and sessions serve all its tests. All of Spark is one
 share: a session takes half a minute of processor time until its classes are loaded and its code is compiled, and two at
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pytest
 
-#: How the paths of modules begin that one process runs.
+#: The prefixes of the modules that all run in one process.
 _SPARK: Final = ("tests/spark/", "tests/kill/test_spark_")
 #: The other folders in their order: those that mostly wait come first, beside Spark, which computes.
 _FOLDERS: Final = (

@@ -44,6 +44,6 @@ def fill(disk: Path, spare: int = 0) -> Path:
     try:
         ballast.write_bytes(bytes(state.f_bavail * state.f_frsize - spare))
     except OSError as error:
-        if error.errno != errno.ENOSPC:  # somebody else writes at the same time: then it is full as well
+        if error.errno != errno.ENOSPC:  # another thread writes at the same time: then it is full as well
             raise
     return ballast

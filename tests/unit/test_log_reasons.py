@@ -1,4 +1,4 @@
-"""Every line of the log that tells of an error gives its reason in words, under one key."""
+"""Every log event of an error has its reason in words, under one key."""
 
 from __future__ import annotations
 

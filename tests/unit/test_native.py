@@ -1,4 +1,4 @@
-"""Which codec runs, and how that is chosen."""
+"""The codec in use, and how it is chosen."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHOW = "from consumerd import native; print(native.codec() is not None, native.d
 
 
 def chosen(folder: Path | None = None, **environment: str) -> tuple[str, str]:
-    """What a process with these variables says, with modules of `folder` in front."""
+    """The output of a process with these variables, with modules of `folder` first on the path."""
     inherited = {name: value for name, value in os.environ.items() if name != native.PURE}
     if folder is not None:
         inherited["PYTHONPATH"] = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])

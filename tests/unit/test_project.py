@@ -1,4 +1,4 @@
-"""What documents and workflows say of the project's own files and commands is there."""
+"""Files and commands of the project that documents and workflows name exist."""
 
 from __future__ import annotations
 

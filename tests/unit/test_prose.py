@@ -38,7 +38,7 @@ class Text(NamedTuple):
 
 
 def _any_of(cell: str) -> re.Pattern[str] | None:
-    """What finds any of the phrases in code font, with any white space between their words."""
+    """A pattern that finds any of the phrases in code font, with any white space between their words."""
     phrases = [r"\s+".join(map(re.escape, phrase.split())) for phrase in re.findall("`([^`]+)`", cell)]
     return re.compile(rf"\b(?:{'|'.join(phrases)})\b", re.IGNORECASE) if phrases else None
 

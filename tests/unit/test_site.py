@@ -98,7 +98,7 @@ def test_search_finds_each_log_event_in_the_code(titles: dict[str, set[str]]) ->
     listed = titles["reference/log-events.html"]
     assert named <= listed
     assert {"session_established", "session_reconnected", "messages_dead_lettered"} <= listed  # chosen by a condition
-    assert {"fetch_refused", "topic_not_readable"} <= listed  # handed to a method that logs them
+    assert {"fetch_refused", "topic_not_readable"} <= listed  # passed to a method that logs them
 
 
 def test_no_log_event_escapes_the_reference(reference: ModuleType) -> None:

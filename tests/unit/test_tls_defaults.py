@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 CLOCK, RNG = SystemClock(), random.Random(1)
-#: How clients report it; the retry policy takes that of the handler for a failed attempt.
+#: The errors of clients; the retry policy treats that of the handler as a failed attempt.
 REFUSED = (ConsumerdError, HttpRequestError)
 KNOWN, UNKNOWN = trustme.CA(), trustme.CA()
 

@@ -51,7 +51,7 @@ def imports(path: Path) -> set[str]:
 
 
 def entrances() -> set[str]:
-    """Where users come in."""
+    """The modules that users start."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     groups = [project["scripts"], *project["entry-points"].values()]
     found = {"consumerd", "consumerd.__main__", "pyspark_consumerd"}

@@ -1,4 +1,4 @@
-"""A proxy whose every answer takes a while, in a process of its own: what the tests do does not slow it further.
+"""A proxy whose every answer takes a while, in a process of its own: the work of the tests does not slow it further.
 
 Run as: delaying_proxy.py PORT TARGET_PORT ROUND_TRIP (seconds). It ends with its standard input.
 """

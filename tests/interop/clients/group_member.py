@@ -94,7 +94,7 @@ async def run_aiokafka(bootstrap: str, group: str, topic: str, assignor: str, re
 
     class Listener(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
         async def on_partitions_revoked(self, revoked: Any) -> None:
-            async with working:  # rebalances go on beside the loop: what was got is finished before
+            async with working:  # rebalances run beside the loop: the current messages are finished before
                 pass
 
         async def on_partitions_assigned(self, assigned: Any) -> None:
@@ -135,7 +135,7 @@ def run_confluent(bootstrap: str, group: str, topic: str, assignor: str, records
     def commit() -> None:
         offsets = [confluent_kafka.TopicPartition(topic, number, at) for number, at in positions.items()]
         positions.clear()
-        # Else a rebalance was faster, or the coordinator is away: its messages come again, perhaps to the next owner.
+        # Else a rebalance was faster, or the coordinator is unavailable: the messages are delivered again.
         with contextlib.suppress(confluent_kafka.KafkaException):
             consumer.commit(offsets=offsets, asynchronous=False)
 

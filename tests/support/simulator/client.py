@@ -1,8 +1,8 @@
 """A process with a ZooKeeper session, as the network, the operating system and the lease treat it.
 
 Strategy: one class for all that is not membership: latency and order of operations, watch events that come late or
-never, connections that are cut or fall silent, processes that are stopped and continued, and the lease reckoned by the
-client alone. What arrives at a stopped process waits in its inbox and is handled in order when it goes on.
+never, connections that are cut or fall silent, processes that are stopped and continued, and the lease computed by the
+client alone. Events for a stopped process wait in its inbox and are handled in order when it resumes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """How unkind the network is. Times in seconds, drawn uniformly up to the value."""
+    """The faults of the network. Times in seconds, drawn uniformly up to the value."""
 
     latency: float = 0.01
     watch_delay: float = 0.05
@@ -48,7 +48,7 @@ class Client:
         self.server = server
         self.weather = weather
         self.session_id = 0
-        #: Whether the process is gone.
+        #: Whether the process has ended.
         self.dead = False
         self.stopped = False
         self.connected = False
@@ -62,7 +62,7 @@ class Client:
         self._last_arrival = 0.0
         self._last_reply = 0.0
         self._trigger_coming = False
-        #: Whether a watch event came while we were away.
+        #: Whether a watch event was missed while disconnected.
         self.missed_watch = False
 
     # -- for subclasses
@@ -99,7 +99,7 @@ class Client:
 
     @property
     def lease_valid(self) -> bool:
-        """Whether nobody else can have got what is ours."""
+        """Whether no other member can own our partitions yet."""
         return self.world.now < self.lease_until
 
     def local(self, delay: float, callback: Callable[..., None], *arguments: object) -> None:
@@ -150,7 +150,7 @@ class Client:
         self, connection: int, number: int, steps: Sequence[Callable[[], object]], index: int, done: Callable[..., None]
     ) -> None:
         if connection != self._connection or not self._reachable or not self.server.alive(self.session_id):
-            return  # whoever waits for it is told when the connection is found to be dead
+            return  # the caller gets the error when the connection is found to be dead
         result = steps[index]()
         if index + 1 < len(steps):
             self.world.after(self._latency(), self._arrive, connection, number, steps, index + 1, done)
@@ -185,7 +185,7 @@ class Client:
     # -- the session
 
     def connect(self) -> None:
-        """Look for the server until it answers; go on with the session if that is still there, else open one."""
+        """Connect until the server answers; continue the session if it still exists, else open one."""
         if self.connected:
             return
         if not self._reachable:
@@ -244,7 +244,7 @@ class Client:
             self._disconnected(0.1)
 
     def _disconnected(self, outage: float) -> None:
-        """The connection is known to be gone. What waits for replies is told before, after or much later."""
+        """The client has noticed the lost connection. Pending requests fail before, after or much later."""
         if not self.connected:
             return
         self.connected = False
@@ -291,7 +291,7 @@ class Client:
             return
         self.world.note(self.name, "continued")
         self.stopped = False
-        self.lease_renewed()  # if it lasted through the stop: handing over goes on at once
+        self.lease_renewed()  # if it outlasted the stop: delivery continues at once
         lapsed = self.connected and not self.lease_valid
         if lapsed and self.world.random.random() < 0.5:
             self._lease_ended(self.lease_until)

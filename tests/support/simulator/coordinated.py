@@ -2,8 +2,8 @@
 
 Strategy: as `tests.support.simulator.schedule`. Members run the machine over a network that delays, loses and is
 cut, with handlers that take their time; they hand batches over under the fence's condition. All along, no two members
-hand over the same partition, and nobody begins beyond what was handled. Once it is quiet, within a bounded time every
-partition is consumed by exactly one member that wants it.
+deliver the same partition, and no member starts after an unhandled message. Once it is quiet, within a bounded time
+every partition is consumed by exactly one member that subscribes to it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LONGEST_REFRESH = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a schedule that went well amounted to."""
+    """The summary of a successful schedule."""
 
     seed: int
     steps: int
@@ -92,7 +92,7 @@ class CoordinatedSchedule:
         return self._latency * (0.5 + self.random.random())
 
     def work(self) -> float:
-        """What a handler takes for a batch."""
+        """The time in seconds that a handler needs for a batch."""
         return self._work * self.random.random()
 
     def lost(self, process: CoordinatedProcess) -> bool:
@@ -100,7 +100,7 @@ class CoordinatedSchedule:
         return process.cut or self.random.random() < self._loss
 
     def begin(self, process: CoordinatedProcess, partition: TopicPartition, position: int) -> None:
-        """A hand-over begins."""
+        """A delivery begins."""
         holder = self._in_hand.get(partition)
         if holder is not None and (partition, holder) not in self._excused:
             self.world.fail(f"{process.name} and {holder.name} both hand over {partition}")
@@ -114,7 +114,7 @@ class CoordinatedSchedule:
         self._batches += 1
 
     def end(self, process: CoordinatedProcess, partition: TopicPartition, position: int | None) -> None:
-        """A hand-over ended; `position` is None where it does not count."""
+        """A delivery ended; `position` is None if it does not count."""
         self._excused.discard((partition, process))
         if self._in_hand.get(partition) is process:
             del self._in_hand[partition]
@@ -122,7 +122,7 @@ class CoordinatedSchedule:
             self._handled[partition] = max(position, self._handled.get(partition, 0))
 
     def excuse(self, process: CoordinatedProcess) -> None:
-        """What a process has in hand when it is frozen cannot be taken from it."""
+        """A process keeps the batch that it is handling when it is frozen."""
         self._excused |= {(partition, holder) for partition, holder in self._in_hand.items() if holder is process}
 
     # -- the course
@@ -234,7 +234,7 @@ class CoordinatedSchedule:
         )
 
     def _wrong(self) -> str | None:
-        """What is not as it should be, if anything."""
+        """The first violation, if there is one."""
         alive = [each for each in self.processes if each.alive]
         owners: dict[TopicPartition, CoordinatedProcess] = {}
         if not self.coordinator.up:

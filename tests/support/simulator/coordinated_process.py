@@ -257,7 +257,7 @@ class CoordinatedProcess:
             self.world.after(0.0, self._lease_due)
 
     def _lease_due(self) -> None:
-        """As `consumerd.consumer.fence.Fence.watch`: told each time that it runs out."""
+        """As `consumerd.consumer.fence.Fence.watch`: called each time that it ends."""
         if not self.alive or not self.machine.session_id:
             self._watching = self._ran_out = False
             return
@@ -271,7 +271,7 @@ class CoordinatedProcess:
             self.tell(e.LeaseExpired(self.machine.session_id))
 
     def _load(self, partition: TopicPartition, session: int) -> None:
-        """The position comes from the coordinator; until then nothing is handed over."""
+        """The position comes from the coordinator; until then nothing is delivered."""
         flow = self.flows.get(partition)
         if not self.alive or flow is None or flow.session != session or not flow.fetching:
             return
@@ -308,7 +308,7 @@ class CoordinatedProcess:
         self._ended()
 
     def _cancel(self, ticket: int) -> None:
-        """The handler obeys soon, and what it had in hand does not count."""
+        """The handler ends soon, and its current batch does not count."""
         if self._ending is not None and self._ending[0] == ticket:
             self.world.after(_CANCEL * self.schedule.random.random(), self._cancelled, ticket)
 
@@ -333,7 +333,7 @@ class CoordinatedProcess:
         self.world.after(delay, self.tell, e.Abandoned(ticket) if abandoned else e.Drained(ticket))
 
     def commit(self) -> None:
-        """What was handled, with the generation as it is when it is sent."""
+        """Commit the handled positions, with the generation at the time of sending."""
         positions = {tp: flow.position for tp, flow in self.flows.items() if flow.position is not None}
         machine, coordinator = self.machine, self.schedule.coordinator
         member_id, generation = machine.member_id, machine.generation

@@ -2,7 +2,7 @@
 
 Strategy: the states and answers of the broker's own group coordinator for the consumer protocol, without I/O. A session
 timeout drops a silent member, but for one whose join or sync is still waiting; a rebalance waits for the longest
-rebalance timeout of the members and then goes on without those who did not come. What survives a change of
+rebalance timeout of the members and then continues without those that did not join. What survives a change of
 coordinator is what brokers write to their log: the generation as its leader assigned it; timers then restart.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Surroundings(Protocol):
-    """Time, and somebody to tell what happened: `tests.support.simulator.world.World`, for one."""
+    """Time, and a receiver of events: `tests.support.simulator.world.World`, for one."""
 
     def after(self, delay: float, callback: Callable[..., None], *arguments: object) -> None:
         """Call `delay` seconds from now."""
@@ -43,9 +43,9 @@ class Rules:
 
     #: JoinGroup version 0: the rebalance timeout is the session timeout.
     one_timeout: bool = False
-    #: Version 4 and later: a new member is told its id first.
+    #: Version 4 and later: a new member gets its id first.
     id_first: bool = True
-    #: Since 2.x a heartbeat that comes before the sync is no news of a rebalance.
+    #: Since 2.x a heartbeat that comes before the sync does not report a rebalance.
     quiet_completing: bool = True
 
 
@@ -63,7 +63,7 @@ class _Member:
 
 @dataclass(slots=True)
 class _Kept:
-    """What the log says."""
+    """The messages in the log."""
 
     generation: int = 0
     leader: str = ""
@@ -170,7 +170,7 @@ class Coordinator:
             reply(ErrorCode.UNKNOWN_MEMBER_ID, {})
 
     def commit(self, member_id: str, generation: int, offsets: dict[Any, int], reply: Any) -> None:
-        """OffsetCommit; of no generation (-1) by whoever is no member, while the group has none."""
+        """OffsetCommit; without a generation (-1) from a client that is not a member, while the group is empty."""
         if generation < 0 and not member_id and self.state is GroupState.EMPTY:
             self.offsets.update(offsets)
             reply(0, {})
@@ -296,7 +296,7 @@ class Coordinator:
         )
 
     def go_down(self) -> None:
-        """All that was not written is gone; requests that wait are never answered."""
+        """Everything that was not written is lost; waiting requests are never answered."""
         self.up = False
         self._rebalance += 1
         self._pending.clear()

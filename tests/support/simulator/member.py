@@ -1,7 +1,7 @@
 """A simulated process around the real membership machine: performs its actions, and watches that they are legal.
 
 Strategy: the same contract as the consumer's (`consumerd.group.events`), with the flow of messages reduced to what
-matters for the group: from StartConsuming to Drained or Abandon a partition is *handed over*, whenever the process
+matters for the group: from StartConsuming to Drained or Abandon a partition is *delivered*, whenever the process
 runs and the lease is valid. Every breach of the contract's order fails the simulation at once, partition by partition.
 What the contract leaves open is drawn: in how many requests a set is claimed or released, what an answer leaves out,
 in which parts handlers end.
@@ -38,18 +38,18 @@ _STOP_TIMEOUT = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Handling:
-    """How the handlers of a member behave. Times in seconds, drawn uniformly up to the value."""
+    """The behaviour of a member's handlers. Times in seconds, drawn uniformly up to the value."""
 
-    #: What a handler needs to finish what it holds.
+    #: The time that a handler needs to finish its batch.
     drain: float = 0.5
-    #: What it needs to end when it is cancelled.
+    #: The time that it needs to end when it is cancelled.
     cancel: float = 0.01
-    #: False: a broken process that hands over without looking at its lease.
+    #: False: a broken process that delivers without checking its lease.
     heeds_lease: bool = True
 
 
 class SimulatedMember(Client):
-    """One consumer process. `others` is asked whether somebody else hands a partition over."""
+    """One consumer process. `others` shows whether another member delivers a partition."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class SimulatedMember(Client):
         self.nudges = 0
         self._overlap = overlap
         self._timer = 0
-        #: What is under way for a partition.
+        #: The work in progress for a partition.
         self._busy: dict[TopicPartition, _Busy] = {}
         self._perform = {
             e.TakeSnapshot: self._take_snapshot,
@@ -230,7 +230,7 @@ class SimulatedMember(Client):
         self.send(action.session_id, requests, lambda _: answered(answer()), partial(answered, nothing_known))
 
     def _known(self, partitions: set[TopicPartition]) -> frozenset[TopicPartition]:
-        """What of it an answer tells: the reply to a part of the requests may be lost."""
+        """The part of `partitions` in an answer: the replies to some of the requests may be lost."""
         vague = self.weather.vague_replies
         if vague == 0.0:
             return frozenset(partitions)
@@ -298,7 +298,7 @@ class SimulatedMember(Client):
             self.local(needed, self._drained, action, part)
 
     def _drained(self, action: e.Drain, part: frozenset[TopicPartition]) -> None:
-        """Tell of what was abandoned meanwhile, too: an answer that nobody waits for any more."""
+        """Also answer for partitions that were abandoned meanwhile: the machine no longer waits for it."""
         ended = {partition for partition in part if self._busy.get(partition) is action}
         self._consumed -= ended
         self._finish(action, ended)

@@ -1,8 +1,8 @@
 """One random schedule: a group, a series of misfortunes, then quiet; and what must be true all along and at the end.
 
 Strategy: everything is drawn from one seed, first the character of the schedule (how many, how slow, how lossy), then
-what happens when. While it runs, two members never hand over the same partition. Once the last misfortune is over,
-within a bounded virtual time every partition has exactly one owner, as the formula says, and is being handed over.
+what happens when. While it runs, two members never deliver the same partition. Once the last fault is over,
+within a bounded virtual time every partition has exactly one owner, as the formula says, and is being delivered.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FOREIGN = "foreign"
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a schedule may contain; the rest is drawn."""
+    """The settings of a schedule; the rest is drawn."""
 
     #: Chance of a schedule with JVM members.
     jvm: float = 0.15
@@ -55,7 +55,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a schedule that went well amounted to."""
+    """The summary of a successful schedule."""
 
     seed: int
     steps: int
@@ -192,7 +192,7 @@ class Schedule:
     # -- what must be true
 
     def _check_overlap(self, who: SimulatedMember | JvmMember, partition: TopicPartition) -> None:
-        """Two members never hand over the same partition; the one hole is a node that a peer deleted by path."""
+        """Two members never deliver the same partition; the one exception is a node that a peer deleted by path."""
         for other in (*self.members, *self.jvm_members):
             if other is who or not other.hands_over(partition):
                 continue
@@ -200,7 +200,7 @@ class Schedule:
                 self.world.fail(f"{who.name} and {other.name} both hand over {partition}")
 
     def _restless(self) -> str | None:
-        """What is still going on; None when nothing is."""
+        """The work that is still in progress; None if there is none."""
         if self._coming_back:
             return "a process is being started again"
         for peer in (*self.members, *self.jvm_members):
@@ -211,7 +211,7 @@ class Schedule:
         return None
 
     def _unsettled(self) -> str | None:
-        """What is not as the formula says; None when all is."""
+        """The first difference from the formula; None if there is none."""
         server = self.server
         expected = server.formula()
         for partition in server.owners.keys() - expected.keys():
@@ -301,7 +301,7 @@ class Schedule:
             member.stop_signal(self.random.choice((2.0, 15.0)) * self.random.random())
 
     def _outage(self) -> None:
-        """The whole of ZooKeeper is away."""
+        """All of ZooKeeper is unavailable."""
         seconds = 8.0 * self.random.random()
         self.server.go_down(seconds)
         for member in self.alive:
@@ -343,7 +343,7 @@ class Schedule:
             self.server.create_id(_FOREIGN, self.server.open(), text)
 
     def _strange_id(self) -> None:
-        """Something registers that nobody can read; or goes again."""
+        """A client registers an unreadable id, or deletes it again."""
         if "strange" in self.server.ids:
             self.server.rob_id("strange")
         else:

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from consumerd.registry import Subscription
     from tests.support.simulator.world import World
 
-#: What a watch is on: "ids", "topics", ("id", consumer) or ("owner", partition).
+#: The target of a watch: "ids", "topics", ("id", consumer) or ("owner", partition).
 WatchKey = object
 
 
 class Watcher(Protocol):
-    """Who is told when a watch fires."""
+    """The receiver of a watch event."""
 
     name: str
 
@@ -47,7 +47,7 @@ class ServerSession:
 
 @dataclass(slots=True)
 class Server:
-    """The nodes of one group and of the topics. `rules`: the dialect that everybody speaks."""
+    """The nodes of one group and of the topics. `rules`: the dialect of all members."""
 
     world: World
     session_timeout: float
@@ -193,7 +193,7 @@ class Server:
     # -- what should be
 
     def formula(self) -> Assignment:
-        """Who is to own what, as everybody can compute from the nodes."""
+        """The owner of each partition, as every member can compute it from the nodes."""
         members: dict[str, Subscription] = {}
         for consumer_id, (_, text) in self.ids.items():
             try:

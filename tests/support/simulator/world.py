@@ -18,7 +18,7 @@ _TRACED = 400
 
 
 class SimulationError(AssertionError):
-    """What must never happen happened; the text ends with what went before."""
+    """An invariant was violated; the text ends with the events before that."""
 
 
 class World:

@@ -29,7 +29,7 @@ LEASE = 0xA
 
 @pytest.fixture
 def zookeeper() -> MemoryZooKeeper:
-    """A dead group: offsets, an empty list of members, and the parents of owners that are gone."""
+    """A dead group: offsets, an empty list of members, and the parents of deleted owner nodes."""
     zookeeper = MemoryZooKeeper()
     zookeeper.make("/consumers/g/ids")
     zookeeper.make("/consumers/g/owners/t")

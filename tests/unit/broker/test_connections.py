@@ -1,4 +1,4 @@
-"""How many clients there are, how long they may do nothing, and what they cost meanwhile."""
+"""Limits on the number of clients and on their idle time, and the cost of idle clients."""
 
 import asyncio
 import random
@@ -208,7 +208,7 @@ async def test_keeps_a_silent_producer_connected(tmp_path: Path) -> None:
                 assert await idle[0].read() == b""
         producer[1].write(ProduceRequest("t", 0, encode_message(b"two")).encode())
         assert await ask(*producer) == ANSWER
-        producer[1].write(PROBE[:9])  # in the midst of a request it has no such right
+        producer[1].write(PROBE[:9])  # within a request it has no such right
         assert await producer[0].read() == b""
 
 

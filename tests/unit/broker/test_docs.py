@@ -9,7 +9,7 @@ from pathlib import Path
 from consumerd.broker.config import _PROPERTIES, WITHOUT_EFFECT, BrokerConfig
 
 PAGE = Path(__file__).parents[3] / "docs" / "broker.md"
-#: How the page says what no number says.
+#: The words that the page uses where a default is not a number.
 WORDS = {
     "hostname": "the address listened on",
     "log.dir": "-",
@@ -27,7 +27,7 @@ WORDS = {
 
 
 def told() -> dict[str, str]:
-    """What the tables of the page say: property -> default. Values by topic have none, and say none."""
+    """The tables of the page: property -> default. Values by topic have none, and none is listed."""
     found: dict[str, str] = {}
     for line in PAGE.read_text().splitlines():
         if not line.startswith("| `"):

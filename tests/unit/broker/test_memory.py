@@ -1,4 +1,4 @@
-"""What requests may hold together."""
+"""The memory that all requests together may use."""
 
 from consumerd.broker.memory import UNCHARGED_BYTES, RequestMemory
 

@@ -347,7 +347,7 @@ async def test_creates_no_more_logs_than_max_logs(tmp_path: Path, capfd: pytest.
         for number in range(6):
             await produce(broker, ProduceRequest(f"t{number}", 0, encode_message(b"x")))
         await produce(broker, ProduceRequest("t0", 1, encode_message(b"x")))
-        await produce(broker, ProduceRequest("t0", 0, encode_message(b"more")))  # what is there goes on
+        await produce(broker, ProduceRequest("t0", 0, encode_message(b"more")))  # existing logs still accept messages
         async with connected(broker) as (reader, writer):
             writer.write(FetchRequest("t0", 0, 0, 1000).encode() + FetchRequest("t5", 0, 0, 1000).encode())
             assert await answer(reader) == b"\0\0" + encode_message(b"x") + encode_message(b"more")
@@ -366,7 +366,7 @@ async def test_produce_creates_no_topic_with_a_deceptive_name(tmp_path: Path) ->
     async with make(tmp_path) as broker:
         for topic in ("our\u202edrow", ".hidden", "line\u2028end"):
             await produce(broker, ProduceRequest(topic, 0, encode_message(b"x")))
-        for partition in (0, 1):  # that of somebody else is served like any other
+        for partition in (0, 1):  # a log that another program made is served like any other
             await produce(broker, ProduceRequest(theirs, partition, encode_message(b"two")))
         async with connected(broker) as (reader, writer):
             writer.write(FetchRequest(theirs, 0, 0, 1000).encode())
@@ -375,7 +375,7 @@ async def test_produce_creates_no_topic_with_a_deceptive_name(tmp_path: Path) ->
 
 
 def open_segments(folder: Path) -> int:
-    """How many segment files below `folder` this process has open."""
+    """The number of segment files below `folder` that this process has open."""
     targets = []
     for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):  # the one that lists them

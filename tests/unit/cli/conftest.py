@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Done(NamedTuple):
-    """How a command ended."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str

@@ -1,4 +1,4 @@
-"""Which kind of cluster a command works on, by what is in ZooKeeper."""
+"""Commands detect the kind of a cluster by the nodes in ZooKeeper."""
 
 from __future__ import annotations
 

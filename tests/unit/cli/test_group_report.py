@@ -13,7 +13,7 @@ from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 
 @pytest.fixture
 def zookeeper() -> MemoryZooKeeper:
-    """A group in trouble: t/0-1 is nobody's, t/0-2 somebody's who is gone, u/0-0 not the one's who should have it."""
+    """A broken group: t/0-1 has no owner, the owner of t/0-2 is not a live member, and u/0-0 has the wrong owner."""
     zookeeper = MemoryZooKeeper()
     zookeeper.put("/brokers/topics/t/0", b"3")
     zookeeper.put("/brokers/topics/u/0", b"1")

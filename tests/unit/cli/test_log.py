@@ -133,7 +133,7 @@ def test_exits_quietly_when_the_reader_closes_the_pipe(count: int, tmp_path: Pat
 
 
 def test_rejects_files_that_are_not_regular(log: Path) -> None:
-    """In a process of its own, which would wait for ever for somebody who writes."""
+    """In a process of its own, because opening a FIFO would wait for ever for a writer."""
     pipe = log / f"{99:020}.kafka"
     os.mkfifo(pipe)
     for path in (pipe, log):

@@ -32,7 +32,7 @@ def write(folder: Path, *segments: bytes) -> Path:
 
 @contextlib.contextmanager
 def refused_to_wait() -> Iterator[None]:
-    """Fail in place of waiting for ever for somebody who opens a FIFO."""
+    """Fail instead of waiting for ever for a writer of a FIFO."""
 
     def fail(*_: object) -> None:
         raise AssertionError("it waits")

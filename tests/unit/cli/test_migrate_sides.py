@@ -1,4 +1,4 @@
-"""Where the two sides of a move of offsets are."""
+"""The addresses of the two sides of a transfer of offsets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_takes_servers_from_options_or_a_configuration(tmp_path: Path) -> None:
     path = written(tmp_path, '[zookeeper]\nconnect = "zk:1"\n[kafka]\nbootstrap = ["k:1"]\n')
     cluster = side_address("from", None, (), path, 1.0)
     assert (cluster.connect, cluster.bootstrap, cluster.group) == ("zk:1", (), "g")
-    # What is named wins; credentials are still those of the file.
+    # The option takes precedence; credentials are still those of the file.
     cluster = side_address("to", None, ("new:9",), path, 1.0)
     assert (cluster.connect, cluster.bootstrap, cluster.config is None) == ("", (("new", 9),), False)
     path = written(tmp_path, 'coordination = "kafka"\n[kafka]\nbootstrap = ["k:1"]\n')

@@ -25,7 +25,7 @@ A = 0xA
 
 @pytest_asyncio.fixture(autouse=True)
 async def group(memory: MemoryZooKeeper, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stopped group; broker 0 has messages of t at 0, 30, 60 in partition 0, none in 1; broker 1 is away."""
+    """A stopped group; broker 0 has messages of t at 0, 30, 60 in partition 0, none in 1; broker 1 is unavailable."""
     broker = await cluster.start(0)
     await cluster.fill(TopicPartition("t", 0, 0), ([b"x" * 20] * 3, Codec.NONE))
     memory.put("/brokers/ids/0", f"vm-1:127.0.0.1:{broker.port}".encode())

@@ -1,4 +1,4 @@
-"""Groups of Kafka 0.8 and later in ZooKeeper, whose brokers are away, as users of the tools see them."""
+"""Groups of Kafka 0.8 and later in ZooKeeper, whose brokers are unavailable, in the output of the tools."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ A, B = 0xA, 0xB
 
 @pytest.fixture
 def group(memory: MemoryZooKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two members, eleven partitions, dealt by range; no broker lives."""
+    """Two members, eleven partitions, assigned by range; no broker is running."""
     partitions = ",".join(f'"{number}":[0]' for number in range(11))
     memory.put("/brokers/topics/t", b'{"version":1,"partitions":{%s}}' % partitions.encode())
     memory.put(
@@ -77,7 +77,7 @@ async def test_plans_by_the_rule_of_the_current_owners(
     assert document["rule"] == "range"
     planned = json.loads((await consumerd("group", "plan", "--group", "g", "--json")).out)
     assert list(planned.values()) == ["g_a-0"] * 6 + ["g_b-0"] * 5
-    # As roundrobin deals them: the hashes of "[t,0]" to "[t,10]" decide about the order.
+    # As roundrobin assigns them: the hashes of "[t,0]" to "[t,10]" decide about the order.
     by_hash = sorted(range(11), key=lambda number: java_hash(f"[t,{number}]"))
     deal(memory, ["g_a" if by_hash.index(number) % 2 == 0 else "g_b" for number in range(11)])
     assert await consumerd("group", "verify", "--group", "g") == (0, "", "")

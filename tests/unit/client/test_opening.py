@@ -1,4 +1,4 @@
-"""What a broker is taken for, by what it says and what it leaves unanswered."""
+"""The client infers a broker's version from its responses and from the requests that it does not answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What passes by itself is tried again until the time is up; what does not is told at once."""
+"""Temporary errors are retried until the time is up; others are raised at once."""
 
 from __future__ import annotations
 

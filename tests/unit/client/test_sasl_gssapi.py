@@ -1,4 +1,4 @@
-"""What of GSSAPI needs no Kerberos; the rest is with real brokers in tests/interop."""
+"""The parts of GSSAPI that need no Kerberos; the rest is tested with real brokers in tests/interop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is spoken at a place in ZooKeeper, by what is registered there."""
+"""The dialect at a path in ZooKeeper is detected by the registrations there."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ V07, V08 = Dialect.V07, Dialect.V08
         ({MEMBER: NEW_MEMBER}, V08),
         ({BROKER: NEW_BROKER, MEMBER: NEW_MEMBER}, V08),
         ({BROKER: OLD_BROKER, "/consumers/other/ids/x": NEW_MEMBER}, V07),
-        # What is damaged says nothing, and does not keep the others from being understood.
+        # Damaged nodes show no dialect, and do not prevent others from being read.
         ({BROKER: b"damaged", MEMBER: b"{ }"}, None),
         ({BROKER: NEW_BROKER, "/brokers/ids/1": b"", MEMBER: b"\xff"}, V08),
         ({BROKER: OLD_BROKER, "/brokers/ids/1": b'{"version":1}', MEMBER: b'{"t": 0}'}, V07),
@@ -86,7 +86,7 @@ async def test_waits_for_first_broker(path: str, text: bytes) -> None:
     [
         ({}, [], None),
         ({}, ["g"], None),
-        # The brokers' word is the last one, unless nobody understands it.
+        # The brokers' nodes decide, unless none of them can be read.
         ({BROKER: NEW_BROKER, MEMBER: OLD_MEMBER}, ["g"], V08),
         ({BROKER: OLD_BROKER, MEMBER: NEW_MEMBER}, [], V07),
         ({BROKER: b"damaged", MEMBER: NEW_MEMBER}, ["g"], V08),

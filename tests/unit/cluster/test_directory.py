@@ -180,7 +180,7 @@ async def test_rejects_late_first_broker_of_other_dialect(directory: Any, broker
     zookeeper.put("/brokers/ids", b"")
     async with zookeeper.session() as zk:
         following = asyncio.create_task(directory(zk, clock=SystemClock(), settle=0.001, poll=0.001).run())
-        await asyncio.sleep(0.02)  # several looks at nobody
+        await asyncio.sleep(0.02)  # several reads without a broker
         assert not following.done()
         zookeeper.put("/brokers/ids/0", broker)
         with pytest.raises(DialectError):

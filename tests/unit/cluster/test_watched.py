@@ -54,12 +54,12 @@ class Setup:
         self.nodes = WatchedNodes(self.session, self.clock, self.told.append)
 
     def asked(self) -> list[tuple[str, str]]:
-        """What was asked for since the last time."""
+        """The requests since the last call."""
         asked, self.session.asked = self.session.asked, []
         return asked
 
     async def events(self) -> None:
-        """Return when the watches that have fired are told."""
+        """Return when the events of the fired watches are delivered."""
         await self.zk.exists("/")
 
 

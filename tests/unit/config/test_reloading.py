@@ -1,4 +1,4 @@
-"""Which keys a running daemon takes over, and which it refuses."""
+"""Keys that a running daemon reloads, and keys that it refuses."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def schema() -> dict[str, Any]:
 
 
 def errors(schema: dict[str, Any], text: str) -> list[str]:
-    """Where the schema rejects a document, and which of its keywords does."""
+    """The place at which the schema rejects a document, and the keyword that does."""
     found = Draft7Validator(schema).iter_errors(tomllib.loads(text))
     return sorted(f"{'.'.join(map(str, error.path))}: {error.validator}" for error in found)
 

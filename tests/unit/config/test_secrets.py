@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 RNG = random.Random(1)
 MARKER = "hush-hush-hush-hush"
-#: What a table needs beside its secrets.
+#: The keys that a table requires in addition to its secrets.
 NEEDED: dict[str, dict[str, Any]] = {
     "group": {"id": "g", "topics": {"t": 1}, "dialect": "0.7"},
     "kafka.sasl": {"user": "u"},

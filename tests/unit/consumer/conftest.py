@@ -1,4 +1,4 @@
-"""A group without sockets (`consumerd.testing.group`) whose members note what they do in a journal."""
+"""A group without sockets (`consumerd.testing.group`) whose members record their actions in a journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Missing topics are told once, and once they are there."""
+"""Missing topics are reported once, and once again when they exist."""
 
 import pytest
 from structlog.testing import capture_logs

@@ -1,4 +1,4 @@
-"""What changes while a member runs: its handler between batches, and its topics."""
+"""Changes while a member runs: its handler between batches, and its topics."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_exchanges_handler_between_batches_and_keeps_the_partition(group: 
     assert await exchange is None
     await group.until(lambda: other.seen == [b"two"])
     assert (former.seen, former.cancelled, former.stops, other.starts) == ([b"one"], 0, 1, 1)
-    # What the former one handled is committed before the other one begins, and the owner node stays.
+    # The former handler's position is committed before the new handler begins, and the owner node stays.
     assert group.journal.of(OWNER, OFFSET, "a t/0-0", "b t/0-0") == [
         ("created", OWNER),
         ("position", "a t/0-0"),
@@ -179,7 +179,7 @@ async def test_changed_subscription_replaces_the_id_node_and_moves_on(group: Any
     await group.until(lambda: member.owned == [TopicPartition("u", 0, 0)])
     assert group.data(identity) == b'{ "u": 1 }'
     assert group.owner(TP) is None
-    # Deleted and created in one transaction: nobody sees the group without it.
+    # Deleted and created in one transaction: no member sees the group without it.
     assert group.journal.of(identity) == [("created", identity), ("set", identity)]
 
 

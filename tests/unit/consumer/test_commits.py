@@ -1,4 +1,4 @@
-"""Which positions are written, and what becomes of those that are lost or refused."""
+"""The positions that are written, and the handling of lost or rejected commits."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ async def test_rewrites_expiring_offsets_after_half_of_retention() -> None:
     setup = Setup()
     setup.store.keeps_for = 60.0
     owned = setup.owned(0, 5)
-    owned.committed = 5  # by whoever was there before: it may be old
+    owned.committed = 5  # by the former owner: it may be old
     await setup.commits.commit([owned])
     setup.clock.jump(29.0)
     await setup.commits.commit([owned])

@@ -1,4 +1,4 @@
-"""What a connector's configuration chooses and refuses, and what is waited for before it joins."""
+"""Choices and errors of a connector's configuration, and the conditions for which it waits before it joins."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_bootstrap_brokers_choose_coordinator_by_default() -> None:
 
 
 class Member:
-    """What `AssignedStreams` asks a member."""
+    """The methods of a member that `AssignedStreams` calls."""
 
     def __init__(self, *assigned: TopicPartition) -> None:
         self.stats = ConsumerStats(rebalances=1)

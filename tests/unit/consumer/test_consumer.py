@@ -250,7 +250,7 @@ async def test_continues_where_last_owner_stopped(group: Any) -> None:
     assert group.offset(partition) == end
     group.broker.append("t", 1, b"third")
     await group.until(lambda: len(a.handler.seen) > 1)
-    # What this process remembers of the partition is older than what b committed.
+    # The position that this process remembers is older than the one that b committed.
     assert a.handler.seen == [b"first", b"third"]
 
 
@@ -520,7 +520,7 @@ async def test_stop_at_end_handles_everything_and_commits(group: Any) -> None:
 
 @pytest.mark.parametrize("policy", ["earliest", "latest"])
 async def test_stop_at_end_handles_recreated_log(group: Any, policy: str) -> None:
-    """What counts as the position lies beyond its end, where nothing was ever handled."""
+    """The position is after the log end, and no message was ever handled."""
     group.topic("t", 2)
     end = group.broker.append("t", 0, b"a", b"b")
     handler = group.recorder()

@@ -1,4 +1,4 @@
-"""What a program asks of its partitions beside the flow."""
+"""Requests of a program for its partitions, such as seek and pause."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class Setup:
         return e.Release(6, self.zk.session_id, frozenset(ALL))
 
     def asked(self) -> dict[str, int]:
-        """What was asked of ZooKeeper since the last time."""
+        """The requests to ZooKeeper since the last call."""
         asked = dict(self.counted.asked)
         self.counted.asked.clear()
         return asked
@@ -267,7 +267,7 @@ async def test_watches_blocking_node_while_claim_is_pending(setup: Setup) -> Non
     assert setup.triggers == before + 1
     await setup.other.create_ephemeral(OWNER, b"g_b-0", wait=0)
     assert await setup.io.claim(setup.claim()) == BLOCKED
-    await setup.io.claim(e.Claim(6, setup.zk.session_id, {ALL[7]: 0}))  # that one is not wanted any more
+    await setup.io.claim(e.Claim(6, setup.zk.session_id, {ALL[7]: 0}))  # that partition is not assigned to us any more
     before = setup.triggers
     await setup.other.delete(OWNER)
     await setup.zk.exists("/")
@@ -310,7 +310,7 @@ async def test_claims_many_partitions_in_few_requests(setup: Setup, with_multi: 
         assert setup.asked() == {"multi": -(-len(ALL) // NODES_PER_MULTI) + 1, "get": len(ALL) + again}
     else:
         assert setup.asked() == {"create": len(ALL), "get": len(ALL)}
-    # What is ours, and watched, costs nothing more.
+    # Owner nodes that are ours and watched cause no further requests.
     assert (await setup.io.claim(setup.claim_all())).blocked == blocked
     assert setup.asked() == {}
 
@@ -327,7 +327,7 @@ async def test_releases_many_partitions_in_few_requests(setup: Setup, with_multi
     assert setup.asked() == ({"multi": -(-len(ALL) // NODES_PER_MULTI)} if with_multi else {"delete": len(ALL)})
     assert not any(path.startswith("/consumers/g/owners/t/") for path in setup.zookeeper.dump())
     await setup.zk.exists("/")
-    assert setup.triggers == before  # what we delete ourselves is no news
+    assert setup.triggers == before  # our own deletions cause no event
 
 
 @pytest.mark.asyncio

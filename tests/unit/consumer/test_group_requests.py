@@ -1,4 +1,4 @@
-"""What the answers of a coordinator become: events for the machine."""
+"""Responses of a coordinator are converted to events for the machine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Versions:
 
 
 class Channel:
-    """Answers what it is told to, and keeps what it was asked."""
+    """Gives scripted answers, and records the requests."""
 
     def __init__(self, answers: list[Any], at_most: int) -> None:
         self.answers = answers
@@ -144,7 +144,7 @@ async def test_stop_does_not_wait_for_silent_coordinator() -> None:
 
 
 async def test_first_join_waits_for_rebalance_timeout() -> None:
-    """Who asks again without an id is one more member to brokers before 2.2, and the first one never answers."""
+    """Brokers before 2.2 count a repeated join without an id as one more member, which never answers."""
     old = Client(JOINED, JOINED, at_most=3)
     asking = requests(old)
     await asking.join(e.Join(1, "", ()))
@@ -208,7 +208,7 @@ async def test_maps_heartbeat_error_codes(code: int, event: e.Event) -> None:
     client = Client({"error_code": code})
     assert await requests(client).beat(BEAT) == event
     assert client.channels[0].asked[0][0] is HEARTBEAT
-    assert client.forgotten == client.channels[0].closed == (code in (15, 16))  # somebody else may coordinate
+    assert client.forgotten == client.channels[0].closed == (code in (15, 16))  # another broker may coordinate
 
 
 async def test_reconnects_and_looks_up_coordinator() -> None:

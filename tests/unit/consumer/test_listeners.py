@@ -1,4 +1,4 @@
-"""Rebalance listeners: what they are told, in which order, and what a slow or failing one does."""
+"""Rebalance listeners: their calls, the order of these, and the effect of a slow or failing one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T0, T1 = (TopicPartition("t", 0, number) for number in range(2))
 
 
 class Journaling(RebalanceListener):
-    """Writes down what it is told; `during` is called, and awaited, within each call."""
+    """Records its calls; `during` is called, and awaited, within each of them."""
 
     def __init__(self, journal: Any, name: str = "a") -> None:
         self.journal = journal
@@ -52,7 +52,7 @@ class Journaling(RebalanceListener):
 
 
 def together(calls: list[tuple[str, list[TopicPartition]]]) -> list[tuple[str, set[TopicPartition]]]:
-    """Calls of one kind in a row as one: partitions that come one after the other may be told so."""
+    """Calls of one kind in a row as one: partitions that arrive one after the other may be reported so."""
     merged: list[tuple[str, set[TopicPartition]]] = []
     for what, partitions in calls:
         if not merged or merged[-1][0] != what:
@@ -234,7 +234,7 @@ async def test_stops_when_listener_fails(group: Any, call: str, error: BaseExcep
 
 
 async def test_drains_during_on_assigned(group: Any) -> None:
-    """The partition that goes is told as revoked, after on_assigned has ended, and never fetched."""
+    """The partition that moves is reported as revoked, after on_assigned has ended, and never fetched."""
     group.topic("t", 1)
     group.broker.append("t", 0, b"one")
     listener = Journaling(group.journal)

@@ -246,7 +246,7 @@ async def test_commits_beside_handler_of_former_session(group: Any) -> None:
 
 
 class Moving:
-    """A store whose coordinator has moved: the first commit fails, and tells so."""
+    """A store whose coordinator has moved: the first commit fails, and reports it."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -435,7 +435,7 @@ async def test_logs_nothing_about_committed_partitions(group: Any) -> None:
 
 
 class Swallowing:
-    """A handler that goes on as if nothing were when it is cancelled, once, while asked for `where`."""
+    """A handler that ignores its cancellation once, during the method `where`."""
 
     def __init__(self, recorder: Any, where: str) -> None:
         self.start, self.stop = recorder.start, recorder.stop
@@ -476,11 +476,11 @@ async def test_hands_nothing_to_handler_that_swallows_cancellation(group: Any, w
     assert recorder.stops == 1
 
 
-# ---- places that nobody finds again, and offsets that others write
+# ---- start offsets that the next owner would not find, and offsets that others write
 
 
 class Fetches:
-    """What was committed when each fetch was asked for."""
+    """The committed offset at the time of each fetch request."""
 
     def __init__(self, group: Any) -> None:
         self.seen: list[tuple[int, int | None]] = []

@@ -1,4 +1,4 @@
-"""Where a flow begins: who is asked, in which order, and that a sink is only asked while the partition is ours."""
+"""The start offset of a flow: its sources, their order, and a sink that is asked only while we own the partition."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Pool:
 
     def __init__(self) -> None:
         self.counters = FetchCounters()
-        #: Ends that are told before that one.
+        #: Log ends that are returned before that one.
         self.ends: list[int] = []
 
     async def list_offsets(self, partition: TopicPartition, time: int, max_number: int = 1) -> tuple[int, ...]:

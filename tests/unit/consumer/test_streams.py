@@ -1,4 +1,4 @@
-"""Streams of a connector against ZooKeeper and a broker in memory: what is handed out, what counts, how it ends."""
+"""Streams of a connector against ZooKeeper and a broker in memory: delivery, handled positions, and the end."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def take(stream: MessageStream, count: int) -> list[bytes]:
 
 
 def winds_down(stream: MessageStream) -> bool:
-    """Whether the member drains what this stream has in its hands, as it does some steps after it was told to leave."""
+    """Whether the member drains the current batch of this stream, as it does some steps after it begins to leave."""
     return stream._current is not None and stream._current.sink.winding
 
 
@@ -100,7 +100,7 @@ async def test_redelivers_message_after_error_in_loop(group: Any) -> None:
                 if message.payload == b"2":
                     raise ArithmeticError
 
-    async with asyncio.timeout(3):  # nobody waits for a loop that is gone
+    async with asyncio.timeout(3):  # the shutdown does not wait for a loop that has ended
         with pytest.raises(ArithmeticError):
             await failing()
     async with connector(group) as made:
@@ -505,7 +505,7 @@ async def test_raises_failure_from_shutdown_without_iteration(group: Any) -> Non
 
 
 async def test_redelivers_batch_in_hand_after_lost_session(group: Any) -> None:
-    """What is in hand counts for nothing, and comes again on the new session."""
+    """The current batch is not handled, and is delivered again on the new session."""
     group.topic("t", 1)
     for number in range(4):
         group.broker.append("t", 0, b"%d" % number)

@@ -1,6 +1,6 @@
-"""Random use of streams while members come, go and lose their sessions: nothing is lost, and what is repeated is known.
+"""Random use of streams while members join, leave and lose sessions: no loss, and only expected messages repeat.
 
-As long as everybody leaves gracefully and nobody pauses in the midst of a compressed message, nothing is repeated.
+If all members leave gracefully, and none pauses within a compressed message, nothing is repeated.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The hand-over of one partition: order, the fence, drains and what counts as handled."""
+"""The delivery of one partition: order, the fence, drains and handled positions."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -273,12 +273,12 @@ class Watched:
         self.lease = Lease(left=left)
         self.clock = FakeClock()
         self.fence = Fence(self.lease, self.clock, 0.5)
-        #: What was left each time that the end of the lease was told.
+        #: The time left of the lease at each report of its end.
         self.told: list[float] = []
         self.tasks = [asyncio.create_task(self.fence.watch(lambda _: self.told.append(self.lease.left)))]
 
     async def set(self, left: float) -> None:
-        """What the lease is from now on; return when the watch has surely looked."""
+        """Set the remaining time of the lease; return after the watch has checked it."""
         self.lease.left = left
         await self.clock.advance(10.0)
 
@@ -340,7 +340,7 @@ async def test_waiters_at_fence_continue_when_lease_is_renewed(watched: Watched)
     await watched.clock.advance(10.0)
     asked = len(watched.clock.sleeps)
     await watched.clock.advance(1.0)
-    assert len(watched.clock.sleeps) - asked < 30  # the watch looks, and nobody else
+    assert len(watched.clock.sleeps) - asked < 30  # only the watch checks the lease
     assert not any(task.done() for task in waiting)
     await watched.set(3.0)
     assert all(task.done() for task in waiting)

@@ -1,4 +1,4 @@
-"""What a broker reports of itself: probes, and readings of what its clients really did."""
+"""Probes of a broker, and metrics that show what its clients really did."""
 
 from __future__ import annotations
 

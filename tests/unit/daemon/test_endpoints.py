@@ -1,4 +1,4 @@
-"""What the HTTP server needs before it starts: its extras, a way to tell clients apart, and files that can be used."""
+"""Requirements of the HTTP server before it starts: its extras, a way to authenticate clients, and usable files."""
 
 from __future__ import annotations
 

@@ -133,6 +133,6 @@ async def test_cancelling_cancels_all() -> None:
 
 
 async def settle() -> None:
-    """Let all tasks go on as far as they can."""
+    """Let all tasks run as far as they can."""
     for _ in range(20):
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""How a running member ends: in order, at the deadline, by a second signal; and what the process then says."""
+"""The end of a running member: in order, at the deadline, by a second signal; and the output of the process then."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ async def test_reports_readiness_while_it_waits_for_its_group(monkeypatch: pytes
 
 @pytest.mark.parametrize("coordination", ["zookeeper", "kafka"])
 async def test_signal_while_connecting_stops_in_order(coordination: str) -> None:
-    """As the first process of a container none is even noticed that nobody listens for."""
+    """The first process of a container gets only those signals for which it has a handler."""
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # and does not listen
         address = f"127.0.0.1:{nobody.getsockname()[1]}"

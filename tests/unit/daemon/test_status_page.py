@@ -1,4 +1,4 @@
-"""What comes from brokers, members and errors stays text on the page."""
+"""Text from brokers, members and errors stays text on the page."""
 
 from __future__ import annotations
 

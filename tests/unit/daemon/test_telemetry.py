@@ -1,4 +1,4 @@
-"""Whether telemetry is sent, and that a collector that is gone, slow or refuses costs neither the loop nor the stop."""
+"""Telemetry is sent; a collector that is down, slow or refuses it delays neither the loop nor the stop."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BASE = "http://127.0.0.1:4318"
 
 @pytest.fixture(autouse=True)
 def threads_end_with_the_test() -> Iterator[None]:
-    """What a stop gave up ends later, in threads whose lines in the log would be those of the next test."""
+    """Wait for threads that a stop left behind: they would log during the next test."""
     yield
     for thread in threading.enumerate():
         if thread.name.startswith("telemetry"):
@@ -103,7 +103,7 @@ def test_names_the_extra_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(ConfigError, match=r"needs the extra `otel`: pip install 'consumerd\[otel\]'\."):
         check_telemetry(TelemetrySection(otlp_endpoint=BASE))
     check_telemetry(TelemetrySection())
-    # Where only the environment asks for it, the daemon starts without.
+    # If only the environment asks for telemetry, the daemon starts without it.
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", BASE)
     with capture_logs() as logs:
         assert build_telemetry(TelemetrySection(), list, SystemClock(), instance="me") is None

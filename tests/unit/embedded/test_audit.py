@@ -124,12 +124,12 @@ def test_counts_a_handover_after_another_claim_as_overlapping() -> None:
 
 
 def test_excuses_one_batch_each_time_a_member_wakes_up() -> None:
-    # The records stand at 0, 1, 2 ...; a wakes before 3, and what it hands over there had been on its way.
+    # The records are at 0, 1, 2 ...; a wakes before 3, and the batch that it delivers there was in flight.
     story = Story().claim("a").hand("a", 0).claim("b").hand("a", 1).hand("b", 1, 2, 3, 4)
     assert audit(ledger(), story.records, [Awakening("a", 2.5, 0.0)]).sound
     assert audit(ledger(), story.records, [Awakening("b", 2.5, 0.0)]).overlapping == 1
     assert audit(ledger(), story.records, [Awakening("a", 3.5, 0.0)]).overlapping == 1
-    assert audit(ledger(), story.records, [Awakening("a", 0.5, 0.0)]).overlapping == 1  # that one was handed over at 1
+    assert audit(ledger(), story.records, [Awakening("a", 0.5, 0.0)]).overlapping == 1  # that one was delivered at 1
     story = Story().claim("a").hand("a", 0).claim("b").hand("a", 1).hand("a", 2).hand("b", 1, 2, 3, 4)
     result = audit(ledger(), story.records, [Awakening("a", 2.5, 0.0)])
     assert (result.overlapping, result.distinct, result.handled) == (1, 5, 7)  # the second is not, and all count
@@ -149,7 +149,7 @@ def test_reports_a_log_that_differs_from_the_input() -> None:
     held = ledger()
     held.partition(P).store(100, [b"never sent"])
     story = Story().claim("a").hand("a", *range(5)).hand_raw("a", (100, 0, digest(b"never sent")))
-    assert story.counts(held) == {"corrupted": 2}  # once in the log, once handed over
+    assert story.counts(held) == {"corrupted": 2}  # once in the log, once delivered
     held = Ledger()
     held.partition(P).send([b"a"])
     held.partition(P).store(0, [b"b"])
@@ -158,7 +158,7 @@ def test_reports_a_log_that_differs_from_the_input() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 5), st.integers(0, 5))))
 def test_handovers_from_committed_positions_are_always_sound(takeovers: list[tuple[str, int, int]]) -> None:
-    """Members take over again and again, each going on at or before where the last one stood."""
+    """Members take over again and again, each continuing at or before the end of the last one."""
     story, reached, expected = Story(), 0, 0
     for member, back, count in [*takeovers, ("d", 5, 10)]:
         start = max(0, reached - back)

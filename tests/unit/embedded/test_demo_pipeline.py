@@ -42,7 +42,7 @@ def test_declares_a_valid_pipeline(tmp_path: Path) -> None:
 
 @pytest.fixture
 def ended(tmp_path: Path) -> Callable[..., tuple[Pipeline, Child]]:
-    """A pipeline whose process said so much, and has ended."""
+    """A pipeline whose process has printed this result, and has ended."""
 
     def make(found: Any, *, report: Path | None) -> tuple[Pipeline, Child]:
         page = tmp_path / "page.html"
@@ -80,7 +80,7 @@ async def test_rejects_an_unwritable_report_path(
     await child.wait(30)
     with pytest.raises(InputError, match=r"the report cannot be written to .*: No such file"):
         pipeline.result(child)
-    (tmp_path / "here" / REPORT).mkdir(parents=True)  # in the way of the one that nobody asked for
+    (tmp_path / "here" / REPORT).mkdir(parents=True)  # in the way of the default report
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     pipeline, again = ended(FOUND, report=None)

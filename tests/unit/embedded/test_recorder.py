@@ -34,7 +34,7 @@ async def test_records_what_the_audit_reads(tmp_path: Path) -> None:
     await handler.handle(batch)
     assert batch.handled == 4
     (path,) = (tmp_path / "records").iterdir()
-    records = list(read_records(path))  # it is there before `stop`: a kill takes nothing away
+    records = list(read_records(path))  # it is written before `stop`: a kill loses nothing
     assert [record.claim for record in records] == [True, False]
     assert [record.member for record in records] == ["g_a", "g_a"]
     await handler.stop()

@@ -111,7 +111,7 @@ class ScriptedBroker:
                 writer.write(answer)
                 await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # the other side went away, or the broker stops
+            pass  # the other side closed the connection, or the broker stops
         finally:
             self._tasks.discard(task)
             self._writers.discard(writer)

@@ -120,7 +120,7 @@ async def test_solvent_waits_until_others_are_within_limit() -> None:
     theirs.resize(100)
     await gate
     mine.resize(500)
-    await budget.solvent(mine)  # one's own overdraft is no reason to wait
+    await budget.solvent(mine)  # a partition does not wait because of its own overdraft
     mine.release()
     mine.release()
     theirs.release()

@@ -103,7 +103,7 @@ async def test_parks_oversize_message(rig: Any, scripted_log: Any) -> None:
 
 
 async def test_treats_length_beyond_log_as_corruption(rig: Any, scripted_log: Any) -> None:
-    """Skipping there would be out of range, and the reset after it would hand over everything again."""
+    """Skipping there would be out of range, and the reset after it would deliver everything again."""
     async with rig(max_fetch_bytes=1 << 20, on_oversize=SKIP, on_corrupt=PARK) as r:
         liar = (50_000_000).to_bytes(4, "big") + b"\1\0" + b"z" * 300
         r.broker.logs["t", 0] = scripted_log(0, BEFORE + liar)

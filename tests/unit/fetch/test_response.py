@@ -1,4 +1,4 @@
-"""What answers mean."""
+"""The interpretation of fetch responses."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_oversize() -> None:
     decision = classified(large, 64)
     assert (decision.outcome, decision.next_offset) == (FetchOutcome.OVERSIZE, 1000 + 1001)
     assert "1001 bytes" in decision.reason
-    assert classified(large[:40], 64).outcome is FetchOutcome.OVERSIZE  # whoever is too large need not arrive
+    assert classified(large[:40], 64).outcome is FetchOutcome.OVERSIZE  # found before all of it arrives
     assert classified(b"\0", 1, fetch=1, largest=1) == FetchDecision(
         FetchOutcome.OVERSIZE, reason="a message of unknown size, more than max_fetch_bytes 1"
     )

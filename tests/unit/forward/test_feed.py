@@ -1,4 +1,4 @@
-"""What a feed takes for sent before, of what it is handed first; nothing is sent here."""
+"""A feed skips the messages that were sent before; these tests send nothing."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_rejects_a_log_that_ends_before_what_the_target_has(source: TopicP
         OtherLogError, match=r"restarts at offset 0, and the target has its message at offset 5000 already"
     ):
         await one.forward(batch(source, 0))
-    again = feed(source)  # a batch that is handed over again, of which another process sent all
+    again = feed(source)  # a batch that is delivered again, of which another process sent all
     again.known = SourceIdentity(source, 5000, 0, crc32(b"x"))
     whole = batch(source, 0)
     whole.mark(len(MESSAGES))

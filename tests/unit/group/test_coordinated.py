@@ -258,7 +258,7 @@ def test_ignores_late_responses_to_earlier_requests() -> None:
     assert driver.tell(joined) == []
     driver.tell(again)
     sync = driver.did(e.Sync)
-    assert driver.tell(synced) == []  # it was dealt in generation 5
+    assert driver.tell(synced) == []  # it was assigned in generation 5
     assert driver.machine._phase is Phase.SYNCING
     assert not driver.machine.session_id
     driver.tell(e.Synced(sync.ticket, MemberAssignment((("t", (1,)),)).encode()))

@@ -413,7 +413,7 @@ def test_repeats_blocked_claims_from_fresh_snapshots() -> None:
 
 
 def block_often(bench: Bench, claim: e.Claim) -> None:
-    """Until the pauses are as long as they get; a look is wanted at the end."""
+    """Until the pauses are as long as they get; a snapshot is requested at the end."""
     for attempt in range(6):
         bench.claimed(claim, blocked=claim.streams)
         assert bench.wait_for_look() == pytest.approx(min(0.2 * 2**attempt, 2.0))
@@ -555,7 +555,7 @@ def test_claims_nothing_while_newer_snapshot_is_awaited() -> None:
     drain = only(e.Drain, bench.trigger_and_look())
     release = only(e.Release, bench.drained(drain))
     del bench.members[AFTER]
-    assert bench.trigger_and_look() == []  # P1 is wanted again, and being released
+    assert bench.trigger_and_look() == []  # P1 is assigned again, and being released
     only(e.TakeSnapshot, bench.trigger())
     assert bench.released(release) == []
     assert only(e.Claim, bench.look()).streams == {P1: 0}
@@ -793,7 +793,7 @@ def test_abandons_partition_lost_during_drain() -> None:
     bench.owners[P2] = 2
     abandon = only(e.Abandon, bench.trigger_and_look())
     assert abandon.partitions == {P2}
-    # Of P2 nobody waits for that any more.
+    # The drain of P2 is not awaited any more.
     assert only(e.Release, bench.drained(drain)).partitions == {P3}
     assert bench.member.holds[P2] is Hold.ABANDONING
     assert only(e.Release, bench.abandoned(abandon)).partitions == {P2}  # deletes nothing: the node is not ours
@@ -804,7 +804,7 @@ def test_verifies_partitions_before_start_after_registration() -> None:
     bench.members[AFTER] = ONE_STREAM
     drain = only(e.Drain, bench.trigger_and_look())
     del bench.members[AFTER]
-    assert bench.trigger_and_look() == []  # wanted again
+    assert bench.trigger_and_look() == []  # assigned again
     bench.own_id = None
     register = only(e.Register, bench.trigger_and_look())
     assert bench.drained(drain) == []
@@ -1018,7 +1018,7 @@ def test_claims_before_end_of_burst() -> None:
     bench = Bench().settle()
     bench.topics["t"] = {0: 3}
     bench.trigger()
-    bench.feed(e.Triggered())  # another look is wanted
+    bench.feed(e.Triggered())  # another snapshot is requested
     assert only(e.Claim, bench.look()).streams == {P2: 0}
 
 

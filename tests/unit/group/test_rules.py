@@ -53,7 +53,7 @@ def test_filters_exclude_internal_topics_unless_named() -> None:
     named = TargetAssignmentBuilder(ME, StaticSubscription({"__consumer_offsets": 1}), V08Rules())
     members = {OTHER: v08('{".*":1}', "white_list")}
     assert len(named.build(e.GroupSnapshot(members, None, topics, {})).own) == 2
-    old = TargetAssignmentBuilder(ME, ALL, V07Rules())  # knows no such topics
+    old = TargetAssignmentBuilder(ME, ALL, V07Rules())  # has no such topics
     assert len(old.build(e.GroupSnapshot({}, None, {"__consumer_offsets": {0: range(2)}}, {})).own) == 2
 
 

@@ -1,4 +1,4 @@
-"""What the handlers' tests share: batches decoded from real message sets, and a clock that does not wait."""
+"""Fixtures of the handlers' tests: batches decoded from real message sets, and a clock that does not wait."""
 
 from __future__ import annotations
 

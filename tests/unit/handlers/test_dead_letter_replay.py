@@ -42,7 +42,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class Collecting:
-    """A target that fails as often as it is told, after it has taken what it was given."""
+    """A target that fails `failures` times, each time after it has stored the message."""
 
     def __init__(self, failures: int = 0) -> None:
         self.offsets: list[int] = []

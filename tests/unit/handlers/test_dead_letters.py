@@ -300,7 +300,7 @@ def test_rejects_lines_that_are_not_letters(tmp_path: Path, change: dict[str, An
     assert first.letter is not None
     assert (bad.letter, bad.start) == (None, first.end)
     assert problem in bad.problem
-    assert [line.problem for line in others] == ["it is not a JSON object"] * 3  # and the torn end is left alone
+    assert [line.problem for line in others] == ["it is not a JSON object"] * 3  # and the torn end is not changed
 
 
 class _Producer:

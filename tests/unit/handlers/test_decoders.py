@@ -212,7 +212,7 @@ def test_rejects_wrong_configuration_in_one_sentence(name: str, options: dict[st
 
 
 async def waits(_: Message) -> None:
-    """A decoder that nobody would await."""
+    """An async decoder, which would not be awaited."""
 
 
 @pytest.mark.parametrize(("name", "package"), [("json", "msgspec"), ("avro", "fastavro")])

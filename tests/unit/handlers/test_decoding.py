@@ -35,7 +35,7 @@ def number(message: Message) -> int:
 
 
 class Values(Handler):
-    """Keeps the values of each call, and fails as often as it is told."""
+    """Records the values of each call, and fails this number of times."""
 
     def __init__(self, failures: int = 0) -> None:
         self.calls: list[list[Any]] = []

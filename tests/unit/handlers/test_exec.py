@@ -135,7 +135,7 @@ async def test_a_cancelled_program_has_ended_with_all_that_it_started(tmp_path: 
     program, child = map(int, pids.read_text().split())
     with pytest.raises(ProcessLookupError):
         os.kill(program, 0)
-    while _runs(child):  # its parent is gone: somebody else reaps it
+    while _runs(child):  # its parent has ended: another process reaps it
         await asyncio.sleep(0.01)
     await handler.stop()
 
@@ -145,19 +145,19 @@ async def test_a_program_ends_where_its_start_is_cancelled(tmp_path: Path, make_
     script = f"sleep 1000 & echo $$ $! > {pids}.new; mv {pids}.new {pids}; cat >/dev/null"
     handler = load_handler("exec", {"command": ["sh", "-c", script]})
     task = asyncio.create_task(handler.handle(make_batch(b"a")))
-    await asyncio.sleep(0)  # it has been forked, and nobody has been given it yet
+    await asyncio.sleep(0)  # it has been forked, and no object refers to it yet
     await asyncio.sleep(0)
     deadline = time.monotonic() + 60
     while not pids.exists():
         assert time.monotonic() < deadline
-        time.sleep(0.01)  # the loop must not go on
+        time.sleep(0.01)  # the loop must not continue
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     program, child = map(int, pids.read_text().split())
     with pytest.raises(ProcessLookupError):
         os.kill(program, 0)
-    while _runs(child):  # its parent is gone: another process reaps it
+    while _runs(child):  # its parent has ended: another process reaps it
         await asyncio.sleep(0.01)
     await handler.stop()
 

@@ -107,7 +107,7 @@ async def test_rejects_a_log_that_restarts_at_a_lower_offset(
 @pytest.mark.asyncio
 async def test_skips_empty_ranges(tmp_path: Path, make_batch: MakeBatch) -> None:
     handler = FilesHandler(tmp_path)
-    await handler.handle(make_batch())  # nothing at all
+    await handler.handle(make_batch())  # an empty batch
     assert files(tmp_path) == []
     assert await handler.position(HERE) is None
 
@@ -187,7 +187,7 @@ async def test_cancelled_write_ends_before_the_handler(tmp_path: Path, make_batc
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    # The range is there as a whole, and so the batch counts as handled although nobody waited for it.
+    # The range is there as a whole, so the batch counts as handled although the call was cancelled.
     assert len(files(tmp_path)) == 1
     assert batch.handled == 20
     assert await FilesHandler(tmp_path).position(HERE) == batch.next_offset
@@ -209,7 +209,7 @@ async def test_former_owner_cannot_write(tmp_path: Path, make_batch: MakeBatch) 
 
 
 class Slices(OsDisk):
-    """Notes how large the pieces are, and lets somebody wait for the second one."""
+    """Records the sizes of the pieces, and lets a test wait for the second one."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
@@ -239,7 +239,7 @@ async def test_writes_a_large_batch_in_pieces_to_one_file(tmp_path: Path, make_b
     (name,) = files(tmp_path)
     assert name == f"t/0-0/{0:020}-{batch.next_offset:020}.ndjson"
     assert [json.loads(line)["index"] for line in (tmp_path / name).read_bytes().splitlines()] == list(range(45_000))
-    # Handed over again after its confirmation was lost: it is there. Another one of the same range is not.
+    # Delivered again after its confirmation was lost: the file exists. Another one of the same range is not.
     await handler.handle(batch.rest(0))
     other = make_batch([b""] * 44_999 + [b""])
     (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-1])

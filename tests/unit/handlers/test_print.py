@@ -117,7 +117,7 @@ async def test_stuck_reader_blocks_neither_the_loop_nor_the_stop(pipe: tuple[int
         await task
     assert asyncio.get_running_loop().time() - before < 5
     out = os.read(reader, room)
-    # What was counted is exactly what is out as whole lines, and the pipe was full in the midst of one.
+    # The counted messages are exactly the whole lines written, and the pipe became full within a line.
     assert 0 < batch.handled == out.count(b"\n") < 20
     assert not out.endswith(b"\n")
     # The next batch finishes the torn line first: whatever happens, the output is NDJSON.

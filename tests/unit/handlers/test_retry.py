@@ -390,7 +390,7 @@ async def test_reports_a_start_that_keeps_failing_under_any_policy(clock: Any, o
     assert str(caught.value) == (
         "handler 'mine' cannot be started: start() failed 3 times (OSError: no route to host)."
     )
-    await handler.stop()  # cleans up once, and what it says is no news
+    await handler.stop()  # cleans up once, and its error is not logged
     assert [call for call in inner.life if call == "stop"] == ["stop"]
 
 

@@ -1,4 +1,4 @@
-"""Who may see data, and who may change something."""
+"""Access control: which clients may read data, and which may change something."""
 
 from __future__ import annotations
 

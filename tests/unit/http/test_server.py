@@ -76,7 +76,7 @@ async def connected(server: HttpServer) -> AsyncIterator[tuple[asyncio.StreamRea
 
 
 async def closed(reader: asyncio.StreamReader) -> bytes:
-    """What comes until the server closes the connection."""
+    """The bytes received until the server closes the connection."""
     try:
         async with asyncio.timeout(60):
             return await reader.read()

@@ -1,4 +1,4 @@
-"""What Prometheus reads is what the readings say."""
+"""Prometheus reads the same values as the readings."""
 
 from __future__ import annotations
 

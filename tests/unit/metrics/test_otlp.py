@@ -1,4 +1,4 @@
-"""What a collector gets is what the readings say, in OpenTelemetry's data model."""
+"""A collector gets the values of the readings, in OpenTelemetry's data model."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Cluster(Target):
 
 
 def side(groups: Any) -> OffsetsSide:
-    return OffsetsSide(None, groups)  # type: ignore[arg-type]  # nobody of 0.7 is asked
+    return OffsetsSide(None, groups)  # type: ignore[arg-type]  # no broker of 0.7 is used
 
 
 def request(**options: Any) -> MoveRequest:

@@ -1,4 +1,4 @@
-"""What a group gets where it goes, and what speaks against it."""
+"""The offsets that a group gets on the target, and the reasons against the transfer."""
 
 from __future__ import annotations
 

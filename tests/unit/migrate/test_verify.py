@@ -1,4 +1,4 @@
-"""Comparisons of logs in memory, with every kind of trouble put into the target."""
+"""Comparisons of logs in memory, with every kind of difference in the target."""
 
 from __future__ import annotations
 

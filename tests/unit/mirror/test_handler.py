@@ -105,7 +105,7 @@ async def test_raises_permanent_failures_at_once(target: Any) -> None:
         await handler.handle(batch(b"a", b"four"))
     assert target.stored(1) == []
     target.zookeeper.put("/brokers/ids/0", b'{"host":"h","port":1,"version":1,"jmx_port":-1}')
-    for _ in range(5):  # the watch is told
+    for _ in range(5):  # the watch gets the event
         await asyncio.sleep(0)
     with pytest.raises(HandlerFailedError, match=r"Kafka 0\.8 or later"):
         await handler.handle(batch(b"a"))
@@ -128,7 +128,7 @@ async def test_stops_retrying_what_does_not_arrive(target: Any) -> None:
     with pytest.raises(HandlerFailedError, match=r"cannot mirror t/1-2 from offset 4000: .*could not be read back"):
         await endless.handle(batch(b"a"))
     assert target.stored(1) == [b"a"] * 3
-    # Another batch, and one that arrives in between, begin to count anew.
+    # Another batch, and one that arrives in between, begin to count again.
     with pytest.raises(NotArrivedError):
         await handler.handle(batch(b"b", partition=TopicPartition("t", 1, 0)))
     await handler.stop()

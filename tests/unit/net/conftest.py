@@ -40,7 +40,7 @@ def peer() -> Callable[[Talk], contextlib.AbstractAsyncContextManager[int]]:
             try:
                 await talk(reader, writer)
             except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-                pass  # the client went away, or the test is over
+                pass  # the client closed the connection, or the test is over
             finally:
                 writer.close()
                 with contextlib.suppress(ConnectionError):

@@ -335,7 +335,7 @@ def test_send_waits_for_a_peer_that_does_not_read(run: Run, peer: Peer) -> None:
 
             task = asyncio.create_task(flood())
             before = -1
-            while before != sent:  # until it stands still
+            while before != sent:  # until it stalls
                 before = sent
                 await asyncio.sleep(0.05)
             assert sent < 64

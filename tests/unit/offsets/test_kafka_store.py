@@ -154,7 +154,7 @@ async def test_retries_load_while_coordinator_does_not_know_topic() -> None:
 
 
 async def test_reports_how_long_brokers_keep_offsets() -> None:
-    """They do so by age, whether or not somebody is there: of a partition that stands still, too."""
+    """Brokers delete offsets by age, also in groups with members, and also those of idle partitions."""
     by_default = store(Cluster()).keeps_for
     assert by_default is not None
     assert by_default < 3600  # offsets.retention.minutes is a day by default, a week later on

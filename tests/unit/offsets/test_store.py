@@ -116,7 +116,7 @@ async def test_first_commit_of_many_partitions_reads_nothing_again() -> None:
             "exists": 200,
             "ensure": 2,
             "multi": 4,
-        }  # each owner node is looked at once, where nobody knows
+        }  # each owner node is read once, if its version is unknown
         assert {stored(server, partition) for partition in partitions} == {b"7"}
 
 
@@ -321,7 +321,7 @@ async def test_seek_back_overwrites_larger_offset_first_met_by_commit(commits: C
     assert [(entry["offset"], entry["position"]) for entry in logs] == [(20, 4)]
     await commits.commit(6)
     assert commits.stored == b"6"
-    commits.foreign(b"20")  # after the seek: somebody has handled more than we
+    commits.foreign(b"20")  # after the seek: another process has handled more
     await commits.commit(8)
     assert commits.stored == b"20"
 
@@ -416,7 +416,7 @@ async def test_recreates_deleted_parents() -> None:
 
 @pytest.mark.parametrize("refusal", [NoAuth, NodeExists, NoNode])
 async def test_commits_others_when_one_node_cannot_be_written(refusal: type[ZooKeeperError]) -> None:
-    """Whether it is forbidden or keeps changing its mind: the others are stored, then it is told."""
+    """Whether the write is forbidden or keeps conflicting: the other offsets are stored, then the error is raised."""
     server = MemoryZooKeeper()
     async with server.session() as zk:
         partitions = many(4)
@@ -453,7 +453,7 @@ async def test_reports_partitions_lost_with_session() -> None:
 
 
 async def test_raises_session_changed_instead_of_reporting_loss() -> None:
-    """On the new session every owner node looks foreign; that must not be told as lost partitions."""
+    """On the new session every owner node looks foreign; that must not be reported as lost partitions."""
     server = MemoryZooKeeper()
     async with server.session() as zk:
         partitions = many(2)

@@ -1,4 +1,4 @@
-"""A broker in memory, a clock that is told when to go on, and producers on both."""
+"""A broker in memory, a clock that tests advance, and producers on both."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ async def test_returns_lines_as_they_are_written_without_blocking(pipe: tuple[in
     for _ in range(10):
         await asyncio.sleep(0)
     assert not waiting.done()
-    assert os.get_blocking(pipe[0])  # the descriptor's mode is left alone: others may share it
+    assert os.get_blocking(pipe[0])  # the descriptor's mode is not changed: others may share it
     os.write(pipe[1], b" a line\nand more")
     assert await waiting == [b"half a line"]
     os.close(pipe[1])

@@ -1,4 +1,4 @@
-"""What is told before Spark starts. No test here starts one."""
+"""Errors that are reported before Spark starts. No test here starts Spark."""
 
 from __future__ import annotations
 

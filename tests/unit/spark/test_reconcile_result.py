@@ -1,4 +1,4 @@
-"""What a reconciliation counts as wrong, and how it says so."""
+"""The findings of a reconciliation, and their texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which steps a pipeline has; what they do is tried with Spark."""
+"""The steps of a pipeline; tests with Spark run them."""
 
 from __future__ import annotations
 

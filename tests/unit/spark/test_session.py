@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a test sets is gone after it."""
+    """Undo all settings of a test after it."""
     for name in ("JAVA_HOME", LAUNCHER_VARIABLE, "SPARK_SUBMIT_OPTS", "SPARK_CONF_DIR", "SPARK_HOME"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)

@@ -300,7 +300,7 @@ def test_finds_the_same_damage_before_any_stop() -> None:
 
 
 def test_does_not_resync_inside_of_a_torn_compressed_message() -> None:
-    """Snappy keeps short messages as they are; they do not go on to the end of the segment, though."""
+    """Snappy keeps short messages as they are; they do not continue to the end of the segment, though."""
     inner = b"".join(encode_message(bytes([65 + number] * number)) for number in (5, 7, 11, 13))
     torn = encode_message(b"header" + inner + b"rest", codec=Codec.SNAPPY)
     (flaw,) = read(torn[:-2], resync=True)

@@ -105,7 +105,7 @@ def test_reports_what_is_in_the_page_cache(tmp_path: Path, monkeypatch: pytest.M
     file.write_at(0, bytes(100_000))
     assert file.cached(0, 100_000)
     file.close()
-    assert file.cached(0, 10)  # whoever reads it will be told what is wrong with it
+    assert file.cached(0, 10)  # reading it raises the error
 
     def cold(fd: int, buffers: object, position: int, flags: int) -> int:
         if position >= 4096:

@@ -110,7 +110,7 @@ def test_rolls_by_the_age_of_the_first_append(tmp_path: Path, message: Message) 
         log.roll(3700.2)
         assert len(log.segments) == 2
     with opened(tmp_path / "t-0", LogSettings(roll_seconds=3600)) as log:
-        assert not log.roll_due(1e9)  # counted anew since the opening, like 0.7.2
+        assert not log.roll_due(1e9)  # counted again since the opening, like 0.7.2
 
 
 def test_slice_of_a_negative_size_keeps_the_number(tmp_path: Path, message: Message) -> None:
@@ -226,7 +226,7 @@ def fill(log: Log, one: bytes, count: int) -> None:
 
 
 class Scripted:
-    """A delete policy that answers as told and notes what it was asked."""
+    """A delete policy with scripted answers, which records its calls."""
 
     def __init__(self, *answers: object) -> None:
         self.answers = list(answers)
@@ -283,7 +283,7 @@ def test_segment_that_cannot_be_deleted_stays_in_the_log(
 
 
 def test_reads_while_segments_are_added_and_deleted(tmp_path: Path, message: Message) -> None:
-    """Each read takes the list of segments once: it finds what was there or learns that it is gone."""
+    """Each read takes the list of segments once: it finds the segment, or gets the error that it was deleted."""
     one = message(b"x" * 90)
     size = len(one)
     done = threading.Event()

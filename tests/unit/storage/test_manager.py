@@ -130,7 +130,7 @@ def test_loads_the_others_beside_a_log_with_a_gap(tmp_path: Path, message: Messa
         with pytest.raises(CorruptLogError, match="should end at offset 12"):
             logs.get_or_create("gap", 0, 0.0)
         assert logs.get("gap", 1) is None
-        logs.close(0.0)  # cleanly: but the marker says nothing about a log that nobody has seen
+        logs.close(0.0)  # cleanly: but the marker does not list a log that was added later
         assert json.loads((tmp_path / CLEAN_MARKER).read_bytes())["ends"] == {"whole-0": 11}
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.kafka")} == before
     after.unlink()

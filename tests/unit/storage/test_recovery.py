@@ -79,7 +79,7 @@ def test_keeps_aside_intact_messages_after_lost_blocks(tmp_path: Path, message: 
 
 
 def test_cuts_and_keeps_aside_an_unknown_magic(tmp_path: Path, message: Message) -> None:
-    """0.7.2 does not start over it. It may be damage, and it may be a format of later days: nothing is thrown away."""
+    """0.7.2 does not start with it. It may be damage or a later format: no bytes are deleted."""
     path = tmp_path / "0.kafka"
     later = struct.pack(">iBBI", 7, 2, 0, 0) + b"x"
     assert _recover(path, message(b"a") + later) == (message(b"a"), TailDamage.UNKNOWN_MAGIC, {"0.kafka.cut-11": later})
@@ -156,7 +156,7 @@ def test_recovers_from_a_lost_block_at_every_position(tmp_path: Path, message: M
 
 @pytest.mark.parametrize("kind", ["zeros", "ones", "noise", "text"])
 def test_recovers_from_a_nonsense_block_at_every_position(tmp_path: Path, message: Message, kind: str) -> None:
-    """The second kind: the file has grown by a block that nobody wrote, wherever the data stopped."""
+    """The second kind: the file has grown by a block that was never written, wherever the data stopped."""
     made, data = _blocks(message)
     rng = random.Random(9)
     for end in range(0, len(data), BLOCK):
@@ -169,7 +169,7 @@ def test_recovers_from_a_nonsense_block_at_every_position(tmp_path: Path, messag
         kept, damage, _ = _recover(tmp_path / "0.kafka", data[:end] + nonsense)
         assert kept == _before(made, end)
         assert damage is not None
-    for boundary in range(len(made)):  # and right after a message, where the nonsense begins with a length
+    for boundary in range(len(made)):  # and right after a message, where the invalid bytes begin with a length
         good = b"".join(made[:boundary])
         assert _recover(tmp_path / "0.kafka", good + rng.randbytes(BLOCK))[0] == good
 

@@ -56,7 +56,7 @@ def test_reopens_a_resting_file_on_use(tmp_path: Path) -> None:
     segment.flushed = segment.size
     assert segment.retain()
     segment.rest(at_once=True)
-    assert descriptor() is not None  # nor while somebody reads
+    assert descriptor() is not None  # nor during a read
     segment.release()
     segment.rest()
     assert descriptor() is not None  # it was used since the last look

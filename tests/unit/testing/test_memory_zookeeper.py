@@ -12,7 +12,7 @@ from consumerd.zk import ConnectionLost, NoNode, NotConnected, SessionChanged
 
 
 class StoppedClock:
-    """Time that passes when told to."""
+    """Time that passes when a test moves it."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["pytester"]
 
-#: No warning may come from it, and nobody runs async tests.
+#: It may cause no warning, and no plugin runs async tests.
 STRICT = ("-W", "error", "-p", "no:asyncio", "-p", "no:cacheprovider")
 
 WITHOUT_JAVA = """

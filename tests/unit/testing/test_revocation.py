@@ -1,4 +1,4 @@
-"""Taking partitions and lives away from a handler at work."""
+"""Revoking partitions of a working handler, and killing it."""
 
 from __future__ import annotations
 

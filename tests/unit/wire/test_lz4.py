@@ -39,7 +39,7 @@ def test_reads_both_framings(data: bytes, broken: bool) -> None:
 
 
 def test_broken_checksum_covers_the_magic() -> None:
-    """The bytes that clients of 0.8 and 0.9 write for nothing at all: KAFKA-3160."""
+    """The bytes that clients of 0.8 and 0.9 write for empty data: KAFKA-3160."""
     assert lz4_compress(b"").hex() == "04224d1860408200000000"
     assert lz4_compress(b"", broken_checksum=True).hex() == "04224d1860401a00000000"
 

@@ -337,7 +337,7 @@ async def test_requests_that_answers_lead_to_leave_together() -> None:
     rig.wire.writes.clear()
     rig.connection.data_received(b"".join(struct.pack("!iiqi", 16, xid, 1, -101) for xid in (1, 2)))
     await asyncio.sleep(0)
-    assert [xids(write) for write in rig.wire.writes] == [[4, 5]]  # in the very turn in which callers go on
+    assert [xids(write) for write in rig.wire.writes] == [[4, 5]]  # in the same turn in which callers continue
     rig.connection.kill("done")
     errors = [type(error) for error in await asyncio.gather(*calls, return_exceptions=True)]
     assert errors == [ServerError, ServerError, ConnectionLost, ConnectionLost, ConnectionLost, NeverSent]
@@ -422,7 +422,7 @@ async def test_unanswered_requests_fail_after_the_session_timeout_and_others_do_
     assert xids(rig.wire.sent) == [1, 2, 3, 4, 5]  # those that waited had their turn, and their time
     assert not beat.done()
     assert not rig.connection.closing
-    for xid in (2, 3, 4, 5):  # late answers disturb nobody
+    for xid in (2, 3, 4, 5):  # late answers have no effect
         rig.reply(xid, code=-101)
     last = asyncio.create_task(rig.connection.request(get()))
     await turn()

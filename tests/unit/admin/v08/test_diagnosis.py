@@ -67,7 +67,7 @@ def deal(zookeeper: MemoryZooKeeper, owners: dict[TopicPartition, tuple[str, int
 
 @pytest.fixture
 def zookeeper() -> MemoryZooKeeper:
-    """A healthy group: four partitions, two members with two each, dealt by range."""
+    """A healthy group: four partitions, two members with two each, assigned by range."""
     zookeeper = MemoryZooKeeper()
     zookeeper.put("/brokers/ids/0", b'{"jmx_port":-1,"timestamp":"1","host":"h","version":1,"port":1}')
     put_topic(zookeeper, "t", [0, 0, 0, 0])
@@ -102,7 +102,7 @@ async def test_reports_nothing_for_a_healthy_group_of_either_strategy(zookeeper:
     dealt = roundrobin_owners({"t": range(4)}, members)
     deal(zookeeper, dealt)
     assert await findings(zookeeper) == []
-    # Where one is missing, the rule is still known by the others.
+    # If one owner is missing, the others still show the rule.
     snapshot = before.snapshot
     assert dealt != snapshot.view.owners
     missing = next(one for one in T if dealt[one][0] == ID_A)
@@ -235,7 +235,7 @@ async def test_reports_progress_and_offsets_in_two_stores(zookeeper: MemoryZooKe
         (GroupFindingKind.STANDING_STILL, "t/2"),
     ]
 
-    # What moves at a broker moves; what follows within one interval does not differ.
+    # An offset that moves in the broker is moving; a difference within one interval is not a finding.
     before, after = replaced(before, kept={T[0]: 12, T[1]: 8}), replaced(after, kept={T[0]: 60, T[1]: 18})
     found = diagnose_group(before, after)
     assert told(found) == [(GroupFindingKind.STORES_DIFFER, "t/0"), (GroupFindingKind.BLACK_HOLE, "t/2")]

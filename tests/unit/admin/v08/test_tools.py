@@ -1,4 +1,4 @@
-"""What the tools make of the answers of brokers of Kafka 0.8 and later: scripted ones, and bad ones."""
+"""The output of the tools for responses of brokers of Kafka 0.8 and later: scripted ones, and invalid ones."""
 
 from __future__ import annotations
 

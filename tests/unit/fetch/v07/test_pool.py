@@ -243,7 +243,7 @@ async def test_recovered_partition_uses_common_connection(rig: Any, scripted_log
 
 
 async def test_resets_backoff_after_response(rig: Any, scripted_log: Any, numbered: Any) -> None:
-    """What was learned in an outage counts for nothing once the broker has answered."""
+    """The back-off of an outage is reset once the broker has answered."""
     async with rig(retry_backoff_min=0.002, retry_backoff_max=0.256) as r:
         lane = r.add()
         port = r.broker.port
@@ -440,8 +440,8 @@ async def test_lists_offsets(rig: Any, scripted_log: Any) -> None:
 
 
 async def test_stalled_handlers_do_not_block_other_partitions(rig: Any, scripted_log: Any, numbered: Any) -> None:
-    """Nobody gives back what the stalled ones hold; a message that needs most of the budget still comes, and so does
-    everything behind it."""
+    """The memory of stalled partitions is not released; a message that needs most of the budget still arrives, and so
+    do those after it."""
     large = b"x" * 30_000
     async with rig(budget=40_000, fetch_bytes=1000, poll_bytes=200, max_fetch_bytes=35_000) as r:
         for number in range(2, 10):
@@ -484,7 +484,7 @@ async def test_decodes_large_compressed_message_in_turns_within_budget(rig: Any,
                 [asyncio.create_task(lane.get()) for lane in lanes], return_when=asyncio.FIRST_COMPLETED
             )
             batch = first.pop().result()
-            assert most > 60  # the loop went on while it was decoded
+            assert most > 60  # the loop continued while it was decoded
             assert (len(batch), batch.start_offset, batch.next_offset) == (count, 0, len(message))
             assert batch.memory_bytes < 11 * count  # not 48 bytes for each
             ticking.cancel()

@@ -1,4 +1,4 @@
-"""What a broker is asked for at once: how requests are gathered, how much one answer may have, who hears of trouble."""
+"""Requests to one broker: how they are combined, the size of one answer, and reports of errors."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ async def test_polls_idle_partitions_together_up_to_response_limit(source: Broke
     assert broker.asked == [list(range(8))]
     assert broker.bodies[0]["max_bytes"] == 8 * MIB
     assert broker.bodies[0]["max_wait_time"] == 500
-    assert broker.patience == [0.2 + 0.5]  # who holds an answer back as it was told does not hang
+    assert broker.patience == [0.2 + 0.5]  # a broker that delays an answer by max_wait does not hang
     broker.released.set()
     await asyncio.gather(*tasks)
     assert broker.asked[1:] == [[8, 9]]

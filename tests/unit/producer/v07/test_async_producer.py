@@ -113,7 +113,7 @@ async def test_rejects_messages_before_the_start(world: Any) -> None:
             await other.start()
 
 
-# What goes out.
+# Requests that are sent.
 
 
 async def test_sends_a_multiproduce_with_one_entry_per_topic_and_partition(world: Any, by_key: Any) -> None:
@@ -182,7 +182,7 @@ async def test_uses_a_custom_encoder(world: Any) -> None:
 
 
 def stuck(world: Any) -> asyncio.Event:
-    """Nobody can connect until the event is set."""
+    """No connection is accepted until the event is set."""
     gate, connect = asyncio.Event(), world.broker.connect
 
     async def wait(host: str, port: int) -> Any:
@@ -315,7 +315,7 @@ async def test_sender_that_never_waits_does_not_starve_the_connection(world: Any
     assert len(world.stored("t")) == producer.stats.sent > 2500
 
 
-# What goes wrong on the way.
+# Errors while sending.
 
 
 def failing(world: Any, times: int, *, stored: bool) -> None:

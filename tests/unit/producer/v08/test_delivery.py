@@ -1,4 +1,4 @@
-"""What a broker says of numbered batches, and what becomes of them: by a broker in memory that counts, or forgets."""
+"""A broker's responses to numbered batches, and their handling: with a broker in memory that counts, or forgets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from consumerd.wire.v08.schema import Api
 
 pytestmark = pytest.mark.asyncio
-#: Where a record batch has producer id, epoch and first sequence number.
+#: The position of producer id, epoch and first sequence number in a record batch.
 NUMBERS = struct.Struct(">qhi"), 43
 
 
@@ -45,9 +45,9 @@ class CountingBroker:
         #: Producer id -> the next number.
         self.expected: dict[int, int] = {}
         self.ids = 0
-        #: How long we and the broker wait, in seconds and milliseconds, at the last request.
+        #: The timeouts of the last request: ours in seconds, the broker's in milliseconds.
         self.patience: dict[Api, tuple[float, int]] = {}
-        #: What happens to requests before and after they are carried out.
+        #: Hooks that run before and after a request is carried out.
         self.before: Callable[[Api], int | None] = lambda _: None
         self.after: Callable[[Api], None] = lambda _: None
 

@@ -79,7 +79,7 @@ async def send(broker: MemoryBroker, data: bytes, plan: LinePlan, tmp_path: Path
 async def failure(
     broker: MemoryBroker, data: bytes, plan: LinePlan, tmp_path: Path, **settings: Any
 ) -> tuple[ExitCode, str]:
-    """What the command line says of it."""
+    """The exit code and the sentence of the command line for it."""
     with pytest.raises(Exception) as caught:  # alone, or in a group
         await send(broker, data, plan, tmp_path, **settings)
     code, sentence = explain(caught.value)

@@ -5,7 +5,7 @@ import pytest
 from consumerd.producer.v08.murmur2 import key_partition, murmur2
 
 
-# What Java's `Utils.murmur2` gives, as the tests of its clients have it; int32 there, so the sign is taken off.
+# Results of Java's `Utils.murmur2` from the tests of its clients; int32 there, so the sign is removed.
 @pytest.mark.parametrize(
     ("data", "signed"),
     [

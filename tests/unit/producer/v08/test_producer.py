@@ -41,7 +41,7 @@ class MemoryCluster:
         self.learn()
 
     def learn(self) -> None:
-        """What is known of the cluster is asked for anew."""
+        """Read the metadata of the cluster again."""
         parts = {n: PartitionMetadata(0, 0, (0,), (0,), 0) for n in range(PARTITIONS)}
         self.metadata = ClusterMetadata({0: Node(0, "memory", 1)}, {"t": TopicMetadata(0, parts)})
 
@@ -250,7 +250,7 @@ async def test_rejects_messages_that_cannot_be_sent() -> None:
 
 
 class Link(SimpleNamespace):
-    """A channel to one of several brokers; one that does not lead `t` hangs up on what nobody wants an answer to."""
+    """A channel to one of several brokers; one that does not lead `t` closes it on a request without an answer."""
 
     async def send(self, api: Any, body: dict[str, Any], **_: Any) -> None:
         if self.node != self.cluster.leading:
@@ -290,5 +290,5 @@ async def test_acks_0_follows_a_new_leader_after_a_closed_connection() -> None:
             if number == 20:
                 cluster.leading = 1
             await (await ours.send("t", b"%d" % number, partition=0))
-    # What the old leader hung up on is gone, and nothing else.
+    # Only the message for which the old leader closed the connection is lost.
     assert [record.payload for record in cluster.log[0]] == [b"%d" % number for number in range(40) if number != 20]

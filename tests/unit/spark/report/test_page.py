@@ -18,7 +18,7 @@ FETCHING = {"src", "srcset", "href", "data", "action", "formaction", "poster", "
 
 
 class Page(HTMLParser):
-    """What a browser would see; fails where tags are not nested."""
+    """The text that a browser would show; fails if tags are not nested."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a task loads: of consumerd the wire format and storage, and nothing that only a daemon or a driver needs."""
+"""Imports of a task: of consumerd the wire format and storage, and nothing that only a daemon or a driver needs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-#: What unpickling a reader and reading a split of a local file or a broker imports.
+#: The imports of unpickling a reader, and of reading a split of a local file or a broker.
 EXECUTORS = """
 import json, sys
 before = set(sys.modules)
@@ -28,7 +28,7 @@ HEAVY = {
     "fsspec",
 }
 ROOMS = {"address", "errors", "native", "partition", "wire", "storage", "spark"}
-#: What speaks to brokers of 0.8 and later, on a loop.
+#: The rooms that connect to brokers of 0.8 and later, on a loop.
 CLIENT_ROOMS = {"client", "clock", "net"}
 
 

@@ -1,4 +1,4 @@
-"""What a worker holds at its peak, whatever the split: measured in a process of its own, written out as Spark does."""
+"""The peak memory of a worker for any split: measured in a process of its own, with output written as by Spark."""
 
 from __future__ import annotations
 

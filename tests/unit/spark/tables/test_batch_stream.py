@@ -1,4 +1,4 @@
-"""The stream over a Parquet table, without a session: what is handed out, and what is read of it."""
+"""The stream over a Parquet table, without a session: the offsets that it returns, and the rows that are read."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_reads_every_batch_exactly_once_from_any_directories(seed: int) -> None:
     read = [n for each in resolve(found) for n in range(each.first, each.last + 1)]
     assert read == sorted(present)
     assert all(each.folder.first <= each.first <= each.last <= each.folder.last for each in resolve(found))
-    # What is covered may go, and nothing changes.
+    # Covered folders can be deleted without a change of the result.
     gone = set(covered(found))
     assert resolve([each for each in found if each not in gone]) == resolve(found)
     assert has_gap(resolve(found)) == (bool(read) and len(read) != read[-1] - read[0] + 1)

@@ -205,7 +205,7 @@ def test_limits_decompressed_bytes_over_all_levels() -> None:
     assert len(decode_batch(data, 0, limits=DecodeLimits(max_decompressed_bytes=spent))) == 20
     batch = decode_batch(data, 0, limits=DecodeLimits(max_decompressed_bytes=spent - 1))
     assert batch.end is BatchEnd.CORRUPT
-    # Whoever raises the limit has to know which one is set, and not what earlier levels had left of it.
+    # The message has the configured limit, not the rest that earlier levels left of it.
     assert f"more than the limit of {spent - 1} bytes" in (batch.problem or "")
 
 

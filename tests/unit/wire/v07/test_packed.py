@@ -33,7 +33,7 @@ Result = TypeVar("Result")
 
 
 def counted(steps: Generator[None, None, Result]) -> tuple[Result, int]:
-    """What `steps` come to, and how many they were."""
+    """The result of `steps`, and their number."""
     number = 1
     try:
         while True:

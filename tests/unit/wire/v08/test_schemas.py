@@ -1,4 +1,4 @@
-"""What every schema has to keep to, so that the codec can rely on it."""
+"""Rules for every schema, on which the codec relies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the `files` handler stored is listed, split and read back as the messages of the log, whole and in order."""
+"""The output of the `files` handler is listed, split and read back as the messages of the log, whole and in order."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ EXPECTED = list(decode_batch(LOG, START).messages())
 
 
 async def store(directory: Path, *, seed: int = 1, partition: TopicPartition = HERE, start: int = START) -> None:
-    """What the daemon leaves behind: batches with other boundaries for each seed."""
+    """Write the output of the daemon: batches with other boundaries for each seed."""
     rng = random.Random(seed)
     handler = FilesHandler(directory)
     await handler.position(partition)

@@ -107,7 +107,7 @@ def test_closes_connections_of_abandoned_reads(
 
 @pytest.fixture
 def trimmed(consumerd_broker_factory: BrokerFactory) -> tuple[LoopbackBroker, V07Split]:
-    """A broker whose first segment is gone, and a split of it."""
+    """A broker whose first segment is deleted, and a split of it."""
     broker = consumerd_broker_factory(partitions=2, settings={"log.file.size": 2000})
     for line in LINES:
         broker.produce("events", [line])

@@ -1,4 +1,4 @@
-"""The blocking client against servers that answer what they are told to."""
+"""The blocking client against servers with scripted answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Live brokers as the options list them: ranges, segments, time, and brokers that go away."""
+"""Live brokers as the options list them: ranges, segments, time, and brokers that stop."""
 
 from __future__ import annotations
 

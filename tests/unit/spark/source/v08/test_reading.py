@@ -71,7 +71,7 @@ def test_invalid_timestamps_are_null() -> None:
     far = [1_700_000_000_000, -1, -5, (1 << 63) // 1000 + 1, (1 << 63) - 1]
     data = encode_record_batch([b"x"] * 5, timestamps=far) + encode_message_set([b"x"], magic=0, base_offset=5)
     over = bytearray(encode_record_batch([b"x"] * 2, base_offset=6, timestamps=[0, 10]))
-    over[27:35] = b"\x7f" + b"\xff" * 7  # the base of all, and ten more is no number of 64 bits
+    over[27:35] = b"\x7f" + b"\xff" * 7  # the base of all, and ten more exceeds 64 bits
     over[17:21] = crc32c(bytes(over[21:])).to_bytes(4)
     with V08Broker((0, 8, data + bytes(over))) as broker:
         found = read(broker, 0, 8, "timestamp", "timestampType")

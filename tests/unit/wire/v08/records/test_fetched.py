@@ -1,4 +1,4 @@
-"""What a fetch brings beside whole, good records: cuts, what is below the offset asked for, limits, damage."""
+"""Fetch responses other than whole, valid records: cuts, records below the requested offset, limits, damage."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def test_rejects_inconsistent_batches(changes: dict[str, bytes], problem: str) -
 
 
 def test_batch_without_records_advances_the_position() -> None:
-    """What compaction leaves for the sake of the producer's sequence."""
+    """An empty batch that compaction keeps for the producer's sequence numbers."""
     empty = encode([b"a", b"b", b"c"], 2, base_offset=4)[:61]
     empty = resigned(empty, at_8=struct.pack(">i", 49), at_57=bytes(4))
     found = decode_records(empty + encode([b"d"], 2, base_offset=7), 4)
