@@ -151,7 +151,7 @@ def _data(options: ProduceOptions, lines: list[bytes], number: int) -> list[Prod
         key, found, payload = line.partition(separator)
         if not found:
             raise InputError(f"line {number + offset} has no key separator {options.key_separator!r}.")
-        # As Java makes a String of bytes: what is not UTF-8 becomes U+FFFD.
+        # As Java makes a String of bytes: bytes that are not UTF-8 become U+FFFD.
         data.append(ProducerData(options.topic, [payload], key.decode(errors="replace"), options.partition))
     return data
 
