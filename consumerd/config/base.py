@@ -45,7 +45,7 @@ class BrokenRulesError(ValueError):
 class Section(BaseModel):
     """A table of the file. Unknown keys are errors."""
 
-    # What is wrong may be a password.
+    # The invalid value may be a password.
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     def rules(self) -> Iterator[str]:

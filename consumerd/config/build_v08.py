@@ -107,7 +107,7 @@ def _gssapi(section: SaslSection) -> GssapiIdentity:
 
 
 def build_coordination(config: Config) -> CoordinationSettings:
-    """How the membership works where a broker coordinates it. Raises ConfigError."""
+    """Return the settings of a membership that a broker coordinates. Raises ConfigError."""
     group, rebalance = config.group, config.rebalance
     try:
         return CoordinationSettings(

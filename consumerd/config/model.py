@@ -106,7 +106,7 @@ class Config(FileSettings):
         return configs
 
     def of_subscription(self, name: str | None) -> Config:
-        """That of one subscription; of None the main one. Raises ConfigError for a name that none has."""
+        """Return the configuration of one subscription; of the main one for None. Raises ConfigError if unknown."""
         configs = self.by_subscription()
         try:
             return configs[MAIN if name is None else name]

@@ -203,7 +203,7 @@ def _variable(path: KeyPath) -> str | None:
 
 
 def _has(text: str, path: KeyPath) -> bool:
-    """Whether the JSON `text` has a value at `path`. Elements of a list belong to it, whatever their number."""
+    """Whether the JSON `text` has a value at `path`. A path into a list counts, at any index."""
     try:
         value = json.loads(text)
     except ValueError:
