@@ -49,7 +49,7 @@ class BrokerMonitor:
 
     @property
     def unready(self) -> list[str]:
-        """Why clients are not served now: starting, not_registered, stopping."""
+        """The reasons for which clients are not served now: starting, not_registered, stopping."""
         broker = self.broker
         if broker is None:
             return ["starting"]

@@ -1,6 +1,6 @@
 """The numbers of a broker as readings of the catalogue (`consumerd.metrics.catalogue`).
 
-Strategy: as `consumerd.daemon.readings`: each reading is taken from what counts it when somebody asks, on the loop,
+Strategy: as `consumerd.daemon.readings`: each reading is taken from its counter when it is requested, on the loop,
 without an await between.
 """
 

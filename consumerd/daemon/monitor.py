@@ -59,7 +59,7 @@ class Monitor:
         self.telemetry: Telemetry | None = None
         #: Of the handlers that this daemon has had, by group and name: a reload may bring another.
         self.handler_metrics: dict[tuple[str, str], HandlerMetrics] = {}
-        #: Of a mirror: what it sent, and the mirrors that it found to copy back.
+        #: Of a mirror: the counts of messages sent, and the mirrors that it found to copy back.
         self.target_counts: TargetCounts | None = None
         self.reverse_mirrors = 0
         self.loop_lag = Histogram(LATENCIES)
@@ -84,7 +84,7 @@ class Monitor:
 
     @property
     def stopping_since(self) -> float | None:
-        """When the first member began to leave, on the clock; None while none does."""
+        """The time on the clock at which the first member began to leave; None while none does."""
         moments = [each.member.stopping_since for each in self.subscriptions if each.member is not None]
         return min((moment for moment in moments if moment is not None), default=None)
 

@@ -140,7 +140,7 @@ async def start_monitor(monitor: Monitor, stack: AsyncExitStack, consumer: str) 
 
 
 def _limit_end(monitor: Monitor, telemetry: Telemetry, *outcome: object) -> None:
-    """What is left of telemetry is sent within the deadline of the stop, and not at all after one that was forced."""
+    """Limit the end of telemetry to the deadline of the stop; to 0 seconds after a stop that was forced."""
     since = monitor.stopping_since
     if any(isinstance(each, StopForcedError) for each in outcome):
         telemetry.end_seconds = 0.0
@@ -150,7 +150,7 @@ def _limit_end(monitor: Monitor, telemetry: Telemetry, *outcome: object) -> None
 
 
 class Watching(NamedTuple):
-    """What has to do with a member beside its work."""
+    """The monitor and the reloader of a member."""
 
     monitor: Monitor
     reloader: Reloader | None = None
@@ -288,7 +288,7 @@ async def _done(work: Coroutine[Any, Any, None]) -> Literal[True]:
 
 
 class _Start:
-    """What is to be done before there is a member, under signals."""
+    """The steps before a member exists, which a signal can stop."""
 
     def __init__(self, task: asyncio.Task[Any], stop_timeout: float) -> None:
         self.stop_timeout = stop_timeout
@@ -367,7 +367,7 @@ class _Service:
             raise outcome
 
     def _outcome(self) -> ConsumerdError | None:
-        """What the process ends with. The failure that began a stop says more than that the stop had to be forced."""
+        """Return the error of the process. The failure that began a stop comes before the error of a forced stop."""
         failure = self._failure or self._consumer.failure
         if self._forced is not None and failure is None:
             return StopForcedError(self._forced)

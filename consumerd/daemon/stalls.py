@@ -54,7 +54,7 @@ class LoopWatch:
         self._closed.set()
         if self._timer is not None:
             self._timer.cancel()
-        self._thread.join(timeout=1.0)  # it may be writing to a log that nobody reads
+        self._thread.join(timeout=1.0)  # it may be writing to a log without a reader
         faulthandler.cancel_dump_traceback_later()
 
     def held_for(self) -> float:
