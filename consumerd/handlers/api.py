@@ -62,8 +62,8 @@ class Handler(Protocol):
 
         Raise anything to be asked again later (see `consumerd.handlers.retrying`), `RetryLaterError` to say when, and
         `RejectedError` where asking again is pointless for this message; `HandlerFailedError` stops the daemon at
-        once. A cancellation (drain deadline, timeout) must be obeyed, and nothing of the work may go on after it came
-        out of here.
+        once. A cancellation (drain deadline, timeout) must be obeyed, and no part of the work may continue after this
+        method has raised it.
         """
         ...
 
@@ -76,10 +76,10 @@ class Handler(Protocol):
         return
 
     async def position(self, partition: TopicPartition) -> int | None:
-        """Where to go on with a partition that was just claimed; None leaves it to the committed offset.
+        """Return the offset at which to resume a partition that was just claimed; None for the committed offset.
 
-        Only for sinks that store messages and position together. It is asked before the first fetch, at every
-        claim, and wins over ZooKeeper; the answer must be `next_offset` of a batch that was handled before.
+        Only for sinks that store messages and position together. It is called before the first fetch, at every
+        claim, and wins over ZooKeeper; the result must be `next_offset` of a batch that was handled before.
         """
         return None
 

@@ -8,7 +8,7 @@ letter is appended without it, and the file may grow beyond its size: a letter i
 
 A full disk raises DiskFullError; where the lock was held, nothing of the letters stays in the file.
 
-Files are nobody's to delete but the user's, so together they have a limit, at which the daemon stops, and any may
+Only the user deletes files, so together they have a limit, at which the daemon stops, and any may
 be moved away at any time: the next letter goes to a new one. A handler that refuses everything must not fill the disk.
 """
 
@@ -174,7 +174,7 @@ class FileDeadLetters(DeadLetters):
                 data = data[os.write(descriptor, data) :]
             os.fsync(descriptor)
         except OSError:
-            if locked:  # nobody else has written since: take back what a full disk left of a line
+            if locked:  # no other writer since: take back the part of a line that a full disk left
                 with contextlib.suppress(OSError):
                     os.ftruncate(descriptor, size)
             raise

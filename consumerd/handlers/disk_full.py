@@ -1,4 +1,4 @@
-"""What happens when a handler, or a file of dead letters, finds its disk full: it waits for room, or the daemon stops.
+"""Full disks of handlers and of files of dead letters: the call waits for room, or the daemon stops.
 
 Strategy: a full disk does not count against a message, so it uses up no attempts and makes no dead letter. A file
 system that is full, over its quota or mounted read-only is recognised by the error of the system call, whichever
@@ -65,9 +65,9 @@ class DiskSpace:
         self._counts = counts
 
     async def needed_by(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
-        """What `attempt()` returns or raises once its disk is not full.
+        """Return or raise what `attempt()` does once its disk is not full.
 
-        Raises DiskFullError where nobody waits.
+        Raises DiskFullError where the policy is not to wait.
         """
         pause, waiting = _FIRST_PAUSE, False
         try:

@@ -1,9 +1,9 @@
 """A sink that stores messages in PostgreSQL exactly once: rows and position in one transaction.
 
-Strategy: each partition has a row in a table of positions: where it goes on, and the number of its owner, which every
+Strategy: each partition has a row in a table of positions: the next offset, and the number of its owner, which every
 takeover (`position`) raises. A batch is one transaction that locks that row, checks the number, copies the messages
 and moves the position. So a crash leaves both or neither, and a former owner that was stopped or cut off for a while
-and goes on finds another number, and stores nothing.
+and continues finds another number, and stores nothing.
 
 When a connection breaks during a commit, the position tells at the next attempt whether it took place: what this writer
 was just about to store may be there already. Anything else that lies before the position is a recreated topic,
