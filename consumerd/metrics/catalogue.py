@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Kind(Enum):
-    """What Prometheus calls the type of a metric."""
+    """The type of a metric, by its name in Prometheus."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
