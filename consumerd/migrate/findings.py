@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class MessageCounts:
-    """Messages, of a range or of many. What is `duplicated` or `foreign` counts every copy too many."""
+    """Counts of messages, of a range or of many. `duplicated` and `foreign` count every extra copy."""
 
     #: Messages of the source.
     source: int = 0
@@ -76,7 +76,7 @@ class RangeReport:
 
     @classmethod
     def of(cls, found: SourceRange, counts: MessageCounts) -> RangeReport:
-        """What was seen of `found`."""
+        """Return the report of `found`."""
         here, there = found.source, found.target
         order = None if there.in_order is None else f"{there.in_order:016x}"
         assert here.in_order is not None
@@ -141,7 +141,7 @@ class ComparisonReport:
         return totals
 
     def is_clean(self, *, duplicates: bool = False, foreign: bool = False) -> bool:
-        """Whether the target has what the source has, but for what is allowed; all of the source was readable."""
+        """Whether the target equals the source, except allowed differences; all of the source was readable."""
         return self.totals.is_clean(duplicates=duplicates, foreign=foreign) and not any(
             partition.unreadable for partition in self.partitions
         )

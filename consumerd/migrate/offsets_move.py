@@ -33,7 +33,7 @@ class TranslationChoiceError(ConsumerdError):
 
 @dataclass(frozen=True, slots=True)
 class MoveRequest:
-    """Which offsets to move, and how."""
+    """The offsets to move, and the options."""
 
     group: str
     #: The group's name on the target.
