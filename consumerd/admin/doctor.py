@@ -95,7 +95,7 @@ class GroupDoctor:
         return second, diagnose_group(first, second)
 
     async def _remaining(self, kept: Sequence[GroupFinding]) -> list[GroupFinding]:
-        """What is still wrong once the members have had time to act; `kept`, which was not fixed, is not waited for."""
+        """Return the findings that remain once the members have had time to act, without waiting for `kept`."""
         not_fixed = {(finding.kind, finding.subject) for finding in kept}
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SETTLING

@@ -1,8 +1,8 @@
 """Writing changed offsets, so that a live group is not overwritten by accident.
 
-Strategy: that nobody owns the partitions is looked at before, and made sure of by ZooKeeper at the very moment of the
+Strategy: the partitions must have no owner. That is checked before, and ensured by ZooKeeper at the very moment of the
 change: the multi that writes creates the owner node first and deletes it last, which fails as a whole if a member has
-claimed the partition meanwhile. Each offset node is written only in the version that was looked at, so a commit in
+claimed the partition meanwhile. Each offset node is written only in the version that was read, so a commit in
 between is not lost silently either. Force leaves both out.
 """
 
@@ -66,7 +66,7 @@ async def write_changes(zk: ZooKeeper, changes: Sequence[OffsetChange], *, force
         await zk.ensure(offsets_path(group, topic))
     fenced = set()
     for group, topic in {_topic(change) for change in moving}:
-        if not force and await zk.exists(owners_path(group, topic)) is not None:  # without it nobody owns anything
+        if not force and await zk.exists(owners_path(group, topic)) is not None:  # without it no partition has an owner
             fenced.add((group, topic))
     for start in range(0, len(moving), CHANGES_PER_MULTI):
         some = moving[start : start + CHANGES_PER_MULTI]

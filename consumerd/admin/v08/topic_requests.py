@@ -1,7 +1,7 @@
 """Topics created and deleted by requests (0.10.1 and later), which the controller carries out.
 
-Strategy: one attempt each. Only an answer that says that another broker is the controller is tried again; after a
-connection that broke nobody knows what became of the topic, and the next look tells.
+Strategy: one attempt each. Only a response that another broker is the controller is retried; after a
+broken connection the result for the topic is unknown until its metadata are read again.
 """
 
 from __future__ import annotations
