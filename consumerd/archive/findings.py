@@ -21,7 +21,7 @@ MAX_FINDINGS = 1000
 
 
 class ArchiveFindingKind(StrEnum):
-    """What is wrong beside the flaws inside of a segment (`consumerd.storage.archive.FlawKind`)."""
+    """The kinds of defects other than the flaws inside of a segment (`consumerd.storage.archive.FlawKind`)."""
 
     #: A segment ends before the next one begins, and ends well: a file is missing, or the end of one.
     GAP = "gap"
@@ -73,7 +73,7 @@ class SegmentSummary:
 
     source: str
     stamp: str
-    #: What the partition is called in reports.
+    #: The name of the partition in reports.
     folder: str
     start: int
     name: SegmentName | None = None
