@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AggregateResult:
-    """What one run aggregated."""
+    """The result of one run."""
 
     pipeline: str
     table: str
@@ -65,7 +65,7 @@ class AggregateResult:
 
 
 def aggregate(spark: SparkSession, pipeline: PipelineSpec) -> AggregateResult:
-    """Aggregate what is new in silver.
+    """Aggregate the new rows of silver.
 
     Raises ConsumerdError: ConfigError where the pipeline declares no `aggregate`, or another one than before;
     NotFoundError where there is no silver yet.
@@ -153,7 +153,7 @@ _COLLECT_EVERY = 50
 
 @dataclass(slots=True)
 class AggregateCounts:
-    """What the batches of one run had in them; see `AggregateResult`."""
+    """Counts of the rows in the batches of one run; see `AggregateResult`."""
 
     rows: int = 0
     late: int = 0

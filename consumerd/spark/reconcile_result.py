@@ -46,14 +46,14 @@ class LogStretches:
 
 @dataclass(frozen=True, slots=True)
 class PartitionCheck:
-    """One partition: what was expected, and what was found.
+    """One partition: the expected messages, and the findings.
 
     Messages are counted where the source was read again; None where it was not.
     """
 
     topic: str
     broker_partition: str
-    #: What was to be landed: from where landing began to where the last batch ended, in log offsets.
+    #: The range to be landed: from the start of landing to the end of the last batch, in log offsets.
     start: int
     end: int
     #: Messages of the source in that range, as far as the source still has it.
@@ -82,7 +82,7 @@ class PartitionCheck:
     reasons: tuple[str, ...] = ()
     #: In bronze, and not in the source any more, between offsets that it has: compaction does that.
     compacted: LogStretches = LogStretches()
-    #: In bronze, and not where the source has a message, or beyond what was to be landed.
+    #: In bronze, and not where the source has a message, or beyond the range to be landed.
     unexpected: LogStretches = LogStretches()
     #: In bronze, and neither in silver nor in quarantine.
     unrefined: LogStretches = LogStretches()

@@ -47,7 +47,7 @@ _MAX_CONDITIONS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class RefineResult:
-    """What one run refined. `duplicates`: rows left out because their identity was there already."""
+    """The result of one run. `duplicates`: rows left out because their identity was in silver already."""
 
     pipeline: str
     rows_silver: int

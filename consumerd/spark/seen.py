@@ -84,7 +84,7 @@ class SeenOffsets:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SeenOffsets) and self._intervals == other._intervals
 
-    __hash__ = None  # type: ignore[assignment]  # it compares by what it holds
+    __hash__ = None  # type: ignore[assignment]  # it compares by its content
 
     def __repr__(self) -> str:
         return f"SeenOffsets({self._intervals!r})"

@@ -65,7 +65,7 @@ def moment(value: datetime) -> str:
 
 
 def printable(value: bytes | str) -> str:
-    """Foreign text or bytes with everything visible: controls and what is not UTF-8 as in Python's literals."""
+    """Foreign text or bytes with everything visible: controls and invalid UTF-8 as in Python's literals."""
     text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
     return "".join(one if one.isprintable() else _escape(one) for one in text)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ParseMode(StrEnum):
-    """How to treat bytes that are not a valid message (option `mode`, with the values of Spark's readers)."""
+    """The policy for bytes that are not a valid message (option `mode`, with the values of Spark's readers)."""
 
     #: A row each, with the reason in `_corrupt`.
     PERMISSIVE = "PERMISSIVE"

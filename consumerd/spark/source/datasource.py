@@ -243,7 +243,7 @@ _PROVIDER: Final = "provider"
 #: Before the names of the table's options, as they were given.
 _OPTION: Final = "option."
 _METADATA: Final = "consumerd.options"
-#: What is in the schema is shown to everybody who may see the table.
+#: The schema is visible to every user who may see the table.
 _NOT_KEPT: Final = "kafka.sasl.password"
 
 

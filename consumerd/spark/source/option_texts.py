@@ -233,7 +233,7 @@ def named(broker: int, name: str) -> str:
 
 
 def read_position(name: str, value: str) -> Position:
-    """Where to start or end."""
+    """Return the position at which to start or end."""
     try:
         return parse_position(value)
     except ValueError as error:

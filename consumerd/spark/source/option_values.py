@@ -146,9 +146,9 @@ class SourceOptions:
         )
 
     def start_of_batch(self) -> Position:
-        """Where a batch starts; `starting_timestamp` comes before it."""
+        """Return the position at which a batch starts; `starting_timestamp` comes before it."""
         return EARLIEST if self.starting is None else self.starting
 
     def start_of_stream(self) -> Position:
-        """Where a stream without a checkpoint starts; `starting_timestamp` comes before it."""
+        """Return the position at which a stream without a checkpoint starts; `starting_timestamp` comes before it."""
         return LATEST if self.starting is None else self.starting

@@ -125,8 +125,8 @@ KAFKA_READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
 }
 #: Other spellings of options.
 ALIASES: Final[Mapping[str, str]] = {"kafka.bootstrap.servers": "bootstrap"}
-#: What settings of a JVM client begin with that say how to connect, what is read and in which form: one of these that
-#: is not supported is refused, since without it something else would happen.
+#: Prefixes of settings of a JVM client that define the connection, the data that are read and their form: one of these
+#: that is not supported is refused, since the read would differ without it.
 DECIDING: Final = (
     "kafka.ssl.", "kafka.sasl.", "kafka.security.", "kafka.isolation.", "kafka.bootstrap.", "kafka.key.deserializer",
     "kafka.value.deserializer", "kafka.auto.offset.", "kafka.interceptor.",

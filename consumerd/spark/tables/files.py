@@ -165,7 +165,7 @@ class LocalFiles:
             else:
                 place.unlink()
         except FileNotFoundError:
-            # Another process removes it as well: the next run removes what is left, if anything.
+            # Another process removes it as well: the next run removes the rest, if any.
             return
 
 

@@ -44,7 +44,7 @@ _INT32: Final = 1 << 31
 
 
 class ExpectedRange(NamedTuple):
-    """What the file's path says of its lines: the partition, and the range [start, end) of its log."""
+    """The expectation from a file's path: the partition of its lines, and the range [start, end) of its log."""
 
     topic: str
     broker: int
@@ -111,7 +111,7 @@ def _pieces(file: BinaryIO, piece: int, max_line: int) -> Iterator[tuple[bytes, 
 
 
 def _skip_line(file: BinaryIO, size: int, piece: int) -> tuple[int, bytes]:
-    """Read up to the next end of a line: how long the line was, and what was read beyond it."""
+    """Read up to the next end of a line; return the length of the line, and the bytes read beyond it."""
     while data := file.read(piece):
         line, newline, after = data.partition(b"\n")
         size += len(line)

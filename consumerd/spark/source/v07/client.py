@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from consumerd.spark.source.v07.split import BrokerRange
 
-#: What a fetch's answer has before the log's bytes: the error code.
+#: Bytes of a FETCH response before those of the log: the error code.
 _FETCH_HEAD: Final = 2
 #: Error code and count of an answer to OFFSETS.
 _OFFSETS_HEAD: Final = 6
