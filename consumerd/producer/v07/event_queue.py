@@ -106,7 +106,7 @@ class EventQueue:
             self._line[0].set()
 
     def mark(self) -> None:
-        """What is put in from here on is not older than now. For the first of a row of `offer`s, after every await."""
+        """Note the time for the events put in from here on. For the first of a row of `offer`s, after every await."""
         if not self._events:
             self._marks.clear()
             self._news.set()  # from here on there is a time to wake up
@@ -115,13 +115,13 @@ class EventQueue:
         self._marks.append((self.put_count + 1, self._clock.monotonic()))
 
     def hurry(self) -> int:
-        """Everything that is in now is due. Returns the number of the last event."""
+        """Make everything that is queued now due. Returns the number of the last event."""
         self._hurry = self.put_count
         self._news.set()
         return self._hurry
 
     def close(self) -> None:
-        """Accept nothing more; what is in is due at once. Senders that wait for room get an error."""
+        """Accept nothing more; queued events are due at once. Senders that wait for room get an error."""
         self._closed = True
         self.hurry()
         for turn in self._line:

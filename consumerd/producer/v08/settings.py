@@ -15,8 +15,8 @@ MIB = 1024 * KIB
 class V08ProducerSettings:
     """Times in seconds, sizes in bytes."""
 
-    #: Who must have a batch before it counts as sent: 0 nobody (nothing is known of it then), 1 the leader, -1 all
-    #: replicas in sync.
+    #: The replicas that must have a batch before it counts as sent: 0 none (its fate is unknown then), 1 the leader,
+    #: -1 all replicas in sync.
     acks: Literal[-1, 0, 1] = -1
     codec: RecordCodec = RecordCodec.NONE
     #: A batch of a partition goes out when it has this many bytes ...
