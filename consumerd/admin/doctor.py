@@ -56,12 +56,12 @@ class GroupDoctor:
 
     @classmethod
     def of_v07(cls, zk: ZooKeeper, group: str, connect: Connector) -> GroupDoctor:
-        """For a group of Kafka 0.7."""
+        """Return a doctor for a group of Kafka 0.7."""
         return cls(group, partial(_look_at_v07, zk, group, connect), zk)
 
     @classmethod
     def of_v08(cls, source: GroupSource, group: str) -> GroupDoctor:
-        """For a group of Kafka 0.8 or later."""
+        """Return a doctor for a group of Kafka 0.8 or later."""
 
         async def take_snapshot() -> DiagnosisInput:
             return await read_diagnosis_input(source, group, asyncio.get_running_loop().time())

@@ -74,8 +74,8 @@ class V08GroupSnapshot(GroupSnapshot):
     #: Of groups that a broker coordinates: Stable, Empty, ...; and how its leader assigns.
     state: str = ""
     assignor: str = ""
-    #: Where the coordinator assigns by itself (the consumer protocol of 4.x): members that are yet to move to what it
-    #: assigned. None where a member assigns.
+    #: Where the coordinator assigns by itself (the consumer protocol of 4.x): members that are yet to move to their
+    #: assignment. None where a member assigns.
     moving: list[str] | None = None
     #: The offsets that a group in ZooKeeper committed to a broker instead (`offsets.storage=kafka` of old consumers).
     at_broker: dict[TopicPartition, int] = field(default_factory=dict)
