@@ -93,7 +93,7 @@ class ArchiveExport:
         """Export the segments that are not exported yet.
 
         Raises OutputFolderError, WriteFailedError, MissingExtraError, DuplicateSegmentError, CorruptSegmentError if the
-        policy says so, InterruptedWorkError, WorkerDiedError. After any of them the next run continues.
+        policy requires it, InterruptedWorkError, WorkerDiedError. After any of them the next run continues.
         """
         if self._options.format is ExportFormat.PARQUET:
             require_parquet()

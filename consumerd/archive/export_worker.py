@@ -51,7 +51,7 @@ class SegmentExported(NamedTuple):
 def export_source(options: ExportOptions, folder: str, disk: OutputFileSystem, task: ExportTask, emit: Emit) -> None:
     """The work of one worker: emits SegmentExported, ArchiveFinding and BytesRead.
 
-    Raises CorruptSegmentError if the policy says so, WriteFailedError, MissingExtraError.
+    Raises CorruptSegmentError if the policy requires it, WriteFailedError, MissingExtraError.
     """
     layout = ArchiveLayout(options.layout, options.broker)
     meter = ReadMeter(emit)
