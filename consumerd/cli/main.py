@@ -160,7 +160,7 @@ def run(arguments: Sequence[str]) -> int:
         if isinstance(error, SystemExit):
             raise
         if all(isinstance(leaf, BrokenPipeError) for leaf in _leaves(error)):
-            # That of the log, which every task writes to. What it did not handle by then is handed over again.
+            # The pipe of the log, which every task writes to. Unhandled messages are delivered again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
             return ExitCode.PIPE
         code, sentence = explain(error)

@@ -1,7 +1,7 @@
 """The two sides of a move of offsets: where they are, opened for the length of one command.
 
-Strategy: each side is a ZooKeeper or a list of brokers. A ZooKeeper is asked which dialect it speaks; brokers of 0.8
-and later are reached by what is registered there. Everything that is opened is closed with the one stack.
+Strategy: each side is a ZooKeeper or a list of brokers. The dialect of a ZooKeeper is looked up; brokers of 0.8
+and later are found by their nodes there. Everything that is opened is closed with the one stack.
 """
 
 from __future__ import annotations

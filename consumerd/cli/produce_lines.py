@@ -185,7 +185,7 @@ async def produce_v08(client: ClusterClient, options: ProduceOptions) -> None:
 
 
 async def _await_receipt(client: ClusterClient) -> None:
-    """Wait until every broker has read what was sent without acknowledgement: connections are served in order.
+    """Wait until every broker has read the messages without acknowledgement: connections are served in order.
 
     Without this the connection may end before a broker has read the lines, and a program that reads the topic right
     after the command misses them.

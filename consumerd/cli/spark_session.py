@@ -193,7 +193,7 @@ def working(
             with declared_errors():
                 yield work
         except ConsumerdError:
-            work.check()  # what was torn down on request is no failure
+            work.check()  # an end on request is not a failure
             raise
 
 
