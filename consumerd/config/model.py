@@ -94,7 +94,7 @@ class Config(FileSettings):
         return value
 
     def by_subscription(self) -> dict[str, Config]:
-        """By name, what each subscription would have as the only one of the daemon; that of `[group]` comes first."""
+        """Return each subscription's configuration, as if it were the only one, by its name; `[group]` comes first."""
         if not self.subscriptions:
             return {MAIN: self}
         configs = {MAIN: self.model_copy(update={"subscriptions": ()})}
@@ -135,7 +135,7 @@ class Config(FileSettings):
 
 
 class _WithoutEnvironment(Config):
-    """The same, of the document alone."""
+    """The configuration of the document alone."""
 
     @classmethod
     def settings_customise_sources(

@@ -180,7 +180,7 @@ def _compare_tables(before: _Table, after: _Table, table: str) -> tuple[_Table, 
 def _compare_subscriptions(
     running: Config, new: Config, applied: dict[Reload, list[str]], refused: list[str]
 ) -> tuple[SubscriptionSection, ...]:
-    """Of the same subscriptions; others need a restart, and then nothing of any is taken over."""
+    """Return the merged subscriptions. A change of their names needs a restart, and then no key is taken over."""
     if [each.name for each in running.subscriptions] != [each.name for each in new.subscriptions]:
         refused.append("subscriptions")
         return running.subscriptions
