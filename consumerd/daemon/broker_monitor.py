@@ -29,7 +29,7 @@ _LOOK: Final = 1.0
 
 
 class BrokerMonitor:
-    """Of one broker, which it knows as soon as `watch` was called."""
+    """The monitor of one broker, which it knows as soon as `watch` was called."""
 
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
         self.config = config

@@ -1,7 +1,7 @@
 """The endpoints of the daemon's HTTP server: probes, metrics, and the status with access control.
 
-Strategy: one table of routes, made from the configuration, so that what is not served does not exist. Probes say one
-word and no data: they may be open to every client.
+Strategy: one table of routes, made from the configuration, so that a path that is not served does not exist. Probes
+return one word and no data: they may be open to every client.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class _Progress(NamedTuple):
 
 
 class Health:
-    """Of one daemon. `look` has to be called about once a second while the loop runs."""
+    """The health of one daemon. `look` has to be called about once a second while the loop runs."""
 
     def __init__(
         self,

@@ -45,7 +45,7 @@ _POINTS: Final = 120
 
 
 class Monitor:
-    """Of one daemon, from `__aenter__` to `__aexit__`."""
+    """The monitor of one daemon, from `__aenter__` to `__aexit__`."""
 
     def __init__(self, config: Config, clock: Clock) -> None:
         self.config = config
@@ -160,7 +160,7 @@ class Monitor:
 
     @property
     def _looks_at_lag(self) -> bool:
-        """Whether somebody reads it between summaries."""
+        """Whether the lag is read between summaries."""
         return self.config.health.listen is not None or self.telemetry is not None
 
     def _start(self, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:

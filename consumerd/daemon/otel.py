@@ -146,7 +146,7 @@ class _MetricSender:
 
 
 class Telemetry:
-    """Of one process, from `__aenter__` to `__aexit__`. `source` gives the readings of its metrics.
+    """The telemetry of one process, from `__aenter__` to `__aexit__`. `source` gives the readings of its metrics.
 
     `attributes` describe the process: `messaging.consumer.group.name` and the like.
     """

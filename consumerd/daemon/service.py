@@ -4,7 +4,7 @@ Strategy: one TaskGroup-free spine. The ZooKeeper session is started first, or a
 reached is the one failure a start reports by itself), then the member runs until it leaves. A first SIGTERM or SIGINT
 asks it to leave in order, as a failure does; either starts the deadline. A second signal, or the deadline, cancels it.
 Signals are noticed outside of the loop (`consumerd.daemon.signals`), which also ends a process whose loop is held.
-Closing the session then lets ZooKeeper drop whatever nodes are left, and a coordinator misses the heartbeats; so a
+Closing the session then lets ZooKeeper drop the remaining nodes, and a coordinator misses the heartbeats; so a
 forced stop is at worst a repetition for the next owner, never a loss. A handler that does not obey its cancellation
 leaves only the end of the process, and the session to expire: its nodes must not go while it still works.
 """
@@ -444,7 +444,7 @@ class _Service:
         self._later(FORCE_SECONDS, self._exit)
 
     def _exit(self) -> None:
-        """End the process where a handler does not end. Nobody above us gets to print the sentence any more."""
+        """End the process where a handler does not end. No caller can print the sentence any more."""
         outcome = self._outcome()
         assert outcome is not None
         log.error("exit_forced", reason="a handler ignored its cancellation")

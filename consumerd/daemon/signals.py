@@ -146,13 +146,13 @@ class ProcessSignals:
         os.close(self._writer)
 
     def forget(self) -> None:
-        """In a process that was forked from this one: its signals do not concern us, and the pipe is shared."""
+        """Restore the handlers in a process that was forked from this one: it shares the pipe, but not our signals."""
         signal.set_wakeup_fd(-1)
         for number, handler in self._former.items():
             signal.signal(number, handler)
 
     def _caught(self, number: int, frame: FrameType | None) -> None:
-        """In the main thread, between two of its instructions. The number is in the pipe by now."""
+        """Handle a signal in the main thread, between two of its instructions; the number is in the pipe already."""
         descriptor = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         if descriptor != self._writer:  # a loop has put its own in place, and the number went there
             os.write(self._writer, bytes([number]))
@@ -225,7 +225,7 @@ class ProcessSignals:
                 return
 
     def _read(self) -> bool:
-        """Take what is in the pipe; False where that is the end."""
+        """Read the pipe; return False at its end."""
         self._reading = True
         try:
             for number in os.read(self._reader, 1024):
