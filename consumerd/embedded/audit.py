@@ -3,8 +3,8 @@
 Strategy: handovers are counted by message identity (topic, broker, partition, offset of the outermost message, index),
 never by text: equal lines are different messages. The record files of all members are merged in the order of time and
 read once. One *ownership* of a partition lasts from a member's claim to the next claim by anyone: within it
-identities have to grow; what comes again in a later one (after a takeover or a restart, from the committed offset) is a
-duplicate and no disorder. One delivery is excused for each time that a member stood still (`Caught`).
+identities have to grow; a message that comes again in a later one (after a takeover or a restart, from the committed
+offset) is a duplicate, not out of order. One delivery is excused for each time that a member stood still (`Caught`).
 """
 
 from __future__ import annotations

@@ -201,7 +201,7 @@ class Child:
         self._signal_group(signal.SIGCONT)
 
     async def wait(self, timeout: float | None = None) -> int:
-        """Its exit status. Raises TimeoutError after `timeout` seconds, ChildError before `start`."""
+        """Return its exit status at its end. Raises TimeoutError after `timeout` seconds, ChildError before `start`."""
         async with asyncio.timeout(timeout):
             while (status := self.returncode) is None:
                 await self._wait_a_moment()

@@ -130,7 +130,7 @@ class Process(StartedChild):
         self.child.terminate()
 
     async def wait(self, timeout: float | None = None) -> int:
-        """Its exit status. Raises TimeoutError."""
+        """Wait for its end; return the exit status. Raises TimeoutError."""
         return await self.child.wait(timeout)
 
     async def _launch(self, command: Sequence[str], event: str, timeout: float, stdout: Path | None = None) -> None:
@@ -225,7 +225,7 @@ class DaemonProcess(Process):
 
     @property
     def stdout_path(self) -> Path:
-        """Its standard output."""
+        """The file of its standard output."""
         return self.directory / f"{self.name}.out"
 
     @property

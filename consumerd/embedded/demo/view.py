@@ -83,7 +83,7 @@ class PlainView(View):
         self._console.print(f"{seconds:6.1f} s  {text}", markup=False, highlight=False, soft_wrap=True)
 
     def update(self, standing: Standing) -> None:
-        """Nothing: only what happens is worth a line."""
+        """Do nothing: only events are printed."""
 
     def __enter__(self) -> Self:
         return self
