@@ -104,7 +104,7 @@ class ForwardHandler(Handler):
         log.info("forward_stopped", sent=self.sent)
 
     async def position(self, partition: TopicPartition) -> int | None:
-        """With `ForwardResume.TARGET`, where the last message of the partition that the target has begins; else None.
+        """Return the source offset of the last message that the target has, with `ForwardResume.TARGET`; else None.
 
         Raises as `handle`.
         """

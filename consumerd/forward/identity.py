@@ -87,7 +87,7 @@ def read_identity(headers: Headers) -> SourceIdentity | None:
 
 
 def _last(parts: Sequence[tuple[str, bytes | None]]) -> Sequence[tuple[str, bytes | None]]:
-    """Of several identities the last one, which begins with its topic, or with its name and topic."""
+    """Return the last of several identities, which begins with its topic, or with its name and topic."""
     begin = max((number for number, (name, _) in enumerate(parts) if name == _TOPIC), default=0)
     return parts[begin - 1 if begin and parts[begin - 1][0] == _CLUSTER else begin :]
 

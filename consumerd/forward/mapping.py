@@ -73,7 +73,7 @@ class BrokerMajorNumbering:
         self._per_broker = per_broker
 
     async def number(self, partition: TopicPartition) -> int:
-        """At once."""
+        """Return the number, without a lookup."""
         if partition.broker == NO_BROKER:
             return partition.partition
         return partition.broker * self._per_broker + partition.partition
