@@ -34,7 +34,7 @@ class RejectedError(Exception):
     """The message, or the batch, failed for good: further attempts are pointless, and `on_failure` applies at once.
 
     For what a handler knows to be permanent: a payload that is not valid, an answer such as 400. Any other exception
-    is retried; `HandlerFailedError` stops the daemon whatever `on_failure` says.
+    is retried; `HandlerFailedError` stops the daemon with any `on_failure`.
     """
 
 
@@ -112,7 +112,7 @@ class MessageHandler(Handler):
     @overload
     def __get__(self, instance: object, owner: type) -> Callable[[Batch], Awaitable[None]]: ...
     def __get__(self, instance: object, owner: type) -> MessageHandler | Callable[[Batch], Awaitable[None]]:
-        """On a method called `handle`: of an instance it is the batch form, so that the instance is a handler."""
+        """Bind a method called `handle`: an instance gets the batch form, so that the instance is a handler."""
         if instance is None:
             return self
         return functools.partial(_one_by_one, functools.partial(self._function, instance))
@@ -133,7 +133,7 @@ async def _one_by_one(function: Callable[[Message], Awaitable[None]], batch: Bat
 def message_handler(function: Callable[..., Awaitable[None]]) -> MessageHandler:
     """Make a handler of `async def function(message)`: called once for each message, in the partition's order.
 
-    Also works on a method `async def handle(self, message)` of a handler class. What was handled before a failure is
+    Also works on a method `async def handle(self, message)` of a handler class. Messages handled before a failure are
     not delivered again while this process lives. Raises TypeError for anything but a coroutine function.
     """
     return MessageHandler(function)

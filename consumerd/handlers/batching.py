@@ -1,6 +1,6 @@
 """Batches of the size that a handler wants: fetched ones are joined while a moment passes, large ones are cut.
 
-Strategy: nothing is copied but references. What is joined stays reserved in its lane until it was handled, so waiting
+Strategy: nothing is copied but references. Joined messages stay reserved in their lane until handled, so waiting
 for more never takes more memory than the partition's budget, and ends when that is used up. A cut is always at a
 boundary of the outermost messages: a compressed message stays in one batch, however many it holds, since there is no
 position within it that could be stored or committed.

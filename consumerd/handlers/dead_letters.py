@@ -49,7 +49,7 @@ class StoredLetter:
 
     @property
     def identity(self) -> Identity:
-        """Of the message."""
+        """The identity of the message."""
         return self.message.identity
 
 

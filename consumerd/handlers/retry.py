@@ -305,7 +305,7 @@ class _Retrying(Handler):
         )
 
     def _log_late(self, batch: Batch, error: Exception) -> None:
-        """It failed after it had marked the last message: there is nothing to repeat, and nothing to give up."""
+        """Log a failure after the last message was marked: there is nothing to repeat or to skip."""
         log.warning(
             "handler_failed",
             handler=self._name,

@@ -59,7 +59,7 @@ class RangeObjects:
             raise HandlerFailedError(f"{self._url} cannot be used: {reason_of(error)}.") from error
 
     def give_back(self, folders: Iterable[ObjectFolder]) -> None:
-        """Nothing is left in them."""
+        """Do nothing: no file is left in them."""
 
     def take_over(self, topic: str, partition: str) -> ObjectFolder:
         path = f"{self._root}/{topic}/{partition}"

@@ -74,7 +74,7 @@ class RangeStore(Protocol[_Folder]):
         ...
 
     def give_back(self, folders: Iterable[_Folder]) -> None:
-        """Nothing more is stored in them."""
+        """Release folders, in which nothing more is stored."""
         ...
 
 
