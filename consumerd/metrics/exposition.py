@@ -47,7 +47,7 @@ class _Readings(Collector):
         self._source = source
 
     def describe(self) -> Iterable[Family]:
-        """Nothing: what there is depends on the moment."""
+        """Return nothing: the metrics depend on the moment."""
         return ()
 
     def collect(self) -> Iterator[Family]:

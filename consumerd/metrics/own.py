@@ -126,7 +126,7 @@ class HandlerMetrics:
 
 
 def _check(metric: Metric, labels: tuple[str, ...], series: Sized) -> None:
-    """Of values of labels that are new. Raises ValueError where they do not fit, or would be too many."""
+    """Check new values of labels. Raises ValueError where they do not fit, or would be too many."""
     if len(labels) != len(metric.labels) - 1 or not all(isinstance(label, str) for label in labels):
         raise ValueError(f"{metric.name} has the labels {', '.join(metric.labels[1:]) or 'none'}, not {labels!r}")
     if len(series) >= MAX_SERIES:
