@@ -45,7 +45,7 @@ class MessageCounts:
         )
 
     def as_json(self) -> dict[str, int]:
-        """By their names."""
+        """Return the counts by their names."""
         return asdict(self)
 
 
@@ -134,7 +134,7 @@ class ComparisonReport:
 
     @property
     def totals(self) -> MessageCounts:
-        """Of all partitions, strangers among the foreign."""
+        """The counts of all partitions, with strangers among the foreign."""
         totals = MessageCounts(foreign=sum(self.strangers.values()))
         for partition in self.partitions:
             totals.add(partition.counts)

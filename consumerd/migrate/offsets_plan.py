@@ -100,7 +100,7 @@ class MovePlanner:
             )
 
     async def keep_numbers(self) -> MovePlan:
-        """The same offsets under the target's names. Raises NotFoundError, BrokerError, ZooKeeperError."""
+        """Plan the same offsets under the target's names. Raises NotFoundError, BrokerError, ZooKeeperError."""
         self._require()
         there = await self._target.topics({self._rename(partition.topic) for partition in self._committed})
         wanted: dict[TopicPartition, int] = {}

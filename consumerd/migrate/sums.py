@@ -29,7 +29,7 @@ def message_number(position: MessagePosition, crc: int | None, payload: bytes | 
 
 
 def source_number(position: MessagePosition, payload: bytes | None) -> int:
-    """The number of a message as the source has it, which says nothing of its own about the checksum."""
+    """Return the number of a message of the source, whose checksum is computed here."""
     return message_number(position, None if payload is None else crc32(payload), payload)
 
 
