@@ -67,7 +67,7 @@ class KeepingPartitioner(Partitioner):
 
 
 class PlacedRouter(Router):
-    """The same for a fixed list of brokers: a `SourcePartition` always goes to one partition of one broker."""
+    """A router over a fixed list of brokers: a `SourcePartition` always goes to one partition of one broker."""
 
     def __init__(self, brokers: Sequence[tuple[str, int]], *, connect: Connector) -> None:
         if not brokers:
