@@ -105,7 +105,7 @@ class ProducerConfig:
                 )
 
     def v08_settings(self) -> V08ProducerSettings:
-        """Of a producer for brokers of 0.8 and later, the default resolved."""
+        """Return the settings of a producer for brokers of 0.8 and later, with the default resolved."""
         if self.v08 is not None:
             return self.v08
         codec = RecordCodec[self.settings.codec.name]

@@ -51,7 +51,7 @@ class EventQueue:
 
     @property
     def closed(self) -> bool:
-        """Nothing can be put in any more."""
+        """Whether the queue accepts nothing more."""
         return self._closed
 
     # -- those who send
@@ -154,7 +154,7 @@ class EventQueue:
         return left
 
     def _seconds_left(self) -> float | None:
-        """Until a batch is due: 0 or less is now, None is not known yet."""
+        """Return the seconds until a batch is due: 0 or less is now, None is not known yet."""
         if len(self._events) >= self._enough or self._hurry > self._taken or self._closed:
             return 0.0
         if not self._events:

@@ -68,7 +68,7 @@ class Sender:
         return queue
 
     def wake(self) -> None:
-        """Something may be ready, or have a time at which it will be."""
+        """Wake the dispatcher: a batch may be ready, or have a time at which it will be."""
         self._news.set()
 
     def hurry(self, more: int) -> None:
