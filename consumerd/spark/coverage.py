@@ -148,7 +148,7 @@ def kinds(*, lossless: bool, dedup: bool, refined: bool, compacts: bool = False)
 
 
 def found_stretches(swept: DataFrame, conditions: Mapping[str, Column]) -> dict[Key, dict[str, LogStretches]]:
-    """By partition, the stretches of each kind of which there are any."""
+    """Return the stretches by partition and kind; kinds without one are left out."""
     applies = F.array_compact(F.array(*(F.when(condition, name) for name, condition in conditions.items())))
     labelled = swept.select(*PARTITION, *_STARTS, *_ENDS, F.explode(applies).alias("kind"))
     in_order = Window.partitionBy(*PARTITION, "kind").orderBy(*_STARTS)

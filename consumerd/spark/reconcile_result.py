@@ -40,7 +40,7 @@ class LogStretches:
     end_index: int = 0
 
     def as_json(self) -> list[str]:
-        """Those that are listed."""
+        """Return the listed stretches as text."""
         return [str(stretch) for stretch in self.first]
 
 
@@ -96,7 +96,7 @@ class PartitionCheck:
     digest: int | None = None
 
     def with_stretches(self, found: Mapping[str, LogStretches]) -> PartitionCheck:
-        """The same with stretches by the name of their kind; kinds that are no field are left out."""
+        """Return a copy with stretches by the name of their kind; kinds without a field are left out."""
         known = {each.name for each in fields(self)}
         changes: dict[str, Any] = {kind: value for kind, value in found.items() if kind in known}
         return replace(self, **changes)

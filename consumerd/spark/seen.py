@@ -50,7 +50,7 @@ class SeenOffsets:
         self._intervals = {source: list(found) for source, found in (intervals or {}).items()}
 
     def overlapping(self, stretches: Iterable[OffsetStretch]) -> list[OffsetStretch]:
-        """Those that share an offset with an earlier one."""
+        """Return the stretches that share an offset with an earlier one."""
         return [each for each in stretches if self._meets(each)]
 
     def _meets(self, stretch: OffsetStretch) -> bool:

@@ -167,7 +167,7 @@ def plot_sizes(sizes: MessageSizes) -> Plot:
 
 
 def thin(points: Sequence[tuple[datetime, int]]) -> list[tuple[datetime, int]]:
-    """At most `MAX_POINTS` of them: of each stretch the largest, and always the last."""
+    """Return at most `MAX_POINTS` points: the largest of each stretch, and always the last."""
     if len(points) <= MAX_POINTS:
         return list(points)
     step = -(-len(points) // (MAX_POINTS - 1))

@@ -98,7 +98,7 @@ class ConsumerdDataSource(DataSource):
         self.writer(schema, overwrite)
 
     def _options(self, schema: StructType) -> dict[str, str]:
-        """Those of the read over those of the table; upper and lower case are the same. Raises OptionError."""
+        """Return the options of the read over those of the table, regardless of case. Raises OptionError."""
         kept = options_in(schema)
         if not kept and not self._given:
             raise OptionError(

@@ -97,7 +97,7 @@ def read_path_list(name: str, value: str) -> tuple[str, ...]:
 
 
 def plain_path(path: str) -> str:
-    """Without the scheme that Spark puts before local paths."""
+    """Return a path without the scheme that Spark puts before local paths."""
     if path.startswith("file:"):
         return "/" + path.removeprefix("file:").lstrip("/")
     return path

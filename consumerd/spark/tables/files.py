@@ -238,7 +238,7 @@ class HadoopFiles:
         return True
 
     def settle(self, path: str) -> None:
-        """Nothing to do: the name node logs names before it responds."""
+        """Do nothing: the name node logs names before it responds."""
 
     def make_folder(self, path: str) -> None:
         self._system.mkdirs(self._path(path))

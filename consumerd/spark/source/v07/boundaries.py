@@ -106,7 +106,7 @@ class Boundaries:
         return stop.at if stop.torn else self._end
 
     def _follow(self, position: int, wanted: int, *, bad_too: bool) -> _Stop:
-        """From the boundary `position` to `wanted`, or to the message around it."""
+        """Walk from the boundary `position` to `wanted`, or to the message around it."""
         size, magic = 0, 1
         while position < wanted:
             asked = min(max(size, min(STRIDE, wanted - position + MARGIN)), self._end - position)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _FETCH_HEAD: Final = 2
 #: Error code and count of an answer to OFFSETS.
 _OFFSETS_HEAD: Final = 6
-#: The largest fetch, whatever is requested: its bytes are in memory several times.
+#: The largest fetch, also for larger requests: its bytes are in memory several times.
 _LARGEST_FETCH: Final = 8 << 20
 #: A broker's whole list of segments is never longer: it is an int32 of bytes.
 _MAX_OFFSETS: Final = 1 << 20

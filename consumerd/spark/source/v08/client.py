@@ -164,7 +164,7 @@ class KafkaClient:
         return self.ask("find the topics", ask)
 
     def offsets(self, wanted: Collection[Partition], when: int) -> dict[Partition, int | None]:
-        """Of each partition the first offset at `when` (ms since 1970, EARLIEST, LATEST) or later; None: there is none.
+        """Return each partition's first offset at `when` (ms since 1970, EARLIEST, LATEST) or later, or None.
 
         Brokers before 0.10.1 name the start of a segment, before which there may be nothing of that time either. LATEST
         is where consumers of the configured isolation level end.

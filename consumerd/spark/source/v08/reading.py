@@ -241,7 +241,7 @@ def _offsets(runs: Iterable[RecordRun]) -> pa.Array:
 
 
 def _timestamps(runs: Iterable[RecordRun]) -> pa.Array:
-    """In microseconds; null where there is none, or none that Spark can hold."""
+    """Return timestamps in microseconds; null where there is none, or none that Spark can hold."""
     found = array("q")
     for run in runs:
         try:
