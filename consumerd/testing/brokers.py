@@ -191,7 +191,7 @@ class LoopbackBroker(ABC):
 
 
 class InProcessBroker(LoopbackBroker):
-    """In this process: it starts in milliseconds. When it is killed, its ZooKeeper session ends at once."""
+    """A broker in this process: it starts in milliseconds. When it is killed, its ZooKeeper session ends at once."""
 
     _port = 0
     _task: asyncio.Task[None] | None = None

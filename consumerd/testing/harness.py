@@ -98,7 +98,7 @@ class HandlerHarness:
         return self._logs[TopicPartition(topic, broker, partition)].end
 
     def position(self, topic: str = TOPIC, partition: int = 0, *, broker: int = 0) -> int | None:
-        """Everything before this offset counts as handled in this life; None where nothing was claimed."""
+        """Return the offset before which everything counts as handled in this life; None where nothing was claimed."""
         return None if self._life is None else self._life.position(TopicPartition(topic, broker, partition))
 
     def committed(self, topic: str = TOPIC, partition: int = 0, *, broker: int = 0) -> int | None:

@@ -60,7 +60,7 @@ class Life:
         return sorted({*self._trackers, *(each.partition for each in self._running())})
 
     def position(self, partition: TopicPartition) -> int | None:
-        """Everything before it counts as handled; None while the partition is not claimed."""
+        """Return the offset before which everything counts as handled; None while the partition is not claimed."""
         if (tracker := self._trackers.get(partition)) is None:
             return None
         if partition in self._in_hand:

@@ -62,7 +62,7 @@ class MemoryBroker:
         return self._log(topic, partition, encode_message_set(payloads, magic=magic, codec=codec))
 
     def end(self, topic: str, partition: int) -> int:
-        """Where a log ends; 0 without one."""
+        """Return the end of a log; 0 without one."""
         return len(self.logs.get((topic, partition), b""))
 
     def abort(self) -> None:
