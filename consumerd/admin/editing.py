@@ -58,8 +58,8 @@ def backup_of(changes: Iterable[OffsetChange]) -> GroupOffsets:
 async def write_changes(zk: ZooKeeper, changes: Sequence[OffsetChange], *, force: bool) -> int:
     """Write the changes that change an offset; returns how many nodes were written.
 
-    Raises ChangedMeanwhileError when a partition was claimed, or its offset committed, since the snapshot; what was
-    written before that stays, and the sentence says how much.
+    Raises ChangedMeanwhileError when a partition was claimed, or its offset committed, since the snapshot; offsets
+    written before that stay, and the sentence has their number.
     """
     moving = [change for change in changes if change.moves]
     for group, topic in sorted({_topic(change) for change in moving if change.after is not None}):

@@ -1,8 +1,8 @@
 """From a source to the segments in it, as streams.
 
 Strategy: a source is read once, front to back. The innermost stream counts for the progress and turns each error of the
-file system into `ReadFailedError`; around it come the unpacking, the tar, and the unpacking of its members. A segment
-that cannot be read is yielded as a finding in its place.
+file system into `ReadFailedError`; around it come the unpacking, the tar, and the unpacking of its members. A file
+that is not a readable segment is yielded as a finding in its place.
 """
 
 from __future__ import annotations

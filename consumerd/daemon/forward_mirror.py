@@ -140,7 +140,7 @@ async def _refuse_circle(
     clock: Clock,
     rng: Random,
 ) -> None:
-    """Raise CircleError where both are one cluster and what is written would be read again."""
+    """Raise CircleError where both are one cluster and written messages would be read again."""
     async with target_client(target.section, _REQUEST_TIMEOUT)(clock, rng) as client:
         await client.retrying("find the target", lambda: client.refresh(None))
         metadata = client.metadata

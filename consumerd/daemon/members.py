@@ -2,7 +2,7 @@
 
 Strategy: the service waits for one object that runs, stops and fails, for any number of members. A member starts when
 the handler of the one before it has started. As soon as one stops, by a signal, by its end or by its failure, all are
-requested to leave; they drain at the same time, so one deadline holds for all. The process ends with the first failure.
+requested to leave; they drain at the same time, so one deadline holds for all. `run` raises the first failure.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Sends one source partition to the target: chunk by chunk, each acknowledged before the next one is sent.
 
 Strategy: a feed has a producer of its own, so that it ends alone when something fails or is cancelled, and nothing of
-it is sent after that. A chunk is one batch for each partition of the target that it has messages
-for. Chunk after chunk means that a failed one has no successor on the target: the target always has the beginning of
-the delivered messages, perhaps with a part repeated. A chunk that the target finds too large is halved, down to
-a single message.
+it is sent after that. A chunk is one batch for each partition of the target that it has messages for. Chunk after chunk
+means that a failed one has no successor on the target: the target always has the beginning of the delivered messages,
+perhaps with a part repeated. A chunk that the target finds too large is halved, down to a single message.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class FileDeadLetters(DeadLetters):
         if self._descriptor is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            self._sync_folder()  # a new file is only there after a power failure if its folder says so
+            self._sync_folder()  # a new file survives a power failure only if its folder was synced
         return self._descriptor
 
     def _sync_folder(self) -> None:

@@ -3,8 +3,8 @@
 Strategy: a full disk does not count against a message, so it uses up no attempts and makes no dead letter. A file
 system that is full, over its quota or mounted read-only is recognised by the error of the system call, whichever
 handler raises it.
-With `wait` the same call is made again, later and later, until it has room; what it left of its last write is for the
-handler to take back, as after any failure. One line of the log tells of the beginning and one of the end, however many
+With `wait` the same call is made again, later and later, until it has room; the handler removes the rest of its last
+write, as after any failure. One line of the log tells of the beginning and one of the end, however many
 partitions wait.
 """
 

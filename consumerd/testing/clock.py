@@ -1,4 +1,4 @@
-"""A clock whose time passes when a test says so.
+"""A clock whose time a test controls.
 
 Strategy: sleepers wait in a heap by the time at which they are due. `advance` goes from one to the next and lets the
 loop turn after each, so that a task that sleeps again within the span is woken again; `jump` moves the time at once.

@@ -1,6 +1,6 @@
 """Diagnosis of a group of Kafka 0.8 or later, coordinated in ZooKeeper or by a broker.
 
-Strategy: checks that groups of 0.7 need, too, are the same code; here are the others. Where a broker
+Strategy: this module has the checks that groups of 0.7 do not need; the common ones are the same code. Where a broker
 coordinates, it keeps the state of the members, and no member can block another, so the checks are for
 groups that do not finish rebalancing, partitions that the leader does not assign, and owners that do not work.
 """

@@ -1,7 +1,7 @@
 """The few things that the `files` handler asks of a file system, each durable or atomic as its text says.
 
-Strategy: a narrow port, so that tests can crash a process at every step, or simulate a machine that forgets what was
-never synced. All calls block and raise OSError.
+Strategy: a narrow port, so that tests can crash a process at every step, or simulate a machine that loses
+unsynced data. All calls block and raise OSError.
 """
 
 from __future__ import annotations

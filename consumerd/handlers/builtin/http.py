@@ -1,14 +1,13 @@
 """A handler that posts batches to an URL, one request for each, confirmed by an answer of 2xx.
 
 Strategy: the request is the unit of everything: of order (a partition's next one begins when its predecessor was
-confirmed), of retries, and of giving up. There is no loop of retries here: what is worth another attempt is raised, 429
-and 503 with the pause that the receiver asks for, and the failure policy does the rest. Any other answer of 3xx or 4xx
-will not change, so it is raised as `RejectedError`.
+confirmed), of retries, and of giving up. There is no loop of retries here: temporary errors are raised, 429 and 503
+with the pause that the receiver asks for, and the failure policy does the rest. Any other answer of 3xx or 4xx will
+not change, so it is raised as `RejectedError`.
 
 An answer that got lost is no proof of anything: the same request is sent again. Each one says in `Idempotency-Key`
 which range of which partition it holds, and a partition's ranges begin where the range before them was confirmed; so a
-receiver that remembers up to where it has a partition can drop what it has, also after a crash, when ranges end
-elsewhere.
+receiver that remembers the end of each partition can drop duplicates, also after a crash, when ranges end elsewhere.
 
 The receiver is trusted with the messages, and with nothing else: redirects are not followed (they would carry the
 headers elsewhere), cookies are not kept, and of a body a bounded part is read.

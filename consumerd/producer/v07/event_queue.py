@@ -36,10 +36,10 @@ class EventQueue:
         #: (number of an event, when it came at the earliest); the first is of the oldest event in the queue, or before.
         self._marks: deque[tuple[int, float]] = deque()
         self._marks_apart = self._enough // 8
-        #: How many events were ever put in; the number of the last one.
+        #: The number of events that were put in, which is that of the last one.
         self.put_count = 0
         self._taken = 0
-        #: Up to this number nothing waits for company.
+        #: Events up to this number are sent without waiting for more.
         self._hurry = 0
         self._closed = False
         self._news = asyncio.Event()

@@ -90,7 +90,7 @@ class Verification:
     def __init__(self, connection: Connection, broker: str, entries: list[ProduceRequest]) -> None:
         self._connection = connection
         self._broker = broker
-        #: What to send: the entries that were given, each with a partition of its own.
+        #: The entries to send: those that were given, each with a partition of its own.
         self.entries = entries
         self._ranges: dict[tuple[str, int], _Range] = {}
 

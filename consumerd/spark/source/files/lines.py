@@ -72,7 +72,7 @@ class LineError(ValueError):
 def read_rows(
     file: BinaryIO, expected: ExpectedRange, *, piece: int = PIECE, max_line: int = MAX_LINE
 ) -> Iterator[LineRows]:
-    """All lines of `file`, in order. Never raises for what it reads; OSError comes through."""
+    """All lines of `file`, in order. Never raises for its content; OSError comes through."""
     reader = _Reader(expected)
     for lines, flaw in _pieces(file, piece, max_line):
         if lines:
