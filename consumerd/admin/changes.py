@@ -38,7 +38,7 @@ class OffsetChange(NamedTuple):
     before: int | None
     after: int | None
     version: int | None
-    #: Why it should not be done.
+    #: The reason why it should not be done.
     problem: str | None = None
     #: A remark for the user.
     note: str | None = None

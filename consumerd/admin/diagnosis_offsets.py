@@ -38,7 +38,7 @@ class DiagnosisInput:
     topics: V08Topics = field(default_factory=dict)
     #: Of a group in ZooKeeper: what brokers keep for partitions that have an offset in ZooKeeper, too.
     kept: Mapping[TopicPartition, int] = field(default_factory=dict)
-    #: What could not be read: sentences.
+    #: Sentences about data that could not be read.
     unknown: tuple[str, ...] = ()
 
 

@@ -42,7 +42,7 @@ class GroupFindingKind(StrEnum):
     NO_MEMBERS = "no-members"
 
 
-#: What every rebalance causes for a moment: a finding only if a second snapshot has it, too.
+#: A state that every rebalance causes for a moment: a finding only if a second snapshot has it, too.
 TRANSIENT = frozenset(
     {
         GroupFindingKind.ZOMBIE_OWNER,

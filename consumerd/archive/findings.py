@@ -52,7 +52,7 @@ class ArchiveFinding:
     partition: str | None = None
     offset: int | None = None
     end: int | None = None
-    #: How many things it stands for.
+    #: The number of things that it stands for.
     count: int = 1
 
     def as_json(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class SegmentSummary:
     #: Bytes that are no messages, and those of a torn end.
     nonsense: int = 0
     torn: int = 0
-    #: Where a torn end begins.
+    #: The start of a torn end.
     torn_at: int | None = None
     findings: list[ArchiveFinding] = field(default_factory=list)
     untold: int = 0

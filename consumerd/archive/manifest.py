@@ -29,7 +29,7 @@ class ManifestEntry:
     """One finished segment. `output` is relative to the folder, None where there are no rows."""
 
     summary: SegmentSummary
-    #: How damaged messages were handled; unused without any.
+    #: The policy for damaged messages; unused without any.
     policy: str
     output: str | None = None
     start: int = 0

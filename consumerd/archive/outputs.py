@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
 MANIFEST = "_manifest.json"
 PARTIAL = ".partial"
-#: How the names of notes end.
+#: The suffix of the names of notes.
 _NOTE = ".name"
-#: What follows the topic in the name of a file.
+#: The part of the name of a file after the topic.
 _OUTPUT = re.compile(r"[0-9]{1,10}(?:-[0-9]{1,10})?/[0-9]{20}-[0-9]{20}(?:\.[a-z]+){1,2}")
 
 #: Of isal's levels 0 to 3, as for messages.

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     Emit = Callable[[object], None]
 
 T = TypeVar("T")
-#: How long the parent waits for an event before it looks around, in seconds.
+#: Seconds that the parent waits for an event before it checks the workers and the stop request.
 _LOOK = 0.1
 _DIED = "a worker process died, perhaps because it ran out of memory; run the same again, perhaps with fewer workers"
-#: How many events it takes before it does, too.
+#: The number of events after which it checks them, too.
 _EVENTS = 1000
 
 

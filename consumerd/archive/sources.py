@@ -62,7 +62,7 @@ class SegmentSource:
 
     path: str
     size: int | None
-    #: What tells one state of the file from another: its modification time, or what its store says instead.
+    #: The stamp of the file's state: its modification time, or the equivalent of its store.
     stamp: str
     packing: Packing = Packing.NONE
     is_tar: bool = False

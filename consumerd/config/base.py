@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 #: Thirty years: TOML has an infinity, which neither timers nor requests have.
 Seconds = Annotated[float, AllowInfNan(False), Gt(0), Le(1_000_000_000)]
-#: What goes to brokers as milliseconds of 32 bits.
+#: A value sent to brokers as milliseconds of 32 bits.
 WireSeconds = Annotated[float, AllowInfNan(False), Gt(0), Le(2_147_483)]
 Bytes = Annotated[int, Gt(0)]
-#: What goes to brokers as a size.
+#: A value sent to brokers as a size.
 WireBytes = Annotated[int, Gt(0), Lt(1 << 31)]
 
 

@@ -55,7 +55,7 @@ class Monitor:
         self.started_wall = clock.wall()
         #: In the order of the configuration, the main one first.
         self.subscriptions = [SubscriptionMonitor(name, own, clock) for name, own in config.by_subscription().items()]
-        #: What sends traces and metrics, where something does.
+        #: The sender of traces and metrics, if there is one.
         self.telemetry: Telemetry | None = None
         #: Of the handlers that this daemon has had, by group and name: a reload may bring another.
         self.handler_metrics: dict[tuple[str, str], HandlerMetrics] = {}

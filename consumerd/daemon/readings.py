@@ -48,7 +48,7 @@ def read(monitor: Monitor) -> Iterator[Reading]:
         yield from _merged(reading for part in monitor.subscriptions for reading in _subscription(monitor, part))
 
 
-#: How readings of several subscriptions with equal labels become one, where they are not added.
+#: The functions that join readings of several subscriptions with equal labels, where they are not added.
 _CHOSEN: Final = {
     **dict.fromkeys((c.READY, c.SESSION_UP), min),
     **dict.fromkeys((c.BUSY_SECONDS, c.LAST_HANDLED, c.LAG_SECONDS, c.POSITION, c.COMMITTED), max),

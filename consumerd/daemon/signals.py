@@ -71,7 +71,7 @@ class StopRequest:
 
     #: The signal's name, or what else it was.
     reason: str
-    #: How often it was asked for. The first request asks for a stop in order, later ones force it.
+    #: The number of requests so far. The first one asks for a stop in order, later ones force it.
     times: int
     #: The error of the process, if the cause was not a signal.
     failure: ConsumerdError | None = None

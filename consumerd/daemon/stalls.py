@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _LONGEST_INTERVAL: Final = 0.5
-#: How much longer than a stall is waited for the interpreter's lock.
+#: The wait for the interpreter's lock, as a multiple of the limit of a stall.
 _LOCK_FACTOR: Final = 5
 
 

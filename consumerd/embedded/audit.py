@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from consumerd.embedded.ledger import Ledger, PartitionLedger
 
-#: How many findings are described in words.
+#: The number of findings that are described in words.
 _EXAMPLES: Final = 10
 
 

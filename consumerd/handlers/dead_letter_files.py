@@ -214,7 +214,7 @@ class LetterLine(NamedTuple):
     """One line of a file. `letter` is None where it is no letter, and `problem` says why."""
 
     path: Path
-    #: Where it begins and ends, the newline included.
+    #: Its start and end, the newline included.
     start: int
     end: int
     letter: StoredLetter | None

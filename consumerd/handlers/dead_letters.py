@@ -33,7 +33,7 @@ class Letter:
     message: Message
     #: The last error.
     error: BaseException
-    #: How often the handler was asked.
+    #: The number of calls of the handler.
     attempts: int
 
 

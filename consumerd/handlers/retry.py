@@ -81,7 +81,7 @@ class HandlerCounts:
 class RetryPolicy:
     """The retry policy of a handler. Times in seconds."""
 
-    #: How often one unit is tried in all.
+    #: The number of attempts for one unit in all.
     max_attempts: int = 5
     #: The pause before the second attempt is drawn from 0 to this; the bound doubles with every further attempt.
     initial_backoff: float = 0.1

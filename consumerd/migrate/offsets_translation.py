@@ -137,7 +137,7 @@ class _Scan:
         self.missing = set(sources)
         #: The first offset that was seen of each; in the order of the log, so the least unless chunks were repeated.
         self.first: dict[TopicPartition, int] = {}
-        #: Those that were seen in the partition that is being read.
+        #: The sources that were seen in the partition that is being read.
         self.here: set[TopicPartition] = set()
         #: Names of other sources.
         self.others: set[str | None] = set()

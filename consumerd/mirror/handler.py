@@ -43,7 +43,7 @@ _HOPELESS = (
     EncodingError,
     DialectError,
 )
-#: How often a batch of which something did not arrive is sent: each time the rest of it is stored once more.
+#: The number of times that an incomplete batch is sent: each time the rest of it is stored once more.
 ARRIVAL_TRIES = 3
 #: Messages, and bytes of their payloads, that are sent at once.
 MESSAGES, BYTES = 20_000, 2 << 20

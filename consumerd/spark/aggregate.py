@@ -51,7 +51,7 @@ class AggregateResult:
     open_windows: int | None
     #: All windows that end before are written, in UTC; None if the run had nothing to do or no event has a time.
     watermark: str | None
-    #: How often an event was missing from a window because that was written before the event came.
+    #: The number of times that an event was missing from a window that was written before the event came.
     late: int
     #: Rows without a time, which are in no window.
     without_time: int

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 
-#: What every session has, unless the caller or Spark's own configuration says otherwise.
+#: The settings of every session, unless the caller or Spark's own configuration has others.
 DEFAULTS: Final[Mapping[str, str]] = {
     "spark.python.unix.domain.socket.enabled": "true",  # halves the cost of small splits
     "spark.sql.python.filterPushdown.enabled": "true",

@@ -24,10 +24,10 @@ class Attempt:
     """One call of the handler. `error` is what it raised; a cancellation counts, too."""
 
     partition: TopicPartition
-    #: Where the batch begins, as the handler saw it.
+    #: The start of the batch, as the handler saw it.
     start_offset: int
     payloads: tuple[bytes, ...]
-    #: How many of `payloads` count as handled: all after a return, else those that the handler marked.
+    #: The number of `payloads` that count as handled: all after a return, else those that the handler marked.
     handled: int
     error: BaseException | None
 

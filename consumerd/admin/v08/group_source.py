@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from consumerd.ports import ZooKeeper
 
 
-#: Where brokers keep what groups commit to them.
+#: The topic in which brokers keep the offsets of groups.
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 
 

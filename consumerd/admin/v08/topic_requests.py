@@ -28,7 +28,7 @@ _VALIDATE_SINCE: Final = 1
 _BY_NAME_OR_ID: Final = 6
 _NOT_CONTROLLER: Final = 41
 _REQUEST_TIMED_OUT: Final = 7
-#: How often the controller may turn out to be another one.
+#: The number of times that the controller may turn out to be another one.
 _ATTEMPTS: Final = 3
 
 

@@ -145,7 +145,7 @@ class HttpHandler(Handler):
             raise HandlerLoadError(
                 "the handler 'http' needs the extra `http`: pip install 'consumerd[http]'."
             ) from error
-        #: What errors call it: a query may hold a token.
+        #: Its name in errors: a query may hold a token.
         self._shown = settings.url.partition("?")[0]
         self._settings = settings
         self._failures: tuple[type[Exception], ...] = (aiohttp.ClientError, TimeoutError, OSError)

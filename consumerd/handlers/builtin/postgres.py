@@ -48,7 +48,7 @@ class _Claim:
     """A partition that this process has taken over."""
 
     epoch: int
-    #: Where the transaction that was begun last ends; it may have been committed without our knowing.
+    #: The end of the transaction that was begun last; it may have been committed without our knowing.
     uncertain: int | None = None
 
 

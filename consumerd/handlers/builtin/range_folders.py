@@ -50,7 +50,7 @@ class WriterFolder:
 
     path: Path
     writer: Path
-    #: Where the ranges end; None while there is none.
+    #: The end of the ranges; None while there is none.
     end: int | None
     #: The last file written by us: a batch may come again when its confirmation was lost (cancelled, timed out).
     last: str | None = None

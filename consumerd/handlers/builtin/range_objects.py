@@ -31,7 +31,7 @@ class ObjectFolder:
     """A partition's prefix that this process has taken over."""
 
     path: str
-    #: Where the ranges end; None while there is none.
+    #: The end of the ranges; None while there is none.
     end: int | None
     #: The last object written by us: a batch may come again when its confirmation was lost (cancelled, timed out).
     last: str | None = None

@@ -47,7 +47,7 @@ class InterruptedRangeError(Exception):
 class TakenFolder(Protocol):
     """A partition's folder that this process has taken over."""
 
-    #: Where its ranges end; None while there is none.
+    #: The end of its ranges; None while there is none.
     end: int | None
 
 

@@ -43,7 +43,7 @@ class EventQueue:
         self._hurry = 0
         self._closed = False
         self._news = asyncio.Event()
-        #: Those who wait for room, in order; the first one's event is set when there is some.
+        #: The senders that wait for room, in order; the first one's event is set when there is some.
         self._line: deque[asyncio.Event] = deque()
 
     def __len__(self) -> int:

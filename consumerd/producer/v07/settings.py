@@ -28,9 +28,9 @@ class ProducerSettings:
     verify: bool = False
     #: Time to wait for it. Brokers return flushed messages only; they flush every 3 s by default.
     verify_timeout: float = 15.0
-    #: How often a broker that cannot be reached, or is not known yet, is tried again for one batch.
+    #: The number of retries for one batch when a broker cannot be reached, or is not known yet.
     retries: int = 5
-    #: How often a batch whose fate is unknown is sent again. 0: raise UncertainError at once, nothing is sent twice.
+    #: The number of times that a batch whose fate is unknown is sent again. 0: raise UncertainError at once.
     resends: int = 2
     #: The first pause before another try is drawn from 0 to this; the bound doubles each time.
     initial_backoff: float = 0.1

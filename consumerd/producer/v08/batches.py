@@ -42,7 +42,7 @@ class Delivery(NamedTuple):
     """The future outcome of a message: `await` it for a `Delivered`, or the error. Need not be awaited."""
 
     batch: Batch
-    #: Which message of the batch.
+    #: The number of the message in the batch.
     number: int
 
     @property

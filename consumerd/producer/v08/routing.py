@@ -40,7 +40,7 @@ class Route:
         self._rng = rng
         self._queues: list[PartitionQueue | None] = [None] * count
         led = [number for number in range(count) if metadata.leader(topic, number) is not None]
-        #: Where messages without a key may go.
+        #: The partitions that messages without a key may use.
         self._open_to_all: Sequence[int] = led or range(count)
         self._in_turns = in_turns
         self._turn = 0

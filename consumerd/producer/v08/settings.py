@@ -31,7 +31,7 @@ class V08ProducerSettings:
     delivery_timeout: float = 120.0
     #: Requests under way at once to one broker; a partition is in one of them at most, which keeps its order.
     in_flight: int = 5
-    #: Where messages without a key go: `sticky` fills one partition's batch before it takes another at random.
+    #: The routing of messages without a key: `sticky` fills one partition's batch before it takes another at random.
     keyless: Literal["sticky", "round_robin"] = "sticky"
     #: Have brokers recognise a batch that is sent again (0.11 and later, acks -1). None: where it is possible.
     idempotent: bool | None = None

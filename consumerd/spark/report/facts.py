@@ -132,7 +132,7 @@ class ReportFacts:
 
     pipeline: str
     made: datetime
-    #: What the pipeline reads, for people: option and value.
+    #: The source of the pipeline, for people: option and value.
     source: Sequence[tuple[str, str]]
     landed: LandedFacts
     progress: ProgressHistory

@@ -65,7 +65,7 @@ COLUMNS: Final = (
     SourceColumn("crc_ok", "boolean", pa.bool_()),
     CORRUPT,
 )
-#: What identifies a message; `broker` may be null.
+#: The columns that identify a message; `broker` may be null.
 IDENTITY: Final = ("topic", "broker", "partition", "offset", "index")
 
 _BY_NAME: Final = {column.name: column for column in COLUMNS}

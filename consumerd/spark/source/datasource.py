@@ -238,7 +238,7 @@ def _read(partition: InputPartition, request: ReadRequest) -> Iterator[pa.Record
     return iter(())  # Spark makes one partition of no partitions
 
 
-#: What only a catalog says.
+#: A property that only a catalog sets.
 _PROVIDER: Final = "provider"
 #: Before the names of the table's options, as they were given.
 _OPTION: Final = "option."

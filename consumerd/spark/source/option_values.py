@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from consumerd.spark.source.offsets import Offsets, Position
 
-#: Where a split is cut, unless `maxSplitBytes` says otherwise: bytes of the log.
+#: The size at which a split is cut by default (option `maxSplitBytes`): bytes of the log.
 DEFAULT_SPLIT_BYTES: Final = 64 << 20
 
 

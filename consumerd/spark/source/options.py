@@ -180,7 +180,7 @@ LOCATIONS: Final = ("path", "zookeeper", "brokers", "bootstrap", "files")
 CHOICES: Final = ("assign", "subscribe", "subscribePattern")
 #: Options that are never shown, in lower case.
 SECRET: Final = frozenset({"kafka.sasl.password"})
-#: What only a stream takes, and what only a batch.
+#: The options that only a stream takes, and those that only a batch takes.
 STREAM_ONLY: Final = ("maxBytesPerTrigger", "maxOffsetsPerTrigger", "groupId", "commitOffsets")
 BATCH_ONLY: Final = ("endingOffsets",)
 _ONLY_WITH: Final = {

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 #: Schemes of stores whose rename is a copy.
 COPYING_STORES: Final = frozenset({"s3", "s3a", "s3n", "gs", "wasb", "wasbs", "oss", "cosn", "obs", "swift"})
-#: What Hadoop takes for a pattern in a path that is to be read.
+#: Characters that Hadoop takes for a pattern in a path that is to be read.
 _PATTERN_CHARACTERS: Final = frozenset("{}[]*?\\,")
 
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: What wrappers decompress to is limited one by one (`Limits`), and no more than one is in memory.
+#: The decompressed size of wrappers is limited one by one (`Limits`), and no more than one is in memory.
 _ANY_EXPANSION: Final = 1 << 40
 #: Leaves of a larger wrapper are made this many bytes at a time.
 _PIECE_BYTES: Final = 1 << 20

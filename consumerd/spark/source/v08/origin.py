@@ -47,7 +47,7 @@ class V08Origin:
         self._pattern = isinstance(options.topics, SubscribePattern)
         self._client = KafkaClient(self._cluster, options.timeout)
         self._topics: frozenset[str] = frozenset()
-        #: Where each partition ended when it was seen last.
+        #: The end of each partition when it was seen last.
         self._ends: dict[Key, int] = {}
         weakref.finalize(self, self._client.close)
 

@@ -75,7 +75,7 @@ class _Reader:
         self._partition = split.topic, split.partition
         self._rows = V08Rows(split, request.columns)
         self._usual = self._size = min(request.fetch_size, _LARGEST_FETCH)
-        #: What one message or batch may take of a fetch.
+        #: The bytes of a fetch that one message or batch may take.
         self._most = min(request.limits.max_message_bytes + _ROOM, _INT32)
         #: Empty answers in a row, and when the first of them came.
         self._empty = 0
