@@ -38,9 +38,9 @@ class OffsetChange(NamedTuple):
     before: int | None
     after: int | None
     version: int | None
-    #: Why it should not be done.
+    #: The reason why it should not be done.
     problem: str | None = None
-    #: What the user should know.
+    #: A remark for the user.
     note: str | None = None
     #: `after` could not be found out, so that not even force can do it.
     unknown: bool = False
@@ -53,7 +53,7 @@ class OffsetChange(NamedTuple):
 
 
 class OffsetTargetKind(Enum):
-    """How a new offset is determined."""
+    """The rule by which a new offset is determined."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -77,7 +77,7 @@ class OffsetCheck(NamedTuple):
 
 
 class ChangePlanner:
-    """Plans changes of one group's offsets; `topics` and `brokers` are what is registered, `logs` asks the brokers."""
+    """Plans changes of one group's offsets; `topics` and `brokers` are the registered ones, `logs` queries brokers."""
 
     def __init__(
         self, view: GroupView, topics: Topics, brokers: Mapping[int, RegisteredBroker], logs: BrokerLogs

@@ -1,8 +1,8 @@
 """Diagnosis of a group: problems, causes and remedies, as pure functions of snapshots.
 
-Strategy: first the members' own nodes, then who owns what, then committed offsets: each has a module of its own, which
-works for groups of every kind, as far as they have such a thing. Facts behind it: golden notes, 4 and 5, and what was
-measured beside JVM members (notes on mixed groups): they try for the last time 6 s after the trigger and give up at 8.
+Strategy: first the members' own nodes, then owners, then committed offsets: each has a module of its own, which
+works for groups of every kind, as far as they have them. Facts behind it: golden notes, 4 and 5, and what was
+measured beside JVM members (notes on mixed groups): they try for the last time 6 s after the trigger and stop at 8 s.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Diagnosis of members: their id nodes, and nodes that no member reads, in groups in ZooKeeper.
 
-Strategy: one set of rules for both dialects; what is foreign to one is the other's.
+Strategy: one set of rules for both dialects; a node that is foreign to one belongs to the other.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class _Words(NamedTuple):
-    """How sentences name a dialect: its Kafka, its members, and how the other's members register."""
+    """The words of sentences for a dialect: its Kafka, its members, and how the other's members register."""
 
     kafka: str
     members: str

@@ -34,11 +34,11 @@ class DiagnosisInput:
     snapshot: GroupSnapshot
     ranges: Mapping[TopicPartition, LogRange | LookupFailure]
     at: float
-    #: Since 0.8: what is known of the partitions of the snapshot's topics.
+    #: Since 0.8: the metadata of the partitions of the snapshot's topics.
     topics: V08Topics = field(default_factory=dict)
     #: Of a group in ZooKeeper: what brokers keep for partitions that have an offset in ZooKeeper, too.
     kept: Mapping[TopicPartition, int] = field(default_factory=dict)
-    #: What could not be read: sentences.
+    #: Sentences about data that could not be read.
     unknown: tuple[str, ...] = ()
 
 

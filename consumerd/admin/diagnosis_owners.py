@@ -1,7 +1,7 @@
 """Faults of ownership in groups of either dialect that coordinate in ZooKeeper.
 
-Strategy: every owner node is compared with the rule that all members follow. What is missing is explained by what
-blocks it: partitions without an owner whose member is not blocked mean that the member gave up its rebalance.
+Strategy: every owner node is compared with the rule that all members follow. A missing node is explained by the node
+that blocks it: partitions without an owner whose member is not blocked mean that the member gave up its rebalance.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def progress_findings(first: DiagnosisInput, second: DiagnosisInput) -> Iterable
 
 
 def _stood(first: DiagnosisInput, second: DiagnosisInput, partition: TopicPartition) -> bool:
-    """Whether no offset of the partition moved, wherever it is kept."""
+    """Whether no offset of the partition moved, in any storage."""
     if first.kept.get(partition) != second.kept.get(partition):
         return False
     return first.snapshot.committed(partition) == second.snapshot.committed(partition)

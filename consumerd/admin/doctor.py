@@ -56,12 +56,12 @@ class GroupDoctor:
 
     @classmethod
     def of_v07(cls, zk: ZooKeeper, group: str, connect: Connector) -> GroupDoctor:
-        """For a group of Kafka 0.7."""
+        """Return a doctor for a group of Kafka 0.7."""
         return cls(group, partial(_look_at_v07, zk, group, connect), zk)
 
     @classmethod
     def of_v08(cls, source: GroupSource, group: str) -> GroupDoctor:
-        """For a group of Kafka 0.8 or later."""
+        """Return a doctor for a group of Kafka 0.8 or later."""
 
         async def take_snapshot() -> DiagnosisInput:
             return await read_diagnosis_input(source, group, asyncio.get_running_loop().time())
@@ -95,7 +95,7 @@ class GroupDoctor:
         return second, diagnose_group(first, second)
 
     async def _remaining(self, kept: Sequence[GroupFinding]) -> list[GroupFinding]:
-        """What is still wrong once the members have had time to act; `kept`, which was not fixed, is not waited for."""
+        """Return the findings that remain once the members have had time to act, without waiting for `kept`."""
         not_fixed = {(finding.kind, finding.subject) for finding in kept}
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SETTLING

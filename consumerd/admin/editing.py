@@ -1,8 +1,8 @@
 """Writing changed offsets, so that a live group is not overwritten by accident.
 
-Strategy: that nobody owns the partitions is looked at before, and made sure of by ZooKeeper at the very moment of the
+Strategy: the partitions must have no owner. That is checked before, and ensured by ZooKeeper at the very moment of the
 change: the multi that writes creates the owner node first and deletes it last, which fails as a whole if a member has
-claimed the partition meanwhile. Each offset node is written only in the version that was looked at, so a commit in
+claimed the partition meanwhile. Each offset node is written only in the version that was read, so a commit in
 between is not lost silently either. Force leaves both out.
 """
 
@@ -58,15 +58,15 @@ def backup_of(changes: Iterable[OffsetChange]) -> GroupOffsets:
 async def write_changes(zk: ZooKeeper, changes: Sequence[OffsetChange], *, force: bool) -> int:
     """Write the changes that change an offset; returns how many nodes were written.
 
-    Raises ChangedMeanwhileError when a partition was claimed, or its offset committed, since the snapshot; what was
-    written before that stays, and the sentence says how much.
+    Raises ChangedMeanwhileError when a partition was claimed, or its offset committed, since the snapshot; offsets
+    written before that stay, and the sentence has their number.
     """
     moving = [change for change in changes if change.moves]
     for group, topic in sorted({_topic(change) for change in moving if change.after is not None}):
         await zk.ensure(offsets_path(group, topic))
     fenced = set()
     for group, topic in {_topic(change) for change in moving}:
-        if not force and await zk.exists(owners_path(group, topic)) is not None:  # without it nobody owns anything
+        if not force and await zk.exists(owners_path(group, topic)) is not None:  # without it no partition has an owner
             fenced.add((group, topic))
     for start in range(0, len(moving), CHANGES_PER_MULTI):
         some = moving[start : start + CHANGES_PER_MULTI]

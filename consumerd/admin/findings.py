@@ -42,7 +42,7 @@ class GroupFindingKind(StrEnum):
     NO_MEMBERS = "no-members"
 
 
-#: What every rebalance causes for a moment: a finding only if a second snapshot has it, too.
+#: A state that every rebalance causes for a moment: a finding only if a second snapshot has it, too.
 TRANSIENT = frozenset(
     {
         GroupFindingKind.ZOMBIE_OWNER,
@@ -104,7 +104,7 @@ _CONSUMER_ID = re.compile(r"(?P<host>.+)-(?P<ms>[0-9]{12,14})-[0-9a-f]{1,8}")
 
 
 def process_of(group: str, consumer_id: str) -> str:
-    """Which process a member is, as far as its id tells: host and start time are parts of generated ids."""
+    """Return a phrase for the process of a member: generated ids have the host and the start time."""
     match = _CONSUMER_ID.fullmatch(consumer_id.removeprefix(f"{group}_"))
     if match is None:
         return f"the process of {consumer_id}"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: Requests in flight on one connection.
 PIPELINED = 100
-#: Segments of one partition whose starts are asked for.
+#: Segments of one partition whose start offsets are requested.
 MAX_SEGMENTS = 100_000
 _HEAD, _OFFSET = 6, 8
 
@@ -40,13 +40,13 @@ class LogRange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """What can be read: bytes of the log in 0.7, messages since 0.8."""
+        """The readable size: bytes of the log in 0.7, messages since 0.8."""
         return self.end - self.earliest
 
 
 @dataclass(frozen=True, slots=True)
 class LookupFailure:
-    """Why a range or offset is unknown; one sentence."""
+    """The reason why a range or offset is unknown; one sentence."""
 
     reason: str
 

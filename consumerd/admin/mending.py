@@ -1,8 +1,8 @@
 """The doctor's fixes: the steps that findings name, planned and taken.
 
 Strategy: steps are made from findings first, so that a dry run shows what an execution does. Nodes go before the nudge,
-because members do not watch owner nodes: only the nudge makes them claim what became free. A node is deleted only if it
-is still the one that was looked at, and has no children.
+because members do not watch owner nodes: only the nudge makes them claim the freed partitions. A node is deleted only
+if it is still the one that was read, and has no children.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def withheld(findings: Iterable[GroupFinding], *, force: bool) -> list[GroupFind
 
 
 def describe_step(step: Fix) -> str:
-    """What a step does, in the imperative."""
+    """Return a phrase for a step, in the imperative."""
     return "nudge the group" if isinstance(step, Nudge) else f"delete {step.path}"
 
 

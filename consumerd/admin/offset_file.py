@@ -29,7 +29,7 @@ SHAPE = '{"groups": {group: {topic: {"broker-partition": offset or null}}}}'
 
 
 def format_text(offsets: Mapping[str, Mapping[TopicPartition, int | None]]) -> str:
-    """The lines, sorted by group, topic and 0.7's order of partitions. What has no offset has no line.
+    """The lines, sorted by group, topic and 0.7's order of partitions. A partition without an offset has no line.
 
     Raises OffsetFileError for a group whose name no path can hold, as brokers allow it.
     """

@@ -43,7 +43,7 @@ class PartitionChoice(NamedTuple):
     names: Sequence[str]
 
     def of(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Those of `partitions` that are meant. Raises NotFoundError where none is."""
+        """Return those of `partitions` that are selected. Raises NotFoundError where none is."""
         chosen = [partition for partition in partitions if not self.names or partition.name in self.names]
         if not chosen:
             what = f"topic {', '.join(self.topics)}" if self.topics else f"group {self.group!r}"

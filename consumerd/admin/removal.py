@@ -1,6 +1,6 @@
 """Deleting a whole dead group.
 
-Strategy: everything below the group's node is read first: that is the backup, and the list of what is deleted. The
+Strategy: everything below the group's node is read first: that is the backup, and the list of the nodes to delete. The
 parent of the members goes first, in one multi with everything else as far as it fits: ZooKeeper refuses to delete it
 while a member is registered, so a member that joins meanwhile keeps its offsets.
 """

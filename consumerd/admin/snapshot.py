@@ -1,6 +1,6 @@
 """A snapshot of a group and of all that belongs to it: members, owners, offsets, the topics they name, the brokers.
 
-Strategy: read once, decide afterwards. What the tools conclude (`verification`, `diagnosis`, `changes`) are functions
+Strategy: read once, decide afterwards. The conclusions (`verification`, `diagnosis`, `changes`) are functions
 of a snapshot, and nothing but this module reads the registry for them. The reads behind it are not atomic; a tool that
 needs certainty takes two snapshots.
 """
@@ -54,7 +54,7 @@ class GroupSnapshot(ABC):
 
     @abstractmethod
     def plan(self) -> Assignment:
-        """Who should own what, by the rule that all members follow."""
+        """Return the expected owner of each partition, by the rule that all members follow."""
 
     @property
     def has_rule(self) -> bool:
@@ -75,10 +75,10 @@ class GroupSnapshot(ABC):
 
     @abstractmethod
     def absence(self, partition: TopicPartition) -> str:
-        """Why a partition does not exist: the end of a sentence."""
+        """Return why a partition does not exist, as the end of a sentence."""
 
     def subscriptions(self) -> dict[str, Subscription]:
-        """What each member wants. Raises RegistryError for one that cannot be read, NotFoundError without members."""
+        """Return each member's subscription. Raises RegistryError for an invalid one, NotFoundError without members."""
         members = self.view.members.items()
         found = {name: member.subscription for name, member in members if member.subscription is not None}
         if len(found) < len(members):
@@ -96,7 +96,7 @@ class GroupSnapshot(ABC):
 
     @property
     def rule_doubt(self) -> str:
-        """What may explain owners other than the rule's, beside a rebalance: the end of a sentence."""
+        """A possible reason for other owners than the rule's, beside a rebalance, as the end of a sentence."""
         return ""
 
     @property
@@ -105,7 +105,7 @@ class GroupSnapshot(ABC):
         return "bytes" if self.dialect is Dialect.V07 else "messages"
 
     def committed_offsets(self) -> dict[TopicPartition, int]:
-        """All committed offsets of the group, wherever they are stored."""
+        """All committed offsets of the group, of every storage."""
         return dict(self.view.offsets)
 
     def is_persistent(self, consumer_id: str) -> bool:
@@ -117,7 +117,7 @@ class GroupSnapshot(ABC):
         return self.view.stats.get(owner_path(self.group, partition))
 
     def committed(self, partition: TopicPartition) -> int | None:
-        """The committed offset, wherever it is stored."""
+        """The committed offset, of any storage."""
         return self.view.offsets.get(partition)
 
     def owner_name(self, partition: TopicPartition) -> str | None:
@@ -128,7 +128,7 @@ class GroupSnapshot(ABC):
 
 @dataclass(slots=True)
 class V07GroupSnapshot(GroupSnapshot):
-    """What was seen of a group of 0.7. `topics`: those that exist and that members want, own or committed."""
+    """The state of a group of 0.7. `topics`: those that exist and that members subscribe to, own or committed."""
 
     dialect: ClassVar[Dialect] = Dialect.V07
     view: GroupView
@@ -142,7 +142,7 @@ class V07GroupSnapshot(GroupSnapshot):
         return {topic: self.topics[topic] for topic in self.view.subscribed(self.topics)}
 
     def plan(self) -> Assignment:
-        """Who should own what, by the rule that all members follow."""
+        """Return the expected owner of each partition, by the rule that all members follow."""
         return self.view.plan(self.subscribed)
 
     def exists(self, partition: TopicPartition) -> bool:
@@ -150,7 +150,7 @@ class V07GroupSnapshot(GroupSnapshot):
         return partition.partition < self.topics.get(partition.topic, {}).get(partition.broker, 0)
 
     def absence(self, partition: TopicPartition) -> str:
-        """Why a partition does not exist: the end of a sentence."""
+        """Return why a partition does not exist, as the end of a sentence."""
         count = self.topics.get(partition.topic, {}).get(partition.broker)
         if partition.broker not in self.brokers:
             return f"broker {partition.broker} is not registered"

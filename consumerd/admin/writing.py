@@ -1,7 +1,7 @@
 """Several writes at once, all or nothing; on ZooKeeper servers without multi (before 3.4), one after the other.
 
-Strategy: the order of the operations is such that stopping at the first that fails does no harm: whatever guards comes
-first, what it guards after it. What was created for the moment only is deleted again.
+Strategy: the order of the operations is such that stopping at the first that fails does no harm: guards come
+first, the operations that they guard after them. Temporary nodes are deleted again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Archives of segment files: where they are, whether they are sound, and what is in them (ring 1)."""
+"""Archives of segment files: finding, verifying and exporting them (ring 1)."""
 
 from consumerd.archive.contiguity import ArchivePartitionReport, ArchiveReport, judge
 from consumerd.archive.errors import (

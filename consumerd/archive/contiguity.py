@@ -1,7 +1,7 @@
 """Contiguity of the segments of a partition (spec 003, 5.5; golden notes, 3): where one ends, the next one begins.
 
-Strategy: pure, over the summaries of all segments. What only the neighbours can tell is decided here: a torn end is
-what a crash leaves of the *last* segment; in an older one it is a block that was lost from the midst of the log.
+Strategy: pure, over the summaries of all segments. Questions that need the neighbours are decided here: a torn end of
+the *last* segment is the result of a crash; in an older one it is a block that was lost from the middle of the log.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class ArchivePartitionReport:
 
 @dataclass(slots=True)
 class ArchiveReport:
-    """All partitions, and what is wrong outside of them."""
+    """All partitions, and the findings outside of them."""
 
     partitions: list[ArchivePartitionReport]
     loose: list[ArchiveFinding] = field(default_factory=list)
 
     def findings(self) -> list[ArchiveFinding]:
-        """Everything that is wrong, by partition and offset, then the rest by source."""
+        """All findings, by partition and offset, then the rest by source."""
         found = [finding for partition in self.partitions for finding in partition.findings]
         return found + sorted(self.loose, key=lambda finding: (finding.source, finding.kind))
 

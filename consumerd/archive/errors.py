@@ -1,4 +1,4 @@
-"""Errors of the archive tools. What is wrong with the data is a finding, not an error, unless the policy says stop."""
+"""Errors of the archive tools. A defect of the data is a finding, not an error, unless the policy is to stop."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Exporting an archive: what is left to do, the workers' results one by one, and the report.
+"""Exporting an archive: the remaining segments, the workers' results one by one, and the report.
 
-Strategy: the manifest is the truth about what is finished, and only this process writes it and gives names to files. A
-name is given before the manifest knows of it, and what a name replaced is removed after; a run that finds files of
+Strategy: the manifest is the record of finished files, and only this process writes it and gives names to files. A
+name is given before the manifest lists it, and a replaced file is removed after; a run that finds files of
 which its manifest does not list removes them. So a kill at any point costs the segments in the making and a
 quarter of a second, and never leaves a message twice.
 """
@@ -43,7 +43,7 @@ _SAVE_SHARE = 20
 
 @dataclass(slots=True, kw_only=True)
 class ExportReport(ArchiveReport):
-    """What the folder holds now, and what this run did for it."""
+    """The content of the folder now, and the part that this run exported."""
 
     rows: int
     files: int
@@ -90,10 +90,10 @@ class ArchiveExport:
         self._loose: list[ArchiveFinding] = []
 
     def run(self) -> ExportReport:
-        """Export what is not exported yet.
+        """Export the segments that are not exported yet.
 
         Raises OutputFolderError, WriteFailedError, MissingExtraError, DuplicateSegmentError, CorruptSegmentError if the
-        policy says so, InterruptedWorkError, WorkerDiedError. After any of them the next run goes on.
+        policy requires it, InterruptedWorkError, WorkerDiedError. After any of them the next run continues.
         """
         if self._options.format is ExportFormat.PARQUET:
             require_parquet()
@@ -159,7 +159,7 @@ class ArchiveExport:
         try:
             name = self._layout.name(source.name)
         except MisnamedSegmentError:
-            return True  # the worker says so
+            return True  # the worker reports it
         size = source.size if source.packing is Packing.NONE else None
         if not wanted(name, size, self._options):
             return False

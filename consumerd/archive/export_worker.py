@@ -1,6 +1,6 @@
 """The part of an export that workers do: they read a source and write files that have no final name yet.
 
-Strategy: one segment is one file, whatever it takes; nothing of a segment is reported before its file is sealed.
+Strategy: one segment is one file, of any size; nothing of a segment is reported before its file is sealed.
 Damaged messages are handled as configured; bytes that are not messages never become rows and are only reported.
 """
 
@@ -51,7 +51,7 @@ class SegmentExported(NamedTuple):
 def export_source(options: ExportOptions, folder: str, disk: OutputFileSystem, task: ExportTask, emit: Emit) -> None:
     """The work of one worker: emits SegmentExported, ArchiveFinding and BytesRead.
 
-    Raises CorruptSegmentError if the policy says so, WriteFailedError, MissingExtraError.
+    Raises CorruptSegmentError if the policy requires it, WriteFailedError, MissingExtraError.
     """
     layout = ArchiveLayout(options.layout, options.broker)
     meter = ReadMeter(emit)
@@ -68,7 +68,7 @@ def export_source(options: ExportOptions, folder: str, disk: OutputFileSystem, t
 
 
 def wanted(name: SegmentName, size: int | None, options: ExportOptions) -> bool:
-    """Whether a segment can have rows that are asked for; `size` in bytes, None if unknown."""
+    """Whether a segment can have rows that the options select; `size` in bytes, None if unknown."""
     if options.topics and name.topic not in options.topics:
         return False
     if options.last is not None and name.start >= options.last:

@@ -21,7 +21,7 @@ MAX_FINDINGS = 1000
 
 
 class ArchiveFindingKind(StrEnum):
-    """What is wrong beside the flaws inside of a segment (`consumerd.storage.archive.FlawKind`)."""
+    """The kinds of defects other than the flaws inside of a segment (`consumerd.storage.archive.FlawKind`)."""
 
     #: A segment ends before the next one begins, and ends well: a file is missing, or the end of one.
     GAP = "gap"
@@ -52,7 +52,7 @@ class ArchiveFinding:
     partition: str | None = None
     offset: int | None = None
     end: int | None = None
-    #: How many things it stands for.
+    #: The number of things that it stands for.
     count: int = 1
 
     def as_json(self) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class SegmentSummary:
 
     source: str
     stamp: str
-    #: What the partition is called in reports.
+    #: The name of the partition in reports.
     folder: str
     start: int
     name: SegmentName | None = None
@@ -86,7 +86,7 @@ class SegmentSummary:
     #: Bytes that are no messages, and those of a torn end.
     nonsense: int = 0
     torn: int = 0
-    #: Where a torn end begins.
+    #: The start of a torn end.
     torn_at: int | None = None
     findings: list[ArchiveFinding] = field(default_factory=list)
     untold: int = 0

@@ -1,8 +1,8 @@
 """The finished files of an export, which the next run leaves alone: `_manifest.json`.
 
 Strategy: one entry per source segment, on a line of its own, sorted, so that the same work gives the same text but for
-times of files. An entry counts only while its source still looks as it did, its output is there in full, and what is
-asked of damaged messages is the same as then; otherwise the segment is exported again.
+times of files. An entry counts only while its source is unchanged, its output is complete, and the
+policy for damaged messages is the same; otherwise the segment is exported again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ManifestEntry:
     """One finished segment. `output` is relative to the folder, None where there are no rows."""
 
     summary: SegmentSummary
-    #: How damaged messages were handled; unused without any.
+    #: The policy for damaged messages; unused without any.
     policy: str
     output: str | None = None
     start: int = 0

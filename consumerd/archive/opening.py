@@ -1,8 +1,8 @@
 """From a source to the segments in it, as streams.
 
-Strategy: a source is read once, front to back. The innermost stream counts for the progress and turns whatever a file
-system says into `ReadFailedError`; around it come the unpacking, the tar, and the unpacking of its members. What is no
-segment that can be read comes out as a finding in its place.
+Strategy: a source is read once, front to back. The innermost stream counts for the progress and turns each error of the
+file system into `ReadFailedError`; around it come the unpacking, the tar, and the unpacking of its members. A file
+that is not a readable segment is yielded as a finding in its place.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def open_segments(
 
 
 def stamp_of(source: SegmentSource) -> str:
-    """What changes when a segment changes, as far as its source shows it."""
+    """Return a stamp that changes when a segment changes, as far as its source shows it."""
     return f"{source.stamp}, {source.size} bytes"
 
 
@@ -125,7 +125,7 @@ def _failure(source: SegmentSource, error: Exception) -> ReadFailedError:
 
 
 class _RawStream:
-    """The bytes of the source as it was when it was found: what was appended since is left for the next time."""
+    """The bytes of the source as it was when it was found: bytes appended since are left for the next run."""
 
     def __init__(self, file: Any, source: SegmentSource, on_bytes: Callable[[int], object]) -> None:
         self._file = file

@@ -18,7 +18,7 @@ class ExportFormat(StrEnum):
 
 
 class ExportCompression(StrEnum):
-    """How output files are compressed: Parquet inside of the file, NDJSON as a whole."""
+    """The compression of output files: Parquet inside of the file, NDJSON as a whole."""
 
     NONE = "none"
     GZIP = "gzip"
@@ -28,19 +28,19 @@ class ExportCompression(StrEnum):
 
 
 class OnCorrupt(StrEnum):
-    """What to do about a message that cannot be read."""
+    """The policy for a message that cannot be read."""
 
-    #: End the export, with exit code 7; what is finished stays.
+    #: End the export, with exit code 7; finished files stay.
     FAIL = "fail"
     #: Leave it out.
     SKIP = "skip"
-    #: Make a row of it, with what is there as its payload.
+    #: Make a row of it, with its bytes as the payload.
     KEEP = "keep"
 
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """How to export. Offsets: rows with `first` <= offset < `last`, of the outermost message."""
+    """The options of an export. Offsets: rows with `first` <= offset < `last`, of the outermost message."""
 
     format: ExportFormat = ExportFormat.NDJSON
     compression: ExportCompression = ExportCompression.NONE
@@ -57,13 +57,13 @@ class ExportOptions:
 
     @property
     def suffix(self) -> str:
-        """How the names of the files end."""
+        """The suffix of the names of the files."""
         if self.format is ExportFormat.PARQUET:
             return ".parquet"
         return ".ndjson" + {ExportCompression.GZIP: ".gz", ExportCompression.ZSTD: ".zst"}.get(self.compression, "")
 
     def fixed(self) -> dict[str, Any]:
-        """What all files of one folder must have in common."""
+        """Return the options that all files of one folder must have in common."""
         return {
             "format": str(self.format),
             "compression": str(self.compression),

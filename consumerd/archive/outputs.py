@@ -1,7 +1,7 @@
 """The files of an export: written under a temporary name, summed, synced, and only then renamed.
 
-    <folder>/_manifest.json                                        what is finished (consumerd.archive.manifest)
-    <folder>/.partial/                                             what is not
+    <folder>/_manifest.json                                        finished files (consumerd.archive.manifest)
+    <folder>/.partial/                                             unfinished files
     <folder>/<topic>/<broker>-<partition>/<start>-<end>.ndjson     20 digits each; [start, end) in log offsets
 
 Strategy: workers write into `.partial`; only the parent gives names, so that there is one place where two segments of
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
 MANIFEST = "_manifest.json"
 PARTIAL = ".partial"
-#: How the names of notes end.
+#: The suffix of the names of notes.
 _NOTE = ".name"
-#: What follows the topic in the name of a file.
+#: The part of the name of a file after the topic.
 _OUTPUT = re.compile(r"[0-9]{1,10}(?:-[0-9]{1,10})?/[0-9]{20}-[0-9]{20}(?:\.[a-z]+){1,2}")
 
 #: Of isal's levels 0 to 3, as for messages.
@@ -57,7 +57,7 @@ class OutputFileSystem:
         return path.open("xb", buffering=0)
 
     def sync(self, file: Any) -> None:
-        """Make what was written durable."""
+        """Make the written bytes durable."""
         os.fsync(file.fileno())
 
     def rename(self, source: Path, target: Path) -> None:
@@ -90,7 +90,7 @@ def refusals(path: Path) -> Iterator[None]:
 def is_output(name: str) -> bool:
     """Whether `name` is a path that an export gives to its files (`t/0-0/<start>-<end>.ndjson`), within its folder.
 
-    Names come back from the manifest and the notes of a former run, which anybody who writes to the folder can change.
+    Names come from the manifest and the notes of a former run, which every writer to the folder can change.
     """
     topic, _, rest = name.partition("/")
     try:
@@ -132,7 +132,7 @@ class PartialFile:
 
     @property
     def sha256(self) -> str:
-        """The checksum of what was written so far, as it is on the disk."""
+        """The checksum of the bytes written so far, as they are on the disk."""
         return self._sum.hexdigest()
 
     def write(self, data: bytes, /) -> int:
@@ -204,7 +204,7 @@ class OutputFolder:
             os.close(descriptor)
 
     def clean(self, listed: Callable[[str], bool]) -> None:
-        """Remove what a former run left: unfinished files, and finished ones that are not in its manifest.
+        """Remove the leftovers of a former run: unfinished files, and finished ones that are not in its manifest.
 
         Raises OutputFolderError for a note of a path that no export gives to a file, WriteFailedError.
         """
@@ -267,7 +267,7 @@ class OutputFolder:
             raise WriteFailedError(f"{self.path / name} cannot be read: {error.strerror}") from error
 
     def read_manifest(self) -> bytes | None:
-        """What the last run wrote."""
+        """Return the manifest of the last run; None without one."""
         with refusals(self.path / MANIFEST):
             try:
                 return (self.path / MANIFEST).read_bytes()

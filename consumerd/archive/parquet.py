@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 GROUP_ROWS = 1 << 17
 GROUP_BYTES = 64 << 20
 
-#: What a cell of `codec` is an index of; None where it is unknown.
+#: The names that a cell of `codec` is an index of; None where it is unknown.
 _CODECS = [codec.name.lower() for codec in Codec]
 #: Columns worth a dictionary inside of the file.
 _FEW_VALUES = ["topic", "broker", "partition", "index", "codec", "magic", "problem", "source"]

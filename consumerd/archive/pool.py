@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     Emit = Callable[[object], None]
 
 T = TypeVar("T")
-#: How long the parent waits for an event before it looks around, in seconds.
+#: Seconds that the parent waits for an event before it checks the workers and the stop request.
 _LOOK = 0.1
 _DIED = "a worker process died, perhaps because it ran out of memory; run the same again, perhaps with fewer workers"
-#: How many events it takes before it does, too.
+#: The number of events after which it checks them, too.
 _EVENTS = 1000
 
 
@@ -49,7 +49,7 @@ def run_tasks(
     on_event: Callable[[object], None],
     stop: StopRequest,
 ) -> None:
-    """Do `work(task, emit)` for every task; what is emitted is handed to `on_event` here.
+    """Do `work(task, emit)` for every task; emitted events are passed to `on_event` here.
 
     `work`, tasks and events must be picklable. The first error of either ends everything and is raised. Raises
     InterruptedWorkError when asked to stop, WorkerDiedError.
@@ -98,7 +98,7 @@ class _Pool:
                 futures = [executor.submit(_work_there, work, task) for task in tasks]
             for future in futures:
                 future.add_done_callback(self._ended.put)
-            writer.close()  # what a dying worker leaves half written then ends, and is not waited for
+            writer.close()  # then a half-written event of a dying worker ends the read, instead of blocking it
             self._follow(reader, futures)
         except BrokenProcessPool:  # before all tasks were handed over
             self._error = self._error or WorkerDiedError(_DIED)

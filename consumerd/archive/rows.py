@@ -52,7 +52,7 @@ def within(run: ArchivedRun, first: int, last: int | None) -> ArchivedRun | None
 
 
 class RowOrigin:
-    """What all rows of a segment have in common."""
+    """The values that all rows of a segment have in common."""
 
     __slots__ = ("broker", "partition", "source", "topic")
 

@@ -2,8 +2,8 @@
 
 Strategy: one `SegmentSource` is one file that a worker reads from beginning to end: a segment, packed or not, or a tar
 with many. Only the members of a plain local tar are sources of their own, because one can seek to them. A source knows
-its size and a stamp, so that a file that changed after its export is recognised. What a name does not tell (a tar's
-members, the size of what is packed) is found out by the worker.
+its size and a stamp, so that a file that changed after its export is recognised. The worker reads
+everything else (a tar's members, the size of packed bytes).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Packing(Enum):
-    """How a file is compressed."""
+    """The compression of a file."""
 
     NONE = ""
     GZIP = ".gz"
@@ -62,13 +62,13 @@ class SegmentSource:
 
     path: str
     size: int | None
-    #: What tells one state of the file from another: its modification time, or what its store says instead.
+    #: The stamp of the file's state: its modification time, or the equivalent of its store.
     stamp: str
     packing: Packing = Packing.NONE
     is_tar: bool = False
     is_remote: bool = False
     part: TarPart | None = None
-    #: What is not a regular file (a FIFO, a device, a socket): opening it might wait for ever.
+    #: Not a regular file (a FIFO, a device, a socket): opening it might wait for ever.
     is_special: bool = False
 
     @property

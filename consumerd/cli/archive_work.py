@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 #: A process of its own is not worth its start for less.
 BYTES_PER_WORKER = 16 << 20
-#: Where nobody watches a bar, a line every so many seconds.
+#: Seconds between lines of progress where no bar is shown.
 SECONDS_PER_LINE = 10.0
 
 

@@ -92,7 +92,7 @@ def require_zookeeper(cluster: ClusterAddress, what: str, remedy: str) -> None:
 
 
 async def dialect_at(zk: ZooKeeper, groups: Sequence[str] = ()) -> Dialect | None:
-    """The dialect of what is registered in a ZooKeeper; None if nothing is, and 0.7 if both are."""
+    """Return the dialect of the nodes in a ZooKeeper; None if there are none, 0.7 if those of both exist."""
     from consumerd.cluster import look_for_dialect  # noqa: PLC0415
     from consumerd.registry import Dialect, DialectError  # noqa: PLC0415
 

@@ -13,7 +13,7 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: What a decorator of click takes and gives back.
+#: The function that a decorator of click takes and returns.
 Decorated = TypeVar("Decorated", bound="Callable[..., Any]")
 
 

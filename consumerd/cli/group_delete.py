@@ -29,7 +29,7 @@ Examples:
 
 
 class Outcome(NamedTuple):
-    """What is, or was, deleted: paths of nodes, or partitions whose offsets are deleted."""
+    """The paths of nodes, or the partitions whose offsets, that are or were deleted."""
 
     paths: list[str]
     backup: Path | None

@@ -88,7 +88,7 @@ def command(
 class _LagSnapshot(NamedTuple):
     at: float
     lags: Sequence[PartitionLag]
-    #: What offsets count.
+    #: The unit of offsets.
     unit: str
 
 

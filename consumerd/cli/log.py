@@ -62,7 +62,7 @@ def dump(as_json: bool, paths: tuple[Path, ...]) -> None:
 
 
 class _Problems:
-    """Passes entries through and remembers what was wrong with them."""
+    """Passes entries through and remembers their defects."""
 
     def __init__(self) -> None:
         self._entries = 0

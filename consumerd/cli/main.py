@@ -1,8 +1,8 @@
 """The `consumerd` command: finds the sub-command, turns every outcome into one sentence and a documented exit code.
 
 Strategy: commands are named here and imported when called, so that `consumerd --help` and `consumerd log dump` pay for
-nothing they do not use. A command raises `ConsumerdError` for whatever its user can mend; this is the one place
-that prints it. Tracebacks appear with `--debug`, and for defects of our own.
+nothing they do not use. A command raises `ConsumerdError` for an error that its user can correct; only this module
+prints it. Tracebacks appear with `--debug`, and for defects of consumerd itself.
 """
 
 from __future__ import annotations
@@ -153,14 +153,14 @@ def run(arguments: Sequence[str]) -> int:
         error.show()
         return error.exit_code
     except _ReaderGone:
-        # The reader of our output is gone (`| head`): nobody is left to tell. Keep the interpreter's flush quiet too.
+        # The reader of our output is gone (`| head`): report nothing. Keep the interpreter's flush quiet, too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.PIPE
     except BaseException as error:
         if isinstance(error, SystemExit):
             raise
         if all(isinstance(leaf, BrokenPipeError) for leaf in _leaves(error)):
-            # That of the log, which every task writes to. What it did not handle by then is handed over again.
+            # The pipe of the log, which every task writes to. Unhandled messages are delivered again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
             return ExitCode.PIPE
         code, sentence = explain(error)

@@ -1,7 +1,7 @@
 """The two sides of a move of offsets: where they are, opened for the length of one command.
 
-Strategy: each side is a ZooKeeper or a list of brokers. A ZooKeeper is asked which dialect it speaks; brokers of 0.8
-and later are reached by what is registered there. Whatever is opened is closed with the one stack.
+Strategy: each side is a ZooKeeper or a list of brokers. The dialect of a ZooKeeper is looked up; brokers of 0.8
+and later are found by their nodes there. Everything that is opened is closed with the one stack.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def side_address(
     side: str, zookeeper: str | None, servers: Sequence[str], config: Path | None, timeout: float
 ) -> ClusterAddress:
-    """Where `side` ("from" or "to") is. Raises UsageError, ConfigError."""
+    """Return the address of `side` ("from" or "to"). Raises UsageError, ConfigError."""
     import click  # noqa: PLC0415
 
     from consumerd.cli.session import bootstrap_servers, cluster_address  # noqa: PLC0415 - heavy imports only for the command that runs

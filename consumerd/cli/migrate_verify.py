@@ -193,7 +193,7 @@ def _show_progress(what: str) -> None:
 
 
 def _client(side: str, options: dict[str, Any]) -> ClusterClient:
-    """Of the cluster on one side, `from` or `to`."""
+    """Return a client of the cluster on one side, `from` or `to`."""
     from consumerd.cli.clusters import make_client  # noqa: PLC0415
     from consumerd.config.build_v08 import build_bootstrap  # noqa: PLC0415
     from consumerd.config.model import load  # noqa: PLC0415

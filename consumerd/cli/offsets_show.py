@@ -77,7 +77,7 @@ def show_offsets(group: str, rows: Sequence[OffsetRow], *, as_json: bool) -> Non
 async def collect_offsets(
     groups: Sequence[str], topics: Sequence[str], read: Callable[[str], Awaitable[GroupView]]
 ) -> tuple[GroupOffsets, list[str]]:
-    """The offsets of `groups`, and sentences about what is left out. Raises what `read` raises."""
+    """Return the offsets of `groups`, and sentences about those left out. Raises what `read` raises."""
     offsets: GroupOffsets = {}
     problems = []
     for group in groups:

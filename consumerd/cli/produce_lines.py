@@ -151,7 +151,7 @@ def _data(options: ProduceOptions, lines: list[bytes], number: int) -> list[Prod
         key, found, payload = line.partition(separator)
         if not found:
             raise InputError(f"line {number + offset} has no key separator {options.key_separator!r}.")
-        # As Java makes a String of bytes: what is not UTF-8 becomes U+FFFD.
+        # As Java makes a String of bytes: bytes that are not UTF-8 become U+FFFD.
         data.append(ProducerData(options.topic, [payload], key.decode(errors="replace"), options.partition))
     return data
 
@@ -185,7 +185,7 @@ async def produce_v08(client: ClusterClient, options: ProduceOptions) -> None:
 
 
 async def _await_receipt(client: ClusterClient) -> None:
-    """Wait until every broker has read what was sent without acknowledgement: connections are served in order.
+    """Wait until every broker has read the messages without acknowledgement: connections are served in order.
 
     Without this the connection may end before a broker has read the lines, and a program that reads the topic right
     after the command misses them.

@@ -2,7 +2,7 @@
 
 Strategy: commands that only look must not leave traces. A session creates its chroot where it is missing, so a chroot
 that was named is looked for first, through a session without one, and its absence is an error. Credentials and TLS are
-not options, where everybody could read them: tools take them from the daemon's own configuration file.
+not options, which every user of the machine could read: tools take them from the daemon's own configuration file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 #: Seconds that a command waits for ZooKeeper, or for a first broker: a person waits for its output.
 SERVER_TIMEOUT = 10.0
 
-#: What a decorator of click takes and gives back.
+#: The function that a decorator of click takes and returns.
 Decorated = TypeVar("Decorated", bound="Callable[..., Any]")
 
 
@@ -61,7 +61,7 @@ def zookeeper_options(*, required: bool = True) -> Callable[[Decorated], Decorat
 
 @dataclass(frozen=True, slots=True)
 class ClusterAddress:
-    """Where a command finds its ZooKeeper or its brokers: an address, or a configuration file, or both."""
+    """The address of a command's ZooKeeper or brokers: an address, or a configuration file, or both."""
 
     #: "" if brokers are queried.
     connect: str

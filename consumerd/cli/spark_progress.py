@@ -23,7 +23,7 @@ SECONDS_PER_LINE: Final = 10.0
 
 
 class Display(Protocol):
-    """Where the commands of `consumerd spark` say how far they are."""
+    """The display of the progress of the commands of `consumerd spark`."""
 
     def step(self, name: str) -> None:
         """A step begins."""

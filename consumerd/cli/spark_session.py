@@ -143,7 +143,7 @@ class Work:
                 self._asked.set()
 
     def _stop(self, queries: Iterable[Any], stopping: dict[Any, float]) -> None:
-        """End what goes on: jobs at once, queries between two batches, or within one that takes too long.
+        """End the running work: jobs at once, queries between two batches, or within one that takes too long.
 
         A query that ran when the signal came stops by itself, since its step has a handler of its own; the step then
         counts what was done.
@@ -169,7 +169,7 @@ class Work:
 def working(
     *, master: str | None, config: Mapping[str, str], packages: Iterable[str] = (), log: Path | None, app_name: str
 ) -> Iterator[Work]:
-    """A session for some steps, and whatever Spark raises meanwhile is a declared error. A new session ends with it."""
+    """Yield a session for some steps; errors of Spark become declared errors. A new session ends with the steps."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 - heavy imports for the command that runs
 
     from consumerd.spark.failures import declared_errors  # noqa: PLC0415
@@ -183,7 +183,7 @@ def working(
         running = SparkSession.getActiveSession()
         spark = build_session(
             master, app_name=app_name, config=config, packages=packages, log=sink,
-            log_level="error" if log is None else "warn",  # a file that nobody sees must not grow for weeks
+            log_level="error" if log is None else "warn",  # an unread file must not grow for weeks
         )  # fmt: skip
         if running is None:
             stack.callback(end_session, spark)
@@ -193,7 +193,7 @@ def working(
             with declared_errors():
                 yield work
         except ConsumerdError:
-            work.check()  # what was torn down on request is no failure
+            work.check()  # an end on request is not a failure
             raise
 
 
@@ -208,7 +208,7 @@ def _log_file(path: Path | None) -> IO[bytes]:
 
 @contextlib.contextmanager
 def _caught_signals() -> Iterator[socket.socket]:
-    """A socket that gets a byte, its number, for every signal that has arrived, whatever handles it."""
+    """Return a socket that receives a byte, the signal's number, for every signal, independent of its handler."""
     reader, writer = socket.socketpair()
     with reader, writer:
         writer.setblocking(False)

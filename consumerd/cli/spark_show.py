@@ -1,4 +1,4 @@
-"""Results of steps as rows: what a step says of itself in `as_json` is what is shown, whatever it is.
+"""Results of steps as rows: everything that a step returns from `as_json` is shown.
 
 Strategy: plain values become one table of names and values, lists of objects a table each. A pipe gets a line per row
 whose first fields say of which step and of what it is; numbers keep their digits there, and get separators on a

@@ -1,7 +1,7 @@
 """Rows for people and for pipes.
 
 Strategy: on a terminal a table, in a pipe one line per row with tabs between the fields and no header. Names and values
-come from ZooKeeper, where anybody may have written them, so control characters never reach a terminal.
+come from ZooKeeper, to which any client may write, so control characters never reach a terminal.
 """
 
 from __future__ import annotations

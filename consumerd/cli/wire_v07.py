@@ -69,7 +69,7 @@ def _response(number: RequestType, data: bytes) -> tuple[dict[str, Any], bytes]:
     else:
         answer = decode_fetch_response(data) if number is RequestType.FETCH else decode_offsets_response(data)
     frame = answer.encode()
-    if frame[_SIZE.size :] != data:  # clients take it for what is next to it, but who looks at it wants to know
+    if frame[_SIZE.size :] != data:  # clients would decode it without an error
         raise FrameError(
             f"{len(data)} bytes are not a {number.name} response: their error code is unknown to 0.7, or "
             "further bytes follow it"
@@ -78,7 +78,7 @@ def _response(number: RequestType, data: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 def _entries(data: bytes) -> int:
-    """How many entries fill the answer to a MULTIFETCH; the codec judges them."""
+    """Return the number of entries that fill the response to a MULTIFETCH; the codec validates them."""
     count, position = 0, _TYPE.size
     while position + _SIZE.size <= len(data):
         (size,) = _SIZE.unpack_from(data, position)

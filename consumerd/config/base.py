@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 #: Thirty years: TOML has an infinity, which neither timers nor requests have.
 Seconds = Annotated[float, AllowInfNan(False), Gt(0), Le(1_000_000_000)]
-#: What goes to brokers as milliseconds of 32 bits.
+#: A value sent to brokers as milliseconds of 32 bits.
 WireSeconds = Annotated[float, AllowInfNan(False), Gt(0), Le(2_147_483)]
 Bytes = Annotated[int, Gt(0)]
-#: What goes to brokers as a size.
+#: A value sent to brokers as a size.
 WireBytes = Annotated[int, Gt(0), Lt(1 << 31)]
 
 
@@ -45,7 +45,7 @@ class BrokenRulesError(ValueError):
 class Section(BaseModel):
     """A table of the file. Unknown keys are errors."""
 
-    # What is wrong may be a password.
+    # The invalid value may be a password.
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     def rules(self) -> Iterator[str]:

@@ -94,7 +94,7 @@ def build_tls(section: TlsSection, table: str = "zookeeper.tls") -> ssl.SSLConte
 
 
 def key_password(section: TlsSection | HealthTlsSection, table: str) -> Callable[[], str]:
-    """What OpenSSL asks for the password of an encrypted key: else it prompts at the terminal, and a service waits.
+    """Return the password callback for OpenSSL, which would otherwise prompt at the terminal and block a service.
 
     Raises ConfigError for a file that cannot be read.
     """
@@ -158,13 +158,13 @@ def build_settings(config: Config, *, clock: Clock, rng: Random) -> ConsumerSett
 
 
 def build_offset_settings(config: Config) -> OffsetSettings:
-    """Where offsets are stored, and with what metadata and retention."""
+    """Return the settings of the offset storage, with metadata and retention."""
     commit = config.commit
     return OffsetSettings(config.group.storage, commit.metadata, commit.retention, commit.version)
 
 
 def build_connection_settings(config: Config) -> ConnectionSettings:
-    """How connections to brokers are made."""
+    """Return the settings of connections to brokers."""
     fetch = config.fetch
     return make_connection_settings(
         connect_timeout=fetch.connect_timeout, socket_timeout=fetch.socket_timeout, max_size=fetch.max_size
@@ -172,7 +172,7 @@ def build_connection_settings(config: Config) -> ConnectionSettings:
 
 
 def build_policy(section: HandlerSection, *, on_failure: OnFailure) -> RetryPolicy:
-    """How patient to be with the handler."""
+    """Return the retry policy of the handler."""
     return RetryPolicy(
         max_attempts=section.max_attempts,
         initial_backoff=section.initial_backoff,
@@ -212,7 +212,7 @@ def build_handler(
 ) -> Handler:
     """The handler, loaded and wrapped in its retry policy, not started. Raises HandlerLoadError, ConfigError.
 
-    What comes of its failures is added to `counts`; `metrics` are its own.
+    The results of its failures are added to `counts`; `metrics` are its own.
     """
     section = config.handler
     letters = build_dead_letters(config, clock=clock, rng=rng)
@@ -237,7 +237,7 @@ def build_plugin(section: HandlerSection) -> Handler:
 
 
 def build_stages(section: HandlerSection, metrics: HandlerMetrics | None = None) -> Stages:
-    """What stands around the handler besides its retry policy. Raises HandlerLoadError."""
+    """Return the stages around the handler other than its retry policy. Raises HandlerLoadError."""
     decoder = None
     if section.decoder != BYTES or section.decoder_options:
         decoder = load_decoder(section.decoder, section.decoder_options)

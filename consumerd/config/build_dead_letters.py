@@ -68,7 +68,7 @@ async def letter_producer(config: Config, *, clock: Clock, rng: Random) -> Async
         dialect = config.group.dialect
         if dialect == "0.7" or (dialect == "auto" and await look_for_dialect(session) is not Dialect.V08):
             connector = partial(connect, settings=build_connection_settings(config))
-            # Brokers of 0.7 confirm nothing by themselves, and drop what is too large for them without a word.
+            # Brokers of 0.7 confirm nothing by themselves, and silently drop messages that are too large.
             settings = ProducerSettings(verify=True)
             router = ZooKeeperRouter(session, rng=rng)
             producer = Producer(router, connect=connector, clock=clock, rng=rng, settings=settings)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def errors_of(name: str) -> Iterator[None]:
-    """Name the subscription in the errors of what is made for it; the main one has the words of `[group]`."""
+    """Name the subscription in errors of the objects made for it; errors of the main one name `[group]`."""
     try:
         yield
     except ConsumerdError as error:

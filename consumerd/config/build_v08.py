@@ -74,7 +74,7 @@ def build_client_of(
     settings: ClientSettings | None = None,
     bootstrap: Sequence[tuple[str, int]] | None = None,
 ) -> ClusterClient:
-    """The same for the cluster of any such section, at other addresses if they are given. Raises ConfigError."""
+    """Return a client of the cluster of `section`, at other addresses if they are given. Raises ConfigError."""
     settings = replace(settings or ClientSettings(), client_id=section.client_id, connection=connection)
     tls = None if section.tls is None else build_tls(section.tls, "kafka.tls")
     authenticate = None if section.sasl is None else SaslAuthenticator(build_mechanism(section.sasl))
@@ -107,7 +107,7 @@ def _gssapi(section: SaslSection) -> GssapiIdentity:
 
 
 def build_coordination(config: Config) -> CoordinationSettings:
-    """How the membership works where a broker coordinates it. Raises ConfigError."""
+    """Return the settings of a membership that a broker coordinates. Raises ConfigError."""
     group, rebalance = config.group, config.rebalance
     try:
         return CoordinationSettings(
@@ -125,7 +125,7 @@ def build_coordination(config: Config) -> CoordinationSettings:
 
 
 def fixed_partitions(section: GroupSection) -> list[TopicPartition]:
-    """Those that the configuration names, sorted."""
+    """Return the partitions that the configuration names, sorted."""
     return sorted(
         TopicPartition.numbered(topic, number)
         for topic, numbers in section.partitions.items()

@@ -1,7 +1,7 @@
 """Conversion of property files of Kafka 0.7 to the configuration.
 
 Strategy: a table says for every key of a member of 0.7.2 (golden notes, 8) what it becomes here, or why it
-becomes nothing; whatever stands in the file and in no table is unknown, and said to be. Only a member's file becomes
+has no counterpart; a key that is in no table is reported as unknown. Only a member's file becomes
 TOML (`convert_toml`): brokers and producers here take the very properties of 0.7, so theirs are read as they would read
 them, one by one, and what they refuse or ignore is reported.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Becomes(NamedTuple):
-    """A key with a counterpart: `[table] key`, and how its text is read (raises ValueError with what is expected)."""
+    """A key with a counterpart: `[table] key`, and the reader of its text (raises ValueError with the valid form)."""
 
     table: str
     key: str
@@ -35,7 +35,7 @@ class Gone(NamedTuple):
     """A key without one, and why."""
 
     why: str
-    #: With this value it says what is so here anyway.
+    #: The value whose effect is that of consumerd anyway.
     same: str | None = None
 
 
@@ -181,7 +181,7 @@ def _consumer(properties: Mapping[str, str], source: str) -> Conversion:
 
 
 def _autooffset(result: Conversion, text: str) -> None:
-    """One key of 0.7 for two questions: where to start, and where to go on when the offset is gone."""
+    """One key of 0.7 for two settings: where to start, and where to continue when the offset no longer exists."""
     origin = f"{_AUTOOFFSET}={text}"
     place = {"smallest": "earliest", "largest": "latest"}.get(text)
     if place is None:
@@ -195,7 +195,7 @@ def _autooffset(result: Conversion, text: str) -> None:
 
 def _producer(properties: Mapping[str, str]) -> Conversion:
     def read(key: str, text: str) -> tuple[str, ...]:
-        # What a single key needs beside it to be read.
+        # The other keys that must be set for a single key to be read.
         needed = {"zk.connect": "localhost", "producer.type": "async"} if key != "broker.list" else {}
         return ProducerConfig.from_properties({**needed, key: text}).ignored
 

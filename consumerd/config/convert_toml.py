@@ -1,7 +1,7 @@
 """Converted property files of Kafka 0.7 as text: a configuration, with what is not part of it in comments.
 
 Strategy: one member's file after the other sets values, the command line's come last, and what a member cannot do
-without and 0.7 does not have is filled in so that it is valid. The result is read back before anybody gets it.
+without and 0.7 does not have is filled in so that it is valid. The result is read back before it is returned.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def to_toml(conversions: Sequence[tuple[str, str, Conversion]], given: Mapping[t
 
 
 def _check(text: str) -> None:
-    """What `consumerd check` checks, but for the handler, which may not be installed here. Raises ConfigError."""
+    """Check what `consumerd check` checks, except the handler, which may not be installed here. Raises ConfigError."""
     config = parse(tomllib.loads(text), "the result")
     clock, rng = SystemClock(), random.Random()
     build_settings(config, clock=clock, rng=rng)

@@ -122,7 +122,7 @@ class GroupSection(Section):
 
     @property
     def storage(self) -> Literal["zookeeper", "kafka", "both", "none"]:
-        """Where offsets are kept, the default resolved."""
+        """The storage of offsets, with the default resolved."""
         return self.offsets or ("zookeeper" if self.coordination == "zookeeper" else "kafka")
 
     def rules(self) -> Iterator[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: Where a value is: the names of tables and keys, and the indices of arrays.
+#: The path of a value: the names of tables and keys, and the indices of arrays.
 KeyPath = tuple[str | int, ...]
 
 _BLANK: Final = re.compile(r"[ \t]*")

@@ -94,7 +94,7 @@ class Config(FileSettings):
         return value
 
     def by_subscription(self) -> dict[str, Config]:
-        """By name, what each subscription would have as the only one of the daemon; that of `[group]` comes first."""
+        """Return each subscription's configuration, as if it were the only one, by its name; `[group]` comes first."""
         if not self.subscriptions:
             return {MAIN: self}
         configs = {MAIN: self.model_copy(update={"subscriptions": ()})}
@@ -106,7 +106,7 @@ class Config(FileSettings):
         return configs
 
     def of_subscription(self, name: str | None) -> Config:
-        """That of one subscription; of None the main one. Raises ConfigError for a name that none has."""
+        """Return the configuration of one subscription; of the main one for None. Raises ConfigError if unknown."""
         configs = self.by_subscription()
         try:
             return configs[MAIN if name is None else name]
@@ -135,7 +135,7 @@ class Config(FileSettings):
 
 
 class _WithoutEnvironment(Config):
-    """The same, of the document alone."""
+    """The configuration of the document alone."""
 
     @classmethod
     def settings_customise_sources(

@@ -1,6 +1,6 @@
 """The problems of a configuration: all of them at once, each with the line of the file or the environment variable.
 
-Strategy: pydantic collects what is wrong with single keys. Rules about several keys are sentences that a table yields
+Strategy: pydantic collects the problems of single keys. Rules about several keys are sentences that a table yields
 (`Section.rules`), so that one broken rule does not hide the next; they are checked once all keys of the table are
 valid. Each problem is placed where its user can mend it: at the variable that set the value, else at the key's line,
 else at the line of the table. Values are never part of a problem, since they may be passwords.
@@ -203,7 +203,7 @@ def _variable(path: KeyPath) -> str | None:
 
 
 def _has(text: str, path: KeyPath) -> bool:
-    """Whether the JSON `text` has a value at `path`. Elements of a list belong to it, whatever their number."""
+    """Whether the JSON `text` has a value at `path`. A path into a list counts, at any index."""
     try:
         value = json.loads(text)
     except ValueError:

@@ -1,8 +1,8 @@
 r"""Java property files, read and written as `java.util.Properties` does.
 
-Strategy: bytes are Latin-1, whatever the editor thought; `\u00e9` spells everything else. A logical line goes on where
-an odd number of backslashes ends a natural one. The key ends at the first `=`, `:` or blank that is not escaped. Of a
-key that comes twice the last value counts.
+Strategy: bytes are Latin-1, also where an editor wrote UTF-8; `\u00e9` spells everything else. A logical line
+continues where an odd number of backslashes ends a natural one. The key ends at the first `=`, `:` or blank that is
+not escaped. Of a key that comes twice the last value counts.
 """
 
 from __future__ import annotations

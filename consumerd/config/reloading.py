@@ -1,4 +1,4 @@
-"""How each key of the configuration changes in a daemon that runs: the one table, and the comparison by it.
+"""The reload of the configuration: a table of how each key changes in a running daemon, and the comparison by it.
 
 Strategy: every key that the daemon reads is in `RELOADS` (a test checks that), from which the reference is generated
 and by which a test checks the table of docs/operations.md. `compare` merges what a running daemon can take over into
@@ -23,7 +23,7 @@ _Table = TypeVar("_Table", bound=Section)
 
 
 class Reload(Enum):
-    """How a change of a key takes effect. The value is what the documents say."""
+    """The way in which a change of a key takes effect. The value is the wording of the documentation."""
 
     AT_ONCE = "at once"
     HANDLER = "with a new handler"
@@ -135,7 +135,7 @@ RELOADS: Final[dict[str, Reload]] = {
 
 
 class Comparison(NamedTuple):
-    """What a new configuration changes. Keys are named with their tables, in the order of the model."""
+    """The changes of a new configuration. Keys are named with their tables, in the order of the model."""
 
     #: The running configuration with all that it can take over.
     merged: Config
@@ -163,7 +163,7 @@ def compare(running: Config, new: Config) -> Comparison:
 
 
 def _compare_tables(before: _Table, after: _Table, table: str) -> tuple[_Table, list[str], list[str]]:
-    """What a table becomes, the keys of it that are taken over, and those that need a restart."""
+    """Return the merged table, its keys that are taken over, and those that need a restart."""
     fields = type(before).model_fields
     changed = [key for key in fields if getattr(before, key) != getattr(after, key)]
     taken = [key for key in changed if RELOADS[f"{table}.{key}"] is not Reload.RESTART]
@@ -180,7 +180,7 @@ def _compare_tables(before: _Table, after: _Table, table: str) -> tuple[_Table, 
 def _compare_subscriptions(
     running: Config, new: Config, applied: dict[Reload, list[str]], refused: list[str]
 ) -> tuple[SubscriptionSection, ...]:
-    """Of the same subscriptions; others need a restart, and then nothing of any is taken over."""
+    """Return the merged subscriptions. A change of their names needs a restart, and then no key is taken over."""
     if [each.name for each in running.subscriptions] != [each.name for each in new.subscriptions]:
         refused.append("subscriptions")
         return running.subscriptions

@@ -95,7 +95,7 @@ class _Consumed(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The key that says what it consumes."""
+        """The key that names its topics or its filter."""
         return next((key for key in ("topics", "whitelist", "blacklist") if getattr(self.section, key)), "topics")
 
     @property
@@ -144,7 +144,7 @@ def _rules_of_names(config: Config) -> Iterator[Rule]:
 
 
 def _common(one: _Consumed, other: _Consumed) -> str | None:
-    """What both consume, in words; None if nothing."""
+    """Return a phrase for what both consume; None if there is nothing."""
     try:
         filters = one.filter, other.filter
         if filters[0] is not None and filters[1] is not None:

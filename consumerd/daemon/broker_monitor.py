@@ -29,7 +29,7 @@ _LOOK: Final = 1.0
 
 
 class BrokerMonitor:
-    """Of one broker, which it knows as soon as `watch` was called."""
+    """The monitor of one broker, which it knows as soon as `watch` was called."""
 
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
         self.config = config
@@ -49,7 +49,7 @@ class BrokerMonitor:
 
     @property
     def unready(self) -> list[str]:
-        """Why clients are not served now: starting, not_registered, stopping."""
+        """The reasons for which clients are not served now: starting, not_registered, stopping."""
         broker = self.broker
         if broker is None:
             return ["starting"]

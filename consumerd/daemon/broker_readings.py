@@ -1,6 +1,6 @@
 """The numbers of a broker as readings of the catalogue (`consumerd.metrics.catalogue`).
 
-Strategy: as `consumerd.daemon.readings`: each reading is taken from what counts it when somebody asks, on the loop,
+Strategy: as `consumerd.daemon.readings`: each reading is taken from its counter when it is requested, on the loop,
 without an await between.
 """
 
@@ -64,7 +64,7 @@ def _requests(label: Labels, broker: Broker) -> Iterator[Reading]:
 
 
 def _logs(label: Labels, broker: Broker, *, split: bool) -> Iterator[Reading]:
-    """Of all logs, or of all of a topic together: then offsets are left out."""
+    """Yield the readings of each log, or of all logs of a topic together: then offsets are left out."""
     stats, logs = broker.stats, broker.logs()
     yield Reading(c.LOGS, label, len(logs))
     yield Reading(c.LOGS_OFFLINE, label, broker.logs_offline)

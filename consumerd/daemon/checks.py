@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 class Checked(NamedTuple):
-    """What a check found. `config` is there where all keys are valid, in whatever state the parts are."""
+    """The result of a check. `config` is set where all keys are valid, also where a part has a problem."""
 
     config: Config | None
-    #: What is valid, in words.
+    #: A phrase for each part that is valid.
     valid: list[str]
     problems: list[Problem]
 
@@ -122,7 +122,7 @@ def _check_telemetry(config: Config) -> str:
     return ""
 
 
-#: What a check is about, the tables that it reads, and the check. It returns what is valid, in words.
+#: The subject of each check, the tables that it reads, and the check. It returns a phrase for what is valid.
 _PARTS: Final[tuple[tuple[tuple[str, ...], frozenset[str], Callable[[Config], str]], ...]] = (
     (("group",), frozenset({"group", "rebalance", "fetch", "commit"}), _check_subscription),
     (("zookeeper",), frozenset({"group", "zookeeper", "commit"}), _check_zookeeper),

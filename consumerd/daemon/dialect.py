@@ -1,7 +1,7 @@
 """The dialect in which a member joins a group in ZooKeeper: configured (unless nodes contradict it) or detected.
 
 Strategy: looked at before anything is registered, since a node of the wrong dialect breaks the rebalance of every peer.
-What comes later is the membership machine's to refuse.
+The membership machine refuses nodes that are created later.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The endpoints of the daemon's HTTP server: probes, metrics, and the status with access control.
 
-Strategy: one table of routes, made from the configuration, so that what is not served does not exist. Probes say one
-word and no data: they may be open to everybody.
+Strategy: one table of routes, made from the configuration, so that a path that is not served does not exist. Probes
+return one word and no data: they may be open to every client.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def check_http(section: HealthSection) -> None:
 
 
 def build_access(section: HealthSection) -> Access:
-    """Who may see the status. Raises ConfigError where access needs authentication and none is configured."""
+    """Return the access rule of the status. Raises ConfigError where it needs authentication and none is set."""
     assert section.listen is not None
     host, _ = parse_address(section.listen, "health.listen", lowest=0)
     access = Access(host, _token(section), mutual=section.tls is not None and section.tls.client_ca is not None)
@@ -137,7 +137,7 @@ def _status_routes(monitor: Monitor, access: Access) -> dict[tuple[str, str], Ro
 
 
 def _hold(monitor: Monitor, verb: Literal["pause", "resume"], name: str, subscription: str) -> None:
-    """Raise NotAssignedError for a partition that is not ours, ValueError for what is the name of none."""
+    """Raise NotAssignedError for a partition that is not assigned, ValueError for an invalid name of a partition."""
     member = next((part.member for part in monitor.subscriptions if part.name == subscription), None)
     if member is None:
         raise ValueError(name)

@@ -60,7 +60,7 @@ class ForwardTarget:
 
 
 class CountedNumbering:
-    """broker * partitions of the topic on that broker + partition: what the source's ZooKeeper says."""
+    """broker * partitions of the topic on that broker + partition, from the source's ZooKeeper."""
 
     def __init__(self, counts: SourceCounts) -> None:
         self._counts = counts
@@ -122,7 +122,7 @@ _BY_BROKER: SourceNumbering = BrokerMajorNumbering()
 async def _source(
     config: Config, session: Session | None, clock: Clock, rng: Random
 ) -> tuple[set[tuple[str, int]], ClusterMetadata | None]:
-    """Where the brokers of a source of 0.8 or later are, and what they say, if they are asked."""
+    """Return the addresses of the brokers of a source of 0.8 or later, and their metadata if a broker is queried."""
     if config.group.coordination == "zookeeper":
         assert session is not None
         nodes = await V08ClusterView(session).read_brokers()
@@ -140,7 +140,7 @@ async def _refuse_circle(
     clock: Clock,
     rng: Random,
 ) -> None:
-    """Raise CircleError where both are one cluster and what is written would be read again."""
+    """Raise CircleError where both are one cluster and written messages would be read again."""
     async with target_client(target.section, _REQUEST_TIMEOUT)(clock, rng) as client:
         await client.retrying("find the target", lambda: client.refresh(None))
         metadata = client.metadata
@@ -156,7 +156,7 @@ async def _refuse_circle(
             continue
         try:
             name = target.naming.target(topic)
-        except ValueError:  # it cannot be forwarded at all, and the handler says so
+        except ValueError:  # it cannot be forwarded at all, and the handler reports that
             continue
         if is_subscribed(subscription, name):
             raise CircleError(

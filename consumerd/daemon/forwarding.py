@@ -1,7 +1,7 @@
 """The handler `forward` from its options, as `[handler.options]` and the mirror's command line have them.
 
 Strategy: the one place that knows both the options' names and the settings of `consumerd.forward`. Options are plain
-values, as TOML has them; whatever is wrong with them is a ValueError with one sentence, of which loading makes an error
+values, as TOML has them; each problem with them is a ValueError with one sentence, of which loading makes an error
 of the handler's.
 """
 
@@ -120,7 +120,7 @@ def make_forward_handler(
     *,
     request_timeout: float,
 ) -> ForwardHandler:
-    """The handler for a cluster. Raises ConfigError for what is wrong with `section`."""
+    """Return the handler for a cluster. Raises ConfigError for an invalid `section`."""
     build_bootstrap(section)
     if section.sasl is not None:
         build_mechanism(section.sasl)
@@ -128,7 +128,7 @@ def make_forward_handler(
 
 
 def target_client(section: KafkaSection, request_timeout: float) -> Callable[[Clock, Random], ClusterClient]:
-    """What makes a client of the cluster, once there is a clock."""
+    """Return a function that makes a client of the cluster with a clock."""
     connection = ConnectionSettings(request_timeout=request_timeout)
 
     def make(clock: Clock, rng: Random) -> ClusterClient:

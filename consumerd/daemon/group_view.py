@@ -28,13 +28,13 @@ _PATIENCE: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class GroupSeen:
-    """What was seen last. `failure` says why there is nothing newer."""
+    """The last state that was read. `failure` is the reason why there is no newer one."""
 
     #: Partitions that each live member owns, by its id.
     members: dict[str, int]
     #: Owners that are not live members, with the partitions that they hold.
     strangers: dict[str, int]
-    #: Partitions of subscribed topics that nobody owns.
+    #: Partitions of subscribed topics that have no owner.
     unowned: list[str]
     failure: str | None = None
 

@@ -23,7 +23,7 @@ STUCK_AFTER: Final = 30.0
 
 
 class _Progress(NamedTuple):
-    """A batch in hand: when it was delivered, how many messages of it are handled, and since when so many."""
+    """A batch being handled: the time of delivery, its number of handled messages, and the time of the last change."""
 
     began: float
     handled: int
@@ -31,7 +31,7 @@ class _Progress(NamedTuple):
 
 
 class Health:
-    """Of one daemon. `look` has to be called about once a second while the loop runs."""
+    """The health of one daemon. `look` has to be called about once a second while the loop runs."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Health:
         self._progress = progress
 
     def busy(self) -> dict[TopicPartition, float]:
-        """Seconds without progress of each batch in hand, as of the last look."""
+        """Seconds without progress of each batch being handled, as of the last look."""
         now = self._clock.monotonic()
         return {partition: now - each.moved for partition, each in self._progress.items()}
 
@@ -89,14 +89,14 @@ class Health:
 
     @property
     def sick(self) -> str | None:
-        """Why the process is not alive in the sense above; None while it is. A word without data."""
+        """The reason for which the process is not alive in the sense above, a word without data; None while it is."""
         if self._clock.monotonic() - self._turned_at >= self._stuck_after:
             return "member_stuck"
         return None
 
     @property
     def unready(self) -> list[str]:
-        """Why the member is not ready, in words without data; empty while it is."""
+        """The reasons for which the member is not ready, words without data; empty while it is."""
         member = self._member
         if member is None:
             return ["starting"]

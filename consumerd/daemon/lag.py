@@ -1,8 +1,8 @@
 """The lag of the owned partitions.
 
-Strategy: ends are asked of the brokers now and then, a few at a time, and kept; the lag of any moment is the kept end
-less the position of that moment. What a broker does not tell in time keeps its last end: an old answer is a lower
-bound.
+Strategy: ends are requested from the brokers now and then, a few at a time, and kept; the lag of any moment is the kept
+end less the position of that moment. A partition whose broker does not answer in time keeps its last end: an old answer
+is a lower bound.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PATIENCE: Final = 10.0
 
 
 class Lag(NamedTuple):
-    """Of one partition: bytes of the log (0.7) or messages, and seconds since something of it was handled."""
+    """The lag of a partition: bytes of the log (0.7) or messages, and seconds since a message of it was handled."""
 
     amount: int
     seconds: float

@@ -1,7 +1,7 @@
 """Running a coroutine on the configured event loop.
 
 A call of `sys.exit` in a task or a callback of its own ends the loop, and with it everything that is under way. A
-daemon goes on with its loop then, to stop in order: its handlers are its users' code.
+daemon continues with its loop then, to stop in order: its handlers are its users' code.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Several members in one process, run as one: they start in order, and stop together.
 
-Strategy: the service waits for one thing that runs, stops and fails, whatever their number. A member starts when the
-handler of the one before it has started. As soon as one stops, by a signal, by its end or by its failure, all are asked
-to leave; they drain at the same time, so one deadline holds for all. The first failure is that of the process.
+Strategy: the service waits for one object that runs, stops and fails, for any number of members. A member starts when
+the handler of the one before it has started. As soon as one stops, by a signal, by its end or by its failure, all are
+requested to leave; they drain at the same time, so one deadline holds for all. `run` raises the first failure.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ServedMember(Protocol):
 
     @property
     def failure(self) -> ConsumerdError | None:
-        """What `run` will raise."""
+        """The error that `run` will raise."""
         ...
 
     @property
@@ -60,7 +60,7 @@ class Members:
 
     @property
     def failure(self) -> ConsumerdError | None:
-        """What `run` will raise: the first failure of a member."""
+        """The error that `run` will raise: the first failure of a member."""
         if self._failure is None:
             failures = [member.failure for member in self._members.values() if member.failure is not None]
             self._failure = failures[0] if failures else None

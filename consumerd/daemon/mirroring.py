@@ -155,7 +155,7 @@ async def require_topics(source: Session, subscription: Subscription) -> None:
 
 
 def mirror_settings(config: Config, clock: Clock, rng: Random) -> ConsumerSettings:
-    """The member's, with an id that says what it does, unless the configuration has one."""
+    """Return the member's settings, with an id that marks it as a mirror, unless the configuration has one."""
     settings = build_settings(config, clock=clock, rng=rng)
     if settings.fixed_id:
         return settings

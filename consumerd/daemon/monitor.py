@@ -45,7 +45,7 @@ _POINTS: Final = 120
 
 
 class Monitor:
-    """Of one daemon, from `__aenter__` to `__aexit__`."""
+    """The monitor of one daemon, from `__aenter__` to `__aexit__`."""
 
     def __init__(self, config: Config, clock: Clock) -> None:
         self.config = config
@@ -55,11 +55,11 @@ class Monitor:
         self.started_wall = clock.wall()
         #: In the order of the configuration, the main one first.
         self.subscriptions = [SubscriptionMonitor(name, own, clock) for name, own in config.by_subscription().items()]
-        #: What sends traces and metrics, where something does.
+        #: The sender of traces and metrics, if there is one.
         self.telemetry: Telemetry | None = None
         #: Of the handlers that this daemon has had, by group and name: a reload may bring another.
         self.handler_metrics: dict[tuple[str, str], HandlerMetrics] = {}
-        #: Of a mirror: what it sent, and the mirrors that it found to copy back.
+        #: Of a mirror: the counts of messages sent, and the mirrors that it found to copy back.
         self.target_counts: TargetCounts | None = None
         self.reverse_mirrors = 0
         self.loop_lag = Histogram(LATENCIES)
@@ -84,7 +84,7 @@ class Monitor:
 
     @property
     def stopping_since(self) -> float | None:
-        """When the first member began to leave, on the clock; None while none does."""
+        """The time on the clock at which the first member began to leave; None while none does."""
         moments = [each.member.stopping_since for each in self.subscriptions if each.member is not None]
         return min((moment for moment in moments if moment is not None), default=None)
 
@@ -160,7 +160,7 @@ class Monitor:
 
     @property
     def _looks_at_lag(self) -> bool:
-        """Whether somebody reads it between summaries."""
+        """Whether the lag is read between summaries."""
         return self.config.health.listen is not None or self.telemetry is not None
 
     def _start(self, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:

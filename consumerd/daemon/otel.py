@@ -2,7 +2,7 @@
 
 Strategy: the SDK's exporters block, so they work in threads: the SDK's own for spans, one of ours for metrics, whose
 readings are taken on the loop. Queues are bounded and what does not fit is dropped: a collector that is slow or gone
-costs neither the loop nor a message anything, and one line in the log. What is left at the end has a moment to be sent;
+costs neither the loop nor a message anything, and one line in the log. The rest has a moment to be sent at the end;
 the threads are daemons, so that nothing waits for them after that.
 """
 
@@ -45,13 +45,13 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Seconds for what is left at the end, at most.
+#: Seconds to send the rest at the end, at most.
 END_SECONDS: Final = 2.0
 _NAME: Final = "consumerd"
 
 
 class ExportReport(logging.Handler):
-    """Logs once that exports fail, and once that none does any more; takes the place of what the SDK logs.
+    """Logs once that exports fail, and once that none does any more; replaces the logging of the SDK.
 
     Called in the exporters' threads.
     """
@@ -146,7 +146,7 @@ class _MetricSender:
 
 
 class Telemetry:
-    """Of one process, from `__aenter__` to `__aexit__`. `source` gives the readings of its metrics.
+    """The telemetry of one process, from `__aenter__` to `__aexit__`. `source` gives the readings of its metrics.
 
     `attributes` describe the process: `messaging.consumer.group.name` and the like.
     """
@@ -165,7 +165,7 @@ class Telemetry:
         self._clock = clock
         self._started = clock.wall()
         self._common: dict[str, AttributeValue] = {"messaging.system": "kafka", **(attributes or {})}
-        #: Seconds that the end may take, until somebody sets another limit.
+        #: Seconds that the end may take, until another limit is set.
         self.end_seconds = END_SECONDS
         described: dict[str, AttributeValue] = {"service.version": __version__, "service.instance.id": instance}
         if "OTEL_SERVICE_NAME" not in os.environ and "service.name=" not in os.environ.get(
@@ -191,7 +191,7 @@ class Telemetry:
         return TracedHandler(handler, self._tracer, {**self._common, **(attributes or {})})
 
     def spans(self, attributes: Mapping[str, AttributeValue] | None = None) -> MemberSpans | None:
-        """What makes spans of commits and rebalances; None where no traces are sent. `attributes` as in `traced`."""
+        """Return the maker of spans of commits and rebalances; None without traces. `attributes` as in `traced`."""
         if self._tracer is None:
             return None
         return MemberSpans(self._tracer, {**self._common, **(attributes or {})}, self._wall_of)
@@ -256,6 +256,6 @@ class Telemetry:
             self._sender.end(last)
             self._sender.shutdown()
         if self._processor is not None:
-            self._processor.shutdown()  # type: ignore[no-untyped-call]  # which sends what is left
+            self._processor.shutdown()  # type: ignore[no-untyped-call]  # which sends the rest
         with suppress(RuntimeError):  # the loop is closed: the rest was given up, which the log has said
             loop.call_soon_threadsafe(sent.set)

@@ -1,7 +1,7 @@
 """The routes that members, mirrors and brokers have in common: /healthz, /readyz and /metrics.
 
-Strategy: a probe answers one word per reason and no data, so it may be open to everybody. What is alive and ready is
-for others to decide (`Probed`). The extras `http` and `metrics` are imported only where they are asked for.
+Strategy: a probe answers one word per reason and no data, so it may be open to every client. Implementations of
+`Probed` decide what is alive and ready. The extras `http` and `metrics` are imported only where they are used.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 class Probed(Protocol):
-    """What answers the probes. Reasons are words without data."""
+    """The source of the answers to probes. Reasons are words without data."""
 
     @property
     def sick(self) -> str | None:
-        """Why a restart of the process would help; None while it would not."""
+        """The reason for which a restart of the process would help; None while it would not."""
         ...
 
     @property
     def unready(self) -> list[str]:
-        """Why it does not do its work now; empty while it does."""
+        """The reasons for which it does not do its work now; empty while it does."""
         ...
 
 

@@ -2,7 +2,7 @@
 
 Strategy: nothing is kept here. Each reading is taken from its counter when it is requested, on the
 loop, without an await between: so the numbers of one scrape are consistent. Subscriptions are told apart by group and
-topic; what has no topic is added up where several are in one group.
+topic; readings without a topic are added up where several are in one group.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def read(monitor: Monitor) -> Iterator[Reading]:
         yield from _merged(reading for part in monitor.subscriptions for reading in _subscription(monitor, part))
 
 
-#: How readings of several subscriptions with equal labels become one, where they are not added.
+#: The functions that join readings of several subscriptions with equal labels, where they are not added.
 _CHOSEN: Final = {
     **dict.fromkeys((c.READY, c.SESSION_UP), min),
     **dict.fromkeys((c.BUSY_SECONDS, c.LAST_HANDLED, c.LAG_SECONDS, c.POSITION, c.COMMITTED), max),
@@ -143,7 +143,7 @@ def _topics(group: Labels, member: RunningMember[Any]) -> Iterator[Reading]:
 def _partitions(
     monitor: Monitor, part: SubscriptionMonitor, member: RunningMember[Any], views: list[OwnedView]
 ) -> Iterator[Reading]:
-    """Of all partitions, or of all of a topic together: then what has no sum is left out."""
+    """Yield the readings of each partition, or of all of a topic together: then those without a sum are left out."""
     split = monitor.partition_labels
     sums = _Sums(lambda partition: _labels(part.group, partition, split=split))
     for partition, counts in sorted(member.stats.partitions.items()):

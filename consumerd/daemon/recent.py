@@ -59,5 +59,5 @@ def _text(value: object) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
-#: Those of this process.
+#: The lines of this process.
 RECENT: Final = RecentLines()

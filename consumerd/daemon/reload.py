@@ -93,7 +93,7 @@ class Reloader:
         return failure is None
 
     def _read(self) -> tuple[Comparison | None, list[str]]:
-        """In a thread. What is to change, or the problems."""
+        """Return the changes, or the problems. Called in a thread."""
         source = str(self._path)
         document = read_document(self._path)
         checked = check_daemon(document, source)
@@ -109,7 +109,7 @@ class Reloader:
         return comparison, []
 
     async def _apply(self, comparison: Comparison) -> ConsumerdError | None:
-        """Change what can change. Returns the error of a handler that did not start: the former one goes on."""
+        """Change what can change. Returns the error of a handler that did not start: the former one continues."""
         former, config = self._config, comparison.merged
         configure_logs(config.log.level, config.log.format)
         self._config = config

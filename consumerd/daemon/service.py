@@ -4,7 +4,7 @@ Strategy: one TaskGroup-free spine. The ZooKeeper session is started first, or a
 reached is the one failure a start reports by itself), then the member runs until it leaves. A first SIGTERM or SIGINT
 asks it to leave in order, as a failure does; either starts the deadline. A second signal, or the deadline, cancels it.
 Signals are noticed outside of the loop (`consumerd.daemon.signals`), which also ends a process whose loop is held.
-Closing the session then lets ZooKeeper drop whatever nodes are left, and a coordinator misses the heartbeats; so a
+Closing the session then lets ZooKeeper drop the remaining nodes, and a coordinator misses the heartbeats; so a
 forced stop is at worst a repetition for the next owner, never a loss. A handler that does not obey its cancellation
 leaves only the end of the process, and the session to expire: its nodes must not go while it still works.
 """
@@ -140,7 +140,7 @@ async def start_monitor(monitor: Monitor, stack: AsyncExitStack, consumer: str) 
 
 
 def _limit_end(monitor: Monitor, telemetry: Telemetry, *outcome: object) -> None:
-    """What is left of telemetry is sent within the deadline of the stop, and not at all after one that was forced."""
+    """Limit the end of telemetry to the deadline of the stop; to 0 seconds after a stop that was forced."""
     since = monitor.stopping_since
     if any(isinstance(each, StopForcedError) for each in outcome):
         telemetry.end_seconds = 0.0
@@ -150,7 +150,7 @@ def _limit_end(monitor: Monitor, telemetry: Telemetry, *outcome: object) -> None
 
 
 class Watching(NamedTuple):
-    """What has to do with a member beside its work."""
+    """The monitor and the reloader of a member."""
 
     monitor: Monitor
     reloader: Reloader | None = None
@@ -288,7 +288,7 @@ async def _done(work: Coroutine[Any, Any, None]) -> Literal[True]:
 
 
 class _Start:
-    """What is to be done before there is a member, under signals."""
+    """The steps before a member exists, which a signal can stop."""
 
     def __init__(self, task: asyncio.Task[Any], stop_timeout: float) -> None:
         self.stop_timeout = stop_timeout
@@ -367,7 +367,7 @@ class _Service:
             raise outcome
 
     def _outcome(self) -> ConsumerdError | None:
-        """What the process ends with. The failure that began a stop says more than that the stop had to be forced."""
+        """Return the error of the process. The failure that began a stop comes before the error of a forced stop."""
         failure = self._failure or self._consumer.failure
         if self._forced is not None and failure is None:
             return StopForcedError(self._forced)
@@ -444,7 +444,7 @@ class _Service:
         self._later(FORCE_SECONDS, self._exit)
 
     def _exit(self) -> None:
-        """End the process where a handler does not end. Nobody above us gets to print the sentence any more."""
+        """End the process where a handler does not end. No caller can print the sentence any more."""
         outcome = self._outcome()
         assert outcome is not None
         log.error("exit_forced", reason="a handler ignored its cancellation")

@@ -1,4 +1,4 @@
-"""The signals of the process, noticed whatever the event loop does.
+"""The signals of the process, noticed also while the event loop is blocked.
 
 Strategy: the interpreter writes the number of a signal to a pipe at the moment at which it comes, and a thread of
 ours reads it, decides what it means, and asks the loop for it. So nothing that holds the loop keeps a signal from being
@@ -41,7 +41,7 @@ FORCE_SECONDS: Final = 2.0
 _MARGIN: Final = 1.0
 #: A loop that did not come round for so long does not get that time at the second signal.
 _HELD: Final = 1.0
-#: Seconds that last words may take: nobody may be reading the log.
+#: Seconds that the last log lines may take: the log may be without a reader.
 _LAST_WORDS: Final = 1.0
 #: How long the thread sleeps at most while a deadline runs. It counts by these: a stopped process uses up no time.
 _SLICE: Final = 0.25
@@ -71,14 +71,14 @@ class StopRequest:
 
     #: The signal's name, or what else it was.
     reason: str
-    #: How often it was asked for. The first request asks for a stop in order, later ones force it.
+    #: The number of requests so far. The first one asks for a stop in order, later ones force it.
     times: int
-    #: What the process ends with, where it was no signal.
+    #: The error of the process, if the cause was not a signal.
     failure: ConsumerdError | None = None
 
 
 class Stoppable(Protocol):
-    """What is to end when a signal comes."""
+    """The work that ends when a signal arrives."""
 
     #: Seconds that a stop in order may take.
     stop_timeout: float
@@ -92,7 +92,7 @@ class Stoppable(Protocol):
         ...
 
     def outcome(self, reason: str) -> ConsumerdError:
-        """What the process ends with if its end is forced for `reason`. Called from a thread."""
+        """Return the error of the process if its end is forced for `reason`. Called from a thread."""
         ...
 
 
@@ -146,13 +146,13 @@ class ProcessSignals:
         os.close(self._writer)
 
     def forget(self) -> None:
-        """In a process that was forked from this one: its signals do not concern us, and the pipe is shared."""
+        """Restore the handlers in a process that was forked from this one: it shares the pipe, but not our signals."""
         signal.set_wakeup_fd(-1)
         for number, handler in self._former.items():
             signal.signal(number, handler)
 
     def _caught(self, number: int, frame: FrameType | None) -> None:
-        """In the main thread, between two of its instructions. The number is in the pipe by now."""
+        """Handle a signal in the main thread, between two of its instructions; the number is in the pipe already."""
         descriptor = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         if descriptor != self._writer:  # a loop has put its own in place, and the number went there
             os.write(self._writer, bytes([number]))
@@ -172,7 +172,7 @@ class ProcessSignals:
     def sent_to(
         self, receiver: Stoppable, loop: asyncio.AbstractEventLoop, reload: Callable[[], None] | None = None
     ) -> Iterator[None]:
-        """Have `receiver` asked to stop, on `loop`; also for what was asked before while nothing listened.
+        """Pass stop requests to `receiver`, on `loop`; also those that arrived while there was no receiver.
 
         `reload` is called there for each SIGHUP, if it asks for that.
         """
@@ -225,7 +225,7 @@ class ProcessSignals:
                 return
 
     def _read(self) -> bool:
-        """Take what is in the pipe; False where that is the end."""
+        """Read the pipe; return False at its end."""
         self._reading = True
         try:
             for number in os.read(self._reader, 1024):
@@ -316,7 +316,7 @@ class ProcessSignals:
 
 
 def _aside(work: Callable[[], None], *, wait: bool = False) -> None:
-    """Do what may block, as a log without a reader does, and go on noticing signals."""
+    """Do what may block, as a log without a reader does, and continue to notice signals."""
     thread = threading.Thread(target=work, name="signal", daemon=True)
     thread.start()
     if wait:

@@ -58,11 +58,11 @@ def task_stacks(loop: asyncio.AbstractEventLoop) -> Iterator[dict[str, Any]]:
 
 
 def _coroutine_frames(coroutine: Any) -> list[str]:
-    """Where a coroutine waits: down its chain of awaits, which `Task.get_stack` does not follow."""
+    """Return the frames of a coroutine along its chain of awaits, which `Task.get_stack` does not follow."""
     lines: list[str] = []
     while coroutine is not None and len(lines) < _DEPTH:
         frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
-        if frame is None:  # a future, or what another library awaits by
+        if frame is None:  # a future, or an awaitable of another library
             break
         lines.append(_line(frame.f_code, frame.f_lineno))
         coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)

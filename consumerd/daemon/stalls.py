@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _LONGEST_INTERVAL: Final = 0.5
-#: How much longer than a stall is waited for the interpreter's lock.
+#: The wait for the interpreter's lock, as a multiple of the limit of a stall.
 _LOCK_FACTOR: Final = 5
 
 
@@ -54,7 +54,7 @@ class LoopWatch:
         self._closed.set()
         if self._timer is not None:
             self._timer.cancel()
-        self._thread.join(timeout=1.0)  # it may be writing to a log that nobody reads
+        self._thread.join(timeout=1.0)  # it may be writing to a log without a reader
         faulthandler.cancel_dump_traceback_later()
 
     def held_for(self) -> float:

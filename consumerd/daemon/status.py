@@ -61,7 +61,7 @@ def _time(seconds: float) -> str:
 
 
 async def _subscription(monitor: Monitor, part: SubscriptionMonitor) -> dict[str, Any]:
-    """Of one subscription; its partitions and rebalances stand beside those of the others."""
+    """Return the status of one subscription; its partitions and rebalances stand beside those of the others."""
     seen = None if part.group_watch is None else await part.group_watch.look()
     member, health = part.member, part.health
     return {
@@ -160,7 +160,7 @@ def _rebalances(monitor: Monitor, member: RunningMember[Any]) -> list[dict[str, 
 
 
 def _history(monitor: Monitor) -> dict[str, Any]:
-    """Of the last minutes, oldest first."""
+    """Return the rates and lags of the last minutes, oldest first."""
     points = [*monitor.history, monitor.point()]
     rates = [
         round((after.messages - before.messages) / max(after.at - before.at, 0.5), 1)

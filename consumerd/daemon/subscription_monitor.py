@@ -35,7 +35,7 @@ class Point(NamedTuple):
 
 
 class SubscriptionMonitor:
-    """Of the subscription `name`; `config` is its configuration, as if it were the only one of the daemon.
+    """The monitor of subscription `name`; `config` is its configuration, as if it were the only one of the daemon.
 
     It knows of the member as soon as `watch` was called.
     """

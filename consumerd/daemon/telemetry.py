@@ -34,13 +34,13 @@ _PROTOCOL: Final = "http/protobuf"
 
 
 class Place(NamedTuple):
-    """Where one signal goes. Without a URL the SDK takes it from the environment."""
+    """The destination of one signal. Without a URL the SDK takes it from the environment."""
 
     url: str | None
 
 
 class Signals(NamedTuple):
-    """What is sent, and how often metrics are, in seconds."""
+    """The signals that are sent, and the interval of metrics, in seconds."""
 
     traces: Place | None
     metrics: Place | None
@@ -48,7 +48,7 @@ class Signals(NamedTuple):
 
 
 def find_signals(section: TelemetrySection, environment: Mapping[str, str] = os.environ) -> Signals | None:
-    """What is to be sent; None for nothing. Raises ConfigError for a variable that cannot be used."""
+    """Return the signals to send; None for none. Raises ConfigError for a variable that cannot be used."""
     if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return None
     traces = _place(section, "traces", environment) if section.traces else None
@@ -112,9 +112,9 @@ def build_telemetry(
     instance: str,
     attributes: dict[str, AttributeValue] | None = None,
 ) -> Telemetry | None:
-    """What sends it, not started; None where nothing is to be sent. Raises ConfigError.
+    """Return the sender of telemetry, not started; None where nothing is to be sent. Raises ConfigError.
 
-    Variables of the environment may be meant for other programs: what they ask for and cannot be is logged.
+    Variables of the environment may be meant for other programs: a request that cannot be fulfilled is logged.
     """
     signals = find_signals(section)
     if signals is None:

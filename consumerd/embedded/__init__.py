@@ -1,4 +1,4 @@
-"""The demo, and what it starts on loopback: a real ZooKeeper and consumerd's processes. The pytest plugin uses both."""
+"""The demo, and its servers on loopback: a real ZooKeeper and consumerd's processes. The pytest plugin uses both."""
 
 from consumerd.embedded.children import Child
 from consumerd.embedded.errors import ChildError, ZooKeeperStartError

@@ -3,8 +3,8 @@
 Strategy: handovers are counted by message identity (topic, broker, partition, offset of the outermost message, index),
 never by text: equal lines are different messages. The record files of all members are merged in the order of time and
 read once. One *ownership* of a partition lasts from a member's claim to the next claim by anyone: within it
-identities have to grow; what comes again in a later one (after a takeover or a restart, from the committed offset) is a
-duplicate and no disorder. One delivery is excused for each time that a member stood still (`Caught`).
+identities have to grow; a message that comes again in a later one (after a takeover or a restart, from the committed
+offset) is a duplicate, not out of order. One delivery is excused for each time that a member stood still (`Caught`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from consumerd.embedded.ledger import Ledger, PartitionLedger
 
-#: How many findings are described in words.
+#: The number of findings that are described in words.
 _EXAMPLES: Final = 10
 
 
@@ -79,7 +79,7 @@ def merge_records(paths: Iterable[Path]) -> Iterator[Record]:
 
 
 class Awakening(NamedTuple):
-    """A process was stopped (SIGSTOP) at some time, and let go on just after another; times are as in its records."""
+    """A process was stopped (SIGSTOP) at `stopped_at`, and resumed just after `at`, on the clock of its records."""
 
     member: str
     at: float
@@ -89,9 +89,9 @@ class Awakening(NamedTuple):
 class Caught:
     """The deliveries that were under way while their member stood still.
 
-    A member looks at its lease right before it hands a batch over. Nothing inside a process can keep a stop from
-    falling between that look and what the handler does next, so this one batch comes late. Members deliver on one
-    thread: it is the first thing that they record when they wake, and there is no second one.
+    A member checks its lease right before it delivers a batch. A process cannot prevent a stop between that check
+    and the next action of the handler, so this one batch comes late. Members deliver on one
+    thread: it is the first record after they wake, and there is no second one.
     """
 
     def __init__(self, awakenings: Iterable[Awakening]) -> None:
@@ -125,7 +125,7 @@ class AuditResult:
     lost: int = 0
     #: Handovers that went back, or stood still, within one ownership.
     out_of_order: int = 0
-    #: Deliveries of what is not the line that was sent, and messages in the log that are not.
+    #: Deliveries that are not the line that was sent, and messages in the log that are not.
     corrupted: int = 0
     #: Handovers by a member after another one had claimed the partition.
     overlapping: int = 0
@@ -143,7 +143,7 @@ class AuditResult:
 
 
 class _Partition:
-    """What handovers of one partition are checked with."""
+    """The state of the check of one partition."""
 
     __slots__ = ("ledger", "owner", "reached", "seen")
 
@@ -152,12 +152,12 @@ class _Partition:
         self.seen = bytearray(ledger.held)
         self.owner: str | None = None
         #: (offset, index) of the last handover of each member since its claim: one that lost its partition to another
-        #: and goes on is overlapping, and out of order only if it goes back itself.
+        #: and continues is overlapping, and out of order only if it goes back itself.
         self.reached: dict[str, tuple[int, int]] = {}
 
 
 def audit(ledger: Ledger, records: Iterable[Record], awakenings: Iterable[Awakening] = ()) -> AuditResult:
-    """Check handovers, in the order of time, against what was sent and what the logs hold."""
+    """Check handovers, in the order of time, against the sent lines and the content of the logs."""
     result = AuditResult()
     caught = Caught(awakenings)
     partitions = {name: _Partition(each) for name, each in ledger.partitions.items()}

@@ -40,7 +40,7 @@ class Child:
     """One child process: started once, signalled as a process group, reaped by the first waiter.
 
     `log` takes its standard output and standard error (appended); with `stdout` the former goes to a file of its own.
-    `stdin` is a file to read, or None for nothing; with `pipe=True` the child reads what is written to `Child.stdin`
+    `stdin` is a file to read, or None for nothing; with `pipe=True` the child reads the bytes written to `Child.stdin`
     until `close_stdin`.
     """
 
@@ -144,7 +144,7 @@ class Child:
         if self._process is None:
             return None
         if self._process.returncode is None and self._has_ended():
-            self._signal_group(signal.SIGKILL)  # before it is reaped: until then nobody else can get its id
+            self._signal_group(signal.SIGKILL)  # before it is reaped: until then no other process can get its id
             self._process.wait()
             self.close_stdin()
             self._dismiss_guard()
@@ -197,11 +197,11 @@ class Child:
                 os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
-        """Let it and its process group go on (SIGCONT)."""
+        """Resume it and its process group (SIGCONT)."""
         self._signal_group(signal.SIGCONT)
 
     async def wait(self, timeout: float | None = None) -> int:
-        """Its exit status. Raises TimeoutError after `timeout` seconds, ChildError before `start`."""
+        """Return its exit status at its end. Raises TimeoutError after `timeout` seconds, ChildError before `start`."""
         async with asyncio.timeout(timeout):
             while (status := self.returncode) is None:
                 await self._wait_a_moment()
@@ -251,7 +251,7 @@ class Child:
             self._dismiss_guard()
 
     def output(self) -> str:
-        """What it has written since `start`."""
+        """Return its output since `start`."""
         try:
             with self.log.open("rb") as log:
                 log.seek(self._log_start)

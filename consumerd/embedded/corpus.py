@@ -1,8 +1,8 @@
 r"""The demo's input: the lines of a file or folder, or of the Python standard library's own sources.
 
-Strategy: lines are bytes between `\n`s, whatever they hold: empty, not UTF-8, megabytes long. Files are read line by
+Strategy: lines are bytes between `\n`s with any content: empty, not UTF-8, megabytes long. Files are read line by
 line in a fixed order (sorted by path), so the same input gives the same lines twice. The default input is cut off at
-what a demo of some seconds can carry; an input that was named is taken whole.
+the size that a demo of some seconds can handle; an input that was named is taken whole.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DEFAULT_BYTES: Final = 12_000_000
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Where lines come from. `max_lines` and `max_bytes` (of payload) bound them; None is no bound."""
+    """The source of lines. `max_lines` and `max_bytes` (of payload) bound them; None is no bound."""
 
     files: tuple[Path, ...]
     name: str

@@ -29,7 +29,7 @@ def digest(payload: bytes) -> int:
 
 
 class PartitionLedger:
-    """One partition: what was sent to it, in order, and what it holds, by (offset, index)."""
+    """One partition: the lines sent to it, in order, and the messages that it holds, by (offset, index)."""
 
     __slots__ = ("_firsts", "_held", "_offsets", "_sent")
 
@@ -55,16 +55,16 @@ class PartitionLedger:
 
     @property
     def sent(self) -> int:
-        """How many lines were sent."""
+        """The number of lines that were sent."""
         return len(self._sent)
 
     @property
     def held(self) -> int:
-        """How many messages the partition holds."""
+        """The number of messages that the partition holds."""
         return len(self._held)
 
     def position(self, offset: int, index: int) -> int | None:
-        """Which message of the partition, counted from 0, has this identity; None if there is none."""
+        """Return the number of the message with this identity in the partition, from 0; None if there is none."""
         at = bisect_left(self._offsets, offset)
         if at == len(self._offsets) or self._offsets[at] != offset or index < 0:
             return None
@@ -77,7 +77,7 @@ class PartitionLedger:
         return position < len(self._sent) and self._sent[position] == payload_digest
 
     def changed(self) -> int:
-        """How many messages that the partition holds are not the line that was sent in their place."""
+        """Return the number of messages in the partition that are not the line that was sent in their place."""
         return sum(not self.is_input(position, found) for position, found in enumerate(self._held))
 
 

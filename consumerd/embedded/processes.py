@@ -1,8 +1,8 @@
 """The broker and the daemon as child processes, as an operator would run them: for the demo and for kill tests.
 
 Strategy: the real command line (`python -m consumerd ...`) on a real configuration file, in an environment without the
-overrides of the user's own daemons. Ready is what the process itself says: the broker's line on standard output, the
-daemon's log event. A restart is a new process on the same files and, for a broker, the same port.
+overrides of the user's own daemons. The process itself reports that it is ready: the broker's line on standard output,
+the daemon's log event. A restart is a new process on the same files and, for a broker, the same port.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Process(StartedChild):
         self.child.terminate()
 
     async def wait(self, timeout: float | None = None) -> int:
-        """Its exit status. Raises TimeoutError."""
+        """Wait for its end; return the exit status. Raises TimeoutError."""
         return await self.child.wait(timeout)
 
     async def _launch(self, command: Sequence[str], event: str, timeout: float, stdout: Path | None = None) -> None:
@@ -178,7 +178,7 @@ class BrokerProcess(Process):
 
     @property
     def log_directory(self) -> Path:
-        """Where its segment files are."""
+        """The directory of its segment files."""
         return self.directory / "data"
 
     async def start(self, timeout: float = 30.0) -> None:
@@ -206,12 +206,12 @@ class DaemonProcess(Process):
 
     Arrays of tables are lists.
 
-    Its log is JSON, whatever the configuration says; what its handler prints goes to `stdout_path`.
+    Its log is JSON, independent of the configuration; the output of its handler goes to `stdout_path`.
     """
 
     def __init__(self, directory: Path, config: Mapping[str, Any], *, name: str = "daemon") -> None:
         super().__init__(name, directory)
-        #: Each time that it was let go on, for `audit`.
+        #: Each time that it was resumed, for `audit`.
         self.awakenings: list[Awakening] = []
         self._stopped_at = 0.0
         self.config: dict[str, Any] = {
@@ -225,7 +225,7 @@ class DaemonProcess(Process):
 
     @property
     def stdout_path(self) -> Path:
-        """Its standard output."""
+        """The file of its standard output."""
         return self.directory / f"{self.name}.out"
 
     @property
@@ -242,7 +242,7 @@ class DaemonProcess(Process):
         self._stopped_at = time.monotonic()
 
     def resume(self) -> None:
-        """Let it go on, and note when: `audit` has to know."""
+        """Resume it, and note the time for `audit`."""
         self.awakenings.append(Awakening(self.consumer_id, time.monotonic(), self._stopped_at))
         super().resume()
 

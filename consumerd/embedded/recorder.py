@@ -49,7 +49,7 @@ class RecordHandler(Handler):
             os.close(descriptor)
 
     async def position(self, partition: TopicPartition) -> int | None:
-        """Record the claim; the committed offset decides where to go on."""
+        """Record the claim; the partition resumes at the committed offset."""
         self._write(partition, claim=True)
         return None
 

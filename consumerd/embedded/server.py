@@ -1,6 +1,6 @@
 """A server in a child process, however it is started: stopped, killed, frozen, started again.
 
-Strategy: how a server starts is said by a subclass (`zookeeper`, `processes`); how it ends is the same for all.
+Strategy: a subclass defines how a server starts (`zookeeper`, `processes`); the end is the same for all.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class StartedChild(ABC):
-    """What is done with a process that can be started again after each end, whatever it is and however it starts."""
+    """The operations on a process that can be started again after each end."""
 
     #: Seconds that `stop` leaves a process for an orderly end.
     _GRACE: ClassVar[float] = 10.0
@@ -48,7 +48,7 @@ class StartedChild(ABC):
             self._child.pause()
 
     def resume(self) -> None:
-        """Let a frozen process go on."""
+        """Resume a frozen process."""
         if self._child is not None:
             self._child.resume()
 

@@ -98,7 +98,7 @@ class ZooKeeperServer(StartedChild):
 
     @property
     def log_path(self) -> Path:
-        """Where its output goes."""
+        """The file of its output."""
         return self.directory / "zookeeper.log"
 
     @property

@@ -1,10 +1,9 @@
 """Sends one source partition to the target: chunk by chunk, each acknowledged before the next one is sent.
 
 Strategy: a feed has a producer of its own, so that it ends alone when something fails or is cancelled, and nothing of
-it is sent any more behind anybody's back. A chunk is one batch for each partition of the target that it has messages
-for. Chunk after chunk means that a failed one has no successor on the target: what is there is always the beginning of
-what was delivered, perhaps with a part that comes again. A chunk that the target finds too large is halved, down to
-a single message.
+it is sent after that. A chunk is one batch for each partition of the target that it has messages for. Chunk after chunk
+means that a failed one has no successor on the target: the target always has the beginning of the delivered messages,
+perhaps with a part repeated. A chunk that the target finds too large is halved, down to a single message.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ log = structlog.get_logger(__name__)
 
 #: Longer than any chunk takes to be filled: chunks are sent when they are complete, not before.
 _LINGER = 3600.0
-#: What an offset or an index may be.
+#: The largest offset or index.
 _LARGEST = (1 << 63) - 1
 #: Messages that are looked at before others have their turn: a batch may have millions.
 _TURN = 10_000
-#: What a batch takes beside its messages.
+#: Bytes of a batch beside its messages.
 _BATCH_OVERHEAD = 61
 
 
@@ -83,13 +82,13 @@ class PartitionFeed:
         self._settings = settings
         self._chunk_bytes = settings.chunk_bytes
         self._mark = SourceMark(source, settings.cluster) if settings.headers else None
-        #: What a message takes beside key, payload and headers of its own, at most.
+        #: Bytes of a message beside key, payload and headers of its own, at most.
         self._overhead = _BATCH_OVERHEAD
         if self._mark is not None:
             self._overhead += message_size(None, None, self._mark.headers(_LARGEST, _LARGEST, b""))
-        #: What the target has already: messages up to this one are left out.
+        #: The last message that the target has already: messages up to this one are left out.
         self.known: SourceIdentity | None = None
-        #: The position that was answered to who begins the partition: what is delivered does not begin before it.
+        #: The position that was returned for the start of the partition: no delivery begins before it.
         self.began: int | None = None
         room = settings.chunk_bytes + settings.max_message_bytes
         self._producer = V08Producer(
@@ -113,11 +112,11 @@ class PartitionFeed:
         await self._producer.start()
 
     async def abort(self) -> None:
-        """End at once: what was not acknowledged is not sent any more."""
+        """End at once: messages that were not acknowledged are not sent any more."""
         await self._producer.abort()
 
     async def forward(self, batch: Batch) -> None:
-        """Send what is left of `batch`, marking it as it is acknowledged.
+        """Send the rest of `batch`, marking it as it is acknowledged.
 
         Raises HandlerFailedError, and what the producer raises.
         """
@@ -129,7 +128,7 @@ class PartitionFeed:
             await self._send(chunk, batch)
 
     async def _known_in(self, batch: Batch) -> int:
-        """How many messages from the front of the batch the target has already.
+        """Return the number of messages from the front of the batch that the target has already.
 
         Raises OtherLogError where the last of them is not the one that the target has, or the log ended before it.
         """

@@ -1,13 +1,13 @@
 """The handler `forward`: each batch goes to a cluster of 0.8 or later, and returns acknowledged by all its replicas.
 
-Strategy: nothing is kept here but how far the target is. A batch is delivered again until the target has taken it, so
-what is committed on the source is on the target, and what is not may be there twice: at least once. With
-`ForwardResume.TARGET` a partition that is begun, or whose feed has failed, is looked up on the target first, and goes
-on after the last message there: then nothing is there twice, as long as one process at a time has the partition, and
-what a killed one had sent is appended before the next one looks.
+Strategy: nothing is kept here but the position of the target. A batch is delivered again until the target has taken it,
+so messages committed on the source are on the target, and others may be there twice: at least once. With
+`ForwardResume.TARGET` a partition that is begun, or whose feed has failed, is looked up on the target first, and
+continues after the last message there: then nothing is there twice, as long as one process at a time has the partition,
+and messages sent by a killed one are appended before the next one looks.
 
-What no repetition can mend is the handler's last word at once: a message that is too large, a topic that may not be
-called so or written to, a cluster that is too old for what is asked.
+An error that no retry can resolve is final at once: a message that is too large, a topic whose name is invalid or that
+may not be written to, a cluster that is too old for the options.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class ForwardHandler(Handler):
         self._rng = rng
         self._target: _Target | None = None
         self._feeds: dict[TopicPartition, PartitionFeed] = {}
-        #: What was sent to the target, and what it acknowledged.
+        #: The counts of messages sent to the target, and acknowledged by it.
         self.counts = TargetCounts()
 
     @property
@@ -104,7 +104,7 @@ class ForwardHandler(Handler):
         log.info("forward_stopped", sent=self.sent)
 
     async def position(self, partition: TopicPartition) -> int | None:
-        """With `ForwardResume.TARGET`, where the last message of the partition that the target has begins; else None.
+        """Return the source offset of the last message that the target has, with `ForwardResume.TARGET`; else None.
 
         Raises as `handle`.
         """

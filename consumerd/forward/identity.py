@@ -6,8 +6,8 @@ shows them: topic, broker, partition, offset (of the outermost message), index (
 no broker, and no header for it. `cluster` is there where the forwarder was given a name for the source.
 
 Headers that the message had already stay in front. A message that was forwarded more than once has several identities,
-one behind the other, and the last one counts as a whole: what an earlier way said and the last one does not (a broker,
-a name) is none of it.
+one behind the other, and the last one counts as a whole: a field of an earlier identity that the last one lacks
+(a broker, a name) does not belong to it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from consumerd.wire.v08.records import Headers
 
-#: What the names of our headers begin with.
+#: The prefix of the names of the headers.
 PREFIX: Final = "consumerd.source."
 _CLUSTER, _TOPIC, _BROKER = PREFIX + "cluster", PREFIX + "topic", PREFIX + "broker"
 _PARTITION, _OFFSET = PREFIX + "partition", PREFIX + "offset"
@@ -33,7 +33,7 @@ _DIGITS: Final = 19
 
 
 class SourceIdentity(NamedTuple):
-    """What the headers hold. `crc`: of the original payload, None for a null one. `cluster`: None if unnamed."""
+    """The values of the headers. `crc`: of the original payload, None for a null one. `cluster`: None if unnamed."""
 
     partition: TopicPartition
     offset: int
@@ -87,7 +87,7 @@ def read_identity(headers: Headers) -> SourceIdentity | None:
 
 
 def _last(parts: Sequence[tuple[str, bytes | None]]) -> Sequence[tuple[str, bytes | None]]:
-    """Of several identities the last one, which begins with its topic, or with its name and topic."""
+    """Return the last of several identities, which begins with its topic, or with its name and topic."""
     begin = max((number for number, (name, _) in enumerate(parts) if name == _TOPIC), default=0)
     return parts[begin - 1 if begin and parts[begin - 1][0] == _CLUSTER else begin :]
 

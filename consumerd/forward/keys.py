@@ -1,7 +1,7 @@
 """Keys from payloads: a field of JSON, a group of a regular expression, a column of fixed width.
 
 Strategy: an extractor is a function from a payload to a key, or None where the payload has none; it never raises,
-whatever the bytes are. What to do without a key is the caller's. Text becomes a key as UTF-8, as Java's
+for any bytes. The caller handles a missing key. Text becomes a key as UTF-8, as Java's
 StringSerializer writes it, so that other producers' messages of the same key lie in the same partition.
 """
 

@@ -3,8 +3,8 @@
 Strategy: with the placing `keep`, all messages of a source partition go to partition (its number mod n) of the target,
 which keeps their order. A partition of 0.8 or later has a number; of 0.7 it has a broker and a number, which become
 one: broker * partitions per broker + partition. With as many partitions on the target as the source has in all,
-clusters whose brokers are numbered from 0 are forwarded one to one. When n changes, places change: order holds within
-what came before, and within what comes after.
+clusters whose brokers are numbered from 0 are forwarded one to one. When n changes, places change: order holds among
+the messages before, and among those after.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from consumerd.partition import TopicPartition
 
-#: What the brokers of 0.8 and later allow.
+#: The names of topics that brokers of 0.8 and later allow.
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _FIELD: Final = "{topic}"
 
@@ -73,7 +73,7 @@ class BrokerMajorNumbering:
         self._per_broker = per_broker
 
     async def number(self, partition: TopicPartition) -> int:
-        """At once."""
+        """Return the number, without a lookup."""
         if partition.broker == NO_BROKER:
             return partition.partition
         return partition.broker * self._per_broker + partition.partition

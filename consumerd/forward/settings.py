@@ -16,7 +16,7 @@ KIB = 1024
 
 
 class ForwardPlacing(StrEnum):
-    """Which partition of the target a message goes to."""
+    """The choice of the partition of the target for a message."""
 
     #: That of its source partition: order is kept.
     KEEP = "keep"
@@ -29,9 +29,9 @@ class ForwardPlacing(StrEnum):
 
 
 class ForwardResume(StrEnum):
-    """Where a partition is resumed."""
+    """The position at which a partition is resumed."""
 
-    #: The group's committed offset: what came after it is forwarded again.
+    #: The group's committed offset: messages after it are forwarded again.
     COMMITTED = "committed"
     #: The last message of the partition that the target has.
     TARGET = "target"

@@ -1,8 +1,8 @@
 """Reading partitions of the target from the front to the end, for comparisons and for resuming.
 
-Strategy: plain FETCH requests over the connections that the client has, one after the other, asking for no waiting.
-What comes is decoded with the offsets and headers it has; a message that is larger than what was asked for is asked for
-again in its size. The range is fixed before: a log that grows meanwhile is read no further.
+Strategy: plain FETCH requests over the connections that the client has, one after the other, without waiting time.
+The messages are decoded with their offsets and headers; a message that is larger than the fetch is fetched again in its
+size. The range is fixed before: a log that grows meanwhile is read no further.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class RejectedError(Exception):
     """The message, or the batch, failed for good: further attempts are pointless, and `on_failure` applies at once.
 
     For what a handler knows to be permanent: a payload that is not valid, an answer such as 400. Any other exception
-    is retried; `HandlerFailedError` stops the daemon whatever `on_failure` says.
+    is retried; `HandlerFailedError` stops the daemon with any `on_failure`.
     """
 
 
@@ -62,8 +62,8 @@ class Handler(Protocol):
 
         Raise anything to be asked again later (see `consumerd.handlers.retrying`), `RetryLaterError` to say when, and
         `RejectedError` where asking again is pointless for this message; `HandlerFailedError` stops the daemon at
-        once. A cancellation (drain deadline, timeout) must be obeyed, and nothing of the work may go on after it came
-        out of here.
+        once. A cancellation (drain deadline, timeout) must be obeyed, and no part of the work may continue after this
+        method has raised it.
         """
         ...
 
@@ -76,10 +76,10 @@ class Handler(Protocol):
         return
 
     async def position(self, partition: TopicPartition) -> int | None:
-        """Where to go on with a partition that was just claimed; None leaves it to the committed offset.
+        """Return the offset at which to resume a partition that was just claimed; None for the committed offset.
 
-        Only for sinks that store messages and position together. It is asked before the first fetch, at every
-        claim, and wins over ZooKeeper; the answer must be `next_offset` of a batch that was handled before.
+        Only for sinks that store messages and position together. It is called before the first fetch, at every
+        claim, and wins over ZooKeeper; the result must be `next_offset` of a batch that was handled before.
         """
         return None
 
@@ -112,7 +112,7 @@ class MessageHandler(Handler):
     @overload
     def __get__(self, instance: object, owner: type) -> Callable[[Batch], Awaitable[None]]: ...
     def __get__(self, instance: object, owner: type) -> MessageHandler | Callable[[Batch], Awaitable[None]]:
-        """On a method called `handle`: of an instance it is the batch form, so that the instance is a handler."""
+        """Bind a method called `handle`: an instance gets the batch form, so that the instance is a handler."""
         if instance is None:
             return self
         return functools.partial(_one_by_one, functools.partial(self._function, instance))
@@ -133,7 +133,7 @@ async def _one_by_one(function: Callable[[Message], Awaitable[None]], batch: Bat
 def message_handler(function: Callable[..., Awaitable[None]]) -> MessageHandler:
     """Make a handler of `async def function(message)`: called once for each message, in the partition's order.
 
-    Also works on a method `async def handle(self, message)` of a handler class. What was handled before a failure is
+    Also works on a method `async def handle(self, message)` of a handler class. Messages handled before a failure are
     not delivered again while this process lives. Raises TypeError for anything but a coroutine function.
     """
     return MessageHandler(function)

@@ -1,6 +1,6 @@
 """Batches of the size that a handler wants: fetched ones are joined while a moment passes, large ones are cut.
 
-Strategy: nothing is copied but references. What is joined stays reserved in its lane until it was handled, so waiting
+Strategy: nothing is copied but references. Joined messages stay reserved in their lane until handled, so waiting
 for more never takes more memory than the partition's budget, and ends when that is used up. A cut is always at a
 boundary of the outermost messages: a compressed message stays in one batch, however many it holds, since there is no
 position within it that could be stored or committed.
@@ -25,7 +25,7 @@ _PIECE: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class BatchSettings:
-    """How large batches are. None: as they were fetched."""
+    """The sizes of batches. None: as they were fetched."""
 
     #: Messages in one batch at most, if they are not of one compressed message.
     max_batch: int | None = None
@@ -58,7 +58,7 @@ class BatchSettings:
             first = end
 
     def _end(self, batch: Batch, first: int) -> int:
-        """Where a part that begins at message `first` ends by its size; after that message at least."""
+        """Return the end of a part that begins at message `first`, by its size; after that message at least."""
         end = len(batch) if self.max_batch is None else min(first + self.max_batch, len(batch))
         if self.max_bytes is None:
             return end
@@ -96,7 +96,7 @@ def join(contents: Sequence[Content]) -> Content:
 
 
 class _Joined:
-    """Contents one behind the other. Payloads stay where they are, and are made when they are asked for."""
+    """Contents one behind the other. Payloads stay where they are, and are made when they are read."""
 
     def __init__(self, contents: Sequence[Content]) -> None:
         self._contents = contents

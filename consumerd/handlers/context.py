@@ -1,4 +1,4 @@
-"""What a handler knows of the member that it works for, and what it may ask of it.
+"""The context of a handler: the identity of its member, and the calls that it may make to the member.
 
 Strategy: the member brings its identity and `MemberPort`; the stages around the handler add its name, settings and
 metrics (`consumerd.handlers.stages`). Outside of a member (`handlers test`, replays, tests) the same context is there,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class MemberPort(Protocol):
-    """What a handler may ask of its member."""
+    """The calls of a handler to its member."""
 
     @property
     def partitions(self) -> Iterable[TopicPartition]:
@@ -31,7 +31,7 @@ class MemberPort(Protocol):
         ...
 
     async def commit(self) -> Mapping[TopicPartition, int]:
-        """Commit what is handled; the offsets that are committed then."""
+        """Commit the handled offsets; return the committed offsets."""
         ...
 
     def pause(self, partition: TopicPartition) -> None:
@@ -39,7 +39,7 @@ class MemberPort(Protocol):
         ...
 
     def resume(self, partition: TopicPartition) -> None:
-        """Go on with it."""
+        """Resume it."""
         ...
 
 
@@ -58,7 +58,7 @@ class _NoMember:
 
 @dataclass(frozen=True, slots=True)
 class HandlerContext:
-    """What a handler gets in `start`, and may keep until `stop`."""
+    """The argument of a handler's `start`, which it may keep until `stop`."""
 
     group: str
     consumer_id: str
@@ -82,20 +82,20 @@ class HandlerContext:
         return tuple(self.member.partitions)
 
     async def commit(self) -> Mapping[TopicPartition, int]:
-        """Commit now what is handled, of all partitions of the member; returns the committed offsets.
+        """Commit the handled offsets of all partitions of the member now; return the committed offsets.
 
-        Of a batch in hand that is what was marked (`Batch.mark`), up to the end of a compressed message. Raises
+        Of a batch being handled, marked messages count (`Batch.mark`), up to the end of a compressed message. Raises
         ZooKeeperError or BrokerError, which in `handle` is a failure like any other. Without a member, it does nothing.
         """
         return await self.member.commit()
 
     def pause(self, partition: TopicPartition) -> None:
-        """Deliver and fetch nothing of `partition` after the call in hand, until `resume`. It stays owned.
+        """Deliver and fetch nothing of `partition` after the current call, until `resume`. It stays owned.
 
         Forgotten when the partition is assigned again. Raises NotAssignedError for one that is not owned.
         """
         self.member.pause(partition)
 
     def resume(self, partition: TopicPartition) -> None:
-        """Go on after `pause`. Raises NotAssignedError for a partition that is not owned."""
+        """Continue after `pause`. Raises NotAssignedError for a partition that is not owned."""
         self.member.resume(partition)

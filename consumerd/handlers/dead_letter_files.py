@@ -8,7 +8,7 @@ letter is appended without it, and the file may grow beyond its size: a letter i
 
 A full disk raises DiskFullError; where the lock was held, nothing of the letters stays in the file.
 
-Files are nobody's to delete but the user's, so together they have a limit, at which the daemon stops, and any may
+Only the user deletes files, so together they have a limit, at which the daemon stops, and any may
 be moved away at any time: the next letter goes to a new one. A handler that refuses everything must not fill the disk.
 """
 
@@ -105,7 +105,7 @@ class FileDeadLetters(DeadLetters):
         if self._descriptor is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            self._sync_folder()  # a new file is only there after a power failure if its folder says so
+            self._sync_folder()  # a new file survives a power failure only if its folder was synced
         return self._descriptor
 
     def _sync_folder(self) -> None:
@@ -174,7 +174,7 @@ class FileDeadLetters(DeadLetters):
                 data = data[os.write(descriptor, data) :]
             os.fsync(descriptor)
         except OSError:
-            if locked:  # nobody else has written since: take back what a full disk left of a line
+            if locked:  # no other writer since: take back the part of a line that a full disk left
                 with contextlib.suppress(OSError):
                     os.ftruncate(descriptor, size)
             raise
@@ -214,7 +214,7 @@ class LetterLine(NamedTuple):
     """One line of a file. `letter` is None where it is no letter, and `problem` says why."""
 
     path: Path
-    #: Where it begins and ends, the newline included.
+    #: Its start and end, the newline included.
     start: int
     end: int
     letter: StoredLetter | None

@@ -1,9 +1,9 @@
 """Handing dead letters over once more: to a handler or to a topic, in order, resumably, and losing none.
 
 Strategy: files are only read. How far each was replayed is written to a file of its own after every group of letters
-that its target has confirmed, so a replay that is killed repeats one group at most and goes on where it was. A file is
-known by its first line, not by its name: it may be renamed at any time, for its size or by anybody. What was left
-out by a selection is not done: progress counts for one selection and one target.
+that its target has confirmed, so a replay that is killed repeats one group at most and continues where it was. A file
+is identified by its first line, not by its name: it may be renamed at any time, for its size or by a user. Letters
+that a selection left out are not done: progress counts for one selection and one target.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _GROUP_BYTES: Final = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which letters are meant; None is all."""
+    """The letters to replay; None is all."""
 
     topic: str | None = None
     error_type: str | None = None
@@ -51,10 +51,10 @@ class Selection:
 
 
 class ReplayTarget(Protocol):
-    """Where letters go."""
+    """The destination of letters."""
 
     async def replay(self, letters: Sequence[StoredLetter]) -> None:
-        """Hand `letters` over. Returning confirms all of them; raises what the target raises."""
+        """Deliver `letters`. Returning confirms all of them; raises what the target raises."""
         ...
 
 
@@ -103,7 +103,7 @@ def require_replayable(handler: Handler, name: str) -> None:
 
 
 class ReplayProgress:
-    """How far files were replayed, in the file at `path`. Raises ConfigError where that is not ours."""
+    """The progress of the replay of files, in the file at `path`. Raises ConfigError for a file of another program."""
 
     def __init__(self, path: Path, *, selection: Selection, target: str) -> None:
         self._path = path
@@ -141,13 +141,13 @@ class ReplayProgress:
 
 
 def _digest(file: BinaryIO) -> str:
-    """What an open file is known by: its first line, which no other file of letters has."""
+    """Return the identity of an open file: a digest of its first line, which no other file of letters has."""
     file.seek(0)
     return hashlib.sha256(file.readline(MAX_LINE)).hexdigest()
 
 
 class Replayed(NamedTuple):
-    """What a replay came to."""
+    """The result of a replay."""
 
     letters: int
     #: Lines that are no letters, which stay where they are; and the first of them.
@@ -158,7 +158,7 @@ class Replayed(NamedTuple):
 async def replay(
     files: Iterable[Path], target: ReplayTarget, progress: ReplayProgress, selection: Selection
 ) -> Replayed:
-    """Deliver what is in `files` and was not replayed before. Raises what `target` raises, and ConfigError."""
+    """Deliver the letters of `files` that were not replayed before. Raises what `target` raises, and ConfigError."""
     letters, problems = 0, []
     for path in files:
         with opened_letters(path) as file:

@@ -1,10 +1,10 @@
 """Dead letters in a topic of either dialect: confirmed by the brokers before the offset may be committed.
 
-Strategy: a letter is the message itself, with its key and headers, and what is known of the failure in headers behind
-its own; tools that read or replay topics need to know nothing of us. Brokers of 0.7 have no headers, those before 0.11
-neither: there (and where it is asked for) a letter is the JSON object that `dead_letters.encode_letter` makes.
+Strategy: a letter is the message itself, with its key and headers, and the description of the failure in headers
+behind its own, so any tool that reads or replays topics can handle it. Brokers of 0.7 have no headers, those before
+0.11 neither: there (and where it is configured) a letter is the JSON object that `dead_letters.encode_letter` makes.
 
-What is confirmed is what a producer promises: all replicas in sync, or, on 0.7, that the messages were read back.
+A confirmation is that of the producer: all replicas in sync, or, on 0.7, that the messages were read back.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: What the names of the headers begin with.
+#: The prefix of the names of the headers.
 PREFIX: Final = "consumerd.dead_letter."
 
 
@@ -106,7 +106,7 @@ class TopicDeadLetters(DeadLetters):
 
 
 def _headers(letter: Letter, failed_at: float) -> list[tuple[str, bytes | None]]:
-    """What is known of the failure, as text in UTF-8. A broker is there for partitions of 0.7 alone."""
+    """Return the headers that describe the failure, as text in UTF-8. Only partitions of 0.7 have a broker."""
     message = letter.message
     known: dict[str, Any] = message.identity._asdict()
     if message.broker == NO_BROKER:

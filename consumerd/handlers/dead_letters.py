@@ -1,4 +1,4 @@
-"""Messages that a handler would not take: what is kept of each, and what a place for them promises.
+"""Messages that a handler did not accept: the content of a dead letter, and the contract of their storage.
 
 Strategy: a letter holds the message's whole identity, its exact bytes and the error. It is one JSON object wherever
 it is stored as a line or as a message; the reader treats such lines as hostile. After a crash between a letter and
@@ -33,7 +33,7 @@ class Letter:
     message: Message
     #: The last error.
     error: BaseException
-    #: How often the handler was asked.
+    #: The number of calls of the handler.
     attempts: int
 
 
@@ -49,7 +49,7 @@ class StoredLetter:
 
     @property
     def identity(self) -> Identity:
-        """Of the message."""
+        """The identity of the message."""
         return self.message.identity
 
 
@@ -68,7 +68,7 @@ class DeadLetters(Protocol):
 
 
 def error_text(error: BaseException) -> str:
-    """What is kept of an error's text."""
+    """Return the stored part of an error's text."""
     return str(error)[:MAX_ERROR]
 
 

@@ -1,10 +1,10 @@
-"""What happens when a handler, or a file of dead letters, finds its disk full: it waits for room, or the daemon stops.
+"""Full disks of handlers and of files of dead letters: the call waits for room, or the daemon stops.
 
 Strategy: a full disk does not count against a message, so it uses up no attempts and makes no dead letter. A file
 system that is full, over its quota or mounted read-only is recognised by the error of the system call, whichever
 handler raises it.
-With `wait` the same call is made again, later and later, until it has room; what it left of its last write is for the
-handler to take back, as after any failure. One line of the log tells of the beginning and one of the end, however many
+With `wait` the same call is made again, later and later, until it has room; the handler removes the rest of its last
+write, as after any failure. One line of the log tells of the beginning and one of the end, however many
 partitions wait.
 """
 
@@ -65,9 +65,9 @@ class DiskSpace:
         self._counts = counts
 
     async def needed_by(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
-        """What `attempt()` returns or raises once its disk is not full.
+        """Return or raise what `attempt()` does once its disk is not full.
 
-        Raises DiskFullError where nobody waits.
+        Raises DiskFullError where the policy is not to wait.
         """
         pause, waiting = _FIRST_PAUSE, False
         try:

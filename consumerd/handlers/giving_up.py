@@ -1,7 +1,7 @@
-"""What happens to messages that failed for the last time: the policy `on_failure`.
+"""The policy `on_failure`, for messages that failed for the last time.
 
 Strategy: one object for all that may fail, the handler and the decoder. It writes dead letters and returns only when
-they are confirmed; whoever calls it marks the messages as handled afterwards, so nothing is committed before.
+they are confirmed; the caller marks the messages as handled afterwards, so nothing is committed before.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class KeyLanes(Handler):
         return None
 
     async def handle(self, batch: Batch) -> None:
-        """Return when all of `batch` is handled; what is handled from its front on is marked meanwhile."""
+        """Return when all of `batch` is handled; handled messages are marked from its front on meanwhile."""
         if self._key is None and batch.keys is None:
             raise HandlerFailedError(no_keys(self._name))
         for piece in in_pieces(batch.messages(), _PIECE, _PIECE_BYTES, lambda message: len(message.payload or b"")):
@@ -124,7 +124,7 @@ class KeyLanes(Handler):
 
 
 class _Share(Batch):
-    """What one lane has of a piece: tells when it gets further."""
+    """The part of a piece that one lane has: reports its progress."""
 
     __slots__ = ("_numbers", "progressed")
 
@@ -145,12 +145,12 @@ class _Share(Batch):
 
 
 def has_key(plugin: Handler) -> bool:
-    """Whether a handler says itself what a message's key is."""
+    """Whether a handler defines the keys of messages itself."""
     return getattr(plain_handler(plugin), "key", None) is not None
 
 
 def no_keys(name: str) -> str:
-    """Why there is no order by keys on 0.7."""
+    """Return the sentence of the error: there is no order by keys on 0.7."""
     return (
         f'handler.order = "key" needs keys, and messages of Kafka 0.7 have none: give the handler {name!r} a method '
         '`key(message)`, or set handler.order = "partition".'

@@ -1,6 +1,6 @@
-"""From a configured name and options to a handler, or to one sentence that says what is wrong.
+"""From a configured name and options to a handler, or to an error of one sentence.
 
-Strategy: what the name stands for is found and called by `consumerd.handlers.plugins`. It may be a coroutine function
+Strategy: the object of that name is found and called by `consumerd.handlers.plugins`. It may be a coroutine function
 for batches, a handler, or anything that makes a handler when called with the options; methods that it lacks are added.
 """
 
@@ -85,7 +85,7 @@ def load_handler(name: str, options: Mapping[str, Any] | None = None) -> Handler
 
 
 def make_handler(found: object, options: Mapping[str, Any] | None = None, *, name: str = "handler") -> Handler:
-    """Make a handler of what a plugin's name stands for, as `load_handler` does.
+    """Make a handler of the object that a plugin's name stands for, as `load_handler` does.
 
     `found` is a coroutine function, a handler, or a class or factory that is called with `options`; `name` is what
     errors call it. Raises HandlerLoadError.
@@ -94,7 +94,7 @@ def make_handler(found: object, options: Mapping[str, Any] | None = None, *, nam
 
 
 def plain_handler(handler: Handler) -> object:
-    """What the plugin gave: `handler` itself, or what is inside if methods had to be added to it."""
+    """Return the plugin's own object: `handler` itself, or the wrapped object if methods had to be added to it."""
     return handler.plain if isinstance(handler, (_Completed, _FunctionHandler)) else handler
 
 

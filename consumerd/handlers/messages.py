@@ -29,7 +29,7 @@ _Made = TypeVar("_Made")
 
 
 class Identity(NamedTuple):
-    """What tells a message from every other one of the cluster: equal payloads may be different messages."""
+    """The identity of a message in the cluster: equal payloads may be different messages."""
 
     topic: str
     broker: int
@@ -83,7 +83,7 @@ class Message(NamedTuple):
 
     @property
     def value(self) -> Any:
-        """What the decoder made of the payload; without a decoder the payload itself."""
+        """The result of the decoder for the payload; without a decoder the payload itself."""
         return self.payload
 
 
@@ -121,7 +121,7 @@ class KeyedMessage(NamedTuple):
 
     @property
     def value(self) -> Any:
-        """What the decoder made of the payload, None of a tombstone; without a decoder the payload itself."""
+        """The result of the decoder for the payload, None for a tombstone; without a decoder the payload itself."""
         return self.payload
 
 
@@ -145,7 +145,7 @@ _decoded_keyed_message = functools.partial(tuple.__new__, _DecodedKeyedMessage)
 
 
 class Content(Protocol):
-    """What a batch is made of: `consumerd.wire.v07.MessageBatch`, or `consumerd.wire.v08.records.RecordSet`."""
+    """The content of a batch: `consumerd.wire.v07.MessageBatch`, or `consumerd.wire.v08.records.RecordSet`."""
 
     @property
     def payloads(self) -> Sequence[bytes | None]:
@@ -173,7 +173,7 @@ class Content(Protocol):
     def next_offset(self) -> int: ...
 
     def messages_as(self, make: Callable[[tuple[Any, ...]], _Made], *before: object, first: int = 0) -> Iterator[_Made]:
-        """What `make` makes of `before` and the fields of `Message` (of `KeyedMessage`, if it is `keyed`) after its
+        """Yield `make` of `before` and the fields of `Message` (of `KeyedMessage`, if it is `keyed`) after its
         partition, for every leaf in order from number `first` on.
         """
         ...
@@ -281,7 +281,7 @@ class Batch(Sequence[bytes]):
 
     @property
     def start_offset(self) -> int:
-        """Where the range begins; inside a compressed message (after `rest`), where that message begins."""
+        """The offset at which the range begins; inside a compressed message (after `rest`), that of the message."""
         return self._content.prefix(self._first) if self._first else self._content.start_offset
 
     @property
@@ -298,7 +298,7 @@ class Batch(Sequence[bytes]):
 
     @property
     def handled(self) -> int:
-        """How many messages from the front are handled, as far as the handler has marked (`mark`)."""
+        """The number of messages from the front that are handled, as far as the handler has marked (`mark`)."""
         return self._handled
 
     @property
@@ -330,14 +330,14 @@ class Batch(Sequence[bytes]):
 
     @property
     def buffer(self) -> BatchBuffer | None:
-        """Where the payloads are, for sinks that need no object for each; None where they are objects, and for a part
-        of a batch that ends before the buffer does.
+        """The buffer of the payloads, for sinks that need no object for each; None where they are objects, and for a
+        part of a batch that ends before the buffer does.
         """
         payloads: NativePayloads | None = getattr(self._content, "buffer", None)
         return None if payloads is None or self._cut else BatchBuffer(payloads, self._first, self._content.start_offset)
 
     def messages(self) -> Iterator[Message]:
-        """The messages with their identities, made as they are asked for; of brokers of 0.8 and later `KeyedMessage`s,
+        """The messages with their identities, made as they are consumed; of brokers of 0.8 and later `KeyedMessage`s,
         which have all that a `Message` has.
         """
         values, keyed = self._values, self._content.keyed

@@ -36,7 +36,7 @@ _METHODS: Final = ("start", *_HOOKS, "stop")
 
 @dataclass(slots=True)
 class HandlerCall:
-    """One call of the handler, with a batch or what is left of it after a failure; the same for all of its hooks."""
+    """One call of the handler, with a batch or the rest of it after a failure; the same for all of its hooks."""
 
     batch: Batch
     #: On the member's clock, in seconds.
@@ -55,11 +55,11 @@ class Middleware(Protocol):
         ...
 
     async def after(self, call: HandlerCall) -> None:
-        """The handler returned. Raising fails the call: what the handler did not mark it gets again."""
+        """The handler returned. Raising fails the call: messages that the handler did not mark are delivered again."""
         ...
 
     async def error(self, call: HandlerCall, error: BaseException) -> None:
-        """The call failed, or was cancelled (CancelledError): return soon then. The failure goes on after this."""
+        """The call failed, or was cancelled (CancelledError): return soon then. The failure is raised afterwards."""
         ...
 
     async def stop(self) -> None:
@@ -86,7 +86,7 @@ def load_middleware(name: str, options: Mapping[str, Any] | None = None) -> Name
 def make_middleware(
     found: object, options: Mapping[str, Any] | None = None, *, name: str = "middleware"
 ) -> NamedMiddleware:
-    """Make middleware of what a plugin's name stands for: an object with hooks, or a class or factory of such.
+    """Make middleware of the object that a plugin's name stands for: one with hooks, or a class or factory of such.
 
     A class or factory is called with `options`. Raises HandlerLoadError.
     """
@@ -126,7 +126,7 @@ class WithMiddleware(Handler):
         await self._inner.start(context)
 
     async def stop(self) -> None:
-        """Stop the handler, then all middleware, whatever one of them raises; the first failure is raised."""
+        """Stop the handler, then all middleware, even if one of them raises; the first failure is raised."""
         failure: Exception | None = None
         stops = [self._inner.stop, *(getattr(each.plugin, "stop", None) for each in reversed(self._middleware))]
         for stop in stops:
@@ -142,7 +142,7 @@ class WithMiddleware(Handler):
         return await self._inner.position(partition)
 
     async def handle(self, batch: Batch) -> None:
-        """Call the hooks and the handler. Raises what the handler raised, else what a hook did."""
+        """Call the hooks and the handler. Raises the error of the handler, else that of a hook."""
         assert self._context is not None, "it was started"
         call = HandlerCall(batch, self._context.clock.monotonic())
         entered: list[NamedMiddleware] = []

@@ -1,4 +1,4 @@
-"""Messages of one partition that need not follow one another, as what a batch is made of."""
+"""Messages of one partition that need not follow one another, as the content of a batch."""
 
 from __future__ import annotations
 

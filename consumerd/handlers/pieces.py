@@ -1,4 +1,4 @@
-"""Cutting what a handler works through into pieces, so that none of them takes much memory or holds the loop for long.
+"""Cutting the messages of a handler into pieces, so that none of them takes much memory or holds the loop for long.
 
 Strategy: 128 kB of a log may be a single message that holds 6.6 million empty ones. A batch makes them as they are
 asked for; code that joins, encodes or stores many at a time takes them in pieces with a limit for both their number and

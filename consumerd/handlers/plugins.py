@@ -1,8 +1,8 @@
-"""From a name in the configuration to what a plugin made: handlers, decoders and middleware alike.
+"""From a name in the configuration to the object of a plugin: handlers, decoders and middleware alike.
 
 Strategy: three steps, each with its own errors: find the attribute (entry points of the kind's group, or
 `module:attribute`), import it, call it with its options. Options are compared with the signature before the call, so
-that a misspelt one is named with its nearest neighbour. What the result has to be is for the callers to check.
+that a misspelt one is named with its nearest neighbour. Callers check the result.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ KINDS: Final = (HANDLER, DECODER, MIDDLEWARE)
 
 
 def find(kind: PluginKind, name: str) -> object:
-    """What `name` stands for, imported and not called. Raises HandlerLoadError."""
+    """Return the object that `name` stands for, imported and not called. Raises HandlerLoadError."""
     called = f"{kind.noun} {name!r}"
     if ":" in name:
         module, _, attribute = name.partition(":")
@@ -52,7 +52,7 @@ def find(kind: PluginKind, name: str) -> object:
 
 
 def call(kind: PluginKind, name: str, factory: Callable[..., object], options: Mapping[str, Any]) -> object:
-    """What a class or factory makes of its options. Raises HandlerLoadError for options that do not fit."""
+    """Call a class or factory with its options. Raises HandlerLoadError for options that do not fit."""
     called = f"{kind.noun} {name!r}"
     _check_options(called, factory, options)
     try:
@@ -129,7 +129,7 @@ def listing(names: Iterable[str]) -> str:
 
 
 def brief(error: BaseException) -> str:
-    """An error of somebody else's code on one line, with its type."""
+    """An error of foreign code on one line, with its type."""
     problems = getattr(error, "errors", None)
     if callable(problems):  # pydantic's ValidationError, whose text has many lines
         first = problems()[0]

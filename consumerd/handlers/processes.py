@@ -2,8 +2,8 @@
 
 Strategy: each worker is an executor of one process, so a worker that dies or has to be killed fails the one call that
 it had, and no other. A call takes an idle worker; calls of one partition follow one another as with any handler, so its
-order is kept. Whoever cancels a call (drain, timeout) must be sure that its work has ended: the process is killed, and
-its end awaited. A worker that is gone is started again with the next call.
+order is kept. After the cancellation of a call (drain, timeout) its work must have ended: the process is killed, and
+its end awaited. A worker that has ended is started again with the next call.
 
 Workers are fresh interpreters (`spawn`): a fork of a process with threads and an event loop would not be safe. They
 ignore SIGINT and SIGTERM, which reach a whole process group, and watch for the death of the daemon themselves.
@@ -165,7 +165,7 @@ def _end_with_parent() -> None:
 
 
 def _make(name: str, options: dict[str, Any]) -> str | None:
-    """Make the handler of this process. What is wrong, if it could not be made."""
+    """Make the handler of this process. Return the error, if it could not be made."""
     global _handler  # noqa: PLW0603 - a worker has one handler
     try:
         found: Any = find(HANDLER, name)

@@ -1,8 +1,8 @@
 """A limit on how many messages a handler gets in a second, all partitions of a member together.
 
 Strategy: the wait that pays for a batch comes after its delivery, so nothing waits between the fence
-and the handler. What was handled is marked before the wait: it can be committed, and a drain that ends the wait loses
-nothing and repeats nothing.
+and the handler. Handled messages are marked before the wait: they can be committed, and a drain that ends the wait
+loses nothing and repeats nothing.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from consumerd.handlers.batching import BatchSettings
 
-#: Where lines are said to come from.
+#: The partition that lines of text are attributed to.
 LINES: Final = TopicPartition("lines", 0, 0)
 _MAX_OFFSET: Final = (1 << 63) - 1
 _COUNT: Final = 1000

@@ -1,15 +1,15 @@
 """The failure policy of a handler: retries with backoff, then stop, skip or dead letter.
 
-Strategy: one wrapper around the handler. The unit of a retry is what is left of the batch: a handler that counts
-(per-message ones do, see `Batch.mark`) goes on from the message that failed, and its attempts are counted per message;
-one that does not count gets the whole batch again. The unit of giving up follows: one message, or the batch.
+Strategy: one wrapper around the handler. The unit of a retry is the rest of the batch: a handler that counts
+(per-message ones do, see `Batch.mark`) continues from the message that failed, and its attempts are counted per
+message; one that does not count gets the whole batch again. The unit of giving up follows: one message, or the batch.
 
     raise ──► attempts left? ──yes──► pause (exponential, full jitter) ──► the rest again
                    │no
                    ▼
       on_failure: stop         raise HandlerFailedError: nothing of it is committed
-                  skip         log it, go on after it
-                  dead_letter  write it down, confirmed on disk, then go on after it
+                  skip         log it, continue after it
+                  dead_letter  write it down, confirmed on disk, then continue after it
 
 An attempt that exceeds `timeout` is cancelled and has failed, also where it returns after its cancellation. One that
 swallows the cancellation is reported, and its partition stands still until it ends: no message is ever with two calls.
@@ -61,7 +61,7 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class HandlerCounts:
-    """What the failures of a handler led to: counts since the start, each by topic."""
+    """The results of the failures of a handler: counts since the start, each by topic."""
 
     #: Attempts that failed or timed out.
     failures: Counter[str] = field(default_factory=Counter)
@@ -71,7 +71,7 @@ class HandlerCounts:
     skipped: Counter[str] = field(default_factory=Counter)
     #: Messages that were given up and written as dead letters.
     dead_lettered: Counter[str] = field(default_factory=Counter)
-    #: Messages that the decoder could not decode; each is skipped or dead-lettered, too, if the daemon goes on.
+    #: Messages that the decoder could not decode; each is skipped or dead-lettered, too, if the daemon continues.
     undecodable: Counter[str] = field(default_factory=Counter)
     #: Calls that wait at this moment for room on a full disk.
     disk_full: int = 0
@@ -79,9 +79,9 @@ class HandlerCounts:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How patient to be with a handler. Times in seconds."""
+    """The retry policy of a handler. Times in seconds."""
 
-    #: How often one unit is tried in all.
+    #: The number of attempts for one unit in all.
     max_attempts: int = 5
     #: The pause before the second attempt is drawn from 0 to this; the bound doubles with every further attempt.
     initial_backoff: float = 0.1
@@ -107,7 +107,7 @@ def retrying(
 
     The wrapper starts and stops `dead_letters`, which `on_failure="dead_letter"` needs. Its `handle` raises
     HandlerFailedError when the policy, or the handler itself, says to stop.
-    What comes of failures is added to `counts`.
+    The results of failures are added to `counts`.
     """
     counts = counts or HandlerCounts()
     space = DiskSpace(policy.on_disk_full, policy.max_backoff, clock=clock, rng=rng, name=name, counts=counts)
@@ -171,7 +171,7 @@ class _Retrying(Handler):
             log.warning("handler_failed", handler=self._name, method="stop", reason=brief(error))
 
     async def position(self, partition: TopicPartition) -> int | None:
-        """The handler's answer; a sink that cannot be reached is asked as often as one that cannot store."""
+        """Return the handler's answer; a sink that cannot be reached is retried as often as one that cannot store."""
         where = str(partition)
         failed = f"cannot tell the position of {where}"
         answer: object = await self._patiently(
@@ -265,9 +265,9 @@ class _Retrying(Handler):
                 batch.mark(done + rest.handled)
 
     async def _in_time(self, batch: Batch) -> None:
-        """One call of the handler. Raises what it raises, and TimeoutError once it has ended after its time.
+        """Call the handler once. Raises what it raises, and TimeoutError once it has ended after its time.
 
-        What a handler does after its cancellation does not count, unless it marked all of the batch as handled.
+        The outcome of a handler after its cancellation does not count, unless it marked all of the batch as handled.
         """
         seconds = self._policy.timeout
         if seconds is None:
@@ -305,7 +305,7 @@ class _Retrying(Handler):
         )
 
     def _log_late(self, batch: Batch, error: Exception) -> None:
-        """It failed after it had marked the last message: there is nothing to repeat, and nothing to give up."""
+        """Log a failure after the last message was marked: there is nothing to repeat or to skip."""
         log.warning(
             "handler_failed",
             handler=self._name,
@@ -315,7 +315,7 @@ class _Retrying(Handler):
         )
 
     async def _give_up(self, batch: Batch, end: int, failures: _Failures) -> None:
-        """Do what the policy says about what is left of the first `end` messages: it failed for the last time."""
+        """Apply the policy to the rest of the first `end` messages, which failed for the last time."""
         await self._giving_up.give_up(
             batch.part(batch.handled, end - batch.handled),
             failures.last,
@@ -325,7 +325,7 @@ class _Retrying(Handler):
 
 
 class _Overdue:
-    """Reports a call that goes on after it was cancelled for its timeout, and its end."""
+    """Reports a call that continues after it was cancelled for its timeout, and its end."""
 
     def __init__(self, name: str, batch: Batch, seconds: float) -> None:
         self._fields = {"handler": name, "partition": str(batch.partition), "offset": batch.start_offset}
@@ -354,7 +354,7 @@ class _Overdue:
 
 
 async def _answer(call: Awaitable[_T]) -> _T:
-    """Await what a handler was asked. What it raises that would end more than this call becomes a RuntimeError."""
+    """Await a call of a handler. An exception that would end more than this call becomes a RuntimeError."""
     try:
         return await call
     except SystemExit as error:

@@ -12,7 +12,7 @@ from consumerd.handlers.secret_options import declared_secrets
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: What is shown in place of a secret.
+#: The text that is shown in place of a secret.
 HIDDEN: Final = "(not shown)"
 
 #: Passwords within a text: of `scheme://user:password@host`, and of `key=value` pairs as in a DSN of libpq.
@@ -24,7 +24,7 @@ _TELLING: Final = re.compile(r"(?i)(password|passwd|secret|token|api_?key)$")
 def shown_options(name: str, options: Mapping[str, Any], kind: PluginKind = HANDLER) -> dict[str, Any]:
     """The options of the plugin `name` as they may be shown: without secrets, and without passwords within others.
 
-    What a plugin that cannot be imported would call secret is not known; nothing of its options is shown then.
+    The secrets of a plugin that cannot be imported are unknown; none of its options is shown then.
     """
     try:
         secret = declared_secrets(find(kind, name))

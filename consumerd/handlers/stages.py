@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """What is around the handler that errors and logs call `name`."""
+    """The stages around the handler, which errors and logs call `name`."""
 
     name: str = "handler"
     #: None delivers payloads as they are.
@@ -49,7 +49,7 @@ class Stages:
     middleware: Sequence[NamedMiddleware] = ()
     #: The table `[handler]`, for the handler's context.
     config: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    #: Where the handler's own metrics are kept; by default where nobody reads them.
+    #: The registry of the handler's own metrics; by default one that is not read.
     metrics: HandlerMetrics | None = None
 
     def check(self, plugin: Handler) -> None:
@@ -74,7 +74,7 @@ class Stages:
     ) -> Handler:
         """`plugin` with all stages; with that many `lanes` for each partition, or in its order.
 
-        What comes of failures is added to `counts`. `dead_letters` are started and stopped with the handler. Raises
+        The results of failures are added to `counts`. `dead_letters` are started and stopped with the handler. Raises
         HandlerLoadError where lanes do not suit the handler.
         """
         counts = HandlerCounts() if counts is None else counts

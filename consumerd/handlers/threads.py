@@ -1,4 +1,4 @@
-"""Blocking work of a handler in a thread, such that a cancelled handler has really ended when it says so."""
+"""Blocking work of a handler in a thread, such that the thread has ended when a cancelled handler returns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ async def in_thread(work: Callable[[], Result], *, interrupt: Callable[[], None]
     """Run `work()` in a thread and return its result.
 
     When this coroutine is cancelled, `interrupt()` is called (from the loop's thread; it should make `work` return
-    soon), the thread's end is awaited, and only then the cancellation goes on: an owner node is deleted after that,
+    soon), the thread's end is awaited, and only then the cancellation continues: an owner node is deleted after that,
     and a thread that still wrote would write beside the partition's next owner. The outcome of an interrupted `work`
     is dropped.
     """

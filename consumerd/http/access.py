@@ -76,7 +76,7 @@ class Access:
             raise AccessRefusedError(403, "the status needs a token or client certificates here")
         if self.token is not None:
             shown = _shown_token(headers.get("Authorization", ""))
-            # Digests have one length whatever was sent, so the time of the comparison says nothing.
+            # Digests have one length for every token, so the time of the comparison reveals nothing.
             if shown is None or not hmac.compare_digest(_digest(shown), _digest(self.token)):
                 raise AccessRefusedError(401, "a token is needed: see health.token")
         elif not self.mutual and not is_loopback(_host_name(headers.get("Host", ""))):
@@ -92,7 +92,7 @@ class Access:
 
     @property
     def word(self) -> str:
-        """What a form of ours carries, as long as this process lives."""
+        """The secret in the forms of the status page, valid as long as this process lives."""
         return hmac.new(self._key, b"form", hashlib.sha256).hexdigest()
 
 

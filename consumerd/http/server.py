@@ -2,8 +2,8 @@
 
 Strategy: aiohttp parses and answers; what it leaves open is bounded here. A connection beyond the last allowed is
 closed at once. One look each second closes connections that have been in the same state for too long, whichever it is:
-bytes of a request that never ends, an answer that nobody reads, silence. A route is a coroutine that makes an `Answer`
-of a `Request`; whatever it raises is logged and answered with 500, and costs nobody else anything.
+bytes of a request that never ends, an answer that is not read, silence. A route is a coroutine that makes an `Answer`
+of a `Request`; an exception is logged and answered with 500, and has no effect on other requests.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _HEADERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a route gets to see of a request."""
+    """The parts of a request that are passed to a route."""
 
     headers: Mapping[str, str]
     #: The fields of a form that was sent.
@@ -64,7 +64,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a route answers."""
+    """The response of a route."""
 
     body: bytes = b""
     content_type: str = "text/plain; charset=utf-8"
@@ -114,19 +114,19 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """Where it listens, once it was started."""
+        """The port on which it listens, once it was started."""
         assert self._sockets is not None
         return int(self._sockets.sockets[0].getsockname()[1])
 
     @property
     def connections(self) -> int:
-        """How many are open now."""
+        """The number of connections that are open now."""
         server = self._runner.server
         return 0 if server is None else len(server.connections)
 
     @property
     def url(self) -> str:
-        """What a client on this machine opens."""
+        """The URL for a client on this machine."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)  # nosec B104  # noqa: S104 - the address to show
         return f"{'http' if self._tls is None else 'https'}://{format_address(host, self.port)}/"
 
@@ -206,7 +206,7 @@ class HttpServer:
 
 
 def _abort(connection: RequestHandler) -> None:
-    """End it at once: a mere close would wait until the client has read what is written."""
+    """End it at once: a mere close would wait until the client has read the written bytes."""
     if connection.transport is not None:
         connection.transport.abort()
 

@@ -1,9 +1,9 @@
-"""Metrics: what is counted on the way of a message, what each number is called, and how Prometheus gets to read it.
+"""Metrics: the counts on the way of a message, their names, and their form for Prometheus.
 
 Strategy: numbers are plain attributes of the objects that count them (`Histogram` here, integers elsewhere), and cost
 an addition each. Nothing is pushed: a reader asks for `Reading`s when it needs them, and there are three readers of the
 same ones: Prometheus (`consumerd.metrics.exposition`, the extra `metrics`), `/status.json`, and the summary in the log.
-Which metrics there are is said once (`consumerd.metrics.catalogue`), and the documentation is held against it.
+The list of all metrics is in one place (`consumerd.metrics.catalogue`), and the documentation is checked against it.
 """
 
 from consumerd.metrics.catalogue import Kind, Metric, Reading

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Kind(Enum):
-    """What Prometheus calls the type of a metric."""
+    """The type of a metric, by its name in Prometheus."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -151,7 +151,7 @@ MEMORY_LIMIT: Final = _gauge(
 )
 LOOP_LAG: Final = _histogram("loop_lag_seconds", "How late the event loop comes round.", ())
 
-#: What `consumerd run` has, in the order in which they are documented.
+#: The metrics of `consumerd run`, in the order in which they are documented.
 MEMBER_METRICS: Final = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 
 # The mirror: a member with these beside.
@@ -169,7 +169,7 @@ REVERSE_MIRRORS: Final = _gauge(
     unit="{mirror}",
 )
 
-#: What only `consumerd mirror` has.
+#: The metrics of `consumerd mirror` alone.
 MIRROR_METRICS: Final = (TARGET_SENT, TARGET_CONFIRMED, REVERSE_MIRRORS)
 
 # The broker. `broker` is its id.
@@ -267,9 +267,9 @@ REQUEST_MEMORY_LIMIT: Final = _gauge(
     unit="By",
 )
 
-#: What any process has.
+#: The metrics of any process.
 PROCESS_METRICS: Final = (BUILD_INFO, START_TIME, LOOP_LAG)
-#: What only `consumerd broker` has, in the order in which they are documented.
+#: The metrics of `consumerd broker` alone, in the order in which they are documented.
 BROKER_METRICS: Final = tuple(
     value for value in list(globals().values()) if isinstance(value, Metric) and value.labels[:1] == _BROKER
 )

@@ -1,4 +1,4 @@
-"""What a mirror sent, and what its target confirmed, by topic."""
+"""Counts of the messages that a mirror sent, and that its target confirmed, by topic."""
 
 from __future__ import annotations
 

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric as Family
 
-#: What a reader of metrics calls.
+#: The function that a reader of metrics calls.
 Source = Callable[[], Iterable[Reading]]
 
 
 class Exposition:
-    """What `/metrics` answers, of `source`."""
+    """The response of `/metrics`, from the readings of `source`."""
 
     def __init__(self, source: Source) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
@@ -47,7 +47,7 @@ class _Readings(Collector):
         self._source = source
 
     def describe(self) -> Iterable[Family]:
-        """Nothing: what there is depends on the moment."""
+        """Return nothing: the metrics depend on the moment."""
         return ()
 
     def collect(self) -> Iterator[Family]:

@@ -35,7 +35,7 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many values were counted."""
+        """The number of values that were counted."""
         return sum(self.counts)
 
     def plus(self, other: Histogram) -> Histogram:

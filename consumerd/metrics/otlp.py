@@ -27,7 +27,7 @@ _CUMULATIVE = otel.AggregationTemporality.CUMULATIVE
 def metrics_data(
     readings: Iterable[Reading], resource: Resource, scope: InstrumentationScope, *, started: float, now: float
 ) -> otel.MetricsData:
-    """What an exporter takes. `started` and `now` are seconds since 1970. Values are copied."""
+    """Return the readings in the form of an exporter. `started` and `now`: seconds since 1970. Values are copied."""
     times = (int(started * 1e9), int(now * 1e9))
     by_metric: dict[Metric, list[Reading]] = {}
     for reading in readings:

@@ -1,7 +1,8 @@
 """Metrics of a handler's own: counters and histograms that it makes, and /metrics shows beside the daemon's.
 
-Strategy: plain numbers, as everywhere here; what Prometheus needs is made when it asks. So they cost an addition where
-nobody asks, and need no package. The names begin with the handler's, so that those of two handlers never mix.
+Strategy: plain numbers, as everywhere here; the form for Prometheus is made at each scrape. So they cost an addition
+where nothing scrapes them, and need no package. The names begin with the handler's, so that those of two handlers never
+mix.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class OwnCounter:
         self._values[labels] += amount
 
     def readings(self, group: str) -> Iterator[Reading]:
-        """What Prometheus reads."""
+        """Yield the readings for Prometheus."""
         for labels, value in self._values.items():
             yield Reading(self.metric, (group, *labels), value)
 
@@ -66,7 +67,7 @@ class OwnHistogram:
         self._values[labels].observe(value)
 
     def readings(self, group: str) -> Iterator[Reading]:
-        """What Prometheus reads."""
+        """Yield the readings for Prometheus."""
         for labels, value in self._values.items():
             yield Reading(self.metric, (group, *labels), value)
 
@@ -86,7 +87,7 @@ class HandlerMetrics:
         self._own: dict[str, OwnCounter | OwnHistogram] = {}
 
     def counter(self, name: str, text: str, labels: Sequence[str] = ()) -> OwnCounter:
-        """The counter `name`, in snake case and without `_total`; `text` says what it counts. Raises ValueError."""
+        """The counter `name`, in snake case and without `_total`; `text`: its description. Raises ValueError."""
         metric = self._metric(f"{name}_total", Kind.COUNTER, text, labels)
         return self._made(metric, OwnCounter(metric))
 
@@ -103,7 +104,7 @@ class HandlerMetrics:
         return self._made(metric, OwnHistogram(metric, buckets))
 
     def readings(self, group: str) -> Iterator[Reading]:
-        """What Prometheus reads of all of them."""
+        """Yield the readings of all of them for Prometheus."""
         for own in self._own.values():
             yield from own.readings(group)
 
@@ -125,7 +126,7 @@ class HandlerMetrics:
 
 
 def _check(metric: Metric, labels: tuple[str, ...], series: Sized) -> None:
-    """Of values of labels that are new. Raises ValueError where they do not fit, or would be too many."""
+    """Check new values of labels. Raises ValueError where they do not fit, or would be too many."""
     if len(labels) != len(metric.labels) - 1 or not all(isinstance(label, str) for label in labels):
         raise ValueError(f"{metric.name} has the labels {', '.join(metric.labels[1:]) or 'none'}, not {labels!r}")
     if len(series) >= MAX_SERIES:

@@ -1,4 +1,4 @@
-"""Leaving an old cluster (ring 1): comparing what was copied with what is there."""
+"""Leaving an old cluster (ring 1): comparing the copied messages with the original ones."""
 
 from consumerd.migrate.archive_source import ArchiveSource
 from consumerd.migrate.cluster_source import ClusterSource, V08ClusterSource

@@ -1,7 +1,7 @@
 """An archive of segment files as the source of a comparison: folders, plain or packed segments, plain tars.
 
 Strategy: a partition is its segments in the order of their start offsets, and a read opens those that it needs. Reading
-is done where it is asked for, without threads: nothing else waits. Packed tars would have to be unpacked for every
+is done by the caller, without threads: nothing else waits. Packed tars would have to be unpacked for every
 partition again, and are refused.
 """
 

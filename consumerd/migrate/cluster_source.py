@@ -1,7 +1,7 @@
 """A cluster as the source of a comparison: of 0.7 by ZooKeeper and FETCH, of 0.8 and later by a `TargetLog`.
 
-Strategy: partition after partition, one request at a time. Where a partition ends is either what its broker says, or
-what a group has committed: then only what that group declared forwarded is looked for on the target.
+Strategy: partition after partition, one request at a time. The end of a partition is either that of its broker, or the
+committed offset of a group: then only messages that the group declared forwarded are looked for on the target.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class MessageCounts:
-    """Messages, of a range or of many. What is `duplicated` or `foreign` counts every copy too many."""
+    """Counts of messages, of a range or of many. `duplicated` and `foreign` count every extra copy."""
 
     #: Messages of the source.
     source: int = 0
@@ -45,7 +45,7 @@ class MessageCounts:
         )
 
     def as_json(self) -> dict[str, int]:
-        """By their names."""
+        """Return the counts by their names."""
         return asdict(self)
 
 
@@ -76,7 +76,7 @@ class RangeReport:
 
     @classmethod
     def of(cls, found: SourceRange, counts: MessageCounts) -> RangeReport:
-        """What was seen of `found`."""
+        """Return the report of `found`."""
         here, there = found.source, found.target
         order = None if there.in_order is None else f"{there.in_order:016x}"
         assert here.in_order is not None
@@ -134,14 +134,14 @@ class ComparisonReport:
 
     @property
     def totals(self) -> MessageCounts:
-        """Of all partitions, strangers among the foreign."""
+        """The counts of all partitions, with strangers among the foreign."""
         totals = MessageCounts(foreign=sum(self.strangers.values()))
         for partition in self.partitions:
             totals.add(partition.counts)
         return totals
 
     def is_clean(self, *, duplicates: bool = False, foreign: bool = False) -> bool:
-        """Whether the target has what the source has, but for what is allowed; all of the source was readable."""
+        """Whether the target equals the source, except allowed differences; all of the source was readable."""
         return self.totals.is_clean(duplicates=duplicates, foreign=foreign) and not any(
             partition.unreadable for partition in self.partitions
         )

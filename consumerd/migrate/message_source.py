@@ -41,6 +41,6 @@ class MessageSource(Protocol):
     ) -> AsyncIterator[list[SourceMessage] | UnreadableStretch]:
         """The messages in [start, end), in order; both are boundaries of outermost messages.
 
-        Raises BrokerError, CorruptDataError, and what the source's files say.
+        Raises BrokerError, CorruptDataError, and the errors of the source's files.
         """
         ...

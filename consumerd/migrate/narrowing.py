@@ -1,8 +1,8 @@
-"""From a range whose sums differ to the messages that do: what is missing, changed, duplicated, out of order, foreign.
+"""From a range whose sums differ to the messages that do: missing, changed, duplicated, out of order, foreign.
 
 Strategy: the messages of a few ranges at a time, as numbers by their places, against every message of the target that
 claims to be one of theirs, read from the stretch in which such messages were seen. So memory is bounded by the size of
-a range times how many are looked at together, whatever the logs' sizes.
+a range times how many are looked at together, not by the sizes of the logs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class SuspectRange:
 
     partition: TopicPartition
     range: SourceRange
-    #: What the source has, in order.
+    #: The messages of the source, in order.
     expected: dict[MessagePosition, int] = field(default_factory=dict)
     seen: set[MessagePosition] = field(default_factory=set)
     counts: MessageCounts = field(default_factory=MessageCounts)
@@ -38,7 +38,7 @@ class SuspectRange:
         furthest: MessagePosition | None,
         examples: ExampleMessages,
     ) -> None:
-        """A message of the target that claims to be of this range; `furthest` on was what came before it there."""
+        """Add a message of the target that claims to be of this range; `furthest`: the furthest one before it there."""
         position, counts = identity.place, self.counts
         number = self.expected.get(position)
         if number is None:
@@ -60,7 +60,7 @@ class SuspectRange:
             examples.add("out of order", f"{identity}: after offset {furthest[0]} index {furthest[1]}")
 
     def finish(self, examples: ExampleMessages) -> MessageCounts:
-        """Add what is missing, once all of the target was read."""
+        """Count the missing messages, once all of the target was read."""
         missing = [position for position in self.expected if position not in self.seen]
         self.counts.source = len(self.expected)
         self.counts.missing = len(missing)

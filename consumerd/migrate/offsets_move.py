@@ -33,7 +33,7 @@ class TranslationChoiceError(ConsumerdError):
 
 @dataclass(frozen=True, slots=True)
 class MoveRequest:
-    """Which offsets to move, and how."""
+    """The offsets to move, and the options."""
 
     group: str
     #: The group's name on the target.
@@ -67,7 +67,7 @@ class OffsetsSide:
         return await read_v07_snapshot(self.zk, group)
 
     async def empty(self, snapshot: GroupSnapshot, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """Those of `partitions` whose logs are known to be empty."""
+        """Return those of `partitions` whose logs are known to be empty."""
         if self.groups is not None:
             ranges = await self.groups.logs.ranges(partitions)
         else:

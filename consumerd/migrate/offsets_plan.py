@@ -2,8 +2,8 @@
 
 Strategy: every partition of the target becomes an `OffsetMove`: a change of the target's offset, with where it comes
 from. The numbers are kept where both sides are one cluster (offsets in ZooKeeper and in Kafka number the same
-messages), and translated by what the forwarder wrote everywhere else. What would go back on the target, what its logs
-do not hold and who lives on either side are problems: nothing is written while there is one.
+messages), and translated by the headers of the forwarder everywhere else. Offsets that would go back on the target or
+that its logs do not hold, and live members on either side, are problems: nothing is written while there is one.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class MovePlanner:
             )
 
     async def keep_numbers(self) -> MovePlan:
-        """The same offsets under the target's names. Raises NotFoundError, BrokerError, ZooKeeperError."""
+        """Plan the same offsets under the target's names. Raises NotFoundError, BrokerError, ZooKeeperError."""
         self._require()
         there = await self._target.topics({self._rename(partition.topic) for partition in self._committed})
         wanted: dict[TopicPartition, int] = {}
@@ -122,7 +122,7 @@ class MovePlanner:
     async def translate(
         self, log: ForwardedLog, *, cluster: str | None = None, empty: Iterable[TopicPartition] = ()
     ) -> MovePlan:
-        """By what was forwarded, as `log` shows it; `empty`: old partitions whose logs hold nothing.
+        """Translate by the forwarded messages of `log`; `empty`: old partitions whose logs hold nothing.
 
         Raises NotFoundError, also for topics that the target does not have, and what reading it raises.
         """

@@ -1,16 +1,16 @@
 """Translation of a group's offsets: from the old logs to those of the topics that were forwarded.
 
-Strategy: forwarded messages say in their headers who they were (`consumerd.forward.identity`). A message of the target
-is *handled* if its headers name a partition of the old group and an offset before what the group committed there. Each
-partition of the target is read from its start to the first message that is not known to be handled; that is where the
-group goes on. So whatever the forwarder sent twice, in whatever order and to whichever partition it went, nothing is
-left out: messages of other origin, or without headers, count as not handled. What is delivered a second time is what
-was handled and stands behind that place: where several old partitions share one, up to the distance between them.
+Strategy: forwarded messages have their origin in their headers (`consumerd.forward.identity`). A message of the target
+is *handled* if its headers name a partition of the old group and an offset before the committed one. Each
+partition of the target is read from its start to the first message that is not known to be handled; there the group
+resumes. So nothing is left out, even if the forwarder sent messages twice, in any order and to any partition:
+messages of other origin, or without headers, count as not handled. Handled messages behind that offset are delivered a
+second time: where several old partitions share one, up to the distance between them.
 
-Only reading the log tells, since a place that was repeated hides the first of its kind from any search by halves.
+The log has to be read, since a binary search could miss the first unhandled message where messages were repeated.
 
-What was never forwarded does not show there. So each old partition is looked for as well: its first message on the
-target must not begin behind what the group committed, and one of which there is nothing at all is a problem by itself.
+Messages that were never forwarded do not show there. So each old partition is looked for as well: its first message on
+the target must not begin behind the committed offset, and a partition without any message there is a problem by itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class ForwardedLog(Protocol):
-    """What was forwarded: `consumerd.forward.TargetLog`."""
+    """The forwarded messages: `consumerd.forward.TargetLog`."""
 
     async def bounds(self, topic: str, partition: int) -> LogBounds: ...
 
@@ -37,7 +37,7 @@ class ForwardedLog(Protocol):
 
 
 class PartitionOffset(NamedTuple):
-    """Where the group resumes in one partition of the target, and the end of that partition when it was read.
+    """The offset at which the group resumes in one partition of the target, and its end when it was read.
 
     `sources`: old partitions of which something was seen up to there.
     """
@@ -137,7 +137,7 @@ class _Scan:
         self.missing = set(sources)
         #: The first offset that was seen of each; in the order of the log, so the least unless chunks were repeated.
         self.first: dict[TopicPartition, int] = {}
-        #: Those that were seen in the partition that is being read.
+        #: The sources that were seen in the partition that is being read.
         self.here: set[TopicPartition] = set()
         #: Names of other sources.
         self.others: set[str | None] = set()

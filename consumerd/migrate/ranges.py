@@ -1,9 +1,9 @@
-"""The ranges of a source partition, what the source has in each, and what was seen of it on the target. No I/O.
+"""The ranges of a source partition, with the sums of each range on the source and on the target. No I/O.
 
 Strategy: a range is a fixed number of messages in a row, cut where an outermost message ends. It is all that is kept:
 memory goes with the number of ranges, not of messages. On the target a message is *fresh* if it stands behind all that
-were seen of its source partition in that partition of the target; what is not fresh came again, or out of order, and
-makes its range one to look at closely. So does every difference between the sums.
+were seen of its source partition in that partition of the target; one that is not fresh came again, or out of order,
+and makes its range one to look at closely. So does every difference between the sums.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RANGE_MESSAGES = 10_000
 
 
 class OffsetSpan(NamedTuple):
-    """Where messages of a range stand in a partition of the target, [low, high), and what was furthest on before."""
+    """The offsets of messages of a range in a partition of the target, [low, high), and the furthest one before."""
 
     low: int
     high: int
@@ -31,7 +31,7 @@ class OffsetSpan(NamedTuple):
 
 @dataclass(slots=True)
 class TargetRange:
-    """What the target has of a range, as far as the sums go."""
+    """The sums and places of a range on the target."""
 
     summing: RunningSums = field(default_factory=RunningSums)
     #: Messages that came when a later one had come.
@@ -40,7 +40,7 @@ class TargetRange:
     spans: dict[int, OffsetSpan] = field(default_factory=dict)
 
     def note(self, partition: int, offset: int, furthest: MessagePosition | None) -> None:
-        """A message of the range stands there, behind all that were noted before."""
+        """Note a message of the range at an offset behind all that were noted before."""
         span = self.spans.get(partition)
         self.spans[partition] = (
             OffsetSpan(offset, offset + 1, furthest) if span is None else span._replace(high=offset + 1)
@@ -78,7 +78,7 @@ class SourceRanges:
         self.start = start
         self.end = start
         self.ranges: list[SourceRange] = []
-        #: Stretches of the source that no one can read: messages, or what should be some.
+        #: Stretches of the source that cannot be read: messages, or bytes in their place.
         self.unreadable: list[str] = []
         self._starts: list[int] = []
         self._size = size

@@ -3,7 +3,7 @@
 Strategy: a message's number is a 64-bit hash over where it stood, its checksum and its payload, so that neither a
 changed payload nor two swapped ones go unseen. A range keeps how many there are, their sum, which no order changes, and
 a polynomial in them, which every change of order changes. Equal sums mean equal messages but for a chance of about
-2**-64 for each range; nobody who can choose payloads freely is meant to be kept out by this.
+2**-64 for each range; the sums do not protect against an attacker who chooses payloads.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def message_number(position: MessagePosition, crc: int | None, payload: bytes | 
 
 
 def source_number(position: MessagePosition, payload: bytes | None) -> int:
-    """The number of a message as the source has it, which says nothing of its own about the checksum."""
+    """Return the number of a message of the source, whose checksum is computed here."""
     return message_number(position, None if payload is None else crc32(payload), payload)
 
 
 class RangeSums(NamedTuple):
-    """What a range comes to. `in_order` is None where its messages came from several places."""
+    """The sums of a range. `in_order` is None where its messages came from several places."""
 
-    count: int  # type: ignore[assignment]  # nobody counts members of these
+    count: int  # type: ignore[assignment]  # tuple.count is not used
     total: int
     in_order: int | None
 

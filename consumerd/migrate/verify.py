@@ -50,7 +50,7 @@ class VerificationTarget(Protocol):
 class Comparison:
     """Compares `source` with the topics of `target` that `naming` gives. Used once.
 
-    `cluster`: the source's name in the headers. `examples`: how many messages of each kind of trouble are named.
+    `cluster`: the source's name in the headers. `examples`: how many messages of each kind of difference are named.
     `progress` is called with the name of each step.
     """
 
@@ -205,7 +205,7 @@ class Comparison:
                         continue
                 furthest[identity.partition] = identity.place if before is None else max(before, identity.place)
 
-    # -- what came of it
+    # -- results
 
     def _report(self, partition: TopicPartition, topic: str, close: dict[int, MessageCounts]) -> PartitionReport:
         ranges = self._ranges[partition]

@@ -2,7 +2,7 @@
 
 Strategy: a mirror writes to the topics that it reads, so source and target must not be one cluster. Brokers tell: each
 announces itself with a name of its own making (`host-milliseconds`), so a broker that is registered on both sides is
-one broker, whatever the addresses look like. A pair of mirrors in opposite directions is a circle too, but each of them
+one broker, whichever addresses it has. A pair of mirrors in opposite directions is a circle too, but each of them
 may be meant for other messages: that is only warned about. It is seen by the names of members, since ours say that they
 are mirrors (`mirror_host`).
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from consumerd.ports import ZooKeeper
     from consumerd.registry import Subscription
 
-#: What stands before the host's name in the id of a member that mirrors.
+#: The prefix of the host's name in the id of a member that mirrors.
 _MARK = "mirror-"
 
 

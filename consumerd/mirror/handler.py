@@ -1,9 +1,9 @@
 """The handler of `consumerd mirror`: each batch goes to the same topic on another cluster, and returns confirmed.
 
-Strategy: nothing is kept here. A batch is delivered again until the target has taken it, so what is committed on the
-source is on the target, and what is not committed may be there twice. A large batch goes in pieces, so that neither
-memory nor the loop pays for a compressed message that unpacks to millions. What no repetition can mend is the handler's
-last word at once: a message that is too large, or, where it is verified, one that the target does not store.
+Strategy: nothing is kept here. A batch is delivered again until the target has taken it, so messages committed on the
+source are on the target, and others may be there twice. A large batch is sent in pieces, so that neither
+memory nor the loop pays for a compressed message that unpacks to millions. An error that no retry can resolve is final
+at once: a message that is too large, or, where it is verified, one that the target does not store.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _HOPELESS = (
     EncodingError,
     DialectError,
 )
-#: How often a batch of which something did not arrive is sent: each time the rest of it is stored once more.
+#: The number of times that an incomplete batch is sent: each time the rest of it is stored once more.
 ARRIVAL_TRIES = 3
 #: Messages, and bytes of their payloads, that are sent at once.
 MESSAGES, BYTES = 20_000, 2 << 20
@@ -60,7 +60,7 @@ class MirrorHandler(Handler):
         self._counts = counts
         self._topics = topics
         self._not_arrived: dict[TopicPartition, int] = {}
-        #: What was sent to the target, and what it confirmed.
+        #: The counts of messages sent to the target, and confirmed by it.
         self.counts = TargetCounts()
 
     @property
@@ -69,9 +69,9 @@ class MirrorHandler(Handler):
         return self.counts.confirmed.total()
 
     async def handle(self, batch: Batch) -> None:
-        """Send what is left of `batch`, marking it as the target confirms it.
+        """Send the rest of `batch`, marking it as the target confirms it.
 
-        Raises HandlerFailedError for what cannot be mended, else what the producer raises.
+        Raises HandlerFailedError for an error that no retry can resolve, else what the producer raises.
         """
         key = None if self._counts is None else await self._counts.source(batch.partition)
         try:

@@ -5,8 +5,8 @@ target's partitions, sorted by broker and number, is (broker * partitions per br
 same shape are mirrored one to one, others evenly. On a list of brokers the same is done in two steps: a broker of the
 list by the source's broker, one of its partitions by the source's partition.
 
-The index changes when n does: when a broker of the target comes or goes. Then order holds only among what was sent
-before, and among what was sent after.
+The index changes when n does: when a broker of the target comes or goes. Then order holds only among messages sent
+before, and among messages sent after.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SourcePartition(NamedTuple):
 
 
 class SourceCounts:
-    """How many partitions topics have on the brokers of the source, by its ZooKeeper. Each is looked up once."""
+    """The numbers of partitions of topics on the brokers of the source, from its ZooKeeper. Each is looked up once."""
 
     def __init__(self, zk: ZooKeeper) -> None:
         self._zk = zk
@@ -67,7 +67,7 @@ class KeepingPartitioner(Partitioner):
 
 
 class PlacedRouter(Router):
-    """The same for a fixed list of brokers: a `SourcePartition` always goes to one partition of one broker."""
+    """A router over a fixed list of brokers: a `SourcePartition` always goes to one partition of one broker."""
 
     def __init__(self, brokers: Sequence[tuple[str, int]], *, connect: Connector) -> None:
         if not brokers:
@@ -77,7 +77,7 @@ class PlacedRouter(Router):
         self._counts: dict[tuple[tuple[str, int], str], int] = {}
 
     async def route(self, topic: str, key: Hashable, partition: int | None) -> Route:
-        """Where to send. Raises ConnectError when the broker does not return its partitions."""
+        """Return the broker and partition to send to. Raises ConnectError without the broker's partitions."""
         assert isinstance(key, SourcePartition)
         address = self._brokers[key.broker % len(self._brokers)]
         count = self._counts.get((address, topic))

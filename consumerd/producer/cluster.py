@@ -1,8 +1,8 @@
 """The producer for brokers of 0.8 and later with the methods of `Producer` and `AsyncProducer`.
 
 Strategy: one `V08Producer` below, which batches, retries and keeps the order of each partition. In the foreground
-`send` waits until the brokers have confirmed what it was given; in the background it returns when that is buffered, and
-what was given up later is counted here, batch by batch, and raised by the next flush.
+`send` waits until the brokers have confirmed its messages; in the background it returns when they are buffered, and
+batches that fail later are counted here, and raised by the next flush.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class ClusterProducer:
     ) -> None:
         """Send `payloads`, one message each, in order, all with `key`, `headers` and `timestamp` (milliseconds).
 
-        A payload of None deletes what has the key, in a compacted topic. In the foreground returns when the brokers
-        have confirmed all of it, as `acks` says, and raises the first error; what it does not concern may be there. In
+        A payload of None deletes the messages of its key, in a compacted topic. In the foreground returns when the
+        brokers have confirmed all messages, by `acks`, and raises the first error; other messages may be stored. In
         the background returns when there is room. Raises EncodingError and PartitionerError before anything is sent;
         MessageSizeTooLargeError, BrokerError, ProducerClosedError.
         """
@@ -79,7 +79,7 @@ class ClusterProducer:
         await self._confirmed(await self._taken(topic, payloads, key, partition, headers, timestamp))
 
     async def send_all(self, data: Sequence[ProducerData], *, merge: bool = True) -> None:
-        """The same for several. What goes to one partition is joined anyway, whatever `merge` says."""
+        """The same for several. Messages to one partition are joined with any value of `merge`."""
         deliveries: list[Delivery] = []
         for item in data:
             deliveries += await self._taken(
@@ -142,7 +142,7 @@ class ClusterProducer:
             raise NotSentError(count, str(cause)) from cause
 
     async def close(self, timeout: float | None = None) -> None:
-        """Send what is left, for at most `timeout` seconds (by default `delivery_timeout`), and close.
+        """Send the rest, for at most `timeout` seconds (by default `delivery_timeout`), and close.
 
         Raises as `flush`.
         """
@@ -159,7 +159,7 @@ class ClusterProducer:
         if error is None:
             await self.close()
         elif isinstance(error, Exception) and self._background:
-            # What was accepted is sent; the error in the block matters more than one of the flush.
+            # Accepted messages are sent; the error in the block matters more than one of the flush.
             try:
                 await self.close()
             except Exception as own:

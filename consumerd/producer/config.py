@@ -2,8 +2,8 @@
 
 Strategy: as for the broker, one table says for every producer property of 0.7.2 (golden notes, 8) which setting it
 fills and how its text is read, or that it has no meaning here. An unknown name is refused with the nearest one; a known
-one without effect is reported by `ignored`. What a property file leaves out has *our* default, which is the safer one
-where they differ (docs/producer.md has the table).
+one without effect is reported by `ignored`. Properties that a file leaves out have *our* defaults, which are the safer
+ones where they differ (docs/producer.md has the table).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerConfig:
-    """Where to send, and how. Exactly one of `brokers` (0.7), `zookeeper` and `bootstrap` (0.8 and later) is given.
+    """The configuration of a producer. Exactly one of `brokers` (0.7), `zookeeper` and `bootstrap` (0.8+) is given.
 
     The parts that can be replaced are objects, or names: module:attribute, and for a partitioner an entry point of the
     group `consumerd.partitioners` too. Times are in seconds.
@@ -105,7 +105,7 @@ class ProducerConfig:
                 )
 
     def v08_settings(self) -> V08ProducerSettings:
-        """Of a producer for brokers of 0.8 and later, the default resolved."""
+        """Return the settings of a producer for brokers of 0.8 and later, with the default resolved."""
         if self.v08 is not None:
             return self.v08
         codec = RecordCodec[self.settings.codec.name]

@@ -37,11 +37,11 @@ class NoPartitionError(NotFoundError):
 
 
 class UncertainError(BrokerError):
-    """The connection ended before the broker confirmed: it has stored all, some or nothing of what was sent."""
+    """The connection ended before the broker confirmed: all, some or none of the messages are stored."""
 
 
 class Missing(NamedTuple):
-    """Messages that a broker said nothing against and that cannot be read from it."""
+    """Messages that a broker did not refuse and that cannot be read from it."""
 
     topic: str
     partition: int
@@ -49,7 +49,7 @@ class Missing(NamedTuple):
 
 
 class NotArrivedError(BrokerError):
-    """Verification did not find what was sent. `missing` says where how much; the rest arrived."""
+    """Verification did not find all messages. `missing` has their numbers by partition; the rest arrived."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.CHECK_FAILED
 

@@ -29,7 +29,7 @@ def load_plugin(kind: str, group: str, name: str) -> object:
 
 
 def load_instance(kind: str, group: str, name: str) -> object:
-    """The same, and made if it is a class. Raises PluginError."""
+    """Load a plugin as `load_plugin`, and make an instance if it is a class. Raises PluginError."""
     value = load_plugin(kind, group, name)
     if not isinstance(value, type):
         return value

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AggregateResult:
-    """What one run aggregated."""
+    """The result of one run."""
 
     pipeline: str
     table: str
@@ -51,7 +51,7 @@ class AggregateResult:
     open_windows: int | None
     #: All windows that end before are written, in UTC; None if the run had nothing to do or no event has a time.
     watermark: str | None
-    #: How often an event was missing from a window because that was written before the event came.
+    #: The number of times that an event was missing from a window that was written before the event came.
     late: int
     #: Rows without a time, which are in no window.
     without_time: int
@@ -65,7 +65,7 @@ class AggregateResult:
 
 
 def aggregate(spark: SparkSession, pipeline: PipelineSpec) -> AggregateResult:
-    """Aggregate what is new in silver.
+    """Aggregate the new rows of silver.
 
     Raises ConsumerdError: ConfigError where the pipeline declares no `aggregate`, or another one than before;
     NotFoundError where there is no silver yet.
@@ -153,7 +153,7 @@ _COLLECT_EVERY = 50
 
 @dataclass(slots=True)
 class AggregateCounts:
-    """What the batches of one run had in them; see `AggregateResult`."""
+    """Counts of the rows in the batches of one run; see `AggregateResult`."""
 
     rows: int = 0
     late: int = 0

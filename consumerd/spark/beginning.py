@@ -2,7 +2,7 @@
 
 Strategy: Spark writes down where a batch ends, but asks the source again where the first batch begins each time it is
 tried. By then `latest` has moved and `earliest` may have, so messages in between would be skipped, and afterwards
-it would be unknown what was to be landed. Therefore the options are resolved once and the offsets kept in a file of the
+the range to be landed would be unknown. Therefore the options are resolved once and the offsets kept in a file of the
 checkpoint, which is written atomically; `land` starts from them, and `reconcile` expects everything from there on. A
 partition that appears later is added when the first batch that has it is landed.
 """
@@ -33,7 +33,7 @@ _REPLACED = frozenset({"startingoffsets", "startingtimestamp", "startingoffsetsb
 def begin(spark: SparkSession, pipeline: PipelineSpec, source: Mapping[str, str]) -> dict[str, str]:
     """The options for the stream of `land`: those of `source`, with the recorded offsets as start.
 
-    Once a batch is done the checkpoint says where to go on, and the options stay as they are. Raises what planning
+    Once a batch is done the checkpoint has the next offsets, and the options stay as they are. Raises what planning
     raises, NotFoundError for a partition that is gone before it was read, CheckpointError for a file that is not ours.
     """
     if Checkpoint(spark, pipeline.checkpoint("land")).last_committed() is not None:
@@ -69,7 +69,7 @@ def begin(spark: SparkSession, pipeline: PipelineSpec, source: Mapping[str, str]
 
 
 def began(spark: SparkSession, pipeline: PipelineSpec) -> Offsets | None:
-    """Where the landing began; None if it never did. Raises CheckpointError."""
+    """Return the offsets at which the landing began; None if it never did. Raises CheckpointError."""
     path, files = locate(spark, _path(pipeline), renames=False)
     data = files.read(path)
     if data is None:

@@ -168,7 +168,7 @@ class OffsetLog:
         self.path, self._files = locate(spark, f"{path}/offsets", renames=False)
 
     def end(self, batch: int) -> Any:
-        """Where a batch ends, in the source's JSON; None if Spark deleted it or the source had nothing.
+        """Return the end of a batch, in the source's JSON; None if Spark deleted it or the source had nothing.
 
         Raises CheckpointError.
         """

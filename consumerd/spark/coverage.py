@@ -1,12 +1,12 @@
 """Coverage of each position of a log by the plan, the source, bronze, silver and quarantine.
 
 Strategy: a sweep line. Every run adds 1 where it begins and subtracts 1 where it ends; runs that follow each other
-cancel out, whatever task read them and in whatever order, so of an intact partition only its two ends remain. Only sums
-by position are shuffled, and the sweep runs over what remains. So the cost is that of reading, and errors show as
+cancel out, whichever task read them and in any order, so of an intact partition only its two ends remain. Only sums
+by position are shuffled, and the sweep runs over the rest. So the cost is that of reading, and errors show as
 stretches with an unexpected depth.
 
 Each kind of stretch is a condition on how often the layers cover it. Adjacent stretches of one kind are merged, so that
-a gap counts once whatever else begins or ends within it; all are counted, and the first ones are returned.
+a gap counts once even if others begin or end within it; all are counted, and the first ones are returned.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from consumerd.spark.source.offsets import Key
 
-#: What a partition is named by; its broker, where there is one, is part of the second.
+#: The columns that name a partition; its broker, where there is one, is part of the second.
 PARTITION: Final = ("topic", "broker_partition")
 _POINT: Final = (*PARTITION, "offset", "index")
 
@@ -84,7 +84,7 @@ def stretches(layers: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def _points(name: str, frame: DataFrame, layers: Mapping[str, DataFrame]) -> DataFrame:
-    """Where runs begin and end, as changes of the layer's depth and of no other's."""
+    """Return the points at which runs begin and end, as changes of the layer's depth and of no other's."""
 
     def ends(side: str, change: int) -> DataFrame:
         return frame.select(
@@ -101,9 +101,9 @@ def _union(one: DataFrame, other: DataFrame) -> DataFrame:
     return one.unionByName(other)
 
 
-#: What was to be landed; where the source was read again; its messages; what it has there that is no message, where
-#: such is left out; bronze; that part of it which `refine` should have come to; silver and quarantine; what an earlier
-#: comparison has proven, and still holds; what was declared gone.
+#: The ranges to be landed; those of the source that were read again; its messages; bytes there that are not a message,
+#: where they are left out; bronze; the part of it that `refine` should have handled; silver and quarantine; ranges that
+#: an earlier comparison has proven, and that still hold; ranges declared gone.
 LAYERS: Final = ("planned", "available", "source", "malformed", "bronze", "due", "refined", "proven", "declared")
 _STARTS: Final = ("start_offset", "start_index")
 _ENDS: Final = ("end_offset", "end_index")
@@ -118,10 +118,10 @@ def sweep(layers: Mapping[str, DataFrame]) -> DataFrame:
 def kinds(*, lossless: bool, dedup: bool, refined: bool, compacts: bool = False) -> dict[str, Column]:
     """Conditions on the result of `sweep`, by the name of the kind in `PartitionCheck`.
 
-    `lossless`: nothing was to be left out that the source had no more, so such a range is a gap; else it is reported as
-    trimmed, which is as wrong unless it was declared. `dedup`: silver has each identity once;
-    `refined`: there is a silver or a quarantine; `compacts`: the log may lose messages in its midst, and has offsets
-    that no message ever had, so that of what it has no more nobody can tell whether it was there to be landed.
+    `lossless`: messages that the source no longer had were not to be left out, so such a range is a gap; else it is
+    reported as trimmed, which is an error, too, unless it was declared. `dedup`: silver has each identity once;
+    `refined`: there is a silver or a quarantine; `compacts`: the log may lose messages in its middle, and has offsets
+    that no message ever had, so that it is unknown whether an offset that it lacks ever had a message to be landed.
     """
     depth = {name: F.col(name) for name in LAYERS}
     absent = (depth["planned"] > 0) & (depth["bronze"] == 0)
@@ -148,7 +148,7 @@ def kinds(*, lossless: bool, dedup: bool, refined: bool, compacts: bool = False)
 
 
 def found_stretches(swept: DataFrame, conditions: Mapping[str, Column]) -> dict[Key, dict[str, LogStretches]]:
-    """By partition, the stretches of each kind of which there are any."""
+    """Return the stretches by partition and kind; kinds without one are left out."""
     applies = F.array_compact(F.array(*(F.when(condition, name) for name, condition in conditions.items())))
     labelled = swept.select(*PARTITION, *_STARTS, *_ENDS, F.explode(applies).alias("kind"))
     in_order = Window.partitionBy(*PARTITION, "kind").orderBy(*_STARTS)

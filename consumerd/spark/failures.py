@@ -3,7 +3,7 @@
 Strategy: our own code raises declared errors in the driver, in planners and in workers, but an error that has passed
 through the JVM arrives as text: a traceback within the message of a Spark exception. The last line of the traceback has
 the class and the message, from which the error is rebuilt, exit code included. A file system error is reported with its
-reason, wherever in the chain of Java causes it is, and a dead JVM with how it ended. Everything else becomes a
+reason, from any place in the chain of Java causes, and a dead JVM with how it ended. Everything else becomes a
 `SparkFailedError` with its first line and the innermost cause; the full text is in the error's cause and in Spark's
 log.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _RAISED: Final = re.compile(r"^[^\n\"']*?\b(consumerd(?:\.\w+)*)\.(\w+): (.+)$", re.MULTILINE)
 #: The last line of a traceback of Python's.
 _EXCEPTION: Final = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b.*$", re.MULTILINE)
-#: What a system call says that failed for want of room or of rights, as Java passes it on, and a path before it.
+#: The reason of a system call that failed because of missing space or rights, as Java passes it on, and a path before.
 _FILE_REASON: Final = re.compile(
     r"(?:(?P<path>(?:file:)?/[^\s:()]+)[: (]+)?"
     r"(?P<reason>No space left on device|Disk quota exceeded|Read-only file system|Input/output error|"
@@ -36,7 +36,7 @@ _FILE_REASON: Final = re.compile(
 #: Frames of Spark's own temporary files.
 _SPILLING: Final = re.compile(r"^\s*at org\.apache\.spark\.(?:storage|shuffle|util\.collection)\.", re.MULTILINE)
 _OUT_OF_MEMORY: Final = re.compile(r"java\.lang\.OutOfMemoryError: ([^\n]+)")
-#: What Spark puts before the reason why a query ended; the ids say nothing to anybody.
+#: Spark's prefix of the reason why a query ended; the ids do not help a reader.
 _QUERY_ENDED: Final = re.compile(r"\[STREAM_FAILED\] Query \[[^\]]*\] terminated with exception: ")
 _WORDS: Final = 600
 #: A chain of causes is no longer.
@@ -84,7 +84,7 @@ def declared(error: Exception, place: str | None = None) -> ConsumerdError:
     text = "\n".join(texts)
     for module, name, sentence in reversed(_RAISED.findall(text)):
         if (kind := _declared_class(module, name)) is not None:
-            found = kind.__new__(kind, sentence)  # its __init__ may want what the sentence was made of
+            found = kind.__new__(kind, sentence)  # its __init__ may require the parts of the sentence
             found.args = (sentence,)
             return found
     if (refused := _FILE_REASON.search(text)) is not None:
@@ -159,7 +159,7 @@ def _texts(error: Exception) -> list[str]:
             texts.append(_message(java))
             java = java.getCause()
     except (Py4JError, OSError):
-        pass  # the JVM has ended meanwhile: what it said so far has to do
+        pass  # the JVM has ended meanwhile: the texts read so far are used
     return texts or [str(error)]
 
 

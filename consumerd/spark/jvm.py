@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 #: Seconds for a process to end after its connections: the kernel frees its memory first.
 _BURIAL: Final = 10.0
-#: Modules of py4j that log to the root logger what they raise as well.
+#: Modules of py4j that log to the root logger the errors that they raise as well.
 _PY4J: Final = ("py4j/java_gateway.py", "py4j/clientserver.py")
 
 
 def how_it_ended(error: BaseException) -> str | None:
-    """How the JVM ended, in words that follow `Spark's JVM`, if `error` is that of a call to a dead one; else None.
+    """Return how the JVM ended, in words after `Spark's JVM`, if `error` is that of a call to a dead one; else None.
 
     Blocks for some seconds where the connection broke and the process still stands.
     """

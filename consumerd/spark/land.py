@@ -2,8 +2,8 @@
 
 Strategy: one streaming query. Its checkpoint defines the offsets of a batch before the batch is read, so after any kill
 batch N has the same messages again, and the table knows whether it has batch N. Nothing is parsed and nothing is left
-out: bytes that cannot be read are a row that says so. A new pipeline starts at the earliest offset, not at the latest
-as streams do by default, because it is to land everything.
+out: bytes that cannot be read become a row with the reason. A new pipeline starts at the earliest offset, not at the
+latest as streams do by default, because it is to land everything.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class LandResult:
 
 
 def land(spark: SparkSession, pipeline: PipelineSpec, *, available_now: bool = True) -> LandResult:
-    """Land what is there and return; with `available_now=False`, repeat at the pipeline's `trigger` until a signal.
+    """Land all available messages; with `available_now=False`, repeat at the pipeline's `trigger` until a signal.
 
     Raises ConsumerdError: of the source (options, brokers, data loss), of the table (owned by another checkpoint,
     behind this one) and of Spark.

@@ -1,7 +1,7 @@
 """Jars that pyspark does not include, and their settings: for Avro and for Delta tables.
 
-Strategy: a pipeline declares what it needs. Which jars match the locked pyspark was tested and is written here: not
-every version of a package has a jar of that version in the public repositories. Spark downloads jars by their Maven
+Strategy: a pipeline declares its requirements. The jars that match the locked pyspark were tested and are listed here:
+not every version of a package has a jar of that version in the public repositories. Spark downloads jars by their Maven
 coordinates and caches them. If a jar of that name is present (in Spark's own directory, or in `spark.jars`), nothing is
 downloaded, so machines without a network can be prepared.
 """
@@ -31,14 +31,14 @@ AVRO_PACKAGE: Final = "org.apache.spark:spark-avro_2.13:4.1.1"
 
 @dataclass(frozen=True, slots=True)
 class RequiredPackages:
-    """What a session needs for some pipelines: Maven coordinates and Spark properties."""
+    """The requirements of a session for some pipelines: Maven coordinates and Spark properties."""
 
     packages: tuple[str, ...] = ()
     config: Mapping[str, str] = field(default_factory=dict)
 
 
 def required_packages(pipelines: Iterable[PipelineSpec], config: Mapping[str, str]) -> RequiredPackages:
-    """What these pipelines need besides `config`, the Spark properties that the user has set.
+    """Return the requirements of these pipelines besides `config`, the Spark properties that the user has set.
 
     Raises ConfigError where a pipeline has Delta tables and the extra is not installed.
     """

@@ -40,7 +40,7 @@ _log = structlog.get_logger(__name__)
 
 
 class PartitionLag(NamedTuple):
-    """How far one partition is behind the source's end, in the source's offsets: bytes of the log in 0.7."""
+    """The lag of one partition behind the source's end, in the source's offsets: bytes of the log in 0.7."""
 
     topic: str
     partition: str
@@ -189,10 +189,10 @@ def source_metrics(progress: Mapping[str, Any], *, counts_messages: bool = False
 
 
 def lag(end: str | None, latest: str | None) -> list[PartitionLag] | None:
-    """How far each partition is behind, from two stream offsets `{"topic": {"0-1": offset}}` as JSON.
+    """Return the lag of each partition, from two stream offsets `{"topic": {"0-1": offset}}` as JSON.
 
     None where the source reported no latest offset, or offsets of another form. A partition that the batch does not
-    know yet has its whole length before it, which nobody has measured: it counts from its first sight on.
+    know yet is behind by its whole length, which is unknown: it counts from the first batch that has it.
     """
     reached, available = _offsets(end), _offsets(latest)
     if reached is None or available is None:

@@ -50,9 +50,9 @@ def run_query(
     interval: str | None = None,
     grace: float = 30.0,
 ) -> QueryRun:
-    """Hand every batch of `stream` to `on_batch(frame, number)` until all that is there is done.
+    """Pass every batch of `stream` to `on_batch(frame, number)` until all available messages are done.
 
-    With an `interval` such as `10 seconds` go on until SIGTERM or SIGINT instead, which also end the other kind early.
+    With an `interval` such as `10 seconds` continue until SIGTERM or SIGINT instead, which also end the other kind.
     The checkpoint is the pipeline's for `step`. Raises ConsumerdError.
     """
     done = 0

@@ -1,18 +1,18 @@
 """The reconcile step: whether every message has landed once and unaltered, partition by partition.
 
-Strategy: what the checkpoint planned, what the source has, what is in bronze, and what is in silver and quarantine are
+Strategy: the plan of the checkpoint, the messages of the source, bronze, and silver with quarantine are
 layers over the log of each partition; a sweep (`consumerd.spark.coverage`) finds where they differ. Bronze's rows chain
 by themselves, so gaps and duplicates show without the source. The source is read again to distinguish a gap of the log
 from a lost message, to count, and to compare a hash that does not depend on order; with `shallow` only where there are
-gaps. What neither bronze nor the source has is lost, unless an earlier comparison proved that there was no message
-(`ProvenRange`) or the pipeline's `gone` declares it. Spark aggregates everything; the driver gets a few numbers per
-partition and the first stretches of each kind.
+gaps. Offsets that neither bronze nor the source has are lost, unless an earlier comparison proved that there was no
+message (`ProvenRange`) or the pipeline's `gone` declares it. Spark aggregates everything; the driver gets a few numbers
+per partition and the first stretches of each kind.
 
 A position of the log without a message (the end of a transaction, a compressed message without content) looks, once
 retention has removed it, just like a message that never landed. So a reconciliation that finds a partition complete
 writes down its range, the number of its rows in bronze and the sum of their hashes. As long as bronze has the same rows
-there, what it lacks is what the log lacked. The record is void once a single row differs, or when a declaration of
-`gone` that it was made under is withdrawn.
+there, the offsets that it lacks are those that the log lacked. The record is void once a single row differs, or when a
+declaration of `gone` that it was made under is withdrawn.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _BRONZE_DDL = (
 
 
 def reconcile(spark: SparkSession, pipeline: PipelineSpec, *, shallow: bool = False) -> ReconcileResult:
-    """Compare what was to be landed with what is in the pipeline's tables.
+    """Compare the messages to be landed with the rows of the pipeline's tables.
 
     `shallow`: do not read the source again but where bronze has gaps; then nothing is counted there, and altered values
     are not noticed. Raises NotFoundError where nothing was landed yet, and what reading the source raises.
@@ -82,8 +82,8 @@ class _Reconciliation:
         self._pipeline = pipeline
         self._kept: list[DataFrame] = []
         self._bronze = open_table(spark, pipeline.bronze, pipeline.format)
-        # Queries may be at work meanwhile. What refine is done with is asked before what land is done with, and each
-        # table is read up to there, so that nothing is missing only because it came in between.
+        # Queries may run meanwhile. The last batch of refine is read before that of land, and each
+        # table is read up to there, so that no row is missing only because it was added in between.
         self._refined, self._refined_to = _refined(spark, pipeline)
         self._last_batch: int | None = None
 
@@ -121,7 +121,7 @@ class _Reconciliation:
             ),
         } | self._refined_layers(bronze)
         if shallow:
-            # Proven ranges are read again while the source still has them: only reading shows what is there.
+            # Proven ranges are read again while the source still has them: only reading shows its messages.
             unproven = {name: frame for name, frame in layers.items() if name not in ("proven", "declared")}
             gaps = found_stretches(sweep(unproven), {"gaps": kinds(lossless=True, dedup=True, refined=False)["gaps"]})
             spans, pieces = available(self._pipeline, _around(gaps, wanted))
@@ -178,7 +178,7 @@ class _Reconciliation:
     def _write_proven(
         self, query: str, known: Mapping[Key, ProvenRange], landed: Mapping[Key, _Count], checks: list[PartitionCheck]
     ) -> None:
-        """Store proven ranges: of complete partitions all of it, of others what was known before."""
+        """Store proven ranges: the whole range of complete partitions, the former one of others."""
         proven_ranges = dict(known)
         for check in checks:
             key = check.topic, check.broker_partition
@@ -188,7 +188,7 @@ class _Reconciliation:
                 proven_ranges[key] = ProvenRange(check.start, check.end, count.rows, count.whole, tuple(gone))
         try:
             write_proven(self._spark, self._pipeline, query, proven_ranges)
-        except (OSError, Py4JJavaError) as error:  # who may only read may compare all the same
+        except (OSError, Py4JJavaError) as error:  # a user with read access alone may compare, too
             _log.warning("proof_write_failed", pipeline=self._pipeline.name, reason=reason_of(error))
 
     def _keep(self, frame: DataFrame) -> DataFrame:
@@ -246,7 +246,7 @@ class _Reconciliation:
         )
 
     def _altered(self, spans: Mapping[Key, OffsetSpan]) -> dict[Key, dict[str, LogStretches]]:
-        """Where bronze has another value than the source; reads all of `spans` again."""
+        """Return the stretches where bronze has another value than the source; reads all of `spans` again."""
         if not spans:
             return {}
         one, other = source_rows(self._spark, self._pipeline, spans), self._rows()
@@ -360,7 +360,7 @@ class ProvenRange(NamedTuple):
     end: int
     rows: int
     digest: int
-    #: What was declared gone then.
+    #: The ranges that were declared gone then.
     declared: tuple[tuple[int, int], ...] = ()
 
 

@@ -1,7 +1,7 @@
 """The expected messages of a reconciliation: from the checkpoint of `land` and from the source itself.
 
-Strategy: the checkpoint tells where the planned batches end, `consumerd.spark.beginning` where they begin; everything
-in between is expected, whatever bronze has. The part of it that the source still has is read again as a batch, and
+Strategy: the checkpoint has the end of the planned batches, `consumerd.spark.beginning` their start; everything
+in between is expected, independent of bronze. The part of it that the source still has is read again as a batch, and
 missing offsets are skipped instead of failing the query: the sweep reports them.
 """
 
@@ -49,7 +49,7 @@ class OffsetSpan(NamedTuple):
 
 
 class LandingPlan(NamedTuple):
-    """What was to be landed. Rows of bronze count up to `last_batch`: a query may be adding to it."""
+    """The ranges to be landed. Rows of bronze count up to `last_batch`: a query may be adding to it."""
 
     spans: dict[Key, OffsetSpan]
     last_batch: int
@@ -58,10 +58,10 @@ class LandingPlan(NamedTuple):
 def planned(
     spark: SparkSession, pipeline: PipelineSpec, bronze: Table, first_landed: Callable[[], Mapping[Key, int]]
 ) -> LandingPlan:
-    """What was to be landed of every partition. Raises NotFoundError if nothing was ever landed, CheckpointError.
+    """Return the range to be landed of every partition. Raises NotFoundError if nothing was landed, CheckpointError.
 
     `first_landed`: the first offset of each partition in bronze, for partitions that appeared after landing began: they
-    begin where their log does, and nobody wrote down where that was.
+    begin where their log does, and that offset is not recorded.
     """
     checkpoint = Checkpoint(spark, pipeline.checkpoint("land"))
     offsets = OffsetLog(spark, checkpoint.path)
@@ -87,7 +87,7 @@ def planned(
 
 
 class SourceSpans(NamedTuple):
-    """What the source has of a range: by partition from where to where, and the pieces of it between its gaps."""
+    """The part of a range that the source has: its span by partition, and the pieces between its gaps."""
 
     spans: dict[Key, OffsetSpan]
     pieces: list[tuple[Key, OffsetSpan]]

@@ -40,20 +40,20 @@ class LogStretches:
     end_index: int = 0
 
     def as_json(self) -> list[str]:
-        """Those that are listed."""
+        """Return the listed stretches as text."""
         return [str(stretch) for stretch in self.first]
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionCheck:
-    """One partition: what was expected, and what was found.
+    """One partition: the expected messages, and the findings.
 
     Messages are counted where the source was read again; None where it was not.
     """
 
     topic: str
     broker_partition: str
-    #: What was to be landed: from where landing began to where the last batch ended, in log offsets.
+    #: The range to be landed: from the start of landing to the end of the last batch, in log offsets.
     start: int
     end: int
     #: Messages of the source in that range, as far as the source still has it.
@@ -82,7 +82,7 @@ class PartitionCheck:
     reasons: tuple[str, ...] = ()
     #: In bronze, and not in the source any more, between offsets that it has: compaction does that.
     compacted: LogStretches = LogStretches()
-    #: In bronze, and not where the source has a message, or beyond what was to be landed.
+    #: In bronze, and not where the source has a message, or beyond the range to be landed.
     unexpected: LogStretches = LogStretches()
     #: In bronze, and neither in silver nor in quarantine.
     unrefined: LogStretches = LogStretches()
@@ -96,7 +96,7 @@ class PartitionCheck:
     digest: int | None = None
 
     def with_stretches(self, found: Mapping[str, LogStretches]) -> PartitionCheck:
-        """The same with stretches by the name of their kind; kinds that are no field are left out."""
+        """Return a copy with stretches by the name of their kind; kinds without a field are left out."""
         known = {each.name for each in fields(self)}
         changes: dict[str, Any] = {kind: value for kind, value in found.items() if kind in known}
         return replace(self, **changes)

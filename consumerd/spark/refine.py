@@ -47,7 +47,7 @@ _MAX_CONDITIONS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class RefineResult:
-    """What one run refined. `duplicates`: rows left out because their identity was there already."""
+    """The result of one run. `duplicates`: rows left out because their identity was in silver already."""
 
     pipeline: str
     rows_silver: int
@@ -164,7 +164,7 @@ class _Refining:
         return reduce(DataFrame.unionAll, identities)
 
     def _tables(self) -> list[Table]:
-        """Those of the two that exist: after a kill before its first batch, quarantine may not."""
+        """Return the tables that exist: after a kill before its first batch, quarantine may not."""
         return [table for table in (self.silver, self.quarantine) if table.exists]
 
     def _seen_in_tables(self, batch: int) -> SeenOffsets:
@@ -186,7 +186,7 @@ def _cached(frame: DataFrame, stack: ExitStack) -> DataFrame:
 
 
 def _stretches(frame: DataFrame) -> list[Row]:
-    """Of each source: `start`, `end`, and how many `rows` and `identities` there are."""
+    """Return for each source `start`, `end`, and the numbers of `rows` and `identities`."""
     # Leaves of a compressed message but the last end where they start.
     end = F.greatest(F.col("offset") + 1, F.coalesce(F.col("next_offset"), F.col("offset")))
     identities = frame.groupBy(*IDENTITY).agg(F.count(F.lit(1)).alias("count"), F.max(end).alias("last"))

@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: What makes rows chain: the partition, the place, and where the next message begins.
+#: The columns by which rows chain: the partition, the place, and the start of the next message.
 PLACE: Final = ("topic", "broker_partition", "offset", "index", "next_offset")
-#: What is the same in all rows of a run, besides the partition: see `consumerd.spark.coverage.runs`.
+#: The columns that are equal in all rows of a run, besides the partition: see `consumerd.spark.coverage.runs`.
 KINDS: Final = ("seen", "due", "proven")
 _NUMBERS: Final = ("start_offset", "start_index", "end_offset", "end_index", "rows", "hash")
 #: The columns of a run. A run covers the places from `start_*` up to, and without, `end_*`; `hash` is modulo 2**64.

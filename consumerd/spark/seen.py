@@ -50,7 +50,7 @@ class SeenOffsets:
         self._intervals = {source: list(found) for source, found in (intervals or {}).items()}
 
     def overlapping(self, stretches: Iterable[OffsetStretch]) -> list[OffsetStretch]:
-        """Those that share an offset with an earlier one."""
+        """Return the stretches that share an offset with an earlier one."""
         return [each for each in stretches if self._meets(each)]
 
     def _meets(self, stretch: OffsetStretch) -> bool:
@@ -84,7 +84,7 @@ class SeenOffsets:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SeenOffsets) and self._intervals == other._intervals
 
-    __hash__ = None  # type: ignore[assignment]  # it compares by what it holds
+    __hash__ = None  # type: ignore[assignment]  # it compares by its content
 
     def __repr__(self) -> str:
         return f"SeenOffsets({self._intervals!r})"

@@ -1,7 +1,7 @@
 """A SparkSession with a Java that runs it, whether or not the machine has one, and with the settings we rely on.
 
 Strategy: the caller's settings win. Under spark-submit the JVM is running already and knows its master and properties;
-what the caller passes overrides those, and `DEFAULTS` only fill in what is not set. A running session (in a notebook)
+the caller's settings override those, and `DEFAULTS` only fill in missing ones. A running session (in a notebook)
 is used as it is. A failed start is one sentence.
 
 pyspark starts `$JAVA_HOME/bin/java`, so JAVA_HOME is set to the runtime that `consumerd.java` finds. The runtime of the
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 
-#: What every session has, unless the caller or Spark's own configuration says otherwise.
+#: The settings of every session, unless the caller or Spark's own configuration has others.
 DEFAULTS: Final[Mapping[str, str]] = {
     "spark.python.unix.domain.socket.enabled": "true",  # halves the cost of small splits
     "spark.sql.python.filterPushdown.enabled": "true",
@@ -74,8 +74,8 @@ def build_session(
 
     `master`: such as `local[2]` or `spark://host:7077`; None leaves it to spark-submit or Spark's own configuration.
     `config`: Spark properties. `packages`: Maven coordinates of jars that Spark fetches and caches, beside those that
-    `config` names. `log`: a file, open for reading and writing, for what the JVM and the workers print; None leaves it
-    on standard error. `log_level`: the least severe that Spark logs. Where a session runs already, all of these but
+    `config` names. `log`: a file, open for reading and writing, for the output of the JVM and the workers; None leaves
+    it on standard error. `log_level`: the least severe that Spark logs. Where a session runs already, all of these but
     `config`'s SQL settings are too late.
 
     Raises MissingRuntimeError where there is no Java, SparkStartError where the JVM or the context does not start.
@@ -253,7 +253,7 @@ def _java_options(options: str) -> Iterator[None]:
 
 
 def last_reason(log: IO[bytes] | None) -> str | None:
-    """Why Spark did not start, from the end of its log; None without a log or a reason in it."""
+    """Return the reason why Spark did not start, from the end of its log; None without a log or a reason in it."""
     if log is None:
         return None
     size = os.fstat(log.fileno()).st_size

@@ -66,7 +66,7 @@ class PipelineSpec:
     compact_spec: CompactSpec = field(default_factory=CompactSpec)
     #: Batches of a table that the next step takes at a time.
     batches_per_trigger: int = 64
-    #: What never landed, acknowledged.
+    #: The ranges that never landed, acknowledged.
     gone: tuple[GoneSpec, ...] = ()
 
     @property

@@ -1,7 +1,7 @@
 """The checks of `consumerd check` for pipelines beyond their tables: options of the source, and files.
 
 Strategy: everything that can be checked without a JVM and without a connection, with the same functions that the steps
-use later, so that what is checked is what will be read.
+use later, so that the check covers what will be read.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Strategy: what can be verified without a JVM, a broker or a file is verified here, so that `consumerd check` finds it:
 types, patterns, intervals, and that the steps fit together. `consumerd.spark.spec` resolves these for the steps.
 
-Types of fields are a small grammar over Spark's own names, so that what is accepted here is what Spark's parser
+Types of fields are a small grammar over Spark's own names: it accepts the types that Spark's parser
 accepts, with additional types for numbers that mean a time. `bigint not null` declares a required field.
 """
 
@@ -356,7 +356,7 @@ class FieldType(NamedTuple):
 def parse_type(text: str) -> FieldType:
     """Read `bigint`, `decimal(10,2) not null`, `array<struct<a:int,b:string>>`, `timestamp_ms` and the like.
 
-    Raises ValueError with a sentence that names what is wrong.
+    Raises ValueError with a sentence that names the problem.
     """
     words = text.strip().lower()
     required = words.endswith(" not null")

@@ -1,7 +1,7 @@
 """A broker for tests, on loopback: in this process or in one of its own. Its methods are plain and wait by themselves.
 
 Strategy: the broker lives on the loop of a `LoopThread`, never on the test's, so it serves sync and async tests alike,
-and clients that block. What it holds is read from its segment files, so that it can be looked at also when it is
+and clients that block. Its messages are read from its segment files, so that they can be inspected also while it is
 down. Every message is flushed before the next request is answered, hence visible as soon as `produce` returns.
 """
 
@@ -72,7 +72,7 @@ class LoopbackBroker(ABC):
     @property
     @abstractmethod
     def port(self) -> int:
-        """Where it listens."""
+        """The port on which it listens."""
 
     @property
     @abstractmethod
@@ -81,7 +81,7 @@ class LoopbackBroker(ABC):
 
     @property
     def host(self) -> str:
-        """Where it listens."""
+        """The address on which it listens."""
         return HOST
 
     @property
@@ -91,7 +91,7 @@ class LoopbackBroker(ABC):
 
     @property
     def log_directory(self) -> Path:
-        """Where its segment files are."""
+        """The directory of its segment files."""
         return self.config.log_dir
 
     # -- life
@@ -157,7 +157,7 @@ class LoopbackBroker(ABC):
             await connection.close()
 
     def messages(self, topic: str, partition: int | None = None) -> list[Message]:
-        """What its logs hold of a topic, or of one partition, in the order of partitions; damaged ones are left out."""
+        """Return the messages of a topic, or of one partition, in the order of partitions, without damaged ones."""
         found = []
         for number in range(self.config.partitions_of(topic)) if partition is None else (partition,):
             where = TopicPartition(topic, self.broker_id, number)
@@ -174,7 +174,7 @@ class LoopbackBroker(ABC):
         return [message.payload for message in self.messages(topic, partition)]
 
     def end(self, topic: str, partition: int = 0) -> int:
-        """Where the partition's log ends; 0 without one."""
+        """Return the end of the partition's log; 0 without one."""
         return end_of(self._directory_of(topic, partition))
 
     def corrupt(self, topic: str, partition: int = 0, *, offset: int | None = None, how: Damage = "payload") -> int:
@@ -191,7 +191,7 @@ class LoopbackBroker(ABC):
 
 
 class InProcessBroker(LoopbackBroker):
-    """In this process: it starts in milliseconds. When it is killed, its ZooKeeper session ends at once."""
+    """A broker in this process: it starts in milliseconds. When it is killed, its ZooKeeper session ends at once."""
 
     _port = 0
     _task: asyncio.Task[None] | None = None
@@ -293,5 +293,5 @@ class ChildBroker(LoopbackBroker):
         self.process.pause()
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Resume it."""
         self.process.resume()

@@ -1,8 +1,8 @@
-"""A clock whose time passes when a test says so.
+"""A clock whose time a test controls.
 
 Strategy: sleepers wait in a heap by the time at which they are due. `advance` goes from one to the next and lets the
-loop turn after each, so that what sleeps again within the span is woken again; `jump` moves the time at once. With
-`auto`, a sleep itself moves the time: nobody waits, and everybody wakes in the order of time.
+loop turn after each, so that a task that sleeps again within the span is woken again; `jump` moves the time at once.
+With `auto`, a sleep itself moves the time: no task waits, and all wake in the order of time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class FakeClock:
 
     @property
     def sleepers(self) -> int:
-        """How many sleep now."""
+        """The number of tasks that sleep now."""
         return sum(not future.done() for *_, future in self._sleepers)
 
     def monotonic(self) -> float:

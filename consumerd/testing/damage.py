@@ -30,7 +30,7 @@ def entries_of(directory: Path) -> list[tuple[Path, int, LogEntry]]:
 
 
 def end_of(directory: Path) -> int:
-    """Where a partition's log ends; 0 without one."""
+    """Return the end of a partition's log; 0 without one."""
     segments = segments_of(directory)
     return segments[-1][1] + segments[-1][0].stat().st_size if segments else 0
 

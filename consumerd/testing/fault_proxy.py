@@ -1,10 +1,10 @@
 """A TCP proxy on loopback that misbehaves on command: cut, delay, stall, half-close, refuse, lose, alter.
 
 Strategy: raw non-blocking sockets, because the faults live below streams: an RST is a close with zero linger, refusing
-is a closed listening socket, a stall is not going on. Each connection is one task (`Link`), each direction of it a
-reader and a writer around a short queue, so that a delay is latency and no limit on throughput. What may pass, and as
-what, is the proxy's to say, right before it is sent: a fault takes effect on bytes that are not yet forwarded, and
-`heal` lets those that were held go on.
+is a closed listening socket, a stall is a pause of forwarding. Each connection is one task (`Link`), each direction of
+it a reader and a writer around a short queue, so that a delay is latency and no limit on throughput. The proxy decides
+whether and in what form bytes pass right before they are sent: a fault takes effect on bytes that are not yet
+forwarded, and `heal` forwards those that were held.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _RESET: Final = struct.pack("ii", 1, 0)
 
 
 class Direction(Enum):
-    """Which way bytes travel through the proxy."""
+    """The direction of bytes through the proxy."""
 
     TO_SERVER = "to_server"
     TO_CLIENT = "to_client"
@@ -91,7 +91,7 @@ class Link:
                     group.create_task(self._write(direction, queue))
         except* OSError as errors:
             log.debug("proxied_connection_failed", reason=reason_of(errors.exceptions[0]))
-            self.reset_on_close()  # the other side sees what it would see without the proxy
+            self.reset_on_close()  # the other side sees the same as without the proxy
         finally:
             self.close()
 
@@ -148,7 +148,7 @@ class Link:
 class FaultProxy:
     """Forwards `127.0.0.1:port` to `target_host:target_port`, and injects faults. An async context manager.
 
-    `hook(direction, data)` sees every chunk before it is forwarded and returns what goes on in its place (b"" for
+    `hook(direction, data)` sees every chunk before it is forwarded and returns the bytes to send in its place (b"" for
     nothing); it may call the methods below. With `frames` the chunks are whole frames, int32 length included.
     `accepted` counts connections since the start, `open_connections` those of now.
     """
@@ -185,7 +185,7 @@ class FaultProxy:
 
     @property
     def open_connections(self) -> int:
-        """How many connections there are now."""
+        """The number of connections now."""
         return len(self._links)
 
     async def start(self) -> None:
@@ -230,7 +230,7 @@ class FaultProxy:
             self._loop.call_exception_handler({"message": "proxied connection failed", "exception": error})
 
     async def passage(self, direction: Direction) -> None:
-        """Wait until bytes may go on in this direction."""
+        """Wait until bytes may be forwarded in this direction."""
         await self._passages[direction].wait()
 
     def pass_on(self, direction: Direction, data: bytes) -> bytes:
@@ -247,13 +247,13 @@ class FaultProxy:
         return direction in self._lost
 
     def cut(self, *, rst: bool = False) -> None:
-        """Close all connections, with FIN or RST, whatever they still hold; new ones are served."""
+        """Close all connections, with FIN or RST, also those that hold bytes; new ones are served."""
         for task, link in list(self._links.items()):
             link.end(rst=rst)
             task.cancel()
 
     def refuse(self) -> None:
-        """Refuse new connections until `heal`; those that exist go on."""
+        """Refuse new connections until `heal`; existing ones continue."""
         listener, self._listener = self._listener, None
         if listener is not None and self._loop is not None:
             self._loop.remove_reader(listener.fileno())
@@ -278,7 +278,7 @@ class FaultProxy:
             link.half_close(direction)
 
     def heal(self) -> None:
-        """Behave again: held bytes go on, connections that lost bytes are reset. The hook stays. May raise OSError."""
+        """End all faults: forward held bytes, reset connections that lost bytes, keep the hook. May raise OSError."""
         self.latency = 0.0
         self._lost.clear()
         for task, link in list(self._links.items()):

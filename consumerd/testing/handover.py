@@ -40,7 +40,7 @@ class Handover:
 
     @property
     def done(self) -> bool:
-        """Whether it has ended, in whatever way."""
+        """Whether it has ended, in any way."""
         return self.task.done()
 
     def note_entered(self) -> None:
@@ -76,7 +76,7 @@ class Handover:
 
 
 async def cancel(handovers: Sequence[Handover], patience: float) -> None:
-    """Cancel and await the end. Raises ContractError for a handler that goes on for `patience` seconds."""
+    """Cancel and await the end. Raises ContractError for a handler that continues for `patience` seconds."""
     tasks = [each.task for each in handovers]
     for task in tasks:
         task.cancel()

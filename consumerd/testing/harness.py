@@ -1,9 +1,9 @@
 """A daemon around a handler, without the daemon: a test decides when messages come, time passes, it crashes.
 
 Strategy: everything between a fetched batch and a committed offset is real: the handler is loaded, checked and wrapped
-in its retry policy by the code of the daemon, batches are decoded from encoded message sets, and what counts as
-handled is tracked as the daemon does. Left out are the group, the network and real pauses. A `Life` is what a process
-would be: it begins with `start`, ends with `stop` or `crash`, and only logs and commits outlive it.
+in its retry policy by the code of the daemon, batches are decoded from encoded message sets, and handled messages are
+tracked as the daemon does. The group, the network and real pauses are left out. A `Life` stands for a
+process: it begins with `start`, ends with `stop` or `crash`, and only logs and commits outlive it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class HandlerHarness:
     configuration; its pauses take no time, its `timeout` does. `patience` is in seconds of real time: after it, a
     handler that does not return, or does not obey a cancellation, fails the test. `stages` has the decoder.
 
-    What it notes: `attempts` (every call of the handler), `pauses` (of the policy, seconds), `dead_letters`. `clock` is
+    It records `attempts` (every call of the handler), `pauses` (of the policy, seconds) and `dead_letters`. `clock` is
     the one that the handler finds in its context. Raises HandlerLoadError as the daemon would.
     """
 
@@ -90,15 +90,15 @@ class HandlerHarness:
 
     @property
     def handled(self) -> list[bytes]:
-        """Every payload that the handler took, in the order in which it did; what it took twice stands here twice."""
+        """Every payload that the handler took, in that order; one that it took twice is listed twice."""
         return [payload for attempt in self.attempts for payload in attempt.payloads[: attempt.handled]]
 
     def end(self, topic: str = TOPIC, partition: int = 0, *, broker: int = 0) -> int:
-        """Where the partition's log ends."""
+        """Return the end of the partition's log."""
         return self._logs[TopicPartition(topic, broker, partition)].end
 
     def position(self, topic: str = TOPIC, partition: int = 0, *, broker: int = 0) -> int | None:
-        """Everything before this offset counts as handled in this life; None where nothing was claimed."""
+        """Return the offset before which everything counts as handled in this life; None where nothing was claimed."""
         return None if self._life is None else self._life.position(TopicPartition(topic, broker, partition))
 
     def committed(self, topic: str = TOPIC, partition: int = 0, *, broker: int = 0) -> int | None:
@@ -110,7 +110,7 @@ class HandlerHarness:
     async def start(self) -> None:
         """Begin a life: the first, or the next after `stop` or `crash`.
 
-        Raises HandlerFailedError where the handler's `start` goes on failing.
+        Raises HandlerFailedError where the handler's `start` keeps failing.
         """
         if self._life is not None:
             raise HarnessError("the handler is already started; `stop` or `crash` it first")
@@ -126,7 +126,7 @@ class HandlerHarness:
     async def stop(self, *, grace: float = 0.0) -> None:
         """End the life as a graceful stop does: give all partitions back (see `revoke`), commit, stop the handler.
 
-        Nothing happens when it does not live. Raises HandlerFailedError where the handler's `stop` goes on failing.
+        Nothing happens when it does not live. Raises HandlerFailedError where the handler's `stop` keeps failing.
         """
         if self._life is None:
             return
@@ -141,8 +141,8 @@ class HandlerHarness:
     async def crash(self) -> Any:
         """End the life as SIGKILL does: nothing is committed, the handler is not stopped. Returns its object.
 
-        What it has in hand is cancelled, because a coroutine cannot be killed. What a dead process would have closed
-        (connections, files) is left to the caller, on the object that is returned.
+        Its current calls are cancelled, because a coroutine cannot be killed. The caller closes the resources that a
+        dead process would have closed (connections, files), on the object that is returned.
         """
         if self._life is None:
             raise HarnessError("the handler is not started, so it cannot crash")
@@ -186,7 +186,7 @@ class HandlerHarness:
     ) -> Delivery:
         """Append one message set, and hand it over as one batch until it is taken. A codec makes it one outer message.
 
-        What the partition holds before it and was not handled in this life comes first. Raises HandlerFailedError
+        Messages before it in the partition that were not handled in this life come first. Raises HandlerFailedError
         when the policy says to stop (nothing can be delivered then until the next life), PartitionTakenError, and
         TimeoutError when the handler does not return.
         """
@@ -213,7 +213,7 @@ class HandlerHarness:
         return handover
 
     async def redeliver(self, *, at_most: int | None = None) -> list[Delivery]:
-        """Deliver everything that this life has not handled yet: after `start`, what was not committed before.
+        """Deliver all messages that this life has not handled yet: after `start`, those not committed before.
 
         Batches may be cut differently than before: at most `at_most` outermost messages each. Raises as `deliver`.
         """
@@ -234,15 +234,15 @@ class HandlerHarness:
     # -- ownership
 
     async def claim(self, topic: str = TOPIC, partition: int = 0, *, broker: int = 0) -> int:
-        """Take the partition, as the daemon does before the first fetch; where it goes on.
+        """Claim the partition, as the daemon does before the first fetch; return the offset to resume at.
 
-        That is the handler's `position` if it has one, else the committed offset, else 0. Claimed partitions are
-        not asked again. Raises ContractError for a position that no batch ended at.
+        That is the handler's `position` if it has one, else the committed offset, else 0. For claimed partitions
+        `position` is not called again. Raises ContractError for a position at which no batch ended.
         """
         return await self._alive().claim(TopicPartition(topic, broker, partition))
 
     async def commit(self) -> None:
-        """Commit what is handled, as the daemon does every `[commit] interval`."""
+        """Commit the handled offsets, as the daemon does every `[commit] interval`."""
         life = self._alive()
         for partition in life.partitions:
             life.commit(partition)

@@ -15,12 +15,12 @@ from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Time between checks of what the journal does not record, in seconds.
+#: Time between checks of conditions that the journal does not record, in seconds.
 _TICK = 0.01
 
 
 class Journal:
-    """Entries of (what, about): `created`, `set` and `deleted` nodes by path, and whatever else is noted."""
+    """Entries of (what, about): `created`, `set` and `deleted` nodes by path, and other notes."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[str, str]] = []

@@ -1,4 +1,4 @@
-"""One life of a handler under test: what a process would be, from its start to its stop or crash.
+"""One life of a handler under test: the equivalent of a process, from its start to its stop or crash.
 
 Strategy: as in `consumerd.consumer.work`, batches of one partition are delivered in turn, and a `HandledPrefix` says
 what counts as handled. The logs and the committed offsets are handed in: they outlive the process.
@@ -60,7 +60,7 @@ class Life:
         return sorted({*self._trackers, *(each.partition for each in self._running())})
 
     def position(self, partition: TopicPartition) -> int | None:
-        """Everything before it counts as handled; None while the partition is not claimed."""
+        """Return the offset before which everything counts as handled; None while the partition is not claimed."""
         if (tracker := self._trackers.get(partition)) is None:
             return None
         if partition in self._in_hand:
@@ -69,7 +69,7 @@ class Life:
         return tracker.position
 
     async def claim(self, partition: TopicPartition) -> int:
-        """Where to go on with a partition, which is claimed if it was not. Raises ContractError."""
+        """Claim a partition, if it is not yet; return the offset to resume at. Raises ContractError."""
         async with self._turns[partition]:
             return (await self._claimed(partition)).position
 
@@ -80,7 +80,7 @@ class Life:
         return work
 
     def commit(self, partition: TopicPartition) -> None:
-        """Commit what is handled of a claimed partition."""
+        """Commit the handled offset of a claimed partition."""
         if (position := self.position(partition)) is not None:
             self._committed[partition] = position
 
@@ -157,7 +157,7 @@ class Life:
                 await self.handler.handle(batch)
         except BaseException as error:
             tracker.done(batch.prefix(batch.handled))
-            tracker.reset(tracker.position)  # what was not handled may come again
+            tracker.reset(tracker.position)  # unhandled messages may come again
             if isinstance(error, PartitionTakenError):
                 self._trackers.pop(partition)
             elif isinstance(error, HandlerFailedError):

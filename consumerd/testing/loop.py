@@ -1,8 +1,8 @@
 """An event loop of its own in a thread: for tests without one, and for servers beside the test's loop.
 
-Strategy: `asyncio.run` in a daemon thread whose main coroutine waits for the end, so that what is left at the end is
+Strategy: `asyncio.run` in a daemon thread whose main coroutine waits for the end, so that remaining tasks are
 cancelled and awaited as after any other `asyncio.run`. Work comes in from other threads and is waited for there;
-hence whatever runs here serves sync tests and tests on any event loop alike.
+hence everything that runs here serves sync tests and tests on any event loop alike.
 """
 
 from __future__ import annotations

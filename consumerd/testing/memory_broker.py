@@ -44,10 +44,10 @@ _LIMITS = DecodeLimits(max_message_bytes=1_000_000)
 
 
 class MemoryBroker:
-    """Logs by (topic, partition), and what a 0.7 broker does with them.
+    """Logs by (topic, partition), with the requests of a 0.7 broker.
 
     `on_request` sees every request first and may answer in its place: with a body, or with an error, which is raised
-    to the client and ends its connection. While `away` is set, nobody can connect; `abort` ends what is connected.
+    to the client and ends its connection. While `away` is set, no client can connect; `abort` ends connections.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class MemoryBroker:
         return self._log(topic, partition, encode_message_set(payloads, magic=magic, codec=codec))
 
     def end(self, topic: str, partition: int) -> int:
-        """Where a log ends; 0 without one."""
+        """Return the end of a log; 0 without one."""
         return len(self.logs.get((topic, partition), b""))
 
     def abort(self) -> None:
@@ -138,7 +138,7 @@ class MemoryConnection:
         return self._ended.is_set()
 
     async def request(self, frame: bytes, *, max_response: int | None = None, timeout: float | None = None) -> bytes:
-        """The body of the response. Raises ConnectionClosedError, and what the broker's `on_request` says."""
+        """The body of the response. Raises ConnectionClosedError, and the error of the broker's `on_request`."""
         answer = await self._exchange(frame)
         self._require_open()
         if isinstance(answer, Exception):

@@ -53,7 +53,7 @@ class MemoryTree:
         self._nodes = {"/": Node(b"", 0, 0, 0)}
         self._zxid = 0
         self._events: list[tuple[Kind, str]] = []
-        #: While a multi runs: what the touched paths were before (None: missing).
+        #: While a multi runs: the former nodes of the changed paths (None: missing).
         self._before: dict[str, Node | None] | None = None
 
     # -- reading

@@ -162,7 +162,7 @@ class MemorySession(BaseSession):
         self._lifecycle.finish(None)
 
     def lease_left(self) -> float:
-        """The whole timeout while connected; from the disconnection on, what is left of it."""
+        """The whole timeout while connected; from the disconnection on, the rest of it."""
         if self.state is SessionState.CONNECTED:
             self._lifecycle.prove(self._clock.monotonic())
         return super().lease_left()

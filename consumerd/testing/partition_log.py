@@ -15,7 +15,7 @@ class PartitionLog:
 
     def __init__(self) -> None:
         self._data = bytearray()
-        #: Where outermost messages begin, and where the last one ends.
+        #: The starts of outermost messages, and the end of the last one.
         self._boundaries = [0]
 
     @property

@@ -1,7 +1,7 @@
 """The pytest plugin: fixtures for tests of handlers, consumers and producers. Documented in docs/testing.md.
 
 Strategy: pytest loads this module in every project where consumerd is installed, so it imports nothing but pytest, and
-every fixture imports what it needs when it is asked for. All fixtures are plain functions that give objects which do
+every fixture imports its modules when it is requested. All fixtures are plain functions that return objects which do
 their own waiting (servers) or are used with `await` in the test's loop (handlers, groups): so they do not care
 which plugin runs async tests, or whether any does.
 """
@@ -75,7 +75,7 @@ class CoroutineRunner(Protocol):
 
 @pytest.fixture
 def consumerd_run(consumerd_loop: LoopThread) -> CoroutineRunner:
-    """Runs coroutines for tests that are not async, all on one loop, which goes on between: `consumerd_run(...)`."""
+    """Runs coroutines for tests that are not async, all on one loop, which runs on between: `consumerd_run(...)`."""
     return consumerd_loop.run
 
 

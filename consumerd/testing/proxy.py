@@ -40,7 +40,7 @@ class LoopbackProxy:
 
     @property
     def port(self) -> int:
-        """Where clients connect to."""
+        """The port to which clients connect."""
         return self._proxy.port
 
     @property
@@ -59,7 +59,7 @@ class LoopbackProxy:
         return self._proxy.open_connections
 
     def forwarded(self, direction: Direction) -> int:
-        """Bytes that went on in a direction."""
+        """Bytes that were forwarded in a direction."""
         return self._proxy.forwarded[direction]
 
     def start(self) -> None:
@@ -75,7 +75,7 @@ class LoopbackProxy:
         self._loop.call(lambda: self._proxy.cut(rst=rst))
 
     def refuse(self) -> None:
-        """Refuse new connections until `heal`; those that exist go on."""
+        """Refuse new connections until `heal`; existing ones continue."""
         self._loop.call(self._proxy.refuse)
 
     def stall(self, *directions: Direction) -> None:
@@ -95,7 +95,7 @@ class LoopbackProxy:
         self._loop.call(lambda: self._proxy.half_close(direction))
 
     def heal(self) -> None:
-        """Behave again; bytes that were held go on."""
+        """End all faults; forward the held bytes."""
         self._loop.call(self._proxy.heal)
 
     def __enter__(self) -> Self:

@@ -24,10 +24,10 @@ class Attempt:
     """One call of the handler. `error` is what it raised; a cancellation counts, too."""
 
     partition: TopicPartition
-    #: Where the batch begins, as the handler saw it.
+    #: The start of the batch, as the handler saw it.
     start_offset: int
     payloads: tuple[bytes, ...]
-    #: How many of `payloads` count as handled: all after a return, else those that the handler marked.
+    #: The number of `payloads` that count as handled: all after a return, else those that the handler marked.
     handled: int
     error: BaseException | None
 
@@ -46,7 +46,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Revocation:
-    """How the handler gave a partition back."""
+    """The result of the revocation of a partition."""
 
     partition: TopicPartition
     #: Whether it was still at work when its time was over, and had to be cancelled.
@@ -74,7 +74,7 @@ class MemoryDeadLetters(DeadLetters):
 
 
 class ObservedHandler(Handler):
-    """Passes everything on to `inner`, notes each attempt in `attempts`, and raises what stands in `failures` first."""
+    """Passes everything on to `inner`, notes each attempt in `attempts`, and raises the errors of `failures` first."""
 
     def __init__(self, inner: Handler, attempts: list[Attempt], failures: deque[Exception]) -> None:
         self._inner = inner

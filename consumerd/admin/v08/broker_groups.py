@@ -1,9 +1,8 @@
 """Groups that a broker coordinates (0.9 and later), and offsets that it keeps (0.8.2 and later), seen from outside.
 
-Strategy: each group is asked of its coordinator, the list of groups of every broker. A group that lives takes
-commits of its members alone, and that is the fence: nothing but the coordinator has to make sure that nobody is run
-over, and no force gets around it. Brokers before 0.10.2 do not list what a group committed; they are asked for every
-partition.
+Strategy: a group is requested from its coordinator, the list of groups from every broker. A live group accepts
+commits of its members alone, and that is the fence: the coordinator protects live members, and no force gets around
+it. Brokers before 0.10.2 do not list the committed offsets of a group; they are queried for every partition.
 """
 
 from __future__ import annotations
@@ -232,7 +231,7 @@ def _add_member(view: GroupView, name: str, protocol_type: str, described: Mappi
         return
     metadata, assignment = described["member_metadata"], described["member_assignment"]
     try:
-        # While the group rebalances, a broker says neither what its members want nor what they have.
+        # While the group rebalances, a broker returns neither the subscriptions nor the assignments of its members.
         topics = decode_metadata(metadata).topics if metadata else ()
         given = decode_assignment(assignment).partitions
         subscription = StaticSubscription(dict.fromkeys(topics, 1))

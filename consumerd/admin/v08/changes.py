@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from consumerd.partition import TopicPartition
 
 
-#: Members that commit to brokers do not look at what is in ZooKeeper.
+#: Members that commit to brokers do not read the offsets in ZooKeeper.
 KEPT_BY_BROKER: Final = "a broker keeps its offset (offsets.storage=kafka): give --bootstrap-server to change it there"
 
 

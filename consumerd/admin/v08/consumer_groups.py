@@ -1,8 +1,8 @@
 """Groups of the consumer protocol (KIP-848, brokers of 4.x): from their coordinator's description to a view.
 
-Strategy: the coordinator itself assigns, and each member goes from what it has to what it is to have at its own pace,
-so that a group may rebalance while most of it works on. What a member has counts as owned. Patterns are matched here,
-as the coordinator does against whole names, because it does not tell what they come to.
+Strategy: the coordinator itself assigns, and each member moves from its current to its target assignment at its own
+pace, so that a group may rebalance while most of it continues. The current assignment counts as owned. Patterns are
+matched here, as the coordinator does against whole names, because it does not return the topics that match.
 """
 
 from __future__ import annotations

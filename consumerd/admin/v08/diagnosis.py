@@ -1,8 +1,8 @@
 """Diagnosis of a group of Kafka 0.8 or later, coordinated in ZooKeeper or by a broker.
 
-Strategy: what groups of 0.7 have, too, is looked at by the same code; here is what they do not have. Where a broker
-coordinates, it keeps the members' books and nobody can stand in another's way, so that what is left to see are
-groups that come to no end of rebalancing, partitions that the leader assigns to nobody, and owners that do not work.
+Strategy: this module has the checks that groups of 0.7 do not need; the common ones are the same code. Where a broker
+coordinates, it keeps the state of the members, and no member can block another, so the checks are for
+groups that do not finish rebalancing, partitions that the leader does not assign, and owners that do not work.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The groups of a cluster of Kafka 0.8 or later, whether ZooKeeper or a broker coordinates them.
 
-Strategy: one protocol, `GroupSource`, and two who keep it: `ZooKeeperGroups` here and `BrokerGroups`. Both ask brokers
-what they hold.
+Strategy: one protocol, `GroupSource`, with two implementations: `ZooKeeperGroups` here and `BrokerGroups`. Both query
+brokers for the bounds of their logs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from consumerd.ports import ZooKeeper
 
 
-#: Where brokers keep what groups commit to them.
+#: The topic in which brokers keep the offsets of groups.
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 
 
@@ -39,12 +39,12 @@ class GroupSource(Protocol):
 
     @property
     def coordinator(self) -> CoordinatorKind:
-        """Who coordinates these groups."""
+        """The kind of coordinator of these groups."""
         ...
 
     @property
     def logs(self) -> V08BrokerLogs:
-        """Asks the brokers what they hold."""
+        """Queries the brokers for the bounds of their logs."""
         ...
 
     async def names(self) -> list[str]:
@@ -103,9 +103,9 @@ class ZooKeeperGroups:
         return snapshot
 
     async def kept_by_brokers(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """What a group of old consumers committed to a broker; `partitions` have to exist.
+        """Return the offsets that a group of old consumers committed to a broker; `partitions` have to exist.
 
-        Empty where there is no broker to ask. Raises BrokerError, WireError, ZooKeeperError.
+        Empty where there is no broker to query. Raises BrokerError, WireError, ZooKeeperError.
         """
         kept = await self._read_kept_by_brokers(group, partitions)
         return {partition: each.offset for partition, each in kept.items()}
@@ -139,7 +139,7 @@ class ZooKeeperGroups:
 async def read_diagnosis_input(source: GroupSource, group: str, now: float) -> DiagnosisInput:
     """Everything that the diagnosis of `group` needs. `now`: seconds of any clock.
 
-    What a broker does not answer is missing, with the reason; the rest is still diagnosed. Raises NotFoundError,
+    Data that a broker does not return are missing, with the reason; the rest is still diagnosed. Raises NotFoundError,
     ZooKeeperError, BrokerError as `source`.
     """
     snapshot = await source.snapshot(group)

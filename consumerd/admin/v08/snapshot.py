@@ -1,6 +1,6 @@
 """A snapshot of a group of Kafka 0.8 or later, coordinated in ZooKeeper or by a broker.
 
-Strategy: both come in the form of a `GroupView`, so that what the tools conclude is the same code. In ZooKeeper nothing
+Strategy: both have the form of a `GroupView`, so that the tools use the same code for both. In ZooKeeper nothing
 says by which rule the members assign (`partition.assignment.strategy` of old consumers), so the rule is inferred: the
 one that explains most of the owners, "range" where there are none. Where a broker coordinates, a member assigns as it
 likes, and there is nothing to compare with.
@@ -57,7 +57,7 @@ def texts_of(committed: Mapping[TopicPartition, CommittedOffset]) -> dict[TopicP
 
 
 class CoordinatorKind(Enum):
-    """Who assigns partitions to members."""
+    """The side that assigns partitions to members."""
 
     ZOOKEEPER = "zookeeper"
     BROKER = "broker"
@@ -65,7 +65,7 @@ class CoordinatorKind(Enum):
 
 @dataclass(slots=True)
 class V08GroupSnapshot(GroupSnapshot):
-    """What was seen. `topics`: those that exist and that members subscribe to, own or committed offsets of."""
+    """The state of a group. `topics`: those that exist and that members subscribe to, own or committed offsets of."""
 
     dialect: ClassVar[Dialect] = Dialect.V08
     view: GroupView
@@ -74,10 +74,10 @@ class V08GroupSnapshot(GroupSnapshot):
     #: Of groups that a broker coordinates: Stable, Empty, ...; and how its leader assigns.
     state: str = ""
     assignor: str = ""
-    #: Where the coordinator assigns by itself (the consumer protocol of 4.x): members that are yet to move to what it
-    #: assigned. None where a member assigns.
+    #: Where the coordinator assigns by itself (the consumer protocol of 4.x): members that are yet to move to their
+    #: assignment. None where a member assigns.
     moving: list[str] | None = None
-    #: What a group in ZooKeeper committed to a broker instead (`offsets.storage=kafka` of old consumers).
+    #: The offsets that a group in ZooKeeper committed to a broker instead (`offsets.storage=kafka` of old consumers).
     at_broker: dict[TopicPartition, int] = field(default_factory=dict)
     #: The texts that were committed with offsets (`commit.metadata`), where a broker keeps these and there is one.
     metadata: dict[TopicPartition, str] = field(default_factory=dict)
@@ -96,12 +96,12 @@ class V08GroupSnapshot(GroupSnapshot):
         }
 
     def plans(self) -> dict[str, Assignment]:
-        """Who should own what, by each rule that the members may follow."""
+        """Return the expected owners of partitions, by each rule that the members may follow."""
         topics, members = self.subscribed, self._wanted()
         return {name: rule(topics, members) for name, rule in RULES.items()}
 
     def _wanted(self) -> dict[str, _Wanted]:
-        """What each member wants that can be understood."""
+        """Return each member's subscription that can be read."""
         members = self.view.members.items()
         return {name: _Wanted(each.subscription) for name, each in members if each.subscription is not None}
 
@@ -117,7 +117,7 @@ class V08GroupSnapshot(GroupSnapshot):
         return " or ".join(self._agreeing()) if self.view.owners else ""
 
     def plan(self) -> Assignment:
-        """Who should own what, by the rule that is nearest to the owners; where a broker coordinates, who owns what."""
+        """Return the expected owners by the rule nearest to the owners; the owners where a broker coordinates."""
         if self.coordinator is CoordinatorKind.BROKER:
             return dict(self.view.owners)
         return self.plans()[self._nearest()]
@@ -149,7 +149,7 @@ class V08GroupSnapshot(GroupSnapshot):
         return (number < len(numbers) and numbers[number] == number) or number in numbers
 
     def absence(self, partition: TopicPartition) -> str:
-        """Why a partition does not exist: the end of a sentence."""
+        """Return why a partition does not exist, as the end of a sentence."""
         numbers = self.topics.get(partition.topic)
         return "the cluster has no such topic" if numbers is None else f"the topic has only {len(numbers)} partitions"
 
@@ -168,11 +168,11 @@ class V08GroupSnapshot(GroupSnapshot):
         return GroupSnapshot.owner_stat(self, partition)
 
     def committed(self, partition: TopicPartition) -> int | None:
-        """The committed offset, wherever it is stored."""
+        """The committed offset, of any storage."""
         return self.view.offsets.get(partition, self.at_broker.get(partition))
 
     def committed_offsets(self) -> dict[TopicPartition, int]:
-        """All committed offsets of the group, wherever they are stored."""
+        """All committed offsets of the group, of every storage."""
         return self.at_broker | self.view.offsets
 
     def owner_name(self, partition: TopicPartition) -> str | None:

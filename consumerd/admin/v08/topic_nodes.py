@@ -1,7 +1,7 @@
 """Topics created and deleted by nodes in ZooKeeper, as kafka-topics of 0.8 to 0.10 does; the controller watches them.
 
-Strategy: settings and assignment come to be in one transaction, so there is no half of a topic. Then the controller is
-awaited, which sees what was written and elects leaders, or deletes; until it has done so the caller may look and go on.
+Strategy: settings and assignment are created in one transaction, so a topic is never half created. The controller then
+reads the nodes and elects leaders, or deletes the topic; its result is polled until a timeout.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Topics created and deleted by requests (0.10.1 and later), which the controller carries out.
 
-Strategy: one attempt each. Only an answer that says that another broker is the controller is tried again; after a
-connection that broke nobody knows what became of the topic, and the next look tells.
+Strategy: one attempt each. Only a response that another broker is the controller is retried; after a
+broken connection the result for the topic is unknown until its metadata are read again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _VALIDATE_SINCE: Final = 1
 _BY_NAME_OR_ID: Final = 6
 _NOT_CONTROLLER: Final = 41
 _REQUEST_TIMED_OUT: Final = 7
-#: How often the controller may turn out to be another one.
+#: The number of times that the controller may turn out to be another one.
 _ATTEMPTS: Final = 3
 
 

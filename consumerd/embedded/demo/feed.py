@@ -2,7 +2,7 @@
 
 Strategy: batch number n goes to partition n modulo their number, and the codec changes with every round, so every
 partition holds all three. Each batch is confirmed by its broker before the next one is sent and is never sent twice,
-so that what a partition holds is exactly what the ledger says was sent, in that order. The feed never runs ahead of the
+so that a partition holds exactly the lines of the ledger, in that order. The feed never runs ahead of the
 play: it waits at a fraction of the input until `allow` moves it, so that on a slow machine too, members join and die
 while there is work.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from consumerd.ports import Clock
 
 CODECS: Final = (Codec.NONE, Codec.GZIP, Codec.SNAPPY)
-#: Longer lines would not fit what the daemon takes out of one compressed message.
+#: Longer lines would exceed the size that the daemon unpacks from one compressed message.
 LONGEST_LINE: Final = 60 << 20
 _BATCH_LINES: Final = 500
 _BATCH_BYTES: Final = 1 << 20

@@ -2,8 +2,8 @@
 
 Strategy: as an operator would do it. A configuration declares the pipeline, `consumerd spark run` runs it as a process
 of its own, and its JSON is the result. The input are the files of the daemons' `files` handler, written under kills and
-handovers. The lines are any text, so the declared pattern asks for a word in front: what has one goes to silver and
-is counted by it, all else (empty lines, brackets, bytes that are no text) to quarantine with the reason.
+handovers. The lines are any text, so the declared pattern requires a word in front: lines with one go to silver and
+are counted by it, all else (empty lines, brackets, bytes that are no text) to quarantine with the reason.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PipelineResult:
     gaps: int
     duplicates: int
     report: Path
-    #: Step, rows, seconds and what is to be said of it, for a table.
+    #: Step, rows, seconds and a remark, for a table.
     steps: tuple[tuple[str, int, float, str], ...] = ()
 
 
@@ -80,10 +80,10 @@ def configuration(directory: Path, files: Path, topic: str, log_bytes: int) -> d
 
 
 class Pipeline:
-    """One run on what the daemons left in `files` of `topic`. `directory` takes its own files.
+    """One run on the output of the daemons in `files` of `topic`. `directory` takes its own files.
 
-    `log_bytes`: how long the brokers' logs are together. `report`: where the report goes; None for `REPORT`, or a file
-    for temporary ones where that cannot be written.
+    `log_bytes`: the size of all brokers' logs. `report`: the path of the report; None for `REPORT`, or a temporary
+    file where that cannot be written.
     """
 
     def __init__(self, directory: Path, files: Path, topic: str, log_bytes: int, report: Path | None) -> None:
@@ -116,7 +116,7 @@ class Pipeline:
                     await child.wait(_LOOK_EVERY)
 
     def result(self, child: Child) -> PipelineResult:
-        """What it found; the report is copied to where it stays. Blocks.
+        """Return the result of `child`, and copy the report to its final path. Blocks.
 
         Raises ChildError when the pipeline failed, InputError when the report cannot be written.
         """
@@ -129,7 +129,7 @@ class Pipeline:
 
 
 def _steps(child: Child) -> list[str]:
-    """What it said so far."""
+    """Return the steps that it has reported so far."""
     lines = child.output().splitlines()
     return [line.removeprefix("consumerd: ") for line in lines if line.startswith("consumerd: ")]
 

@@ -48,13 +48,13 @@ GROUP: Final = "demo"
 TOPIC: Final = "lines"
 BROKERS: Final = 2
 PARTITIONS: Final = 4
-#: Seconds after which ZooKeeper gives up a member that was killed.
+#: Seconds after which ZooKeeper ends the session of a member that was killed.
 SESSION_TIMEOUT: Final = 3.0
 COMMIT_INTERVAL: Final = 1.0
 _LOOK_EVERY: Final = 0.2
-#: A group has so long to share out its partitions, or to get on with its lag, before the demo calls it stuck.
+#: Seconds that a group has to assign its partitions, or to reduce its lag, before the demo reports it as stuck.
 _PATIENCE: Final = 60.0
-#: What daemons serve that go on after the count, and what they get to do.
+#: The endpoints of daemons that continue after the count, and the lines that they receive per second.
 _SERVED: Final = HealthSection(listen="127.0.0.1:0", metrics=True)
 _LINES_PER_SECOND: Final = 400
 
@@ -68,7 +68,7 @@ class _Endless(Corpus):
 
 
 class _Forgetful(Ledger):
-    """For lines that nobody is going to count."""
+    """A ledger for lines that are not counted."""
 
     def partition(self, partition: TopicPartition) -> PartitionLedger:
         return PartitionLedger()
@@ -85,7 +85,7 @@ class Demo:
         self._started = clock.monotonic()
         self._brokers: list[BrokerProcess] = []
         self._daemons: list[DaemonProcess] = []
-        #: What the script did to a daemon, by name; one that is not in here has to run.
+        #: The way in which the script ended a daemon, by name; one that is not in here has to run.
         self._ended: dict[str, str] = {}
         self._snapshot = DemoSnapshot()
         #: When the read of `_snapshot` began.
@@ -100,9 +100,9 @@ class Demo:
         self._view.happened(self._seconds, text)
 
     async def run(self, finished: Callable[[DemoResult], None] = lambda _: None) -> DemoResult:
-        """Play and count. Raises ConsumerdError when the play cannot go on. Leaves no process behind.
+        """Play and count. Raises ConsumerdError when the play cannot continue. Leaves no process behind.
 
-        `finished` is called with the result; with the option `keep` the daemons go on then, until this is cancelled.
+        `finished` is called with the result; with the option `keep` the daemons then run until this is cancelled.
         """
         if self._options.keep:
             check_http(_SERVED)

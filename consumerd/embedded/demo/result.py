@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 class DemoOptions:
     """`input`: a file or folder, None for the standard library's sources. `seconds`: how long to produce.
 
-    `files`: a folder for all files of the run, which stay there; None for a temporary one. `report`: where the
-    pipeline's page goes; None for a file of the working directory. `spark`: whether to run the pipeline at all.
-    `keep`: go on after the count, with daemons that serve their status pages, until cancelled.
+    `files`: a folder for all files of the run, which stay there; None for a temporary one. `report`: the path of the
+    pipeline's page; None for a file of the working directory. `spark`: whether to run the pipeline at all.
+    `keep`: continue after the count, with daemons that serve their status pages, until cancelled.
     """
 
     input: Path | None = None
@@ -31,7 +31,7 @@ class DemoOptions:
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """The count of all messages, how often members rebalanced, how long it took; what the pipeline made of it all.
+    """The count of all messages, the number of rebalances, the duration, and the result of the pipeline.
 
     `pipeline` is None where it did not run.
     """
@@ -58,7 +58,7 @@ class DemoResult:
         return self.audit.sound and not self.findings
 
     def as_json(self) -> dict[str, Any]:
-        """The demo's last line; null for what the pipeline did not count."""
+        """The demo's last line; null for values that the pipeline did not count."""
         counts = {name: value for name, value in asdict(self.audit).items() if name != "findings"}
         landed = {
             name: getattr(self.pipeline, name, None)

@@ -33,7 +33,7 @@ class MemberStanding:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How things stand: messages produced of `total`, delivered so far, bytes not yet committed, the members."""
+    """The state of the demo: messages produced of `total`, delivered so far, bytes not yet committed, the members."""
 
     seconds: float
     produced: int = 0
@@ -55,14 +55,14 @@ def pipeline_table(steps: Sequence[tuple[str, int, float, str]]) -> Table:
 
 
 class View(Protocol):
-    """Where the demo shows itself; a context manager around its whole life."""
+    """The display of the demo; a context manager around its whole life."""
 
     def happened(self, seconds: float, text: str) -> None:
-        """Something happened, `seconds` after the start."""
+        """Show an event, `seconds` after the start."""
         ...
 
     def update(self, standing: Standing) -> None:
-        """How things stand now."""
+        """Show the current state."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -83,7 +83,7 @@ class PlainView(View):
         self._console.print(f"{seconds:6.1f} s  {text}", markup=False, highlight=False, soft_wrap=True)
 
     def update(self, standing: Standing) -> None:
-        """Nothing: only what happens is worth a line."""
+        """Do nothing: only events are printed."""
 
     def __enter__(self) -> Self:
         return self
@@ -117,7 +117,7 @@ class TerminalView(View):
         self._live.update(self.render(), refresh=True)
 
     def render(self) -> Group:
-        """What is on the screen."""
+        """Return the content of the screen."""
         now = self._standing
         counts = Table.grid(padding=(0, 2))
         for label, value in (("produced", now.produced), ("handled", now.handled)):

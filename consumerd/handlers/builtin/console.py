@@ -62,7 +62,7 @@ class ConsoleHandler(PrintHandler):
         return lines if self._left is None else islice(lines, self._left)
 
     async def handle(self, batch: Batch) -> None:
-        """Write what is wanted of the batch. Raises EnoughError with the last one."""
+        """Write the batch up to the limit. Raises EnoughError with the last message."""
         await super().handle(batch)
         if self._left == 0:
             raise EnoughError("the requested number of messages was printed.")

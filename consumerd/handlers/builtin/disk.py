@@ -1,7 +1,7 @@
 """The few things that the `files` handler asks of a file system, each durable or atomic as its text says.
 
-Strategy: a narrow port, so that tests can crash a process at every step, or simulate a machine that forgets what was
-never synced. All calls block and raise OSError.
+Strategy: a narrow port, so that tests can crash a process at every step, or simulate a machine that loses
+unsynced data. All calls block and raise OSError.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 class Disk(Protocol):
-    """A POSIX file system: `rename` is atomic, and what was synced survives a loss of power."""
+    """A POSIX file system: `rename` is atomic, and synced data survive a loss of power."""
 
     def make_directory(self, directory: Path) -> None:
         """Make it and its missing parents, durably. An existing one is fine."""
         ...
 
     def make_unique_directory(self, parent: Path, prefix: str) -> Path:
-        """Make a directory in `parent` whose name nobody else ever uses."""
+        """Make a directory in `parent` whose name no other writer ever uses."""
         ...
 
     def names(self, directory: Path) -> list[str]:
-        """What is in a directory, sorted."""
+        """The names in a directory, sorted."""
         ...
 
     def write(self, path: Path, pieces: Iterable[bytes]) -> None:

@@ -5,7 +5,7 @@ Strategy: one process for each member, started with the first batch and kept. It
 `ok N` for N messages at once, or `error` and a reason, which fails the message at the front. Lines are written while
 acknowledgements are read, so neither side waits for the other's pipe; each acknowledgement moves the position.
 
-What a program has read ahead of a failure cannot be taken back, so after a failure, a timeout or a cancellation it is
+Input that a program has read ahead of a failure cannot be taken back, so after a failure, timeout or cancellation it is
 killed, with all processes that it started in its group, and the next batch starts it again.
 """
 
@@ -147,14 +147,14 @@ class ExecHandler(Handler):
                 line = await process.stdout.readuntil()
             except asyncio.IncompleteReadError:
                 code = await process.wait()
-                feeding.cancel()  # whatever it says of its broken pipe, this is why
+                feeding.cancel()  # the end of the program is the cause of an error of its pipe
                 raise ProgramError(f"{self._command[0]} ended with {_outcome(code)}") from None
             except asyncio.LimitOverrunError:
                 raise ProgramError(f"{self._command[0]} printed a line longer than {_MAX_LINE} bytes") from None
             batch.mark(batch.handled + self._count(line, len(batch) - batch.handled))
 
     def _count(self, line: bytes, most: int) -> int:
-        """How many messages a line acknowledges. Raises ProgramError."""
+        """Return the number of messages that a line acknowledges. Raises ProgramError."""
         word, _, rest = line.decode(errors="replace").strip().partition(" ")
         if word == "error":
             raise ProgramError(rest or f"{self._command[0]} printed `error`")

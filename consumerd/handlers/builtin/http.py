@@ -1,14 +1,13 @@
 """A handler that posts batches to an URL, one request for each, confirmed by an answer of 2xx.
 
 Strategy: the request is the unit of everything: of order (a partition's next one begins when its predecessor was
-confirmed), of retries, and of giving up. There is no loop of retries here: what is worth another attempt is raised, 429
-and 503 with the pause that the receiver asks for, and the failure policy does the rest. Any other answer of 3xx or 4xx
-will not change, so it is raised as `RejectedError`.
+confirmed), of retries, and of giving up. There is no loop of retries here: temporary errors are raised, 429 and 503
+with the pause that the receiver asks for, and the failure policy does the rest. Any other answer of 3xx or 4xx will
+not change, so it is raised as `RejectedError`.
 
 An answer that got lost is no proof of anything: the same request is sent again. Each one says in `Idempotency-Key`
 which range of which partition it holds, and a partition's ranges begin where the range before them was confirmed; so a
-receiver that remembers up to where it has a partition can drop what it has, also after a crash, when ranges end
-elsewhere.
+receiver that remembers the end of each partition can drop duplicates, also after a crash, when ranges end elsewhere.
 
 The receiver is trusted with the messages, and with nothing else: redirects are not followed (they would carry the
 headers elsewhere), cookies are not kept, and of a body a bounded part is read.
@@ -50,7 +49,7 @@ _QUOTED: Final = 200
 _TRANSIENT: Final = frozenset({408, 425, 429})
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FIELD_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
-#: Headers that say what the request holds.
+#: Headers that describe the content of the request.
 _OWN: Final = frozenset(
     {"connection", "content-encoding", "content-length", "content-type", "idempotency-key", "transfer-encoding"}
 )
@@ -66,7 +65,7 @@ class HttpRejectedError(RejectedError):
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """Where and how batches are posted. Times in seconds."""
+    """The settings of the requests. Times in seconds."""
 
     url: str
     format: BodyFormat = "ndjson"
@@ -83,7 +82,7 @@ class HttpSettings:
     key: Path | None = None
     #: To the receiver at most.
     connections: int = 16
-    #: What the receiver may ask for at most with Retry-After.
+    #: The longest pause that Retry-After of the receiver can cause, in seconds.
     max_retry_after: float = 300.0
     #: Statuses that are retried besides 408, 425, 429 and 5xx.
     retry_on: frozenset[int] = frozenset()
@@ -146,7 +145,7 @@ class HttpHandler(Handler):
             raise HandlerLoadError(
                 "the handler 'http' needs the extra `http`: pip install 'consumerd[http]'."
             ) from error
-        #: What errors call it: a query may hold a token.
+        #: Its name in errors: a query may hold a token.
         self._shown = settings.url.partition("?")[0]
         self._settings = settings
         self._failures: tuple[type[Exception], ...] = (aiohttp.ClientError, TimeoutError, OSError)
@@ -202,7 +201,7 @@ class HttpHandler(Handler):
         batch.mark(len(batch))
 
     async def _refuse(self, response: ClientResponse) -> None:
-        """Raise what an answer other than 2xx means."""
+        """Raise the error that an answer other than 2xx means."""
         answer = b""
         with suppress(*self._failures):  # the status is known, and says enough
             answer = await _read(response)
@@ -225,7 +224,7 @@ class HttpHandler(Handler):
 def idempotency_key(batch: Batch) -> str:
     """`topic/broker-partition/start-next`, the topic percent-encoded; equal for equal messages alone.
 
-    A range always holds all messages of the log between its two offsets, whoever sends it.
+    A range always holds all messages of the log between its two offsets, whichever member sends it.
     """
     place = f"{quote(batch.topic, safe='')}/{batch.partition.name}"
     return f"{place}/{batch.start_offset}-{batch.next_offset}"
@@ -255,7 +254,7 @@ async def _read(response: ClientResponse) -> bytes:
 
 
 def _printable(text: str) -> str:
-    """The beginning of a text from outside, on one line, without what a terminal would obey."""
+    """The beginning of a text from outside, on one line, with blanks for control characters."""
     cut = text[: 4 * _QUOTED]
     return " ".join("".join(char if char.isprintable() else " " for char in cut).split())[:_QUOTED]
 

@@ -1,4 +1,4 @@
-"""What the handler `http` sends of a batch: NDJSON or one JSON array, plain or compressed with gzip.
+"""The bodies that the handler `http` sends: NDJSON or one JSON array, plain or compressed with gzip.
 
 Strategy: the records are those of `consumerd.handlers.builtin.records`, made in a thread, piece by piece. A body of
 ordinary size is made as a whole and sent with its length, which every receiver takes. One compressed message of a
@@ -40,7 +40,7 @@ async def make_body(batch: Batch, form: BodyFormat, *, compressed: bool) -> byte
 
 
 def body_pieces(batch: Batch, form: BodyFormat, *, compressed: bool) -> Iterator[bytes]:
-    """The body for `batch`, in pieces that are made as they are asked for."""
+    """The body for `batch`, in pieces that are made as they are consumed."""
     lines = encode_pieces(batch, _RECORDS, _BYTES)
     pieces = _array(lines) if form == "json" else lines
     return _gzipped(pieces) if compressed else pieces

@@ -30,7 +30,7 @@ _FEW_VALUES: Final = ["topic", "broker", "partition", "index"]
 
 
 class _Pieces:
-    """A file that keeps what is written to it until it is taken. pyarrow takes it for one."""
+    """A file object that keeps written bytes until they are taken; pyarrow writes to it."""
 
     closed = False
 

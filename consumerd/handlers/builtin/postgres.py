@@ -1,9 +1,9 @@
 """A sink that stores messages in PostgreSQL exactly once: rows and position in one transaction.
 
-Strategy: each partition has a row in a table of positions: where it goes on, and the number of its owner, which every
-takeover (`position`) raises. A batch is one transaction that locks that row, checks the number, copies the messages
+Strategy: each partition has a row in a table of positions: the next offset, and the number of its owner, which every
+takeover (`position`) increases. A batch is one transaction that locks that row, checks the number, copies the messages
 and moves the position. So a crash leaves both or neither, and a former owner that was stopped or cut off for a while
-and goes on finds another number, and stores nothing.
+and continues finds another number, and stores nothing.
 
 When a connection breaks during a commit, the position tells at the next attempt whether it took place: what this writer
 was just about to store may be there already. Anything else that lies before the position is a recreated topic,
@@ -48,14 +48,14 @@ class _Claim:
     """A partition that this process has taken over."""
 
     epoch: int
-    #: Where the transaction that was begun last ends; it may have been committed without our knowing.
+    #: The end of the transaction that was begun last; it may have been committed without our knowing.
     uncertain: int | None = None
 
 
 class PostgresHandler(Handler):
     """Stores messages. Options:
 
-    `dsn`: `postgresql://user:password@host/database`, or whatever asyncpg takes; without it PGHOST and the like count.
+    `dsn`: `postgresql://user:password@host/database`, or another form of asyncpg; without it PGHOST and the like count.
     `table`: of the messages, and `positions`: of the positions; both are created where they do not exist, unless
     `create` is false. `connections`: to the server at most. `timeout`: seconds for a connection, and for a statement.
     Raises PartitionTakenError, RangeOverlapError, and what the server says, which the retry policy handles.
@@ -157,7 +157,7 @@ class PostgresHandler(Handler):
         return position
 
     async def _store(self, connection: Connection[Any], batch: Batch, claim: _Claim) -> None:
-        """In a transaction: check the claim, copy what is not there yet, move the position."""
+        """In a transaction, check the claim, copy the messages that are not stored yet, and move the position."""
         partition = batch.partition
         place = (self._group, *partition)
         row = await connection.fetchrow(

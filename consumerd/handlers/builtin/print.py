@@ -36,7 +36,7 @@ LINES, BYTES = 10_000, 1 << 20
 
 
 class OutputClosedError(HandlerFailedError):
-    """Nobody reads our output any more."""
+    """The output no longer has a reader."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.PIPE
 
@@ -53,7 +53,7 @@ class PrintHandler(Handler):
             raise ValueError(f"descriptor must be the number of a file descriptor, not {descriptor!r}")
         self._descriptor = descriptor
         self._turn = asyncio.Lock()  # partitions come concurrently, lines must not mix
-        self._unfinished = b""  # what a cancelled write left of its last line
+        self._unfinished = b""  # the rest of the last line of a cancelled write
 
     async def handle(self, batch: Batch) -> None:
         """Write the batch; when it returns, the operating system has all of it."""
@@ -65,7 +65,7 @@ class PrintHandler(Handler):
                 raise OutputClosedError("the reader of the output closed it.") from error
 
     def lines(self, batch: Batch) -> Iterable[bytes]:
-        """What is written for each message of `batch`, in order; a subclass may write something else."""
+        """Return the line for each message of `batch`, in order; a subclass may write something else."""
         return encode_records(batch)
 
     def _write(self, batch: Batch, stop: threading.Event) -> None:

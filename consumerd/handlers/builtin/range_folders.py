@@ -8,12 +8,12 @@ midst of a write and wakes up when the new owner is at work. Therefore temporary
 and taking a partition over means, in this order:
 
 1. make a writer's folder `.writer-<random>` of one's own,
-2. rename all other writers' folders to `.fenced-<random>`, and remove what is in them,
+2. rename all other writers' folders to `.fenced-<random>`, and remove their files,
 3. sync the folder, and only then look where the ranges end.
 
 A zombie's rename happens before step 2, and then step 3 counts its file, or it fails because the path of its temporary
 file is gone. Of two that take over at one time each sees the other's folder or is seen; at most one can write then.
-So ranges never overlap, and there is no lock that a zombie could hold. What is asked of the storage: POSIX renames
+So ranges never overlap, and there is no lock that a zombie could hold. Requirements on the storage: POSIX renames
 and directory listings as fresh as the last change made through the same client (local disks, NFS, CephFS; not S3).
 """
 
@@ -50,7 +50,7 @@ class WriterFolder:
 
     path: Path
     writer: Path
-    #: Where the ranges end; None while there is none.
+    #: The end of the ranges; None while there is none.
     end: int | None
     #: The last file written by us: a batch may come again when its confirmation was lost (cancelled, timed out).
     last: str | None = None
@@ -87,11 +87,11 @@ class RangeFolders:
                 try:
                     disk.rename(path / name, path / name.replace(_WRITER, _FENCED))
                 except FileNotFoundError:
-                    continue  # somebody else takes over as well, and will find our folder
+                    continue  # another process takes over as well, and will find our folder
         for name in disk.names(path):
             if name.startswith(_FENCED):
                 self._clear(path / name)
-        # A range that its writer renamed but did not live to sync must not vanish after we go on behind it.
+        # A range that its writer renamed but did not live to sync must not vanish after we continue behind it.
         disk.sync_directory(path)
         return WriterFolder(path, writer, end_of_ranges(path, disk.names(path), self._suffix))
 
@@ -100,7 +100,7 @@ class RangeFolders:
             for name in self._disk.names(fenced):
                 self._disk.remove(fenced / name)
         except FileNotFoundError:
-            return  # somebody else was faster
+            return  # another process was faster
         self._disk.remove_directory(fenced)
 
     def store(self, folder: WriterFolder, batch: Batch, pieces: Callable[[], Iterator[bytes]]) -> None:
@@ -119,7 +119,7 @@ class RangeFolders:
                 "(or that folder was removed); nothing was stored."
             ) from error
         except (InterruptedRangeError, OSError):
-            with contextlib.suppress(OSError):  # what is left of it takes up room, and is removed at the next takeover
+            with contextlib.suppress(OSError):  # a rest of it takes up room, and is removed at the next takeover
                 self._disk.remove(folder.writer / name)
             raise
         self._disk.sync_directory(folder.path)

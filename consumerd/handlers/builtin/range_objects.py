@@ -31,7 +31,7 @@ class ObjectFolder:
     """A partition's prefix that this process has taken over."""
 
     path: str
-    #: Where the ranges end; None while there is none.
+    #: The end of the ranges; None while there is none.
     end: int | None
     #: The last object written by us: a batch may come again when its confirmation was lost (cancelled, timed out).
     last: str | None = None
@@ -59,7 +59,7 @@ class RangeObjects:
             raise HandlerFailedError(f"{self._url} cannot be used: {reason_of(error)}.") from error
 
     def give_back(self, folders: Iterable[ObjectFolder]) -> None:
-        """Nothing is left in them."""
+        """Do nothing: no file is left in them."""
 
     def take_over(self, topic: str, partition: str) -> ObjectFolder:
         path = f"{self._root}/{topic}/{partition}"

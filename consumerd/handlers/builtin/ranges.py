@@ -2,12 +2,12 @@
 
     <directory>/<topic>/<broker>-<partition>/<start>-<end><suffix>        20 digits each; [start, end) in log offsets
 
-Strategy. The files are messages and position in one: where the last range ends is where to go on (`position`), and
-that wins over ZooKeeper, so nothing depends on when an offset was committed. A range holds whole outermost messages, so
-the next one begins where fetching can begin. How a range gets its name as a whole or not at all, and how a former owner
-that wakes up late is fenced, is for the store to say: `consumerd.handlers.builtin.range_folders` of a file system,
-`consumerd.handlers.builtin.range_objects` of a store of objects. What is in a file is for the handler: it makes the
-bytes in pieces, since a batch may be one message of a hundred kilobytes that makes half a gigabyte of lines.
+Strategy. The files are messages and position in one: the end of the last range is the offset to resume at (`position`),
+which wins over ZooKeeper, so nothing depends on when an offset was committed. A range holds whole outermost messages,
+so the next one begins where fetching can begin. The store gives a range its name as a whole or not at all, and fences a
+former owner that wakes up late: `consumerd.handlers.builtin.range_folders` in a file system,
+`consumerd.handlers.builtin.range_objects` in a store of objects. The handler defines the content of a file: it makes
+the bytes in pieces, since a batch may be one message of a hundred kilobytes that makes half a gigabyte of lines.
 
 Compressed messages, retention and skipped corruption can leave gaps between ranges; they are gaps of the log.
 """
@@ -37,17 +37,17 @@ _RANGE = re.compile(r"([0-9]{20})-([0-9]{20})(\..+)")
 
 
 class RangeOverlapError(HandlerFailedError):
-    """A batch begins before the end of what the files hold already."""
+    """A batch begins before the end of the ranges that are stored."""
 
 
 class InterruptedRangeError(Exception):
-    """The handler was cancelled while its thread wrote. Nobody sees it."""
+    """The handler was cancelled while its thread wrote. It is never raised to a caller."""
 
 
 class TakenFolder(Protocol):
     """A partition's folder that this process has taken over."""
 
-    #: Where its ranges end; None while there is none.
+    #: The end of its ranges; None while there is none.
     end: int | None
 
 
@@ -55,7 +55,7 @@ _Folder = TypeVar("_Folder", bound=TakenFolder)
 
 
 class RangeStore(Protocol[_Folder]):
-    """Where ranges are stored. All calls block, and run in a thread; OSError and the like are for the retry policy."""
+    """The storage of ranges. All calls block, and run in a thread; OSError and the like are for the retry policy."""
 
     def prepare(self) -> None:
         """Find out whether it can be used. Raises HandlerFailedError where it never can."""
@@ -68,18 +68,18 @@ class RangeStore(Protocol[_Folder]):
     def store(self, folder: _Folder, batch: Batch, pieces: Callable[[], Iterator[bytes]]) -> None:
         """Store the batch under its name, durably, the whole or nothing, and move `folder.end`.
 
-        `pieces()` are the bytes, and raise InterruptedRangeError when nobody waits for them any more. Raises
+        `pieces()` are the bytes, and raise InterruptedRangeError when the handler no longer waits for them. Raises
         PartitionTakenError, RangeOverlapError; one that has stored the same batch before returns.
         """
         ...
 
     def give_back(self, folders: Iterable[_Folder]) -> None:
-        """Nothing more is stored in them."""
+        """Release folders, in which nothing more is stored."""
         ...
 
 
 class RangeSink(Generic[_Folder]):
-    """The methods of a handler for what is in `store`; `encode(batch)` makes the pieces of a file."""
+    """The methods of a handler that stores ranges in `store`; `encode(batch)` makes the pieces of a file."""
 
     def __init__(self, store: RangeStore[_Folder], encode: Callable[[Batch], Iterator[bytes]]) -> None:
         self._store = store
@@ -120,7 +120,7 @@ class RangeSink(Generic[_Folder]):
 
     def _write(self, folder: _Folder, batch: Batch, cancelled: threading.Event) -> None:
         self._store.store(folder, batch, lambda: _interruptible(self._encode(batch), cancelled))
-        batch.mark(len(batch))  # also seen by whoever cancelled us meanwhile
+        batch.mark(len(batch))  # also seen by a caller that has cancelled us meanwhile
 
 
 def _interruptible(pieces: Iterator[bytes], cancelled: threading.Event) -> Iterator[bytes]:
@@ -136,13 +136,13 @@ def range_name(batch: Batch, suffix: str) -> str:
 
 
 def ranges_among(names: Iterable[str], suffix: str) -> list[tuple[int, int]]:
-    """The ranges that names of files stand for, sorted; other names are somebody else's."""
+    """The ranges that names of files stand for, sorted; other names belong to other programs."""
     matches = (_RANGE.fullmatch(name) for name in names)
     return sorted((int(match[1]), int(match[2])) for match in matches if match and match[3] == suffix)
 
 
 def end_of_ranges(folder: object, names: Iterable[str], suffix: str) -> int | None:
-    """The largest end of all ranges; overlaps, which somebody else must have made, are only reported."""
+    """The largest end of all ranges; overlaps, which another program must have made, are only reported."""
     found = ranges_among(names, suffix)
     for one, other in pairwise(found):
         if other[0] < one[1]:

@@ -48,7 +48,7 @@ def _later_fields(message: Message) -> str:
 
 
 def _origin(batch: Batch) -> str:
-    """How each line of the batch begins, up to the offset."""
+    """Return the beginning of each line of the batch, up to the offset."""
     topic, broker, partition = batch.partition
     place = "null" if broker == NO_BROKER else broker
     return f'{{"topic":{encode_basestring(topic)},"broker":{place},"partition":{partition},"offset":'
@@ -71,7 +71,7 @@ def encode_pieces(batch: Batch, lines: int, size: int) -> Iterator[bytes]:
 
 
 def encode_records(batch: Batch) -> Iterator[bytes]:
-    """One line, newline included, for every message of `batch`, made as it is asked for."""
+    """One line, newline included, for every message of `batch`, made as it is consumed."""
     origin = _origin(batch)
     if batch.keys is not None:
         return (

@@ -1,7 +1,7 @@
 """Decoders: from the bytes of a message to the value that a handler works with.
 
 Strategy: a decoder is one function of a message, found as handlers are (entry points `consumerd.decoders`). Each of
-ours raises DecodeError, whatever the bytes; what another one raises is taken for the same. Messages are decoded ahead
+ours raises DecodeError, whatever the bytes; an error of any other decoder is treated as one. Messages are decoded ahead
 of the handler, a bounded number at once (`consumerd.handlers.decoding.stage`): so a message that cannot be decoded
 meets the failure policy by itself, and no other message of its batch is delivered twice because of it.
 """

@@ -1,4 +1,4 @@
-"""What a decoder is, and how the one that the configuration names is found and made."""
+"""The interface of decoders, and how the one that the configuration names is found and made."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Decoder(Protocol):
 
 
 class _FunctionDecoder:
-    """What was found, reduced to the one function that counts."""
+    """A decoder from a function of a message."""
 
     def __init__(self, function: Callable[[Message], Any]) -> None:
         self.decode = function

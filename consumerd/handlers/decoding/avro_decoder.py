@@ -3,7 +3,7 @@
 Strategy: fastavro trusts schemas and checks little of the data. Two kinds of schema would give a few hostile bytes
 power over the process, and are refused when they are read: one that contains itself, since nesting is bounded by the
 stack alone (fastavro recurses in C), and an array whose items take no bytes, since its length is then bounded by
-nothing. Whatever fastavro raises is a DecodeError, and so are bytes behind the value.
+nothing. Every error of fastavro becomes a DecodeError, and so do bytes behind the value.
 
 The format is that of the Avro specification 1.11, "Binary encoding" and "Single-object encoding".
 """

@@ -7,7 +7,7 @@ one, and nothing that is behind a message is committed before the message is don
 
     a b c X d e   ->   handle(a b c), give up X, handle(d e)
 
-Decoding takes turns with whatever else is on the loop. A message is decoded once however often it is retried.
+Decoding takes turns with the other tasks of the loop. A message is decoded once however often it is retried.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class _Run(Batch):
 
 
 class DecodedContent:
-    """The messages of `part` with their values, as what a batch is made of.
+    """The messages of `part` with their values, as the content of a batch.
 
     It is `contiguous` unless it has only a part of a compressed message: no range of offsets says which one.
     """

@@ -2,7 +2,7 @@
 
 Strategy: the queue decides when a batch is due (`event_queue`); an event handler encodes and sends it
 (`dispatch`, `event_handling`), through a synchronous `Producer` and with its settings. Batches go out one after the
-other, so the order of a partition is the order of `send`. What is promised then:
+other, so the order of a partition is the order of `send`. The guarantees:
 
 - `send` returned: the message is in the queue. It is lost if the process ends without `close`.
 - `flush` or `close` returned: everything sent before is with the brokers, as `Producer.send` promises it.
@@ -130,7 +130,7 @@ class AsyncProducer:
                 self._queue.mark()
 
     async def send_all(self, data: Sequence[ProducerData], *, merge: bool = True) -> None:
-        """The same for several. All that goes to one partition in one batch is joined, whatever `merge` says."""
+        """The same for several. Messages to one partition in one batch are joined with any value of `merge`."""
         for item in data:
             self._check(item.topic)
             require_plain(item)
@@ -175,9 +175,9 @@ class AsyncProducer:
         await self._producer.flush()
 
     async def close(self, timeout: float | None = None) -> None:
-        """Accept nothing more, send what is queued, then close everything. May be called again.
+        """Accept nothing more, send the queued events, then close everything. May be called again.
 
-        After `timeout` seconds (None: as long as it takes) what is left is given up. Raises as `flush`, when
+        After `timeout` seconds (None: as long as it takes) the remaining events fail. Raises as `flush`, when
         everything is closed.
         """
         self._queue.close()
@@ -202,7 +202,7 @@ class AsyncProducer:
         await self._stop(f"no end of sending within {timeout} s")
 
     async def _stop(self, reason: str) -> None:
-        """Cancel the task; what is left in the queue has failed. Raises the error of the task."""
+        """Cancel the task; the events left in the queue have failed. Raises the error of the task."""
         task = self._task
         if task is None:
             return
@@ -230,7 +230,7 @@ class AsyncProducer:
         if error is None:
             await self.close()
         elif isinstance(error, Exception):
-            # What was accepted is sent; the error in the block matters more than one of the flush.
+            # Accepted events are sent; the error in the block matters more than one of the flush.
             try:
                 await self.close()
             except Exception as own:

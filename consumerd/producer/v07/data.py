@@ -19,7 +19,7 @@ NOT_A_LIST = "payloads is a list of messages: put a single one into brackets"
 class ProducerData:
     """Messages that go to one partition of a topic: the one given, or the key's, or one at random.
 
-    `payloads` are what the producer's `Encoder` takes; by default bytes and text.
+    `payloads` have the type that the producer's `Encoder` takes; by default bytes and text.
     """
 
     topic: str

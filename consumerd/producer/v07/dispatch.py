@@ -1,7 +1,7 @@
 """The handling of a batch from the queue: callbacks, event handler, and the count of failures.
 
-Strategy: nothing that a user's code raises ends the sending: the events in hand have failed, are counted, logged,
-handed to `not_sent`, and raised by the next flush; the next batch goes on.
+Strategy: no error of a user's code ends the sending: the events being handled have failed, are counted, logged,
+passed to `not_sent`, and raised by the next flush; the next batch is sent.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The event handler that an asynchronous producer has by default: encode a batch, send it, say which events failed.
 
 Strategy: consecutive events with the same place become one piece of data, so order is kept within every partition
-whatever the keys; the sender then joins the pieces of one partition, and sends one MULTIPRODUCE per broker with one
+for any keys; the sender then joins the pieces of one partition, and sends one MULTIPRODUCE per broker with one
 entry per topic and partition, even if there is only one (golden notes, 7). Messages without a key that go out
 in one batch share one random partition per topic: fewer, larger sets.
 

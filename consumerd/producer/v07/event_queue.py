@@ -36,14 +36,14 @@ class EventQueue:
         #: (number of an event, when it came at the earliest); the first is of the oldest event in the queue, or before.
         self._marks: deque[tuple[int, float]] = deque()
         self._marks_apart = self._enough // 8
-        #: How many events were ever put in; the number of the last one.
+        #: The number of events that were put in, which is that of the last one.
         self.put_count = 0
         self._taken = 0
-        #: Up to this number nothing waits for company.
+        #: Events up to this number are sent without waiting for more.
         self._hurry = 0
         self._closed = False
         self._news = asyncio.Event()
-        #: Those who wait for room, in order; the first one's event is set when there is some.
+        #: The senders that wait for room, in order; the first one's event is set when there is some.
         self._line: deque[asyncio.Event] = deque()
 
     def __len__(self) -> int:
@@ -51,7 +51,7 @@ class EventQueue:
 
     @property
     def closed(self) -> bool:
-        """Nothing can be put in any more."""
+        """Whether the queue accepts nothing more."""
         return self._closed
 
     # -- those who send
@@ -106,7 +106,7 @@ class EventQueue:
             self._line[0].set()
 
     def mark(self) -> None:
-        """What is put in from here on is not older than now. For the first of a row of `offer`s, after every await."""
+        """Note the time for the events put in from here on. For the first of a row of `offer`s, after every await."""
         if not self._events:
             self._marks.clear()
             self._news.set()  # from here on there is a time to wake up
@@ -115,13 +115,13 @@ class EventQueue:
         self._marks.append((self.put_count + 1, self._clock.monotonic()))
 
     def hurry(self) -> int:
-        """Everything that is in now is due. Returns the number of the last event."""
+        """Make everything that is queued now due. Returns the number of the last event."""
         self._hurry = self.put_count
         self._news.set()
         return self._hurry
 
     def close(self) -> None:
-        """Accept nothing more; what is in is due at once. Senders that wait for room get an error."""
+        """Accept nothing more; queued events are due at once. Senders that wait for room get an error."""
         self._closed = True
         self.hurry()
         for turn in self._line:
@@ -154,7 +154,7 @@ class EventQueue:
         return left
 
     def _seconds_left(self) -> float | None:
-        """Until a batch is due: 0 or less is now, None is not known yet."""
+        """Return the seconds until a batch is due: 0 or less is now, None is not known yet."""
         if len(self._events) >= self._enough or self._hurry > self._taken or self._closed:
             return 0.0
         if not self._events:

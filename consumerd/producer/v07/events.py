@@ -40,8 +40,8 @@ class EventsFailedError(BrokerError):
 class CallbackHandler:
     """Inherit, and override the points that matter.
 
-    What `before_enqueue` and `after_enqueue` raise reaches the sender. What the others raise makes the events in hand
-    failed ones: they are not sent, counted, and raised by the next flush.
+    Errors of `before_enqueue` and `after_enqueue` reach the sender. Errors of the others fail the events being
+    handled: they are not sent, counted, and raised by the next flush.
     """
 
     def before_enqueue(self, event: Event) -> Event:
@@ -49,18 +49,18 @@ class CallbackHandler:
         return event
 
     def after_enqueue(self, event: Event, added: bool) -> None:
-        """What became of it: False if the queue was full and it was dropped, or the sender gave up."""
+        """Called with the result: `added` is False if the queue was full and `event` dropped, or the sender gave up."""
 
     def after_dequeuing_existing_data(self, event: Event) -> Sequence[Event]:
-        """What goes into the batch instead of an event that was just taken out: none, one or several."""
+        """The events to put into the batch instead of an event that was just taken out: none, one or several."""
         return (event,)
 
     def before_sending_data(self, events: Sequence[Event]) -> Sequence[Event]:
-        """What is handed to the event handler instead of a whole batch."""
+        """The events to pass to the event handler instead of a whole batch."""
         return events
 
     def last_batch_before_close(self) -> Sequence[Event]:
-        """Called once, when the queue is drained for good: what is still to be sent."""
+        """The events that are still to be sent. Called once, when the queue is drained for good."""
         return ()
 
     def not_sent(self, events: Sequence[Event], error: Exception) -> None:

@@ -40,8 +40,8 @@ def key_index(key: Key, count: int) -> int:
     """Index of the candidate for `key` among `count` (at least 1) candidates, sorted by (broker, partition).
 
     Where the hash is -2**31, Java's `abs` overflows and stays negative: 0.7.2 then refuses the message unless `count`
-    divides 2**31. Here the absolute value is a number's: the same candidate wherever 0.7.2 accepts one, and a valid
-    one elsewhere.
+    divides 2**31. Here the absolute value is the mathematical one: the same candidate where 0.7.2 accepts one, and a
+    valid one elsewhere.
     """
     value = java_string_hash(key) if isinstance(key, str) else java_bytes_hash(key)
     return abs(value) % count

@@ -92,7 +92,7 @@ class BrokerLinks:
         except ConnectionClosedError as error:
             raise _uncertain(error) from error
         except asyncio.CancelledError:
-            link.unconfirmed = topic  # nobody waits for it now: a flush will
+            link.unconfirmed = topic  # no task waits for it now: a flush will
             raise
 
     async def flush(self) -> None:
@@ -112,7 +112,7 @@ class BrokerLinks:
             raise lost
 
     async def close(self) -> None:
-        """Close all connections. What is unconfirmed stays so."""
+        """Close all connections. Unconfirmed batches stay unconfirmed."""
         connections = [link.connection for link in self._links.values() if link.connection is not None]
         self._links.clear()
         try:

@@ -3,17 +3,17 @@
 Strategy. Kafka 0.7 acknowledges nothing, and the only sign of a refusal is a FIN (golden notes, 1). But a broker works
 through the requests of a connection one after the other, so an *answer* to a later request proves that it took the
 earlier ones. That is the confirmation here: behind each batch goes a FETCH of zero bytes, and `send` waits for
-its answer. What is promised then:
+its answer. The guarantees:
 
 - `send` returned: the broker has appended the batch to its log. It is on the broker's disk after the next flush there.
 - `send` raised UncertainError, after the tries that the settings allow: all, some or nothing of it was stored.
-- any other error: nothing of it was stored, or (from `send_all`) only what went to other brokers.
+- any other error: nothing of it was stored, or (from `send_all`) only messages to other brokers.
 - Between, a connection that ended before the answer has the batch sent again, so it may be stored twice, never lost:
   at least once. `resends=0` gives at most once.
 - The order of two batches for one partition is kept if the second is sent after the first `send` returned.
 
-With `verify=True`, `send` also reads back what it sent: it is on the broker's disk and consumers can have it, or
-NotArrivedError says what is not there.
+With `verify=True`, `send` also reads its messages back: they are on the broker's disk and consumers can read them, or
+NotArrivedError names the missing ones.
 
 With `confirm=False`, as in 0.7.2, `send` returns when the bytes are on their way, a lost batch is noticed by a later
 send or not at all, and only `flush` (which `close` and `async with` do) asks for the confirmation.
@@ -46,7 +46,7 @@ DEFAULT_ENCODER = DefaultEncoder()
 class Producer:
     """Sends messages; made with a router (`StaticRouter`, `ZooKeeperRouter`) that it owns and closes.
 
-    The module's text says what is promised. Use as `async with Producer(...) as producer:`; `open_producer` makes one
+    The module's docstring has the guarantees. Use as `async with Producer(...) as producer:`; `open_producer` makes one
     with everything that it needs.
     """
 
@@ -61,7 +61,7 @@ class Producer:
         encoder: Encoder = DEFAULT_ENCODER,
     ) -> None:
         self.encoder = encoder
-        #: What stands below: for event handlers, which have payloads already.
+        #: The layer below: for event handlers, which have payloads already.
         self.sender = Sender(router, connect=connect, clock=clock, rng=rng, settings=settings)
 
     async def send(

@@ -1,6 +1,6 @@
 """Routing of messages to a broker and one of its partitions.
 
-Strategy: a `Router` answers for one message batch at a time and is asked again at every retry, so that a broker that
+Strategy: a `Router` routes one message batch at a time and is called again at every retry, so that a broker that
 died or moved is left out as soon as that is known. This module has the router over a fixed list of brokers; the one
 that follows ZooKeeper is in `zookeeper_routing`.
 """
@@ -34,7 +34,7 @@ class Router(Protocol):
     """Chooses routes."""
 
     async def route(self, topic: str, key: Hashable, partition: int | None) -> Route:
-        """Where a batch goes. Raises NoBrokerError where that may change, NoPartitionError, ZooKeeperError."""
+        """Return the route of a batch. Raises NoBrokerError where that may change, NoPartitionError, ZooKeeperError."""
         ...
 
     async def close(self) -> None:

@@ -1,6 +1,6 @@
 """Batches to their brokers: routed, encoded, delivered, retried. The core of both producers of 0.7.
 
-Strategy: `send` works on a list of what is still to be sent and takes out what is done, broker by broker; a retry
+Strategy: `send` works on a list of pending data and removes those that are done, broker by broker; a retry
 routes the rest again, so that a broker that died is left out as soon as that is known. Everything is routed and encoded
 before the first byte goes out: an error about a message (its size, its partition) means that nothing was sent.
 """
@@ -51,7 +51,7 @@ class Sender:
         self.links = BrokerLinks(connect, settings, clock=clock, rng=rng)
 
     async def send(self, pending: list[ProducerData], *, merge: bool = False, multi: bool = False) -> None:
-        """Send all of `pending` (payloads are bytes), removing from the list what is done, as it is done.
+        """Send all of `pending` (payloads are bytes), removing each item from the list as it is done.
 
         `merge` joins what goes to one partition into one entry, and has data with the same topic, key and partition
         share one route; `multi` sends even one entry as a MULTIPRODUCE. Raises as `Producer.send`.

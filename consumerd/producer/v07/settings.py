@@ -24,25 +24,25 @@ class ProducerSettings:
     max_request_bytes: int = 100 * 1024 * 1024
     #: Wait until the broker has received each batch (see `Producer`). 0.7.2 never does.
     confirm: bool = True
-    #: Read back what was sent, and raise NotArrivedError for what is not there (see `consumerd.producer.v07.verify`).
+    #: Read sent messages back, and raise NotArrivedError for missing ones (see `consumerd.producer.v07.verify`).
     verify: bool = False
     #: Time to wait for it. Brokers return flushed messages only; they flush every 3 s by default.
     verify_timeout: float = 15.0
-    #: How often a broker that cannot be reached, or is not known yet, is tried again for one batch.
+    #: The number of retries for one batch when a broker cannot be reached, or is not known yet.
     retries: int = 5
-    #: How often a batch whose fate is unknown is sent again. 0: raise UncertainError at once, nothing is sent twice.
+    #: The number of times that a batch whose fate is unknown is sent again. 0: raise UncertainError at once.
     resends: int = 2
     #: The first pause before another try is drawn from 0 to this; the bound doubles each time.
     initial_backoff: float = 0.1
     max_backoff: float = 2.0
 
     def codec_for(self, topic: str) -> Codec:
-        """How messages for `topic` are compressed."""
+        """Return the codec of messages for `topic`."""
         return self.codec if not self.compressed_topics or topic in self.compressed_topics else Codec.NONE
 
 
 class WhenFull(Enum):
-    """What an asynchronous producer does with a message for which its queue has no room."""
+    """The policy of an asynchronous producer for a message for which its queue has no room."""
 
     #: Wait for room, as long as it takes (0.7.2: queue.enqueueTimeout.ms = -1).
     BLOCK = "block"

@@ -1,11 +1,11 @@
-"""Reading back what was sent: the proof that Kafka 0.7 does not give.
+"""Reading sent messages back: the proof that Kafka 0.7 does not give.
 
 Strategy: note where each partition's readable end is before sending; afterwards read from there on until every set that
 was sent has been found, digest by digest, in one piece and in order, since a broker appends a set whole. Brokers let
-consumers read what they have flushed, so what is found is also on the broker's disk. A partition that was left to
+consumers read flushed messages only, so those found are also on the broker's disk. A partition that was left to
 the broker's choice could not be looked into: the choice is made here instead, among as many as the broker has.
 
-What it cannot tell: equal messages of another producer, sent into the same range, pass for ours.
+Limit: equal messages of another producer, sent into the same range, cannot be distinguished from ours.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from consumerd.net import Connection
     from consumerd.ports import Clock
 
-#: Bytes asked for in one fetch; more where a message is larger, up to what a request may have (golden notes, 8).
+#: Bytes of one fetch; more where a message is larger, up to the limit of a request (golden notes, 8).
 _FETCH_BYTES, _MAX_FETCH_BYTES = 1 << 20, 100 << 20
 #: Pauses between reads of a log without new messages, in seconds: the first, and the longest.
 _PAUSE, _MAX_PAUSE = 0.02, 0.5
@@ -50,7 +50,7 @@ def _digests(payloads: Sequence[bytes]) -> list[bytes]:
 
 @dataclass(slots=True)
 class _Range:
-    """One partition: where to read, what is expected of it (one list per set), what was read."""
+    """One partition: the offset to read at, the expected digests (one list per set), the digests that were read."""
 
     position: int
     expected: list[list[bytes]] = field(default_factory=list)
@@ -72,7 +72,7 @@ class _Range:
 
 
 def _find(read: list[bytes], wanted: list[bytes], begin: int) -> int | None:
-    """Where `wanted` stands in `read`, in one piece, from `begin` on."""
+    """Return the index of `wanted` in `read`, in one piece, from `begin` on; None if it is not there."""
     while wanted:
         try:
             begin = read.index(wanted[0], begin)
@@ -90,7 +90,7 @@ class Verification:
     def __init__(self, connection: Connection, broker: str, entries: list[ProduceRequest]) -> None:
         self._connection = connection
         self._broker = broker
-        #: What to send: the entries that were given, each with a partition of its own.
+        #: The entries to send: those that were given, each with a partition of its own.
         self.entries = entries
         self._ranges: dict[tuple[str, int], _Range] = {}
 
@@ -171,7 +171,9 @@ class Verification:
 
 
 async def count_partitions(connection: Connection, topic: str) -> int:
-    """How many partitions the broker has, or would make, of `topic`, at least 1: it refuses fetches beyond them.
+    """Return the number of partitions that the broker has, or would create, of `topic`, at least 1.
+
+    The broker refuses fetches beyond them.
 
     Raises ConnectionClosedError, WireError.
     """

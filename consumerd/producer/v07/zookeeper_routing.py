@@ -1,6 +1,6 @@
 """Routes by what brokers register in ZooKeeper: which are alive, where, and how many partitions of a topic each has.
 
-Strategy: no task runs here. What was read is kept until a watch says that it may be stale; the next `route` reads it
+Strategy: no task runs here. Nodes that were read are kept until a watch fires; the next `route` reads them
 again, which re-arms the watches. Bursts of changes cost one read, topics that are not sent to any more cost none,
 and while ZooKeeper is unavailable the last knowledge serves.
 

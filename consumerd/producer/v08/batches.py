@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from consumerd.partition import TopicPartition
     from consumerd.wire.v08.records import Headers
 
-#: What a message costs beside key and value, at most: a header of magic 1, or of a record with its varints.
+#: Bytes of a message beside key and value, at most: a header of magic 1, or of a record with its varints.
 OVERHEAD = 36
 
 
 class Delivered(NamedTuple):
-    """Where a message went. `offset` is None where it is not known (acks 0, or a batch that the broker had already).
+    """The place of a message. `offset` is None where it is unknown (acks 0, or a batch that the broker had already).
 
     `timestamp`: the broker's, in milliseconds, where the topic takes the time of appending, else -1.
     """
@@ -42,7 +42,7 @@ class Delivery(NamedTuple):
     """The future outcome of a message: `await` it for a `Delivered`, or the error. Need not be awaited."""
 
     batch: Batch
-    #: Which message of the batch.
+    #: The number of the message in the batch.
     number: int
 
     @property
@@ -100,7 +100,7 @@ class Batch:
         return _delivery((self, number))
 
     def encode(self, magic: int, codec: RecordCodec) -> bytes:
-        """The record set. Raises EncodeError for what the format cannot hold."""
+        """The record set. Raises EncodeError for fields that the format cannot hold."""
         if magic == 2:
             return encode_record_batch(
                 self.values, codec=codec, keys=self.keys, timestamps=self.timestamps, headers=self.headers,
@@ -120,7 +120,7 @@ class Batch:
         """It will not be sent (again)."""
         if not self.outcome.done():
             self.outcome.set_exception(error)
-            self.outcome.exception()  # seen: nobody has to wait for a message
+            self.outcome.exception()  # retrieved: a caller need not wait for a message
 
 
 def message_size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
@@ -154,7 +154,7 @@ class PartitionQueue:
             self.open = None
 
     def ready_at(self, now: float) -> float | None:
-        """When the first batch may be sent, by this partition alone; None if there is none, or it is busy."""
+        """Return the time when the first batch may be sent, by this partition alone; None if none, or it is busy."""
         if self.busy:
             return None
         if self.sealed:

@@ -1,13 +1,13 @@
 """One PRODUCE request: batches of partitions that a broker leads -> the outcome of each.
 
-Strategy: what a batch looks like on the wire follows from the version that the broker serves: magic 0 up to version 1,
+Strategy: the format of a batch on the wire follows from the version that the broker serves: magic 0 up to version 1,
 magic 1 in version 2, record batches from 3 on. Temporary and permanent errors are distinguished.
 
-Idempotence: each partition has a producer id of its own, asked for before its first batch, and counts its messages. A
+Idempotence: each partition has a producer id of its own, requested before its first batch, and counts its messages. A
 batch that is sent again has the same numbers, so the broker knows it; "duplicate" means that it is there. When a batch
 fails for good the partition forgets its id: whether the broker took the batch is unknown, and with a fresh id the
 next ones do not depend on it. It does so, too, when the broker has forgotten the producer, with its messages (before
-2.4), or what came before the batch: a batch that nobody can have then gets numbers of a fresh id.
+2.4), or the batches before: a batch that no broker can have then gets numbers of a fresh id.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Exchange:
         if version >= _RECORD_BATCHES:
             body["transactional_id"] = None
         rest = [partition for partition in queues if partition not in outcomes]
-        # Nobody can have those that go for the first time, should the broker refuse them.
+        # No broker can have those that are sent for the first time, should this one refuse them.
         fresh = {partition for partition in rest if not queues[partition].sealed[0].sent}
         for partition in fresh:
             queues[partition].sealed[0].sent = True
@@ -154,7 +154,7 @@ class Exchange:
     def _see_refusal(self, node_id: int) -> None:
         """Raise ConnectionClosedError if the broker closed the connection: with acks 0 it has no other way to refuse.
 
-        As a rule it does not lead a partition any more; what is sent there before new metadata is read, is lost.
+        As a rule it does not lead a partition any more; batches sent there before new metadata are read, are lost.
         """
         channel = self._unconfirmed.get(node_id)
         if channel is not None and channel.closed:

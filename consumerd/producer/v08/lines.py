@@ -26,7 +26,7 @@ _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_L
 
 @dataclass(frozen=True, slots=True)
 class LinePlan:
-    """How lines become messages. `separator`: between key and message; `max_bytes`: limit of both together."""
+    """The rules by which lines become messages. `separator`: between key and message; `max_bytes`: limit of both."""
 
     topic: str
     partition: int | None = None

@@ -1,12 +1,12 @@
 """The producer for brokers of 0.8 and later.
 
 Strategy: `send` puts a message into its partition's open batch and returns at once, as long as there is room; full or
-old batches are sent by `Sender`, in the order of each partition, whatever is retried. With idempotence, which is the
+old batches are sent by `Sender`, in the order of each partition, also with retries. With idempotence, which is the
 default where the brokers have it, a batch that is sent again is recognised, so that nothing is there twice either.
 
-What a message costs counts: in the common case (a known topic, an open batch, room) `send` waits for nothing, and makes
-nothing but the `Delivery`. Whenever it needs a new batch it lets others run first, or nothing would be sent before the
-buffer is full.
+The cost of a message is low: in the common case (a known topic, an open batch, room) `send` waits for nothing, and
+makes nothing but the `Delivery`. When it needs a new batch it yields to other tasks first, or nothing would be sent
+before the buffer is full.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 
 
 class V08Producer:
-    """Sends messages. `async with` runs it; leaving it sends what is left. `client` stays the caller's."""
+    """Sends messages. `async with` runs it; leaving it sends the rest. `client` stays the caller's."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class V08Producer:
         self._open = True
 
     async def close(self, timeout: float | None = None) -> None:
-        """Send what is left, for at most `timeout` seconds (by default the delivery timeout), and close."""
+        """Send the rest, for at most `timeout` seconds (by default the delivery timeout), and close."""
         self._open = False
         try:
             async with asyncio.timeout(self.settings.delivery_timeout if timeout is None else timeout):
@@ -123,7 +123,7 @@ class V08Producer:
         self._sender.hurry(1)
         settled = asyncio.ensure_future(asyncio.wait(given))
         try:
-            # Should sending end by a defect, nobody waits for what it would have sent.
+            # If sending ends by a defect, callers do not wait for messages that it would have sent.
             running = [self._running] if self._running else []
             await asyncio.wait([settled, *running], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -236,7 +236,7 @@ class V08Producer:
             metadata = await self._client.topics([topic], create=self.settings.create_topics)
             found = metadata.topics.get(topic)
             if found is None or not found.partitions:
-                await self._client.leader(topic, 0)  # raises what is wrong with it
+                await self._client.leader(topic, 0)  # raises the error of the topic
             return len(found.partitions) if found is not None else 0
 
         return await self._client.retrying(f"partitions of {topic}", count)

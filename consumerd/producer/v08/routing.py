@@ -1,8 +1,8 @@
 """Routing of messages to partitions, and so to their queues.
 
-Strategy: what is known of a topic is kept in the form in which each message needs it, for as long as the client's
+Strategy: the metadata of a topic are kept in the form in which each message needs them, for as long as the client's
 metadata are the same object. The key decides as for the JVM's producers. Messages without one stick to a partition
-until its batch goes, because few large batches cost everybody less than many small ones; or they take turns. They go to
+until its batch is sent, because few large batches cost less than many small ones; or they take turns. They are sent to
 partitions that have a leader, if any has: elsewhere they would wait, and fail in the end.
 """
 
@@ -40,7 +40,7 @@ class Route:
         self._rng = rng
         self._queues: list[PartitionQueue | None] = [None] * count
         led = [number for number in range(count) if metadata.leader(topic, number) is not None]
-        #: Where messages without a key may go.
+        #: The partitions that messages without a key may use.
         self._open_to_all: Sequence[int] = led or range(count)
         self._in_turns = in_turns
         self._turn = 0
@@ -62,7 +62,7 @@ class Route:
             self._sticky = None
 
     def keyless(self, queue: PartitionQueue) -> PartitionQueue:
-        """Where a message without a key goes for which `queue` was chosen before, now that some time has passed."""
+        """Return the queue for a message without a key for which `queue` was chosen before, some time ago."""
         return queue if self._in_turns else self._sticky or self._next()
 
     def _next(self) -> PartitionQueue:

@@ -1,8 +1,8 @@
 """Sealed batches -> brokers: which are ready, their leaders, their outcomes.
 
 Strategy: one dispatcher selects the batches that are ready, finds their leaders, and gives each leader one request with
-all of its; an answer settles batches or puts them back, with a pause. A partition's next batch goes only when the last
-is settled: that keeps the order, whatever is retried.
+all of its; an answer settles batches or puts them back, with a pause. A partition's next batch is sent only when the
+last is settled: that keeps the order, also with retries.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Sender:
         return queue
 
     def wake(self) -> None:
-        """Something may be ready, or have a time at which it will be."""
+        """Wake the dispatcher: a batch may be ready, or have a time at which it will be."""
         self._news.set()
 
     def hurry(self, more: int) -> None:

@@ -15,8 +15,8 @@ MIB = 1024 * KIB
 class V08ProducerSettings:
     """Times in seconds, sizes in bytes."""
 
-    #: Who must have a batch before it counts as sent: 0 nobody (nothing is known of it then), 1 the leader, -1 all
-    #: replicas in sync.
+    #: The replicas that must have a batch before it counts as sent: 0 none (its fate is unknown then), 1 the leader,
+    #: -1 all replicas in sync.
     acks: Literal[-1, 0, 1] = -1
     codec: RecordCodec = RecordCodec.NONE
     #: A batch of a partition goes out when it has this many bytes ...
@@ -31,7 +31,7 @@ class V08ProducerSettings:
     delivery_timeout: float = 120.0
     #: Requests under way at once to one broker; a partition is in one of them at most, which keeps its order.
     in_flight: int = 5
-    #: Where messages without a key go: `sticky` fills one partition's batch before it takes another at random.
+    #: The routing of messages without a key: `sticky` fills one partition's batch before it takes another at random.
     keyless: Literal["sticky", "round_robin"] = "sticky"
     #: Have brokers recognise a batch that is sent again (0.11 and later, acks -1). None: where it is possible.
     idempotent: bool | None = None

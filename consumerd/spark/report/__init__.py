@@ -1,4 +1,4 @@
-"""The report of a pipeline: one self-contained HTML page. `facts` says what is in it, `page` and `plots` show it."""
+"""The report of a pipeline: one self-contained HTML page. `facts` has its content, `page` and `plots` show it."""
 
 from consumerd.spark.report.writing import ReportResult, write_report
 

@@ -19,7 +19,7 @@ CLASSES_PER_DOUBLING = 8
 
 
 class StepResult(Protocol):
-    """What every step returns."""
+    """The result of every step."""
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`."""
@@ -28,7 +28,7 @@ class StepResult(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LandedInterval:
-    """What landed with one batch, or within a stretch of time."""
+    """The rows that landed with one batch, or within a stretch of time."""
 
     start: datetime
     rows: int
@@ -49,7 +49,7 @@ class SizeClass:
 
 @dataclass(frozen=True, slots=True)
 class MessageSizes:
-    """How large the values are, in bytes; classes in order, none empty."""
+    """The sizes of values, in bytes; classes in order, none empty."""
 
     classes: tuple[SizeClass, ...] = ()
 
@@ -71,7 +71,7 @@ class MessageSizes:
 
 @dataclass(frozen=True, slots=True)
 class LandedFacts:
-    """What is in bronze."""
+    """The content of bronze."""
 
     rows: int = 0
     size: int = 0
@@ -97,7 +97,7 @@ class QuarantineSample:
 
 @dataclass(frozen=True, slots=True)
 class QuarantineReason:
-    """Why this many rows are in quarantine."""
+    """A reason of quarantine, and the number of rows with it."""
 
     text: str
     rows: int
@@ -132,7 +132,7 @@ class ReportFacts:
 
     pipeline: str
     made: datetime
-    #: What the pipeline reads, for people: option and value.
+    #: The source of the pipeline, for people: option and value.
     source: Sequence[tuple[str, str]]
     landed: LandedFacts
     progress: ProgressHistory
@@ -147,7 +147,7 @@ class ReportFacts:
 
     @property
     def unaccounted(self) -> int | None:
-        """Rows of bronze that are neither in silver nor in quarantine: duplicates, and what is not refined yet."""
+        """Rows of bronze that are neither in silver nor in quarantine: duplicates, and rows not refined yet."""
         if self.refined is None or self.quarantine is None:
             return None
         return self.landed.rows - self.refined - self.quarantine.rows

@@ -91,7 +91,7 @@ _KINDS: Final = (
 )
 
 
-#: From this share of what was refined on, quarantine is part of the verdict.
+#: From this share of refined rows on, quarantine is part of the verdict.
 MANY_QUARANTINED: Final = 0.1
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from consumerd.spark.progress import BatchProgress
     from consumerd.spark.report.facts import LandedFacts, MessageSizes, SizeClass
 
-#: What stands for which CSS variable while matplotlib draws.
+#: Colours that stand for CSS variables while matplotlib draws.
 _INK: Final = "#000001"
 _GRID: Final = "#000002"
 _FIRST: Final = "#000003"
@@ -83,7 +83,7 @@ _FEW_BARS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """One picture: well-formed SVG without width and height, and what it says in words."""
+    """One picture: well-formed SVG without width and height, and its description."""
 
     svg: str
     title: str
@@ -167,7 +167,7 @@ def plot_sizes(sizes: MessageSizes) -> Plot:
 
 
 def thin(points: Sequence[tuple[datetime, int]]) -> list[tuple[datetime, int]]:
-    """At most `MAX_POINTS` of them: of each stretch the largest, and always the last."""
+    """Return at most `MAX_POINTS` points: the largest of each stretch, and always the last."""
     if len(points) <= MAX_POINTS:
         return list(points)
     step = -(-len(points) // (MAX_POINTS - 1))
@@ -187,7 +187,7 @@ def merge(classes: Sequence[SizeClass]) -> tuple[list[tuple[int, int]], int]:
 
 
 def _position(value: float) -> float:
-    """Where a size is on the axis of classes."""
+    """Return the position of a size on the axis of classes."""
     return CLASSES_PER_DOUBLING * math.log2(value + 1)
 
 

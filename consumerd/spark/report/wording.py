@@ -12,7 +12,7 @@ _SPANS = ((86400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
 
 
 def count(value: float) -> str:
-    """With thousands apart: `1,234,567`."""
+    """Return a number with separated thousands: `1,234,567`."""
     return f"{value:,.0f}"
 
 
@@ -50,7 +50,7 @@ def brief_size(value: float) -> str:
 
 
 def duration(value: timedelta) -> str:
-    """In the largest unit that fits whole: `5 minutes`."""
+    """Return a duration in the largest unit that fits whole: `5 minutes`."""
     seconds = round(value.total_seconds())
     for length, name in _SPANS:
         if seconds % length == 0 and seconds >= length:
@@ -60,12 +60,12 @@ def duration(value: timedelta) -> str:
 
 
 def moment(value: datetime) -> str:
-    """To the second, in UTC: `2026-11-21 17:05:09 UTC`. The value has a time zone."""
+    """Return a time to the second, in UTC: `2026-11-21 17:05:09 UTC`. The value has a time zone."""
     return f"{value:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def printable(value: bytes | str) -> str:
-    """Foreign text or bytes with everything visible: controls and what is not UTF-8 as in Python's literals."""
+    """Foreign text or bytes with everything visible: controls and invalid UTF-8 as in Python's literals."""
     text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
     return "".join(one if one.isprintable() else _escape(one) for one in text)
 

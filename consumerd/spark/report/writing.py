@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReportResult:
-    """Where the page was written: a path or a URL."""
+    """The place to which the page was written: a path or a URL."""
 
     pipeline: str
     page: str
@@ -41,8 +41,8 @@ class ReportResult:
 def write_report(spark: SparkSession, pipeline: PipelineSpec, results: Mapping[str, StepResult]) -> ReportResult:
     """Write the page of a pipeline, replacing the last one.
 
-    `results`: what the steps of this run returned, by their names. Without one of `reconcile` the page says that nobody
-    knows whether everything landed. Tables that are not there yet are no error. Raises ConsumerdError.
+    `results`: the results of the steps of this run, by their names. Without one of `reconcile` the page says that it is
+    unknown whether everything landed. Tables that do not exist yet are not an error. Raises ConsumerdError.
     """
     reconciled = results.get("reconcile")
     with declared_errors():

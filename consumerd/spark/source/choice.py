@@ -46,9 +46,9 @@ class PartitionChoice:
         return self.wants_topic(topic) and (self._assign is None or name in self._assign[topic])
 
     def missing(self, found: Collection[Key], topics: Collection[str], known: Collection[Key] = ()) -> str | None:
-        """What is named and does not exist, as one sentence; None if nothing is missing.
+        """Return a sentence about the names that do not exist; None if nothing is missing.
 
-        `topics`: all that are; `known`: partitions that are, chosen or not, as far as known.
+        `topics`: all that exist; `known`: partitions that exist, chosen or not, as far as known.
         """
         have = {topic for topic, _ in found}
         for topic in self._named:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ParseMode(StrEnum):
-    """How to treat bytes that are not a valid message (option `mode`, with the values of Spark's readers)."""
+    """The policy for bytes that are not a valid message (option `mode`, with the values of Spark's readers)."""
 
     #: A row each, with the reason in `_corrupt`.
     PERMISSIVE = "PERMISSIVE"
@@ -65,7 +65,7 @@ COLUMNS: Final = (
     SourceColumn("crc_ok", "boolean", pa.bool_()),
     CORRUPT,
 )
-#: What identifies a message; `broker` may be null.
+#: The columns that identify a message; `broker` may be null.
 IDENTITY: Final = ("topic", "broker", "partition", "offset", "index")
 
 _BY_NAME: Final = {column.name: column for column in COLUMNS}

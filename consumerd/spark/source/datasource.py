@@ -98,7 +98,7 @@ class ConsumerdDataSource(DataSource):
         self.writer(schema, overwrite)
 
     def _options(self, schema: StructType) -> dict[str, str]:
-        """Those of the read over those of the table; upper and lower case are the same. Raises OptionError."""
+        """Return the options of the read over those of the table, regardless of case. Raises OptionError."""
         kept = options_in(schema)
         if not kept and not self._given:
             raise OptionError(
@@ -238,12 +238,12 @@ def _read(partition: InputPartition, request: ReadRequest) -> Iterator[pa.Record
     return iter(())  # Spark makes one partition of no partitions
 
 
-#: What only a catalog says.
+#: A property that only a catalog sets.
 _PROVIDER: Final = "provider"
 #: Before the names of the table's options, as they were given.
 _OPTION: Final = "option."
 _METADATA: Final = "consumerd.options"
-#: What is in the schema is shown to everybody who may see the table.
+#: The schema is visible to every user who may see the table.
 _NOT_KEPT: Final = "kafka.sasl.password"
 
 

@@ -92,7 +92,7 @@ class Pruning:
 
 
 def _values(name: str, each: Filter) -> _Allowed | None:
-    """What the filter allows; None where it is of another kind. Nothing equals null but by EqualNullSafe."""
+    """Return the values that the filter allows; None for one of another kind. Only EqualNullSafe matches null."""
     match each:
         case EqualTo(_, value):
             return _Allowed(name, frozenset([value]) - {None})

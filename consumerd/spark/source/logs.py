@@ -37,7 +37,7 @@ class PartitionLog(Protocol):
 
     @property
     def end(self) -> int:
-        """Where the next message will begin."""
+        """The offset at which the next message will begin."""
         ...
 
     def gaps(self) -> Sequence[tuple[int, int]]:
@@ -53,7 +53,7 @@ class PartitionLog(Protocol):
         ...
 
     def before(self, time_ms: int) -> int:
-        """Where to start so as to see all that was written at `time_ms` (since 1970) or later, or is not sure to be."""
+        """Return the offset from which to read all messages that are, or may be, of `time_ms` (since 1970) or later."""
         ...
 
     def splits(self, start: int, end: int, max_bytes: int) -> list[InputPartition]:
@@ -62,7 +62,7 @@ class PartitionLog(Protocol):
 
 
 class Origin(Protocol):
-    """Where partitions are. May cache between snapshots."""
+    """The origin of partitions. May cache between snapshots."""
 
     def snapshot(self) -> Mapping[Key, PartitionLog]:
         """The selected partitions that exist now. Raises a ConsumerdError if that is unknown."""

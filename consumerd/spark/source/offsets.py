@@ -27,7 +27,7 @@ _FORM = 'earliest, latest, or JSON such as {"topic": {"0-0": 71, "0-1": -2}} wit
 
 
 def parse_position(text: str) -> Position:
-    """Read a position of the options. Raises ValueError with a clause that says what is wrong."""
+    """Read a position of the options. Raises ValueError with a clause that names the problem."""
     word = text.strip().lower()
     if word in _WORDS:
         return _WORDS[word]
@@ -41,7 +41,7 @@ def parse_position(text: str) -> Position:
 
 
 def parse_offsets(text: str) -> Offsets:
-    """Read a stream's offsets from a checkpoint. Raises ValueError with a clause that says what is wrong."""
+    """Read a stream's offsets from a checkpoint. Raises ValueError with a clause that names the problem."""
     return _checked(json.loads(text), text, lowest=0)
 
 
@@ -58,7 +58,7 @@ def entries(offsets: Offsets) -> Iterator[tuple[Key, int]]:
 
 
 def sorted_offsets(offsets: Mapping[Key, int]) -> dict[str, dict[str, int]]:
-    """By topic and name, in an order that depends on nothing but these."""
+    """Return offsets by topic and name, in an order that depends on these alone."""
     found: dict[str, dict[str, int]] = {}
     for topic, name in sorted(offsets):
         found.setdefault(topic, {})[name] = offsets[topic, name]

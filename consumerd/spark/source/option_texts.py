@@ -97,7 +97,7 @@ def read_path_list(name: str, value: str) -> tuple[str, ...]:
 
 
 def plain_path(path: str) -> str:
-    """Without the scheme that Spark puts before local paths."""
+    """Return a path without the scheme that Spark puts before local paths."""
     if path.startswith("file:"):
         return "/" + path.removeprefix("file:").lstrip("/")
     return path
@@ -233,7 +233,7 @@ def named(broker: int, name: str) -> str:
 
 
 def read_position(name: str, value: str) -> Position:
-    """Where to start or end."""
+    """Return the position at which to start or end."""
     try:
         return parse_position(value)
     except ValueError as error:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from consumerd.spark.source.offsets import Offsets, Position
 
-#: Where a split is cut, unless `maxSplitBytes` says otherwise: bytes of the log.
+#: The size at which a split is cut by default (option `maxSplitBytes`): bytes of the log.
 DEFAULT_SPLIT_BYTES: Final = 64 << 20
 
 
@@ -146,9 +146,9 @@ class SourceOptions:
         )
 
     def start_of_batch(self) -> Position:
-        """Where a batch starts; `starting_timestamp` comes before it."""
+        """Return the position at which a batch starts; `starting_timestamp` comes before it."""
         return EARLIEST if self.starting is None else self.starting
 
     def start_of_stream(self) -> Position:
-        """Where a stream without a checkpoint starts; `starting_timestamp` comes before it."""
+        """Return the position at which a stream without a checkpoint starts; `starting_timestamp` comes before it."""
         return LATEST if self.starting is None else self.starting

@@ -125,8 +125,8 @@ KAFKA_READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
 }
 #: Other spellings of options.
 ALIASES: Final[Mapping[str, str]] = {"kafka.bootstrap.servers": "bootstrap"}
-#: What settings of a JVM client begin with that say how to connect, what is read and in which form: one of these that
-#: is not supported is refused, since without it something else would happen.
+#: Prefixes of settings of a JVM client that define the connection, the data that are read and their form: one of these
+#: that is not supported is refused, since the read would differ without it.
 DECIDING: Final = (
     "kafka.ssl.", "kafka.sasl.", "kafka.security.", "kafka.isolation.", "kafka.bootstrap.", "kafka.key.deserializer",
     "kafka.value.deserializer", "kafka.auto.offset.", "kafka.interceptor.",
@@ -180,7 +180,7 @@ LOCATIONS: Final = ("path", "zookeeper", "brokers", "bootstrap", "files")
 CHOICES: Final = ("assign", "subscribe", "subscribePattern")
 #: Options that are never shown, in lower case.
 SECRET: Final = frozenset({"kafka.sasl.password"})
-#: What only a stream takes, and what only a batch.
+#: The options that only a stream takes, and those that only a batch takes.
 STREAM_ONLY: Final = ("maxBytesPerTrigger", "maxOffsetsPerTrigger", "groupId", "commitOffsets")
 BATCH_ONLY: Final = ("endingOffsets",)
 _ONLY_WITH: Final = {

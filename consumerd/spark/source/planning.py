@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class Losses:
-    """How to treat messages that no longer exist: raise or log."""
+    """The policy for messages that no longer exist: raise or log."""
 
     def __init__(self, *, fail: bool) -> None:
         self._fail = fail
@@ -77,7 +77,7 @@ def plan_batch(options: SourceOptions, pruning: Pruning) -> list[InputPartition]
 def starting(
     logs: Mapping[Key, PartitionLog], options: SourceOptions, position: Position, losses: Losses
 ) -> dict[Key, int]:
-    """Where each partition of a new query starts."""
+    """Return the offset at which each partition of a new query starts."""
     if options.starting_timestamp is not None:
         return {key: each.before(options.starting_timestamp) for key, each in logs.items()}
     if options.starting_times is not None:
@@ -138,7 +138,7 @@ def split_ranges(
 
 
 def report_gaps(each: PartitionLog, start: int, end: int, losses: Losses) -> None:
-    """Report what is missing between two offsets."""
+    """Report the missing ranges between two offsets."""
     for low, high in each.gaps():
         if low < end and start < high:
             losses.report(f"{_name(each.key)} has no messages from offset {max(low, start)} to {min(high, end)}")
@@ -148,7 +148,7 @@ def _name(key: Key) -> str:
     return "/".join(key)
 
 
-#: Seconds for which a look is good: to see what is new, and to plan what was seen already.
+#: Seconds for which a look is good: to find new messages, and to plan those that were found already.
 _FRESH: Final = 0.2
 _STILL_GOOD: Final = 5.0
 
@@ -164,12 +164,12 @@ class StreamPlanner:
         self._target: dict[Key, int] | None = None
         self._logs: Mapping[Key, PartitionLog] = {}
         self._looked = -_STILL_GOOD
-        #: What was not there in the last look for it, so that one look is enough as long as that lasts.
+        #: Partitions that lacked offsets in the last look for them, so that one look is enough as long as that lasts.
         self._lacking: frozenset[Key] = frozenset()
         self._group_checked = False
 
     def initial(self) -> dict[str, dict[str, int]]:
-        """Where a stream without a checkpoint starts."""
+        """Return the offsets at which a stream without a checkpoint starts."""
         logs = self._look(0)
         if (missing := self._origin.missing(logs)) is not None:
             raise NotFoundError(missing)
@@ -180,9 +180,9 @@ class StreamPlanner:
         self._target = {key: each.end for key, each in self._look(0).items()}
 
     def latest(self, start: Offsets, most: int | None) -> dict[str, dict[str, int]]:
-        """Where the next micro-batch ends; `start` if there is nothing new.
+        """Return the end of the next micro-batch; `start` if there is nothing new.
 
-        `most`: of all partitions together, in what offsets count; with the option maxOffsetsPerTrigger in messages.
+        `most`: of all partitions together, in the unit of offsets; with the option maxOffsetsPerTrigger in messages.
         """
         logs = self._look_for(start, _FRESH)
         ends = dict(entries(start))
@@ -256,7 +256,7 @@ class StreamPlanner:
         return logs
 
     def _begin(self, each: PartitionLog, reached: int | None) -> int:
-        """Where reading continues; a new partition starts at its beginning."""
+        """Return the offset at which reading continues; a new partition starts at its beginning."""
         if reached is None or reached == each.start:
             return each.start
         name = "/".join(each.key)
@@ -274,7 +274,7 @@ def _lacking(logs: Mapping[Key, PartitionLog], offsets: Offsets) -> frozenset[Ke
 
 
 def _shares(ranges: Mapping[Key, tuple[int, int]], most: int | None) -> dict[Key, int]:
-    """How many bytes each partition may take: all of them, or an even share of `most`, but never nothing."""
+    """Return the share of each partition, in the unit of offsets: all of it, or an even part of `most`, at least 1."""
     sizes = {key: end - start for key, (start, end) in ranges.items()}
     if most is None or sum(sizes.values()) <= most:
         return sizes

@@ -45,7 +45,7 @@ _settled = False
 
 
 def freeze_imports() -> None:
-    """In a worker of Spark's: take what is imported out of the garbage collections, one of which ends each task."""
+    """In a worker of Spark: exclude imported modules from garbage collections, one of which ends each task."""
     global _settled  # noqa: PLW0603 - a process settles once
     if not _settled and TaskContext.get() is not None:
         _settled = True
@@ -74,7 +74,7 @@ class ConstantColumns:
         self._made: dict[str, pa.Array] = {}
 
     def column(self, field: pa.Field, rows: int) -> pa.Array:
-        """The column of that name, this many rows long; null where nothing is said."""
+        """The column of that name, this many rows long; null where it has no value."""
         made = self._made.get(field.name)
         if made is None or len(made) < rows:
             value = self._values.get(field.name)

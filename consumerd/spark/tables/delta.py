@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-#: What the package delta-spark 4.4.1 goes with, of which there is no jar.
+#: The jar for the package delta-spark 4.4.1, which has none of its own version.
 DELTA_PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
 DELTA_SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -104,7 +104,7 @@ class DeltaTable(Table):
         return reader.load(self.path)
 
     def batches(self) -> tuple[range, ...]:
-        """From 0 to the last one: what a checkpoint counts has no gaps."""
+        """From 0 to the last one: the batches of a checkpoint have no gaps."""
         if not self.exists:
             return ()
         owner = self._detail()["properties"].get(_OWNER)
@@ -114,7 +114,7 @@ class DeltaTable(Table):
         return () if version.isEmpty() else (range(int(version.get()) + 1),)
 
     def compact(self, target_bytes: int, *, keep_seconds: float = 3600.0) -> CompactResult:
-        """OPTIMIZE. What was merged stays for time travel; removing it is VACUUM's, which only the owner can judge."""
+        """Run OPTIMIZE. Merged files stay for time travel; VACUUM removes them, which is the owner's decision."""
         self._must_exist()
         before = self._detail()
         keys = ("spark.databricks.delta.optimize.maxFileSize", "spark.databricks.delta.optimize.minFileSize")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 #: Schemes of stores whose rename is a copy.
 COPYING_STORES: Final = frozenset({"s3", "s3a", "s3n", "gs", "wasb", "wasbs", "oss", "cosn", "obs", "swift"})
-#: What Hadoop takes for a pattern in a path that is to be read.
+#: Characters that Hadoop takes for a pattern in a path that is to be read.
 _PATTERN_CHARACTERS: Final = frozenset("{}[]*?\\,")
 
 
@@ -165,7 +165,7 @@ class LocalFiles:
             else:
                 place.unlink()
         except FileNotFoundError:
-            # Another process removes it as well: the next run removes what is left, if anything.
+            # Another process removes it as well: the next run removes the rest, if any.
             return
 
 
@@ -238,7 +238,7 @@ class HadoopFiles:
         return True
 
     def settle(self, path: str) -> None:
-        """Nothing to do: the name node logs names before it responds."""
+        """Do nothing: the name node logs names before it responds."""
 
     def make_folder(self, path: str) -> None:
         self._system.mkdirs(self._path(path))

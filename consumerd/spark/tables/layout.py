@@ -1,8 +1,8 @@
 """Directory names of a Parquet table: which batches a directory holds, and which one to read each batch from.
 
 Strategy: pure text and numbers, no file is touched. A directory holds one batch or, merged, a range of them without
-gaps, and every row has its batch. So whatever set of directories a reader finds, also during a compaction or after a
-killed one, every batch is read once: directories are taken in the order of their first batch, the widest first, each
+gaps, and every row has its batch. So in any set of directories that a reader finds, also during a compaction or after
+a killed one, every batch is read once: directories are taken in the order of their first batch, the widest first, each
 for those of its batches that no directory before it has.
 """
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: Folder of what is being written; its name keeps Spark and us from reading it.
+#: Folder of unfinished batches; its name keeps Spark and us from reading it.
 STAGING: Final = "_staging"
 _FOLDER = re.compile(r"batch=([0-9]{20})(?:-([0-9]{20}))?")
 
@@ -33,7 +33,7 @@ class BatchFolder(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """What to read from one folder: its batches `first` to `last`."""
+    """The part to read from one folder: its batches `first` to `last`."""
 
     folder: BatchFolder
     first: int
@@ -80,7 +80,7 @@ def resolve(folders: Iterable[BatchFolder]) -> list[Slice]:
 
 
 def covered(folders: Iterable[BatchFolder]) -> list[BatchFolder]:
-    """Folders that nobody reads any more: `resolve` takes all their batches from others."""
+    """Folders that are no longer read: `resolve` takes all their batches from others."""
     folders = list(folders)
     used = {each.folder for each in resolve(folders)}
     return [folder for folder in folders if folder not in used]

@@ -4,7 +4,7 @@
     <table>/_schema.json                       its columns (`schema`)
     <table>/batch=<20 digits>/part-*.parquet   one batch
     <table>/batch=<first>-<last>/...           batches that compaction merged
-    <table>/_staging/<random>/                 what is being written
+    <table>/_staging/<random>/                 an unfinished batch
 
 Strategy. There is no list of files to keep consistent: the names of directories are enough (`layout`). A batch is
 written under a random name, synced and renamed. A killed writer leaves a directory in `_staging`, which the next one
@@ -12,9 +12,9 @@ removes; that also fences a writer that was wrongly thought dead, whose rename t
 same batch one rename wins, and as a checkpoint gives both the same rows, it does not matter which.
 
 Compaction writes a group of neighbouring batches as a directory that names the first and the last one, and its rename
-is the whole commit: from then on readers take these batches from it. What it covers is removed later, when readers that
-began before have ended. Killed anywhere, it leaves what is in `_staging` and what is covered; the next compaction
-removes both. Rows keep their column `batch`, so that streams continue where they were.
+is the whole commit: from then on readers take these batches from it. The directories that it covers are removed later,
+when readers that began before have ended. Killed anywhere, it leaves `_staging` and covered directories; the next
+compaction removes both. Rows keep their column `batch`, so that streams continue where they were.
 
 A group is closed once it has the target's size. The last, smaller one is merged again as batches are added: for each
 compaction, less than the target's size is written more than once.
@@ -84,7 +84,7 @@ class ParquetTable(Table):
         claim(self.files, self.path, kind="parquet", writer=writer)
         staging = f"{self.path}/{STAGING}"
         found = self._take_over(staging) if self._found is None else self._found
-        # That nobody else has written the batches behind those is for the rename to tell: a table with many folders is
+        # The rename detects another writer of the batches after `found`: a table with many folders is
         # not listed for every batch.
         if batch <= found and any(each.first <= batch <= each.last for each in self.folders()):
             return False
@@ -126,7 +126,7 @@ class ParquetTable(Table):
         """The slices to read for all batches, each once."""
         slices = resolve(self.folders())
         if has_gap(slices):
-            # A listing takes its time, and what is renamed meanwhile may be in it or not: batch 8, but not 7. By now
+            # A listing takes its time, and a batch renamed meanwhile may be in it or not: batch 8, but not 7. By now
             # 7 is there, if it ever was.
             slices = resolve(self.folders())
         return slices

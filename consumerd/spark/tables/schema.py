@@ -1,6 +1,6 @@
 """The files that describe a Parquet table: its columns (`_schema.json`) and its owner (`_table.json`).
 
-Strategy: `_schema.json` has all columns of all batches, so that nobody has to open data to know them. It is replaced
+Strategy: `_schema.json` has all columns of all batches, so that readers need not open data to know them. It is replaced
 before the first batch with a new column is committed, so a reader knows every column that it can meet. Columns are only
 added; they are null in batches without them. A column with another type is refused, since no reader could take both.
 

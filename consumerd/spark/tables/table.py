@@ -75,5 +75,5 @@ class Table(ABC):
     def compact(self, target_bytes: int, *, keep_seconds: float = 3600.0) -> CompactResult:
         """Merge small files into files of about `target_bytes`. May be killed and repeated at any time.
 
-        What was merged is removed by a compaction at least `keep_seconds` later, since readers may be at it still.
+        Merged files are removed by a compaction at least `keep_seconds` later, since readers may still read them.
         """

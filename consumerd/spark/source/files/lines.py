@@ -44,7 +44,7 @@ _INT32: Final = 1 << 31
 
 
 class ExpectedRange(NamedTuple):
-    """What the file's path says of its lines: the partition, and the range [start, end) of its log."""
+    """The expectation from a file's path: the partition of its lines, and the range [start, end) of its log."""
 
     topic: str
     broker: int
@@ -72,7 +72,7 @@ class LineError(ValueError):
 def read_rows(
     file: BinaryIO, expected: ExpectedRange, *, piece: int = PIECE, max_line: int = MAX_LINE
 ) -> Iterator[LineRows]:
-    """All lines of `file`, in order. Never raises for what it reads; OSError comes through."""
+    """All lines of `file`, in order. Never raises for its content; OSError comes through."""
     reader = _Reader(expected)
     for lines, flaw in _pieces(file, piece, max_line):
         if lines:
@@ -111,7 +111,7 @@ def _pieces(file: BinaryIO, piece: int, max_line: int) -> Iterator[tuple[bytes, 
 
 
 def _skip_line(file: BinaryIO, size: int, piece: int) -> tuple[int, bytes]:
-    """Read up to the next end of a line: how long the line was, and what was read beyond it."""
+    """Read up to the next end of a line; return the length of the line, and the bytes read beyond it."""
     while data := file.read(piece):
         line, newline, after = data.partition(b"\n")
         size += len(line)

@@ -6,8 +6,8 @@ Strategy: planning needs nothing but the names, and no file is opened or measure
 stands for its size. The handler names a file only when it is complete and synced, so listed files can be read. Anything
 with another name is not part of the output: writers' directories (`.writer-*`, `.fenced-*`), notes, other directories.
 
-Ranges of one partition never overlap, as the handler ensures; if they do, something else has written files, and nobody
-can tell which one is right. What lies between two ranges is a gap of the log: compressed messages without content,
+Ranges of one partition never overlap, as the handler ensures; if they do, something else has written files, and it is
+unknown which one is right. A stretch between two ranges is a gap of the log: compressed messages without content,
 retention, skipped corruption.
 
 A split is a frozen value, like the splits of segments. The ranges are small (a batch each), so a split takes as many as
@@ -121,7 +121,7 @@ def ranges(
 
 
 def gaps(files: Sequence[RangeFile]) -> list[tuple[int, int]]:
-    """What lies between the ranges of one partition, as [start, end) in log offsets."""
+    """Return the gaps between the ranges of one partition, as [start, end) in log offsets."""
     return [(one.end, other.start) for one, other in pairwise(files) if one.end < other.start]
 
 

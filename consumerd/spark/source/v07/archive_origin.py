@@ -3,7 +3,7 @@
 Strategy: every snapshot lists the files again, so that growth, rolls and new partitions are seen. A segment reaches
 from the offset in its name to the length of its file; only in the last one of a partition, which may still be written,
 the end is that of the last whole message, searched for from where it was last. Two files that hold the same offsets are
-an error, since nobody can tell which one is right.
+an error, since it is unknown which one is right.
 """
 
 from __future__ import annotations

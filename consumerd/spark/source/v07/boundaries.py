@@ -48,7 +48,7 @@ class MessageSpan(NamedTuple):
 
 
 class _Stop(NamedTuple):
-    """Where following ended: `at` is a boundary; `end` that of the message there, None where none can be read."""
+    """The stop of a walk: `at` is a boundary; `end` that of the message there, None where none can be read."""
 
     at: int
     end: int | None
@@ -88,7 +88,7 @@ class Boundaries:
         return None if stop.end is None else MessageSpan(stop.at, stop.end)
 
     def last(self, known: int) -> int:
-        """Where the last whole message ends, from the boundary `known` on.
+        """Return the end of the last whole message, from the boundary `known` on.
 
         A message that is only cut off is not whole yet. Bytes that are no message at all belong to the segment, so that
         a reader reports them: then its end counts.
@@ -106,7 +106,7 @@ class Boundaries:
         return stop.at if stop.torn else self._end
 
     def _follow(self, position: int, wanted: int, *, bad_too: bool) -> _Stop:
-        """From the boundary `position` to `wanted`, or to the message around it."""
+        """Walk from the boundary `position` to `wanted`, or to the message around it."""
         size, magic = 0, 1
         while position < wanted:
             asked = min(max(size, min(STRIDE, wanted - position + MARGIN)), self._end - position)

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
     from consumerd.spark.source.v07.split import BrokerRange
 
-#: What a fetch's answer has before the log's bytes: the error code.
+#: Bytes of a FETCH response before those of the log: the error code.
 _FETCH_HEAD: Final = 2
 #: Error code and count of an answer to OFFSETS.
 _OFFSETS_HEAD: Final = 6
-#: The largest fetch, whatever is requested: its bytes are in memory several times.
+#: The largest fetch, also for larger requests: its bytes are in memory several times.
 _LARGEST_FETCH: Final = 8 << 20
 #: A broker's whole list of segments is never longer: it is an int32 of bytes.
 _MAX_OFFSETS: Final = 1 << 20

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-#: Seconds after which ZooKeeper is asked again.
+#: Seconds after which ZooKeeper is read again.
 REGISTRY_AGE: Final = 5.0
 #: Maximum number of segments of one partition whose starts are requested.
 MAX_SEGMENTS: Final = 100_000

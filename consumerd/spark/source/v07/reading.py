@@ -1,4 +1,4 @@
-"""A split -> its rows as Arrow batches: what an executor's task does.
+"""A split -> its rows as Arrow batches: the work of an executor's task.
 
 Strategy: `read_runs` of the archive's reader walks the bytes, and a builder makes batches of the result. Bytes after
 the split's end are read if those before it cannot be understood without them, so that a split's rows do not depend on
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: What wrappers decompress to is limited one by one (`Limits`), and no more than one is in memory.
+#: The decompressed size of wrappers is limited one by one (`Limits`), and no more than one is in memory.
 _ANY_EXPANSION: Final = 1 << 40
 #: Leaves of a larger wrapper are made this many bytes at a time.
 _PIECE_BYTES: Final = 1 << 20
-#: What a message has beside its payload, at most.
+#: Bytes of a message beside its payload, at most.
 _ROOM: Final = 10
 
 
@@ -91,7 +91,7 @@ class _SplitReader:
     def _read(self, reader: SegmentReader) -> Iterator[pa.RecordBatch]:
         start, end = self.split.start, self.split.end
         while (position := (yield from self._read_from(reader, start))) < end:
-            # Where nothing was found either, nothing is asked again: a log that is cut all the time never ends.
+            # After a read without a message the log is not queried again: one that is cut all the time would never end.
             further = reader.next_available(position) if position > start or start == self.split.start else None
             start = end if further is None else min(further, end)
             self._lost(position, start, "the start of the log was deleted after the read was planned")
@@ -123,7 +123,7 @@ class _SplitReader:
         return position
 
     def _cut(self, found: ArchivedRun | Flaw) -> ArchivedRun | Flaw:
-        """Cut off what is beyond the split's end. Raises SplitBoundaryError."""
+        """Cut off everything beyond the split's end. Raises SplitBoundaryError."""
         end = self.split.end
         if isinstance(found, Flaw) and found.kind not in MESSAGE_FLAWS:
             return found._replace(next_offset=end)
@@ -171,7 +171,7 @@ _NO_CODEC: Final = len(Codec)
 
 
 class BatchBuilder:
-    """Collects what a split holds; `add` gives the batches that are full, `finish` the rest.
+    """Collects the rows of a split; `add` returns the batches that are full, `finish` the rest.
 
     `columns`: names in the order in which the batches have them, at least one.
     """

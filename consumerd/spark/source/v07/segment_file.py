@@ -34,7 +34,7 @@ class SegmentReader(Protocol):
 
     @property
     def window(self) -> int:
-        """How many bytes to read at once."""
+        """The number of bytes to read at once."""
         ...
 
     def fetch(self, offset: int, size: int) -> bytes:
@@ -258,7 +258,7 @@ class RemoteFile:
 
 
 class _declared:  # noqa: N801 - reads as a verb
-    """Turns whatever a file system raises into a FileReadError; FileNotFoundError stays."""
+    """Turns each error of a file system into a FileReadError; FileNotFoundError stays."""
 
     def __init__(self, url: str) -> None:
         self._url = url

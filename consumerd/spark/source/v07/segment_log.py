@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from consumerd.spark.source.offsets import Key
     from consumerd.spark.source.v07.boundaries import Fetch
 
-#: No message is looked for that is larger, whatever limit is set: the memory of the planner.
+#: The largest message that is looked for, also with a higher limit: it bounds the memory of the planner.
 _MOST_REACH: Final = 32 << 20
 #: Bytes that are read of one partition to estimate the size of its messages, and of how many partitions.
 _SAMPLE: Final = 256 << 10

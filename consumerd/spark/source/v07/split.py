@@ -38,7 +38,7 @@ class BrokerRange:
 
 @dataclass(frozen=True, repr=False)
 class V07Split(InputPartition):
-    """The messages of one partition from offset `start` up to `end`. `broker`: its id, None where nobody knows it."""
+    """The messages of one partition from offset `start` up to `end`. `broker`: its id, None where it is unknown."""
 
     topic: str
     broker: int | None

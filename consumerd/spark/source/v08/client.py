@@ -81,7 +81,7 @@ CLIENT_ID: Final = "consumerd-spark"
 _WAIT: Final = 0.5
 #: Answers but those to FETCH are never larger.
 _MOST_BYTES: Final = 128 << 20
-#: What a FETCH's answer may have beside messages: aborted transactions.
+#: Bytes that a FETCH response may have beside messages: aborted transactions.
 _ROOM: Final = 32 << 20
 #: Seconds between attempts, at most.
 _LONGEST_PAUSE: Final = 1.0
@@ -164,7 +164,7 @@ class KafkaClient:
         return self.ask("find the topics", ask)
 
     def offsets(self, wanted: Collection[Partition], when: int) -> dict[Partition, int | None]:
-        """Of each partition the first offset at `when` (ms since 1970, EARLIEST, LATEST) or later; None: there is none.
+        """Return each partition's first offset at `when` (ms since 1970, EARLIEST, LATEST) or later, or None.
 
         Brokers before 0.10.1 name the start of a segment, before which there may be nothing of that time either. LATEST
         is where consumers of the configured isolation level end.
@@ -172,7 +172,7 @@ class KafkaClient:
         return {each: offset for each, (offset, _) in self._listed(wanted, when).items()}
 
     def first_at(self, partition: Partition, when: int, start: int, end: int) -> int:
-        """Where to start, from `start` to `end`, so as to see all that is of `when` (ms since 1970) or later."""
+        """Return the offset in [`start`, `end`] from which all messages of `when` (ms since 1970) or later follow."""
         found, by_segment = self._listed([partition], when)[partition]
         if found is None:  # before 0.10.1: everything may be of that time; since: nothing is
             return start if by_segment else end
@@ -298,7 +298,7 @@ class KafkaClient:
             raise
 
     def _raise_for(self, code: int, what: str, partition: Partition) -> None:
-        """Raise BrokerRefusedError for an error code; refresh leaders if it says so."""
+        """Raise BrokerRefusedError for an error code; refresh leaders if it requires that."""
         if error := error_of(code, what):
             if error.info.refresh:
                 self._forget(partition)
@@ -318,7 +318,7 @@ class _LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """What `work` returns; it is cancelled where the caller is interrupted."""
+        """Return the result of `work`; it is cancelled where the caller is interrupted."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -399,7 +399,7 @@ def _context(tls: Tls) -> ssl.SSLContext:
         if not tls.check_hostname:
             context.check_hostname = False
         if tls.certificate is not None:
-            context.load_cert_chain(tls.certificate, tls.key, password="")  # nosec B106 - nobody can enter a password
+            context.load_cert_chain(tls.certificate, tls.key, password="")  # nosec B106 - no user can enter a password
     except OSError as error:  # SSLError is one
         raise BrokerRejectedError(
             f"the PEM files of kafka.ssl.* cannot be used: {error}; they must exist on every executor and on the driver"

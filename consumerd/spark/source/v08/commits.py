@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 
 #: The last version that has topics by their names.
 _LAST_COMMIT: Final = 9
-#: How a coordinator refuses offsets from outside of a group with members.
+#: The errors with which a coordinator refuses offsets from outside of a group with members.
 _IN_USE: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS})
 
 

@@ -3,7 +3,7 @@
 Strategy: a snapshot is a METADATA request for partitions and leaders, then two OFFSETS requests per leader for where
 the partitions begin and end; offsets count messages, so a partition can be cut anywhere without a search. An
 unavailable partition is an error, as its messages would be missing silently. The end of a partition may move back for a
-moment when a new leader does not yet know what is committed: the planner waits for it, as long as the timeout allows.
+moment when a new leader does not yet know the committed offset: the planner waits for it, at most for the timeout.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class V08Origin:
         self._pattern = isinstance(options.topics, SubscribePattern)
         self._client = KafkaClient(self._cluster, options.timeout)
         self._topics: frozenset[str] = frozenset()
-        #: Where each partition ended when it was seen last.
+        #: The end of each partition when it was seen last.
         self._ends: dict[Key, int] = {}
         weakref.finalize(self, self._client.close)
 

@@ -1,10 +1,10 @@
-"""A split of offsets -> its rows as Arrow batches: what an executor's task does.
+"""A split of offsets -> its rows as Arrow batches: the work of an executor's task.
 
 Strategy: fetch, decode, cut to the range, and repeat from where the records end until the end of the split. Offsets may
 have gaps: compaction removes records, and transaction markers are not records. The broker's response distinguishes a
 gap from lost data: either it has the offset and skips ahead, or it does not have it any more. A broker that returns
-nothing although its log continues may only be slow (a new leader, remote storage), so it is asked several times before
-that counts as a gap at the end of the log.
+nothing although its log continues may only be slow (a new leader, remote storage), so it is queried several times
+before that counts as a gap at the end of the log.
 
 Records arrive as lists of values and keys and as *runs* of offsets and timestamps (`consumerd.wire.v08.records`).
 Numbers are collected run by run in typed arrays, whose memory becomes the column; values and keys become columns in
@@ -47,7 +47,7 @@ _LARGEST_FETCH: Final = 8 << 20
 _BELIEVED: Final = 5
 #: Seconds before a request is repeated whose response may change soon.
 _PAUSE: Final = 0.2
-#: What a message or batch has before what its size counts.
+#: Bytes of a message or batch that its size field does not count.
 _ROOM: Final = 12
 _INT32: Final = (1 << 31) - 1
 
@@ -75,7 +75,7 @@ class _Reader:
         self._partition = split.topic, split.partition
         self._rows = V08Rows(split, request.columns)
         self._usual = self._size = min(request.fetch_size, _LARGEST_FETCH)
-        #: What one message or batch may take of a fetch.
+        #: The bytes of a fetch that one message or batch may take.
         self._most = min(request.limits.max_message_bytes + _ROOM, _INT32)
         #: Empty answers in a row, and when the first of them came.
         self._empty = 0
@@ -119,7 +119,7 @@ class _Reader:
             yield self._rows.flaw(position, following, problem)
 
     def _nothing(self, position: int, answer: FetchedRecords) -> int:
-        """Where to continue if the broker has the offset, and no records from there on."""
+        """Return the offset to continue at if the broker has the offset, and no records from there on."""
         if answer.throttled:  # the client is silent for as long as the broker wants
             return position
         now = time.monotonic()
@@ -138,7 +138,7 @@ class _Reader:
         return position
 
     def _gone(self, client: KafkaClient, position: int, error: OffsetUnavailableError) -> int:
-        """Where to continue if the broker does not have the offset. Raises DataLossError if that is to fail."""
+        """Return the offset to continue at if the broker does not have it. Raises DataLossError if that is to fail."""
         end = self._split.end
         first, last = (client.offsets([self._partition], when)[self._partition] for when in (EARLIEST, LATEST))
         if first is not None and position < first:
@@ -162,7 +162,7 @@ class _Reader:
         log.warning("%s; continuing without them", what)
 
 
-#: What the cells of `codec` are, by number.
+#: The values of the cells of `codec`, by number.
 _CODECS: Final = pa.array([codec.name.lower() for codec in RecordCodec], pa.string())
 #: Spark cannot hold timestamps beyond: it counts microseconds in 64 bits.
 _LAST_MS: Final = ((1 << 63) - 1) // 1000
@@ -241,7 +241,7 @@ def _offsets(runs: Iterable[RecordRun]) -> pa.Array:
 
 
 def _timestamps(runs: Iterable[RecordRun]) -> pa.Array:
-    """In microseconds; null where there is none, or none that Spark can hold."""
+    """Return timestamps in microseconds; null where there is none, or none that Spark can hold."""
     found = array("q")
     for run in runs:
         try:

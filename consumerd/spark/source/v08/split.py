@@ -1,7 +1,7 @@
 """A split of a partition of 0.8 or later: a range of offsets, and the leader to fetch it from.
 
 Strategy: a frozen value, like the splits of segments. Offsets count messages, so a range may be cut anywhere: a batch
-or compressed message that crosses a border is read by both tasks, and each keeps what is in its range.
+or compressed message that crosses a border is read by both tasks, and each keeps the messages of its range.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class V08Split(InputPartition):
     """The messages of one partition from offset `start` up to `end`.
 
-    `leader`: the address of the broker that led it when the split was planned; who leads it later is asked.
+    `leader`: the address of the broker that led it when the split was planned; later leaders are looked up.
     """
 
     topic: str
