@@ -114,7 +114,7 @@ class V08Backend:
         self.rules = rules or V08Rules()
 
     def fetching(self, zk: ZooKeeper, owner: FetchOwner, rng: Random) -> Fetching:
-        """Return a pool that fetches from leaders. It also watches the brokers in ZooKeeper: one of 0.7 ends the member."""
+        """Return a pool that fetches from leaders. Brokers in ZooKeeper are watched: one of 0.7 ends the member."""
         directory = V08BrokerDirectory(zk, clock=owner.clock)
         protocol = self._protocol
         if protocol is not None:

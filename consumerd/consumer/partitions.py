@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 #: Seconds that a drain has for its last commit after the handler ended, at least. It waits for the commit under way,
-#: and either may be refused, read again and repeated: a dozen round trips, and those to a ZooKeeper far away take 0.4 s.
+#: and either may be refused, read again and repeated: a dozen round trips, of 0.4 s each to a ZooKeeper far away.
 COMMIT_GRACE: Final = 5.0
 #: Seconds between attempts of a drain's last commit.
 _COMMIT_PAUSE: Final = 0.1
