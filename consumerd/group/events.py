@@ -50,8 +50,7 @@ class GroupSnapshot:
     topics: Topics
     #: For each partition of `TakeSnapshot.verify`: the session that owns its owner node, None when it is gone.
     owner_sessions: Mapping[TopicPartition, int | None]
-    #: Every partition of `topics` that has an owner node, of any member; None unless `TakeSnapshot.survey` asked for
-    #: it.
+    #: Every partition of `topics` that has an owner node, of any member; None without `TakeSnapshot.survey`.
     claimed: frozenset[TopicPartition] | None = None
 
 

@@ -59,7 +59,7 @@ class _Nudges:
 
     There are two signs. One is a release so late (M3), or after a trigger of unknown age, that a peer may have stopped
     waiting. The other is partitions that are not where they should be from one reconciliation to the next: those of
-    peers without an owner, ours in the hands of others. That catches cases without the first sign: our process was
+    peers without an owner, ours with another owner. That catches cases without the first sign: our process was
     stopped and did not notice, a peer lost its watch. As long as some of them find their place, a peer is at work (a
     JVM member claims hundreds of partitions one after the other, for half a minute), and a nudge would restart it. A
     nudge costs each healthy peer one rebalance, so those for the second sign, which may be in vain, become rarer and
