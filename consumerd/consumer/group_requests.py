@@ -140,7 +140,7 @@ class GroupRequests:
         return await self._attempt(action.ticket, ask)
 
     async def beat(self, action: e.Heartbeat) -> e.Event:
-        """One heartbeat. It gives up early, so that there is time for the next one within the session timeout."""
+        """Send one heartbeat. It times out early, so that there is time for the next one within the session timeout."""
 
         async def ask(channel: Channel) -> e.Event:
             body = {

@@ -1,15 +1,15 @@
 """The fetcher of one partition: ask its source, decode, put in the lane, again.
 
 Strategy: one task, one request in flight, one position. The position only moves to boundaries that were decoded, so
-after any failure the same bytes are asked for again and every message reaches the lane once and in order. The task
+after any failure the same bytes are requested again and every message reaches the lane once and in order. The task
 waits, in this order: to be resumed, for room in the lane, for the source (the connection, memory, the response), for
 memory to decode into. It puts nothing after it was cancelled, because between the last wait and `put` there is none.
 
-How a partition is asked for, and what errors mean, differs by dialect and is up to its `PartitionSource`: in 0.7 idle
-partitions of a broker are polled together (`v07.brokers`), since 0.8 a leader, which may change, holds its response
-back until there are new messages (`v08.brokers`). `response` classifies responses, and `policies` handles bad
-messages and offsets out of range. Failures of the broker or the connection are retried for ever and
-logged once until they end.
+The requests for a partition, and the meaning of errors, differ by dialect and are up to its `PartitionSource`: in 0.7
+idle partitions of a broker are polled together (`v07.brokers`), since 0.8 a leader, which may change, holds its
+response back until there are new messages (`v08.brokers`). `response` classifies responses, and `policies` handles bad
+messages and offsets out of range. Failures of the broker or the connection are retried for ever and logged once until
+they end.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 
 
 class PartitionResponse(NamedTuple):
-    """What a broker returned for one partition; the receiver releases the reservation.
+    """A broker's response for one partition; the receiver releases the reservation.
 
     `error`: its code, 0 for none. `asked`: bytes. `readable_end` and `aborted` are those of `FetchedPartition`.
     """

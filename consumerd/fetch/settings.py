@@ -18,7 +18,7 @@ LONGEST_WAIT = 60.0
 
 
 class BadMessagePolicy(StrEnum):
-    """What to do about an unreadable message: larger than `max_fetch_bytes`, or corrupt."""
+    """The policy for an unreadable message: larger than `max_fetch_bytes`, or corrupt."""
 
     #: Report the partition as failed; the listener decides, usually by stopping the daemon.
     FAIL = "fail"

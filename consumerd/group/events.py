@@ -45,7 +45,7 @@ class GroupSnapshot:
     members: Mapping[str, bytes | str | None]
     #: The session that owns the id node named like us; None when there is no such node.
     own_id_session: int | None
-    #: Topic -> broker -> the numbers of its partitions (`consumerd.group.rules.Topics`), for the topics asked for. A
+    #: Topic -> broker -> the numbers of its partitions (`consumerd.group.rules.Topics`), for the requested topics. A
     #: topic that does not exist may be missing or empty.
     topics: Topics
     #: For each partition of `TakeSnapshot.verify`: the session that owns its owner node, None when it is gone.

@@ -140,7 +140,7 @@ class Member:
         self._unregistering = 0
         #: Whether an id node of this session may exist.
         self._listed = False
-        #: Whether that node may hold our former subscription, and the text of the node being created.
+        #: Whether that node may hold our former subscription, and the subscription of the node being created.
         self._outdated = False
         self._announced = subscription
         #: Time until which nothing is written, after a failed write.

@@ -27,10 +27,10 @@ when events are late, doubled or lost: the next snapshot leads to the same actio
 3. Nothing is claimed while anything is being drained or released. So each member releases what the others wait for
    before it waits itself, and no cycle of members can wait for each other.
 4. A claim that is blocked is made again when the node in the way has gone, and now and then besides, from a fresh
-   snapshot, without end. Whatever was claimed stays claimed.
+   snapshot, without end. All that was claimed stays claimed.
 5. At most one action is under way for a partition. Its answer, recognised by the ticket, decides what comes next.
 6. What is due for several partitions at one moment is one action with all of them.
-7. A member of another dialect keeps us out of a group. One that comes when we are in it changes nothing of what is
+7. A member of another dialect keeps us out of a group. One that registers after us changes nothing of what is
    held.
 
 Why two members never deliver the same partition: StartConsuming only follows Claimed, and ZooKeeper lets one session
@@ -62,7 +62,7 @@ class MembershipSettings:
     #: All drains of one rebalance end this long after its trigger (M2: a JVM peer looks for the last time after 6 s),
     #: or, where that is over before the first snapshot shows what to drain, this long after the snapshot.
     drain_timeout: float = 4.0
-    #: Between attempts to claim what others still hold (M1), to register, and to repeat whatever failed; twice as long
+    #: Time between attempts to claim what others still hold (M1), to register, and after a failure; twice as long
     #: after each attempt in vain, up to `retry_interval_max`: a watch on what is in the way tells sooner.
     retry_interval: float = 0.2
     retry_interval_max: float = 2.0

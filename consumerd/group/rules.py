@@ -86,7 +86,7 @@ class V07Rules:
         return parse_subscription(data)
 
     def streams_for(self, subscription: FilterSubscription, topic: str) -> int:
-        """As the filter says."""
+        """Return the filter's streams."""
         return subscription.streams_for(topic)
 
     def owners(self, topics: Topics, members: Mapping[str, Wanted]) -> Assignment:
@@ -132,7 +132,7 @@ class V08Rules:
         return parse_subscription_v08(data)
 
     def streams_for(self, subscription: FilterSubscription, topic: str) -> int:
-        """As the filter says, but no internal topic (`exclude.internal.topics`)."""
+        """Return the filter's streams, 0 for internal topics (`exclude.internal.topics`)."""
         return 0 if topic in INTERNAL_TOPICS else subscription.streams_for(topic)
 
     def owners(self, topics: Topics, members: Mapping[str, Wanted]) -> Assignment:

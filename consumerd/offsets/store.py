@@ -18,7 +18,7 @@ and the multi is sent again after mending:
     anything else                  leave it out, send the rest, raise in the end
 
 A committed offset goes back by one thing alone: a seek of its owner, which shows as a position below the one that was
-written or loaded last (as with a recreated log). It wins over whatever was written before it, also over a
+written or loaded last (as with a recreated log). It wins over all that was written before it, also over a
 larger offset of another process that its own commit is the first to meet. The node decides what is before and after, as
 its order is the only one that both sides share: until the seek has been written, it overwrites the stored offset; a
 larger offset that another process writes over the seek is later, and stays until our position has passed it.

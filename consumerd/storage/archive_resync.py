@@ -16,7 +16,7 @@ from consumerd.wire.v07.outer import HEADER_SIZE
 
 #: Bytes of one window of a search.
 RESYNC_WINDOW = 8 << 20
-#: Of those, the last ones are searched in the next window, so that a chain of this many bytes is never cut.
+#: The last bytes of a window, which are searched in the next window, so that a chain of this many bytes is never cut.
 CHAIN_ROOM = 4 << 20
 #: Bytes of CRC per byte searched, and how many more in all; looking at a place costs as much as this many bytes.
 _WORK_PER_BYTE = 16

@@ -5,7 +5,7 @@ Strategy: a broker's link and poller live as long as it has partitions here. OFF
 response is decoded in steps, in turns with everything else.
 
 When a partition's fetch is to blame for a broken connection (the broker hangs, closes it or sends garbage over it), the
-partition backs off and is asked for alone, over a connection for one request, until there was a response: the others
+partition backs off and is fetched alone, over a connection for one request, until there was a response: the others
 have the common connection to themselves.
 """
 

@@ -53,7 +53,7 @@ BUDGET_SHARE = 16
 FREE_SHARE = 2
 #: Per entry of a response: int32 length, int16 error.
 ENTRY_HEADER = 6
-#: Of the response: int16 error.
+#: Header of the response: int16 error.
 RESPONSE_HEADER = 2
 
 

@@ -1,7 +1,7 @@
 """FETCH to one broker of 0.8 or later, for all partitions that it leads.
 
 Strategy: each partition's fetcher queues a `PartitionRequest` and waits; a sender combines what is queued into one
-FETCH, and hands out the parts of the response. A broker works on one request of a connection at a time, and may hold it
+FETCH, and passes on the parts of the response. A broker works on one request of a connection at a time, and may hold it
 back until there are new messages. So there are two queues with a connection each: *busy* partitions, whose last
 response brought something, are fetched without waiting, by a few senders in turn, so that the broker and the network
 work while responses are decoded; *idle* ones are fetched together, and the broker waits up to `max_wait` for
