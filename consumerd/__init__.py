@@ -1,7 +1,7 @@
 """consumerd: an asyncio member of a ZooKeeper-coordinated Kafka consumer group, as a daemon and as a library.
 
 Importing the package imports nothing else of it: executors of a data pipeline import `consumerd.wire` and
-`consumerd.storage` alone. The names of the library are imported when they are first asked for (docs/library.md).
+`consumerd.storage` alone. The names of the library are imported at their first use (docs/library.md).
 """
 
 import warnings
@@ -125,7 +125,7 @@ _ROOMS = {
 }
 
 
-if not TYPE_CHECKING:  # type checkers shall complain about names that do not exist
+if not TYPE_CHECKING:  # so that type checkers report names that do not exist
 
     def __getattr__(name: str) -> object:
         if name == "LogicalProducerSettings":

@@ -18,9 +18,9 @@ _PORTS = 1 << 16
 
 
 def parse_address(text: str, name: str | None = None, *, lowest: int = 1) -> tuple[str, int]:
-    """`host:port` or `[ipv6]:port` as host and port, without brackets. Raises ConfigError, which begins with `name`.
+    """Parse `host:port` or `[ipv6]:port`; the host is without brackets. Raises ConfigError, which begins with `name`.
 
-    `lowest` is 0 where one listens: the system chooses a free port then.
+    `lowest` is 0 for an address to listen on: the system then chooses a free port.
     """
     host, _, port = text.strip().rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
@@ -33,17 +33,17 @@ def parse_address(text: str, name: str | None = None, *, lowest: int = 1) -> tup
 
 
 def parse_addresses(texts: Iterable[str], name: str | None = None) -> list[tuple[str, int]]:
-    """Several of them. Raises ConfigError, also for a text in place of a list."""
+    """Parse a list of addresses. Raises ConfigError, also for a text in place of a list."""
     if isinstance(texts, str):
         raise ConfigError(f'{name or "it"} must be a list of brokers: put a single one into brackets, ["{texts}"].')
     return [parse_address(text, name) for text in texts]
 
 
 def split_addresses(texts: Iterable[str]) -> list[str]:
-    """The pieces of `host:port,host:port` texts."""
+    """Return the pieces of `host:port,host:port` texts."""
     return [piece.strip() for text in texts for piece in text.split(",")]
 
 
 def format_address(host: str, port: int) -> str:
-    """The text that `parse_address` reads."""
+    """Return the text that `parse_address` reads."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -14,7 +14,7 @@ if hasattr(time, "CLOCK_BOOTTIME"):
     def _elapsed() -> float:
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
-else:  # pragma: no cover - macOS, whose CLOCK_MONOTONIC counts on while the machine sleeps
+else:  # pragma: no cover - macOS, whose CLOCK_MONOTONIC continues while the machine sleeps
     _elapsed = time.monotonic
 
 
@@ -22,7 +22,7 @@ class SystemClock:
     """Real time. See `consumerd.ports.Clock`."""
 
     def monotonic(self) -> float:
-        """Seconds since the machine was started; those in which it was suspended count."""
+        """Return the seconds since the machine was started, including those in which it was suspended."""
         return _elapsed()
 
     def wall(self) -> float:

@@ -2,8 +2,8 @@
 
 Strategy: a key `x_file` names a file whose first line is the secret `x`. A relative path is that of the working
 directory; where nothing is there, the directory of systemd's credentials is searched ($CREDENTIALS_DIRECTORY, set by
-LoadCredential), so that a configuration need not name the unit that it runs in. Errors name the key and the file, and
-never what is in it.
+LoadCredential), so that a configuration need not name the unit that it runs in. Errors name the key and the file,
+never its content.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from consumerd.errors import ConfigError
 
 
 def find_file(path: Path) -> Path:
-    """`path`, or where it is relative and does not exist, the credential of this name if there is one."""
+    """Return `path`; if it is relative and does not exist, the credential of this name, if there is one."""
     directory = os.environ.get("CREDENTIALS_DIRECTORY")
     if directory and not path.is_absolute() and not path.exists():
         credential = Path(directory) / path
@@ -25,7 +25,7 @@ def find_file(path: Path) -> Path:
 
 
 def read_secret(path: Path, key: str) -> str:
-    """The first line of the file that the key called `key` names. Raises ConfigError; also for an empty line."""
+    """Return the first line of the file that the key `key` names. Raises ConfigError; also for an empty line."""
     secret = _read(path, key).partition("\n")[0].rstrip("\r")
     if not secret:
         raise ConfigError(f"{key}: {path} holds no secret in its first line.")
@@ -33,7 +33,7 @@ def read_secret(path: Path, key: str) -> str:
 
 
 def read_secrets(path: Path, key: str) -> list[str]:
-    """The lines of the file that are not empty, one secret each. Raises ConfigError where there are none."""
+    """Return the lines of the file that are not empty, one secret each. Raises ConfigError if there are none."""
     secrets = [line for line in _read(path, key).splitlines() if line.strip()]
     if not secrets:
         raise ConfigError(f"{key}: {path} holds no secret.")

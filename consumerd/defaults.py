@@ -1,4 +1,4 @@
-"""Defaults stand once: in the settings of the room that uses them. Everything else asks for them here.
+"""Defaults are defined once, in the settings of the room that uses them. All other code reads them here.
 
 The configuration's tables, the library's keywords and `--help` say `default_of(FetchSettings, "max_wait")` where they
 would otherwise repeat the value.
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def default_of(settings: Callable[..., Any], name: str) -> Any:
-    """The default of the field or keyword `name` of `settings`: a dataclass, or another class or function.
+    """Return the default of the field or keyword `name` of `settings`: a dataclass, or another class or function.
 
     Raises LookupError where there is none, or one that is created for each instance.
     """

@@ -1,8 +1,8 @@
-"""Errors and exit codes: every failure that a user can cause or mend has a class here or in its room, and a code.
+"""Errors and exit codes: every failure that a user can cause or repair has a class here or in its room, and a code.
 
 Strategy: `ConsumerdError` carries one clear sentence that names the thing and the remedy; the command line prints
-that sentence and exits with the class's `exit_code`. A traceback appears only with `--debug`. Whatever is not a
-`ConsumerdError` is a defect of ours and exits with `ExitCode.INTERNAL`.
+that sentence and exits with the class's `exit_code`. A traceback appears only with `--debug`. An exception that is
+not a `ConsumerdError` is a defect of ours and exits with `ExitCode.INTERNAL`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import ClassVar
 class ExitCode(IntEnum):
     """Exit codes of every command. Scripts may rely on them; they change only with a major version."""
 
-    #: All went well (for `run`: a graceful stop).
+    #: Success (for `run`: a graceful stop).
     OK = 0
     #: A defect in consumerd itself.
     INTERNAL = 1
@@ -28,15 +28,15 @@ class ExitCode(IntEnum):
     ZOOKEEPER = 5
     #: A broker cannot be reached or breaks the protocol.
     BROKER = 6
-    #: Data on disk or on the wire is corrupt and the policy says to stop.
+    #: Data on disk or on the wire is corrupt and the policy is to stop.
     CORRUPT = 7
     #: A topic, group or partition that was named does not exist.
     NOT_FOUND = 8
     #: The configured consumer id or broker id is held by another live process.
     ID_TAKEN = 9
-    #: The handler kept failing and the policy says to stop.
+    #: The handler kept failing and the policy is to stop.
     HANDLER_FAILED = 10
-    #: A check that was asked for found differences (`log verify`, `demo`, ...).
+    #: A requested check found differences (`log verify`, `demo`, ...).
     CHECK_FAILED = 11
     #: The stop deadline passed, or a second signal forced the exit.
     FORCED = 12
@@ -46,7 +46,7 @@ class ExitCode(IntEnum):
     SPARK = 14
     #: Interrupted from the terminal (128 + SIGINT).
     INTERRUPTED = 130
-    #: The reader of our output went away (128 + SIGPIPE).
+    #: The reader of our output closed the pipe (128 + SIGPIPE).
     PIPE = 141
 
 
@@ -57,7 +57,7 @@ class ConsumerdError(Exception):
 
 
 def reason_of(error: BaseException) -> str:
-    """What a log or a sentence says of an error that may be anybody's: one line, and never nothing.
+    """Return the text of an error of any class for a log event or a message: one line, never empty.
 
     A bare TimeoutError has no text, and others, such as KeyError, say little without their type.
     """
@@ -109,7 +109,7 @@ class BrokerError(ConsumerdError):
 
 
 class CorruptDataError(ConsumerdError):
-    """Bytes on disk or on the wire are corrupt and nothing may go on silently."""
+    """Bytes on disk or on the wire are corrupt, which must not be ignored."""
 
     exit_code = ExitCode.CORRUPT
 

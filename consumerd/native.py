@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: The environment variable that chooses the pure codec, with any value but these.
 PURE = "CONSUMERD_PURE"
 _OFF = {"", "0", "false", "no"}
-#: What the native codec must say of itself: raised with every change of what it offers.
+#: The interface version that the native codec must have: raised with every change of its interface.
 INTERFACE = 6
 
 
@@ -27,16 +27,16 @@ class NativeLimits(Protocol):
 
 
 class NativePayloads(Protocol):
-    """Payloads as a buffer and an index, which grows while messages are read; objects are made for each asking."""
+    """Payloads as a buffer and an index, which grows while messages are read; objects are made at each access."""
 
     @property
     def payload_bytes(self) -> int:
-        """Bytes of all payloads."""
+        """The bytes of all payloads."""
         ...
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that are held for them."""
+        """The bytes of memory held for them."""
         ...
 
     @property
@@ -47,7 +47,7 @@ class NativePayloads(Protocol):
     def read(self, position: int, limits: NativeLimits, /) -> tuple[int, bool]:
         """Take whole and intact messages from `position` on.
 
-        Returns where the next thing stands, and whether it is only left for another step.
+        Returns the position after them, and whether reading only stopped for another step.
         """
         ...
 
@@ -64,15 +64,15 @@ class NativePayloads(Protocol):
         ...
 
     def settle(self) -> None:
-        """Nothing more is added: hold no more than the payloads would take as objects."""
+        """Shrink to at most the memory of the payloads as objects, as nothing more is added."""
         ...
 
     def size_between(self, first: int, stop: int, /) -> int:
-        """Bytes of the payloads from number `first` to `stop`."""
+        """Return the bytes of the payloads from number `first` to `stop`."""
         ...
 
     def json_lines(self, head: bytes, offset: int, first: int, lines: int, size: int, /) -> tuple[bytes, int]:
-        """Messages from number `first` on as NDJSON, and the number of the next one.
+        """Return messages from number `first` on as NDJSON, and the number of the next one.
 
         `head` begins each line, `offset` is that of the data; at most `lines`, and `size` bytes unless it is one line.
         """
@@ -86,7 +86,7 @@ class NativePayloads(Protocol):
     def __getitem__(self, position: slice, /) -> list[bytes]: ...
 
 
-#: How far a fetch is decoded: position, least offset that may follow, next offset, decompressed bytes.
+#: The state of decoding a fetch: position, least offset that may follow, next offset, decompressed bytes.
 Place: TypeAlias = tuple[int, int, int, int]
 
 
@@ -95,17 +95,17 @@ class NativeRecords(Protocol):
 
     @property
     def record_bytes(self) -> int:
-        """What the records cost beside the objects of their values."""
+        """The memory of the records in bytes, without the objects of their values."""
         ...
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that are held for them."""
+        """The bytes of memory held for them."""
         ...
 
     @property
     def any_aborted(self) -> bool:
-        """Whether transactions are known that are or will be aborted."""
+        """Whether there are transactions that are or will be aborted."""
         ...
 
     @property
@@ -123,7 +123,7 @@ class NativeRecords(Protocol):
         ...
 
     def read(self, place: Place, limits: NativeLimits, /) -> Place:
-        """Take whole, intact messages and batches that there is room for; returns where the next thing stands."""
+        """Take whole, intact messages and batches for which there is room; return the place after them."""
         ...
 
     def add(
@@ -138,7 +138,7 @@ class NativeRecords(Protocol):
         record_bytes: int,
         /,
     ) -> None:
-        """Add a run that was read elsewhere, and what its records cost."""
+        """Add a run that was read elsewhere, and the memory of its records."""
         ...
 
     def is_aborted(self, producer: int, last: int, /) -> bool:
@@ -146,15 +146,15 @@ class NativeRecords(Protocol):
         ...
 
     def end_aborted(self, producer: int, /) -> None:
-        """The aborted transaction of a producer, if there is one, ends."""
+        """End the aborted transaction of a producer, if there is one."""
         ...
 
     def settle(self) -> None:
-        """Nothing more is added: hold no more than the records would take as objects."""
+        """Shrink to at most the memory of the records as objects, as nothing more is added."""
         ...
 
     def keys(self, first: int, stop: int, /) -> list[bytes | None]:
-        """The keys of the records from number `first` to `stop`."""
+        """Return the keys of the records from number `first` to `stop`."""
         ...
 
     def __len__(self) -> int: ...
@@ -191,30 +191,30 @@ class Codec(Protocol):
         ...
 
     def encode_set(self, payloads: object, /) -> bytes | None:
-        """Messages of 0.7 of magic 1; None for what is not a list of bytes, or too long."""
+        """Encode messages of 0.7 of magic 1; return None for an argument that is not a list of bytes, or too long."""
         ...
 
     def encode_messages(
         self, payloads: object, keys: object, times: object, magic: int, attributes: int, offset: int, /
     ) -> bytes | None:
-        """Messages of 0.8 to 0.10; None for what are not lists of bytes and of numbers, or does not fit.
+        """Encode messages of 0.8 to 0.10; return None for arguments that are not lists of bytes and numbers or too big.
 
         `keys` may be None, `times` one number for all.
         """
         ...
 
     def encode_records(self, payloads: object, keys: object, times: object, /) -> tuple[bytes, int, int] | None:
-        """Records without headers, first and highest timestamp; None as with `encode_messages`."""
+        """Encode records without headers; return them, first and highest timestamp; None as with `encode_messages`."""
         ...
 
     def Payloads(self, data: bytes | memoryview, /) -> NativePayloads:  # noqa: N802
-        """No payloads as yet of the message set `data`; a memoryview must be one of bytes."""
+        """An empty list of payloads for the message set `data`; a memoryview must be one of bytes."""
         ...
 
     def Records(  # noqa: N802
         self, data: bytes | memoryview, offset: int, aborted: list[tuple[int, int]], /
     ) -> NativeRecords:
-        """No records as yet of the record data `data`, fetched at `offset`; a memoryview must be one of bytes.
+        """An empty list of records for the record data `data`, fetched at `offset`; a memoryview must be one of bytes.
 
         `aborted`: producer id and first offset of each aborted transaction.
         """
@@ -222,7 +222,7 @@ class Codec(Protocol):
 
 
 def _load() -> tuple[Codec | None, str]:
-    """The native codec, if it is to be used, and which codec runs, in words."""
+    """Return the native codec, if it is to be used, and a description of the codec in use."""
     if os.environ.get(PURE, "").lower() not in _OFF:
         return None, f"pure codec, because {PURE} is set"
     try:
@@ -242,12 +242,12 @@ _codec, _description = _load()
 
 
 def describe() -> str:
-    """Which codec runs and, where that is not plain, why."""
+    """Return a description of the codec in use, with the reason where it is not obvious."""
     return _description
 
 
 def codec() -> Codec | None:
-    """The native codec; None where the pure one runs."""
+    """Return the native codec; None if the pure one is in use."""
     return _codec
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-#: The broker of partitions that no broker is part of the name of (0.8 and later).
+#: The broker of partitions whose name has no broker (0.8 and later).
 NO_BROKER: Final = -1
 #: Numbers are int32 on the wire.
 _NAME = re.compile(r"(0|[1-9][0-9]{0,9})-(0|[1-9][0-9]{0,9})")
@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
 class TopicPartition(NamedTuple):
     """One partition of one topic (in 0.7, on one broker): the unit of ownership, order and offsets.
 
-    Tuples compare numerically; where the order of 0.7's rebalance is meant, sort by `name`.
+    Tuples compare numerically; for the order of 0.7's rebalance, sort by `name`.
     """
 
     topic: str
@@ -45,7 +45,7 @@ class TopicPartition(NamedTuple):
 
     @classmethod
     def numbered(cls, topic: str, partition: int) -> TopicPartition:
-        """A partition of Kafka 0.8 or later."""
+        """Return a partition of Kafka 0.8 or later."""
         return cls(topic, NO_BROKER, partition)
 
     @classmethod

@@ -1,7 +1,7 @@
-"""The ports: what the world outside looks like to the rooms, so that tests and a simulator can stand in for it.
+"""The ports: interfaces of the rooms to the outside world, so that tests and a simulator can replace it.
 
 Ring 0: protocols and values only. The real ones are `consumerd.clock.SystemClock`, `consumerd.zk.Session`,
-`consumerd.net.connect` and `consumerd.storage.files`; randomness is a `random.Random` handed in.
+`consumerd.net.connect` and `consumerd.storage.files`; randomness is a `random.Random` argument.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Clock(Protocol):
 
 
 class SessionState(Enum):
-    """Where the one ZooKeeper session stands."""
+    """The state of the one ZooKeeper session."""
 
     CONNECTED = "connected"
     #: The connection is gone; the session may still live on the server until the lease runs out.
     SUSPENDED = "suspended"
-    #: The server said that the session is over, or none was made yet.
+    #: The server reported that the session is over, or none was made yet.
     LOST = "lost"
     CLOSED = "closed"
 
@@ -156,14 +156,14 @@ class ZooKeeper(Protocol):
         """Create for the present session, parents included; returns when this session owns the node.
 
         A node of another session is waited for up to `wait` seconds, never adopted, then NodeExists is raised. A lost
-        reply is resolved by looking at the owner. Raises SessionChanged when the session ends meanwhile.
+        reply is resolved by reading the owner. Raises SessionChanged when the session ends meanwhile.
         """
         ...
 
     async def delete_owned(self, path: str) -> bool:
-        """Delete `path` if this very session owns it. False when it is gone or another session owns it."""
+        """Delete `path` if this session owns it. Return False if it is gone or another session owns it."""
         ...
 
     async def multi(self, operations: Sequence[Operation], *, session_id: int | None = None) -> None:
-        """All or nothing. Raises MultiFailed(index, cause), or SessionChanged when the session is not `session_id`."""
+        """Execute all or nothing. Raises MultiFailed(index, cause), or SessionChanged if `session_id` is over."""
         ...

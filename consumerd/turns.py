@@ -1,8 +1,8 @@
-"""Long work on the loop, in steps: others get their turn after each.
+"""Long work on the loop, in steps: other tasks run after each.
 
-Strategy: what takes long on a loop and is not the system's doing (checking messages, decoding) is a generator that
-yields after each step of a millisecond or two. In a thread the same work would hold the interpreter's lock for 5 ms
-each time that the loop gives it away, which it does at every system call: a hundred clients would wait for long.
+Strategy: long computations on a loop (checking messages, decoding) are generators that yield after each step of a
+millisecond or two. In a thread the same work would hold the interpreter's lock for 5 ms each time that the loop
+releases it, which it does at every system call: a hundred clients would wait for long.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Result = TypeVar("Result")
 async def in_turns(
     steps: Generator[None, None, Result], gate: AbstractAsyncContextManager[object] | None = None
 ) -> Result:
-    """Run `steps` to its end and return its value; after each step whatever else is due on the loop runs.
+    """Run `steps` to its end and return its value; other due tasks of the loop run after each step.
 
-    Work of more than one step goes on within `gate` after the first one: a semaphore, say, so that not everything large
-    is under way at once. The first step is done without waiting. Raises what `steps` and `gate` raise; however it ends,
-    cancelled too, `steps` is closed.
+    Work of more than one step continues within `gate` after the first one: a semaphore, say, which limits the large
+    work under way. The first step is done without waiting. Raises the errors of `steps` and `gate`; at every end,
+    cancellation included, `steps` is closed.
     """
     try:
         next(steps)

@@ -1,8 +1,8 @@
 """The broker's settings under their 0.7 names (golden notes, 8).
 
 Strategy: one table says for every property of 0.7.2, and a few of our own, which field it fills and how its text is
-read. A name outside the table is refused with the nearest one; a known name that cannot mean anything here is
-reported by `ignored`, so that the caller can say so instead of letting the user believe in it.
+read. A name outside the table is refused with the nearest one; a known name without effect here is in
+`ignored`, so that the caller can report it.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _INT64 = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """Settings of one broker. Defaults are those of 0.7.2, but for port 9092 (spec 000) and the broker id."""
+    """Settings of one broker. Defaults are those of 0.7.2, except port 9092 (spec 000) and the broker id."""
 
     log_dir: Path
     broker_id: int = 0
     #: Address to listen on.
     host: str = "127.0.0.1"
-    #: 0 takes a free one.
+    #: 0: the system chooses a free one.
     port: int = 9092
     #: The address that is registered in ZooKeeper for clients; by default the one to listen on.
     advertised_host: str | None = None
@@ -50,7 +50,7 @@ class BrokerConfig:
     flush_messages: int = 500
     topic_flush_messages: Mapping[str, int] = field(default_factory=dict)
     flush_check_ms: int = 3000
-    #: None: as often as the scheduler looks.
+    #: None: at each run of the scheduler.
     flush_ms: int | None = None
     topic_flush_ms: Mapping[str, int] = field(default_factory=dict)
     #: None: segments are kept for ever; 0.7.2 deletes after 168 hours by default.
@@ -59,24 +59,24 @@ class BrokerConfig:
     #: -1: logs may grow without bound.
     retention_bytes: int = -1
     topic_retention_bytes: Mapping[str, int] = field(default_factory=dict)
-    #: Asked after age and size.
+    #: Applied after age and size.
     delete_policies: tuple[PolicyFactory, ...] = ()
     cleanup_minutes: int = 10
     #: Largest payload of an outer message; sets with a larger one are dropped (golden notes, 1).
     max_message_bytes: int = 1_000_000
     max_request_bytes: int = 100 << 20
     max_topic_length: int = 255
-    #: Logs that producers may have made; 0: any number, as in 0.7.2.
+    #: Limit of logs created by producers; 0: any number, as in 0.7.2.
     max_logs: int = 10_000
-    #: Bytes of requests that come in or are worked on, of all connections; at least `max_request_bytes`.
+    #: Bytes of requests that are received or handled, of all connections; at least `max_request_bytes`.
     queued_bytes: int = 256 << 20
-    #: A request that has not come whole after so long ends its connection; 0: it may take for ever, as in 0.7.2.
+    #: Time after which an incomplete request ends its connection; 0: no limit, as in 0.7.2.
     request_timeout_ms: int = 60_000
-    #: Connections at one time; 0: as many as the system allows, as in 0.7.2.
+    #: Limit of simultaneous connections; 0: as many as the system allows, as in 0.7.2.
     max_connections: int = 10_000
-    #: A connection over which nothing moves for so long is closed, unless it has produced; 0: never, as in 0.7.2.
+    #: Time after which an idle connection is closed, unless it has produced; 0: never, as in 0.7.2.
     max_idle_ms: int = 3_600_000
-    #: Threads that wait for the disk; None: as many as asyncio likes.
+    #: Threads that wait for the disk; None: asyncio's default.
     threads: int | None = None
     #: 0 leaves the size of socket buffers to the operating system, which tunes them; 0.7.2 sets 102400.
     send_buffer: int = 0
@@ -89,13 +89,13 @@ class BrokerConfig:
     zk_connection_ms: int | None = None
     #: `host:port` of the HTTP server for probes and metrics; None: there is none.
     health_listen: str | None = None
-    #: Whether it serves /metrics.
+    #: Whether that server serves /metrics.
     health_metrics: bool = False
-    #: Base URL of an OpenTelemetry collector that takes the metrics; None: what OTEL_* in the environment says.
+    #: Base URL of an OpenTelemetry collector that receives the metrics; None: from OTEL_* in the environment.
     otlp_endpoint: str | None = None
     #: Whether metrics of logs have a label for the partition; else they are summed up by topic.
     partition_labels: bool = True
-    #: Properties that were given, are known in 0.7.2 and have no effect here; `WITHOUT_EFFECT` says why.
+    #: Configured properties of 0.7.2 without effect here; `WITHOUT_EFFECT` has the reasons.
     ignored: tuple[str, ...] = ()
 
     @classmethod
@@ -127,11 +127,11 @@ class BrokerConfig:
         return config
 
     def partitions_of(self, topic: str) -> int:
-        """How many partitions `topic` has on this broker."""
+        """Return the number of partitions of `topic` on this broker."""
         return self.topic_partitions.get(topic, self.partitions)
 
     def log_settings(self, topic: str) -> LogSettings:
-        """The log settings of `topic`. Raises StorageError when a delete policy rejects the topic."""
+        """Return the log settings of `topic`. Raises StorageError when a delete policy rejects the topic."""
         flush_ms = self.flush_check_ms if self.flush_ms is None else self.flush_ms
         return LogSettings(
             delete_policies=tuple(self._policies(topic)),
@@ -253,7 +253,7 @@ _PROPERTIES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "metrics.partition.labels": ("partition_labels", _boolean),
 }
 
-#: Properties of 0.7.2 that cannot mean anything to this broker, and why.
+#: Properties of 0.7.2 without effect on this broker, and the reasons.
 WITHOUT_EFFECT = {
     "monitoring.period.secs": "0.7.2 resets its JMX statistics at this interval, and this broker has no JMX",
     "zk.synctime.ms": "no part of this broker waits for other ZooKeeper servers to catch up",

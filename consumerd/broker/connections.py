@@ -2,15 +2,14 @@
 
 Strategy: one task per connection, in the broker's task group, reads a frame, handles it, sends the response, and only
 then reads the next (golden notes, 1: responses are in the order of requests): a client that does not read its responses
-is served no further, and nothing of it piles up here. A refused request closes the connection, which is all that the
-protocol can say. One more task looks at all of them now and then, instead
-of a timer for each: a connection that was idle since the last look gives its buffer back, so that ten thousand idle
-clients are cheap, and is closed once that went on for connections.max.idle.ms. A request that does not come whole in
-time ends its connection, too, and when memory for requests has run out, so does the one that has held some for the
-longest.
+is served no further, and its requests do not pile up here. A refused request closes the connection, as the protocol
+has no other refusal. One more task checks all connections regularly, instead of a timer for each: a connection that
+was idle since the last check releases its buffer, so that ten thousand idle clients are cheap, and is closed after
+connections.max.idle.ms. A request that is not complete in time ends its connection, too, and when memory for requests
+has run out, the connection that has held some for the longest is closed.
 
-A producer that has nothing under way is never closed: 0.7 gives producers no answers, so theirs do not notice before
-they have lost what they sent next. Consumers reconnect and fetch again.
+An idle producer's connection is never closed: 0.7 gives producers no answers, so they do not notice before they have
+lost their next messages. Consumers reconnect and fetch again.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ logger = structlog.get_logger(__name__)
 #: Pause of the acceptor when the process has no descriptors or memory left.
 _ACCEPT_PAUSE = 0.5
 _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-#: Longest pause between two looks at all connections, in seconds.
+#: Longest pause between two checks of all connections, in seconds.
 _LOOK = 1.0
-#: So long a connection may hold memory for requests, at least, in seconds, also when others wait for it.
+#: Seconds for which a connection may hold memory for requests, at least, also when others wait for it.
 _GRACE = 2.0
-#: What a request counts of its connection's turn beside its bytes.
+#: Work of a request within its connection's turn, in addition to its bytes.
 _REQUEST = 1 << 15
 
 
@@ -60,9 +59,9 @@ class ClientConnections:
         self._stats = stats
         self._streams: dict[asyncio.Task[None], ClientStream] = {}
         self._resting: dict[asyncio.Task[None], float] = {}
-        #: What all requests together hold.
+        #: The memory of all requests together.
         self.memory = RequestMemory(max(config.queued_bytes, config.max_request_bytes))
-        #: Connections that wait for the rest of a request or response: which request, and since when.
+        #: Connections that wait for the rest of a request or response: the request's number, and since when.
         self._busy: dict[asyncio.Task[None], tuple[int, float]] = {}
 
     def __len__(self) -> int:
@@ -78,7 +77,7 @@ class ClientConnections:
                 if error.errno in _SHORTAGES:
                     logger.error("connection_accept_paused", reason=error.strerror, connections=len(self))
                     await self._clock.sleep(_ACCEPT_PAUSE)
-                continue  # otherwise the client gave up before we came to it
+                continue  # otherwise the client closed the connection before it was accepted
             peer = f"{address[0]}:{address[1]}"
             if self._config.max_connections and len(self) >= self._config.max_connections:
                 sock.close()
@@ -102,7 +101,7 @@ class ClientConnections:
             self._streams[task] = stream
             self._stats.accepted += 1
             task.add_done_callback(self._forget)
-            await asyncio.sleep(0)  # a crowd at the door does not keep those inside waiting
+            await asyncio.sleep(0)  # many new connections must not delay the existing ones
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         stream = self._streams.pop(task)
@@ -141,7 +140,7 @@ class ClientConnections:
             stream.abort(f"the connection was idle for {limit:g} seconds (connections.max.idle.ms)")
 
     def _end_if_overdue(self, task: asyncio.Task[None], stream: ClientStream, now: float) -> None:
-        """Note since when a request is under way, and close the connection when it is not complete in time."""
+        """Note the start of a request, and close the connection if it is not complete in time."""
         if not (stream.receiving or stream.held):
             self._busy.pop(task, None)
             return
@@ -153,7 +152,7 @@ class ClientConnections:
             stream.abort(f"a request was not complete after {limit:g} seconds (socket.request.timeout.ms)")
 
     def _make_room(self, now: float) -> None:
-        """While others wait for memory, close the connection that has held some for the longest, if long enough."""
+        """Close the connection that has held memory for the longest, if long enough, as others wait for memory."""
         holders = [(since, task) for task, (_, since) in self._busy.items() if self._streams[task].held]
         since, task = min(holders, key=itemgetter(0), default=(now, None))
         if task is not None and now - since >= _GRACE:
@@ -174,7 +173,7 @@ class ClientConnections:
 
 
 async def _accepted(listener: socket.socket) -> tuple[socket.socket, tuple[str, int]]:
-    """The next client, safe to cancel: `loop.sock_accept` may lose one that it has accepted, and leave it open."""
+    """Accept the next client; safe to cancel: `loop.sock_accept` may lose an accepted one, and leave it open."""
     while True:
         try:
             return listener.accept()
@@ -208,7 +207,7 @@ async def serve(stream: ClientStream, requests: RequestHandlers, peer: str) -> N
             reply = await requests.handle(request)
             if reply is not None and not await _send(stream, reply):
                 break
-            del request, reply  # or they would stay until the next request has come
+            del request, reply  # else they would stay until the next request arrives
             await stream.worked(_REQUEST)
     except FlushFailedError:
         raise
@@ -225,7 +224,7 @@ async def serve(stream: ClientStream, requests: RequestHandlers, peer: str) -> N
 
 
 async def _send(stream: ClientStream, reply: BrokerReply) -> bool:
-    """Send a reply and release its segments; False where the connection ends after it."""
+    """Send a reply and release its segments; return False if the connection ends after it."""
     try:
         await stream.send(reply.parts)
     finally:

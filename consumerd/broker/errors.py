@@ -1,7 +1,7 @@
-"""Why the broker closes a connection or gives up.
+"""Errors for which the broker closes a connection or stops.
 
-The 0.7 protocol has no words for either: a refused request is answered by closing the connection (golden notes, 1).
-The classes say in the log which of the two it was.
+The 0.7 protocol has no code for either: a refused request is answered by closing the connection (golden notes, 1).
+The classes are distinguished in the log.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from consumerd.errors import BrokerError
 
 
 class RequestRefusedError(BrokerError):
-    """A request that cannot be honoured: its connection is closed, all others go on."""
+    """The request is refused: its connection is closed, all others continue."""
 
 
 class ListenError(BrokerError):

@@ -1,4 +1,4 @@
-"""The memory that requests may take while they come in and are worked on, for all connections of a broker together.
+"""The memory of requests while they are received and handled, for all connections of a broker together.
 
 Strategy: buffers grow with what arrives, and each growth is charged here first. A connection that finds no room waits
 until another one gives memory back. Meanwhile `consumerd.broker.connections` ends the connection that has held memory
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: A buffer of at most this many bytes is not charged: what consumers send fits into it.
+#: A buffer of at most this many bytes is not charged: requests of consumers fit into it.
 UNCHARGED_BYTES = 1 << 13
 
 
 class RequestMemory:
-    """At most `limit` bytes are charged at a time; one connection alone may always have what it needs.
+    """At most `limit` bytes are charged at a time; a single connection may always exceed it.
 
     For one event loop; nothing here waits or raises.
     """
@@ -36,8 +36,8 @@ class RequestMemory:
     def charge(self, old: int, new: int) -> int | None:
         """Change what one connection holds from `old` to `new` bytes.
 
-        Returns what is charged for it now, to be given as `old` the next time: `new`, or 0 for a small buffer. None,
-        and nothing is changed, where there is no room. A smaller size always has room, and wakes those that wait.
+        Returns the charged size, to be passed as `old` the next time: `new`, or 0 for a small buffer. None,
+        and nothing is changed, if there is no room. A smaller size always has room, and wakes those that wait.
         """
         old, new = charged(old), charged(new)
         if new > old and self.used > old and self.used - old + new > self.limit:
@@ -49,14 +49,14 @@ class RequestMemory:
         return new
 
     def wait(self, wake: Callable[[], None]) -> None:
-        """Have `wake` called whenever memory is given back, until `forget`. It must not call back into this object."""
+        """Call `wake` whenever memory is released, until `forget`. It must not call back into this object."""
         self._waiting[wake] = None
 
     def forget(self, wake: Callable[[], None]) -> None:
-        """`wake` need not be called any more."""
+        """Stop calling `wake`."""
         self._waiting.pop(wake, None)
 
 
 def charged(size: int) -> int:
-    """The bytes that are charged for a buffer of `size` bytes."""
+    """Return the bytes that are charged for a buffer of `size` bytes."""
     return size if size > UNCHARGED_BYTES else 0

@@ -1,8 +1,8 @@
 """The broker's access to its logs: ordered appends and shared flushes on the loop, slow disk work in threads.
 
-Strategy: an append is a write into the page cache and runs at once; whatever can wait for the disk (creating a log,
-rolling a segment, a flush, a very large write) runs in a thread while a lock per partition keeps the order. A flush
-that is asked for while another runs waits for it and then usually finds its bytes flushed: one sync serves all
+Strategy: an append is a write into the page cache and runs at once; operations that can wait for the disk (creating a
+log, rolling a segment, a flush, a very large write) run in a thread while a lock per partition keeps the order. A flush
+that is requested while another runs waits for it and then usually finds its bytes flushed: one sync serves all
 producers that wrote meanwhile.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MAX_RANGE = (1 << 31) - 3
 logger = structlog.get_logger(__name__)
 
-#: Logs that are looked at without letting others have their turn.
+#: Logs that are checked before other tasks run.
 _LOGS = 256
 #: Sets larger than this are written in a thread.
 _LARGE = 1 << 20
@@ -69,7 +69,7 @@ class BrokerPartition:
             await self.flush()
 
     async def clean(self) -> list[str]:
-        """Delete what retention does not keep; returns the names of the files. Raises StorageError."""
+        """Delete the segments that retention does not keep; return the names of the files. Raises StorageError."""
         async with self._appending:
             now_ms = int(self._clock.wall() * 1000)
             dropped = await in_thread(self.log.clean, self._clock.monotonic(), now_ms)
@@ -77,7 +77,7 @@ class BrokerPartition:
             return dropped
 
     def hold(self, offset: int, max_bytes: int) -> SegmentSlice:
-        """The file range of a fetch, its segment held open: release it when sent. Raises OffsetOutOfRangeError."""
+        """Return the file range of a fetch, its segment held: release it when sent. Raises OffsetOutOfRangeError."""
         while True:
             found = self.log.slice(offset, min(max_bytes, MAX_RANGE))
             if found.segment.retain():
@@ -91,7 +91,7 @@ class BrokerPartition:
             self.log.rest()
 
     async def flush(self) -> None:
-        """Return when all that is appended now is durable and visible. Raises FlushFailedError."""
+        """Return when all messages appended so far are durable and visible. Raises FlushFailedError."""
         target = self.log.end_offset
         async with self._flushing:
             if self.log.flushed_offset < target:
@@ -111,7 +111,7 @@ class BrokerPartitions:
         self._creating = asyncio.Lock()
 
     def get(self, topic: str, partition: int) -> BrokerPartition | None:
-        """The partition, or None where it has no log yet. Raises CorruptLogError for one that is out of service."""
+        """Return the partition, or None if it has no log yet. Raises CorruptLogError for one that is out of service."""
         known = self._known.get((topic, partition))
         if known is None:
             log = self._logs.get(topic, partition)
@@ -125,14 +125,14 @@ class BrokerPartitions:
         return self._known.setdefault((topic, partition), BrokerPartition(log, self._clock, self.stats, counts))
 
     def choose(self, topic: str, count: int, rng: random.Random) -> int:
-        """A random one of the `count` partitions of `topic`, preferably one that is in service."""
+        """Return a random one of the `count` partitions of `topic`, preferably one that is in service."""
         number = rng.randrange(count)
         if self._logs.in_service(topic, number):
             return number
         return rng.choice([other for other in range(count) if self._logs.in_service(topic, other)] or [number])
 
     async def get_or_create(self, topic: str, partition: int) -> tuple[BrokerPartition, bool]:
-        """The partition, its log created where missing, and whether the topic is new.
+        """Return the partition, its log created if it is missing, and whether the topic is new.
 
         Raises StorageError, and CorruptLogError for one that is out of service.
         """
@@ -145,7 +145,7 @@ class BrokerPartitions:
             return self._keep(topic, partition, log), new_topic
 
     async def flush_overdue(self) -> None:
-        """Flush what waited long enough; the scheduler's work. Raises FlushFailedError."""
+        """Flush the logs whose last flush is too long ago; called by the scheduler. Raises FlushFailedError."""
         now = self._clock.monotonic()
         for partition in self._all():
             if partition.log.flush_overdue(now):
@@ -156,7 +156,7 @@ class BrokerPartitions:
         return not self._logs.has_topic(topic)
 
     def __len__(self) -> int:
-        """How many logs are in service."""
+        """Return the number of logs in service."""
         return len(self._logs)
 
     async def rest(self) -> None:

@@ -2,7 +2,7 @@
 
 Strategy: a policy is made once per log by a factory `(topic, argument) -> DeletePolicy`, which is an entry point of the
 group `consumerd.delete_policies`, or `module:attribute`. Names are resolved when the configuration is read, so that a
-wrong one is a sentence at the start; what a factory then raises for one topic is that topic's matter.
+wrong one is an error at the start; an error of a factory for one topic affects that topic alone.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class PolicyFactory:
     make: Callable[[str, str], DeletePolicy]
 
     def policy(self, topic: str) -> DeletePolicy:
-        """The policy for a log of `topic`. Raises StorageError."""
+        """Return the policy for a log of `topic`. Raises StorageError."""
         try:
             policy = self.make(topic, self.argument)
         except Exception as error:
@@ -48,7 +48,7 @@ class PolicyFactory:
 
 
 def load_policies(name: str, text: str) -> tuple[PolicyFactory, ...]:
-    """The factories that the property `name` lists as `name,name=argument,module:attribute`. Raises ConfigError."""
+    """Load the factories of property `name`, listed as `name,name=argument,module:attribute`. Raises ConfigError."""
     entries = [entry.strip().partition("=") for entry in text.split(",") if entry.strip()]
     return tuple(PolicyFactory(entry, argument.strip(), _find(name, entry)) for entry, _, argument in entries)
 

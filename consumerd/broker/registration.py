@@ -1,11 +1,11 @@
-"""The broker's place in ZooKeeper: its address, and its partition count for every topic it holds (golden notes, 4).
+"""The broker's registration in ZooKeeper: its address, and its partition count for each topic (golden notes, 4).
 
-Strategy: a set of topics that should be registered and a note of what this session has registered; one task brings the
-second up to the first whenever a topic is new, the session is new, or our address was deleted. The nodes are ephemeral
-and made by `create_ephemeral`, which never adopts: a broker that restarts within its own session timeout waits until
-the node of its former life is gone, where 0.7.2 dies; an id that is still held after that belongs to a live broker.
-A node with our very address is a former life for certain, because we are the one that listens there: it is waited
-for longer, as its session may have had a longer timeout.
+Strategy: a set of topics that should be registered and a note of what this session has registered; one task registers
+the missing ones whenever a topic is new, the session is new, or our address was deleted. The nodes are ephemeral and
+made by `create_ephemeral`, which never adopts: a broker that restarts within its own session timeout waits until the
+node of its former process is gone, where 0.7.2 fails; an id that is still held after that belongs to a live broker. A
+node with our own address is certainly that of a former process, because we listen there: it is waited for longer, as
+its session may have had a longer timeout.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 logger = structlog.get_logger(__name__)
 
-#: A dead session is buried by the server up to a tick or two after its timeout.
+#: Seconds after its timeout within which the server removes a dead session: a tick or two.
 _MARGIN = 2.0
-#: No server gives a session more than 20 ticks, by default 40 seconds; for our own former ones.
+#: Seconds to wait for our own former sessions: servers grant at most 20 ticks, by default 40 seconds.
 _OWN_PATIENCE = 60.0
 #: Pause after a failed attempt.
 _RETRY = 1.0
@@ -67,7 +67,7 @@ class BrokerRegistration:
         self._foreign: set[str] = set()
         self._session = 0
         self._wake = asyncio.Event()
-        #: When the address was registered last, in seconds since 1970; None: not yet.
+        #: Time of the last registration of the address, in seconds since 1970; None: not yet.
         self.registered_at: float | None = None
 
     @property
@@ -116,7 +116,7 @@ class BrokerRegistration:
                 unsubscribe()
 
     async def withdraw(self) -> None:
-        """Delete what this session registered, the address first. Raises ZooKeeperError."""
+        """Delete the nodes of this session, the address first. Raises ZooKeeperError."""
         address = broker_path(self._id)
         for path in sorted(self._registered, key=lambda path: path != address):
             await self._zookeeper.delete_owned(path)
@@ -127,7 +127,7 @@ class BrokerRegistration:
             self._wake.set()
 
     async def _check_address(self) -> None:
-        """Read the broker's address node, which arms the watch on it; forget it if another session owns it."""
+        """Read the broker's address node, which arms its watch; forget it if another session owns it."""
         address = broker_path(self._id)
         found = await self._zookeeper.exists(address, watch=True)
         if found is None or found.ephemeral_owner != self._session:
@@ -172,7 +172,7 @@ class BrokerRegistration:
         logger.info("broker_registered", broker=self._id, address=value)
 
     async def _patience_for(self, address: str) -> float:
-        """How long to wait for the owner of the id, in seconds. Raises IdTakenError where waiting cannot help."""
+        """Return the seconds to wait for the owner of the id. Raises IdTakenError if waiting cannot help."""
         try:
             data, stat = await self._zookeeper.get(address)
         except NoNode:

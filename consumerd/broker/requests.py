@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 logger = structlog.get_logger(__name__)
 
-#: What metrics call each request (`consumerd.broker.stats.KINDS`).
+#: The names of the requests in metrics (`consumerd.broker.stats.KINDS`).
 _KINDS: Final[dict[type[Request], str]] = {
     ProduceRequest: "produce",
     MultiProduceRequest: "multiproduce",
@@ -56,9 +56,9 @@ _KINDS: Final[dict[type[Request], str]] = {
     MultiFetchRequest: "multifetch",
     OffsetsRequest: "offsets",
 }
-#: Entries of a multi request that are done without letting other clients have their turn.
+#: Entries of a multi request that are handled before other clients have their turn.
 _ENTRIES = 256
-#: Characters that the log shows of a topic name that was refused.
+#: Characters of a refused topic name in the log.
 _SHOWN = 255
 #: Large sets that are checked at a time: each costs the others a step in every turn, and memory.
 _CHECKS = 4
@@ -96,7 +96,7 @@ class RequestHandlers:
         self._topic_created = topic_created
         self.stats = partitions.stats
         self._limits = replace(PRODUCE_LIMITS, max_message_bytes=config.max_message_bytes)
-        #: Taken while a set is checked that takes more than one step.
+        #: Held while a set is checked in more than one step.
         self._checking = asyncio.Semaphore(_CHECKS)
 
     async def handle(self, request: Request) -> BrokerReply | None:
@@ -125,7 +125,7 @@ class RequestHandlers:
         return reply
 
     def _existing(self, topic: str, partition: int) -> BrokerPartition | None:
-        """The partition asked for, None where it has no log yet.
+        """Return the requested partition, None if it has no log yet.
 
         Raises InvalidTopicError, RequestRefusedError, and CorruptLogError where it is out of service.
         """
@@ -156,7 +156,7 @@ class RequestHandlers:
         await target.append(request.messages[: checked.valid_bytes], checked.leaf_count)
 
     def _permit_log(self, topic: str, partition: int) -> None:
-        """Raise InvalidTopicError or RequestRefusedError where no log of this name may be created, or no log at all."""
+        """Raise InvalidTopicError or RequestRefusedError if a log of this name, or any further log, is not allowed."""
         if self._partitions.is_new_topic(topic):
             validate_new_topic(topic, max_length=self._config.max_topic_length)
         most = self._config.max_logs
@@ -198,7 +198,7 @@ class RequestHandlers:
         return reply
 
     def _find(self, request: FetchRequest, refusals: _Refusals) -> tuple[ErrorCode, SegmentSlice | None]:
-        """Error code and file range of one fetch; the segment of the range is held."""
+        """Return error code and file range of one fetch; the segment of the range is held."""
         try:
             partition = self._existing(request.topic, request.partition)
             if partition is None:
@@ -223,7 +223,7 @@ class RequestHandlers:
                 raise RequestRefusedError(f"the number of offsets must not be negative: {request.max_number}")
             now_ms = int(self._clock.wall() * 1000)
             offsets = partition.log.offsets_before(request.time, request.max_number, now_ms)
-        else:  # 0.7.2 does not look at the number here, not even at a negative one
+        else:  # 0.7.2 does not check the number here, not even a negative one
             offsets = (0,) if request.time in (LATEST, EARLIEST) else ()
         return OffsetsResponse(ErrorCode.NONE, offsets).encode()
 

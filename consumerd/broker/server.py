@@ -1,9 +1,9 @@
 """The broker: opens the logs, listens, serves and registers, and ends these in reverse order.
 
-Strategy: `run` is the whole life as one function of nested parts, each undone when the next ends: logs are held, a
-socket listens, a task group holds the acceptor, the flush scheduler, the registration and one task per connection.
-A graceful stop takes the address out of ZooKeeper, stops accepting, lets every connection finish what it has
-received, flushes, and writes the clean marker. Any other end leaves no marker, so the next start checks the logs.
+Strategy: `run` is the whole life cycle as one function of nested parts, each undone when the next ends: logs are held,
+a socket listens, a task group holds the acceptor, the flush scheduler, the registration and one task per connection. A
+graceful stop takes the address out of ZooKeeper, stops accepting, lets every connection finish what it has received,
+flushes, and writes the clean marker. Any other end leaves no marker, so the next start checks the logs.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 logger = structlog.get_logger(__name__)
 
 _BACKLOG = 1024
-#: Seconds from the start to the first look at retention, as in 0.7.2 (golden notes, 3).
+#: Seconds from the start to the first check of retention, as in 0.7.2 (golden notes, 3).
 _FIRST_CLEANUP = 60.0
-#: Seconds between looks for logs whose files can be closed: those that were not used in between.
+#: Seconds between checks for logs whose files can be closed: those that were not used in between.
 _REST = 10.0
-#: How long a graceful stop waits for ZooKeeper, and for clients that do not read their answers, in seconds.
+#: Seconds for which a graceful stop waits for ZooKeeper, and for clients that do not read their answers.
 _STOP_PATIENCE = 5.0
 
 
@@ -64,7 +64,7 @@ class Broker:
         self._rng = rng
         self._zookeeper = zookeeper
         self._logs = LogManager(config.log_dir, files or OsFiles(), config.log_settings)
-        #: What was counted since it was made.
+        #: Its counters.
         self.stats = BrokerStats()
         self._connections = ClientConnections(config, clock, self.stats)
         self._registration: BrokerRegistration | None = None
@@ -99,7 +99,7 @@ class Broker:
 
     @property
     def registered_at(self) -> float | None:
-        """When its address was registered last, in seconds since 1970; None: not yet, or without ZooKeeper."""
+        """Time of the last registration of its address, in seconds since 1970; None: not yet, or without ZooKeeper."""
         return None if self._registration is None else self._registration.registered_at
 
     def logs(self) -> list[tuple[str, int, Log]]:
@@ -131,7 +131,7 @@ class Broker:
             self._task.result()
 
     async def wait(self) -> None:
-        """Return when the broker has stopped. Raises what ended it."""
+        """Return when the broker has stopped. Raises the error that ended it."""
         assert self._task is not None
         await asyncio.shield(self._task)
 
@@ -247,7 +247,7 @@ class Broker:
             try:
                 async with asyncio.timeout(_STOP_PATIENCE):
                     await registration.withdraw()
-            except TimeoutError:  # the nodes go with the session
+            except TimeoutError:  # the session's end deletes the nodes
                 late = f"ZooKeeper did not answer within {_STOP_PATIENCE:g} s"
                 logger.warning("deregistration_failed", broker=self.config.broker_id, reason=late)
             except ZooKeeperError as error:
@@ -281,6 +281,6 @@ class Broker:
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error that ended a task group: all others are its consequences."""
+    """Return the error that ended a task group: all others are its consequences."""
     inner = group.exceptions[0]
     return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner

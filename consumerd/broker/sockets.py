@@ -3,8 +3,8 @@
 Strategy: fetches go from the page cache to the socket by `os.sendfile`, which needs the bare descriptor; asyncio's
 transports would claim it, and uvloop has no `sock_sendfile`. So a connection is a plain socket, every system call is
 tried at once and only when it would block does the task wait for the loop's readiness callback. Works the same under
-asyncio and uvloop, and a client that stalls costs a sleeping task, nothing else: its buffer is given back by `rest`.
-What is not in the page cache is read by a thread first, because `os.sendfile` would wait for the disk on the loop.
+asyncio and uvloop, and a client that stalls costs a sleeping task, nothing else: `rest` releases its buffer.
+Data outside the page cache is read by a thread first, because `os.sendfile` would wait for the disk on the loop.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from consumerd.storage import SegmentSlice
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: First size of a connection's read buffer: room for what consumers send. Producers make it grow at once.
+#: First size of a connection's read buffer: room for requests of consumers. Producers make it grow at once.
 _BUFFER = 1 << 10
-#: A buffer larger than this is given back when the connection falls idle.
+#: A buffer larger than this is released when the connection becomes idle.
 _KEEP = 1 << 18
 #: A buffer grows by at most this at a time: the kernel clears each page of it.
 _GROW = 1 << 22
-#: Work for one client before the others get their turn, in bytes of what is read and sent.
+#: Work for one client before the others get their turn, in bytes read and sent.
 _TURN = 1 << 22
-#: What each part of an answer counts at least, in bytes: a lookup and its system calls take as long as copying these.
+#: Least work of each part of an answer, in bytes: a lookup and its system calls take as long as copying these.
 _PART = 1 << 14
 #: Small parts are joined up to about this many bytes, then sent: an answer of thousands costs neither a call for each
 #: nor memory for all.
@@ -40,9 +40,9 @@ _JOIN = 1 << 17
 _SENDFILE = 1 << 20
 #: Small file ranges are copied into one send with their header: cheaper than two system calls with a partial packet.
 _COPY = 1 << 13
-#: Bytes a connection may still bring in after the broker began to stop.
+#: Bytes that a connection may still receive after the broker began to stop.
 _STOP_BYTES = 1 << 22
-#: Bytes to throw away when closing on a client that still sends, so that it sees our FIN rather than a reset.
+#: Bytes to discard when closing on a client that still sends, so that it sees our FIN rather than a reset.
 _LINGER = 1 << 20
 
 #: Tells the kernel that more follows, so that the header leaves in one packet with the data (Linux).
@@ -54,7 +54,7 @@ Part = bytes | SegmentSlice
 class ClientStream:
     """One client's socket: frames in, answers out. Used by one task; `stop`, `rest` and `abort` are for another.
 
-    `memory` is what its buffer is charged to, `stats` where its bytes are counted.
+    Its buffer is charged to `memory`, its bytes are counted in `stats`.
     """
 
     def __init__(
@@ -70,25 +70,25 @@ class ClientStream:
         self._loop = asyncio.get_running_loop()
         self._buffer = bytearray(_BUFFER)
         self._begin = self._end = 0  # the unread part of the buffer
-        #: What the task waits for, if it waits for the client; and whether for bytes from it.
+        #: The future of a wait for the client, if there is one; and whether it is for bytes from it.
         self._waiter: asyncio.Future[None] | None = None
         self._reading = False
-        self._moved = False  # since the last look of `rest`
-        self._last_bytes: int | None = None  # once stopping: how many more may be read
+        self._moved = False  # since the last call of `rest`
+        self._last_bytes: int | None = None  # once stopping: the number of bytes that may still be read
         self._turn = _TURN
         self._memory = memory or RequestMemory(max_frame)
-        #: Of all connections together.
+        #: The memory of all connections together.
         self._stats = stats or BrokerStats()
         #: Bytes charged to it.
         self._held = 0
-        #: Whole requests that have come so far.
+        #: Number of complete requests so far.
         self.frames = 0
         #: Whether it has sent messages: a producer of 0.7 does not notice that its connection was closed, and loses
-        #: what it sends next.
+        #: its next messages.
         self.produced = False
 
     async def frame(self) -> memoryview | None:
-        """The body of the next request; None when the client is done or the broker stops.
+        """Return the body of the next request; None when the client is done or the broker stops.
 
         The view is valid until the next call, before which it must be released. Raises RequestRefusedError for a
         length of 0 or less or beyond max.socket.request.bytes, ConnectionError when the connection broke.
@@ -107,8 +107,8 @@ class ClientStream:
         return memoryview(self._buffer)[begin : begin + length]
 
     def let_go(self, size: int) -> None:
-        """The last frame, of `size` bytes, was read: release a large buffer. Until the next call of `frame` as much
-        stays charged, for what was made of it.
+        """Release a large buffer, as the last frame, of `size` bytes, was read. Until the next call of `frame` as much
+        stays charged, for the objects made of it.
         """
         if len(self._buffer) > _KEEP:
             self._buffer = self._buffer[self._begin : self._end] or bytearray(_BUFFER)
@@ -122,7 +122,7 @@ class ClientStream:
             self._held = held
 
     async def _room(self, size: int) -> bool:
-        """Wait until a buffer of `size` bytes may be allocated; False when the broker stops meanwhile."""
+        """Wait until a buffer of `size` bytes may be allocated; return False if the broker stops meanwhile."""
         while (held := self._memory.charge(self._held, size)) is None:
             if self._last_bytes is not None:
                 return False
@@ -139,9 +139,9 @@ class ClientStream:
         return True
 
     async def _have(self, count: int) -> bool:
-        """Read until `count` unread bytes are buffered; False at the end of the stream.
+        """Read until `count` unread bytes are buffered; return False at the end of the stream.
 
-        The buffer grows with what arrives, not with what a length field promises.
+        The buffer grows with the bytes that arrive, not with a length field.
         """
         while self._end - self._begin < count:
             if self._begin == self._end:
@@ -165,7 +165,7 @@ class ClientStream:
         while True:
             if self._last_bytes is not None and self._last_bytes <= 0:
                 return 0
-            if not self._buffer:  # given back while this waited
+            if not self._buffer:  # released during the wait
                 self._buffer = bytearray(_BUFFER)
             try:
                 with memoryview(self._buffer) as view, view[self._end :] as room:
@@ -206,14 +206,14 @@ class ClientStream:
             self._turn = _TURN
 
     def stop(self) -> None:
-        """Let `frame` return what has arrived already and then None, without waiting for more."""
+        """Let `frame` return the requests that have arrived already and then None, without waiting for more."""
         if self._last_bytes is None:
             self._last_bytes = _STOP_BYTES
         if self._waiter is not None and self._reading:
             _wake(self._waiter)
 
     def rest(self) -> bool:
-        """Whether it waits for its client, and nothing was transferred since the last call; if so, releases memory."""
+        """Return whether it waits for its client and transferred nothing since the last call; if so, release memory."""
         resting = self._waiter is not None and not self._moved
         self._moved = False
         if resting and self._begin == self._end:
@@ -266,7 +266,7 @@ class ClientStream:
             await self._send_bytes(b"".join(pending), 0)
 
     async def worked(self, amount: int) -> None:
-        """Count work for this client, in bytes; lets other tasks run when it was enough for one turn."""
+        """Count work for this client, in bytes; let other tasks run when it was enough for one turn."""
         self._turn -= amount
         if self._turn <= 0:
             self._turn = _TURN
@@ -324,7 +324,7 @@ class ClientStream:
                     break
                 thrown += received
         except OSError:
-            pass  # the client is gone or has nothing more to say: either way there is nobody to tell
+            pass  # the client has closed the connection or sends nothing more: no error to report in either case
         finally:
             self._sock.close()
             self._buffer, self._begin, self._end = bytearray(), 0, 0

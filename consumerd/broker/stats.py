@@ -1,7 +1,7 @@
-"""What a broker counts: connections, requests, bytes, produced messages and flushes. Plain numbers for metrics.
+"""Counters of a broker: connections, requests, bytes, produced messages and flushes. Plain numbers for metrics.
 
-Strategy: one object per broker, on its event loop alone. Who works on a log keeps its `ProducedCounts`, and adds to
-them once per set; nothing is looked up, copied or formatted until somebody reads.
+Strategy: one object per broker, on its event loop alone. The code that works on a log keeps its `ProducedCounts`, and
+adds to them once per set; nothing is looked up, copied or formatted until they are read.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from consumerd.metrics import DURATIONS, Histogram
 if TYPE_CHECKING:
     from consumerd.wire.v07 import ErrorCode
 
-#: The five requests of 0.7, as metrics call them.
+#: The names of 0.7's five requests in metrics.
 KINDS: Final = ("produce", "multiproduce", "fetch", "multifetch", "offsets")
 
 
 @dataclass(slots=True)
 class ProducedCounts:
-    """What was appended to one log since the start."""
+    """Counts of one log's appends since the start."""
 
     messages: int = 0
-    #: Of message sets.
+    #: Bytes of message sets.
     bytes: int = 0
 
 
@@ -33,7 +33,7 @@ class RequestCounts:
     """Requests of one kind."""
 
     count: int = 0
-    #: Seconds from a whole request until its response begins, or until its messages are appended.
+    #: Seconds from a complete request until its response begins, or until its messages are appended.
     seconds: Histogram = field(default_factory=lambda: Histogram(DURATIONS))
 
 
@@ -62,5 +62,5 @@ class BrokerStats:
     segments_deleted: int = 0
 
     def of(self, topic: str, partition: int) -> ProducedCounts:
-        """The counts of a log, made when it is met for the first time."""
+        """Return the counts of a log, created on first use."""
         return self.produced.setdefault((topic, partition), ProducedCounts())

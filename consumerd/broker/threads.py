@@ -1,6 +1,6 @@
 """Blocking work on logs, in a thread that is always waited for.
 
-Strategy: a thread cannot be cancelled, and what it works on (a roll, a flush, a new log) must not be touched, closed or
+Strategy: a thread cannot be cancelled, and its files (in a roll, a flush, a new log) must not be touched, closed or
 unlocked by others until it is done. So a cancellation is held back until then.
 """
 
@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 async def in_thread(
     work: Callable[Parameters, Result], *arguments: Parameters.args, **options: Parameters.kwargs
 ) -> Result:
-    """Run `work` in a thread. Cancelled, it raises CancelledError after `work` has ended, however that ended."""
+    """Run `work` in a thread. If cancelled, raise CancelledError after `work` has ended, with or without an error."""
     task = asyncio.ensure_future(asyncio.to_thread(work, *arguments, **options))
     try:
         return await asyncio.shield(task)

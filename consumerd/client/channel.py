@@ -1,9 +1,9 @@
-"""A connection to one broker whose versions are known: bodies in, bodies out.
+"""A connection to one broker whose versions are known: it encodes requests and decodes responses.
 
 Strategy: brokers answer the requests of a connection in their order, so pipelining is that of `consumerd.net`; the
 correlation id is checked, not searched for. A request is encoded before it is sent and refused when it is too large: a
-broker would close the connection without an error. An invalid response ends the connection, because what follows it
-cannot be trusted either.
+broker would close the connection without an error. An invalid response ends the connection, because the bytes after
+it cannot be trusted either.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from consumerd.wire.v08.versions import BrokerVersions
 
 _MAX_CORRELATION_ID = (1 << 31) - 1
-#: No token of a mechanism is longer (Kerberos tickets with large authorization data come closest).
+#: Largest token of a mechanism, in bytes (Kerberos tickets with large authorization data come closest).
 MAX_TOKEN_BYTES = 1 << 20
 
 
 class Channel:
-    """An open, authenticated connection. `versions`: what the broker serves. Safe for concurrent callers."""
+    """An open, authenticated connection. `versions`: those that the broker serves. Safe for concurrent callers."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Channel:
         self._clock = clock
         self._correlation_id = 0
         self._silent_until = 0.0
-        #: Not authenticated, and the broker has answered nothing but API_VERSIONS.
+        #: Whether it is not authenticated, and the broker has answered nothing but API_VERSIONS.
         self.unknown = False
 
     @property
@@ -57,7 +57,7 @@ class Channel:
 
     @property
     def in_flight(self) -> int:
-        """Requests whose answers have not come."""
+        """Number of requests without an answer."""
         return self._connection.in_flight
 
     async def call(
@@ -69,11 +69,11 @@ class Channel:
         max_response: int | None = None,
         timeout: float | None = None,
     ) -> dict[str, Any]:
-        """Ask and return the answer's fields, whatever error codes they hold.
+        """Send a request and return the answer's fields, with any error codes in them.
 
-        `version`: the highest common one by default. `timeout`: seconds that the broker may take once it is at this
-        request. Raises UnsupportedApiError, EncodeError, RequestTooLargeError (nothing was sent), and
-        ConnectionClosedError with its subclasses; BadFrameError when the answer is none.
+        `version`: the highest common one by default. `timeout`: seconds that the broker may take once it works on
+        this request. Raises UnsupportedApiError, EncodeError, RequestTooLargeError (nothing was sent), and
+        ConnectionClosedError with its subclasses; BadFrameError for an invalid answer.
         """
         version = self.versions.pick(api) if version is None else version
         correlation_id, frame = self._frame(api, version, body)
@@ -104,7 +104,7 @@ class Channel:
         return answer
 
     async def exchange_token(self, token: bytes, timeout: float) -> bytes:
-        """Send bare bytes with their size before them, and return what comes back so (SASL before KIP-152)."""
+        """Send bare bytes with their size before them, and return those of the answer (SASL before KIP-152)."""
         frame = len(token).to_bytes(4) + token
         return await self._connection.request(frame, min_response=0, max_response=MAX_TOKEN_BYTES, timeout=timeout)
 

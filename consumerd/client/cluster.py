@@ -1,13 +1,13 @@
 """A client of one cluster since 0.8: metadata, leaders and coordinators, over one pipelined connection per broker.
 
 Strategy: connections are opened when they are needed and shared by all callers; a caller that finds one closed reopens
-it, one attempt at a time per broker. There is no background task: metadata are asked for when something needs them and
-they are missing or old, and again on the guide's two triggers, an answer that says "not the leader" (`stale`) and a
+it, one attempt at a time per broker. There is no background task: metadata are requested when they are needed and
+missing or old, and again on the guide's two triggers, an answer that says "not the leader" (`stale`) and a
 broker that cannot be reached. Brokers found by metadata come first, then the bootstrap list, each in random order, so
-that a cluster that moved away step by step is still found.
+that a cluster that moved step by step is still found.
 
-`call_*` are single attempts; `retrying` repeats what passes by itself (connections, retriable error codes) until it
-works or the time is up.
+`call_*` are single attempts; `retrying` repeats transient errors (connections, retriable error codes) until
+it succeeds or the time is up.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ Address = tuple[str, int]
 _CLOSED = "the client of this cluster was closed"
 #: The last version of GROUP_COORDINATOR that asks for one group.
 _ONE_GROUP = 3
-#: How often brokers may say that there is no such topic; the pauses between take some 0.7 s together.
+#: Number of answers that a topic does not exist before that is believed; the pauses take some 0.7 s together.
 _LOOKS = 4
 
 
 class ClusterClient:
     """Connections to one cluster. `async with` closes them; it may also be used without, and closed by `close`.
 
-    `bootstrap` may be empty, if `begin_with` tells of brokers later. `on_retry(what, error)` is called when `retrying`
+    `bootstrap` may be empty, if `begin_with` adds brokers later. `on_retry(what, error)` is called when `retrying`
     repeats something.
     """
 
@@ -79,13 +79,13 @@ class ClusterClient:
         self._closed = False
 
     def begin_with(self, bootstrap: Sequence[Address]) -> None:
-        """From now on these are asked when no broker of the metadata can be reached."""
+        """Use these brokers from now on when no broker of the metadata can be reached."""
         self._bootstrap = list(bootstrap)
 
     # -- connections
 
     async def channel(self, host: str, port: int) -> Channel:
-        """The shared channel to an address. Raises BrokerError."""
+        """Return the shared channel to an address. Raises BrokerError."""
         address = host, port
         if (found := self._open_channel(address)) is not None:
             return found
@@ -111,12 +111,12 @@ class ClusterClient:
         if (node := self.metadata.nodes.get(node_id)) is None:
             node = (await self.refresh()).nodes.get(node_id)
         if node is None:
-            # Brokers learn at different times of one that came or went: others may name it now, or another soon.
+            # Brokers learn at different times that one came or went: others may name it now, or another soon.
             raise UnavailableError(f"broker {node_id} is not alive, or is not part of the cluster")
         return node
 
     async def node_channel(self, node_id: int) -> Channel:
-        """The channel to a broker of the metadata. Raises BrokerError; the metadata count as old when it fails."""
+        """Return the channel to a broker of the metadata. Raises BrokerError, and then marks the metadata as old."""
         node = await self._node(node_id)
         try:
             return await self.channel(node.host, node.port)
@@ -125,7 +125,7 @@ class ClusterClient:
             raise
 
     async def private_channel(self, node_id: int) -> Channel:
-        """A new channel to a broker, for the caller alone, who closes it. Raises as `node_channel`."""
+        """Open a new channel to a broker, for the caller alone, which closes it. Raises as `node_channel`."""
         node = await self._node(node_id)
         try:
             return await self._opener.open(node.host, node.port)
@@ -135,7 +135,7 @@ class ClusterClient:
             raise
 
     async def any_channel(self) -> Channel:
-        """The channel to some broker, an open one if there is any. Raises NoBrokerError with the last reason."""
+        """Return the channel to some broker, an open one if there is any. Raises NoBrokerError with the last reason."""
         # A broker that has left another request unanswered may hang: it is not asked if there is another.
         if opened := [channel for channel in self._channels.values() if not channel.closed]:
             return min(opened, key=attrgetter("in_flight"))
@@ -170,7 +170,7 @@ class ClusterClient:
     # -- metadata
 
     def stale(self, topics: Iterable[str] = ()) -> None:
-        """What is known of `topics` (of all that is known, without any) proved wrong: ask before it is used again."""
+        """Mark the metadata of `topics` (without any, of all) as stale: they are requested before their next use."""
         self._stale.update(topics or self.metadata.topics)
 
     def _is_fresh(self, topic: str) -> bool:
@@ -199,7 +199,7 @@ class ClusterClient:
             topics = None
         names: list[str] | None = None if topics is None else list(topics)
         if version == 0:
-            # An empty list means all; there is no way to ask for none, so what is known is asked for again.
+            # An empty list means all; no request is for none, so the known topics are requested again.
             names = [] if names is None else names or sorted(self.metadata.topics)[:1]
         try:
             answer = await channel.call(METADATA, metadata_body(version, names, create=create), version=version)
@@ -217,16 +217,16 @@ class ClusterClient:
         return self.metadata
 
     async def topics(self, names: Sequence[str], *, create: bool = False) -> ClusterMetadata:
-        """Metadata that hold what is known of `names`, asked for where missing, old or stale. Raises BrokerError."""
+        """Return metadata with `names`, requested if they are missing, old or stale. Raises BrokerError."""
         if not all(map(self._is_fresh, names)):
             async with self._refreshing:
-                # Who waited here has what those before asked for.
+                # A caller that waited here has the topics that those before it requested.
                 if missing := [name for name in names if not self._is_fresh(name)]:
                     await self._refresh(missing, create=create)
         return self.metadata
 
     async def leader(self, topic: str, partition: int) -> Node:
-        """The leader of a partition. Raises BrokerRefusedError or BrokerError while there is none."""
+        """Return the leader of a partition. Raises BrokerRefusedError or BrokerError while there is none."""
         metadata = await self.topics([topic])
         node = metadata.leader(topic, partition)
         if node is not None:
@@ -246,12 +246,12 @@ class ClusterClient:
     # -- requests
 
     async def call_node(self, node_id: int, api: Api, body: dict[str, Any], **options: Any) -> dict[str, Any]:
-        """Ask one broker. One attempt; raises as `Channel.call` and BrokerError."""
+        """Send a request to one broker. One attempt; raises as `Channel.call` and BrokerError."""
         channel = await self.node_channel(node_id)
         return await channel.call(api, body, **options)
 
     async def coordinator(self, group: str) -> int:
-        """The id of the broker that coordinates `group`. One attempt. Raises BrokerRefusedError, BrokerError."""
+        """Return the id of the broker that coordinates `group`. One attempt. Raises BrokerRefusedError, BrokerError."""
         known = self._coordinators.get(group)
         if known is not None and known in self.metadata.nodes:
             return known
@@ -268,11 +268,11 @@ class ClusterClient:
         return node_id
 
     def forget_coordinator(self, group: str) -> None:
-        """It proved wrong: the next call asks who it is."""
+        """Forget the coordinator, which proved wrong: the next call looks it up."""
         self._coordinators.pop(group, None)
 
     async def call_coordinator(self, group: str, api: Api, body: dict[str, Any], **options: Any) -> dict[str, Any]:
-        """Ask the coordinator of `group`. One attempt; a coordinator that cannot be reached is forgotten."""
+        """Send a request to the coordinator of `group`. One attempt; one that cannot be reached is forgotten."""
         node_id = await self.coordinator(group)
         try:
             return await self.call_node(node_id, api, body, **options)
@@ -288,7 +288,7 @@ class ClusterClient:
         timeout: float | None = None,
         passes: Callable[[BrokerError], bool] = passes,
     ) -> _T:
-        """Repeat `attempt` while it fails with what passes by itself. Raises its last error when the time is up.
+        """Repeat `attempt` while it fails with transient errors. Raises its last error when the time is up.
 
         `timeout`: seconds from the first attempt on; by default those of the settings.
         """
@@ -299,9 +299,9 @@ class ClusterClient:
 
 
 async def topic_partitions(client: ClusterClient, topics: Sequence[str]) -> dict[str, list[int]]:
-    """The numbers of the partitions of each topic, sorted. Brokers are asked not to create any (since 0.11).
+    """Return the numbers of the partitions of each topic, sorted. Brokers are asked not to create any (since 0.11).
 
-    Brokers learn of a new topic at different times, so one that does not know it yet is asked a few times more.
+    Brokers learn of a new topic at different times, so a broker that does not have it yet is asked a few more times.
 
     Raises NotFoundError for a topic that does not exist, BrokerRefusedError for one that may not be seen or has no
     leaders, BrokerError.

@@ -1,4 +1,4 @@
-"""Errors of the 0.8+ client: each names the broker or topic, and says what to look at."""
+"""Errors of the 0.8+ client: each names the broker or topic, and what to check."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class UnavailableError(BrokerError):
-    """Something is temporarily unavailable; asking again later is safe and may help."""
+    """Something is temporarily unavailable; a later attempt is safe and may succeed."""
 
 
 class NoBrokerError(UnavailableError):
-    """No broker of the cluster could be reached in time. `tried`: what came of each."""
+    """No broker of the cluster could be reached in time. `tried`: the result of each attempt."""
 
     def __init__(self, message: str, tried: Sequence[BrokerError] = ()) -> None:
         super().__init__(message)
@@ -30,11 +30,11 @@ class RequestTooLargeError(BrokerError):
 
 
 class AuthenticationError(BrokerError):
-    """The broker does not accept who we are, or not the way in which we say so."""
+    """The broker does not accept the client's principal, or its SASL mechanism."""
 
 
 class BrokerRefusedError(BrokerError):
-    """A broker answered with an error code. `info` has its number, name, text, and whether it passes by itself."""
+    """A broker answered with an error code. `info` has its number, name, text, and whether it is transient."""
 
     def __init__(self, what: str, info: ErrorInfo, said: str | None = None) -> None:
         detail = said or info.text
@@ -53,10 +53,10 @@ class BrokerRefusedError(BrokerError):
 
     @property
     def retriable(self) -> bool:
-        """Whether asking again later may help."""
+        """Whether a later attempt may succeed."""
         return self.info.retriable
 
 
 def error_of(code: int, what: str, said: str | None = None) -> BrokerRefusedError | None:
-    """The error that `code` stands for; None for 0. `what` says who refused what, `said` are the broker's words."""
+    """Return the error for `code`; None for 0. `what` names the refused request, `said` is the broker's message."""
     return None if code == 0 else BrokerRefusedError(what, error_info(code), said)

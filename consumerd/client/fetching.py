@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: The last version that names topics and not their ids.
 LAST_WITH_NAMES: Final = 12
-#: The offset or epoch of which nothing is said.
+#: The value of an unknown offset or epoch.
 _UNKNOWN: Final = -1
 
 
@@ -45,8 +45,8 @@ class PartitionFetch(NamedTuple):
 class FetchedPartition(NamedTuple):
     """One partition of a response. `error`: its code, 0 for none.
 
-    `readable_end`: where ends what may be read: what is replicated and, with `read_committed`, of transactions that
-    have ended; -1 for unknown. `aborted`: (producer id, first offset) of aborted transactions.
+    `readable_end`: the end of the readable messages: those that are replicated and, with `read_committed`, of
+    transactions that have ended; -1 for unknown. `aborted`: (producer id, first offset) of aborted transactions.
     """
 
     error: int
@@ -74,7 +74,7 @@ async def fetch_partitions(
     max_response: int | None = None,
     timeout: float | None = None,
 ) -> FetchedPartitions:
-    """What the broker has of each partition; it answers with an error where it does not lead.
+    """Fetch from each partition; the broker answers with an error where it does not lead.
 
     The broker waits up to `max_wait` seconds for `min_bytes`; `timeout` (seconds) includes that. `read_committed`:
     only messages of committed transactions. Raises as `Channel.call`, and BadFrameError for a partition that comes
@@ -106,7 +106,7 @@ async def fetch_partitions(
     found: dict[Place, FetchedPartition] = {}
     for topic in answer["responses"]:
         name = topic["topic"] if version <= LAST_WITH_NAMES else names.get(topic["topic_id"])
-        if name is None:  # a topic that was not asked for
+        if name is None:  # a topic that was not requested
             continue
         for part in topic["partition_responses"]:
             place = name, part["partition"]

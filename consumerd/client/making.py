@@ -1,7 +1,7 @@
 """A client of a cluster from plain values, as the library's configurations have them.
 
-Strategy: nothing is connected before the client is asked something. `find_broker` is the one question of a start: that
-no broker answers is then an error with its remedy, and not a loop of retries that nobody sees.
+Strategy: nothing is connected before the client's first request. `find_broker` is the one check of a start: if no
+broker answers, that is then an error with its remedy, and not a silent loop of retries.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def make_client(
     rng: Random,
     connector: Callable[[str, int], Awaitable[Any]] | None = None,
 ) -> ClusterClient:
-    """A client that begins with `bootstrap`; `connector` is the port to brokers, by default TCP, or TLS with `tls`."""
+    """Make a client with these bootstrap brokers; `connector` is the port to them: by default TCP, with `tls` TLS."""
     settings = ClientSettings(client_id=client_id, connection=connection)
     opener = ChannelOpener(
         connector or partial(connect, settings=connection, ssl=tls),
@@ -49,14 +49,14 @@ def make_client(
 
 
 def security_protocol(*, tls: bool, sasl: bool) -> str:
-    """What brokers call a listener that fits, in ZooKeeper."""
+    """Return the brokers' name of a suitable listener, in ZooKeeper."""
     if sasl:
         return "SASL_SSL" if tls else "SASL_PLAINTEXT"
     return "SSL" if tls else "PLAINTEXT"
 
 
 async def find_broker(client: ClusterClient, bootstrap: Sequence[str], timeout: float) -> None:
-    """Return when a broker has answered. Raises NoBrokerError after `timeout` seconds, and what no retry mends."""
+    """Return when a broker has answered. Raises NoBrokerError after `timeout` seconds, and permanent errors."""
     try:
         await client.retrying("find a broker", client.refresh, timeout=timeout)
     except (ConnectError, NoBrokerError) as error:

@@ -1,10 +1,10 @@
 """The metadata of a cluster: its brokers, topics, partitions and their leaders. No I/O.
 
-Strategy: an immutable picture per answer; a new one takes over what the former knew of topics that were not asked for.
-A partition's leader is taken from a newer answer only if that is not older by its leader epoch (where brokers tell
+Strategy: an immutable snapshot per answer; a new one takes over the topics of the former that were not requested.
+A partition's leader is taken from a newer answer only if that is not older by its leader epoch (where brokers have
 epochs): brokers learn of elections at different times, and going back to a deposed leader costs a round trip each time.
 Where topics have no ids (before 2.8) one that was recreated, whose epochs restart, looks the same; so
-what is said again and again is believed in the end.
+an older epoch that is repeated is accepted in the end.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _OLDER_EPOCHS_NEEDED: Final = 3
 
 
 def metadata_body(version: int, topics: Sequence[str] | None, *, create: bool = False) -> dict[str, Any]:
-    """The body of a METADATA request for `topics`, for none, or for all (None); version 0 cannot ask for none.
+    """Return the body of a METADATA request for `topics`, for none, or for all (None); version 0 has no form for none.
 
-    `create`: the brokers may create what is missing; they always may where the version cannot tell them.
+    `create`: the brokers may create what is missing; they always may in versions without this field.
     """
     asked: list[Any] | None = None if topics is None else list(topics)
     if version == 0 and asked is None:
@@ -42,7 +42,7 @@ def metadata_body(version: int, topics: Sequence[str] | None, *, create: bool = 
 
 
 class Node(NamedTuple):
-    """A broker as it wants to be reached."""
+    """A broker with its advertised address."""
 
     id: int
     host: str
@@ -51,9 +51,9 @@ class Node(NamedTuple):
 
 
 class PartitionMetadata(NamedTuple):
-    """A partition. `leader`: broker id, None while there is none. `leader_epoch`: -1 where brokers do not tell it.
+    """A partition. `leader`: broker id, None while there is none. `leader_epoch`: -1 where brokers do not send it.
 
-    `older_epochs_seen`: how often brokers have named an older epoch since.
+    `older_epochs_seen`: number of answers with an older epoch since.
     """
 
     leader: int | None
@@ -75,7 +75,7 @@ class TopicMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClusterMetadata:
-    """A picture of the cluster. `nodes`: the brokers that are alive, by id."""
+    """A snapshot of the cluster. `nodes`: the brokers that are alive, by id."""
 
     nodes: Mapping[int, Node] = field(default_factory=dict)
     topics: Mapping[str, TopicMetadata] = field(default_factory=dict)
@@ -83,18 +83,18 @@ class ClusterMetadata:
     cluster_id: str | None = None
 
     def leader(self, topic: str, partition: int) -> Node | None:
-        """The broker that leads a partition; None while that is not known, or the broker is not."""
+        """Return the broker that leads a partition; None while the leader, or its address, is unknown."""
         found = self.topics.get(topic)
         entry = found.partitions.get(partition) if found is not None else None
         return None if entry is None or entry.leader is None else self.nodes.get(entry.leader)
 
     def topic_id(self, topic: str) -> bytes:
-        """The id of a topic; NO_UUID while it is unknown, as with brokers before 2.8."""
+        """Return the id of a topic; NO_UUID while it is unknown, as with brokers before 2.8."""
         found = self.topics.get(topic)
         return NO_UUID if found is None else found.id
 
     def updated(self, body: dict[str, Any], *, complete: bool) -> ClusterMetadata:
-        """The picture after an answer to METADATA; `complete` where all topics were asked for."""
+        """Return the snapshot after an answer to METADATA; `complete` if all topics were requested."""
         nodes = {
             entry["node_id"]: Node(entry["node_id"], entry["host"], entry["port"], entry.get("rack"))
             for entry in body["brokers"]

@@ -1,7 +1,7 @@
 """Listing the offsets of partitions at the broker that leads them (OFFSETS, later ListOffsets). One attempt.
 
-Strategy: one request for all partitions, whatever the version. Brokers before 0.10.1 know the times of whole segments
-only and answer with a list; later ones know those of messages and answer with one offset.
+Strategy: one request for all partitions, in every version. Brokers before 0.10.1 have times of whole segments only and
+answer with a list; later ones have those of messages and answer with one offset.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     #: Topic and number.
     Place = tuple[str, int]
 
-#: The first version that knows of transactions.
+#: The first version with transactions.
 _ISOLATION_SINCE: Final = 2
 _NO_OFFSET: Final = -1
 
 
 class ListedOffsets(NamedTuple):
-    """What a broker answers for one partition. `error`: its code, 0 for none.
+    """A broker's answer for one partition. `error`: its code, 0 for none.
 
-    `offsets`: descending; at most one since 0.10.1, none where no message is of that time or later. `by_segment`: they
-    are starts of segments (brokers before 0.10.1).
+    `offsets`: descending; at most one since 0.10.1, none if no message is of that time or later. `by_segment`: whether
+    they are starts of segments (brokers before 0.10.1).
     """
 
     error: int
@@ -44,11 +44,11 @@ async def list_offsets(
     read_committed: bool = False,
     max_number: int = 1,
 ) -> dict[Place, ListedOffsets]:
-    """What the broker says of each partition that it says anything of; it answers with an error where it does not lead.
+    """Return the broker's answer for each partition in its response, with an error where it does not lead.
 
-    `time`: EARLIEST, LATEST or milliseconds since 1970; the first message at it or later is meant, or segments from
-    before. `read_committed`: LATEST is where the first open transaction begins. `max_number`: how many starts of
-    segments are wanted. Raises as `Channel.call`, and FrameError for an offset that none can be.
+    `time`: EARLIEST, LATEST or milliseconds since 1970; the first message at it or later, or segments from before.
+    `read_committed`: LATEST is the start of the first open transaction. `max_number`: largest number of starts of
+    segments. Raises as `Channel.call`, and FrameError for an invalid offset.
     """
     version = channel.versions.pick(OFFSETS)
     by_topic: dict[str, list[dict[str, int]]] = {}

@@ -2,11 +2,11 @@
 
 Strategy: API_VERSIONS is sent first on every connection, in its last version; a broker that does not know that version
 returns error 35 in version 0, and version 0 is sent. Brokers of 0.8 close the connection instead, and those of 0.9 do
-not respond. Further connections then show what the broker is: 0.9 answers LIST_GROUPS, 0.8 closes the connection on
+not respond. Further connections then show the broker's release: 0.9 answers LIST_GROUPS, 0.8 closes the connection on
 that too but answers METADATA; one that is going down, or hangs, answers neither. A broker that did not respond and then
-answers is asked for its versions once more: a newer one may just have been slow. What an old broker was found to be is
+answers is asked for its versions once more: a newer one may just have been slow. The release of an old broker is
 remembered for its address, so that it is not probed at each connection, until a connection to it ends: it may have been
-upgraded. Behind SASL a broker of 0.9 takes any request for a bad token and closes the connection; the client
+upgraded. With SASL, a broker of 0.9 treats any request as an invalid token and closes the connection; the client
 authenticates first where possible.
 """
 
@@ -37,29 +37,29 @@ if TYPE_CHECKING:
 
 
 class Authenticate(Protocol):
-    """Proves who we are on a fresh channel."""
+    """Authenticates a new channel."""
 
     @property
     def speaks_first(self) -> bool:
-        """Whether brokers of 0.9, which answer nothing before, can be talked to."""
+        """Whether it can authenticate before API_VERSIONS, as brokers of 0.9 require."""
         ...
 
     async def __call__(self, channel: Channel) -> None:
-        """Raises AuthenticationError, BrokerError."""
+        """Authenticate `channel`. Raises AuthenticationError, BrokerError."""
         ...
 
 
 _SOFTWARE: Final = {"client_software_name": "consumerd", "client_software_version": __version__}
-#: Seconds that a broker gets to say its versions after all, once it has answered something else.
+#: Seconds for a second attempt at API_VERSIONS, once the broker has answered another request.
 _SECOND_LOOK: Final = 1.0
-#: Seconds for which an old broker is believed to be what it was.
+#: Seconds for which the release of an old broker is remembered.
 _BELIEVED_FOR: Final = 300.0
 
 
 class ChannelOpener:
-    """Opens channels to brokers of one cluster. `authenticate` is run on each before it is given out.
+    """Opens channels to brokers of one cluster. `authenticate` is run on each before it is returned.
 
-    `remembered`: where it is kept what old brokers were found to be, for openers that share that.
+    `remembered`: the known releases of old brokers, for openers that share them.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class ChannelOpener:
         self._settings = settings
         self._clock = clock
         self._authenticate = authenticate
-        #: Address -> what an old broker there is, and until when that is believed.
+        #: Address -> the release of an old broker, and the time until which it is remembered.
         self._old = {} if remembered is None else remembered
 
     async def open(self, host: str, port: int) -> Channel:
-        """A channel that is ready for use. Raises BrokerError (ConnectError, AuthenticationError, ...)."""
+        """Open a channel that is ready for use. Raises BrokerError (ConnectError, AuthenticationError, ...)."""
         versions = self._believed(host, port)
         if versions is None:
             versions, channel = await self._ask(host, port)
@@ -108,14 +108,14 @@ class ChannelOpener:
         return BrokerVersions.of(f"{host}:{port}", release)
 
     def forget(self, host: str, port: int) -> None:
-        """A connection to this address ended: the next one detects the broker's version again."""
+        """Forget the release at this address, as a connection ended: the next one detects it again."""
         self._old.pop((host, port), None)
 
     async def _ask(self, host: str, port: int) -> tuple[BrokerVersions, Channel | None]:
-        """What the broker serves, and the channel on which it said so, if it did."""
+        """Return the versions that the broker serves, and the channel on which it returned them, if it did."""
         address = f"{host}:{port}"
         closed: ConnectionClosedError | None = None
-        # Early brokers close the connection before authentication on a version that they do not know.
+        # Early brokers close the connection before authentication on an unknown version.
         for version in (API_VERSIONS.versions[1], 0):
             first = BrokerVersions(address, BrokerRelease.V0_10_OR_NEWER, {API_VERSIONS.key: (0, version)})
             try:
@@ -139,7 +139,7 @@ class ChannelOpener:
     async def _told(
         self, host: str, port: int, first: BrokerVersions, timeout: float
     ) -> tuple[BrokerVersions, Channel]:
-        """What the broker says that it serves, and the channel on which it said so; `first`: how it is asked."""
+        """Return the versions from API_VERSIONS, and the channel of the answer; `first`: the version of the request."""
         channel = await self._connected(host, port, first)
         try:
             version = first.pick(API_VERSIONS)
@@ -155,7 +155,7 @@ class ChannelOpener:
         return channel.versions, channel
 
     async def _probe(self, host: str, port: int) -> BrokerRelease | None:
-        """The release of a broker that closed the connection upon API_VERSIONS; None when it answers nothing."""
+        """Return the release of a broker that closed the connection upon API_VERSIONS; None if it answers nothing."""
         questions: list[tuple[BrokerRelease, Api, dict[str, Any]]] = [
             (BrokerRelease.V0_9, LIST_GROUPS, {}),
             (BrokerRelease.V0_8, METADATA, metadata_body(0, None)),

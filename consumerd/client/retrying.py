@@ -1,7 +1,7 @@
-"""Retrying attempts that fail for reasons that pass.
+"""Retrying attempts that fail with transient errors.
 
-Strategy: connections that cannot be made or end, answers whose error code is retriable, and what says that it is
-unavailable just now, pass; everything else is final. Pauses double and are jittered, and the time for all attempts
+Strategy: connections that end or cannot be made, answers whose error code is retriable, and UnavailableError are
+transient; everything else is final. Pauses double and are jittered, and the time for all attempts
 together is limited.
 """
 
@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 
 def passes(error: BrokerError) -> bool:
-    """Whether asking again later may help."""
+    """Whether a later attempt may succeed."""
     if isinstance(error, BrokerRefusedError):
         return error.retriable
     return isinstance(error, (ConnectError, ConnectionClosedError, UnavailableError))
@@ -49,7 +49,7 @@ async def retry(
     passes: Callable[[BrokerError], bool] = passes,
     on_retry: Callable[[str, BrokerError], None] = log_retry,
 ) -> _T:
-    """What `attempt` returns in the end. Raises its last error when `timeout` seconds (None: the settings') are up.
+    """Repeat `attempt` and return its result. Raises its last error after `timeout` seconds (None: the settings').
 
     `passes`: whether an error is worth another attempt; `on_retry` is called with the first that is.
     """

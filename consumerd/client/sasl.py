@@ -1,6 +1,6 @@
 """Authentication: SASL on a fresh channel.
 
-Strategy: the mechanism makes tokens out of the broker's, this module carries them, in the form that the broker knows
+Strategy: the mechanism makes tokens from the broker's, this module sends them in the form that the broker supports
 (spec 002, SASL authentication sequence): since 1.0 in SASL_AUTHENTICATE, which answers with a reason; from 0.10 on
 bare, after a SASL_HANDSHAKE; in 0.9, which has GSSAPI alone, bare from the first byte on. A broker that rejects
 the bare token closes the connection. Tokens are made in a thread: a mechanism may ask a server of its own, or take long
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from consumerd.client.channel import Channel
 
-#: More tokens than any mechanism exchanges.
+#: Limit of tokens, more than any mechanism exchanges.
 _MOST_TOKENS: Final = 10
 _T = TypeVar("_T")
 GSSAPI: Final = "GSSAPI"
@@ -39,21 +39,21 @@ class Mechanism(Protocol):
     name: str
 
     def first(self, host: str) -> bytes:
-        """The client's first token, for the broker at `host`. May block. Raises AuthenticationError, ConnectError."""
+        """Return the first token for the broker at `host`. May block. Raises AuthenticationError, ConnectError."""
         ...
 
     def respond(self, challenge: bytes) -> bytes | None:
-        """The token after the broker's; None where all is said. May block. Raises AuthenticationError where it lies."""
+        """Return the next token; None at the end. May block. Raises AuthenticationError for an invalid `challenge`."""
         ...
 
     @property
     def ends_unanswered(self) -> bool:
-        """Whether the broker has no token for the last one of ours, so that nothing comes back where they are bare."""
+        """Whether the broker has no token for our last one, so that bare tokens end without an answer."""
         ...
 
 
 class Plain:
-    """PLAIN (RFC 4616): user and password as they are. Only over TLS is that a secret."""
+    """PLAIN (RFC 4616): user and password in plaintext, which only TLS keeps secret."""
 
     name = "PLAIN"
     ends_unanswered = False
@@ -94,7 +94,7 @@ class Scram:
 
 
 def extra(module: str, mechanism: str, named: str) -> Any:
-    """A module that is only installed with the extra `named`. Raises ConfigError."""
+    """Import a module that is only installed with the extra `named`. Raises ConfigError."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -115,11 +115,11 @@ class SaslAuthenticator:
 
     @property
     def speaks_first(self) -> bool:
-        """Whether a broker of 0.9, which takes whatever comes first for a token of GSSAPI, can be talked to."""
+        """Whether it can authenticate at a broker of 0.9, which reads the first bytes as a token of GSSAPI."""
         return self._mechanism().name == GSSAPI
 
     async def __call__(self, channel: Channel) -> None:
-        """Raises AuthenticationError, and BrokerError for a broker that goes away meanwhile."""
+        """Authenticate `channel`. Raises AuthenticationError, and BrokerError if the connection ends meanwhile."""
         mechanism = self._mechanism()
         wrapped = await self._handshake(channel, mechanism.name)
         host = channel.address.rpartition(":")[0]
@@ -130,7 +130,7 @@ class SaslAuthenticator:
             if wrapped:
                 challenge = await self._wrapped(channel, token)
             elif mechanism.ends_unanswered:
-                await channel.send_token(token)  # a broker that rejects it closes the connection on what comes next
+                await channel.send_token(token)  # a broker that rejects it closes the connection on the next request
                 return
             else:
                 challenge = await self._bare(channel, mechanism, token)
@@ -138,7 +138,7 @@ class SaslAuthenticator:
         raise AuthenticationError(f"broker {channel.address} did not complete the authentication with {mechanism.name}")
 
     async def _made(self, name: str, make: Callable[[_T], bytes | None], of: _T) -> bytes | None:
-        """What a mechanism says; a thread that outlives its time is left to itself."""
+        """Return the mechanism's token; a thread that exceeds the timeout is left running."""
         try:
             async with asyncio.timeout(self._timeout):
                 return await asyncio.to_thread(make, of)
@@ -148,7 +148,7 @@ class SaslAuthenticator:
             ) from None
 
     async def _handshake(self, channel: Channel, name: str) -> bool:
-        """Agree on the mechanism; whether tokens go in SASL_AUTHENTICATE."""
+        """Agree on the mechanism; return whether tokens are sent in SASL_AUTHENTICATE."""
         if channel.versions.release is BrokerRelease.V0_9:
             if name != GSSAPI:
                 raise AuthenticationError(f"broker {channel.address} is of 0.9, which supports only GSSAPI, not {name}")

@@ -1,8 +1,8 @@
 """GSSAPI, that is Kerberos, as a mechanism of SASL (RFC 4752): tickets instead of passwords.
 
 Strategy: the system's Kerberos library does all that is Kerberos, by the package `gssapi`; here is the sequence. Tokens
-go back and forth until the context stands; then the broker offers layers of protection as a bit mask, and we take none,
-as Java's clients do by default: who wants encryption uses TLS. The broker has no token for our choice.
+are exchanged until the context is established; then the broker offers layers of protection as a bit mask, and we choose
+none, as Java's clients do by default: encryption is TLS's. The broker has no token for our choice.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 #: Bits of the layers of protection that a broker may offer: none, integrity, confidentiality.
 NO_LAYER: Final = 1
-#: A mask and the largest message, which counts for nothing without a layer.
+#: A mask and the largest message, which has no effect without a layer.
 _OFFER_BYTES: Final = 4
-#: Kerberos's code for a key distribution centre that does not answer: that may pass.
+#: Kerberos's code for a key distribution centre that does not answer: a transient error.
 _KDC_UNREACHABLE: Final = -1765328228
 _caches = itertools.count(1)
 
 
 class GssapiIdentity:
-    """Who we are to Kerberos, and what the brokers are called there.
+    """The client's principal in Kerberos, and the brokers' service name.
 
     `service`: the first part of the brokers' principals (the broker's sasl.kerberos.service.name), whose second is the
-    host that a broker is reached by. `principal`: ours; by default that of the credential cache, or the first of the
+    broker's host. `principal`: ours; by default that of the credential cache, or the first of the
     keytab. `keytab`: a file with our keys; without one the credential cache must hold a ticket ($KRB5CCNAME, kinit).
     Raises ConfigError where the extra `gssapi` is missing.
     """
@@ -41,7 +41,7 @@ class GssapiIdentity:
         self.service = service
         self._principal = principal
         self._store = (
-            # Tickets got by the keytab are kept for the next connection, where nobody else sees them.
+            # Tickets obtained with the keytab are kept for the next connection, in memory of this process.
             {"client_keytab": str(keytab), "ccache": f"MEMORY:consumerd-{next(_caches)}"} if keytab else None
         )
 
@@ -50,7 +50,7 @@ class GssapiIdentity:
         return Gssapi(self)
 
     def context(self, host: str) -> Any:
-        """A security context with the broker at `host`. May ask the key distribution centre."""
+        """Create a security context with the broker at `host`. May contact the key distribution centre."""
         gssapi = self.gssapi
         principal = self._principal and gssapi.Name(self._principal, gssapi.NameType.kerberos_principal)
         credentials = None
@@ -67,7 +67,7 @@ class GssapiIdentity:
 
 @dataclass
 class Gssapi:
-    """One authentication with GSSAPI. Its methods block while Kerberos asks the key distribution centre."""
+    """One authentication with GSSAPI. Its methods block while Kerberos contacts the key distribution centre."""
 
     identity: GssapiIdentity
     name = GSSAPI
@@ -89,7 +89,7 @@ class Gssapi:
     def _answer(self, challenge: bytes) -> bytes:
         context = self._context
         if not context.complete:
-            return context.step(challenge) or b""  # the context stands when the broker has proved itself, too
+            return context.step(challenge) or b""  # the context is established when the broker has authenticated, too
         choice = choose_no_layer(context.unwrap(challenge).message)
         self.ends_unanswered = True
         answer: bytes = context.wrap(choice, False).message
@@ -106,7 +106,7 @@ class Gssapi:
 
 
 def choose_no_layer(offer: bytes) -> bytes:
-    """The answer to the layers that a broker offers: none, and no name but the ticket's. Raises AuthenticationError."""
+    """Return the answer to the broker's layers: none, and no name but the ticket's. Raises AuthenticationError."""
     if len(offer) != _OFFER_BYTES:
         raise AuthenticationError(f"GSSAPI: the broker offers layers in {len(offer)} bytes where {_OFFER_BYTES} belong")
     if not offer[0] & NO_LAYER:
@@ -117,5 +117,5 @@ def choose_no_layer(offer: bytes) -> bytes:
 
 
 def _said(error: Any) -> str:
-    """Kerberos's own words, in one line."""
+    """Return Kerberos's own message, in one line."""
     return " ".join(str(error).split())

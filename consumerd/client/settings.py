@@ -9,7 +9,7 @@ from consumerd.net import ConnectionSettings
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """Times in seconds, sizes in bytes."""
+    """Settings of the client. Times in seconds, sizes in bytes."""
 
     #: The name of the client in requests: brokers write it to their logs and count quotas by it.
     client_id: str = "consumerd"
@@ -17,12 +17,12 @@ class ClientSettings:
     #: A larger request raises an error; the broker would close the connection (its default:
     #: socket.request.max.bytes, 100 MiB).
     max_request_bytes: int = 100 << 20
-    #: For the response with the versions of a fresh connection. Brokers of 0.9 never respond: each costs this once.
+    #: Limit for the API versions of a new connection. Brokers of 0.9 never respond: each costs this time once.
     versions_timeout: float = 3.0
-    #: Metadata older than this are asked for again (the JVM's metadata.max.age.ms: 300000).
+    #: Age after which metadata are requested again (the JVM's metadata.max.age.ms: 300000).
     metadata_max_age: float = 300.0
-    #: Between attempts, doubled each time and jittered.
+    #: Time between attempts, doubled each time and jittered.
     retry_backoff_min: float = 0.1
     retry_backoff_max: float = 2.0
-    #: How long a call goes on trying while brokers are away or answer with errors that pass.
+    #: Time for which a call is repeated while brokers are unavailable or answer with transient errors.
     retry_timeout: float = 30.0

@@ -1,4 +1,4 @@
-"""The live view of the cluster: which brokers there are, which topics they have, what groups do with them."""
+"""The live view of the cluster: its brokers, their topics, and the groups that consume them."""
 
 from consumerd.cluster.dialects import look_for_dialect, read_dialect, wait_for_dialect
 from consumerd.cluster.directory import BrokerDirectory, V08BrokerDirectory

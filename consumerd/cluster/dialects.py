@@ -1,9 +1,9 @@
 """Detecting the dialect of a ZooKeeper chroot by the brokers and members that are registered there.
 
-Strategy: `registry.spoken` decides what nodes say, and that they agree; this module reads them. A member that joins a
-group reads brokers and members together. Without any the dialect is unknown: a node of the wrong one would break the
-rebalances of all later members, so it waits for the first broker or member. Tools only read: the brokers decide the
-dialect, and without any the nodes that groups left behind.
+Strategy: `registry.spoken` decides which dialect nodes have, and that they agree; this module reads them. A member that
+joins a group reads brokers and members together. Without any the dialect is unknown: a node of the wrong one would
+break the rebalances of all later members, so it waits for the first broker or member. Tools only read: the brokers
+decide the dialect, and without any the nodes that groups left behind.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Seconds between looks where no watch fired, and after ZooKeeper failed us.
+#: Seconds between checks if no watch fired, and after an error of ZooKeeper.
 _POLL = 10.0
 _RETRY = 0.5
-#: Groups that are looked at for a sign of the dialect, where none is named.
+#: Number of groups that are searched for the dialect, if none is named.
 _GROUPS_LOOKED_AT = 100
 
 
 async def read_dialect(zk: ZooKeeper, group: str) -> Dialect | None:
-    """What the brokers and the members of `group` speak, for who would join it; None where there are neither.
+    """Return the dialect of the brokers and the members of `group`, for a new member; None if there are neither.
 
-    Damaged nodes say nothing. Raises DialectError when both are spoken, and what the session raises.
+    Damaged nodes are ignored. Raises DialectError if both dialects are found, and the errors of the session.
     """
     brokers = await _brokers(zk, watched_children)
     members = await _members(zk, group, watched_children)
@@ -58,10 +58,10 @@ async def read_dialect(zk: ZooKeeper, group: str) -> Dialect | None:
 
 
 async def look_for_dialect(zk: ZooKeeper, groups: Sequence[str] = ()) -> Dialect | None:
-    """What is spoken here, for who only looks, at `groups` or at any; None where nothing tells.
+    """Return the dialect of the cluster, for a tool that only reads `groups` or any group; None if it is unknown.
 
-    The brokers tell it; where none does, the first group whose members do, and then the names of the first offsets:
-    groups outlive brokers. Raises DialectError when those that tell it speak both, and what the session raises.
+    The brokers decide it; without any, the first group with members, and then the names of the first offsets: groups
+    outlive brokers. Raises DialectError if both dialects are found in the same place, and the errors of the session.
     """
     found = agreed_dialect(await _brokers(zk, children), "a chroot")
     if found is not None:
@@ -130,7 +130,7 @@ async def _said(
     child: Callable[[str], str],
     dialect_of: Callable[[bytes], Dialect | None],
 ) -> dict[str, Dialect | None]:
-    """The dialect of each child that holds data; what is being made, or was deleted meanwhile, says nothing.
+    """Return the dialect of each child that holds data; one that is being created or was deleted is left out.
 
     Data are dropped as they are read: ten thousand nodes of a megabyte do not fit into the memory.
     """

@@ -1,7 +1,7 @@
 """The current addresses of the brokers, for everything that connects to them.
 
 Strategy: `consumerd.cluster.following` in each dialect. In 0.7 every connection asks for its broker's address. Clients
-of 0.8 and later learn addresses from the brokers themselves, and need from here only where to begin.
+of 0.8 and later learn addresses from the brokers themselves, and need only bootstrap addresses from here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class BrokerDirectory(RegisteredBrokers[RegisteredBroker]):
         super().__init__(zk, parse_broker, clock=clock, **times)
 
     def address(self, broker_id: int) -> Address | None:
-        """Host and port, or None while the broker is not registered."""
+        """Return host and port, or None while the broker is not registered."""
         broker = self._brokers.get(broker_id)
         return None if broker is None else broker.address
 
@@ -36,6 +36,6 @@ class V08BrokerDirectory(RegisteredBrokers[BrokerNode]):
         super().__init__(zk, parse_broker_node, clock=clock, **times)
 
     def addresses(self, protocol: str) -> list[Address]:
-        """Where brokers listen for `protocol` (`PLAINTEXT`, `SSL`, `SASL_PLAINTEXT`, `SASL_SSL`), by broker id."""
+        """Return the listeners for `protocol` (`PLAINTEXT`, `SSL`, `SASL_PLAINTEXT`, `SASL_SSL`), by broker id."""
         found = (self.brokers[broker_id].address(protocol) for broker_id in sorted(self.brokers))
         return [address for address in found if address is not None]

@@ -2,8 +2,8 @@
 
 Strategy: level-triggered. Watches on the list of brokers and on every broker's node only say "look again"; then all of
 them are read again, which re-arms the watches. A burst of changes costs one look after a short pause, and a slow poll
-makes up for watches that got lost. While ZooKeeper is unavailable the last knowledge serves: a broker may well go on
-when we cannot see it. Brokers are tens, not thousands, so nothing cleverer is needed.
+makes up for watches that got lost. While ZooKeeper is unavailable the last knowledge serves: a broker may well
+continue when we cannot see it. Brokers are tens, not thousands, so nothing more is needed.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Seconds between the first sign of a change and the look at it: a restarting broker makes several at once.
+#: Seconds between the first sign of a change and the next reading: a restarting broker makes several at once.
 SETTLE = 0.02
-#: Seconds after which we look without a sign.
+#: Seconds after which the brokers are read without a sign.
 POLL = 60.0
-#: Seconds until the next attempt after ZooKeeper failed us.
+#: Seconds until the next attempt after an error of ZooKeeper.
 RETRY = 0.5
 
 
@@ -69,7 +69,7 @@ class RegisteredBrokers(Generic[_B]):
         self._poll = poll
         self._retry = retry
         self._brokers: dict[int, _B] = {}
-        #: A broker of our dialect was there.
+        #: Whether a broker of our dialect has been seen.
         self._found = False
         self._stale = asyncio.Event()
         self._listeners: dict[object, Callable[[Mapping[int, _B]], None]] = {}
@@ -99,7 +99,7 @@ class RegisteredBrokers(Generic[_B]):
         """Follow the registry until cancelled.
 
         Raises DialectError if the first brokers, whenever they come, turn out to speak the other dialect. One that
-        appears beside some of ours, or after them, is left out with a warning: it is not worth ending a member for.
+        appears beside some of ours, or after them, is left out with a warning: a member does not end because of it.
         """
         try:
             while True:
@@ -147,7 +147,7 @@ class RegisteredBrokers(Generic[_B]):
         except RegistryError as error:
             if isinstance(error, DialectError) and not self._found:
                 raise
-            if self._unreadable.get(broker_id) != text:  # logged once, not at every look
+            if self._unreadable.get(broker_id) != text:  # logged once, not at every reading
                 self._unreadable[broker_id] = text
                 log.warning("broker_unreadable", broker=broker_id, reason=reason_of(error))
             return None

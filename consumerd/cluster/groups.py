@@ -52,7 +52,7 @@ log = structlog.get_logger(__name__)
 
 
 class Member(NamedTuple):
-    """A live member: the text of its node, and what it means (None where no peer would understand it)."""
+    """A live member: the text of its node, and its meaning (None if no peer would understand it)."""
 
     text: str
     subscription: Subscription | None
@@ -60,7 +60,7 @@ class Member(NamedTuple):
 
 @dataclass(slots=True)
 class GroupView:
-    """One look at a group. The reads behind it are not atomic."""
+    """The state of a group. The reads behind it are not atomic."""
 
     group: str
     members: dict[str, Member] = field(default_factory=dict)
@@ -70,18 +70,18 @@ class GroupView:
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
     #: Sentences about nodes that could not be understood.
     problems: list[str] = field(default_factory=list)
-    #: The same by path: why each of them could not be understood.
+    #: The same by path: the problem of each node.
     faults: dict[str, str] = field(default_factory=dict)
-    #: Of every node that was read, by path.
+    #: The stat of every node that was read, by path.
     stats: dict[str, NodeStat] = field(default_factory=dict)
 
     def subscribed(self, topics: Iterable[str]) -> list[str]:
-        """Those of `topics` that at least one member wants."""
+        """Return those of `topics` to which at least one member subscribes."""
         wanted = [member.subscription for member in self.members.values() if member.subscription is not None]
         return [topic for topic in topics if any(subscription.streams_for(topic) for subscription in wanted)]
 
     def plan(self, topics: Mapping[str, Mapping[int, int]]) -> Assignment:
-        """What the members, as they are, should own. Members that cannot be understood take no part."""
+        """Return the partitions that the present members should own, without members that cannot be understood."""
         return assign(
             topics,
             {name: member.subscription for name, member in self.members.items() if member.subscription is not None},
@@ -99,18 +99,18 @@ class GroupReader(ABC, Generic[_Broker]):
 
     @abstractmethod
     def _subscription(self, text: bytes) -> Subscription:
-        """What a member's node says. Raises RegistryError."""
+        """Read a member's node. Raises RegistryError."""
 
     @abstractmethod
     def _partition(self, topic: str, name: str) -> TopicPartition:
-        """The partition that an owner or offset node is called by. Raises ValueError."""
+        """Read the partition from the name of an owner or offset node. Raises ValueError."""
 
     @abstractmethod
     def _broker(self, broker: int, text: bytes) -> _Broker:
-        """What a broker's node says. Raises RegistryError."""
+        """Read a broker's node. Raises RegistryError."""
 
     async def read_brokers(self) -> dict[int, _Broker]:
-        """The live brokers by id."""
+        """Read the live brokers by id."""
         ids = await self._broker_ids(broker_ids_path())
         texts = await read_all(ids, lambda broker: data(self._zk, broker_path(broker)))
         brokers = {}
@@ -125,11 +125,11 @@ class GroupReader(ABC, Generic[_Broker]):
         return brokers
 
     async def read_groups(self) -> list[str]:
-        """The names of all groups that ever were, sorted."""
+        """Read the names of all groups that ever existed, sorted."""
         return await children(self._zk, consumers_path())
 
     async def read_group(self, group: str) -> GroupView:
-        """Members, owners and offsets. Raises NotFoundError for a group that never was."""
+        """Read members, owners and offsets. Raises NotFoundError for a group that never existed."""
         if await self._zk.exists(group_path(group)) is None:
             raise NotFoundError(f"there is no group {group!r} in ZooKeeper; `group list` shows those that are")
         view = GroupView(group)
@@ -145,7 +145,7 @@ class GroupReader(ABC, Generic[_Broker]):
         return view
 
     async def _broker_ids(self, path: str) -> list[int]:
-        """The children that are broker ids, in numeric order."""
+        """Read the children that are broker ids, in numeric order."""
         ids = []
         for name in await children(self._zk, path):
             try:
@@ -155,7 +155,7 @@ class GroupReader(ABC, Generic[_Broker]):
         return sorted(ids)
 
     async def _partitions(self, view: GroupView, root: str, below: Callable[[str], str]) -> list[TopicPartition]:
-        """The partitions named by the grandchildren of `root`, in the order of topics and 0.7's order of names."""
+        """Read the partitions named by the grandchildren of `root`, in the order of topics and 0.7's order of names."""
         topics = _named(view, root, "topic", await children(self._zk, root))
         names = await read_all(topics, lambda topic: children(self._zk, below(topic)))
         partitions = []
@@ -170,7 +170,7 @@ class GroupReader(ABC, Generic[_Broker]):
         return partitions
 
     async def _texts(self, view: GroupView, items: Iterable[_T], path: Callable[[_T], str]) -> dict[_T, bytes]:
-        """Data of all nodes that are still there; their stats go to `view`."""
+        """Read the data of all nodes that still exist; their stats go to `view`."""
         texts = {}
         for item, found in (await read_all(items, lambda item: node(self._zk, path(item)))).items():
             if found is not None:
@@ -188,7 +188,7 @@ class GroupReader(ABC, Generic[_Broker]):
 
 
 def _named(view: GroupView, parent: str, kind: str, names: Iterable[str]) -> list[str]:
-    """Those of `names` below `parent` that a path can be made of: servers before 3.5 take others from any client."""
+    """Return those of `names` below `parent` that form a valid path: servers before 3.5 accept others."""
     named = []
     for name in names:
         try:

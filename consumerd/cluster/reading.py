@@ -1,8 +1,8 @@
 """Reading many nodes at once, of a tree that changes meanwhile.
 
 Strategy: a fixed number of workers share one iterator, so that ten thousand topics neither become ten thousand tasks
-nor flood the one connection. A node that vanished between the listing and the read is no error: it is None, and
-callers leave it out.
+nor flood the one connection. A node that vanished between the listing and the read is not an error: it is None,
+and callers leave it out.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 _A = TypeVar("_A")
 _T = TypeVar("_T")
 
-#: More would be no faster but for servers far away, and keep what else is asked of the server waiting.
+#: Reads in flight. More would be faster only with servers far away, and would delay other requests to the server.
 READS_AT_ONCE = 48
 
 
 async def read_all(
     items: Iterable[_A], read: Callable[[_A], Awaitable[_T]], *, at_once: int = READS_AT_ONCE
 ) -> dict[_A, _T]:
-    """`read` of every item, `at_once` at a time; the result has the items' order.
+    """Call `read` for every item, `at_once` at a time; the result has the items' order.
 
     After the first error no further read is begun, and it is raised as itself when those under way have ended.
     """
@@ -56,7 +56,7 @@ async def _work(
 
 
 async def children(zk: ZooKeeper, path: str) -> list[str]:
-    """Sorted names below `path`; none where it does not exist."""
+    """Read the sorted names below `path`; none if it does not exist."""
     try:
         return await zk.children(path)
     except NoNode:
@@ -74,7 +74,7 @@ async def watched_children(zk: ZooKeeper, path: str) -> list[str]:
 
 
 async def node(zk: ZooKeeper, path: str) -> tuple[bytes, NodeStat] | None:
-    """A node's data, b"" for null data, and its stat; None when it does not exist (any more)."""
+    """Read a node's data, b"" for null data, and its stat; None when it does not exist (any more)."""
     try:
         value, stat = await zk.get(path)
     except NoNode:
@@ -83,7 +83,7 @@ async def node(zk: ZooKeeper, path: str) -> tuple[bytes, NodeStat] | None:
 
 
 async def data(zk: ZooKeeper, path: str, *, watch: bool = False) -> bytes | None:
-    """A node's data, b"" for null data; None when it does not exist (any more)."""
+    """Read a node's data, b"" for null data; None when it does not exist (any more)."""
     try:
         value, _ = await zk.get(path, watch=watch)
     except NoNode:

@@ -1,8 +1,8 @@
 """The current registrations of 0.7 in ZooKeeper: brokers, topics, groups. Read at each call, nothing is kept.
 
-Strategy: list, then read all children at once, bounded; what vanished in between is left out. A value that no peer of
-0.7 writes is left out too, with a warning in the log or a line in `GroupView.problems`, so that one damaged node does
-not hide the rest; nodes in the dialect of 0.8+ raise DialectError, since then nothing here would be true.
+Strategy: list, then read all children at once, bounded; a node that vanished in between is left out. A value that no
+peer of 0.7 writes is left out too, with a warning in the log or a line in `GroupView.problems`, so that one damaged
+node does not hide the rest; nodes in the dialect of 0.8+ raise DialectError, since then nothing here would be true.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ClusterView(GroupReader[RegisteredBroker]):
         return parse_broker(broker, text)
 
     async def read_topics(self, names: Iterable[str] | None = None) -> dict[str, dict[int, int]]:
-        """Topic -> broker id -> number of partitions; all topics, or those of `names` that exist.
+        """Read topic -> broker id -> number of partitions; all topics, or those of `names` that exist.
 
         A topic without a live broker has an empty map.
         """

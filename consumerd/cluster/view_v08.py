@@ -1,6 +1,6 @@
 """The current registrations of brokers of 0.8 and later in ZooKeeper, and what old consumers keep there.
 
-Strategy: as `ClusterView`: one look at a time, list and read all children, leave out what vanished or what no peer
+Strategy: as `ClusterView`: list and read all children at each call, and leave out nodes that vanished, or that no peer
 writes. Groups are read by the same code; nodes in the dialect of 0.7 raise DialectError.
 """
 
@@ -36,14 +36,14 @@ log = structlog.get_logger(__name__)
 
 
 class PartitionView(NamedTuple):
-    """A partition: the broker ids of its replicas, its leader (None: no leader), and which are in sync."""
+    """A partition: the broker ids of its replicas, its leader (None: no leader), and the replicas in sync."""
 
     replicas: tuple[int, ...]
     leader: int | None
     isr: tuple[int, ...]
 
 
-#: Topic -> partition number -> what is known of it.
+#: Topic -> partition number -> its state.
 V08Topics = dict[str, dict[int, PartitionView]]
 
 
@@ -62,7 +62,7 @@ class V08ClusterView(GroupReader[BrokerNode]):
         return parse_broker_node(broker, text)
 
     async def read_assignments(self, names: Iterable[str] | None = None) -> dict[str, dict[int, tuple[int, ...]]]:
-        """Topic -> partition number -> broker ids of its replicas; all topics, or those of `names` that exist."""
+        """Read topic -> partition number -> broker ids of its replicas; all topics, or those of `names` that exist."""
         wanted = await children(self._zk, topics_path()) if names is None else list(dict.fromkeys(names))
         texts = await read_all(wanted, lambda topic: data(self._zk, topic_path(topic)))
         topics = {}
@@ -76,9 +76,10 @@ class V08ClusterView(GroupReader[BrokerNode]):
         return topics
 
     async def read_topics(self, names: Iterable[str] | None = None) -> V08Topics:
-        """All topics, or those of `names` that exist, with the state of their partitions.
+        """Read all topics, or those of `names` that exist, with the state of their partitions.
 
-        A topic whose node cannot be read has no partitions; a partition whose controller did not tell has no leader.
+        A topic whose node cannot be read has no partitions; a partition without a state from the controller has no
+        leader.
         """
         assignments = await self.read_assignments(names)
         pairs = [(topic, number) for topic, partitions in assignments.items() for number in partitions]

@@ -6,7 +6,7 @@ stale; the next `data`, `node` or `children` reads it again and re-arms the watc
 is being read makes that very read stale as well, as it may have come too early.
 
 Two members that share a topic of a thousand partitions thus learn of each other by a handful of requests, where reading
-everything at each look costs thousands.
+everything each time costs thousands.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class Node(NamedTuple):
 
 @dataclass(slots=True)
 class _Kept:
-    """What is known of a path. `reads` tells one read from the next."""
+    """The cached reading of a path. `reads` distinguishes one read from the next."""
 
     unwatch: Callable[[], None]
     value: Node | list[str] | None = None
     fresh: bool = False
-    #: When that was read, on the clock.
+    #: Time of the read, on the clock.
     read_at: float = 0.0
     fired: int = 0
 
 
 class WatchedNodes:
-    """Reads through `zk`; `changed(path)` is called when what was read of a path may not be true any more.
+    """Reads through `zk`; `changed(path)` is called when a reading may be stale.
 
     Each path is read in one way only: as a node, or as a list of children. Reading raises the errors of the session.
     """
@@ -54,29 +54,29 @@ class WatchedNodes:
         self._kept: dict[str, _Kept] = {}
 
     def __len__(self) -> int:
-        """How many paths are watched."""
+        """Return the number of watched paths."""
         return len(self._kept)
 
-    # -- what is known without asking
+    # -- without a request
 
     def is_fresh(self, path: str) -> bool:
-        """Whether asking for the path would cost no request."""
+        """Whether the path can be read without a request."""
         kept = self._kept.get(path)
         return kept is not None and kept.fresh
 
     def known_node(self, path: str) -> Node | None:
-        """The node as it is now; None where it is missing, or would have to be read."""
+        """Return the present node; None if it is missing, or would have to be read."""
         kept = self._kept.get(path)
         return kept.value if kept is not None and kept.fresh and isinstance(kept.value, Node) else None
 
     def age(self, path: str) -> float:
-        """Seconds since the path was read."""
+        """Return the seconds since the path was read."""
         return self._clock.monotonic() - self._kept[path].read_at
 
     # -- reading
 
     async def node(self, path: str) -> Node | None:
-        """Data and stat; None for a missing node, whose creation is then watched for."""
+        """Return data and stat; None for a missing node, whose creation is then watched for."""
 
         async def read() -> Node | None:
             while True:
@@ -97,7 +97,7 @@ class WatchedNodes:
         return found
 
     async def children(self, path: str) -> list[str]:
-        """Sorted names; none for a missing node, whose creation is then watched for."""
+        """Return the sorted names; none for a missing node, whose creation is then watched for."""
 
         async def read() -> list[str]:
             while True:
@@ -139,7 +139,7 @@ class WatchedNodes:
     # -- keeping
 
     def refresh(self, path: str) -> None:
-        """Read it again when it is asked for next."""
+        """Read it again at its next use."""
         kept = self._kept.get(path)
         if kept is not None:
             kept.fresh = False
@@ -151,13 +151,13 @@ class WatchedNodes:
             kept.value = Node(data, kept.value.stat)
 
     def forget(self, path: str) -> None:
-        """Keep nothing of the path; its watch means nothing to us any more."""
+        """Forget the path and ignore its watch."""
         kept = self._kept.pop(path, None)
         if kept is not None:
             kept.unwatch()
 
     def paths(self) -> KeysView[str]:
-        """All that is kept, fresh or not."""
+        """Return all cached paths, fresh or not."""
         return self._kept.keys()
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 
 class AwaitedTopics:
-    """What of `subscription` is still to appear."""
+    """The topics of `subscription` that have not appeared yet."""
 
     def __init__(self, group: str, subscription: Subscription) -> None:
         self._group = group
@@ -41,7 +41,7 @@ class AwaitedTopics:
             log.info("topics_found", group=self._group)
 
     def _missing(self, topics: Topics) -> list[str]:
-        """Topics without a broker; of a filter, its text if it meets no topic at all."""
+        """Return the topics without a broker; for a filter that matches no topic, its text."""
         subscription = self._subscription
         if isinstance(subscription, StaticSubscription):
             return [topic for topic in subscription.streams if not topics.get(topic)]

@@ -1,4 +1,4 @@
-"""What differs by Kafka version for a member: the dialect of its group, its brokers, and its offset store.
+"""The parts of a member that differ by Kafka version: the dialect of its group, its brokers, and its offset store.
 
 Strategy: one value, chosen where the configuration is read; the member in ZooKeeper (`GroupConsumer`) is the same for
 both. In 0.7 each broker is found in ZooKeeper and fetched from as it is. Since 0.8 partitions move, so a client of the
@@ -57,15 +57,15 @@ class GroupBackend(Protocol):
 
     @property
     def reader(self) -> type[SnapshotReader]:
-        """How the group is looked at."""
+        """The reader of the group's snapshots."""
         ...
 
     def fetching(self, zk: ZooKeeper, owner: FetchOwner, rng: Random) -> Fetching:
-        """What fetches partitions."""
+        """Return the pool that fetches partitions."""
         ...
 
     def store(self, zk: ZooKeeper, group: str, ownership: Ownership) -> OffsetStore:
-        """Where offsets are kept. `ownership` knows which partitions are claimed by us."""
+        """Return the offset store. `ownership` knows which partitions this member has claimed."""
         ...
 
 
@@ -79,7 +79,7 @@ class V07Backend:
         self.rules = V07Rules()
 
     def fetching(self, zk: ZooKeeper, owner: FetchOwner, rng: Random) -> Fetching:
-        """By the addresses in ZooKeeper."""
+        """Return a pool that finds brokers by their addresses in ZooKeeper."""
         directory = BrokerDirectory(zk, clock=owner.clock)
         pool = FetchPool(
             V07Brokers(self._connect, directory, owner.budget, owner.settings.fetch, owner.clock, rng, owner)
@@ -87,7 +87,7 @@ class V07Backend:
         return Fetching(pool, [directory.run, pool.run])
 
     def store(self, zk: ZooKeeper, group: str, ownership: Ownership) -> OffsetStore:
-        """There is but ZooKeeper."""
+        """Return the store in ZooKeeper, the only one of 0.7."""
         return make_store(OffsetSettings("zookeeper"), group, zk=zk, claimed=True, ownership=ownership)
 
 
@@ -114,7 +114,7 @@ class V08Backend:
         self.rules = rules or V08Rules()
 
     def fetching(self, zk: ZooKeeper, owner: FetchOwner, rng: Random) -> Fetching:
-        """From the leaders. The brokers in ZooKeeper are followed in any case: those of 0.7 end the member."""
+        """Return a pool that fetches from leaders. Brokers in ZooKeeper are watched: one of 0.7 ends the member."""
         directory = V08BrokerDirectory(zk, clock=owner.clock)
         protocol = self._protocol
         if protocol is not None:
@@ -123,7 +123,7 @@ class V08Backend:
         return Fetching(pool, [directory.run, pool.run])
 
     def store(self, zk: ZooKeeper, group: str, ownership: Ownership) -> OffsetStore:
-        """As configured; in ZooKeeper the owner nodes fence."""
+        """Return the configured store; the one in ZooKeeper is fenced by the owner nodes."""
         return make_store(self._offsets, group, client=self._client, zk=zk, claimed=True, ownership=ownership)
 
 
@@ -141,9 +141,9 @@ class ClusterBackend:
         self._zk = zk
 
     def pool(self, owner: FetchOwner, rng: Random) -> FetchPool:
-        """What fetches partitions, from their leaders."""
+        """Return the pool that fetches partitions from their leaders."""
         return FetchPool(V08Brokers(self.client, owner.settings.fetch, owner.clock, rng, owner))
 
     def store(self, group: str, membership: Membership | None = None) -> OffsetStore:
-        """Where offsets are kept; commits are those of `membership`, if the group has a coordinator."""
+        """Return the offset store; it commits as `membership`, if the group has a coordinator."""
         return make_store(self._offsets, group, client=self.client, zk=self._zk, membership=membership)

@@ -46,7 +46,7 @@ class Commits:
         self._rounds: Rounds[OwnedPartition, None] = Rounds(self._write)
 
     async def commit(self, owned: Iterable[OwnedPartition]) -> None:
-        """Write what is due of these, along with what others ask for. Raises what the store raises."""
+        """Write the due positions of these, along with those of other callers. Raises what the store raises."""
         await self._rounds.take_part(owned)
 
     async def wait_for(self, owned: Iterable[OwnedPartition]) -> None:

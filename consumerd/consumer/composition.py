@@ -1,9 +1,9 @@
 """The parts of a connector's member, chosen by its configuration: the coordinator and the dialect.
 
 Strategy: as in the daemon. A group in ZooKeeper is joined in the dialect of the brokers and members that are registered
-there, which is waited for if nobody is: a node of the wrong dialect breaks the rebalance of every peer. Where a broker
-coordinates, it assigns partitions to members and knows no streams, so the member's share is divided among its streams
-here.
+there, after waiting for the first of them: a node of the wrong dialect breaks the rebalance of every peer. Where a
+broker coordinates, it assigns partitions to members, not to streams, so the member's share is divided among its
+streams here.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _DIALECTS = {"0.7": Dialect.V07, "0.8": Dialect.V08}
 
 
 class AssignedStreams(StreamHandler):
-    """Assigns the partitions of a member that a broker coordinates evenly to its streams, in each generation."""
+    """Divides a coordinated member's partitions evenly among its streams, in each generation."""
 
     def __init__(self, find: Callable[[str, int], MessageStream], subscription: Subscription) -> None:
         super().__init__(find)
@@ -61,7 +61,7 @@ class AssignedStreams(StreamHandler):
         self.member: CoordinatedConsumer | None = None
 
     def number(self, partition: TopicPartition) -> int:
-        """The stream that a partition of the member feeds."""
+        """Return the number of the stream that receives a partition of the member."""
         member = self.member
         assert member is not None
         if self._generation != member.stats.rebalances:
@@ -79,7 +79,7 @@ class AssignedStreams(StreamHandler):
         return numbers
 
     def for_partition(self, partition: TopicPartition, stream: int, allowed: Callable[[], bool]) -> Sink:
-        """A sink of the stream that the partition was assigned to; a broker names none."""
+        """Return a sink of the stream that the partition was assigned to; a broker names none."""
         return super().for_partition(partition, self.number(partition), allowed)
 
 
@@ -151,7 +151,7 @@ class Composition:
         find: Callable[[str, int], MessageStream],
         listener: RebalanceListener | None,
     ) -> tuple[GroupConsumer | CoordinatedConsumer, AssignedStreams | None]:
-        """The member, not running, once its dialect is known, and its streams where the member assigns them.
+        """Return the member, not running, once its dialect is known, and its streams where the member assigns them.
 
         Raises ConfigError, GroupRefusedError where the dialects do not fit, ZooKeeperError.
         """
@@ -195,7 +195,7 @@ class Composition:
         )
 
     async def _dialect(self, zk: ZooKeeper) -> Dialect:
-        """The configured dialect, if no registration contradicts it, else the first one that is registered."""
+        """Return the configured dialect if no registration contradicts it, else the first one that is registered."""
         group, dialect = self._config.group, _DIALECTS.get(self._config.dialect)
         try:
             if dialect is None:

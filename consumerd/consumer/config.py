@@ -40,7 +40,7 @@ _CHOICES: dict[str, tuple[str | None, ...]] = {
     "assignor": ("range", "roundrobin"),
     "isolation": ("read_uncommitted", "read_committed"),
 }
-#: What may be said of a member of 0.7 about things that it does not have.
+#: The values that a member of 0.7 accepts for settings that it does not have.
 _ONLY_V07: dict[str, tuple[str | None, ...]] = {
     "offsets": ("zookeeper", None),
     "assignor": ("range",),
@@ -51,7 +51,7 @@ _ONLY_V07: dict[str, tuple[str | None, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig:
-    """How a connector joins and consumes. Times in seconds, sizes in bytes; in brackets the key of Kafka.
+    """The settings of a connector. Times in seconds, sizes in bytes; in brackets the key of Kafka.
 
     Raises ConfigError for values that cannot be meant.
     """
@@ -60,21 +60,21 @@ class ConsumerConfig:
     group: str
     #: Hosts and, after them, the chroot: `zk1:2181,zk2:2181/kafka` (zk.connect).
     zookeeper: str = "127.0.0.1:2181"
-    #: What stands after `group_` in the member's id; by default host name, time and random digits (consumerid).
+    #: The part of the member's id after `group_`; by default host name, time and random digits (consumerid).
     consumer_id: str | None = None
-    #: Where a partition without a committed offset starts (autooffset.reset).
+    #: Start of a partition without a committed offset (autooffset.reset).
     initial: Literal["earliest", "latest"] = default_of(ConsumerSettings, "initial")
-    #: Where to go on when the broker no longer has the offset (autooffset.reset).
+    #: Position from which to continue when the broker no longer has the offset (autooffset.reset).
     out_of_range: Literal["earliest", "latest", "fail"] = default_of(FetchSettings, "on_out_of_range").value
-    #: A message that is corrupt, or larger than `max_fetch_size`: stop, go on behind it, or leave its partition alone.
+    #: A message that is corrupt, or larger than `max_fetch_size`: stop, continue after it, or park its partition.
     corrupt: Literal["fail", "skip", "park"] = default_of(FetchSettings, "on_corrupt").value
     oversize: Literal["fail", "skip", "park"] = default_of(FetchSettings, "on_oversize").value
     #: Commit what is handled on an interval and when a partition goes (autocommit.enable, autocommit.interval.ms).
     auto_commit: bool = default_of(ConsumerSettings, "auto_commit")
     commit_interval: float = default_of(ConsumerSettings, "commit_interval")
-    #: How long an iteration waits for a message before ConsumerTimeoutError; None waits for ever (consumer.timeout.ms).
+    #: Longest wait of an iteration for a message before ConsumerTimeoutError; None: no limit (consumer.timeout.ms).
     consumer_timeout: float | None = None
-    #: Asked for in one fetch (fetch.size), and up to what it grows for a larger message.
+    #: Size of one fetch (fetch.size), and the limit up to which it grows for a larger message.
     fetch_size: int = default_of(FetchSettings, "fetch_bytes")
     max_fetch_size: int = default_of(FetchSettings, "max_fetch_bytes")
     #: Longest pause between polls of idle partitions (fetcher.backoff.ms).
@@ -82,14 +82,14 @@ class ConsumerConfig:
     #: Memory for messages, of all partitions and of one.
     budget: int = default_of(ConsumerSettings, "budget")
     partition_budget: int = default_of(ConsumerSettings, "partition_budget")
-    #: To wait for an answer of a broker (socket.timeout.ms), and for a connection.
+    #: Longest wait for a broker's response (socket.timeout.ms), and for a connection.
     socket_timeout: float = default_of(ConnectionSettings, "request_timeout")
     connect_timeout: float = default_of(ConnectionSettings, "connect_timeout")
-    #: In which what is in hand of partitions that move must be ended. JVM peers give up about 8 s after the trigger.
+    #: Limit for handlers to finish batches of revoked partitions. JVM peers give up about 8 s after the trigger.
     drain_timeout: float = default_of(MembershipSettings, "drain_timeout")
-    #: For one call of a rebalance listener; peers wait meanwhile.
+    #: Limit for one call of a rebalance listener; peers wait meanwhile.
     listener_timeout: float = default_of(ConsumerSettings, "listener_timeout")
-    #: For `shutdown` in all; what is not ended then is cancelled and delivered again.
+    #: Limit for `shutdown` in all; a batch that is not finished then is cancelled and delivered again.
     stop_timeout: float = 20.0
     #: The ZooKeeper session (zk.sessiontimeout.ms, zk.connectiontimeout.ms).
     session_timeout: float = default_of(Session, "session_timeout")
@@ -99,33 +99,33 @@ class ConsumerConfig:
     tls: ssl.SSLContext | None = None
     acl: str | Sequence[str] = default_of(Session, "acl")
 
-    # What follows is for brokers of Kafka 0.8 and later.
+    # The settings below are for brokers of Kafka 0.8 and later.
 
-    #: Brokers to begin with, ("host:port", ...); groups in ZooKeeper find them there if none is given.
+    #: Bootstrap brokers, ("host:port", ...); groups in ZooKeeper find them there if none is given.
     bootstrap: Sequence[str] = ()
-    #: What assigns partitions: the members through ZooKeeper (0.7, and old consumers of 0.8.2 to 1.1), or a broker
-    #: (0.9 and later). None: a broker if `bootstrap` is given.
+    #: Coordination of the group: by the members through ZooKeeper (0.7, and old consumers of 0.8.2 to 1.1), or by a
+    #: broker (0.9 and later). None: a broker if `bootstrap` is given.
     coordination: Literal["zookeeper", "kafka"] | None = None
-    #: Of a group in ZooKeeper; auto: as brokers and members that are registered there speak, which is waited for.
+    #: Dialect of a group in ZooKeeper; auto: that of the registered brokers and members, waiting for the first one.
     dialect: Literal["auto", "0.7", "0.8"] = "auto"
-    #: Where offsets are kept. None: where the group is coordinated.
+    #: Offset store. None: ZooKeeper or Kafka, whichever coordinates the group.
     offsets: Literal["zookeeper", "kafka", "both"] | None = None
     #: A text that is kept with each offset in Kafka.
     metadata: str = default_of(OffsetSettings, "metadata")
-    #: How partitions are shared out (partition.assignment.strategy).
+    #: Assignment strategy (partition.assignment.strategy).
     assignor: Literal["range", "roundrobin"] = "range"
-    #: Of a member that a broker coordinates: group.instance.id, session.timeout.ms, heartbeat.interval.ms, and how long
-    #: a rebalance waits for it.
+    #: Settings of a member that a broker coordinates: group.instance.id, session.timeout.ms, heartbeat.interval.ms, and
+    #: the time for which a rebalance waits for it.
     instance_id: str | None = None
     group_session_timeout: float = default_of(CoordinationSettings, "session_timeout")
     heartbeat_interval: float = default_of(CoordinationSettings, "heartbeat_interval")
     rebalance_timeout: float = default_of(CoordinationSettings, "rebalance_timeout")
-    #: Leave out what transactions wrote that were aborted or are still open (isolation.level).
+    #: read_committed leaves out messages of aborted and open transactions (isolation.level).
     isolation: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
-    #: How long brokers hold answers back (fetch.max.wait.ms), and for how many bytes of new messages (fetch.min.bytes).
+    #: Longest time that brokers delay a response (fetch.max.wait.ms), to gather this many bytes (fetch.min.bytes).
     max_wait: float = default_of(FetchSettings, "max_wait")
     min_bytes: int = default_of(FetchSettings, "min_bytes")
-    #: The client's identity at the brokers: a name for their logs and quotas, TLS, and what begins to prove it, such as
+    #: The client's identity at the brokers: a name for their logs and quotas, TLS, and the authenticator, such as
     #: `lambda: consumerd.Scram("SCRAM-SHA-512", user, password)`.
     client_id: str = default_of(ClientSettings, "client_id")
     broker_tls: ssl.SSLContext | None = None
@@ -181,11 +181,11 @@ class ConsumerConfig:
                 raise ConfigError(f"{name} = {getattr(self, name)!r} is not supported by Kafka 0.7: remove it.")
 
     def offset_settings(self) -> OffsetSettings:
-        """Where offsets are kept, the default resolved."""
+        """Return the settings of the offset store, with the default resolved."""
         return OffsetSettings(self.offsets or ("zookeeper" if self.by_zookeeper else "kafka"), self.metadata)
 
     def coordination_settings(self) -> CoordinationSettings:
-        """How the membership works where a broker coordinates it. Raises ConfigError."""
+        """Return the settings of a membership that a broker coordinates. Raises ConfigError."""
         try:
             return CoordinationSettings(
                 session_timeout=self.group_session_timeout,
@@ -199,7 +199,7 @@ class ConsumerConfig:
             raise ConfigError(f"{error}.") from error
 
     def session(self, *, clock: Clock, rng: Random) -> Session:
-        """The ZooKeeper session, not started. Raises ConfigError."""
+        """Return the ZooKeeper session, not started. Raises ConfigError."""
         return Session(
             self.zookeeper,
             clock=clock,
@@ -211,13 +211,13 @@ class ConsumerConfig:
         )
 
     def connection_settings(self) -> ConnectionSettings:
-        """How connections to brokers are made."""
+        """Return the settings of connections to brokers."""
         return make_connection_settings(
             connect_timeout=self.connect_timeout, socket_timeout=self.socket_timeout, max_size=self.max_fetch_size
         )
 
     def settings(self, subscription: Subscription, *, clock: Clock, rng: Random) -> ConsumerSettings:
-        """The settings of a member with this subscription, its id included. Raises ConfigError."""
+        """Return the settings of a member with this subscription, its id included. Raises ConfigError."""
         try:
             consumer_id = (
                 make_consumer_id(self.group, socket.gethostname(), int(clock.wall() * 1000), rng.getrandbits(64))

@@ -75,7 +75,7 @@ class ConsumerConnector:
         self._joined = False
         self._leaving = asyncio.Event()
         self._member: MemberRun | None = None
-        #: Where the connector itself assigns the member's partitions to streams.
+        #: The assignment of the member's partitions to streams, if the connector itself makes it.
         self._streams_by_broker: AssignedStreams | None = None
         self._failure_told = False
         self._streams: list[MessageStream] = []
@@ -116,11 +116,11 @@ class ConsumerConnector:
                 log.error("member_failed", group=self._config.group, reason=reason_of(failure))
 
     async def shutdown(self) -> None:
-        """Leave the group: end what is in hand, commit (with auto_commit), release, unregister. Streams then end.
+        """Leave the group: finish open batches, commit (with auto_commit), release, unregister. Streams then end.
 
-        What the loop bodies of other tasks are busy with is waited for, as long as `drain_timeout` says; what the
-        calling task itself took last and did not `ack` is given back. Raises what stopped the member, if no stream has
-        raised it. May be called again, and by several tasks.
+        Messages that the loop bodies of other tasks hold are waited for, for at most `drain_timeout`; a message that
+        the calling task took last and did not `ack` is given back. Raises the failure that stopped the member, if no
+        stream has raised it. May be called again, and by several tasks.
         """
         self._leaving.set()
         for stream in self._streams:
@@ -138,7 +138,7 @@ class ConsumerConnector:
             self._raise_failure()
 
     def _raise_failure(self) -> None:
-        """Raise what stopped the member, once."""
+        """Raise the failure that stopped the member, once."""
         failure = None if self._member is None else self._member.failure
         if failure is not None and not self._failure_told:
             self._failure_told = True
@@ -147,7 +147,7 @@ class ConsumerConnector:
     # -- streams
 
     async def create_message_streams(self, topics: Mapping[str, int]) -> dict[str, list[MessageStream]]:
-        """Join the group with so many streams for each topic; returns when the first assignment is decided.
+        """Join the group with this number of streams for each topic; return when the first assignment is decided.
 
         A topic that no broker has yet is waited for; so is, in ZooKeeper, a first broker or member that shows the
         dialect. Where a broker coordinates the group, the member's partitions are assigned to the streams of their
@@ -169,7 +169,7 @@ class ConsumerConnector:
     async def create_message_streams_by_filter(
         self, topic_filter: TopicFilter, streams: int = 1
     ) -> list[MessageStream]:
-        """Join the group with so many streams for all topics that the filter lets through, also those to come.
+        """Join the group with this number of streams for all topics that the filter matches, now and later.
 
         Each stream may bring messages of several topics. Otherwise as `create_message_streams`.
         """
@@ -208,7 +208,7 @@ class ConsumerConnector:
     async def _made_member(
         self, subscription: Subscription, find: Callable[[str, int], MessageStream]
     ) -> GroupConsumer | CoordinatedConsumer:
-        """The member, unless the connector is shut down while it waits for the group."""
+        """Return the member, unless the connector is shut down while it waits for the group."""
         making = asyncio.create_task(self._parts.member(subscription, find, self._listener))
         leaving = asyncio.create_task(self._leaving.wait())
         try:
@@ -254,7 +254,7 @@ class ConsumerConnector:
         return await self._controls.end_offsets(*partitions)
 
     async def lag(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
-        """The lag of these or of all assigned partitions: bytes, since 0.8 messages. Raises as `end_offsets`."""
+        """The lag of these or of all assigned partitions: bytes (0.7) or messages (0.8+). Raises as `end_offsets`."""
         return await self._controls.lag(*partitions)
 
     async def get_offsets_before(self, partition: TopicPartition, time: int, max_number: int = 1) -> tuple[int, ...]:
@@ -272,8 +272,8 @@ class ConsumerConnector:
     async def seek(self, partition: TopicPartition, offset: int) -> int:
         """Continue at `offset` (a message boundary), or at EARLIEST or LATEST; returns the offset.
 
-        No message from before comes any more, and what was handed out before counts for nothing. Raises
-        NotAssignedError, and BrokerError when EARLIEST or LATEST cannot be asked for.
+        No message from before is delivered any more, and messages delivered before do not move the position. Raises
+        NotAssignedError, and BrokerError when EARLIEST or LATEST cannot be looked up.
         """
         return await self._controls.seek(partition, offset)
 

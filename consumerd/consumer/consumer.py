@@ -1,9 +1,9 @@
 """The consumer in a group in ZooKeeper: runs the membership machine and performs its actions.
 
 Strategy: one queue of events, one loop that feeds them to the pure machine (`consumerd.group.membership.Member`), one
-method per kind of action. Whatever takes time runs in a task of one TaskGroup and puts its answer into the queue; so
-the machine is never entered twice, and there is no lock around decisions. Three functions tell the story: `run`
-(start, main loop, end: `consumerd.consumer.running`), `_perform` (an action), and `request_stop`.
+method per kind of action. Each action that takes time runs in a task of one TaskGroup and puts its answer into the
+queue; so the machine is never entered twice, and there is no lock around decisions. Three functions tell the story:
+`run` (start, main loop, end: `consumerd.consumer.running`), `_perform` (an action), and `request_stop`.
 
     ZooKeeper session ──events──►┐                    ┌──► GroupCoordination (znodes)
     watches, timer, answers ────►│ queue ► Member ────┤
@@ -160,7 +160,7 @@ class GroupConsumer(RunningMember[events.Event]):
         self.ready.set()
 
     def _give_up_on_taken_id(self) -> None:
-        """At a start, a node that outlived any dead session of our kind is that of a live process."""
+        """Stop at a start: a node that outlived any dead session like ours belongs to a live process."""
         if not self._ever_registered and self.settings.fixed_id:
             self.request_stop(
                 IdTakenError(
@@ -170,7 +170,7 @@ class GroupConsumer(RunningMember[events.Event]):
             )
 
     def _hurry_registration(self) -> None:
-        """Registering may wait for the node of a dead process; a stop ends that wait."""
+        """End the wait of a registration for the node of a dead process, because of a stop."""
         if self._registering is not None and not self._registering[0].done():
             task, ticket = self._registering
             task.cancel()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class PartitionControls:
-    """Of one running member. Where a partition must be ours, NotAssignedError is raised if it is not, or not yet."""
+    """Operations on the partitions of one running member. NotAssignedError: the partition is not ours, or not yet."""
 
     def __init__(self, partitions: OwnedPartitions, pool: PartitionPool, store: OffsetStore) -> None:
         self._partitions = partitions
@@ -31,23 +31,23 @@ class PartitionControls:
         self._store = store
 
     def assignment(self) -> dict[TopicPartition, int]:
-        """The partitions that are ours and whose position is known, with the number of the stream that each feeds."""
+        """Return the assigned partitions whose position is known, each with the number of its stream."""
         mine = sorted(self._partitions.partitions)
         return {each: self._partitions.stream(each) for each in mine if self._partitions.position(each) is not None}
 
     def position(self, partition: TopicPartition) -> int:
-        """The offset up to which all is handled: what a commit writes."""
+        """Return the offset up to which all messages are handled, which a commit writes."""
         position = self._partitions.position(partition)
         if position is None:
             raise NotAssignedError(partition)
         return position
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Deliver and fetch nothing of these until `resume`; they stay ours. Forgotten when they are assigned again."""
+        """Stop fetching and delivering these until `resume`; they stay ours. A new assignment ends the pause."""
         self._hold(partitions, held=True)
 
     def resume(self, *partitions: TopicPartition) -> None:
-        """Go on after `pause`, where it stopped."""
+        """Continue after `pause`, from where it stopped."""
         self._hold(partitions, held=False)
 
     def _hold(self, partitions: Iterable[TopicPartition], *, held: bool) -> None:
@@ -56,10 +56,10 @@ class PartitionControls:
                 raise NotAssignedError(partition)
 
     async def seek(self, partition: TopicPartition, offset: int) -> int:
-        """Go on at `offset`, or at EARLIEST or LATEST; returns the offset. The position is there from now on.
+        """Continue at `offset`, or at EARLIEST or LATEST; return the offset, which is the position from now on.
 
         Offsets are not checked: they must be boundaries of messages (`next_offset`), and one that the broker does not
-        have leads to what `out_of_range` says. Raises BrokerError when EARLIEST or LATEST cannot be asked for.
+        have leads to what `out_of_range` says. Raises BrokerError when EARLIEST or LATEST cannot be looked up.
         """
         self.position(partition)
         if offset < 0:
@@ -69,17 +69,17 @@ class PartitionControls:
         return offset
 
     async def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
-        """What ZooKeeper holds for these, or for ours if none is named; those without an offset are left out."""
+        """Return the committed offsets of these, or of ours if none is named, without those that have none."""
         return await self._store.peek(partitions or self.assignment())
 
     async def end_offsets(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
-        """Where the logs of these end, or of ours if none is named. Raises BrokerError, WireError."""
+        """Return the end offsets of these, or of ours if none is named. Raises BrokerError, WireError."""
         wanted = partitions or tuple(self.assignment())
         ends = await asyncio.gather(*(self.offsets_before(each, LATEST, 1) for each in wanted))
         return {each: end[0] for each, end in zip(wanted, ends, strict=True)}
 
     async def lag(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
-        """Bytes of the log that are not handled yet, of these or all of ours. Raises as `end_offsets`."""
+        """Return the bytes of the log that are not handled yet, of these or of all of ours. Raises as `end_offsets`."""
         ends = await self.end_offsets(*(partitions or self.assignment()))
         return {each: max(0, end - self.position(each)) for each, end in ends.items()}
 
@@ -94,5 +94,5 @@ class PartitionControls:
         return offsets
 
     async def commit(self) -> dict[TopicPartition, int]:
-        """Write all positions that moved. Returns what ZooKeeper holds then. Raises ZooKeeperError."""
+        """Write all positions that moved. Returns the offsets that ZooKeeper holds then. Raises ZooKeeperError."""
         return await self._partitions.commit_now()

@@ -47,7 +47,7 @@ log = structlog.get_logger(__name__)
 
 
 class CoordinatedConsumer(RunningMember[events.Event]):
-    """One member of one group. What `backend` holds is closed by the caller after `run`.
+    """One member of one group. The caller closes the parts of `backend` after `run`.
 
     Numbers of streams in the subscription have no effect: a member has one share. `settings.consumer_id` is for logs
     and handlers; the coordinator gives the member's real id.

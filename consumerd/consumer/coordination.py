@@ -63,9 +63,9 @@ log = structlog.get_logger(__name__)
 
 #: Nodes that one multi creates or deletes.
 NODES_PER_MULTI: Final = 50
-#: A node in the way is looked at again after this many seconds, though its watch said nothing.
+#: Seconds after which a node that blocks a claim is read again, even if its watch did not fire.
 LOOK_AGAIN: Final = 1.0
-#: How often a claim or a release goes round for nodes that came and went meanwhile.
+#: Attempts of a claim or a release whose nodes are created or deleted by others meanwhile.
 _ROUNDS: Final = 3
 
 _Operation = TypeVar("_Operation", Create, Delete)
@@ -95,18 +95,18 @@ class GroupCoordination:
         self._reader = backend.reader(zk, self._nodes, self._owners, settings.group, backend.rules)
         #: The owner nodes that were claimed and not released.
         self._ours: set[str] = set()
-        #: What is known to stand above owner nodes.
+        #: The parents of owner nodes that are known to exist.
         self._parents: set[str] = set()
 
     # -- registration
 
     @property
     def _patience(self) -> float:
-        """Seconds after which a node was not left by a dead process like ours: servers expire in coarse steps."""
+        """Seconds after which a node cannot be that of a dead process like ours: servers expire in coarse steps."""
         return 1.5 * self._zk.session_timeout + 2.0
 
     async def register(self, action: Register) -> Registered | RegistrationBlocked | Failed:
-        """Create the id node. A foreign one is never adopted, but waited for as long as a dead one may stand."""
+        """Create the id node. One of another session is never adopted; its expiry is waited for."""
         path = id_path(self._group, self._consumer_id)
         try:
             self._require(action.session_id)
@@ -167,13 +167,13 @@ class GroupCoordination:
                         (claimed if ours else blocked).add(partition)
         except ZooKeeperError as error:
             self._log_failure("claim", error)
-        # What came and went in each round is in neither set. To call it blocked could leave a node of ours behind: it
-        # may have been made right after it was found missing, if the connection changed meanwhile.
+        # A node that came and went in each round is in neither set. To call it blocked could leave a node of ours
+        # behind: it may have been made right after it was found missing, if the connection changed meanwhile.
         self._ours |= {owner_path(self._group, partition) for partition in claimed}
         return Claimed(action.ticket, frozenset(claimed), frozenset(blocked))
 
     def _known_to_be_blocked(self, partitions: Iterable[TopicPartition], session_id: int) -> set[TopicPartition]:
-        """Those in whose way a node is, as far as its watch tells; one read long ago is looked at again."""
+        """Return the partitions blocked by another's node, as far as its watch tells; an old reading is refreshed."""
         blocked = set()
         for partition in partitions:
             path = owner_path(self._group, partition)
@@ -188,7 +188,7 @@ class GroupCoordination:
     async def _create_nodes(
         self, streams: Mapping[TopicPartition, int], session_id: int
     ) -> dict[TopicPartition, Node | None]:
-        """Create what is missing, and read all of them. Watches report later changes."""
+        """Create the missing nodes, and read all of them. Watches report later changes."""
         self._require(session_id)
         for topic in sorted({partition.topic for partition in streams}):
             await self._ensure(owners_path(self._group, topic))
@@ -206,7 +206,7 @@ class GroupCoordination:
                 await read_all(streams, lambda each: self._owners.node_if_there(owner_path(self._group, each)))
             )
 
-        # Reads are sent behind the writes, down the same connection, and see what came of them.
+        # Reads follow the writes on the same connection, and see their results.
         calls: list[Callable[[], Coroutine[None, None, None]]] = [*writes, read]
         await all_of(calls)
         return found
@@ -217,7 +217,7 @@ class GroupCoordination:
             self._parents.add(path)
 
     async def _create(self, operations: Sequence[Create], session_id: int) -> None:
-        """Create all or none; which of them stood already is found by reading them."""
+        """Create all or none; reading them shows which existed before."""
         try:
             await self._write(operations, session_id)
         except NodeExists:
@@ -226,7 +226,7 @@ class GroupCoordination:
             self._parents.clear()
 
     async def _is_ours(self, partition: TopicPartition, node: Node, stream: int, session_id: int) -> bool:
-        """Whether the owner node is what we wanted to create."""
+        """Whether the owner node is as we meant to create it."""
         if not self._owns(node, session_id):
             return False
         if node.data != format_owner(self._consumer_id, stream).encode():
@@ -249,18 +249,18 @@ class GroupCoordination:
             return True
 
     def _watch_only(self, wanted: Iterable[TopicPartition]) -> None:
-        """Forget nodes that blocked claims that are not wanted any more."""
+        """Forget the nodes that blocked claims which are no longer required."""
         keep = self._ours | {owner_path(self._group, partition) for partition in wanted}
         for path in self._owners.paths() - keep:
             self._owners.forget(path)
 
     def known_version(self, partition: TopicPartition, session_id: int) -> int | None:
-        """The version of our owner node; None unless its watch says that it still stands."""
+        """Return the version of our owner node; None unless its watch says that it still exists."""
         node = self._owners.known_node(owner_path(self._group, partition))
         return node.stat.version if node is not None and self._owns(node, session_id) else None
 
     def look_again(self, partitions: Iterable[TopicPartition]) -> None:
-        """Believe nothing that was read of these owner nodes: a commit was refused, or a sink knows of a new owner."""
+        """Discard what was read of these owner nodes: a commit was refused, or a sink reported a new owner."""
         for partition in partitions:
             self._owners.refresh(owner_path(self._group, partition))
 
@@ -283,7 +283,7 @@ class GroupCoordination:
                         self._forget_owner(partition)
                     else:
                         delete.append(Delete(owner_path(self._group, partition), node.stat.version))
-                        self._forget_owner(partition)  # that it goes is no news
+                        self._forget_owner(partition)  # our own deletion must not be reported
                 chunks = self._chunks(delete)
                 gone = await all_of([partial(self._delete, chunk, action.session_id) for chunk in chunks])
                 paths = {
@@ -295,7 +295,7 @@ class GroupCoordination:
         return Released(action.ticket, frozenset(released))
 
     async def _delete(self, operations: Sequence[Delete], session_id: int) -> bool:
-        """Delete all or none. False: some are gone, or a peer wrote into them; reading them again tells which."""
+        """Delete all or none. Return False if some are gone, or a peer wrote into them; reading again shows which."""
         try:
             await self._write(operations, session_id)
         except (NoNode, BadVersion):
@@ -310,12 +310,12 @@ class GroupCoordination:
     # -- writing
 
     def _chunks(self, operations: Sequence[_Operation]) -> list[Sequence[_Operation]]:
-        """What goes into one multi each; one operation each where there is none."""
+        """Split the operations into one sequence for each multi; of one operation each if the server has no multi."""
         size = NODES_PER_MULTI if self._zk.has_multi else 1
         return [operations[start : start + size] for start in range(0, len(operations), size)]
 
     async def _write(self, operations: Sequence[Create | Delete], session_id: int) -> None:
-        """All or nothing, on that very session where the server has multi. Raises the error of one operation."""
+        """Write all or nothing, on this session only, if the server has multi. Raises the error of one operation."""
         if self._zk.has_multi:
             try:
                 await self._zk.multi(operations, session_id=session_id)
@@ -330,9 +330,9 @@ class GroupCoordination:
                 await self._zk.delete(operation.path, version=operation.version)
 
     async def nudge(self, action: Nudge) -> None:
-        """Wake members that gave up, by an id that comes and goes in one transaction; repeated until it worked.
+        """Wake members that gave up, by creating and deleting an id in one transaction; repeat until it succeeds.
 
-        Without multi nobody is woken: an id that stands for a moment may be read by a peer, which would reckon with it.
+        Without multi no member is woken: a peer may read an id that exists for a moment, and assign partitions to it.
         """
         if not self._zk.has_multi:
             log.info("nudge_skipped", group=self._group, reason="this ZooKeeper has no multi")
@@ -365,9 +365,9 @@ class GroupCoordination:
     # -- snapshots
 
     async def take_snapshot(self, action: TakeSnapshot) -> SnapshotTaken | Failed:
-        """Read the group: what has changed since the last time, or all of it.
+        """Read the group: the changes since the last time, or all of it.
 
-        Where the session ends meanwhile, the machine hears of that first, and ignores the answer by its ticket.
+        If the session ends meanwhile, the machine receives that event first, and ignores the answer by its ticket.
         """
         try:
             self._require(action.session_id)
@@ -377,6 +377,6 @@ class GroupCoordination:
         return SnapshotTaken(action.ticket, snapshot)
 
     def close(self) -> None:
-        """Watch nothing any more."""
+        """Stop all watches."""
         self._nodes.close()
         self._owners.close()

@@ -1,12 +1,12 @@
 """Batches on their way through a stream: how much was delivered, how much is handled, and when they end.
 
-Strategy: the partition's work waits in `StreamSink.handle` while the stream hands the batch out, and a `Delivery`
-counts: `taken` messages were handed out, `handled` of them are done with. The difference is what the program has in
-its hands. A delivery is over once, with a verdict: everything was handled, or the rest is given back.
+Strategy: the partition's work waits in `StreamSink.handle` while the stream returns the batch's messages, and a
+`Delivery` counts: `taken` messages were returned, `handled` of them are handled. The difference is what the program
+holds. A delivery ends once, with a verdict: everything was handled, or the rest is given back.
 
-A partition that goes away ends at a boundary where the next owner can go on without repeating anything: of the messages
-of a compressed one only the last moves the position (golden notes, 2), so those that were begun are handed out to
-the end while the drain's deadline allows it.
+A partition that is revoked ends at a boundary where the next owner can continue without repeating anything: only the
+last message of a compressed one moves the position (golden notes, 2), so a compressed message that was begun is
+delivered to its end while the drain's deadline allows it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Delivery:
-    """A batch in the hands of a stream. `sink` is where it came from."""
+    """A batch that a stream delivers. `sink` is the sink that offered it."""
 
     __slots__ = ("_base", "_given", "_over", "batch", "handled", "length", "messages", "sink", "taken")
 
@@ -31,35 +31,35 @@ class Delivery:
         self.batch = batch
         self.sink = sink
         self.length = len(batch)
-        #: What is to be handed out still.
+        #: The messages that are still to be returned.
         self.messages: Iterator[Message] = batch.messages()
         self.taken = 0
         self.handled = 0
         self._over = over
-        #: What was handed out as a batch: all from the message `_base` on.
+        #: The batch that was returned as a whole: all messages from number `_base` on.
         self._given: Batch | None = None
         self._base = 0
 
     @property
     def in_use(self) -> bool:
-        """Whether the program has some of it in its hands."""
+        """Whether the program holds some of its messages."""
         return self.taken > self.handled
 
     @property
     def at_boundary(self) -> bool:
-        """Whether all that is handled can be committed."""
+        """Whether all handled messages can be committed."""
         count = self.handled
         return count == 0 or self.batch.prefix(count) > self.batch.prefix(count - 1)
 
     def give(self) -> Batch:
-        """Hand out all that is left as one batch."""
+        """Return all remaining messages as one batch."""
         self._base, self.taken = self.taken, self.length
         self._given = self.batch.rest(self._base)
         self.messages = iter(())
         return self._given
 
     def settle(self) -> None:
-        """Mark in the batch what is handled, and what the program marked itself."""
+        """Mark the handled messages in the batch, and those that the program marked itself."""
         handled = self.handled
         if self._given is not None:
             handled = max(handled, self._base + self._given.handled)
@@ -67,24 +67,24 @@ class Delivery:
             self.batch.mark(handled)
 
     def end(self, *, whole: bool) -> None:
-        """It is over: all is handled, or the rest is given back."""
+        """End the delivery: all is handled (`whole`), or the rest is given back."""
         if not self._over.done():
             self._over.set_result(whole)
 
 
 class Offers(Protocol):
-    """What a sink does with its stream."""
+    """The operations of a sink on its stream."""
 
     def offer(self, delivery: Delivery) -> None:
-        """Hand it out in its turn."""
+        """Deliver it in its turn."""
         ...
 
     def withdraw(self, delivery: Delivery) -> None:
-        """Hand out nothing more of it."""
+        """Deliver nothing more of it."""
         ...
 
     def reconsider(self, delivery: Delivery) -> None:
-        """Its sink winds down, or holds: see what is to become of it."""
+        """Decide again whether it continues: its sink winds down, or holds."""
         ...
 
 

@@ -3,8 +3,8 @@
 Strategy: a lease, not a state. The server cannot expire the session before `lease_left()` seconds have passed, counted
 by a clock that continues while the process is suspended; so a check right before each delivery, without an await
 between, holds even when the process was paused between two events. A lost connection alone changes nothing: delivery
-goes on until the lease ends, and a server that is back before costs nothing. `Fence.watch` reports the end of the
-lease, for messages that handlers hold, and wakes waiting tasks when it is back.
+continues until the lease ends, and a server that is back before then causes no pause. `Fence.watch` reports the end of
+the lease, for messages that handlers hold, and wakes waiting tasks when it is back.
 
 The lease of a member in ZooKeeper is the session's (`consumerd.zk`). That of a group that a broker coordinates comes
 from the membership machine, which knows when it sent the confirmed request.
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from consumerd.group.coordinated import CoordinatedMember
     from consumerd.ports import Clock
 
-#: The session of partitions that are ours by configuration.
+#: The session id of partitions that are assigned by configuration.
 FIXED_SESSION: Final = 1
-#: Seconds between looks at a lease that has run out: nothing tells when it grows again.
+#: Seconds between checks of a lease that has run out: no event reports its renewal.
 _LOOK: Final = 0.05
-#: No look at a lease that goes on comes sooner.
+#: Shortest time between checks of a valid lease, in seconds.
 _SOONEST: Final = 0.02
-#: Nor later: timers stand still while the machine is suspended, and the lease does not.
+#: Longest time between them, in seconds: timers stop while the machine is suspended, and the lease does not.
 _LATEST: Final = 0.25
 
 
@@ -45,7 +45,7 @@ class Fence:
 
     @property
     def session_id(self) -> int:
-        """What ownership rests on now; 0 for nothing."""
+        """The session on which ownership rests now; 0 for none."""
         return self._lease.session_id
 
     @property
@@ -61,7 +61,7 @@ class Fence:
         """Return when `allows(session_id)`; never, for a session that is over: its owner is cancelled instead."""
         while not self.allows(session_id):
             if self._open.is_set():
-                await self._clock.sleep(_LOOK)  # the watch has not seen it yet, or the news of a session is on its way
+                await self._clock.sleep(_LOOK)  # the watch has not seen it yet, or a new session is not announced
             else:
                 await self._open.wait()
 
@@ -78,7 +78,7 @@ class Fence:
                 if session_id not in (0, reported):  # without a session, handlers hold nothing
                     reported = session_id
                     expired(session_id)
-            # Heartbeats renew the lease meanwhile: sleep for what is left now, then look again.
+            # Heartbeats renew the lease meanwhile: sleep for its remaining time, then check again.
             await self._clock.sleep(_LOOK if left <= 0 else min(max(left, _SOONEST), _LATEST))
 
 
@@ -92,7 +92,7 @@ class GroupLease:
 
     @property
     def session_id(self) -> int:
-        """Stands for the generation; 0 while nothing is ours."""
+        """A number for the generation; 0 while no partition is ours."""
         return self._member.session_id
 
     def lease_left(self) -> float:
@@ -104,9 +104,9 @@ class FixedLease:
     """The lease of partitions that the configuration assigns: it never ends."""
 
     session_id = FIXED_SESSION
-    #: Of no consequence beside a lease without end; finite, because margins are parts of it.
+    #: Seconds; without effect on a lease that does not end, but finite, because margins are computed from it.
     session_timeout = 60.0
 
     def lease_left(self) -> float:
-        """For ever."""
+        """Return infinity."""
         return math.inf

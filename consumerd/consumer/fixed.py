@@ -1,9 +1,9 @@
-"""A consumer of fixed partitions: the configuration assigns them, nobody coordinates.
+"""A consumer of fixed partitions: the configuration assigns them, without a coordinator.
 
 Strategy: the flow of messages is that of the other members, on a lease without end. Offsets are kept in Kafka or in
 ZooKeeper under the group's name, in both, or nowhere: then each start begins where the initial policy, or the handler's
-own position, says. Two processes with the same partitions both get all of their messages: keeping them apart is the
-operator's. Either store refuses commits while the group has members that coordinate by it, and then this one stops.
+own position, says. Two processes with the same partitions both receive all of their messages: the operator must keep
+them apart. Either store refuses commits while the group has members that coordinate by it, and then this one stops.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 
 
 class FixedConsumer(RunningMember[Literal["stop"]]):
-    """Consumes `partitions`, all of them, until it is stopped. What `backend` holds is closed by the caller."""
+    """Consumes all of `partitions` until it is stopped. The caller closes the parts of `backend`."""
 
     _pool: FetchPool
 
@@ -61,7 +61,7 @@ class FixedConsumer(RunningMember[Literal["stop"]]):
 
     @property
     def assigned(self) -> list[TopicPartition]:
-        """What the configuration says."""
+        """The partitions of the configuration."""
         return list(self._assigned)
 
     @property

@@ -1,9 +1,9 @@
-"""The requests of a member to its group's coordinator: actions in, answers out.
+"""The requests of a member to its group's coordinator: each action of the machine is answered by an event.
 
-Strategy: one connection of the member's own, because a coordinator holds JoinGroup back until everybody has joined,
-and would hold whatever comes behind it on a shared one. Each method is one attempt and always returns an event: what
-passes by itself is `Failed`, after which the coordinator is looked up again if it may have moved, and what does not is
-`Refused`, with the whole sentence kept in `refusal`.
+Strategy: one connection of the member's own, because a coordinator holds JoinGroup back until all members have joined,
+and would hold later requests on a shared connection, too. Each method is one attempt and always returns an event: a
+transient error is `Failed`, after which the coordinator is looked up again if it may have moved, and a permanent one
+is `Refused`, with the whole sentence kept in `refusal`.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ log = structlog.get_logger(__name__)
 #: Versions since which fields matter.
 _REBALANCE_TIMEOUT_SINCE: Final = 1
 _LEAVE_MEMBERS_SINCE: Final = 3
-#: Of each API, the first version for static members.
+#: The first version of each API for static members.
 _INSTANCE_SINCE: Final = {JOIN_GROUP.key: 5, SYNC_GROUP.key: 3, HEARTBEAT.key: 3}
-#: A join or sync may take as long as the coordinator is patient, and this much more, in seconds.
+#: Seconds that a join or sync may take beyond the time that the coordinator waits.
 _GRACE: Final = 5.0
 #: Version of JoinGroup since which a new member gets its id before it has to wait.
 _ID_FIRST_SINCE: Final = 4
-#: What brokers of 0.9 grant at most by default, in seconds (group.max.session.timeout.ms).
+#: Longest session timeout that brokers of 0.9 grant by default, in seconds (group.max.session.timeout.ms).
 _OLD_LONGEST: Final = 30.0
-#: Leaving may take so long, in seconds: with all attempts less than a service manager's patience for a stop.
+#: Seconds that leaving may take: with all attempts less than a service manager's limit for a stop.
 _LEAVE_LIMIT: Final = 3.0
-#: What the coordinator grants JVM members by default, in seconds (max.poll.interval.ms): it waits for the slowest.
+#: Rebalance timeout of JVM members by default, in seconds (max.poll.interval.ms): a join waits for the slowest.
 _OTHERS_TAKE: Final = 300.0
 #: Topics of the brokers themselves; those before 0.10 do not say which they are.
 INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state"})
@@ -60,7 +60,7 @@ _REMEDIES: Final[Mapping[int, str]] = {
 
 
 class GroupRequests:
-    """Asks on behalf of one member of `group`. `close` drops the connection."""
+    """The requests of one member of `group`. `close` closes the connection."""
 
     def __init__(self, client: ClusterClient, group: str, settings: CoordinationSettings) -> None:
         self._client = client
@@ -70,13 +70,13 @@ class GroupRequests:
         self._opening = asyncio.Lock()
         self._troubled = False
         self._session_timeout = settings.session_timeout
-        #: The last answer that does not pass by itself.
+        #: The last permanent error.
         self.refusal: BrokerError | None = None
 
     # -- requests
 
     async def join(self, action: e.Join) -> e.Event:
-        """Join; waits until everybody has."""
+        """Join; wait until all members have joined."""
 
         async def ask(channel: Channel) -> e.Event:
             settings = self._settings
@@ -92,7 +92,7 @@ class GroupRequests:
             }
             patience = max(settings.rebalance_timeout, settings.session_timeout)
             if not action.member_id and channel.versions.pick(JOIN_GROUP) < _ID_FIRST_SINCE:
-                # Asking again would leave a member behind that gets partitions and is silent.
+                # A second request would leave a member behind that is assigned partitions and never sends a heartbeat.
                 patience = max(patience, _OTHERS_TAKE)
             patience += _GRACE
             version, answer = await self._call(channel, JOIN_GROUP, body, patience)
@@ -118,7 +118,7 @@ class GroupRequests:
         return await self._attempt(action.ticket, ask)
 
     async def sync(self, action: e.Sync) -> e.Event:
-        """Give or get the assignment; waits until the leader gave it."""
+        """Send the assignment as the leader, or wait until the leader has sent it; return it."""
 
         async def ask(channel: Channel) -> e.Event:
             body = {
@@ -140,7 +140,7 @@ class GroupRequests:
         return await self._attempt(action.ticket, ask)
 
     async def beat(self, action: e.Heartbeat) -> e.Event:
-        """One heartbeat. It gives up early, so that there is time for the next one within the session timeout."""
+        """Send one heartbeat. It times out early, so that there is time for the next one within the session timeout."""
 
         async def ask(channel: Channel) -> e.Event:
             body = {
@@ -173,7 +173,7 @@ class GroupRequests:
         return await self._attempt(action.ticket, ask, limit)
 
     async def read_topics(self, action: e.ReadTopics) -> e.Event:
-        """How many partitions topics have. Brokers' own topics are only seen when they are named."""
+        """Read the number of partitions of topics. Internal topics are only included when they are named."""
         wanted = action.topics
         try:
             metadata = await self._client.refresh(wanted if wanted is None or wanted else ())
@@ -193,7 +193,7 @@ class GroupRequests:
     # -- the connection
 
     def forget(self) -> None:
-        """Drop the connection: what is asked on it is not waited for any more."""
+        """Drop the connection: the requests on it are not waited for any more."""
         if self._channel is not None:
             self._channel.abort()
             self._channel = None
@@ -247,9 +247,9 @@ class GroupRequests:
         return event
 
     def _shorten(self) -> bool:
-        """Ask for what old brokers grant from now on; False if no more was asked for.
+        """Request the session timeout of old brokers from now on; return False if it was not longer.
 
-        The lease ends with it: where there is no rebalance timeout, what `Joined` tells for one is the session timeout.
+        The lease ends with it: without a rebalance timeout, `Joined` reports the session timeout in its place.
         """
         if self._session_timeout <= _OLD_LONGEST:
             return False
@@ -270,7 +270,7 @@ class GroupRequests:
 
     def _refused(self, ticket: int, code: int, api: Api | None, member_id: str = "") -> e.Event:
         info = error_info(code)
-        if info.retriable or code == ErrorCode.UNKNOWN:  # the broker's log tells why, and a daemon tries again
+        if info.retriable or code == ErrorCode.UNKNOWN:  # the broker's log has the reason, and a daemon tries again
             if code in _MOVED:
                 self.forget()
                 self._client.forget_coordinator(self._group)
@@ -282,7 +282,7 @@ class GroupRequests:
         return e.Refused(ticket, code, member_id)
 
     def _note(self, reason: str) -> None:
-        """Logged once: a coordinator may be unavailable for long."""
+        """Log the error once: a coordinator may be unavailable for long."""
         if not self._troubled:
             self._troubled = True
             log.warning("coordinator_unavailable", group=self._group, reason=reason)

@@ -1,11 +1,11 @@
 """Calls of rebalance listeners: in order, one at a time, each within a time limit.
 
 Strategy: the task that starts, drains or abandons a partition awaits a hook here; simultaneous hooks are gathered into
-one call with all the partitions, made by a single task. So a listener is never entered twice, and sees for every
-partition: assigned, then revoked or lost, then perhaps assigned again. A hook returns when the call has ended, which
-is what keeps an owner node until `on_revoked` has returned.
+one call with all the partitions, made by a single task. So a listener is never entered twice, and is called for every
+partition in this order: assigned, then revoked or lost, then perhaps assigned again. A hook returns when the call has
+ended, which is what keeps an owner node until `on_revoked` has returned.
 
-A call that takes too long is cancelled, and the group goes on without it: JVM peers do not wait for ever.
+A call that takes too long is cancelled, and the rebalance continues without it: JVM peers do not wait for ever.
 One that raises stops the member; the error comes out of its streams.
 """
 
@@ -36,20 +36,20 @@ Partitions = frozenset["TopicPartition"]
 
 
 class RebalanceListener:
-    """Override what is of interest, with `def` or `async def`. See docs/library.md for what may be done in each."""
+    """Override the methods of interest, with `def` or `async def`. docs/library.md says what each of them may do."""
 
     def on_assigned(self, partitions: Partitions) -> Awaitable[None] | None:
-        """These are ours, and nothing of them was fetched yet: the place to `seek` or `pause`."""
+        """Called with new partitions, before anything of them is fetched: the place to `seek` or `pause`."""
 
     def on_revoked(self, partitions: Partitions) -> Awaitable[None] | None:
-        """No stream holds messages of these any more; they are ours until this returns: the place to commit."""
+        """Called when no stream holds messages of these; they are ours until this returns: the place to commit."""
 
     def on_lost(self, partitions: Partitions) -> Awaitable[None] | None:
-        """Partitions were lost, or the session ended: others may own them already, and nothing is committed."""
+        """Called with lost partitions, also at the end of a session: others may own them, and nothing is committed."""
 
 
 class OwnershipHooks(Protocol):
-    """What is awaited when the ownership of a partition begins or ends."""
+    """The hooks that are awaited when the ownership of a partition begins or ends."""
 
     async def assigned(self, partition: TopicPartition) -> None: ...
 
@@ -108,16 +108,16 @@ class Announcer:
         self._reported: set[TopicPartition] = set()
 
     async def assigned(self, partition: TopicPartition) -> None:
-        """Return when `on_assigned` was called with `partition`."""
+        """Return when `on_assigned` has been called with `partition`."""
         await self._report(_Kind.ASSIGNED, partition)
 
     async def revoked(self, partition: TopicPartition) -> None:
-        """Return when `on_revoked` was called with `partition`; at once, if its assignment was never reported."""
+        """Return when `on_revoked` has been called with `partition`; at once, if its assignment was never reported."""
         if partition in self._reported:
             await self._report(_Kind.REVOKED, partition)
 
     async def lost(self, partition: TopicPartition) -> None:
-        """Return when `on_lost` was called with `partition`; at once, unless it was reported as assigned last."""
+        """Return when `on_lost` has been called with `partition`; at once, unless it was reported as assigned last."""
         if partition in self._reported:
             await self._report(_Kind.LOST, partition)
 
@@ -167,7 +167,7 @@ class Announcer:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            self._fail(kind, names, error)  # nobody cancelled us: something that the listener waited for was
+            self._fail(kind, names, error)  # this task was not cancelled, but one that the listener awaited
         except Exception as error:
             if isinstance(error, TimeoutError) and limit.expired():
                 log.warning("listener_timed_out", listener=kind.value, seconds=self._timeout, partitions=names)

@@ -1,7 +1,7 @@
-"""A member at work in a task of its own: watched from outside, bounded once it leaves, its failure kept.
+"""The run of a member in a task of its own, with a time limit for leaving; its failure is kept.
 
 Strategy: one task owns the member's run and two watchers. One makes a session that ended for good (refused credentials)
-a reason to leave, the other cancels the run when leaving, for whatever reason, takes longer than the stop timeout:
+a reason to leave, the other cancels the run when leaving, for any reason, takes longer than the stop timeout:
 ZooKeeper may be unavailable for hours, and nothing could be released until then.
 """
 

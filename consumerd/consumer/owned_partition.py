@@ -1,6 +1,6 @@
 """The record of one owned partition, for `consumerd.consumer.partitions`.
 
-Strategy: a record; `PartitionWork` does the work. The position to commit follows from what was handled, and from the
+Strategy: plain data; `PartitionWork` does the work. The position to commit follows from what was handled, and from the
 last commit and its time.
 """
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class OwnedView(NamedTuple):
-    """An owned partition as it is at one moment. Without a position, its start is still looked for."""
+    """An owned partition at one moment. Without a position, its start is not known yet."""
 
     partition: TopicPartition
     stream: int
@@ -32,7 +32,7 @@ class OwnedView(NamedTuple):
 
 
 class OwnedPartition:
-    """One owned partition. `work` is there from the moment its position is known."""
+    """One owned partition. `work` is set as soon as its position is known."""
 
     def __init__(self, partition: TopicPartition, stream: int, session_id: int) -> None:
         self.partition = partition
@@ -42,27 +42,27 @@ class OwnedPartition:
         self.lane: Lane | None = None
         self.task: asyncio.Task[None] | None = None
         self.committed: int | None = None
-        #: When we last wrote that, on the clock: what was there before us may be old.
+        #: Time of our last write of it, on the clock: an offset from before us may be old.
         self.written_at = -math.inf
-        #: Where the partition ended when it was claimed; only asked for when the member stops at the end.
+        #: The end offset at the time of the claim; only read when the member stops at the end.
         self.end: int | None = None
-        #: The position that it was to begin at, where the log had ended before that: nothing is handled by being there.
+        #: The start position if it lies beyond the end of the log: being there does not count as handled.
         self.beyond: int | None = None
         self.paused = False
-        #: Nothing more is delivered; and, if abandoned, nothing more is committed and nobody waits for a drain.
+        #: Nothing more is delivered; and, if abandoned, nothing more is committed and no drain is waited for.
         self.closed = False
         self.abandoned = False
         #: It is drained or abandoned, and not only interrupted.
         self.leaving = False
 
     def close(self) -> None:
-        """Deliver nothing new from now on, whatever a handler does with its cancellation."""
+        """Deliver nothing new from now on, even if a handler swallows its cancellation."""
         self.closed = True
         if self.work is not None:
             self.work.end()
 
     def view(self) -> OwnedView:
-        """As it is now."""
+        """Return its present state."""
         work, lane = self.work, self.lane
         return OwnedView(
             self.partition,
@@ -77,7 +77,7 @@ class OwnedPartition:
 
     @property
     def at_end(self) -> bool:
-        """Whether all is handled that was there when it was claimed."""
+        """Whether all messages that it had when it was claimed are handled."""
         if self.work is None or self.end is None:
             return False
         return self.work.position >= self.end and self.work.position != self.beyond

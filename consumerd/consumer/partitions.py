@@ -37,17 +37,17 @@ if TYPE_CHECKING:
     from consumerd.offsets import OffsetStore
     from consumerd.partition import TopicPartition
 
-    #: Told of partitions that have ended.
+    #: Called with partitions that have ended.
     Ended = Callable[[frozenset[TopicPartition]], None]
 
 log = structlog.get_logger(__name__)
 
-#: What a drain may spend on its last commit after the handler ended, at least. It waits for the commit under way, and
-#: either may be refused, read again and repeated: a dozen round trips, and those to a ZooKeeper far away take 0.4 s.
+#: Seconds that a drain has for its last commit after the handler ended, at least. It waits for the commit under way,
+#: and either may be refused, read again and repeated: a dozen round trips, of 0.4 s each to a ZooKeeper far away.
 COMMIT_GRACE: Final = 5.0
-#: Between attempts of a drain's last commit, in seconds.
+#: Seconds between attempts of a drain's last commit.
 _COMMIT_PAUSE: Final = 0.1
-#: Seconds for which those that end at the same moment are waited for, so that they are committed and answered together.
+#: Seconds for which partitions that end at the same time are gathered, to be committed and reported together.
 _GATHER: Final = 0.01
 #: A task that does not end when it is cancelled is cancelled again after this many seconds: a handler may swallow it.
 _CANCEL_AGAIN: Final = 1.0
@@ -74,7 +74,7 @@ class _Interrupted(NamedTuple):
 
 
 class OwnedPartitions:
-    """The flow of messages of all owned partitions. Calls `lost` with those whose owner node is not ours any more."""
+    """The flow of messages of all owned partitions. Calls `lost` with those whose owner node is no longer ours."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class OwnedPartitions:
         self._lost = lost
         self._settings, self._clock, self._fence = settings, clock, fence = owner.settings, owner.clock, owner.fence
         self._owned: dict[TopicPartition, OwnedPartition] = {}
-        #: While all flows are interrupted: what is owned and does not flow.
+        #: While all flows are interrupted: the owned partitions that do not flow.
         self._interrupted: dict[TopicPartition, _Interrupted] | None = None
         self._starts = StartFinder(settings, pool, store, handler, fence, clock)
         self._commits = Commits(store, fence, clock, owner.stats, self._report_lost)
@@ -103,7 +103,7 @@ class OwnedPartitions:
         return frozenset(self._owned) | (self._interrupted or {}).keys()
 
     def views(self) -> list[OwnedView]:
-        """Each of them as it is now, sorted."""
+        """The present state of each of them, sorted."""
         return [self._owned[partition].view() for partition in sorted(self._owned)]
 
     def in_hand(self) -> dict[TopicPartition, BatchInHand]:
@@ -165,7 +165,7 @@ class OwnedPartitions:
             if found.passing:
                 await self._write_down(owned)
             await self._owner.hooks.assigned(partition)
-            if lane.closed:  # drained meanwhile
+            if lane.closed:  # it was drained meanwhile
                 return
             start = owned.work.position  # hooks may seek
             log.info("partition_started", partition=str(partition), offset=start)
@@ -175,15 +175,15 @@ class OwnedPartitions:
             self._owner.check_end()
             await owned.work.run()
         except PartitionTakenError as error:
-            # The sink noticed it before our watch did. Read the owner again; if it is us, the partition is claimed
-            # again.
+            # The sink noticed the loss before our watch did. Read the owner again; if it is us, the partition is
+            # claimed again.
             log.warning("partition_taken", partition=str(partition), reason=reason_of(error))
             self._lost(frozenset([partition]))
         except ConsumerdError as error:
             self._owner.request_stop(error)
 
     async def _write_down(self, owned: OwnedPartition) -> None:
-        """Commit where the partition is to go on, for that place is found only now. Sooner or later, or it is lost."""
+        """Commit the offset at which the partition continues, which is known only now; repeat until it succeeds."""
         if not self._settings.auto_commit:
             return
         while not owned.closed and self._owned.get(owned.partition) is owned:
@@ -194,7 +194,7 @@ class OwnedPartitions:
             await self._clock.sleep(RETRY_PAUSE)
 
     async def reset(self, partition: TopicPartition) -> None:
-        """Fetching goes on elsewhere, and a batch in the lane says where: return when that is committed."""
+        """Return when the position of a reset is committed; a batch in the lane carries it."""
         owned = self._owned.get(partition)
         if owned is None or owned.lane is None:
             return
@@ -202,7 +202,7 @@ class OwnedPartitions:
         await self._write_down(owned)
 
     def pause(self, partition: TopicPartition, paused: bool) -> bool:
-        """Fetch and hand out nothing of a partition (or do so again); False if it does not flow."""
+        """Stop fetching and delivering a partition, or continue it; return False if it does not flow."""
         owned = self._owned.get(partition)
         if owned is None or owned.work is None:
             return False
@@ -213,7 +213,7 @@ class OwnedPartitions:
         return True
 
     def seek(self, partition: TopicPartition, offset: int) -> bool:
-        """Go on at `offset` and forget what was fetched; False if the partition does not flow."""
+        """Continue at `offset` and drop what was fetched; return False if the partition does not flow."""
         owned = self._owned.get(partition)
         if owned is None or owned.work is None:
             return False
@@ -246,7 +246,7 @@ class OwnedPartitions:
         await self._end_in_parts(leaving, deadline, finish)
 
     async def abandon(self, partitions: Iterable[TopicPartition], abandoned: Ended) -> None:
-        """Stop at once and commit nothing. What was handled is remembered, in case the partitions are ours still."""
+        """Stop at once and commit nothing. Handled positions are remembered, in case the partitions are still ours."""
         partitions = list(partitions)
         leaving = self._find(partitions)
         for owned in leaving:
@@ -254,7 +254,7 @@ class OwnedPartitions:
             owned.close()
 
         async def finish(part: list[OwnedPartition]) -> None:
-            await self._commits.wait_for(part)  # or it could be released, and the next owner read before it is there
+            await self._commits.wait_for(part)  # else the next owner could read the offset before it is written
             self._log_uncommitted(part)
             self._owner.stats.lost_partitions += len(part)
             gone = self._forget(part)
@@ -289,7 +289,7 @@ class OwnedPartitions:
         await self._end_in_parts(list(self._owned.values()), deadline, finish)
 
     def resume(self, group: asyncio.TaskGroup) -> None:
-        """Begin the flows that `interrupt` ended, and those of partitions that came since."""
+        """Begin the flows that `interrupt` ended, and those of partitions assigned since."""
         held, self._interrupted = self._interrupted or {}, None
         for partition, (stream, session_id, paused) in held.items():
             owned = OwnedPartition(partition, stream, session_id)
@@ -297,7 +297,7 @@ class OwnedPartitions:
             self._begin(owned, group)
 
     def _take_interrupted(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """Those of `partitions` whose flow was to begin again: nothing of them is held, and all is committed."""
+        """Return those of `partitions` that are interrupted: nothing of them is held, and all is committed."""
         interrupted = self._interrupted or {}
         return frozenset(each for each in partitions if interrupted.pop(each, None) is not None)
 
@@ -339,7 +339,7 @@ class OwnedPartitions:
             owned.close()
         await _cancel(task)
         if owned.partition in self._pool.partitions:
-            # The task had just got as far as `add` when it was cancelled.
+            # The task had just reached `add` when it was cancelled.
             await self._pool.remove(owned.partition)
 
     def _forget(self, ended: Iterable[OwnedPartition]) -> frozenset[TopicPartition]:
@@ -362,7 +362,7 @@ class OwnedPartitions:
         await self._commit(list(self._owned.values()))
 
     async def commit_now(self) -> dict[TopicPartition, int]:
-        """As `commit_all`, but raises ZooKeeperError. What ZooKeeper holds now of each owned partition, if anything."""
+        """As `commit_all`, but raises ZooKeeperError. Returns the committed offsets of the owned partitions."""
         owned = list(self._owned.values())
         await self._commits.commit(owned)
         return {each.partition: each.committed for each in owned if each.committed is not None}
@@ -378,7 +378,7 @@ class OwnedPartitions:
             await self.commit_all()
 
     async def _commit(self, owned: list[OwnedPartition]) -> bool:
-        """Whether there is nothing to repeat at once: only Kafka's first refusal tells who coordinates by now."""
+        """Commit; return False to repeat at once: only Kafka's refusal shows that the group's coordinator has moved."""
         try:
             await self._commits.commit(owned)
         except OffsetsUnavailableError as error:
@@ -400,7 +400,7 @@ class OwnedPartitions:
         self._log_uncommitted(leaving)
 
     def _log_uncommitted(self, leaving: Iterable[OwnedPartition]) -> None:
-        """There is no later commit: what was handled since will be delivered again."""
+        """Log the positions that no later commit writes: messages handled since the last one are delivered again."""
         behind = {
             str(owned.partition): owned.work.position
             for owned in leaving

@@ -37,11 +37,11 @@ class PartitionPool(Protocol):
 
 
 class Lease(Protocol):
-    """What ownership depends on, and for how long it cannot have been given to others."""
+    """The lease on which ownership depends: for how long no other member can have taken over."""
 
     @property
     def session_id(self) -> int:
-        """Changes when ownership has to be gained again; 0 while there is none."""
+        """An id that changes when ownership has to be gained again; 0 while there is none."""
         ...
 
     @property

@@ -35,10 +35,10 @@ class Rounds(Generic[_Item, _Result]):
         self._under_way: _Round[_Item, _Result] | None = None
 
     async def take_part(self, items: Iterable[_Item]) -> _Result:
-        """Have the items done with those of others. What `perform` returned for all of them, or raised."""
+        """Have the items performed with those of others. Return or raise what `perform` did for all of them."""
         mine = self._next
         mine.items.update(dict.fromkeys(items))
-        await asyncio.sleep(0)  # others that ask in this very turn come along
+        await asyncio.sleep(0)  # requests of the same turn of the loop take part
         async with self._lock:
             if not mine.ended:
                 if self._next is mine:

@@ -1,4 +1,4 @@
-"""The base of all members, whether ZooKeeper, a broker or the configuration assigns their partitions.
+"""The base of all members, for partitions assigned through ZooKeeper, by a broker or by the configuration.
 
 Strategy: one queue of events, one loop that takes them, tasks in one TaskGroup, and a life in three parts: `_begin`,
 `_main_loop`, `_finish`. The subclasses have a machine or none, and perform its actions. The handler is started before
@@ -46,7 +46,7 @@ _Event = TypeVar("_Event")
 
 
 class RunningMember(Generic[_Event]):
-    """A member at work. `handler` is what the policies of retrying have wrapped already."""
+    """A running member. `handler` is already wrapped by the retry policies."""
 
     #: Made by the subclass with `_make_partitions`.
     _partitions: OwnedPartitions
@@ -77,7 +77,7 @@ class RunningMember(Generic[_Event]):
         self.running = asyncio.Event()
         #: Set when the member has begun to leave.
         self.stopping = asyncio.Event()
-        #: When it began, on the clock.
+        #: Time of its start, on the clock.
         self.stopping_since: float | None = None
         self._queue: asyncio.Queue[_Event] = asyncio.Queue()
         self._stop_event = stop_event
@@ -87,9 +87,9 @@ class RunningMember(Generic[_Event]):
         self._starting: asyncio.Timeout | None = None
         #: Bytes of messages that are held in memory; other members of the process may share it.
         self.budget = budget or ByteBudget(settings.budget)
-        #: Events that were taken from the queue: while it is not empty, this moves.
+        #: Events taken from the queue so far; the count rises while the queue is not empty.
         self.turns = 0
-        #: What was ours before the rebalance that is under way, and since when it is.
+        #: The partitions that were ours before the present rebalance, and the time when it began.
         self._unsettled_since: float | None = None
         self._settled_with: tuple[int, frozenset[TopicPartition]] = 0, frozenset()
         self._tasks = asyncio.TaskGroup()
@@ -115,7 +115,7 @@ class RunningMember(Generic[_Event]):
 
     @property
     def failure(self) -> ConsumerdError | None:
-        """What `run` will raise, once something went wrong that it cannot mend."""
+        """The permanent error that `run` will raise; None before one occurred."""
         return self._failure
 
     @property
@@ -130,7 +130,7 @@ class RunningMember(Generic[_Event]):
 
     @property
     def settled(self) -> bool:
-        """Whether the member is in its group and consumes exactly what is its own, be it nothing."""
+        """Whether the member is in its group and consumes exactly its assignment, which may be empty."""
         raise NotImplementedError
 
     @property
@@ -146,11 +146,11 @@ class RunningMember(Generic[_Event]):
 
     @property
     def fetched(self) -> FetchCounters:
-        """What fetching counts."""
+        """The counters of fetching."""
         return self._pool.counters
 
     def views(self) -> list[OwnedView]:
-        """The owned partitions as they are now, sorted."""
+        """The present state of the owned partitions, sorted."""
         return self._partitions.views()
 
     def in_hand(self) -> dict[TopicPartition, BatchInHand]:
@@ -160,11 +160,11 @@ class RunningMember(Generic[_Event]):
     # -- life
 
     async def run(self) -> None:
-        """Join, consume, and leave when `request_stop` was called (or at the end, if that was asked for).
+        """Join, consume, and leave when `request_stop` was called (or at the end, if so configured).
 
-        Raises what stopped the member: HandlerFailedError, IdTakenError, GroupRefusedError, fetch errors with the
-        policy `fail`, ZooKeeperError, BrokerError. Cancelling it ends all handlers but gives nothing back: what the
-        group rests on (the ZooKeeper session, heartbeats) ends by itself then.
+        Raises the failure that stopped the member: HandlerFailedError, IdTakenError, GroupRefusedError, fetch errors
+        with the policy `fail`, ZooKeeperError, BrokerError. Cancelling it ends all handlers but releases nothing: the
+        basis of the membership (the ZooKeeper session, heartbeats) then ends by itself.
         """
         if not await self._start_handler():
             return
@@ -189,7 +189,7 @@ class RunningMember(Generic[_Event]):
             raise self._failure
 
     def _begin(self) -> None:
-        """Before any task runs."""
+        """Prepare, before any task runs."""
 
     async def _main_loop(self) -> None:
         """Take events until the member has left."""
@@ -205,10 +205,10 @@ class RunningMember(Generic[_Event]):
             self.check_end()
 
     def _before(self, event: _Event) -> None:
-        """Of an event, what the machine has no part in."""
+        """Handle the part of an event that does not concern the machine."""
 
     def _decide(self, event: _Event) -> Iterable[Any]:
-        """What the machine says to an event."""
+        """Return the machine's actions for an event."""
         raise NotImplementedError
 
     def _perform(self, action: Any) -> bool:
@@ -216,7 +216,7 @@ class RunningMember(Generic[_Event]):
         raise NotImplementedError
 
     def _after(self, event: _Event) -> None:
-        """What an event has led to."""
+        """Handle the consequences of an event, after the machine's actions."""
 
     def _note_rebalance(self) -> None:
         """Measure from the event that unsettled the member to the one that settles it on another assignment."""
@@ -244,7 +244,7 @@ class RunningMember(Generic[_Event]):
         part: Callable[[frozenset[TopicPartition]], _Event] | None = None,
         whole: _Event | None = None,
     ) -> None:
-        """Begin to drain. `part` makes the event that tells of some that have ended, `whole` tells of all."""
+        """Begin to drain. `part` makes the event for some partitions that have ended, `whole` is the event for all."""
         self._tasks.create_task(
             self._end(lambda ended: self._partitions.drain(partitions, deadline, ended), part, whole)
         )
@@ -278,10 +278,10 @@ class RunningMember(Generic[_Event]):
         return []
 
     def _finish(self) -> None:
-        """Whatever the end was: when no task runs any more."""
+        """Clean up after every kind of end, when no task runs any more."""
 
     def _background(self) -> list[Callable[[], Coroutine[None, None, None]]]:
-        """What runs beside the main loop."""
+        """Return the work that runs beside the main loop."""
         works: list[Callable[[], Coroutine[None, None, None]]] = []
         if self.settings.auto_commit:
             works += [self._commit_loop, self._check_loop]
@@ -290,14 +290,14 @@ class RunningMember(Generic[_Event]):
         return works
 
     async def _stop_if_it_fails(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
-        """What runs beside the main loop ends the member in order when it meets something that it cannot mend."""
+        """Run `work` beside the main loop; its permanent error makes the member leave in order."""
         try:
             await work()
         except ConsumerdError as error:
             self.request_stop(error)
 
     async def _start_handler(self) -> bool:
-        """Whether it started. A stop ends the wait for a handler that starts slowly."""
+        """Start the handler; return whether it started. A stop ends the wait for a handler that starts slowly."""
         self._handler_runs = True
         context = HandlerContext(self.settings.group, self.settings.consumer_id, self.clock, member=_MemberPort(self))
         limit = asyncio.timeout(0 if self.stopping.is_set() else None)
@@ -318,7 +318,7 @@ class RunningMember(Generic[_Event]):
         return True
 
     async def _stop_handler(self) -> None:
-        """A handler that cannot be stopped is a failure, but not one that hides why the member stopped."""
+        """Stop the handler; its error is a failure of the member, unless there is an earlier one."""
         if not self._handler_runs:
             return
         self._handler_runs = False
@@ -331,28 +331,28 @@ class RunningMember(Generic[_Event]):
     # -- changes while it runs
 
     def change(self, *, commit_interval: float) -> None:
-        """Have commits made at another interval, from the next one on."""
+        """Commit at another interval, from the next commit on."""
         self.settings = replace(self.settings, commit_interval=commit_interval)
 
     def change_subscription(self, subscription: Subscription) -> None:
-        """Consume other topics: register again with them. What stays assigned to us goes on meanwhile."""
+        """Consume other topics: register again with them. Partitions that stay ours continue meanwhile."""
         self.settings = replace(self.settings, subscription=subscription)
         log.info("subscription_changed", group=self.settings.group, topics=subscription.format())
         self._queue.put_nowait(self._subscription_changed(subscription))
 
     def _subscription_changed(self, subscription: Subscription) -> _Event:
-        """The event for the machine."""
+        """Return the event for the machine."""
         raise NotImplementedError
 
     async def exchange_handler(
         self, handler: Handler, batching: BatchSettings, former: Callable[[], Handler]
     ) -> ConsumerdError | None:
-        """Stop the handler between batches and pass all that follows to `handler`, in batches of `batching`.
+        """Stop the handler between batches and pass all later ones to `handler`, in batches of `batching`.
 
         All flows end first, as in a drain: calls under way end, at the drain timeout they are cancelled, and what was
         handled is committed. So each message is handled by the one or by the other, and a handler that keeps positions
-        is asked for them. Returns the error of a handler that does not start; then one that `former` makes goes on, and
-        if that does not start either, or the old one does not stop, the member stops.
+        is asked for them. Returns the error of a handler that does not start; then one that `former` makes continues,
+        and if that does not start either, or the old one does not stop, the member stops.
         """
         await self.running.wait()
         if self.stopping.is_set():
@@ -412,7 +412,7 @@ class RunningMember(Generic[_Event]):
         self._queue.put_nowait(self._stop_event)
 
     def check_end(self) -> None:
-        """Leave, if all that was asked for is handled."""
+        """Leave, if the member stops at the end and all partitions are handled to it."""
         raise NotImplementedError
 
     def _set_timer(self, at: float, event: _Event) -> None:
@@ -430,7 +430,7 @@ class RunningMember(Generic[_Event]):
             await self._partitions.commit_all()
 
     async def _check_loop(self) -> None:
-        """What another process wrote over our offsets would stay there as long as a partition stands still."""
+        """Check the committed offsets regularly: another process's write would stay while a partition is idle."""
         while True:
             await self.clock.sleep(self.settings.membership.reconcile_interval)
             await self._partitions.check_committed()
@@ -438,7 +438,7 @@ class RunningMember(Generic[_Event]):
     # -- news from fetching (consumerd.fetch.FetchListener)
 
     def failed(self, partition: TopicPartition, error: ConsumerdError) -> None:
-        """A `fail` policy: the daemon stops."""
+        """Stop the member, as the policy `fail` says."""
         self.request_stop(error)
 
     async def reset(self, partition: TopicPartition, old: int, new: int) -> None:
@@ -456,7 +456,7 @@ class RunningMember(Generic[_Event]):
 
 
 class _MemberPort:
-    """What the handler may ask of the member (`consumerd.handlers.context.MemberPort`)."""
+    """The operations of the member that a handler may use (`consumerd.handlers.context.MemberPort`)."""
 
     def __init__(self, member: RunningMember[Any]) -> None:
         self._member = member

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
-    """What a member consumes and how. Times in seconds; defaults as 0.7.2's (golden notes, 8) unless said otherwise."""
+    """The settings of a member. Times in seconds; defaults as in 0.7.2 (golden notes, 8) unless said otherwise."""
 
     group: str
     #: The whole id, `group_...`.
@@ -25,24 +25,24 @@ class ConsumerSettings:
     subscription: Subscription
     #: The id was configured, so a node of the same name may be that of our own former process, or of a twin.
     fixed_id: bool = False
-    #: Ids of other members of the group in this process: the session is theirs, too, and does not tell whose a node is.
+    #: Ids of other members of the group in this process: they share the session, so it does not identify the owner.
     siblings: frozenset[str] = frozenset()
     membership: MembershipSettings = field(default_factory=MembershipSettings)
     fetch: FetchSettings = field(default_factory=FetchSettings)
-    #: Where a partition without a committed offset starts (autooffset.reset).
+    #: Start of a partition without a committed offset (autooffset.reset).
     initial: Literal["earliest", "latest"] = "earliest"
-    #: Between commits (autocommit.interval.ms). Only offsets that moved are written; 0.7.2 rewrites all.
+    #: Time between commits (autocommit.interval.ms). Only offsets that moved are written; 0.7.2 rewrites all.
     commit_interval: float = 10.0
     #: Whether offsets are committed on the interval and when a partition goes (autocommit.enable).
     auto_commit: bool = True
     #: Bytes of messages held in memory, by all partitions and by one.
     budget: int = 128 << 20
     partition_budget: int = 16 << 20
-    #: How large the batches are that a handler gets.
+    #: Limits of the batches that a handler receives.
     batching: BatchSettings = field(default_factory=BatchSettings)
-    #: Delivery ends this long before the server may expire our session.
+    #: Time before a possible expiry of our session at which delivery ends.
     lease_margin: float = 0.5
-    #: How long one call of a rebalance listener may take; peers wait meanwhile.
+    #: Limit for one call of a rebalance listener; peers wait meanwhile.
     listener_timeout: float = 1.0
     #: End by itself once every owned partition is handled up to where it ended when it was claimed.
     stop_at_end: bool = False
@@ -67,7 +67,7 @@ class FetchKeys(Protocol):
 
 
 def make_fetch_settings(keys: FetchKeys, *, size: int, max_size: int) -> FetchSettings:
-    """The settings of fetching. Raises ValueError for values that do not go together."""
+    """Return the settings of fetching. Raises ValueError for values that contradict each other."""
     return FetchSettings(
         fetch_bytes=size,
         poll_bytes=min(size, default_of(FetchSettings, "poll_bytes")),
@@ -83,7 +83,7 @@ def make_fetch_settings(keys: FetchKeys, *, size: int, max_size: int) -> FetchSe
 
 
 def make_connection_settings(*, connect_timeout: float, socket_timeout: float, max_size: int) -> ConnectionSettings:
-    """The settings of connections on which messages of up to `max_size` bytes are fetched."""
+    """Return the settings of connections that fetch messages of up to `max_size` bytes."""
     return ConnectionSettings(
         connect_timeout=connect_timeout,
         request_timeout=socket_timeout,

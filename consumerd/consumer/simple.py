@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: What any size in the protocol can be at most: an int32.
+#: Largest size in the protocol: an int32.
 LARGEST = 2**31 - 1
-#: Of an answer, and of one entry of a MULTIFETCH answer: error code, and length before it.
+#: Size of a response's error code, and of one entry's length and error code in a MULTIFETCH response.
 ERROR_SIZE = 2
 ENTRY_HEADER = 6
 #: An OFFSETS answer: int16 error, int32 count, int64 each.
@@ -58,7 +58,7 @@ OFFSET_SIZE = 8
 
 
 class FetchRefusedError(BrokerError):
-    """The broker answered a fetch with an error. `request` is what was asked."""
+    """The broker answered a fetch with an error. `request` is the request."""
 
     def __init__(self, request: FetchRequest, code: ErrorCode) -> None:
         super().__init__(
@@ -70,23 +70,23 @@ class FetchRefusedError(BrokerError):
 
 
 class OffsetOutOfRangeError(FetchRefusedError):
-    """There is no such offset (any more, or yet)."""
+    """The offset does not exist (any more, or yet)."""
 
 
 class WrongPartitionError(FetchRefusedError):
-    """The broker has no partition of that number."""
+    """The broker does not have a partition of this number."""
 
 
 class InvalidMessageError(FetchRefusedError):
-    """The broker found a corrupt message. Brokers of 0.7.2 never say so (golden notes, 1)."""
+    """The broker found a corrupt message. Brokers of 0.7.2 never send this (golden notes, 1)."""
 
 
 class InvalidFetchSizeError(FetchRefusedError):
-    """The size that was asked for cannot be. Brokers of 0.7.2 never say so; we do, before anything is sent."""
+    """The requested size is invalid. Brokers of 0.7.2 never send this; the client raises it before sending."""
 
 
 class UnknownRefusalError(FetchRefusedError):
-    """The broker failed for another reason: an illegal topic name, or something that only its log tells."""
+    """The broker failed for another reason: an illegal topic name, or an error that only its log shows."""
 
 
 _REASONS: dict[ErrorCode, str] = {
@@ -106,7 +106,7 @@ _CLASSES: dict[ErrorCode, type[FetchRefusedError]] = {
 
 
 def refusal(request: FetchRequest, code: ErrorCode) -> FetchRefusedError:
-    """The error for a code other than NONE."""
+    """Return the error for a code other than NONE."""
     return _CLASSES[code](request, code)
 
 
@@ -130,9 +130,9 @@ class FetchResult:
 class SimpleConsumer:
     """A connection to the broker at `host:port`, as `async with SimpleConsumer(...) as consumer:`.
 
-    `timeout` is for one answer, `connect_timeout` for a connection, in seconds. `limits` bound what decoding believes
-    and spends. Every method may raise ConnectError, ConnectionClosedError (RequestTimeoutError, ...), and FrameError
-    for an answer that cannot be.
+    `timeout` is for one answer, `connect_timeout` for a connection, in seconds. `limits` bound the memory and work of
+    decoding. Every method may raise ConnectError, ConnectionClosedError (RequestTimeoutError, ...), and FrameError for
+    an invalid response.
     """
 
     def __init__(
@@ -171,10 +171,10 @@ class SimpleConsumer:
             await connection.close()
 
     async def fetch(self, topic: str, partition: int, offset: int, max_size: int) -> MessageBatch:
-        """The messages from `offset` on, in at most `max_size` bytes of the log; the next ones begin at `next_offset`.
+        """Fetch the messages from `offset` on, in at most `max_size` bytes of the log; the next begin at `next_offset`.
 
         An empty batch is the end of the log, an unknown topic, or a message larger than `max_size`: then `end`
-        is PARTIAL, and `needed` the size to ask for, if known. Corrupt messages are not raised but reported by `end`
+        is PARTIAL, and `needed` the size to request, if known. Corrupt messages are not raised but reported by `end`
         and `problem`. Raises FetchRefusedError: OffsetOutOfRangeError, WrongPartitionError, UnknownRefusalError, ...
         """
         request = FetchRequest(topic, partition, offset, max_size)
@@ -183,7 +183,7 @@ class SimpleConsumer:
         return self._result(request, await self._read(decode_fetch_response, body)).batch
 
     async def multifetch(self, requests: Iterable[FetchRequest]) -> list[FetchResult]:
-        """Several fetches in one request; one result for each, in this order. A refused one does not disturb others."""
+        """Several fetches in one request; one result for each, in this order. A refused one does not affect others."""
         fetches = tuple(requests)
         for fetch in fetches:
             _check_size(fetch)
@@ -197,8 +197,8 @@ class SimpleConsumer:
     async def get_offsets_before(self, topic: str, partition: int, time: int, max_number: int) -> tuple[int, ...]:
         """Up to `max_number` offsets, descending, of segments last written before `time`.
 
-        `time` is in milliseconds since 1970, or LATEST (where the next message goes) or EARLIEST (the first one kept).
-        Brokers answer a bad topic or partition by hanging up: ConnectionClosedError (golden notes, 1).
+        `time` is in milliseconds since 1970, or LATEST (the end offset) or EARLIEST (the first one kept). Brokers
+        close the connection on a bad topic or partition: ConnectionClosedError (golden notes, 1).
         """
         request = OffsetsRequest(topic, partition, time, max_number)
         body = await self._ask(request, OFFSETS_HEADER + OFFSET_SIZE * min(max(max_number, 1), LARGEST // 16))
@@ -244,6 +244,6 @@ class SimpleConsumer:
 
 
 def _check_size(request: FetchRequest) -> None:
-    """A broker answers a negative size with a broken frame, and closes the connection (golden notes, 1)."""
+    """Reject a negative size: a broker answers it with a broken frame, and closes the connection (golden notes, 1)."""
     if not 0 <= request.max_size <= LARGEST - ERROR_SIZE:
         raise InvalidFetchSizeError(request, ErrorCode.INVALID_FETCH_SIZE)

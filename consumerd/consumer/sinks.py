@@ -1,9 +1,9 @@
-"""Sinks: what takes the messages of one owned partition, a handler or a stream.
+"""Sinks: the receivers of one owned partition's messages, a handler or a stream.
 
 Strategy: one `Sink` per ownership of a partition, made when its flow starts. A plain handler (the daemon's) is one sink
-behind all partitions and learns nothing of ownership. The streams of the library (`consumerd.consumer.streams`) hold a
-batch for long, hand it out message by message, and therefore have to report how far they are, and can be
-drained and paused. A sink that gives a batch back unfinished marks what was handled and raises.
+for all partitions and does not see ownership. The streams of the library (`consumerd.consumer.streams`) hold a
+batch for long, return it message by message, and therefore report how far they are, and can be drained and
+paused. A sink that gives a batch back unfinished marks what was handled and raises.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ class Sink(Protocol):
         ...
 
     def settle(self) -> None:
-        """Mark in the batch in hand what of it is handled by now."""
+        """Mark the messages of the current batch that are handled by now."""
         ...
 
     def wind_down(self) -> None:
-        """The partition goes away: begin nothing new, and end `handle` as soon as what was begun is handled."""
+        """Begin nothing new, and end `handle` when what was begun is handled: the partition is revoked."""
         ...
 
     def discard(self) -> None:
-        """A seek: deliver nothing more of the current batch."""
+        """Deliver nothing more of the current batch, because of a seek."""
         ...
 
     def hold(self, held: bool) -> None:
-        """Hand out nothing while `held`."""
+        """Deliver nothing while `held`."""
         ...
 
 
@@ -56,9 +56,9 @@ class PartitionedHandler(Protocol):
     async def position(self, partition: TopicPartition) -> int | None: ...
 
     def for_partition(self, partition: TopicPartition, stream: int, allowed: Callable[[], bool]) -> Sink:
-        """The sink for a partition that was claimed for our stream number `stream`.
+        """Return the sink for a partition that was claimed for our stream number `stream`.
 
-        `allowed()` says whether messages of this ownership may be delivered at this very moment (see `Fence`).
+        `allowed()` says whether messages of this ownership may be delivered at this moment (see `Fence`).
         """
         ...
 
@@ -70,14 +70,14 @@ class PlainHandler:
         self.replace(handler)
 
     def replace(self, handler: Handler) -> None:
-        """Pass batches to `handler` from now on. Nothing may be in hand; starting and stopping is the caller's."""
+        """Pass batches to `handler` from now on. No batch may be under way; the caller starts and stops handlers."""
         self.start = handler.start
         self.stop = handler.stop
         self.position = handler.position
         self._sink = _PassThrough(handler)
 
     def for_partition(self, partition: TopicPartition, stream: int, allowed: Callable[[], bool]) -> Sink:
-        """The same for all."""
+        """Return the one sink of all partitions."""
         return self._sink
 
 
@@ -86,13 +86,13 @@ class _PassThrough:
         self.handle = handler.handle
 
     def settle(self) -> None:
-        """Nothing to do: a handler marks by itself."""
+        """Do nothing: a handler marks by itself."""
 
     def wind_down(self) -> None:
-        """Nothing to do: no further batch comes."""
+        """Do nothing: no further batch is delivered."""
 
     def discard(self) -> None:
-        """Nothing to do: what a handler has begun it ends, and it counts for nothing."""
+        """Do nothing: a handler finishes the batch that it has begun, without effect on the position."""
 
     def hold(self, held: bool) -> None:
-        """Nothing to do: what a handler has begun it ends."""
+        """Do nothing: a handler finishes the batch that it has begun."""

@@ -73,7 +73,7 @@ class _MemberTexts:
         self._total = 0
 
     def add(self, name: str, text: bytes) -> list[str]:
-        """Keep a node if it is within the limit for each; the names of those that are not kept, or no longer."""
+        """Keep a node if it is within the limit for each; return the names of nodes that are dropped."""
         if len(text) > self._each:
             self.left_out.append(name)
             return [name]
@@ -90,7 +90,7 @@ class _MemberTexts:
 
 
 def _beyond(sizes: Mapping[Key, int], most: int) -> list[Key]:
-    """The largest, without which the rest is at most `most` together."""
+    """Return the largest, without which the rest is at most `most` together."""
     total = sum(sizes.values())
     beyond = []
     for key in sorted(sizes, key=lambda key: (-sizes[key], key)):
@@ -119,12 +119,12 @@ class SnapshotReader:
         self._rules = rules
         self._topics_before: dict[str, Mapping[int, Collection[int]]] = {}
         self._troubles: dict[str, str] = {}
-        #: What the snapshot under way has read.
+        #: The paths that the present snapshot has read.
         self._read: set[str] = set()
         self._reread = False
 
     async def read(self, consumer_id: str, action: TakeSnapshot) -> GroupSnapshot:
-        """What `action` asks for, as the member `consumer_id` sees it."""
+        """Read the snapshot that `action` requests, as the member `consumer_id` sees it."""
         self._read = set()
         self._reread = action.survey
         members = await self._members()
@@ -171,7 +171,7 @@ class SnapshotReader:
         return layouts
 
     def _named(self, parent: str, kind: str, names: Iterable[str]) -> list[str]:
-        """Those of `names` below `parent` that a path can be made of."""
+        """Return those of `names` below `parent` that form a valid path."""
         named = []
         for name in names:
             try:
@@ -226,7 +226,7 @@ class SnapshotReader:
         return await self._nodes.node(path)
 
     def _complain(self, event: str, about: str, topic: str | None, trouble: str) -> None:
-        """Log what is new, not the same again at every look."""
+        """Log only new complaints, not the same ones with every snapshot."""
         if self._troubles.get(about) != trouble:
             if len(self._troubles) >= _REMEMBERED:
                 self._troubles.clear()
@@ -236,7 +236,7 @@ class SnapshotReader:
 
 
 class V07SnapshotReader(SnapshotReader):
-    """Kafka 0.7: brokers come and go below a topic, each with its count."""
+    """Kafka 0.7: a topic's children are its brokers, each with its number of partitions."""
 
     _parse_partition = TopicPartition.parse
 

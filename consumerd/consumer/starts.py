@@ -2,12 +2,12 @@
 
 Strategy: the start is the first of these that exists: the sink's own (`Handler.position`), what this process handled on
 the very same session (a partition that was abandoned and found to be still ours), the committed offset, the initial
-policy. A remembered position is valid only while the store has the same offset as then: else another member went on
-meanwhile. Requests to a broker or store that does not answer are repeated for as long as the caller waits; final errors
-are raised.
+policy. A remembered position is valid only while the store has the same offset as then: else another member has
+consumed meanwhile. Requests to a broker or store that does not answer are repeated for as long as the caller waits;
+final errors are raised.
 
 A sink takes the partition over when it returns its position, so each call is fenced like a delivery: a
-process that was suspended since its claim would take over what others own by now.
+process that was suspended since its claim would take over partitions that others own by now.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Refusals that no time mends; the version of a request may come from `commit.version`.
+#: Permanent refusals; the version of a request may come from `commit.version`.
 _FINAL: Final = frozenset({ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION})
-#: At most this number of different reasons is logged why one flow's position was not found.
+#: Most different reasons that are logged while one flow's position is not found.
 _MOST_REASONS = 20
-#: Between attempts to find the position of a partition whose broker or store does not answer.
+#: Seconds between attempts to find the position of a partition whose broker or store does not answer.
 RETRY_PAUSE = 0.5
-#: How often the end is asked for again while the position lies beyond it: a new leader learns late how far it leads.
+#: Attempts to read the end while the position lies beyond it: a new leader learns late how far its log is committed.
 _LOOKS: Final = 6
 
 
@@ -50,19 +50,19 @@ def _is_final(error: Exception) -> bool:
 
 
 class Start(NamedTuple):
-    """Where a flow begins."""
+    """The start of a flow."""
 
     offset: int
-    #: What the store holds.
+    #: The committed offset.
     committed: int | None
-    #: Where the log ends, if that was asked for.
+    #: The end of the log, if it was requested.
     end: int | None
     #: The next owner would not find this offset again: it has to be committed before the first fetch.
     passing: bool = False
 
 
 class _Former(NamedTuple):
-    """What is left of a partition's flow: its session, what the store held at the end, how far it was handled."""
+    """The record of an ended flow: its session, the committed offset at its end, and the handled position."""
 
     session_id: int
     committed: int | None
@@ -70,7 +70,7 @@ class _Former(NamedTuple):
 
 
 class StartFinder:
-    """Finds starts, and remembers how far flows came that ended."""
+    """Finds starts, and remembers the positions of flows that ended."""
 
     def __init__(
         self,
@@ -88,20 +88,20 @@ class StartFinder:
         self._fence = fence
         self._clock = clock
         self._former: dict[TopicPartition, _Former] = {}
-        #: Committed offsets are asked for together, for all partitions that begin together.
+        #: Committed offsets are read together, for all partitions that begin together.
         self._loads: Rounds[TopicPartition, dict[TopicPartition, int]] = Rounds(self._load)
 
     async def _load(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         return await self._store.load(partitions)
 
     def remember(self, partition: TopicPartition, session_id: int, committed: int | None, position: int) -> None:
-        """A flow on `session_id` ended at `position`, and the store held `committed`."""
+        """Remember that a flow on `session_id` ended at `position`, when the store held `committed`."""
         self._former[partition] = _Former(session_id, committed, position)
 
     async def find(self, partition: TopicPartition, session_id: int) -> Start:
-        """The start of a flow on `session_id`, sooner or later.
+        """Return the start of a flow on `session_id`; retry until it is found.
 
-        Raises what the handler and a closed store raise, and what no broker will ever answer or allow.
+        Raises the errors of the handler and of a closed store, and the permanent ones of brokers.
         """
         logged: set[str] = set()
         while True:
@@ -112,7 +112,7 @@ class StartFinder:
                 if _is_final(error):
                     raise
                 reason = reason_of(error)
-                if reason not in logged and len(logged) < _MOST_REASONS:  # each once: this may go on for hours
+                if reason not in logged and len(logged) < _MOST_REASONS:  # each once: this may take hours
                     log.warning("position_lookup_failed", partition=str(partition), reason=reason)
                 logged.add(reason)
                 await self._clock.sleep(RETRY_PAUSE)
@@ -120,7 +120,7 @@ class StartFinder:
                 return Start(offset, committed, end, passing)
 
     async def _position(self, partition: TopicPartition, session_id: int) -> tuple[int, int | None, bool]:
-        """Where to begin, what the store holds, and whether that place is one of the moment."""
+        """Return the start, the committed offset, and whether a later look-up would find another start."""
         await self._fence.wait(session_id)
         own = await self._handler.position(partition)
         committed = (await self._loads.take_part([partition])).get(partition)
@@ -136,7 +136,7 @@ class StartFinder:
         return await self._listed(partition, LATEST), None, True
 
     async def _end(self, partition: TopicPartition, offset: int) -> int:
-        """Where the log ends; before `offset` only if it stays so, as that of a recreated topic."""
+        """Return the end of the log; one before `offset` only if it stays there, as that of a recreated topic does."""
         end = await self._listed(partition, LATEST)
         for _ in range(_LOOKS):
             if offset <= end:

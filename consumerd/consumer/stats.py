@@ -15,7 +15,7 @@ from consumerd.metrics import DURATIONS, SIZES, Histogram
 if TYPE_CHECKING:
     from consumerd.partition import TopicPartition
 
-#: Rebalances that are remembered one by one.
+#: Number of rebalances that are kept as records.
 REMEMBERED: Final = 50
 
 
@@ -31,24 +31,24 @@ class TopicStats:
 
 @dataclass(slots=True)
 class PartitionStats:
-    """Counts of one partition, however often it was ours."""
+    """Counts of one partition, over all times that it was ours."""
 
     topic: TopicStats
     messages: int = 0
-    #: Of the log, as offsets count.
+    #: Bytes of the log, as offsets count them.
     bytes: int = 0
-    #: When messages of it were handled last, on the member's clock; None: not yet.
+    #: Time at which its messages were handled last, on the member's clock; None: not yet.
     handled_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
-    """One change of what is ours. Times on the member's clock."""
+    """One change of the assignment. Times on the member's clock."""
 
     ended: float
     #: Seconds until all of it was consumed.
     seconds: float
-    #: How many partitions are ours now, and which are new or gone.
+    #: The number of partitions that are ours now, those that are new, and those that are gone.
     partitions: int
     gained: tuple[TopicPartition, ...]
     lost: tuple[TopicPartition, ...]
@@ -60,10 +60,10 @@ class CommitResult:
 
     began: float
     ended: float
-    #: Offsets that were written, and those of partitions that are owned by us no longer.
+    #: Offsets that were written, and those of partitions that are no longer ours.
     committed: int
     lost: int
-    #: Why nothing was written.
+    #: The reason why nothing was written.
     error: BaseException | None = None
 
 
@@ -92,7 +92,7 @@ class ConsumerStats:
     failed_commits: int = 0
     #: Changes of what this member owns or shares, each seen as one decided assignment.
     rebalances: int = 0
-    #: Partitions that were found to be owned by us no longer.
+    #: Partitions that were found to be no longer ours.
     lost_partitions: int = 0
     partitions: dict[TopicPartition, PartitionStats] = field(default_factory=dict)
     topics: dict[str, TopicStats] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class ConsumerStats:
     observer: StatsObserver | None = None
 
     def of(self, partition: TopicPartition) -> PartitionStats:
-        """The counts of a partition, made when it is met for the first time."""
+        """Return the counts of a partition, created on first use."""
         found = self.partitions.get(partition)
         if found is None:
             topic = self.topics.setdefault(partition.topic, TopicStats())
@@ -121,7 +121,7 @@ class ConsumerStats:
         topic.sizes.observe(messages)
 
     def rebalanced(self, rebalance: Rebalance) -> None:
-        """Note a rebalance that has come to its end."""
+        """Note a rebalance that has ended."""
         self.rebalance_seconds.observe(rebalance.seconds)
         self.history.append(rebalance)
         if self.observer is not None:
@@ -140,7 +140,7 @@ class ConsumerStats:
             self.observer.committed(CommitResult(began, ended, 0, 0, error))
 
     def totals(self) -> dict[str, int]:
-        """The counters that are one number each."""
+        """Return the counters that are one number each."""
         return {
             "messages": self.messages,
             "bytes": self.bytes,

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock
 
-#: Seconds for which a look at the fence is good, and the loop may be kept waiting.
+#: Seconds for which a check of the fence is valid, and the loop may be kept waiting.
 FRESH = 0.01
-#: Seconds between looks while the fence lets nothing through.
+#: Seconds between checks while the fence blocks delivery.
 CLOSED_POLL = 0.05
 _NEVER = float("-inf")
 
@@ -37,7 +37,7 @@ class MessageStream:
     """An async iterator of messages, for one task at a time. Made by a `ConsumerConnector`.
 
     `topic` is None for the streams of a filter, whose messages name theirs. `timeout` is the consumer timeout in
-    seconds: then ConsumerTimeoutError is raised, and iterating again goes on. Ends when the connector is shut down,
+    seconds: then ConsumerTimeoutError is raised, and iterating again continues. Ends when the connector is shut down,
     with the error that stopped its member, if there was one.
     """
 
@@ -54,9 +54,9 @@ class MessageStream:
         self._waiting = False
         self._ended = False
         self._failure: BaseException | None = None
-        #: Whether an iteration raised what stopped the member.
+        #: Whether an iteration raised the failure that stopped the member.
         self.failure_told = False
-        #: Who iterated last, and whether that task said that it asks for nothing more.
+        #: The task that iterated last, and whether it has left the iteration.
         self._task: asyncio.Task[object] | None = None
         self._left = False
 
@@ -87,13 +87,13 @@ class MessageStream:
     def batches(self) -> BatchStream:
         """The same stream as an iterator of batches, which costs much less per message.
 
-        A batch is handled when the next one is asked for; `batch.mark(n)` tells that its first `n` messages are. The
-        two ways of iterating may alternate: a batch then begins behind the last message.
+        A batch is handled when the next one is requested; `batch.mark(n)` marks its first `n` messages as handled. The
+        two ways of iterating may alternate: a batch then begins after the last message.
         """
         return BatchStream(self._next_batch)
 
     def ack(self) -> None:
-        """What was handed out last is handled now: for a commit within the loop's body, or before leaving the loop."""
+        """Mark the last message or batch as handled: for a commit in the loop's body, or before leaving the loop."""
         if self._current is not None:
             self._current.handled = self._current.taken
             self._decide(self._current)
@@ -103,7 +103,7 @@ class MessageStream:
         return (await self._take()).give()
 
     async def _take(self) -> Delivery:
-        """A delivery to hand something out of, which the fence allows at this moment."""
+        """Return the delivery that continues, which the fence allows at this moment."""
         if self._waiting:
             raise ConnectorStateError(f"{self!r} is iterated by two tasks at once; create more streams instead")
         self._task, self._left = asyncio.current_task(), False
@@ -119,7 +119,7 @@ class MessageStream:
                 elif delivery.sink.allowed():
                     self._ready.pop(delivery, None)
                     self._current = delivery
-                    # Where a partition goes away, each message may be the last.
+                    # When a partition is revoked, each message may be the last.
                     self._fresh_until = _NEVER if delivery.sink.winding else self._now() + FRESH
                     return delivery
                 else:
@@ -135,7 +135,7 @@ class MessageStream:
             raise StopAsyncIteration
 
     async def _wait(self, deadline: float | None, longest: float | None) -> None:
-        """Wait for news, for `longest` seconds at most. Raises ConsumerTimeoutError at the deadline."""
+        """Wait for a change, for `longest` seconds at most. Raises ConsumerTimeoutError at the deadline."""
         left = None if deadline is None else deadline - self._now()
         if left is not None and left <= 0:
             assert self._timeout is not None
@@ -152,29 +152,29 @@ class MessageStream:
 
     @property
     def deserted(self) -> bool:
-        """Whether the message in hand is the last one that is iterated."""
+        """Whether no task will continue the iteration after the current message."""
         return self._left or self._task is None or self._task.done()
 
     def offer(self, delivery: Delivery) -> None:
-        """Hand it out in its turn."""
+        """Deliver it in its turn."""
         if delivery is not self._current:
             self._ready[delivery] = None
             self._news.set()
 
     def withdraw(self, delivery: Delivery) -> None:
-        """Hand out nothing more of it."""
+        """Deliver nothing more of it."""
         self._ready.pop(delivery, None)
         if delivery is self._current:
             self._current = None
 
     def reconsider(self, delivery: Delivery) -> None:
-        """Its sink winds down, or holds: what the program has in its hands it may end, if it is still there."""
+        """Decide again: its sink winds down, or holds. A task that still iterates may finish its messages."""
         self._fresh_until = _NEVER
         if delivery is not self._current or not delivery.in_use or self.deserted:
             self._decide(delivery)
 
     def _decide(self, delivery: Delivery) -> None:
-        """See what is to become of a delivery of which nothing is in use."""
+        """End, withdraw or keep a delivery of which nothing is in use."""
         sink = delivery.sink
         if delivery.handled == delivery.length:
             delivery.end(whole=True)
@@ -185,12 +185,12 @@ class MessageStream:
         self.withdraw(delivery)
 
     def leave(self, task: asyncio.Task[object] | None) -> None:
-        """`task` asks for nothing more: if it is the one that iterates, what it has in its hands is given back."""
+        """Note that `task` has left the iteration: if it is the one that iterates, its messages are given back."""
         if self._task is task:
             self._left = True
 
     def end(self, failure: BaseException | None) -> None:
-        """The member has left the group."""
+        """End the stream, as the member has left the group."""
         self._ended = True
         self._failure = failure
         self._news.set()
@@ -216,14 +216,14 @@ class StreamHandler:
         self._find = find
 
     async def start(self, context: HandlerContext) -> None:
-        """Streams need no preparation."""
+        """Do nothing: streams need no preparation."""
 
     async def stop(self) -> None:
-        """Streams end when the member has left."""
+        """Do nothing: streams end when the member has left."""
 
     async def position(self, partition: TopicPartition) -> None:
-        """Streams own no position: a listener may seek."""
+        """Return None: streams have no position of their own; a listener may seek."""
 
     def for_partition(self, partition: TopicPartition, stream: int, allowed: Callable[[], bool]) -> Sink:
-        """A sink of our stream number `stream` of the partition's topic."""
+        """Return a sink of our stream number `stream` of the partition's topic."""
         return StreamSink(self._find(partition.topic, stream), allowed)

@@ -4,8 +4,8 @@ Strategy: one task per partition, so batches are delivered in order, one at a ti
 is checked, without an await in between. If other batch sizes are configured, fetched batches are joined or cut
 (`consumerd.handlers.batching`), and each part is delivered by itself.
 
-A drain closes the lane and lets the batch in hand end until the deadline; the drain cancels the task then, and awaits
-its end: only after that may the partition be released. What the handler marks in the current batch counts at once, so a
+A drain closes the lane and waits for the current batch until the deadline; then it cancels the task and awaits its
+end: only after that may the partition be released. What the handler marks in the current batch counts at once, so a
 slow batch does not hold back its partition's position.
 """
 
@@ -36,12 +36,12 @@ log = structlog.get_logger(__name__)
 
 
 class BatchInHand(NamedTuple):
-    """A batch that a sink has, as it is at one moment."""
+    """The batch that a sink holds, at one moment."""
 
-    #: When it was delivered, on the member's clock.
+    #: Time of its delivery, on the member's clock.
     since: float
     start_offset: int
-    #: Messages of it that are handled, as far as the handler tells, and all of them.
+    #: Number of its messages that the handler has marked as handled, and of all its messages.
     handled: int
     messages: int
 
@@ -55,7 +55,7 @@ class WorkOwner(Protocol):
     stats: ConsumerStats
 
     def check_end(self) -> None:
-        """A batch was handled, or a partition ended: whether there is anything left to do."""
+        """Check whether anything is left to do, after a batch was handled or a partition ended."""
 
 
 class PartitionWork:
@@ -78,11 +78,11 @@ class PartitionWork:
         self._fence, self._clock, self._batching = owner.fence, owner.clock, owner.settings.batching
         self._counts = owner.stats.of(partition)
         self._tracker = HandledPrefix(start)
-        #: With the number of seeks when it was begun: after another one it counts for nothing.
+        #: The current batch, with the number of seeks when it was begun: after another seek it has no effect.
         self._in_hand: tuple[int, Batch] | None = None
         self._began = 0.0
         self._seeks = 0
-        #: What was got from the lane and could not be joined to what is in hand.
+        #: A batch from the lane that could not be joined to the current one.
         self._next: Fetched | None = None
         #: Cleared while the partition is paused.
         self._resumed = asyncio.Event()
@@ -100,7 +100,7 @@ class PartitionWork:
 
     @property
     def in_hand(self) -> BatchInHand | None:
-        """What the sink has now, if anything."""
+        """The batch that the sink holds now, if any."""
         if self._in_hand is None:
             return None
         _, batch = self._in_hand
@@ -109,11 +109,11 @@ class PartitionWork:
 
     @property
     def counts(self) -> PartitionStats:
-        """What was handled of the partition."""
+        """The counts of the partition."""
         return self._counts
 
     def seek(self, offset: int) -> None:
-        """Count from `offset` on. What was begun before may end, but counts for nothing; the lane is the caller's."""
+        """Count from `offset` on. The current batch may end, but has no effect; the caller empties the lane."""
         self._tracker.reset(offset)
         self._seeks += 1
         if self._next is not None:
@@ -122,7 +122,7 @@ class PartitionWork:
         self._sink.discard()
 
     def hold(self, held: bool) -> None:
-        """Hand over nothing while `held`, and have the sink hand out nothing."""
+        """Deliver nothing while `held`, and have the sink deliver nothing."""
         if held:
             self._resumed.clear()
         else:
@@ -137,7 +137,7 @@ class PartitionWork:
             except LaneClosedError:
                 return
             try:
-                if not self._tracker.in_hand:  # else the sink winds down: nothing overtakes what it handed back
+                if not self._tracker.in_hand:  # else the sink winds down: nothing may overtake what it gave back
                     await self._hand_over_parts(Batch(self.partition, join(fetched)))
             except HandedBackError:
                 continue
@@ -145,7 +145,7 @@ class PartitionWork:
                 self._finished(fetched)
 
     async def _gather(self) -> list[Fetched]:
-        """What makes up the next batch, nothing of it from before a seek. Raises LaneClosedError, with nothing held."""
+        """Return the parts of the next batch, none from before a seek. Raises LaneClosedError, with nothing held."""
         while True:
             first = self._next or await self._lane.get()
             fetched, self._next, seeks = [first], None, self._seeks
@@ -163,7 +163,7 @@ class PartitionWork:
             self._finished(fetched)
 
     async def _join_more(self, fetched: list[Fetched], seeks: int) -> None:
-        """Add to `fetched` what comes, until the batch is full or something cannot be joined to it."""
+        """Add arriving parts to `fetched`, until the batch is full or one cannot be joined to it."""
         while not self._batching.full(fetched):
             more = await self._lane.get()
             if self._seeks != seeks or not joinable(fetched[-1], more):
@@ -214,7 +214,7 @@ class PartitionWork:
         self._done(seeks, batch, len(batch))
 
     def _done(self, seeks: int, batch: Batch, count: int) -> None:
-        """The first `count` messages are handled, all of the range if that is all of them."""
+        """Note that the first `count` messages are handled; the whole range if that is all of them."""
         if seeks != self._seeks:
             return
         self._tracker.done(batch.prefix(count))
@@ -224,9 +224,9 @@ class PartitionWork:
         self._owner.check_end()
 
     def end(self) -> None:
-        """Deliver nothing new, and give the memory of what waits back.
+        """Deliver nothing new, and release the memory of waiting batches.
 
-        Whatever becomes of the cancellation that comes now: a handler may swallow it.
+        This holds even if a handler swallows the cancellation that follows.
         """
         self._lane.close()
         self._resumed.set()

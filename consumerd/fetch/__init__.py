@@ -1,4 +1,4 @@
-"""Fetching owned partitions into bounded lanes (ring 1). `FetchPool` is the way in."""
+"""Fetching owned partitions into bounded lanes (ring 1). `FetchPool` is the entry point."""
 
 from consumerd.fetch.budget import ByteBudget, Reservation
 from consumerd.fetch.errors import (

@@ -22,7 +22,7 @@ class Backoff:
 
     @property
     def attempts(self) -> int:
-        """Delays since the last reset."""
+        """Number of delays since the last reset."""
         return self._attempts
 
     def reset(self) -> None:
@@ -30,7 +30,7 @@ class Backoff:
         self._attempts = 0
 
     def next(self) -> float:
-        """The next delay."""
+        """Return the next delay."""
         delay = min(self._largest, self._smallest * 2.0 ** min(self._attempts, 60))
         self._attempts += 1
         return delay * (1 - self._rng.random() / 2)

@@ -6,8 +6,8 @@ releases it. Lines are first come, first served, so that a large reservation is 
 
 What is held exceeds the limit by one batch at most, never by two. There are two ways to get there, and both need that
 it is not exceeded already: a *large* reservation (a fetch that grew for one message) is granted when it is first in
-line, since waiting until so much is free would make everybody behind it wait for the slowest handler; and decoding can
-make more of a fetch than its reservation (compression, overhead per message), which `resize` takes without waiting,
+line, since waiting until this size is free would make all behind it wait for the slowest handler; and decoding can
+make a fetch larger than its reservation (compression, overhead per message), which `resize` takes without waiting,
 because the bytes exist, while `solvent` is the gate before the next decoding.
 """
 
@@ -83,9 +83,9 @@ class ByteBudget:
             await waiter.future
         except asyncio.CancelledError:
             if waiter.future.cancelled():
-                self._serve()  # those behind may fit now
+                self._serve()  # later ones may fit now
             else:
-                self._change(-amount)  # granted in the moment of the cancellation
+                self._change(-amount)  # granted at the moment of the cancellation
             raise
 
     def _change(self, amount: int) -> None:
@@ -128,7 +128,7 @@ class Reservation:
             budget = budget._parent  # noqa: SLF001
 
     def grow(self, amount: int) -> bool:
-        """Hold `amount` bytes more if they are free and no reservation waits. Returns whether it did."""
+        """Hold `amount` more bytes if they are free and no reservation waits. Return whether it did."""
         budget: ByteBudget | None = self._budget
         while budget is not None:
             if budget._line or budget._used + amount > budget.limit:  # noqa: SLF001
@@ -142,6 +142,6 @@ class Reservation:
         return True
 
     def release(self) -> None:
-        """Give everything back."""
+        """Release all bytes."""
         if self.amount:
             self.resize(0)

@@ -1,4 +1,4 @@
-"""Errors of fetching: what a partition can fail of. Broken connections are not here: they are retried."""
+"""Errors that end the fetching of a partition. Broken connections are not among them: they are retried."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class LaneClosedError(Exception):
 
 
 class BrokerUnknownError(BrokerError):
-    """ZooKeeper knows no address of the broker at present."""
+    """The broker has no address in ZooKeeper at present."""
 
     def __init__(self, broker: int) -> None:
         super().__init__(f"broker {broker} is not registered in ZooKeeper; is it running?")
@@ -24,7 +24,7 @@ class BrokerUnknownError(BrokerError):
 
 
 class OffsetRefusedError(BrokerError):
-    """The broker has no such offset, and the policy says to fail."""
+    """The broker does not have the offset, and the policy is to fail."""
 
     def __init__(self, partition: TopicPartition, offset: int) -> None:
         super().__init__(
@@ -36,7 +36,7 @@ class OffsetRefusedError(BrokerError):
 
 
 class OffsetBeyondError(BrokerError):
-    """A broker sent what ends at an offset that no log can have."""
+    """A broker sent a message that ends at an offset that no log can have."""
 
     def __init__(self, partition: TopicPartition, broker: int, offset: int, next_offset: int) -> None:
         super().__init__(
@@ -50,7 +50,7 @@ class OffsetBeyondError(BrokerError):
 
 
 class MessageTooLargeError(CorruptDataError):
-    """A message does not fit into the largest fetch allowed, and the policy says to fail."""
+    """A message does not fit into the largest fetch allowed, and the policy is to fail."""
 
     def __init__(self, partition: TopicPartition, offset: int, needed: int | None, limit: int) -> None:
         size = f"needs {needed} bytes" if needed is not None else "needs more"
@@ -64,7 +64,7 @@ class MessageTooLargeError(CorruptDataError):
 
 
 class CorruptPartitionError(CorruptDataError):
-    """A message is corrupt, and the policy says to fail."""
+    """A message is corrupt, and the policy is to fail."""
 
     def __init__(self, partition: TopicPartition, offset: int, problem: str) -> None:
         super().__init__(

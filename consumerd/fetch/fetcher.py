@@ -1,15 +1,15 @@
 """The fetcher of one partition: ask its source, decode, put in the lane, again.
 
 Strategy: one task, one request in flight, one position. The position only moves to boundaries that were decoded, so
-after any failure the same bytes are asked for again and every message reaches the lane once and in order. The task
+after any failure the same bytes are requested again and every message reaches the lane once and in order. The task
 waits, in this order: to be resumed, for room in the lane, for the source (the connection, memory, the response), for
 memory to decode into. It puts nothing after it was cancelled, because between the last wait and `put` there is none.
 
-How a partition is asked for, and what errors mean, differs by dialect and is up to its `PartitionSource`: in 0.7 idle
-partitions of a broker are polled together (`v07.brokers`), since 0.8 a leader, which may change, holds its response
-back until there are new messages (`v08.brokers`). What a response means is decided in `response`, and what to do about
-bad messages and offsets out of range in `policies`. Failures of the broker or the connection are retried for ever and
-logged once until they end.
+The requests for a partition, and the meaning of errors, differ by dialect and are up to its `PartitionSource`: in 0.7
+idle partitions of a broker are polled together (`v07.brokers`), since 0.8 a leader, which may change, holds its
+response back until there are new messages (`v08.brokers`). `response` classifies responses, and `policies` handles bad
+messages and offsets out of range. Failures of the broker or the connection are retried for ever and logged once until
+they end.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 
 
 class PartitionResponse(NamedTuple):
-    """What a broker returned for one partition; the receiver releases the reservation.
+    """A broker's response for one partition; the receiver releases the reservation.
 
     `error`: its code, 0 for none. `asked`: bytes. `readable_end` and `aborted` are those of `FetchedPartition`.
     """
@@ -51,7 +51,7 @@ class PartitionResponse(NamedTuple):
 
 
 class PartitionSource(Protocol):
-    """Where one partition is fetched from. One fetcher asks, one request at a time."""
+    """The source of one partition's messages, used by one fetcher, one request at a time."""
 
     #: Whether the next request waits until there are new messages.
     idle: bool
@@ -64,27 +64,27 @@ class PartitionSource(Protocol):
         ...
 
     async def decode(self, response: PartitionResponse, offset: int) -> Fetched:
-        """The messages of a response, which may be damaged. Raises WireError."""
+        """Return the messages of a response, which may be damaged. Raises WireError."""
         ...
 
     def classified(self, outcome: FetchOutcome, response: PartitionResponse, offset: int) -> None:
-        """What a response was, and the offset of the next request: choose `idle`."""
+        """Set `idle` by the kind of a response and the offset of the next request."""
         ...
 
     def refusal(self, error: int) -> str | None:
-        """The reason in words for a response with an error; None for an offset out of range."""
+        """Return the reason in words for a response with an error; None for an offset out of range."""
         ...
 
     def failed(self, error: BrokerError | WireError) -> bool:
-        """There was no response, or an invalid one: whether to back off before the next request."""
+        """Note a missing or invalid response; return whether to back off before the next request."""
         ...
 
     def pause(self) -> None:
-        """Send nothing for the partition from now on, also if it is idle."""
+        """Send nothing for the partition from now on, even if it is idle."""
         ...
 
     def resume(self) -> None:
-        """Go on after `pause`."""
+        """Continue after `pause`."""
         ...
 
 
@@ -118,7 +118,7 @@ class Fetcher:
         self._source.pause()
 
     def resume(self) -> None:
-        """Go on after `pause`."""
+        """Continue after `pause`."""
         self._resumed.set()
         self._source.resume()
 
@@ -199,7 +199,7 @@ class Fetcher:
                 self._continue_at(self._policies.corrupt(self.offset, decision))
 
     def _continue_at(self, offset: int | None) -> None:
-        """What a policy decided; None is to wait for the log to grow."""
+        """Continue at the offset that a policy chose; None: wait for the log to grow."""
         if offset is None:
             self._source.idle = True
         else:

@@ -2,8 +2,8 @@
 
 Strategy: batches stay in order; a batch's reservation goes into the lane with it and is given back when the handler
 says `finished`, so the budget counts what is queued *and* what is being handled. The fetcher asks for room before it
-fetches, hence `put` never waits. `clear` drops what is queued (seek), `close` gives up everything (the partition is
-not ours any more, its handler has ended): bytes never leak with a handler that was cancelled.
+fetches, hence `put` never waits. `clear` drops the queued batches (seek), `close` drops everything (the partition
+is not ours any more, its handler has ended): bytes never leak with a handler that was cancelled.
 
 A batch may be without messages: then it only moves the position, past an empty wrapper, a skipped message or a reset
 (backwards if it starts before the former batch ended).
@@ -60,7 +60,7 @@ class Lane:
         return self._closed
 
     def __len__(self) -> int:
-        """Batches that are queued."""
+        """Return the number of queued batches."""
         return len(self._queue)
 
     async def wait_for_room(self) -> None:
@@ -77,8 +77,8 @@ class Lane:
         self._update()
 
     async def get(self) -> Fetched:
-        """The next batch, when there is one. Its bytes count until `finished`. Raises LaneClosedError."""
-        while not self._queue:  # `clear` may have been faster than we woke up
+        """Wait for the next batch and return it. Its bytes count until `finished`. Raises LaneClosedError."""
+        while not self._queue:  # `clear` may have run before this task woke up
             if self._closed:
                 raise LaneClosedError
             await self._filled.wait()
@@ -88,24 +88,24 @@ class Lane:
         return batch
 
     def finished(self, batch: Fetched) -> None:
-        """The consumer is done with a batch that it got: give its bytes back. Unknown batches are ignored."""
+        """Release the bytes of a batch that the consumer has handled. Unknown batches are ignored."""
         _, reservation = self._in_hand.pop(id(batch), (None, None))
         if reservation is not None:
             reservation.release()
             self._update()
 
     async def wait_drained(self) -> None:
-        """Return when nothing is queued and nothing is in the consumer's hands."""
+        """Return when nothing is queued and the consumer holds nothing."""
         await self._drained.wait()
 
     def clear(self) -> None:
-        """Drop what is queued. What the consumer holds stays counted until `finished` or `close`."""
+        """Drop the queued batches. Those that the consumer holds stay counted until `finished` or `close`."""
         while self._queue:
             self._queue.popleft()[1].release()
         self._update()
 
     def close(self) -> None:
-        """Drop everything and give all bytes back; `get`, `put` and `wait_for_room` raise from now on."""
+        """Drop everything and release all bytes; `get`, `put` and `wait_for_room` raise from now on."""
         self._closed = True
         self.clear()
         while self._in_hand:

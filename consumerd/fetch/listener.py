@@ -1,4 +1,4 @@
-"""What fetching reports: events to a listener, and counters."""
+"""The reports of fetching: events to a listener, and counters."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ if TYPE_CHECKING:
 
 
 class FetchListener(Protocol):
-    """Notified of what a partition's owner has to know, and logs it.
+    """Receives the events of a partition's fetching that its owner has to know, and logs them.
 
     Called from the loop; must not block and must not raise.
     """
 
     def failed(self, partition: TopicPartition, error: ConsumerdError) -> None:
-        """Fetching ended by a `fail` policy. What is in the lane already is sound. Seek or remove goes on."""
+        """Fetching ended by a `fail` policy. Batches in the lane are sound. Seek or remove to continue."""
         ...
 
     def reset(self, partition: TopicPartition, old: int, new: int) -> Awaitable[None] | None:
-        """The broker has no offset `old`; fetching goes on at `new`, which may lie before or behind.
+        """The broker does not have offset `old`; fetching continues at `new`, which may be lower or higher.
 
-        A batch that leads there is in the lane. The next owner may not find `new` again, so what is returned is awaited
-        before the next fetch: until it is written down.
+        A batch that moves the position there is in the lane. The next owner may not find `new` again, so the returned
+        awaitable is awaited before the next fetch: until the offset is committed.
         """
         ...
 
     def skipped(self, partition: TopicPartition, offset: int, next_offset: int, reason: str) -> None:
-        """What stands at `offset` was given up by a `skip` policy; fetching goes on at `next_offset`."""
+        """A `skip` policy passed over the message at `offset`; fetching continues at `next_offset`."""
         ...
 
     def parked(self, partition: TopicPartition, reason: str) -> None:
-        """Fetching ended by a `park` policy, or because there was nothing to skip to. Seek or remove goes on."""
+        """Fetching ended by a `park` policy, or because there was nothing to skip to. Seek or remove to continue."""
         ...
 
 

@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Seconds between looks whether a torn message is at the end of the log or in the middle.
+#: Seconds between checks of whether a torn message is at the end of the log or in the middle.
 TORN_CHECK_INTERVAL = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class FetchServices:
-    """What all fetchers share."""
+    """The services that all fetchers share."""
 
     settings: FetchSettings
     clock: Clock
@@ -61,7 +61,7 @@ class FetchingOverError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Torn:
-    """A message cut off at `end`, and where the log ended when we looked at `looked` seconds."""
+    """A message cut off at `end`, and the end of the log at the time `looked` (seconds)."""
 
     offset: int
     end: int
@@ -83,12 +83,12 @@ class FetchPolicies:
         self._log = log.bind(partition=str(partition))
 
     def require_possible(self, offset: int, next_offset: int) -> None:
-        """What begins at `offset` ends at `next_offset`: fail where no log can reach so far, nor a store hold it."""
+        """Fail if the message at `offset` ends at a `next_offset` that no log can reach and no store can hold."""
         if next_offset > MAX_OFFSET:
             raise self._fail(offset, OffsetBeyondError(self._partition, self.broker, offset, next_offset))
 
     def corrupt(self, offset: int, decision: FetchDecision) -> int:
-        """Bytes that are no message."""
+        """Handle bytes that are not a message."""
         policy = self._settings.on_corrupt
         if policy is BadMessagePolicy.FAIL:
             raise self._fail(offset, CorruptPartitionError(self._partition, offset, decision.reason))
@@ -97,14 +97,14 @@ class FetchPolicies:
         return self._skip(offset, decision.next_offset, decision.reason)
 
     async def oversize(self, offset: int, decision: FetchDecision) -> int:
-        """A message larger than any fetch may be."""
+        """Handle a message larger than any fetch may be."""
         policy = self._settings.on_oversize
         if policy is BadMessagePolicy.FAIL:
             limit = self._settings.max_fetch_bytes
             raise self._fail(offset, MessageTooLargeError(self._partition, offset, decision.size, limit))
         if policy is BadMessagePolicy.PARK or decision.next_offset is None:
             raise self._park(f"oversize at offset {offset}: {decision.reason}")
-        # A length that reaches beyond the log is no length; going there would be out of range and start a reset.
+        # A length that reaches beyond the log is invalid; its end would be out of range and start a reset.
         if decision.next_offset > await self._latest():
             return self.corrupt(
                 offset,
@@ -113,9 +113,9 @@ class FetchPolicies:
         return self._skip(offset, decision.next_offset, decision.reason)
 
     async def torn(self, offset: int, decision: FetchDecision) -> int | None:
-        """A cut-off message. At the end of the log: wait for the rest. In the middle (an old segment's end): corrupt.
+        """Handle a cut-off message. At the log's end: wait for the rest. In the middle (an old segment's end): corrupt.
 
-        The middle is believed when the log reached beyond this point before the same bytes were fetched again.
+        It is in the middle if the log reached beyond this point before the same bytes were fetched again.
         """
         assert decision.next_offset is not None
         now = self._services.clock.monotonic()
@@ -131,7 +131,7 @@ class FetchPolicies:
         return None
 
     async def out_of_range(self, offset: int) -> int:
-        """The broker has no such offset. Returns `offset` itself when the broker names no other one."""
+        """Handle an offset that the broker does not have. Return `offset` itself if the broker names no other one."""
         policy = self._settings.on_out_of_range
         if policy is ResetPolicy.FAIL:
             raise self._fail(offset, OffsetRefusedError(self._partition, offset))

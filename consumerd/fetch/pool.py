@@ -28,19 +28,19 @@ class FetchBrokers(Protocol):
 
     @property
     def services(self) -> FetchServices:
-        """What all fetchers share."""
+        """The services that all fetchers share."""
         ...
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
-        """Run in `tasks` what sources need, now and later. Once."""
+        """Run the tasks that sources need in `tasks`, now and later. Called once."""
         ...
 
     def source(self, partition: TopicPartition, lane: Lane) -> PartitionSource:
-        """A fresh source for one fetcher."""
+        """Return a new source for one fetcher."""
         ...
 
     def release(self, partition: TopicPartition) -> Iterable[asyncio.Task[None]]:
-        """The partition is not fetched any more: the tasks that no other partition needs, to be cancelled."""
+        """Release a partition that is not fetched any more; return the tasks to cancel, which no other one needs."""
         ...
 
     async def list_offsets(self, partition: TopicPartition, time: int, max_number: int = 1) -> tuple[int, ...]:
@@ -74,15 +74,15 @@ class FetchPool:
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
-        """The partitions that are added, whatever their state."""
+        """The added partitions, in any state."""
         return frozenset(self._entries)
 
     def position(self, partition: TopicPartition) -> int:
-        """The offset of the partition's next fetch: everything before it went to the lane, or was skipped."""
+        """Return the offset of the partition's next fetch: everything before it went to the lane, or was skipped."""
         return self._entries[partition].fetcher.offset
 
     async def run(self) -> None:
-        """Run all fetchers until cancelled. Once."""
+        """Run all fetchers until cancelled. Called once."""
         async with asyncio.TaskGroup() as group:
             self._group = group
             self._brokers.start(group)
@@ -98,7 +98,7 @@ class FetchPool:
         self._start(entry)
 
     async def remove(self, partition: TopicPartition) -> None:
-        """Stop fetching; once this returns, nothing more is put in the lane. What is in it stays."""
+        """Stop fetching; once this returns, nothing more is put in the lane. Its batches stay."""
         ending = [*self._entries.pop(partition).tasks, *self._brokers.release(partition)]
         for task in ending:
             task.cancel()
@@ -110,11 +110,11 @@ class FetchPool:
         self._entries[partition].fetcher.pause()
 
     def resume(self, partition: TopicPartition) -> None:
-        """Go on after `pause`."""
+        """Continue after `pause`."""
         self._entries[partition].fetcher.resume()
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Drop what is queued and fetch from `offset` on, also after a failure or parking. A pause stays."""
+        """Drop the queued batches and fetch from `offset` on, also after a failure or parking. A pause stays."""
         entry = self._entries[partition]
         for task in entry.tasks:
             task.cancel()

@@ -1,9 +1,9 @@
-"""Classifying FETCH responses: what a decoded one means for the next fetch. Pure decisions, without policies.
+"""Classifying decoded FETCH responses, for the next fetch. Pure decisions, without policies.
 
-Strategy: whatever brings the position forward is progress, and what stands behind the progress is classified when it
-stands first. Only a response that moved nothing is looked at: a message cut off by *our* size asks for a larger fetch;
-one cut off although the broker could have sent more is torn in the log, or will be completed by the next append; a
-length above the largest fetch is oversize; anything undecodable is corrupt. Sources: golden notes, 1 (the bytes are
+Strategy: a response that moves the position is progress, and the data after the progress is classified when it comes
+first. Only a response that moved nothing is classified further: a message cut off by *our* size asks for a larger
+fetch; one cut off although the broker could have sent more is torn in the log, or will be completed by the next append;
+a length above the largest fetch is oversize; anything undecodable is corrupt. Sources: golden notes, 1 (the bytes are
 cut at the max size; a fetch never crosses a segment) and 3 (a torn tail can be served for ever).
 
 Brokers of 0.8 and later hold whole and checked messages: none of them is torn. Offsets number messages there, so what
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 class FetchOutcome(Enum):
     """The kind of a response."""
 
-    #: Messages, or at least a position further on.
+    #: Messages, or at least a higher position.
     PROGRESS = "progress"
     #: The end of the log.
     EMPTY = "empty"
-    #: A message larger than this fetch; `size` is what to ask for.
+    #: A message larger than this fetch; `size` is the size to request.
     CUT = "cut"
-    #: A message larger than any fetch may be; `size` is what it takes and `next_offset` where it ends, if known.
+    #: A message larger than any fetch may be; `size` is its size and `next_offset` its end, if known.
     OVERSIZE = "oversize"
     #: A message that ends where the log, or its segment, ends; `next_offset` is that end.
     TORN = "torn"
-    #: Bytes that are no message; `next_offset` is where to go on, if known.
+    #: Bytes that are not a message; `next_offset` is where to continue, if known.
     CORRUPT = "corrupt"
 
 
 class FetchDecision(NamedTuple):
-    """An outcome and what the next fetch needs to know of it."""
+    """An outcome, with the values that the next fetch needs."""
 
     outcome: FetchOutcome
     size: int | None = None
@@ -49,7 +49,7 @@ class FetchDecision(NamedTuple):
 
 
 def classify(fetched: Fetched, *, received: int, asked: int, fetch_bytes: int, max_fetch_bytes: int) -> FetchDecision:
-    """Classify the response to a fetch of `asked` bytes that brought `received` bytes, decoded as `fetched`."""
+    """Classify the response to a fetch of `asked` bytes that returned `received` bytes, decoded as `fetched`."""
     offset, needed = fetched.start_offset, fetched.needed
     if fetched.next_offset > offset or len(fetched):
         return FetchDecision(FetchOutcome.PROGRESS)

@@ -11,25 +11,25 @@ KIB = 1024
 MIB = 1024 * KIB
 
 
-#: Seconds a broker may be asked to hold an answer back. Shorter waits are a loop of requests; in longer ones partitions
-#: that have just become idle wait for the answer about others.
+#: Limits of the seconds for which a broker may delay a response. Shorter delays are a busy loop of requests; in longer
+#: ones, partitions that have just become idle wait for the response about others.
 SHORTEST_WAIT = 0.01
 LONGEST_WAIT = 60.0
 
 
 class BadMessagePolicy(StrEnum):
-    """What to do about an unreadable message: larger than `max_fetch_bytes`, or corrupt."""
+    """The policy for an unreadable message: larger than `max_fetch_bytes`, or corrupt."""
 
     #: Report the partition as failed; the listener decides, usually by stopping the daemon.
     FAIL = "fail"
-    #: Go on behind the message where its end is known, and report it; park where it is not.
+    #: Continue after the message if its end is known, and report it; park if it is not.
     SKIP = "skip"
-    #: Stop fetching this partition, report it, keep owning it: everything else goes on.
+    #: Stop fetching this partition, report it, and keep owning it: all others continue.
     PARK = "park"
 
 
 class ResetPolicy(StrEnum):
-    """Where to go on when the broker has no such offset any more (0.7.2: autooffset.reset smallest, largest)."""
+    """Position from which to continue if the broker no longer has the offset (0.7.2: autooffset.reset)."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -40,31 +40,31 @@ class ResetPolicy(StrEnum):
 class FetchSettings:
     """Sizes in bytes, times in seconds. Defaults as in Kafka 0.7.2 where it has the setting (golden notes, 8)."""
 
-    #: Asked for per fetch of a busy partition (fetch.size 1048576).
+    #: Size of a fetch of a busy partition (fetch.size 1048576).
     fetch_bytes: int = MIB
-    #: A fetch grows up to this for a message that is larger than `fetch_bytes`. 0.7.2 has no such thing: it dies.
+    #: Size up to which a fetch grows for a message larger than `fetch_bytes`. 0.7.2 has no such limit: it fails.
     max_fetch_bytes: int = 64 * MIB
-    #: Asked for per idle partition in the common poll; a larger message is then fetched by itself.
+    #: Size per idle partition in the common poll; a larger message is then fetched by itself.
     poll_bytes: int = 64 * KIB
-    #: Between polls of an idle partition: doubles from the first to the second (fetcher.backoff.ms 1000).
+    #: Time between polls of an idle partition: doubles from the first to the second (fetcher.backoff.ms 1000).
     poll_backoff_min: float = 0.01
     poll_backoff_max: float = 1.0
-    #: Between attempts after a broken connection or a broker's error: doubles, with jitter.
+    #: Time between attempts after a broken connection or a broker's error: doubles, with jitter.
     retry_backoff_min: float = 0.05
     retry_backoff_max: float = 2.0
-    #: Brokers of 0.8 and later hold the answer about idle partitions back for so long, or until they have `min_bytes`
+    #: Time for which brokers of 0.8 and later delay the response about idle partitions, unless they have `min_bytes`
     #: of new messages of them (fetch.max.wait.ms 500, fetch.min.bytes 1).
     max_wait: float = 0.5
     min_bytes: int = 1
-    #: Bytes of one answer of theirs to many partitions (fetch.max.bytes 52428800).
+    #: Bytes of one of their responses about many partitions (fetch.max.bytes 52428800).
     max_answer_bytes: int = 50 * MIB
-    #: Leave out what transactions wrote that were aborted or are still open.
+    #: Whether messages of aborted and open transactions are left out.
     read_committed: bool = False
     on_oversize: BadMessagePolicy = BadMessagePolicy.FAIL
     on_corrupt: BadMessagePolicy = BadMessagePolicy.FAIL
     on_out_of_range: ResetPolicy = ResetPolicy.EARLIEST
-    #: What decoding may cost: see `wire.v07.DecodeLimits`. No message that a fetch may grow for is too large, nor
-    #: is a compressed one that grows as far.
+    #: Limits of decoding: see `wire.v07.DecodeLimits`. They allow each message for which a fetch may grow, also a
+    #: compressed one of that size.
     limits: DecodeLimits = field(default_factory=DecodeLimits)
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Pure decisions of a consumer group: who owns what, and what a member does next."""
+"""Pure decisions of a consumer group: the owner of each partition, and the next actions of a member."""
 
 from consumerd.group import events
 from consumerd.group.assignment import (

@@ -3,7 +3,7 @@
 Ring 0, pure functions over a snapshot. Per topic, partitions `broker-partition` and streams `consumerid-stream` are
 sorted **as strings** (`0-10` before `0-2`), the streams get q = P div T consecutive partitions each, and the first
 P mod T streams one more (golden notes, 5; all observed assignments of real 0.7.2 members are reproduced). Members do
-not talk to each other about it: equal snapshots give equal results, and that is the whole agreement.
+not exchange messages about it: they agree because equal snapshots give equal results.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ def java_order(text: str) -> bytes:
 
 
 class TopicAssignment(NamedTuple):
-    """How one topic is assigned: both sides in their order, and what each stream gets."""
+    """The assignment of one topic: partitions and streams in their order, and the share of each stream."""
 
     partitions: list[TopicPartition]
     streams: list[Stream]
-    #: Every stream gets q = `share` consecutive partitions, the first r = `extra` streams one more. 0 without streams.
+    #: Each stream has q = `share` consecutive partitions, the first r = `extra` streams one more. 0 without streams.
     share: int
     extra: int
 
     def chunks(self) -> Iterator[tuple[Stream, list[TopicPartition]]]:
-        """Each stream with its partitions, perhaps none, in the order of dealing."""
+        """Return each stream with its partitions, perhaps none, in the order of assignment."""
         start = 0
         for index, stream in enumerate(self.streams):
             end = start + self.share + (index < self.extra)
@@ -46,13 +46,13 @@ class TopicAssignment(NamedTuple):
 
 
 def topic_assignment(partitions: Iterable[TopicPartition], streams: Iterable[tuple[str, int]]) -> TopicAssignment:
-    """Order both sides and divide. `streams` lists (consumer id, number of streams), in any order."""
+    """Sort partitions and streams, and divide. `streams` lists (consumer id, number of streams), in any order."""
     ordered = sorted(partitions, key=lambda partition: partition.name)
     return divide(ordered, sorted_streams(streams))
 
 
 def sorted_streams(streams: Iterable[tuple[str, int]]) -> list[Stream]:
-    """The streams in their order. `streams` lists (consumer id, number of streams), in any order."""
+    """Return the streams in their order. `streams` lists (consumer id, number of streams), in any order."""
     names = sorted(
         (java_order(f"{consumer}-{number}"), consumer, number) for consumer, count in streams for number in range(count)
     )
@@ -60,7 +60,7 @@ def sorted_streams(streams: Iterable[tuple[str, int]]) -> list[Stream]:
 
 
 def divide(partitions: list[TopicPartition], streams: list[Stream]) -> TopicAssignment:
-    """Divide what is in order already."""
+    """Divide partitions and streams that are already sorted."""
     share, extra = divmod(len(partitions), len(streams)) if streams else (0, 0)
     return TopicAssignment(partitions, streams, share, extra)
 
@@ -81,7 +81,7 @@ def assign_topic(partitions: Iterable[TopicPartition], streams: Iterable[tuple[s
 
 
 def partitions_of(topic: str, brokers: Mapping[int, int]) -> list[TopicPartition]:
-    """The partitions of a topic, given how many each broker has."""
+    """Return the partitions of a topic, from the number that each broker has."""
     return [TopicPartition(topic, broker, number) for broker, count in brokers.items() for number in range(count)]
 
 
@@ -89,7 +89,7 @@ def assign(topics: Mapping[str, Mapping[int, int]], members: Mapping[str, Subscr
     """Assign all partitions of all topics.
 
     `topics` maps topic -> broker id -> number of partitions; `members` maps consumer id -> subscription. Partitions of
-    a topic to which nobody subscribes are not in the result. Raises RegistryError only where a filter does.
+    a topic without subscribers are not in the result. Raises RegistryError only where a filter does.
     """
     result: Assignment = {}
     for topic, brokers in topics.items():

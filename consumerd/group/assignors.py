@@ -3,7 +3,7 @@
 Ring 0, pure functions over a snapshot, in two families. Where ZooKeeper coordinates (`range_owners`,
 `roundrobin_owners`), every member computes the whole for itself, so the results are exactly those of the JVM's old
 consumers (golden recordings of ZooKeeper; the classes of 0.8.2.2 to 1.1.1). Where a broker coordinates (`range_shares`,
-`roundrobin_shares`), the leader alone computes and members take what they get; the orders are still those of the JVM's
+`roundrobin_shares`), the leader alone computes the assignment; the orders are still those of the JVM's
 assignors of these names, so that it does not matter who leads. "range" assigns each topic in consecutive chunks, as 0.7
 does, but partitions are sorted as numbers; "roundrobin" assigns the partitions of all topics in turn.
 """
@@ -27,15 +27,15 @@ Shares: TypeAlias = "dict[str, dict[str, list[int]]]"
 
 
 class Wanted(Protocol):
-    """What a member wants: a subscription, or what becomes of it."""
+    """The topics that a member requests: a subscription, or the streams computed from it."""
 
     def streams_for(self, topic: str) -> int:
-        """How many streams of the member take part in `topic`."""
+        """Return the number of the member's streams for `topic`."""
         ...
 
 
 class Spelling(Enum):
-    """How old consumers spell a partition; by the hash of that text "roundrobin" sorts them.
+    """The text of a partition in old consumers; "roundrobin" sorts by its hash.
 
     A group whose members spell it differently does not agree about owners.
     """
@@ -49,8 +49,8 @@ class Spelling(Enum):
 def range_owners(topics: Mapping[str, Collection[int]], members: Mapping[str, Wanted]) -> Assignment:
     """Assign each topic's partitions, in the order of their numbers, to the streams in the order of their names.
 
-    `topics`: topic -> the numbers of its partitions; `members`: consumer id -> what it wants. Partitions of a topic to
-    which nobody subscribes are not in the result.
+    `topics`: topic -> the numbers of its partitions; `members`: consumer id -> its subscription. Partitions of
+    a topic without subscribers are not in the result.
     """
     owners: Assignment = {}
     for topic, numbers in topics.items():
@@ -69,8 +69,8 @@ def roundrobin_owners(
 ) -> Assignment:
     """Assign the partitions of all topics, in the order of their hashes, to the streams in turn.
 
-    A stream is passed over for topics that its member does not want with so many streams. Old consumers before 0.10.2
-    refuse to go on where that could happen (`agrees_on_streams`).
+    A stream is passed over for topics for which its member has fewer streams. Old consumers before 0.10.2 refuse to
+    continue where that could happen (`agrees_on_streams`).
     """
     wanted = {
         topic: {(consumer, number) for consumer, found in members.items() for number in range(found.streams_for(topic))}
@@ -91,7 +91,7 @@ def roundrobin_owners(
 def agrees_on_streams(topics: Iterable[str], members: Mapping[str, Wanted]) -> bool:
     """Whether each member has as many streams for one topic as for any other topic of the group.
 
-    Old consumers before 0.10.2 ask for it where "roundrobin" is configured.
+    Old consumers before 0.10.2 require it if "roundrobin" is configured.
     """
     wanted = [topic for topic in topics if any(found.streams_for(topic) for found in members.values())]
     return all(len({found.streams_for(topic) for topic in wanted}) <= 1 for found in members.values())
@@ -115,8 +115,9 @@ def range_shares(
 ) -> Shares:
     """Assign each topic's partitions in chunks to the members that subscribe to it.
 
-    `partitions`: topic -> how many it has; a topic that is not there is not assigned. `members`: member id -> topics.
-    `instances`: member id -> group instance id, of static members, which come first. Every member is in the result.
+    `partitions`: topic -> number of partitions; a topic that is not in it is not assigned. `members`: member id ->
+    topics. `instances`: member id -> group instance id, of static members, which come first. Every member is in the
+    result.
     """
     shares: Shares = {member: {} for member in members}
     order = _members_in_order(members, instances or {})

@@ -1,4 +1,4 @@
-"""The machine of a membership that a broker coordinates: what the member does next, given what happened and the time.
+"""The machine of a membership that a broker coordinates: from an event and the time to the member's next actions.
 
 Strategy: pure, as `consumerd.group.membership`: `handle(event, now)` returns actions, and its runner performs them and
 sends the answers back (`consumerd.group.coordinated_events`). States, table and theory of operation, with the numbered
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
 
     from consumerd.registry import Subscription
 
-#: Codes after which this member is not a member any more.
+#: Codes after which this process is no longer a member.
 _OUT: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
-#: A drain ends so long before the coordinator's rebalance timeout, or a quarter of that timeout, if that is less.
+#: Seconds before the coordinator's rebalance timeout at which a drain ends, or a quarter of it, if that is less.
 _DRAIN_MARGIN: Final = 2.0
-#: This many refusals in a row are answered at once: the others wait for us.
+#: Number of refusals in a row that are retried at once: the other members wait for us.
 _HURRIED: Final = 2
 _NEVER: Final[float] = math.inf
 _BEATING: Final = frozenset({Phase.STABLE, Phase.DRAINING})
 
 
 class MemberSubscriptions(NamedTuple):
-    """What the members of a generation subscribe to: member id -> topics; group instance ids of static members."""
+    """The subscriptions of a generation: member id -> topics; group instance ids of static members."""
 
     members: Mapping[str, tuple[str, ...]]
     instances: Mapping[str, str]
@@ -54,16 +54,16 @@ class MemberSubscriptions(NamedTuple):
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """All topics that any member subscribes to, sorted."""
+        """Return all topics to which any member subscribes, sorted."""
         return tuple(sorted({topic for topics in self.members.values() for topic in topics}))
 
 
-#: Of a member that does not lead.
+#: The subscriptions as seen by a member that does not lead.
 NO_SUBSCRIPTIONS = MemberSubscriptions({}, {})
 
 
 def read_subscriptions(members: Iterable[e.GroupMember]) -> MemberSubscriptions:
-    """The subscriptions of the members that JoinGroup lists for the leader.
+    """Return the subscriptions of the members that JoinGroup lists for the leader.
 
     An unreadable one counts as no subscription, with a warning, so that one broken member does not stop the group.
     """
@@ -84,7 +84,7 @@ def read_subscriptions(members: Iterable[e.GroupMember]) -> MemberSubscriptions:
 def assign_shares(
     protocol: str, partitions: Mapping[str, int], subscriptions: MemberSubscriptions
 ) -> tuple[tuple[str, bytes], ...]:
-    """The encoded assignment of each member, which may be empty.
+    """Return the encoded assignment of each member, which may be empty.
 
     `partitions`: topic -> number of partitions. `protocol`: one of ASSIGNORS.
     """
@@ -106,23 +106,23 @@ class CoordinatedMember:
         self._now = 0.0
         self._actions: list[e.Action] = []
         self._tickets = 0
-        #: Tickets of what the phase waits for, of a heartbeat, of a topic refresh; 0 for none.
+        #: Tickets of the phase's request, of a heartbeat, and of a topic refresh; 0 for none.
         self._waiting = self._beating = self._reading = 0
         self._stopping = False
         self.member_id = ""
         self.instance_id = settings.instance_id
         self.generation = NO_GENERATION
         self._sessions = 0
-        #: Stands for the generation as long as its partitions are ours; never used again. 0 for none.
+        #: A number for the generation as long as its partitions are ours; never used again. 0 for none.
         self.session_id = 0
-        #: When the last request was sent that was answered well, and the last one that announced no rebalance.
+        #: Times of sending the last request that succeeded, and the last one whose answer announced no rebalance.
         self._confirmed_at = self._quiet_at = self._sent_at = self._beat_sent_at = 0.0
         self._rebalance_timeout = settings.rebalance_timeout
-        #: What we subscribe to; for a filter, what it matched when the topics were last seen.
+        #: The topics to which we subscribe; for a filter, those that it matched when the topics were last read.
         self._topics: tuple[str, ...] = ()
         self._topics_known = False
         self._subscribe(subscription)
-        #: Whether the last JoinGroup said what we subscribed to before.
+        #: Whether the last JoinGroup carried our former subscription.
         self._outdated = False
         self._protocol = ""
         self._leads = self._keep = False
@@ -135,7 +135,7 @@ class CoordinatedMember:
         self._retry_at = self._beat_at = self._refresh_at = 0.0
         self._timer_at = _NEVER
 
-    # ---- What others may see ----------------------------------------------------------------------------------------
+    # ---- State for other rooms --------------------------------------------------------------------------------------
 
     @property
     def leads(self) -> bool:
@@ -149,12 +149,12 @@ class CoordinatedMember:
 
     @property
     def settled(self) -> bool:
-        """Whether we are a member and consume what is ours, be it nothing."""
+        """Whether we are a member and consume our assignment, which may be empty."""
         return self._phase is Phase.STABLE and self._flowing
 
     @property
     def lease_until(self) -> float:
-        """Until when our partitions cannot have been given to others (rule 3), on the clock of `handle`."""
+        """The time until which our partitions cannot have been given to others (rule 3), on the clock of `handle`."""
         if not self.session_id:
             return -_NEVER
         return min(self._confirmed_at + self._settings.session_timeout, self._quiet_at + self._rebalance_timeout)
@@ -162,7 +162,7 @@ class CoordinatedMember:
     # ---- Events: note what changed ----------------------------------------------------------------------------------
 
     def handle(self, event: e.Event, now: float) -> list[e.Action]:
-        """What to do about `event` at the time `now` (seconds, monotonic)."""
+        """Return the actions for `event` at the time `now` (seconds, monotonic)."""
         if self._phase is Phase.LEFT:
             return []
         self._now = now
@@ -172,7 +172,7 @@ class CoordinatedMember:
         return actions
 
     def _on_started(self, _: e.Started) -> None:
-        """Nothing changed: begin what the state allows."""
+        """Do nothing: the state already allows the first actions."""
 
     def _on_timer_fired(self, _: e.TimerFired) -> None:
         self._timer_at = math.inf
@@ -186,7 +186,7 @@ class CoordinatedMember:
         self._stop()
 
     def _on_lease_expired(self, event: e.LeaseExpired) -> None:
-        # If nothing flows, nothing is held, and a heartbeat tells whether we are a member (rule 5).
+        # If nothing flows, nothing is held, and a heartbeat shows whether we are a member (rule 5).
         if self._flowing and event.session_id == self.session_id:
             self._lose()
 
@@ -291,7 +291,7 @@ class CoordinatedMember:
             self._refuse(code)
 
     def _on_step_refused(self, event: e.Refused) -> None:
-        """JoinGroup or SyncGroup."""
+        """Handle an error code of JoinGroup or SyncGroup."""
         code = event.code
         if code == ErrorCode.MEMBER_ID_REQUIRED and event.member_id and event.member_id != self.member_id:
             self.member_id = event.member_id
@@ -351,7 +351,8 @@ class CoordinatedMember:
         e.Left: _on_left,
     }
 
-    # ---- What the states allow --------------------------------------------------------------------------------------
+    # ---- Actions that the states allow
+    # --------------------------------------------------------------------------------------
 
     def _proceed(self) -> None:
         if self._flowing and self._holds and self._now >= self.lease_until:
@@ -463,7 +464,7 @@ class CoordinatedMember:
         self._retry_at = self._now + self._pause()
 
     def _retry_at_once(self) -> None:
-        """The others wait for us, so the first attempts come at once."""
+        """Retry at once for the first refusals, because the other members wait for us."""
         if self._failures <= _HURRIED:
             self._retry_at = self._now
 
@@ -478,7 +479,7 @@ class CoordinatedMember:
             self._actions.append(e.ReadTopics(self._reading, topics))
 
     def _compare(self, partitions: Mapping[str, int]) -> None:
-        """Rule 6."""
+        """Leave STABLE to join again if the topics differ from those assigned (rule 6)."""
         wanted = self._topics
         if not isinstance(self._subscription, StaticSubscription):
             wanted = tuple(sorted(topic for topic in partitions if self._matches(topic)))
@@ -504,7 +505,7 @@ class CoordinatedMember:
             return False
 
     def _drain(self, cause: Cause) -> None:
-        """Rule 2."""
+        """Begin a drain, with the deadline of rule 2."""
         patience = self._rebalance_timeout
         latest = self._quiet_at + patience - min(_DRAIN_MARGIN, patience / 4)
         self._move(cause)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from consumerd.partition import TopicPartition
 
-# As in a group that ZooKeeper coordinates.
+# Those of a group that ZooKeeper coordinates.
 Failed = events.Failed
 Finished = events.Finished
 LeaseExpired = events.LeaseExpired
@@ -35,7 +35,7 @@ Warn = events.Warn
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Begin."""
+    """The member starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class OwnershipLost:
 
 @dataclass(frozen=True, slots=True)
 class TopicsRead:
-    """Answers `ReadTopics`: how many partitions each topic has. One that does not exist is not there."""
+    """Answers `ReadTopics`: the number of partitions of each topic, without topics that do not exist."""
 
     ticket: int
     partitions: Mapping[str, int]
@@ -66,8 +66,8 @@ class GroupMember:
 class Joined:
     """Answers `Join`: the group has a new generation (or still the one that it had).
 
-    `members` is empty but for the leader. `rebalance_timeout` is what the broker knows of ours: brokers of 0.9 take
-    the session timeout. `keep_assignment`: a leader that came back shall not assign again.
+    `members` is empty but for the leader. `rebalance_timeout` is the one that the broker uses for us: brokers of 0.9
+    use the session timeout. `keep_assignment`: a leader that came back shall not assign again.
     """
 
     ticket: int
@@ -82,7 +82,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """Answers `Sync`: what is ours, in the consumer protocol."""
+    """Answers `Sync`: our assignment, in the consumer protocol."""
 
     ticket: int
     assignment: bytes
@@ -97,7 +97,7 @@ class Confirmed:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Answers `Join`, `Sync`, `Heartbeat` or `Leave` with an error code that does not pass by itself.
+    """Answers `Join`, `Sync`, `Heartbeat` or `Leave` with a permanent error code.
 
     `retriable` codes (another coordinator, one that is loading) come as `Failed`. `member_id`: the one to join by,
     where the code says so.
@@ -152,7 +152,7 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class ReadTopics:
-    """Ask for the partitions of these topics, or of all with None. Answers: TopicsRead, Failed."""
+    """Read the partitions of these topics, or of all with None. Answers: TopicsRead, Failed."""
 
     ticket: int
     topics: tuple[str, ...] | None
@@ -169,7 +169,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """SyncGroup. `assignments`: for each member what it gets, from the leader. Answers: Synced, Refused, Failed."""
+    """SyncGroup. `assignments`: the share of each member, from the leader. Answers: Synced, Refused, Failed."""
 
     ticket: int
     generation: int
@@ -227,7 +227,7 @@ class Forget:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The group does not take us, by this error code; the machine leaves."""
+    """The group rejects us with this error code; the machine leaves."""
 
     code: int
 

@@ -1,7 +1,7 @@
 """The states of a member of a group that a broker coordinates, every transition between them, and its settings.
 
 Strategy: one table, looked up and never bypassed; a pair that is not in it is a defect and raises. What is *done* in a
-state stands in `consumerd.group.coordinated`.
+state is in `consumerd.group.coordinated`.
 
 # Theory of operation
 
@@ -14,22 +14,21 @@ These are the rules:
 
 1. Join is only sent while nothing is held, not even by a handler that is being cancelled. So is Leave.
 2. A drain ends before the coordinator stops waiting for us. It cannot have begun a rebalance before it answered the
-   last heartbeat that spoke of none, hence not before that one was sent: from there its patience, our rebalance
-   timeout, counts.
+   last heartbeat that reported none, hence not before that one was sent: our rebalance timeout counts from there.
 3. The lease counts from the *sending* of a request that was answered well (SyncGroup first, then heartbeats), because
-   the coordinator counts from its arrival, which is later. It ends after the session timeout, or with the patience of
-   rule 2, whichever is first: a rebalance may have begun and ended while no answer reached us. With the lease,
-   everything is abandoned (ABANDONING), and the member joins again.
+   the coordinator counts from its arrival, which is later. It ends after the session timeout, or with the rebalance
+   timeout of rule 2, whichever is first: a rebalance may have begun and ended while no answer reached us. With the
+   lease, everything is abandoned (ABANDONING), and the member joins again.
 4. A member that the coordinator rejects (unknown id, another generation) abandons everything: others own it now.
 5. Partitions begin to flow when the lease is fresh: a follower may have waited for its share almost as long as the
-   lease lasts, and then hears first whether it is still a member.
+   lease lasts, and then first finds out whether it is still a member.
 6. The leader refreshes the topics of all members from time to time, every other member those that its pattern
-   matches. What differs from what was assigned, or was wanted, is a reason to join again.
+   matches. A difference from the assigned topics, or from those that matched, is a reason to join again.
 
 Why two members never deliver the same partition: a later generation begins when the former owner has joined again or
-left (it holds nothing: rule 1), or was dropped for its silence or slowness (its lease is over: rule 3). The hole is the
-broker's: one that was cut off from its cluster may answer heartbeats for a group that another coordinates by now.
-Commits then are refused, since they need a quorum.
+left (it holds nothing: rule 1), or was dropped for its silence or slowness (its lease is over: rule 3). The remaining
+gap is the broker's: one that was cut off from its cluster may answer heartbeats for a group that another coordinates by
+now. Commits then are refused, since they need a quorum.
 """
 
 from __future__ import annotations
@@ -42,36 +41,36 @@ from consumerd.group.membership_tables import MembershipSettings
 
 
 class Phase(Enum):
-    """Where a member is."""
+    """The phase of a member."""
 
-    #: Nothing is held and nothing under way, or just a topic refresh; joining comes next.
+    #: Nothing is held and nothing under way, except perhaps a topic refresh; joining is next.
     OUTSIDE = "outside"
     JOINING = "joining"
-    #: We lead: finding out what there is to assign.
+    #: We lead, and read the topics to assign.
     ASSIGNING = "assigning"
     SYNCING = "syncing"
-    #: We have our share, and beat.
+    #: We have our share, and send heartbeats.
     STABLE = "stable"
-    #: Handlers finish what they hold, to join again or to leave. We are a member still, and beat.
+    #: Handlers finish what they hold, to join again or to leave. We are still a member, and send heartbeats.
     DRAINING = "draining"
-    #: Handlers are being cancelled; we are no member.
+    #: Handlers are being cancelled; we are not a member.
     ABANDONING = "abandoning"
     LEAVING = "leaving"
     LEFT = "left"
 
 
 class Cause(Enum):
-    """What moves a member."""
+    """The cause of a member's transition."""
 
     JOIN = "join"
-    #: The generation is there, and we follow or lead.
+    #: The generation has begun, and we follow or lead.
     FOLLOW = "follow"
     LEAD = "lead"
     ASSIGNED = "assigned"
     SYNCED = "synced"
     #: Join again: a rebalance, or topics that changed.
     REJOIN = "rejoin"
-    #: We are no member of this generation (any more), or nobody can say; nothing flows.
+    #: We are not a member of this generation (any more), or that is unknown; nothing flows.
     OUT = "out"
     #: The same, while something flows.
     LOST = "lost"
@@ -105,25 +104,25 @@ PHASES: dict[tuple[Phase, Cause], Phase] = {
 
 @dataclass(frozen=True, slots=True)
 class CoordinationSettings:
-    """All times in seconds."""
+    """Settings of the membership. All times in seconds."""
 
     #: Silence after which the coordinator drops a member (session.timeout.ms). It has to outlast the time in which a
     #: cluster finds a new coordinator when a broker dies: about ten seconds, and more under load.
     session_timeout: float = 45.0
-    #: Between heartbeats (heartbeat.interval.ms).
+    #: Time between heartbeats (heartbeat.interval.ms).
     heartbeat_interval: float = 3.0
-    #: How long the coordinator waits for a member to join again. Brokers of 0.9 take the session timeout.
+    #: Time for which the coordinator waits for a member to join again. Brokers of 0.9 use the session timeout.
     rebalance_timeout: float = 60.0
-    #: How long handlers may finish what they hold; less if the rebalance timeout is short.
+    #: Time for handlers to finish what they hold; less if the rebalance timeout is short.
     drain_timeout: float = default_of(MembershipSettings, "drain_timeout")
-    #: Between refreshes of the topics.
+    #: Time between refreshes of the topics.
     topic_refresh_interval: float = default_of(MembershipSettings, "reconcile_interval")
-    #: Between attempts at what failed; doubled up to the second.
+    #: Time between attempts after a failure; doubles from the first to the second.
     retry_interval: float = default_of(MembershipSettings, "retry_interval")
     retry_interval_max: float = default_of(MembershipSettings, "retry_interval_max")
-    #: How often leaving is tried.
+    #: Attempts to leave.
     leave_attempts: int = 3
-    #: The assignors that we know, dearest first: "range", "roundrobin".
+    #: The assignors that we support, preferred ones first: "range", "roundrobin".
     assignors: tuple[str, ...] = ("range", "roundrobin")
     #: group.instance.id of a static member, whose place is kept while it restarts.
     instance_id: str | None = None
@@ -138,10 +137,10 @@ class CoordinationSettings:
             raise ValueError(f"assignors must be some of {sorted(ASSIGNORS)}, not {list(self.assignors)}")
 
 
-#: Those of `consumerd.group.assignors` that a leader can assign by.
+#: The assignors of `consumerd.group.assignors` that a leader can use.
 ASSIGNORS = frozenset({"range", "roundrobin"})
 
 
 def all_assignors(dearest: str) -> tuple[str, ...]:
-    """Every one of `ASSIGNORS`, `dearest` first: members that offer all find one with any other member."""
+    """Return all of `ASSIGNORS`, `dearest` first: a member that offers all has one in common with any other."""
     return (dearest, *sorted(ASSIGNORS - {dearest}))

@@ -1,4 +1,4 @@
-"""Events and actions of a membership in ZooKeeper: what happens to a member, and what it has done about it.
+"""Events and actions of a membership in ZooKeeper: what happens to a member, and what it does in response.
 
 Strategy: plain values and nothing else. The machine (`consumerd.group.membership.Member`) maps an event and the time to
 a list of actions; its runner (the consumer, or a simulator) performs them. Three conventions make that safe:
@@ -6,9 +6,9 @@ a list of actions; its runner (the consumer, or a simulator) performs them. Thre
 - *Tickets.* Every action that takes time carries a `ticket`, a number never used before, and is answered with events
   that carry the same ticket. Answers may come in any order, and late or never when the session ended: the machine
   ignores what it no longer waits for.
-- *Sets.* Actions on partitions carry all partitions for which the same is to be done at that moment, so that what costs
-  one round trip for one partition costs a few for a thousand. `Claim` and `Release` are answered once, for all of them;
-  what an answer leaves out has an unknown outcome. `Drain` and `Abandon` are answered in parts, as handlers end.
+- *Sets.* Actions on partitions carry all partitions for which the same is to be done at that moment, so that an action
+  of one round trip for one partition takes a few for a thousand. `Claim` and `Release` are answered once, for all of
+  them; what an answer leaves out has an unknown outcome. `Drain` and `Abandon` are answered in parts, as handlers end.
 - *Sessions.* Every action that touches ZooKeeper carries the `session_id` on which it is valid. The runner performs it
   on that very session or answers `Failed`; it never moves an action over to a newer session.
 - *Order.* The actions of one list are begun in list order; none waits for another to end, since what must come later
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GroupSnapshot:
-    """What a group looked like in ZooKeeper. The reads behind it need not be atomic.
+    """The state of a group in ZooKeeper. The reads behind it need not be atomic.
 
     Watches are armed by the very reads (ids, topics, verified owner nodes, the own id node), so that a change after the
     read leads to `Triggered`.
@@ -45,12 +45,12 @@ class GroupSnapshot:
     members: Mapping[str, bytes | str | None]
     #: The session that owns the id node named like us; None when there is no such node.
     own_id_session: int | None
-    #: Topic -> broker -> the numbers of its partitions (`consumerd.group.rules.Topics`), for the topics asked for. A
+    #: Topic -> broker -> the numbers of its partitions (`consumerd.group.rules.Topics`), for the requested topics. A
     #: topic that does not exist may be missing or empty.
     topics: Topics
     #: For each partition of `TakeSnapshot.verify`: the session that owns its owner node, None when it is gone.
     owner_sessions: Mapping[TopicPartition, int | None]
-    #: Every partition of `topics` that has an owner node, anybody's; None unless `TakeSnapshot.survey` asked for it.
+    #: Every partition of `topics` that has an owner node, of any member; None without `TakeSnapshot.survey`.
     claimed: frozenset[TopicPartition] | None = None
 
 
@@ -59,7 +59,7 @@ class GroupSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class SessionStarted:
-    """A ZooKeeper session that did not exist before. Nothing of a former one counts."""
+    """A ZooKeeper session that did not exist before. The nodes of a former one are gone."""
 
     session_id: int
 
@@ -76,11 +76,11 @@ class SessionResumed:
 
 @dataclass(frozen=True, slots=True)
 class LeaseExpired:
-    """The time ran out in which ZooKeeper cannot have ended the session, or the coordinator the membership.
+    """The lease is over: ZooKeeper may have ended the session, or the coordinator the membership.
 
-    Others may own our partitions from now on, so whatever handlers still hold has to stop. `SessionResumed` may follow
-    all the same: the server may be slower than our cautious reckoning. `session_id`: whose time it was. The event may
-    have waited in a queue behind the one that gave the member its next session.
+    Others may own our partitions from now on, so handlers have to stop. `SessionResumed` may still follow: the server
+    may be slower than our cautious estimate. `session_id`: the session of the lease. The event may have waited in a
+    queue behind the one that gave the member its next session.
     """
 
     session_id: int
@@ -113,7 +113,7 @@ class TimerFired:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionChanged:
-    """The member wants other topics from now on: it registers again, and keeps what stays its own."""
+    """The member subscribes to other topics from now on: it registers again, and keeps partitions that stay its own."""
 
     subscription: Subscription
 
@@ -146,7 +146,7 @@ class SnapshotTaken:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """Answers `Register`: our id node stands, and this session owns it."""
+    """Answers `Register`: our id node exists, and this session owns it."""
 
     ticket: int
 
@@ -160,17 +160,17 @@ class RegistrationBlocked:
 
 @dataclass(frozen=True, slots=True)
 class Unregistered:
-    """Answers `Unregister`: no id node of this session stands."""
+    """Answers `Unregister`: no id node of this session exists."""
 
     ticket: int
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """Answers `Claim`, once. What is in neither set may be ours or not: the reply was lost, the session changed."""
+    """Answers `Claim`, once. Partitions in neither set may be ours or not: a reply was lost, the session changed."""
 
     ticket: int
-    #: The owner node stands with the stream asked for, and this session owns it.
+    #: The owner node exists with the requested stream, and this session owns it.
     claimed: frozenset[TopicPartition]
     #: Another member's owner node (or one of our former session) is in the way.
     blocked: frozenset[TopicPartition]
@@ -186,7 +186,7 @@ class Drained:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Answers `Release`, once: no owner node of this session stands for these. Of the others that is unknown."""
+    """Answers `Release`, once: these have no owner node of this session. For the others that is unknown."""
 
     ticket: int
     partitions: frozenset[TopicPartition]
@@ -235,7 +235,7 @@ class TakeSnapshot:
     #: Our topics; None for all (a filter subscription). More are read where the share in one depends on others
     #: (`consumerd.group.rules.topics_to_read`).
     topics: frozenset[str] | None
-    #: The partitions whose owner nodes have to be looked at.
+    #: The partitions whose owner nodes have to be read.
     verify: frozenset[TopicPartition]
     #: Whether to list all owner nodes of the topics too (`GroupSnapshot.claimed`).
     survey: bool
@@ -252,7 +252,7 @@ class Register:
 
     ticket: int
     session_id: int
-    #: A node of ours may stand that says what we subscribed to before: delete it in the same transaction.
+    #: A node with our former subscription may exist: delete it in the same transaction.
     replace: bool = False
 
 
@@ -351,14 +351,14 @@ class Warn:
 
 @dataclass(frozen=True, slots=True)
 class RefuseGroup:
-    """We cannot be in this group (a foreign dialect). The member leaves by itself; `Finished` follows."""
+    """We cannot join this group (a foreign dialect). The member leaves by itself; `Finished` follows."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The member has left: nothing is held, nothing registered by us stands, no more actions will come."""
+    """The member has left: nothing is held, no node of ours is registered, no more actions follow."""
 
 
 Action = (

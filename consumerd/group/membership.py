@@ -1,4 +1,4 @@
-"""The membership machine: what a member of a consumer group does next, given what happened and the time.
+"""The membership machine: from an event and the time to the next actions of a member of a consumer group.
 
 Strategy: pure. `Member.handle(event, now)` returns actions; its runner performs them and sends their answers back
 as events (`consumerd.group.events`). The states, their tables and the theory of operation are in
@@ -50,19 +50,20 @@ if TYPE_CHECKING:
     from consumerd.registry import Subscription
 
 
-#: Nudges in vain end up this many reconciliations apart.
+#: Longest interval between nudges that have no effect, in reconciliations.
 _LONGEST_PAUSE = 20
 
 
 class _Nudges:
     """Whether a nudge is due: JVM members give up 8 s after a trigger and sit idle until the next one; we provide it.
 
-    two signs. One is a release so late (M3), or after a trigger of unknown age, that a peer may have stopped waiting.
-    The other is partitions that are not where they should be from one reconciliation to the next: those of peers
-    without an owner, ours in the hands of others. That catches what the first sign cannot know: our process was stopped
-    and did not notice, a peer lost its watch. As long as some of them find their place, a peer is at work (a JVM member
-    claims hundreds of partitions one after the other, for half a minute), and a nudge would restart it. A nudge
-    costs each healthy peer one rebalance, so those for the second sign, which may be in vain, become rarer and rarer.
+    There are two signs. One is a release so late (M3), or after a trigger of unknown age, that a peer may have stopped
+    waiting. The other is partitions that are not where they should be from one reconciliation to the next: those of
+    peers without an owner, ours with another owner. That catches cases without the first sign: our process was
+    stopped and did not notice, a peer lost its watch. As long as some of them find their place, a peer is at work (a
+    JVM member claims hundreds of partitions one after the other, for half a minute), and a nudge would restart it. A
+    nudge costs each healthy peer one rebalance, so those for the second sign, which may be in vain, become rarer and
+    rarer.
     """
 
     def __init__(self, settings: MembershipSettings) -> None:
@@ -73,12 +74,12 @@ class _Nudges:
         self._pause = settings.reconcile_interval
 
     def released(self, trigger: float, trigger_known: bool, now: float) -> None:
-        """A partition was released because of something that happened at `trigger`."""
+        """Note that a partition was released because of an event at `trigger`."""
         if not trigger_known or now - trigger > self._settings.nudge_after:
             self.due = True
 
     def surveyed(self, misplaced: AbstractSet[TopicPartition], now: float) -> None:
-        """These partitions were not where they should be at a reconciliation."""
+        """Note the partitions that did not have their expected owner at a reconciliation."""
         still, at_work = self._misplaced & misplaced, bool(self._misplaced - misplaced)
         self._misplaced = misplaced
         if not misplaced:
@@ -89,12 +90,12 @@ class _Nudges:
             self._pause = min(2 * self._pause, _LONGEST_PAUSE * self._settings.reconcile_interval)
 
     def taken(self) -> bool:
-        """Whether to nudge now; asking clears it."""
+        """Return whether to nudge now, and clear the request."""
         due, self.due = self.due, False
         return due
 
     def forget(self) -> None:
-        """The session is over, and that alone wakes everybody."""
+        """Forget all signs: the end of the session wakes all members by itself."""
         self.due = False
         self._misplaced = frozenset()
 
@@ -102,7 +103,7 @@ class _Nudges:
 class Member:
     """One member of one group. Not reentrant: `handle` is called with one event after the other.
 
-    `rules`: the group's dialect, by default that of 0.7. What is random (how long to let a burst settle) follows from
+    `rules`: the group's dialect, by default that of 0.7. Random values (the settling time of a burst) follow from
     the consumer id alone, so equal events lead to equal actions.
     """
 
@@ -125,39 +126,39 @@ class Member:
         self._link = Link.NONE
         self._phase = Phase.OUTSIDE
         self._session_id = 0
-        # What is decided, why, and what of it is still to be claimed; nothing before the first snapshot of a session.
+        # The target, its reason, and its unclaimed partitions; empty before the first snapshot of a session.
         self._decided = False
         self._target = TargetAssignment()
         self._reason = SnapshotRequest(0.0)
         self._unclaimed: dict[TopicPartition, None] = {}
-        #: Whether anything was ever decided: from then on a group is not refused any more.
+        #: Whether there ever was a target: from then on a group is not refused any more.
         self._was_member = False
         self._dialect_error = ""
-        # Tickets of what is under way, 0 for nothing.
+        # Tickets of the actions under way, 0 for none.
         self._last_ticket = 0
         self._registering = 0
         self._unregistering = 0
-        #: Whether an id node of this session may stand.
+        #: Whether an id node of this session may exist.
         self._listed = False
-        #: Whether that node may say what we subscribed to before, and what the node being created says.
+        #: Whether that node may hold our former subscription, and the subscription of the node being created.
         self._outdated = False
         self._announced = subscription
-        #: After a failed write, nothing is written until then.
+        #: Time until which nothing is written, after a failed write.
         self._hold_until: float | None = None
         self._failed_writes = 0
         self._timer_at: float | None = None
-        # Of the event being handled.
+        # Facts of the event being handled.
         self._now = 0.0
         self._actions: list[e.Action] = []
         self._lost: dict[HoldCause, list[Holding]] = {}
         self._touched: list[Holding] = []
         self._fresh = False
 
-    # ---- What others may see ----------------------------------------------------------------------------------------
+    # ---- State for other rooms --------------------------------------------------------------------------------------
 
     @property
     def phase(self) -> Phase:
-        """The place in the group."""
+        """The phase of the membership."""
         return self._phase
 
     @property
@@ -167,17 +168,17 @@ class Member:
 
     @property
     def target(self) -> Mapping[TopicPartition, int]:
-        """What is to be ours as far as decided: partition -> stream."""
+        """The target of the last decision: partition -> stream."""
         return self._target.own
 
     @property
     def holds(self) -> dict[TopicPartition, Hold]:
-        """Every partition that we have to do with, and how far it is."""
+        """The state of every partition that is claimed, owned or released."""
         return {holding.partition: holding.state for holding in self._holdings}
 
     @property
     def settled(self) -> bool:
-        """Whether we are a member and consume exactly what is ours, be it nothing: readiness."""
+        """Whether we are a member and consume exactly our target, which may be empty: readiness."""
         return (
             self._phase is Phase.MEMBER
             and self._link is Link.UP
@@ -188,7 +189,7 @@ class Member:
     # ---- Events: note what changed ----------------------------------------------------------------------------------
 
     def handle(self, event: e.Event, now: float) -> list[e.Action]:
-        """What to do about `event` at the time `now` (seconds, monotonic). See `consumerd.group.events`."""
+        """Return the actions for `event` at the time `now` (seconds, monotonic). See `consumerd.group.events`."""
         if self._phase is Phase.LEFT:
             return []
         self._now = now
@@ -198,7 +199,7 @@ class Member:
         return actions
 
     def prepare(self, snapshot: e.GroupSnapshot) -> Generator[None, None, None]:
-        """Compute in steps of some milliseconds what `SnapshotTaken` with this snapshot needs.
+        """Compute the target of this snapshot in steps of some milliseconds, before `SnapshotTaken`.
 
         Optional: without it `handle` computes all at once. Other events may be handled between the steps.
         """
@@ -245,7 +246,7 @@ class Member:
         self._timer_at = None
 
     def _on_subscription_changed(self, event: e.SubscriptionChanged) -> None:
-        """The next snapshot leads to a new registration, and the one after that to the new target.
+        """Register again with the next snapshot; the one after that gives the new target.
 
         Until then the former target stays: nothing is released that others could not claim yet.
         """
@@ -293,7 +294,7 @@ class Member:
                 self._survey(snapshot.claimed)
 
     def _apply(self, snapshot: e.GroupSnapshot) -> TargetAssignment | None:
-        """The target of a snapshot; None where members of another dialect stand beside ours.
+        """Return the target of a snapshot; None if the group has members of another dialect.
 
         A member that owns something continues then: JVM peers cannot rebalance either, and the operator is to stop the
         member that registered by mistake.
@@ -365,7 +366,7 @@ class Member:
         self._fail_rest(event.ticket)
 
     def _fail_rest(self, ticket: int) -> None:
-        """What an answer left out: whether it was carried out is unknown."""
+        """Note the partitions that an answer left out: whether the action was carried out for them is unknown."""
         failed = self._holdings.waiting_for(ticket)
         for holding in failed:
             self._holdings.move(holding, HoldCause.FAILED)
@@ -413,7 +414,7 @@ class Member:
         self._topics = frozenset(subscription.streams) if isinstance(subscription, StaticSubscription) else None
 
     def _decide(self, target: TargetAssignment, reason: SnapshotRequest) -> None:
-        """From now on this is the aim."""
+        """Set the target."""
         self._decided = True
         self._target = target
         self._reason = reason
@@ -427,7 +428,7 @@ class Member:
         self._decide(TargetAssignment(), SnapshotRequest(self._now))
 
     def _lose(self, holding: Holding) -> None:
-        """Whatever is done with the partition ends at once: its owner node is not ours any more, or may not be."""
+        """End all work on the partition at once: its owner node is not, or may not be, ours any more."""
         if holding.state in (Hold.CONSUMING, Hold.DRAINING):
             self._lost.setdefault(HoldCause.LOST, []).append(holding)
         elif holding.state is Hold.OWNED:
@@ -441,7 +442,7 @@ class Member:
             self._failed_writes += 1
 
     def _lose_session(self) -> None:
-        """All nodes of the session are gone with it."""
+        """Note that the session ended, and all its nodes with it."""
         self._link = follow(LINK, self._link, LinkCause.EXPIRED)
         self._phase = follow(PHASE, self._phase, PhaseCause.SESSION_LOST)
         for holding in self._holdings:
@@ -461,7 +462,7 @@ class Member:
         self._nudges.forget()
 
     def _survey(self, claimed: frozenset[TopicPartition]) -> None:
-        """Note partitions that are not where they should be; if there are any, reconcile again soon."""
+        """Note partitions without their expected owner; if there are any, reconcile again soon."""
         misplaced = (self._target.others - claimed) | self._unclaimed.keys()
         self._nudges.surveyed(misplaced, self._now)
         if misplaced:
@@ -502,7 +503,7 @@ class Member:
         return self._last_ticket
 
     def _steer(self, touched: Iterable[Holding]) -> None:
-        """Take partitions one step towards the target, where something is to be done and nothing under way."""
+        """Take one step towards the target for each partition that needs one and has no action under way."""
         start: list[Holding] = []
         drain: list[Holding] = []
         release: list[Holding] = []
@@ -539,7 +540,7 @@ class Member:
             holding.reason = self._reason
             self._holdings.move(holding, HoldCause.DRAIN, ticket)
         deadline = self._reason.trigger + self.settings.drain_timeout
-        if deadline <= self._now:  # nobody could look for so long: see above
+        if deadline <= self._now:  # no snapshot was possible for so long: see above
             deadline = self._now + self.settings.drain_timeout
         self._actions.append(e.Drain(ticket, _partitions(holdings), deadline))
 
@@ -559,11 +560,11 @@ class Member:
             self._actions.append(e.Abandon(ticket, _partitions(holdings)))
 
     def _claim(self) -> None:
-        """Claim whatever is to be ours and is not, from what was just seen."""
+        """Claim the partitions of the target that are not ours, by the last snapshot."""
         unclaimed, self._unclaimed = self._unclaimed, {}
         if not unclaimed:
             if self._fresh and not self._holdings.count(Hold.CLAIMING):
-                self._snapshots.retried_well()  # whatever was in the way is not wanted any more
+                self._snapshots.retried_well()  # the blocked partitions are no longer in the target
             return
         ticket = self._ticket()
         streams: dict[TopicPartition, int] = {}
@@ -588,7 +589,7 @@ class Member:
         self._actions.append(e.TakeSnapshot(ticket, self._session_id, self._topics, verified, request.survey))
 
     def _finish(self) -> None:
-        """Unregister when nothing is held any more, then be gone."""
+        """Unregister when nothing is held any more, then finish."""
         if len(self._holdings) or self._registering or self._unregistering:
             return
         if self._listed and self._link is not Link.NONE:
@@ -600,10 +601,10 @@ class Member:
         self._actions.append(e.Finished())
 
     def _set_timer(self) -> None:
-        """One timer, for whatever comes first. One that is set too early is left alone."""
+        """Set the one timer to the earliest due time. One that is set too early is left alone."""
         if self._link is not Link.UP or self._phase is Phase.LEFT:
             return
-        # What is due by now waits for something else than time.
+        # Work that is already due waits for something other than time.
         times = [at for at in (self._hold_until, self._snapshots.next_time) if at is not None and at > self._now]
         if times and (self._timer_at is None or min(times) < self._timer_at):
             self._timer_at = min(times)

@@ -28,7 +28,7 @@ class Holding:
     state: Hold = Hold.FREE
     #: The ticket of the action under way; 0 when none is.
     ticket: int = 0
-    #: Why it is given up; None while it is not.
+    #: The reason for which it is given up; None while it is not.
     reason: SnapshotRequest | None = None
 
 
@@ -44,15 +44,15 @@ class Holdings:
         return len(self._by_partition)
 
     def __iter__(self) -> Iterator[Holding]:
-        """Over a copy: states may change meanwhile."""
+        """Iterate over a copy: states may change meanwhile."""
         return iter(list(self._by_partition.values()))
 
     def get(self, partition: TopicPartition) -> Holding | None:
-        """The holding of a partition; None when it is free."""
+        """Return the holding of a partition; None when it is free."""
         return self._by_partition.get(partition)
 
     def waiting_for(self, ticket: int) -> list[Holding]:
-        """The holdings whose action under way has this ticket; none for an obsolete answer."""
+        """Return the holdings whose action under way has this ticket; none for an obsolete answer."""
         return list(self._by_ticket.get(ticket, {}).values())
 
     def waiting_among(self, ticket: int, partitions: Iterable[TopicPartition]) -> list[Holding]:
@@ -61,11 +61,11 @@ class Holdings:
         return [waiting[partition] for partition in sorted(partitions) if partition in waiting]
 
     def count(self, *states: Hold) -> int:
-        """How many partitions are in one of the states."""
+        """Return the number of partitions in these states."""
         return sum(self._count[state] for state in states)
 
     def new(self, partition: TopicPartition, stream: int) -> Holding:
-        """A free partition that is about to be claimed."""
+        """Add a free partition that is about to be claimed."""
         holding = self._by_partition[partition] = Holding(partition, stream)
         self._count[Hold.FREE] += 1
         return holding

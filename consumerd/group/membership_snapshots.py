@@ -1,4 +1,4 @@
-"""When to take the next snapshot, and what it has to include.
+"""The schedule of snapshots: the time of the next one, and the reads that it has to include.
 
 Strategy: requests are merged until a snapshot can be taken; one is in progress at a time. What happens while it is in
 progress requests another one, since the reads may have come too early. The first request after a quiet time is served
@@ -22,18 +22,18 @@ _LONGEST_FAILURE_PAUSE = 25
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest:
-    """Why a snapshot is needed, and what it has to include."""
+    """The reason for a snapshot, and the reads that it has to include."""
 
-    #: When the change that calls for it happened: drains are measured from here.
+    #: Time of the change that caused the request: drains are measured from here.
     trigger: float
-    #: False when it may have happened any time before: a lost watch, a suspended session.
+    #: False if the change may have happened any time before: a lost watch, a suspended session.
     trigger_known: bool = True
-    #: Read the owner nodes of all that we own; list all owner nodes there are.
+    #: `verify`: read the owner nodes of our partitions. `survey`: list all owner nodes.
     verify: bool = True
     survey: bool = False
 
     def merged(self, other: SnapshotRequest | None) -> SnapshotRequest:
-        """One request that serves both."""
+        """Return one request that serves both."""
         if other is None:
             return self
         return SnapshotRequest(
@@ -50,8 +50,8 @@ class SnapshotInProgress:
 
     ticket: int
     request: SnapshotRequest
-    #: Which partitions are verified. What the snapshot says of them is not of an earlier ownership: nothing is claimed
-    #: between the question and the answer.
+    #: The partitions to verify. The answer cannot be about an earlier ownership: nothing is claimed between request
+    #: and answer.
     verified: frozenset[TopicPartition]
 
 
@@ -62,7 +62,7 @@ class Spread:
         self._state = crc32(name.encode("utf-8", "surrogatepass"))
 
     def factor(self, width: float) -> float:
-        """The next one, between 1 - `width` and 1 + `width`: a linear congruential generator is random enough."""
+        """Return the next one, from 1 - `width` to 1 + `width`: a linear congruential generator is random enough."""
         self._state = (self._state * 1664525 + 1013904223) % 2**32
         return 1.0 + width * (self._state / 2**31 - 1.0)
 
@@ -83,12 +83,12 @@ class SnapshotSchedule:
 
     @property
     def idle(self) -> bool:
-        """Whether the last snapshot is as fresh as it gets: none is pending, none in progress."""
+        """Whether no snapshot is pending or in progress."""
         return self.pending is None and self.in_progress is None
 
     @property
     def next_time(self) -> float | None:
-        """When `tick` has something to do, or the pending request may begin."""
+        """The time at which `tick` has something to do, or the pending request may begin; None for no such time."""
         times = [at for at in (self._retry_at, self._reconcile_at) if at is not None]
         if self.pending is not None and self.in_progress is None:
             times.append(self._not_before)
@@ -114,7 +114,7 @@ class SnapshotSchedule:
             self._retries += 1
 
     def retried_well(self) -> None:
-        """What was tried again worked: the next trouble is a new one."""
+        """Reset the retry interval: the repeated attempt succeeded."""
         self._retries = 0
 
     def reconcile_within(self, now: float, seconds: float) -> None:
@@ -123,7 +123,7 @@ class SnapshotSchedule:
         self._reconcile_at = at if self._reconcile_at is None else min(self._reconcile_at, at)
 
     def tick(self, now: float) -> None:
-        """Note what is due."""
+        """Request the snapshots that are due."""
         if self._retry_at is not None and now >= self._retry_at:
             self._retry_at = None
             self.request(SnapshotRequest(now, verify=False))
@@ -132,13 +132,13 @@ class SnapshotSchedule:
             self.request(SnapshotRequest(now, trigger_known=False, survey=True))
 
     def begin(self, ticket: int, verified: frozenset[TopicPartition]) -> None:
-        """The pending request is in progress."""
+        """Note that the pending request is in progress."""
         assert self.pending is not None
         self.in_progress = SnapshotInProgress(ticket, self.pending, verified)
         self.pending = None
 
     def end(self, ticket: int, now: float) -> SnapshotInProgress | None:
-        """The snapshot was taken. None for one that is obsolete."""
+        """Note that the snapshot was taken; return it, or None if it is obsolete."""
         ended = self.in_progress
         if ended is None or ended.ticket != ticket:
             return None
@@ -150,7 +150,7 @@ class SnapshotSchedule:
         return ended
 
     def fail(self, ticket: int, now: float) -> None:
-        """The snapshot could not be taken and is still needed. Does nothing for one that is obsolete."""
+        """Note that the snapshot failed and is still needed. Does nothing for one that is obsolete."""
         failed = self.in_progress
         if failed is None or failed.ticket != ticket:
             return

@@ -1,15 +1,15 @@
 """The states of a member and of its partitions, every transition between them, and the times that it keeps.
 
 Strategy: three small tables, looked up and never bypassed; a pair that is not in a table is a defect and raises. What
-is *done* on a transition stands in `consumerd.group.membership`, in one place per action.
+is *done* on a transition is in `consumerd.group.membership`, in one place per action.
 
 # Theory of operation
 
 A member is described by three kinds of state which change independently of each other:
 
-- its *link*, one for the process: is there a session, and is it connected;
-- its *phase*, one for the process: does its id node stand in the group, is it leaving;
-- for each partition it has to do with, how far claiming, consuming and giving it up has come.
+- its *link*, one for the process: whether there is a session, and whether it is connected;
+- its *phase*, one for the process: whether its id node is in the group, and whether it is leaving;
+- the state of claiming, consuming and giving up each of its partitions.
 
 Keeping them apart is what keeps them small: a suspended connection, say, touches neither phase nor partitions; it only
 holds back actions that need ZooKeeper until the link is up again.
@@ -22,26 +22,26 @@ when events are late, doubled or lost: the next snapshot leads to the same actio
 1. A snapshot comes first. It shows whether the group may be joined at all; without our id node in it we register
    before anything else; with it, it gives the target.
 2. A partition that is consumed and is not in the target with the same stream is drained, then released. One that is,
-   is left alone: no release, no pause. One that turned out to be wanted again while it was drained is simply
+   is left alone: no release, no pause. One that returns to the target while it is drained is simply
    started again. A change of stream counts as giving up and claiming, since the owner node names the stream.
-3. Nothing is claimed while anything is being drained or released. So each member lets go of what the others wait for
+3. Nothing is claimed while anything is being drained or released. So each member releases what the others wait for
    before it waits itself, and no cycle of members can wait for each other.
 4. A claim that is blocked is made again when the node in the way has gone, and now and then besides, from a fresh
-   snapshot, without end. Whatever was claimed stays claimed.
+   snapshot, without end. All that was claimed stays claimed.
 5. At most one action is under way for a partition. Its answer, recognised by the ticket, decides what comes next.
 6. What is due for several partitions at one moment is one action with all of them.
-7. A member of another dialect keeps us out of a group. One that comes when we are in it changes nothing of what is
+7. A member of another dialect keeps us out of a group. One that registers after us changes nothing of what is
    held.
 
 Why two members never deliver the same partition: StartConsuming only follows Claimed, and ZooKeeper lets one session
 create the owner node. Release only follows Drained (or Abandoned), when no handler holds anything. And when the session
 ends instead, the lease, counted from the last ping that was *sent*, has run out before: the runner delivers nothing
-after that, and LeaseExpired or SessionExpired ends what handlers still hold. The one hole is a peer that deletes
+after that, and LeaseExpired or SessionExpired ends what handlers still hold. The one gap is a peer that deletes
 our node by path (notes on mixed groups); it is open until the watch on the node, the commit's fence or the next
-snapshot tells us, and then the partition is abandoned.
+snapshot reports it, and then the partition is abandoned.
 
-The state DOUBTFUL gathers all that is uncertain (lost replies, abandoned partitions): nothing of ours runs, and the
-owner node may or may not be ours. Both ways out are safe whichever it is: Claim confirms the node or is blocked,
+The state DOUBTFUL covers all uncertain cases (lost replies, abandoned partitions): nothing of ours runs, and the
+owner node may or may not be ours. Both next actions are safe in either case: Claim confirms the node or is blocked,
 Release deletes it only if it is ours.
 """
 
@@ -62,7 +62,7 @@ class MembershipSettings:
     #: All drains of one rebalance end this long after its trigger (M2: a JVM peer looks for the last time after 6 s),
     #: or, where that is over before the first snapshot shows what to drain, this long after the snapshot.
     drain_timeout: float = 4.0
-    #: Between attempts to claim what others still hold (M1), to register, and to repeat whatever failed; twice as long
+    #: Time between attempts to claim what others still hold (M1), to register, and after a failure; twice as long
     #: after each attempt in vain, up to `retry_interval_max`: a watch on what is in the way tells sooner.
     retry_interval: float = 0.2
     retry_interval_max: float = 2.0
@@ -89,7 +89,7 @@ class Link(Enum):
 
 
 class LinkCause(Enum):
-    """What moves a link."""
+    """The cause of a link's transition."""
 
     STARTED = "started"
     SUSPENDED = "suspended"
@@ -103,7 +103,7 @@ LINK: dict[tuple[Link, LinkCause], Link] = {
     (Link.SUSPENDED, LinkCause.RESUMED): Link.UP,
     (Link.UP, LinkCause.EXPIRED): Link.NONE,
     (Link.SUSPENDED, LinkCause.EXPIRED): Link.NONE,
-    # News that is no news.
+    # Events that do not change the state.
     (Link.NONE, LinkCause.SUSPENDED): Link.NONE,
     (Link.NONE, LinkCause.EXPIRED): Link.NONE,
     (Link.SUSPENDED, LinkCause.SUSPENDED): Link.SUSPENDED,
@@ -112,22 +112,22 @@ LINK: dict[tuple[Link, LinkCause], Link] = {
 
 
 class Phase(Enum):
-    """The member's place in its group."""
+    """The phase of a membership."""
 
-    #: Not registered, as far as we know; a snapshot says what to do.
+    #: Not registered, as far as we know; a snapshot decides what to do.
     OUTSIDE = "outside"
     #: Creating the id node.
     REGISTERING = "registering"
-    #: Our id node stands.
+    #: Our id node exists.
     MEMBER = "member"
-    #: Giving everything back, then unregistering.
+    #: Releasing everything, then unregistering.
     LEAVING = "leaving"
     #: Over.
     LEFT = "left"
 
 
 class PhaseCause(Enum):
-    """What moves a phase."""
+    """The cause of a phase's transition."""
 
     #: A snapshot without our id node under our session; registration begins.
     UNLISTED = "unlisted"
@@ -164,7 +164,7 @@ PHASE: dict[tuple[Phase, PhaseCause], Phase] = {
 
 
 class Hold(Enum):
-    """What a member has to do with one partition."""
+    """The state of one partition at a member."""
 
     #: Nothing (such partitions are not kept anywhere).
     FREE = "free"
@@ -187,7 +187,7 @@ class Hold(Enum):
 
 
 class HoldCause(Enum):
-    """What moves a partition."""
+    """The cause of a partition's transition."""
 
     CLAIM = "claim"
     CLAIMED = "claimed"
@@ -238,7 +238,7 @@ Cause = TypeVar("Cause", bound=Enum)
 
 
 def follow(table: dict[tuple[State, Cause], State], state: State, cause: Cause) -> State:
-    """The state that comes after `state`. Raises RuntimeError for a transition that does not exist: a defect."""
+    """Return the state after `state`. Raises RuntimeError for a transition that does not exist: a defect."""
     after = table.get((state, cause))
     if after is None:
         raise RuntimeError(f"no transition from {state} by {cause}")

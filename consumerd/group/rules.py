@@ -1,8 +1,8 @@
 """The rules of each dialect in a group that ZooKeeper coordinates: how nodes are read and partitions assigned.
 
-Strategy: the machine is one, its rules are a value that it is given. They say how a member's node is read and who is to
-own what; nothing in them waits, reads or remembers. A topic looks the same to both dialects (`Topics`): numbers of
-partitions by broker, where 0.8 and later have NO_BROKER for the one broker.
+Strategy: there is one machine, and its rules are a value that it is given. They define how a member's node is read and
+how partitions are assigned; nothing in them waits, does I/O or keeps state. A topic looks the same to both dialects
+(`Topics`): numbers of partitions by broker, where 0.8 and later have NO_BROKER for the one broker.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ class GroupRules(Protocol):
 
     @property
     def nudge_value(self) -> bytes:
-        """What the dummy id of a nudge holds."""
+        """The data of a nudge's dummy id."""
         ...
 
     @property
     def assigns_together(self) -> bool:
-        """Whether who owns a topic's partitions depends on the other topics."""
+        """Whether the owners of a topic's partitions depend on the other topics."""
         ...
 
     def format(self, subscription: Subscription, wall_ms: int) -> str:
-        """The value of our own id node. `wall_ms`: milliseconds since the epoch."""
+        """Return the value of our own id node. `wall_ms`: milliseconds since the epoch."""
         ...
 
     def parse(self, data: bytes | str | None) -> Subscription:
@@ -59,15 +59,15 @@ class GroupRules(Protocol):
         ...
 
     def streams_for(self, subscription: FilterSubscription, topic: str) -> int:
-        """How many streams of a member with a filter take part in `topic`. Raises RegistryError as the filter does."""
+        """Return the streams for `topic` of a member with a filter. Raises RegistryError as the filter does."""
         ...
 
     def owners(self, topics: Topics, members: Mapping[str, Wanted]) -> Assignment:
-        """Who is to own what, given what each member wants."""
+        """Return the owner of each partition, from the subscription of each member."""
         ...
 
     def incompatibility(self, topics: Topics, members: Mapping[str, Wanted]) -> str | None:
-        """Why JVM members may refuse to go on with these members, as a sentence; None where they do not."""
+        """Return why JVM members may refuse to continue with these members, as a sentence; None if they do not."""
         ...
 
 
@@ -78,7 +78,7 @@ class V07Rules:
     assigns_together: Final = False
 
     def format(self, subscription: Subscription, wall_ms: int) -> str:
-        """`{ "t": 1 }` or `*1*regex`."""
+        """Return `{ "t": 1 }` or `*1*regex`."""
         return subscription.format()
 
     def parse(self, data: bytes | str | None) -> Subscription:
@@ -86,11 +86,11 @@ class V07Rules:
         return parse_subscription(data)
 
     def streams_for(self, subscription: FilterSubscription, topic: str) -> int:
-        """As the filter says."""
+        """Return the filter's streams."""
         return subscription.streams_for(topic)
 
     def owners(self, topics: Topics, members: Mapping[str, Wanted]) -> Assignment:
-        """Each topic by itself."""
+        """Assign each topic by itself."""
         owners: Assignment = {}
         for topic, brokers in topics.items():
             partitions = [TopicPartition(topic, broker, n) for broker, numbers in brokers.items() for n in numbers]
@@ -99,7 +99,7 @@ class V07Rules:
         return owners
 
     def incompatibility(self, topics: Topics, members: Mapping[str, Wanted]) -> str | None:
-        """There is none."""
+        """Return None: there is no such case."""
         return None
 
 
@@ -107,7 +107,7 @@ class V07Rules:
 class V08Rules:
     """Kafka 0.8 to 1.1 (`partition.assignment.strategy`): chunks of each topic by number, or all topics in turn.
 
-    `spelling` is that of the JVM members' release, and counts for roundrobin alone.
+    `spelling` is that of the JVM members' release, and has an effect on roundrobin alone.
     """
 
     assignor: Assignor = "range"
@@ -115,16 +115,16 @@ class V08Rules:
 
     @property
     def nudge_value(self) -> bytes:
-        """A member that wants nothing."""
+        """The node of a member without a subscription."""
         return NUDGE_VALUE_V08
 
     @property
     def assigns_together(self) -> bool:
-        """Roundrobin does."""
+        """Whether the assignor is roundrobin."""
         return self.assignor == "roundrobin"
 
     def format(self, subscription: Subscription, wall_ms: int) -> str:
-        """The JSON of 0.8.2."""
+        """Return the JSON of 0.8.2."""
         return format_subscription_v08(subscription, wall_ms)
 
     def parse(self, data: bytes | str | None) -> Subscription:
@@ -132,18 +132,18 @@ class V08Rules:
         return parse_subscription_v08(data)
 
     def streams_for(self, subscription: FilterSubscription, topic: str) -> int:
-        """As the filter says, but no internal topic (`exclude.internal.topics`)."""
+        """Return the filter's streams, 0 for internal topics (`exclude.internal.topics`)."""
         return 0 if topic in INTERNAL_TOPICS else subscription.streams_for(topic)
 
     def owners(self, topics: Topics, members: Mapping[str, Wanted]) -> Assignment:
-        """By the assignor."""
+        """Assign by the assignor."""
         numbers = {topic: brokers.get(NO_BROKER, ()) for topic, brokers in topics.items()}
         if self.assigns_together:
             return roundrobin_owners(numbers, members, spelling=self.spelling)
         return range_owners(numbers, members)
 
     def incompatibility(self, topics: Topics, members: Mapping[str, Wanted]) -> str | None:
-        """Roundrobin of releases before 0.10.2 wants the same streams for all topics."""
+        """Roundrobin of releases before 0.10.2 requires the same streams for all topics."""
         if not self.assigns_together or agrees_on_streams(topics, members):
             return None
         return (
@@ -155,9 +155,9 @@ class V08Rules:
 def topics_to_read(
     rules: GroupRules, own: frozenset[str] | None, members: Iterable[bytes | str | None]
 ) -> frozenset[str] | None:
-    """The topics on which the share of a member with the topics `own` depends; None for all there are.
+    """Return the topics on which the share of a member with the topics `own` depends; None for all.
 
-    `members`: the nodes of all; what cannot be read counts for nothing.
+    `members`: the nodes of all members; one that cannot be read is left out.
     """
     if own is None or not rules.assigns_together:
         return own

@@ -1,13 +1,13 @@
 """The target assignment of this member: the assignor of its group applied to what a snapshot shows as registered.
 
-Strategy: hostile input stops here. Data of peers that cannot be read is left out with a warning, once per text, so that
-one broken id node does not stop our part of the group (it does stop every JVM peer: golden notes, 5; anchors, A5). A
-peer of the other dialect is an error, since such a group cannot be shared. Equal snapshots, which is what retries
-mostly see, are not computed twice.
+Strategy: hostile input is rejected here. Data of peers that cannot be read is left out with a warning, once per text,
+so that one broken id node does not stop our part of the group (it does stop every JVM peer: golden notes, 5; anchors,
+A5). A peer of the other dialect is an error, since such a group cannot be shared. Equal snapshots, which is what
+retries mostly see, are not computed twice.
 
 Ten thousand ids with intricate filters take minutes to read and apply, and heartbeats cannot wait for that: `steps` is
-the computation in steps of some milliseconds, whose result `build` finds. Members that ask for more streams than any
-group has are left out, the greatest first: every stream is an entry in the memory of each member.
+the computation in steps of some milliseconds, whose result `build` finds. Members that request more streams than any
+group has are left out, the largest first: every stream is an entry in the memory of each member.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _REMEMBERED = 1000
 #: Streams of all members together for one topic.
 MAX_STREAMS_OF_TOPIC: Final = 100_000
-#: What is computed in one step, in units of about a microsecond.
+#: Work of one step, in units of about a microsecond.
 _STEP: Final = 2_000
 #: Units for a member, a stream, a partition; for a character of a static subscription, and of a filter.
 _MEMBER, _STREAM, _PARTITION, _CHARACTER, _PATTERN = 20, 2, 4, 0.05, 5
@@ -42,7 +42,7 @@ _MEMBER, _STREAM, _PARTITION, _CHARACTER, _PATTERN = 20, 2, 4, 0.05, 5
 
 @dataclass(frozen=True, slots=True)
 class TargetAssignment:
-    """Who is to own what, as far as it concerns the topics that we subscribe to."""
+    """The owners of the partitions of the topics to which we subscribe."""
 
     #: Partition -> stream number of ours.
     own: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class TargetAssignmentBuilder:
         self._warnings: list[str] = []
 
     def build(self, snapshot: GroupSnapshot) -> TargetAssignment:
-        """The target of a snapshot, as if our own id were in it. Raises DialectError for a peer of another."""
+        """Return the target of a snapshot, as if our own id were in it. Raises DialectError for a peer of another."""
         for _ in self.steps(snapshot):
             pass
         if isinstance(self._target, DialectError):
@@ -86,12 +86,12 @@ class TargetAssignmentBuilder:
         self._seen = dict(snapshot.members), {topic: dict(brokers) for topic, brokers in snapshot.topics.items()}
 
     def take_warnings(self) -> list[str]:
-        """Sentences about what had to be left out since they were last taken."""
+        """Return the sentences about what was left out since the last call."""
         warnings, self._warnings = self._warnings, []
         return warnings
 
     def _members(self, data: Mapping[str, bytes | str | None]) -> Generator[None, None, dict[str, Subscription]]:
-        """Read all ids but our own, whose subscription we know."""
+        """Read all ids except our own, whose subscription we know."""
         parsed: dict[str, tuple[bytes | str | None, Subscription | None]] = {}
         done = 0.0
         for consumer_id, text in data.items():
@@ -140,7 +140,7 @@ class TargetAssignmentBuilder:
         return TargetAssignment(own, frozenset(others))
 
     def _wanted(self, members: Mapping[str, Subscription], topics: Topics) -> Generator[None, None, dict[str, Wanted]]:
-        """The streams of each member for each topic, within `MAX_STREAMS_OF_TOPIC`."""
+        """Return the streams of each member for each topic, within `MAX_STREAMS_OF_TOPIC`."""
         found: dict[str, dict[str, int]] = {name: {} for name in members}
         done = 0.0
         for topic in topics:
@@ -176,7 +176,7 @@ class TargetAssignmentBuilder:
                 )
 
     def _streams(self, consumer_id: str, subscription: Subscription, topic: str) -> int:
-        """Streams of a member for a topic; 0, with a warning, when its filter cannot be applied to that name."""
+        """Return a member's streams for a topic; 0, with a warning, if its filter cannot be applied to that name."""
         if isinstance(subscription, StaticSubscription):
             return subscription.streams_for(topic)
         try:

@@ -1,6 +1,6 @@
 """The addresses that a host name stands for.
 
-Strategy: a name may stand for several addresses, of which some lead nowhere: a connect tries them in the
+Strategy: a name may stand for several addresses, of which some do not respond: a connect tries them in the
 resolver's order, each with its part of the time, so that a silent one leaves time for the next.
 """
 
@@ -13,10 +13,10 @@ from ipaddress import ip_address
 
 
 async def addresses_of(host: str, port: int) -> list[str]:
-    """The IPv4 and IPv6 addresses of `host` in the resolver's order, each once: texts that need no resolver any more.
+    """Return the IPv4 and IPv6 addresses of `host` in the resolver's order, each once, as numeric texts.
 
     An address stands for itself. A link-local address of IPv6 keeps its scope (`fe80::1%2`). There is no timeout here.
-    Raises OSError (socket.gaierror) for a name that is not found, UnicodeError for one that cannot be a host's.
+    Raises OSError (socket.gaierror) for a name that is not found, UnicodeError for one that is not a valid host name.
     """
     with suppress(ValueError):
         ip_address(host)

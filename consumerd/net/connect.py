@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
 DEFAULT_SETTINGS = ConnectionSettings()
-#: What OpenSSL says where something else than TLS comes back, or nothing.
+#: OpenSSL's errors when the other side sends something other than TLS, or nothing.
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNEXPECTED_EOF_WHILE_READING")
 _NOT_A_TLS_LISTENER: Final = (
     "the listener does not speak TLS, or closed the connection; is this the port of its TLS listener?"
@@ -28,7 +28,7 @@ _NOT_A_TLS_LISTENER: Final = (
 
 
 class Connection(Protocol):
-    """What fetchers and producers need of a connection; see `BrokerConnection` for the promises."""
+    """The part of a connection that fetchers and producers use; see `BrokerConnection` for the guarantees."""
 
     @property
     def closed(self) -> bool: ...
@@ -55,7 +55,7 @@ async def connect(
 ) -> BrokerConnection:
     """Connect to a broker within `settings.connect_timeout` seconds, with TLS if `ssl` is given.
 
-    Raises ConnectError (TlsError where no TLS comes about); safe to cancel.
+    Raises ConnectError (TlsError if TLS cannot be established); safe to cancel.
     """
     try:
         async with asyncio.timeout(settings.connect_timeout):
@@ -70,7 +70,7 @@ async def connect(
     except (OSError, ValueError, OverflowError) as error:
         if ssl is not None and isinstance(error, ConnectionResetError | ConnectionAbortedError):
             raise TlsError(f"cannot speak TLS with broker {host}:{port}: {_NOT_A_TLS_LISTENER}") from error
-        # ValueError covers host names that cannot be encoded: they come from ZooKeeper and may be anything.
+        # ValueError covers host names that cannot be encoded: they come from ZooKeeper and may be any text.
         raise ConnectError(
             f"cannot connect to broker {host}:{port}: {reason_of(error)}; is it running, and is that its address?"
         ) from error
@@ -81,7 +81,7 @@ async def connect(
 
 
 def _tls_failure(error: SSLError) -> str:
-    """What is wrong, and what to look at."""
+    """Return the problem, and what to check."""
     if isinstance(error, SSLCertVerificationError):
         why = error.verify_message.rstrip(".")
         return f"its certificate is not accepted ({why}); check which authority signed it, and for which names"
@@ -93,7 +93,7 @@ def _tls_failure(error: SSLError) -> str:
 async def _first_that_answers(
     host: str, port: int, settings: ConnectionSettings, ssl: SSLContext | None
 ) -> tuple[BrokerConnection, socket.socket]:
-    """A connection to one of the addresses of `host`, and its socket. Raises what happened at the last one."""
+    """Return a connection to one of the addresses of `host`, and its socket. Raises the error of the last one."""
     loop = asyncio.get_running_loop()
     give_up = loop.time() + settings.connect_timeout
     addresses = await addresses_of(host, port)
@@ -109,7 +109,7 @@ async def _first_that_answers(
                     server_hostname=host if ssl else None,
                 )
         except BaseException as error:
-            made.abort()  # also if it was made in the moment in which we gave up
+            made.abort()  # also if it was made at the moment of the timeout
             if not isinstance(error, OSError) or left == 1:
                 raise
         else:

@@ -1,4 +1,4 @@
-"""One pipelined connection to a broker: requests go out as they come, answers come back in the same order.
+"""One pipelined connection to a broker: requests are sent as they come, answers arrive in the same order.
 
 Strategy. Kafka 0.7 has no correlation id: an answer belongs to the oldest request that still waits (golden notes, 1);
 later brokers send one and keep the order all the same. So the whole state is a queue of waiting futures beside a
@@ -6,7 +6,7 @@ later brokers send one and keep the order all the same. So the whole state is a 
 
 - A request enters the queue in the same step in which its bytes are given to the transport; a lock that is fair by
   order of arrival lets writers through, so concurrent callers keep their order also while the socket is full.
-- A **cancelled** request stays in the queue as a tombstone: its late answer is read and thrown away in its turn.
+- A **cancelled** request stays in the queue as a tombstone: its late answer is read and dropped in its turn.
 - A **timeout** means that the broker is stuck on the oldest request, and everything behind it is stuck as well, so the
   connection is closed. The clock of a request starts when it becomes the oldest: a hundred pipelined fetches over a
   slow line are not a fault, however long the last of them waits. Tombstones are timed too.
@@ -43,13 +43,13 @@ SMALLEST_BODY = 2
 class ConnectionSettings:
     """Times in seconds, sizes in bytes. Defaults as in Kafka 0.7.2 where it has the setting (golden notes, 8)."""
 
-    #: To look the host up and connect (0.7.2's producer: connect.timeout.ms 5000).
+    #: Limit for looking the host up and connecting (0.7.2's producer: connect.timeout.ms 5000).
     connect_timeout: float = 5.0
-    #: For the oldest request to be answered completely (socket.timeout.ms 30000).
+    #: Limit for the complete answer to the oldest request (socket.timeout.ms 30000).
     request_timeout: float = 30.0
-    #: For the peer to take what was written when we close.
+    #: Limit for the peer to accept written data when the connection is closed.
     close_timeout: float = 1.0
-    #: No answer may be larger, whatever its request says (0.7.2's broker accepts requests up to 100 MiB).
+    #: Largest answer to any request (0.7.2's broker accepts requests up to 100 MiB).
     max_frame_bytes: int = 128 * 1024 * 1024
     #: Written bytes that may wait in user space before writers wait (send: buffer.size 102400).
     write_buffer: int = 256 * 1024
@@ -65,7 +65,7 @@ class _Waiting(NamedTuple):
 
 
 class _Reason(NamedTuple):
-    """Why a connection ended: the error of the oldest request, and the message for all others."""
+    """The reason for a connection's end: the error of the oldest request, and the message for all others."""
 
     oldest: ConnectionClosedError | None
     others: str
@@ -74,7 +74,7 @@ class _Reason(NamedTuple):
 class BrokerConnection(asyncio.BufferedProtocol):
     """An open connection; made by `connect`. Use from the loop that made it.
 
-    The methods that asyncio calls (`connection_made` and so on) are not for others.
+    The methods that asyncio calls (`connection_made` and so on) are for asyncio alone.
     """
 
     def __init__(self, host: str, port: int, settings: ConnectionSettings) -> None:
@@ -104,7 +104,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     @property
     def in_flight(self) -> int:
-        """Requests whose answers have not come, abandoned ones included."""
+        """Number of requests without an answer, abandoned ones included."""
         return len(self._waiting)
 
     async def request(
@@ -140,8 +140,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
     async def send(self, frame: bytes) -> None:
         """Send a frame that has no answer (PRODUCE, MULTIPRODUCE); returns when the write buffer has room again.
 
-        Returning says nothing about the broker's opinion: a refusal shows as the connection's end. A broker that takes
-        no byte for `request_timeout` seconds hangs, and the connection is closed. Raises ConnectionClosedError.
+        Returning does not mean that the broker accepted it: a refusal shows as the connection's end. A broker that
+        accepts no byte for `request_timeout` seconds hangs, and the connection is closed. Raises ConnectionClosedError.
         """
         async with self._turn:
             (await self._room()).write(frame)
@@ -152,7 +152,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         await self._lost.wait()
 
     async def close(self) -> None:
-        """Flush what was written, then close; what the peer does not take within `close_timeout` is dropped.
+        """Flush written data, then close; data that the peer does not accept within `close_timeout` is dropped.
 
         Requests that still wait fail at once. Never raises; may be called again.
         """
@@ -173,11 +173,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
         """Drop the connection without flushing, for instance when a body does not parse."""
         self._break(_Reason(None, f"the connection to broker {self.address} was dropped by us"))
 
-    # What asyncio calls.
+    # Methods that asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        if self.closed:  # given up while the connection was being made
+        if self.closed:  # dropped while the connection was being made
             self._transport.abort()
         self._writable.set()
 
@@ -249,7 +249,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         return self._transport
 
     async def _room(self) -> asyncio.Transport:
-        """The transport, when it has taken enough of what was written. No request need wait that would be timed."""
+        """Return the transport when its write buffer has room. The wait has its own limit: no request may be timed."""
         while not self._writable.is_set():
             transport, seconds = self._open(), self._settings.request_timeout
             unsent = transport.get_write_buffer_size()
@@ -291,7 +291,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._abort_transport()
 
     def _abort_transport(self) -> None:
-        # asyncio's transports cannot be aborted any more when they went after flushing what was left.
+        # asyncio's transports cannot be aborted any more once they have flushed the rest and closed.
         if self._transport is not None and not self._lost.is_set():
             self._transport.abort()
 
@@ -307,6 +307,6 @@ class BrokerConnection(asyncio.BufferedProtocol):
             future = self._waiting.popleft().future
             if not future.done():
                 future.set_exception(oldest or ConnectionClosedError(reason.others))
-                future.exception()  # seen: a waiter that is cancelled at this moment must not leave a complaint behind
+                future.exception()  # retrieved: a waiter that is cancelled at this moment must not leave a warning
             oldest = None
         self._writable.set()  # waiting writers find the connection closed

@@ -10,14 +10,14 @@ class ConnectError(BrokerError):
 
 
 class TlsError(ConnectError):
-    """The broker was reached, but no TLS came about: its certificate is not accepted, or it speaks none there."""
+    """The broker was reached, but TLS failed: its certificate is not accepted, or the listener does not speak TLS."""
 
 
 class ConnectionClosedError(BrokerError):
     """The connection ended before the answer came. Whether the broker acted on the request is unknown.
 
     `blamed` is True for the one request that the broker was answering when the connection ended (the head of the
-    queue); the requests behind it were innocent bystanders and may be sent again at once.
+    queue); the requests behind it did not cause the end and may be sent again at once.
     """
 
     def __init__(self, message: str, *, blamed: bool = False) -> None:
@@ -34,7 +34,7 @@ class BadFrameError(ConnectionClosedError):
 
 
 class UnexpectedTlsError(BadFrameError):
-    """The broker answered with TLS where we spoke none: it is a listener of another kind."""
+    """The broker answered a plaintext connection with TLS: it is a TLS listener."""
 
 
 class FrameTooLargeError(BadFrameError):

@@ -3,7 +3,7 @@
 Strategy: the socket writes straight into `free()`, the unused tail of one bytearray; `received(n)` walks the complete
 frames in it, hands each body to `deliver` as a view that is valid only during the call, and moves the incomplete rest
 to the front. A frame's announced size is shown to `admit` before anything is allocated for it, and the buffer then
-grows by doubling, only as far as bytes have really arrived, so that a four-byte lie costs nothing. After a giant frame
+grows by doubling, only as far as bytes have really arrived, so that a false length costs nothing. After a giant frame
 the buffer goes back to its resting size. No asyncio here: `connection` feeds it.
 
 Frames: int32 length, then that many bytes (spec 003, golden notes 1). The length does not count itself.
@@ -20,7 +20,7 @@ HEADER_BYTES = 4
 RESTING_BYTES = 64 * 1024
 #: A buffer up to this size is kept between frames: ordinary fetches are about 1 MiB.
 KEPT_BYTES = 4 * 1024 * 1024
-#: Room beyond the present frame, so that its last read brings the start of the next one along.
+#: Room beyond the present frame, so that its last read also reads the start of the next one.
 SLACK_BYTES = 64 * 1024
 
 
@@ -37,13 +37,13 @@ class FrameReceiver:
         self._allocate(RESTING_BYTES)
 
     def free(self) -> memoryview:
-        """Where the next bytes go: never empty."""
+        """Return the buffer for the next bytes: never empty."""
         if self._filled == len(self._buffer):
             self._grow()
         return self._view[self._filled :]
 
     def received(self, count: int) -> None:
-        """Take note that `count` bytes were written to `free()`. Lets the exceptions of `admit` through."""
+        """Note that `count` bytes were written to `free()`. Lets the exceptions of `admit` through."""
         self._filled = filled = self._filled + count
         start = 0
         view = self._view

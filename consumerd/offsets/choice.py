@@ -1,7 +1,7 @@
 """Choosing and making the store that keeps the offsets of a group.
 
-Strategy: what is asked for is a name; what there is to build it from (a session, a client, a membership, whether
-partitions are claimed in ZooKeeper) comes from the consumer. Of two stores the one that knows the group's members goes
+Strategy: the store is requested by name; its parts (a session, a client, a membership, whether partitions are claimed
+in ZooKeeper) come from the consumer. Of two stores the one that knows the group's members goes
 first: ZooKeeper where partitions are claimed there, Kafka everywhere else.
 """
 
@@ -31,7 +31,7 @@ Storage = Literal["zookeeper", "kafka", "both", "none"]
 
 @dataclass(frozen=True, slots=True)
 class OffsetSettings:
-    """Where offsets are kept. `metadata`, `retention` (seconds) and `version` are of those in Kafka; see there."""
+    """The choice of the store. `metadata`, `retention` (seconds) and `version` apply to Kafka; see its store."""
 
     storage: Storage = "kafka"
     metadata: str = ""
@@ -50,24 +50,24 @@ class OffsetSettings:
 
 
 class NoOffsets:
-    """Stores nothing and reports success: the handler stores offsets itself, or nobody needs them."""
+    """Stores nothing and reports success: the handler stores offsets itself, or they are not needed."""
 
     keeps_for: float | None = None
 
     async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """None has an offset."""
+        """Return no offsets."""
         return {}
 
     async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """None has an offset."""
+        """Return no offsets."""
         return {}
 
     async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """Nothing is kept, so nothing is written by others."""
+        """Return nothing: without a store nothing is written by others."""
         return frozenset()
 
     async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
-        """All is well."""
+        """Report success."""
         return CommitResult(frozenset(positions), frozenset())
 
 
@@ -81,7 +81,7 @@ def make_store(
     claimed: bool = False,
     ownership: Ownership | None = None,
 ) -> OffsetStore:
-    """The store of `group`. `client` and `zk` are needed as `settings` say; `membership`: where a broker coordinates.
+    """Make the store of `group`. `settings` decide whether it needs `client`, `zk`. `membership`: with a coordinator.
 
     `claimed`: the group's members claim their partitions in ZooKeeper; `ownership` knows which are ours.
     """
@@ -116,5 +116,5 @@ def make_store(
             raise ValueError("partitions that are claimed in ZooKeeper need a session")
         return ClaimedStore(zk, group, in_kafka, ownership)
     store = in_zookeeper or in_kafka
-    assert store is not None  # one of the two, by the names that there are
+    assert store is not None  # one of the two, as there are no other names
     return store

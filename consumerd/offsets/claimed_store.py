@@ -1,10 +1,11 @@
 """Offsets in Kafka of partitions that are claimed in ZooKeeper.
 
-Strategy: Kafka knows nothing of owner nodes, and cannot reject a member that has lost a partition. So they are looked
-at right before each commit, and what is not ours on this very session is left out. What is lost after the look may
-still be written once: the owner's next commit mends it, and until then its successor repeats. A store that refuses what
-is ours by the owner nodes knows of members of another kind, as in `consumerd.offsets.dual_store`: that stops the
-member. To claim again would help nothing, and hand the same messages over without end.
+Strategy: Kafka does not read owner nodes, and cannot reject a member that has lost a partition. So the owner nodes are
+read right before each commit, and a partition that is not ours on this session is left out. A partition lost after the
+read may still be written once: the owner's next commit corrects it, and until then its successor repeats. If the store
+refuses partitions that are ours by the owner nodes, the group has members of another kind, as in
+`consumerd.offsets.dual_store`: that stops the member. Another claim would not help, and would deliver the same messages
+without end.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ class ClaimedStore:
         return self._store.keeps_for
 
     async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Those of the store."""
+        """Return the offsets of the store."""
         return await self._store.load(partitions)
 
     async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Those of the store."""
+        """Return the offsets of the store."""
         return await self._store.peek(partitions)
 
     async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
@@ -52,7 +53,7 @@ class ClaimedStore:
         return await self._store.changed(partitions)
 
     async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
-        """Raises SessionChanged when the session of the claims is over, OffsetsHeldError, and what either raises."""
+        """Store. Raises SessionChanged if the session of the claims is over, OffsetsHeldError, and errors of either."""
         if self._zk.session_id != session_id:
             raise SessionChanged(session_id, self._zk.session_id)
         wanted = list(positions)

@@ -2,16 +2,17 @@
 
 Strategy: what old consumers do with `dual.commit.enabled`, made to hold under failures.
 
-    load    both are asked, and the larger offset wins; one that cannot be asked makes the load wait
-    commit  the store that knows whose a partition is goes first; only what it took goes to the other
+    load    reads both, and the larger offset wins; one that does not answer makes the load wait
+    commit  the store that knows a partition's owner is first; only what it accepted goes to the other
 
-So the first store fences for both: what a member wrote that had lost its partition never gets as far as the second.
-The second may lag behind, by a commit that failed or was cut off, and what either holds was handled. A commit counts
-once both have it; one that got half way is repeated whole. A write to the second that was under way while the partition
-changed its owner may set that store back: the larger offset wins, and the next commit corrects it. A second store that
-refuses knows of members of another kind, which the first cannot see: that stops the member (OffsetsHeldError).
+So the first store fences for both: an offset of a member that has lost its partition never reaches the second. The
+second may lag behind, by a commit that failed or was interrupted; the offsets of both were handled. A commit has
+succeeded once both have it; one that only the first has is repeated whole. A write to the second that was under way
+while the partition changed its owner may set that store back: the larger offset wins, and the next commit corrects it.
+If the second store refuses, the group has members of another kind, which the first cannot see: that stops the member
+(OffsetsHeldError).
 
-To set a group back, set it back in both stores: the one that was forgotten wins.
+To set a group back, set it back in both stores: else the larger offset of the other store wins.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ log = structlog.get_logger(__name__)
 class DualOffsetStore:
     """Two stores of one group. `guarding` is the one that rejects commits of lost partitions.
 
-    `name`: what the other one is, for sentences.
+    `name`: the name of the other one, for messages.
     """
 
     def __init__(self, group: str, guarding: OffsetStore, following: OffsetStore, name: str) -> None:
@@ -46,12 +47,12 @@ class DualOffsetStore:
 
     @property
     def keeps_for(self) -> float | None:
-        """As the one that forgets sooner."""
+        """The shorter time of the two stores."""
         kept = [store.keeps_for for store in (self._guarding, self._following)]
         return min((each for each in kept if each is not None), default=None)
 
     async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The larger offset of each; partitions that neither has are absent. Raises what either store raises."""
+        """Load the larger offset of each; partitions that neither has are absent. Raises the errors of either store."""
         wanted = list(partitions)
         guarding = await self._guarding.load(wanted)
         following = await self._following.load(wanted)
@@ -67,12 +68,12 @@ class DualOffsetStore:
         return _larger(await self._guarding.peek(wanted), await self._following.peek(wanted))
 
     async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """The partitions that others wrote in either store."""
+        """Return the partitions that others wrote in either store."""
         wanted = list(partitions)
         return await self._guarding.changed(wanted) | await self._following.changed(wanted)
 
     async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
-        """Store the positions in both. Raises OffsetsHeldError, and what either raises; committing again is safe."""
+        """Store the positions in both. Raises OffsetsHeldError, and the errors of either; committing again is safe."""
         taken = await self._guarding.commit(positions, session_id=session_id)
         if not taken.committed:
             return taken

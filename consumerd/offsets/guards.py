@@ -1,17 +1,17 @@
 """Guards of commits to ZooKeeper: a commit succeeds only while the partition is ours.
 
-Strategy: a guard gives each partition operations that stand around the write in the same multi; ZooKeeper then carries
-them out with the write or refuses all. Two of them:
+Strategy: a guard gives each partition operations before and after the write in the same multi; ZooKeeper then carries
+them out with the write or refuses all. There are two guards:
 
-    OwnedGuard    check(owner node): only while the node stands that the claim made
-    VacantGuard   create(owner node) ... delete(owner node): only while nobody has claimed it
+    OwnedGuard    check(owner node): only while the node of the claim exists
+    VacantGuard   create(owner node) ... delete(owner node): only while no member has claimed it
 
 The second is for members that do not claim in ZooKeeper (fixed partitions, groups of a broker). ZooKeeper cannot check
-that a node is missing, but a creation fails where there is one; nobody ever sees the node, since it goes in the same
-transaction, and nobody watches for it but who owns it.
+that a node is missing, but a creation fails where there is one; no client ever sees the node, since it is deleted in
+the same transaction, and only an owner watches for it.
 
-Every owner node is born with version 0, so a check proves that the partition has an owner, not which one: what tells a
-former owner from the present one is the version of the offset node; and a look before the write, which costs nothing
+Every owner node is created with version 0, so a check proves that the partition has an owner, not which one: what tells
+a former owner from the present one is the version of the offset node; and a look before the write, which costs nothing
 while the watch on the owner node says that it is the one that we made.
 """
 
@@ -39,7 +39,7 @@ class GuardOperations(NamedTuple):
 
 
 class GuardFailure(Enum):
-    """What the failure of a guard's operation means."""
+    """The meaning of a guard operation's failure."""
 
     #: Send again: it may work now.
     RETRY = "retry"
@@ -53,23 +53,23 @@ class Ownership(Protocol):
     """The part of a member that claims partitions and watches their owner nodes."""
 
     def known_version(self, partition: TopicPartition, session_id: int) -> int | None:
-        """The version of the owner node that this session made; None unless its watch says that it still stands."""
+        """Return the version of this session's owner node; None unless its watch says that it still exists."""
         ...
 
 
 class Guard(Protocol):
-    """Of one group in one ZooKeeper."""
+    """The guard of one group in one ZooKeeper."""
 
     async def find_lost(self, partitions: list[TopicPartition], session_id: int) -> set[TopicPartition]:
-        """Those of `partitions` that are not ours to write; called before a commit."""
+        """Return those of `partitions` that are not ours to write; called before a commit."""
         ...
 
     def operations(self, partition: TopicPartition) -> GuardOperations:
-        """The operations around the write of `partition`."""
+        """Return the operations around the write of `partition`."""
         ...
 
     async def resolve(self, partition: TopicPartition, session_id: int, cause: ZooKeeperError) -> GuardFailure:
-        """What it means that one of them failed with `cause`; what can be repaired is."""
+        """Return the meaning of an operation's failure with `cause`, after a repair where that is possible."""
         ...
 
     async def holds(self, partition: TopicPartition, session_id: int) -> bool:
@@ -80,14 +80,14 @@ class Guard(Protocol):
 class OwnedGuard:
     """The owner node is an ephemeral of the very session that commits.
 
-    `ownership`: who knows that without asking; by default every check is a request.
+    `ownership`: an object that knows the owner without a request; by default every check is a request.
     """
 
     def __init__(self, zk: ZooKeeper, group: str, ownership: Ownership | None = None) -> None:
         self._zk = zk
         self._group = group
         self._ownership = ownership
-        #: Of owner nodes of ours, as they were last looked at. They are born with version 0; a peer may write to them.
+        #: Versions of our owner nodes, as last read. They are created with version 0; a peer may write to them.
         self._versions: dict[TopicPartition, int] = {}
 
     async def find_lost(self, partitions: list[TopicPartition], session_id: int) -> set[TopicPartition]:
@@ -125,7 +125,7 @@ class VacantGuard:
 
     async def find_lost(self, partitions: list[TopicPartition], session_id: int) -> set[TopicPartition]:
         if self._zk.has_multi:
-            return set()  # the multi finds out by itself
+            return set()  # the multi checks it by itself
         held = await each_of(partitions, lambda each: self.holds(each, session_id))
         return {partition for partition, holds in zip(partitions, held, strict=True) if not holds}
 

@@ -1,13 +1,13 @@
-"""Offsets in Kafka: OFFSET_COMMIT and OFFSET_FETCH, asked of the group's coordinator.
+"""Offsets in Kafka: OFFSET_COMMIT and OFFSET_FETCH, sent to the group's coordinator.
 
 Strategy: one request for all partitions. A member of a group that the broker coordinates sends its generation and id
 with every commit, and the broker refuses those of a member that has been thrown out: then everything that was to be
 committed is lost, as with an owner node that is gone. Without a membership (fixed partitions, tools) there is nothing
-to fence by. What passes by itself (a coordinator that moves, loads, or is unavailable) comes out as
+to fence by. A transient error (a coordinator that moves, loads, or is unavailable) is raised as
 OffsetsUnavailableError.
 
-The version is the newest that both sides know, unless one is asked for. Version 0 is another place: any broker that has
-a ZooKeeper takes it, 0.8.1 too, and keeps the offsets there, in the nodes of old consumers.
+The version is the newest that both sides support, unless one is configured. Version 0 is another store: any broker with
+a ZooKeeper accepts it, 0.8.1 too, and keeps the offsets there, in the nodes of old consumers.
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ if TYPE_CHECKING:
     from consumerd.client.channel import Channel
     from consumerd.wire.v08.schema import Api
 
-#: Version 0 of both is ZooKeeper's; the later ones here are the last that name topics and ask for one group.
+#: Version 0 of both is ZooKeeper's; the later ones here are the last that name topics and are for one group.
 FIRST_VERSION: Final = 1
 LAST_COMMIT_VERSION: Final = 9
 LAST_FETCH_VERSION: Final = 7
-#: OFFSET_COMMIT that names static members.
+#: The first version of OFFSET_COMMIT with static members.
 _INSTANCE_SINCE: Final = 7
-#: OFFSET_FETCH that finds what was committed with a version of OFFSET_COMMIT that was asked for.
+#: The version of OFFSET_FETCH that reads the offsets of each configured version of OFFSET_COMMIT.
 _FETCH_FOR: Final = {0: 0, 1: 1, 2: 1}
 #: Errors that mean that other members own the partitions by now.
 THROWN_OUT: Final = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
 #: Answers that mean that another broker coordinates the group.
 MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR_FOR_GROUP, ErrorCode.GROUP_COORDINATOR_NOT_AVAILABLE})
-#: They pass when the rebalance does, or the transaction that holds an offset back. A broker that goes down may fail
-#: without knowing why; `consumerd.consumer.group_requests` asks again, too.
+#: Transient errors: they end with the rebalance, or with the transaction that holds an offset back. A broker that shuts
+#: down may return UNKNOWN; `consumerd.consumer.group_requests` asks again, too.
 _PASSING: Final = frozenset({ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.UNKNOWN})
 _NO_OFFSET: Final = -1
-#: Seconds for which we trust a broker to keep an offset that nobody writes again: far less than the day or week that
+#: Seconds for which a broker is sure to keep an offset that is not written again: far less than the day or week that
 #: offsets.retention.minutes is by default.
 _KEPT_FOR: Final = 1200.0
 
 
 class Membership(Protocol):
-    """Who commits, in a group that the broker coordinates."""
+    """The committing member of a group that a broker coordinates."""
 
     @property
     def session_id(self) -> int:
-        """Changes with every generation; 0 when there is none."""
+        """An id that changes with every generation; 0 when there is none."""
         ...
 
     @property
@@ -74,7 +74,7 @@ class Membership(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """What a group committed for a partition; `metadata` is any text that was kept with it."""
+    """The committed offset of a partition; `metadata` is the text that was stored with it."""
 
     offset: int
     metadata: str | None = None
@@ -109,16 +109,16 @@ class KafkaOffsetStore:
         self.keeps_for = None if version == 0 else min(_KEPT_FOR, math.inf if retention is None else retention)
 
     async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The stored offsets; partitions without one are absent. Raises OffsetsUnavailableError, BrokerError."""
+        """Load the stored offsets; partitions without one are absent. Raises OffsetsUnavailableError, BrokerError."""
         found = await self.read(partitions)
         return {partition: committed.offset for partition, committed in found.items()}
 
     async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """As `load`: nothing is remembered of either."""
+        """As `load`, which does not affect later commits either."""
         return await self.load(partitions)
 
     async def read(self, partitions: Iterable[TopicPartition] | None) -> dict[TopicPartition, CommittedOffset]:
-        """As `load`, with the metadata; None for all that the group committed (since 0.10.2)."""
+        """As `load`, with the metadata; with None, all that the group committed (since 0.10.2)."""
         topics: list[dict[str, Any]] | None = None
         channel = await self._channel()
         first, last = FIRST_VERSION if partitions is not None else 2, LAST_FETCH_VERSION
@@ -148,14 +148,14 @@ class KafkaOffsetStore:
         return found
 
     async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """Always empty: the coordinator rejects commits of other members, and offsets have no versions."""
+        """Return nothing: the coordinator rejects commits of other members, and offsets have no versions."""
         return frozenset()
 
     async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
         """Store the positions of partitions that were assigned in the generation of `session_id`.
 
         Raises OffsetsUnavailableError when that is not possible just now (some may be stored; committing again is
-        safe), and BrokerRefusedError for what will not pass.
+        safe), and BrokerRefusedError for a permanent error.
         """
         membership = self._membership
         if membership is not None and membership.session_id != session_id:
@@ -208,7 +208,7 @@ class KafkaOffsetStore:
             raise OffsetsUnavailableError(str(error)) from error
 
     async def _ask(self, channel: Channel, api: Api, body: dict[str, Any], version: int, what: str) -> dict[str, Any]:
-        """Send to the broker that was found; the next attempt looks up the coordinator again."""
+        """Send to the known coordinator; the next attempt looks it up again."""
         try:
             return await channel.call(api, body, version=version)
         except ConnectionClosedError as error:
@@ -216,7 +216,7 @@ class KafkaOffsetStore:
             raise OffsetsUnavailableError(f"{what}: {error}") from error
 
     def _raise(self, code: int, what: str) -> None:
-        """Raise what `code` stands for, if anything."""
+        """Raise the error for `code`, if it is one."""
         error = error_of(code, what)
         if error is None:
             return

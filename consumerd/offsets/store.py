@@ -2,9 +2,9 @@
 
 Strategy. Two things are proven by each commit, by ZooKeeper itself and not by a look before it:
 
-- Nobody has written since we know the offset node: the write names the node's version, as it was read after the claim
-  and as each of our writes has raised it since. A commit that comes late, when the next owner has written its own, is
-  refused, whatever became of the owner nodes meanwhile (they all look alike: version 0).
+- No other process has written since we read the offset node: the write names the node's version, as it was read after
+  the claim and as each of our writes has raised it since. A late commit, after the next owner has written its own, is
+  refused, in any state of the owner nodes (they all look alike: version 0).
 - The partition is owned: a check of the owner node in the same multi (`consumerd.offsets.guards`), on the very session
   that claimed it.
 
@@ -18,7 +18,7 @@ and the multi is sent again after mending:
     anything else                  leave it out, send the rest, raise in the end
 
 A committed offset goes back by one thing alone: a seek of its owner, which shows as a position below the one that was
-written or loaded last (as with a recreated log). It wins over whatever was written before it, also over a
+written or loaded last (as with a recreated log). It wins over all that was written before it, also over a
 larger offset of another process that its own commit is the first to meet. The node decides what is before and after, as
 its order is the only one that both sides share: until the seek has been written, it overwrites the stored offset; a
 larger offset that another process writes over the seek is later, and stays until our position has passed it.
@@ -56,16 +56,16 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Two operations each: a hundred per request took 12 ms where single writes took 30.
+#: Partitions per multi, of two operations each: a hundred operations took 12 ms where single writes took 30.
 PARTITIONS_PER_MULTI = 50
 #: Offset nodes whose versions one multi checks.
 CHECKS_PER_MULTI = 100
-#: How often the write of one partition may be mended before its error is believed.
+#: Number of repairs of one partition's write before its error is final.
 PATIENCE = 4
 
 
 class CommitResult(NamedTuple):
-    """What became of a commit; together the two sets are all partitions that were given."""
+    """The result of a commit; together the two sets are all given partitions."""
 
     committed: frozenset[TopicPartition]
     #: Their owner node is gone or not ours: nothing was written, and their fetchers must stop.
@@ -73,7 +73,7 @@ class CommitResult(NamedTuple):
 
 
 class OffsetStore(Protocol):
-    """Committed offsets of a group, wherever they are; see `ZooKeeperOffsetStore` for the promises."""
+    """Committed offsets of a group, in any store; see `ZooKeeperOffsetStore` for the guarantees."""
 
     @property
     def keeps_for(self) -> float | None:
@@ -94,7 +94,7 @@ class _Step(NamedTuple):
 
     partition: TopicPartition
     operation: Operation
-    #: The guard's, or the write itself.
+    #: Whether it is the guard's, or the write itself.
     guards: bool
 
 
@@ -104,32 +104,32 @@ class _Known:
 
     #: None: there is no node.
     version: int | None
-    #: What we last wanted to write, or loaded.
+    #: The offset of our last attempt to write, or the loaded one.
     last: int | None = None
-    #: We went back behind `last` ourselves, and that is not written yet.
+    #: Whether we went back to before `last` ourselves, and have not written that yet.
     going_back: bool = False
-    #: What we sent since a write was last confirmed: a write whose reply was lost is known by it.
+    #: The offsets sent since a write was last confirmed: they identify a write whose reply was lost.
     sent: set[int] = field(default_factory=set)
     #: The larger offset that another process wrote: no smaller one overwrites it.
     floor: int | None = None
 
 
 class _OffsetNodes:
-    """The offset nodes of a group, what is known of each, and what says whose they are."""
+    """The offset nodes of a group, the known state of each, and the guard that knows their owners."""
 
     def __init__(self, zk: ZooKeeper, group: str, guard: Guard) -> None:
         self.zk = zk
         self.guard = guard
         self.known: dict[TopicPartition, _Known] = {}
         self._group = group
-        #: Topics whose node for offsets has been there.
+        #: Topics whose node for offsets has been seen.
         self._parents: set[str] = set()
 
     def path(self, partition: TopicPartition) -> str:
         return offset_path(self._group, partition)
 
     async def prepare(self, partitions: Iterable[TopicPartition]) -> None:
-        """Make what stands above nodes that are to be created, unless it has been there already."""
+        """Create the parents of nodes that are to be created, unless they have been seen already."""
         creating = {each.topic for each in partitions if self.known[each].version is None}
         await each_of(sorted(creating - self._parents), self.ensure_parent)
 
@@ -138,7 +138,7 @@ class _OffsetNodes:
         self._parents.add(topic)
 
     async def read(self, partition: TopicPartition) -> tuple[bytes | None, int | None]:
-        """Data and version; the version of a missing node is None."""
+        """Read data and version; the version of a missing node is None."""
         try:
             data, stat = await self.zk.get(self.path(partition))
         except NoNode:
@@ -160,7 +160,7 @@ class ZooKeeperOffsetStore:
     Commits are not made at the same time as other commits or `load` of the same partitions.
     """
 
-    #: Nodes stay.
+    #: None: nodes are kept for ever.
     keeps_for: float | None = None
 
     def __init__(self, zk: ZooKeeper, group: str, guard: Guard | None = None) -> None:
@@ -168,9 +168,9 @@ class ZooKeeperOffsetStore:
         self._nodes = _OffsetNodes(zk, group, guard or OwnedGuard(zk, group))
 
     async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The stored offsets; partitions without one are absent from the answer. From now on commits build on these.
+        """Load the stored offsets, without partitions that have none. From now on commits build on these.
 
-        Raises RegistryError for a node that holds no number, and the errors of the session.
+        Raises RegistryError for a node that does not hold a number, and the errors of the session.
         """
         wanted = list(partitions)
         nodes = await each_of(wanted, self._nodes.read)
@@ -182,7 +182,7 @@ class ZooKeeperOffsetStore:
         return found
 
     async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """As `load`, at any time, without effect on later commits: they still notice what others wrote."""
+        """As `load`, at any time, without effect on later commits: they still detect the writes of others."""
         wanted = list(partitions)
         nodes = await each_of(wanted, self._nodes.read)
         return {
@@ -192,17 +192,17 @@ class ZooKeeperOffsetStore:
         }
 
     async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """Those whose node others have written since our last read or write. Raises the errors of the session.
+        """Return those whose node others have written since our last access. Raises the errors of the session.
 
-        Versions are checked by multis, a hundred in one request; only where one is refused, or there is no node (which
-        ZooKeeper cannot check), each is asked for.
+        Versions are checked by multis, a hundred in one request; each node is only read if one is refused, or if there
+        is no node (which ZooKeeper cannot check).
         """
         known = self._nodes.known
         found = await self._nodes.versions(await self._doubtful([each for each in partitions if each in known]))
         return frozenset(each for each, version in found.items() if each in known and version != known[each].version)
 
     async def _doubtful(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """Those that checks do not find as we know them."""
+        """Return those whose version differs from the known one, or cannot be checked."""
         checks, doubtful = [], []
         for partition in partitions:
             version = self._nodes.known[partition].version
@@ -225,8 +225,8 @@ class ZooKeeperOffsetStore:
         """Store the positions of partitions claimed on session `session_id`.
 
         Raises SessionChanged when that session is over, NotConnected or ConnectionLost when ZooKeeper cannot be
-        reached (after ConnectionLost some may be stored; committing again is safe), and what ZooKeeper says where an
-        offset node cannot be written; all others are stored in that case.
+        reached (after ConnectionLost some may be stored; committing again is safe), and ZooKeeper's error if an offset
+        node cannot be written; all others are stored in that case.
         """
         nodes = self._nodes
         nodes.require(session_id)
@@ -263,7 +263,7 @@ class UnclaimedZooKeeperOffsetStore(ZooKeeperOffsetStore):
         super().__init__(zk, group, VacantGuard(zk, group))
 
     async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
-        """As the other; `session_id` is of what the partitions rest on, and says nothing here."""
+        """As the base class; `session_id` is that of the ownership, and has no effect here."""
         return await super().commit(positions, session_id=self._zk.session_id)
 
 
@@ -308,7 +308,7 @@ class _Commit:
     # -- sending
 
     async def _send_together(self) -> bool:
-        """One multi with all that is open. False: something was mended, send again."""
+        """Send one multi with all open partitions. Return False to send again, after a repair."""
         steps = [step for partition in self._open for step in self._steps(partition)]
         self._note_sent()
         try:
@@ -320,7 +320,7 @@ class _Commit:
         return True
 
     async def _send_one(self) -> bool:
-        """The same without multi, for one partition."""
+        """Send without multi, for one partition."""
         (partition,) = self._open
         self._nodes.require(self._session_id)
         self._note_sent()
@@ -380,13 +380,13 @@ class _Commit:
             await self._read_again()
 
     async def _lose_what_is_not_held(self, partitions: list[TopicPartition]) -> None:
-        """Where one partition was lost others often were, too: one round trip for all of them, not two for each."""
+        """Find partitions that are not held: often several are lost at once, so all are read in one round trip."""
         held = await each_of(partitions, partial(self._guard.holds, session_id=self._session_id))
         for partition in [each for each, ours in zip(partitions, held, strict=True) if not ours]:
             self._lose(partition)
 
     async def _read_again(self) -> None:
-        """See what stands in all nodes of this multi: where one is not as we knew it, others may not be, either."""
+        """Read all nodes of this multi: if one is not as we knew it, others may not be, either."""
         order = list(self._open)
         nodes = await each_of(order, self._nodes.read)
         missing = {each.topic for each, (_, version) in zip(order, nodes, strict=True) if version is None}
@@ -402,7 +402,7 @@ class _Commit:
         return version is not None and version != self._known[partition].version
 
     def _take_in(self, partition: TopicPartition, data: bytes | None, version: int | None) -> None:
-        """Go on from what the node says now, of a partition that is ours."""
+        """Continue from the present data of the node, for a partition that is ours."""
         known, position = self._known[partition], self._open[partition]
         if not self._is_news(partition, version):
             known.version = version
@@ -411,7 +411,7 @@ class _Commit:
         try:
             stored = parse_offset(data)
         except RegistryError:
-            stored = None  # nobody's offset: overwritten
+            stored = None  # not an offset: overwritten
         if stored == position:
             known.going_back = False
             self._settle(partition)  # our own write, whose reply was lost

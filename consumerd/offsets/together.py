@@ -17,7 +17,7 @@ READS_AT_ONCE = 48
 
 
 async def each_of(items: list[_A], call: Callable[[_A], Coroutine[None, None, _T]]) -> list[_T]:
-    """`call(item)` for all items, some hundred at a time; the results in the items' order."""
+    """Run `call(item)` for all items, some hundred at a time; return the results in the items' order."""
     results: list[_T] = []
     for start in range(0, len(items), READS_AT_ONCE):
         results += await all_of([partial(call, item) for item in items[start : start + READS_AT_ONCE]])
@@ -25,7 +25,7 @@ async def each_of(items: list[_A], call: Callable[[_A], Coroutine[None, None, _T
 
 
 async def all_of(calls: Sequence[Callable[[], Coroutine[None, None, _T]]]) -> list[_T]:
-    """Run the calls together. The first error cancels the others, and comes out as itself and not as a group.
+    """Run the calls together. The first error cancels the others, and is raised as itself and not as a group.
 
     Errors are noted, not raised, inside the group: before Python 3.13 a failing TaskGroup swallows a cancellation that
     comes at the same moment, and a member whose commits fail would never end.

@@ -1,8 +1,8 @@
 """The handled prefix of one partition: what may be committed while a range of it is being handled.
 
-Strategy: two integers. One range is in hand at a time; `position` is how far it was handled, `end` is where it ends,
-and both are equal when nothing is in hand. So the position never passes a message that is not handled. What handles
-messages of one range out of order (lanes per key) reports their contiguous prefix.
+Strategy: two integers. One range is handled at a time; `position` is the end of its handled part, `end` the end of the
+range, and both are equal when no range is being handled. So the position never passes a message that is not handled. A
+handler that handles messages of one range out of order (lanes per key) reports their contiguous prefix.
 
 Positions are boundaries of the outer message set (golden notes, 2). The leaves of a compressed wrapper but the last
 have their wrapper's start as their next position: ranges of length zero.
@@ -29,18 +29,18 @@ class HandledPrefix:
 
     @property
     def in_hand(self) -> bool:
-        """Whether part of the range that was begun last is not handled."""
+        """Whether part of the last range is not handled yet."""
         return self._position < self._end
 
     def reset(self, offset: int) -> None:
-        """Start again at `offset` (seek, out of range). The range in hand is forgotten."""
+        """Start again at `offset` (seek, out of range). The current range is forgotten."""
         self._position = self._end = offset
 
     def begin(self, start: int, end: int) -> None:
-        """Take the range from `start` to `end` in hand, which must lie behind all that was handled.
+        """Begin the range from `start` to `end`, which must not start before the end of the former one.
 
         A gap between the former range and this one (a message skipped by a policy) counts as handled. Raises
-        ValueError for a range that goes backwards (that is what `reset` is for), or while another one is in hand.
+        ValueError for a range that goes backwards (`reset` is for that), or while another one is being handled.
         """
         if self.in_hand:
             raise ValueError(f"the range up to {self._end} is handled up to {self._position} only")
@@ -49,9 +49,9 @@ class HandledPrefix:
         self._position, self._end = start, end
 
     def done(self, upto: int) -> None:
-        """Note that the range in hand was handled up to the boundary `upto`; calls may follow one another.
+        """Note that the current range was handled up to the boundary `upto`; may be called repeatedly.
 
-        Raises ValueError if `upto` lies behind the range; one that lies before an earlier `upto` changes nothing.
+        Raises ValueError if `upto` lies after the range; one that lies before an earlier `upto` changes nothing.
         """
         if upto > self._end:
             raise ValueError(f"{upto} lies behind the range that ends at {self._end}")

@@ -1,6 +1,6 @@
 """The dialect of znodes: that of Kafka 0.7, or the JSON of 0.8 and later.
 
-Ring 0. The two never share a group: their members do not even agree on what a partition is called. Here are their names
+Ring 0. The two never share a group: their members do not even agree on the name of a partition. Here are their names
 and what distinguishes the members' values, for their parsers; `registry.spoken` decides which dialect a cluster or
 group speaks.
 """
@@ -21,7 +21,7 @@ class Dialect(Enum):
 
 
 def subscription_dialect(data: bytes | str | None) -> Dialect:
-    """The dialect of a child of `/consumers/G/ids`: 0.8+ has an object under the key `subscription`.
+    """Return the dialect of a child of `/consumers/G/ids`: 0.8+ has an object under the key `subscription`.
 
     In 0.7 every value is a number, also that of a topic of that name. Raises RegistryError when there is no text.
     """

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from consumerd.errors import ConsumerdError, ExitCode
 
-#: How much of a foreign text an error message shows.
+#: Characters of a foreign text that an error message shows.
 _SHOWN = 80
 
 
 class RegistryError(ConsumerdError):
-    """A znode's name or value is not what Kafka writes, or cannot be written in its format."""
+    """A znode's name or value is not in Kafka's format, or cannot be written in it."""
 
     exit_code = ExitCode.ZOOKEEPER
 
 
 class NameRefusedError(RegistryError):
-    """A name that no node can have; ZooKeeper was not asked."""
+    """A name that no node can have; no request was sent to ZooKeeper."""
 
     exit_code = ExitCode.USAGE
 
@@ -28,7 +28,7 @@ class DialectError(RegistryError):
 
 
 def shown(text: str) -> str:
-    """`text` quoted, with control characters escaped, cut to a length that fits a sentence."""
+    """Return `text` quoted, with control characters escaped, cut to a length that fits a sentence."""
     if len(text) > _SHOWN:
         return f"{text[:_SHOWN]!r}... ({len(text)} characters)"
     return repr(text)

@@ -10,14 +10,14 @@ from __future__ import annotations
 from consumerd.ports import Create, Delete, Operation
 from consumerd.registry.paths import id_path
 
-#: The dummy's value, should a member read it after all. Empty data or `{"t":0}` would break every JVM peer's rebalance.
+#: The dummy's value, if a member should read it. Empty data or `{"t":0}` would break every JVM peer's rebalance.
 NUDGE_VALUE = b"{ }"
 #: The same for groups of 0.8 and later, where `{ }` would break it.
 NUDGE_VALUE_V08 = b'{"version":1,"subscription":{},"pattern":"static","timestamp":"0"}'
 
 
 def nudge_operations(group: str, consumer_id: str, value: bytes = NUDGE_VALUE) -> list[Operation]:
-    """The multi that nudges `group`; `consumer_id` is the member that nudges, and makes the name of the node unique.
+    """Return the multi that nudges `group`; `consumer_id`, the nudging member, makes the name of the node unique.
 
     `value`: `NUDGE_VALUE_V08` for a group of Kafka 0.8 or later.
     """

@@ -59,7 +59,7 @@ def topic_path(topic: str) -> str:
 
 
 def topic_broker_path(topic: str, broker: int) -> str:
-    """Ephemeral: how many partitions of `topic` the broker has."""
+    """Ephemeral: the number of the broker's partitions of `topic`."""
     return f"{topic_path(topic)}/{broker:d}"
 
 
@@ -69,7 +69,7 @@ def consumers_path() -> str:
 
 
 def group_path(group: str) -> str:
-    """The parent of all that belongs to `group`."""
+    """The parent of all nodes of `group`."""
     return f"{CONSUMERS}/{check_name('group', group)}"
 
 
@@ -79,7 +79,7 @@ def ids_path(group: str) -> str:
 
 
 def id_path(group: str, consumer_id: str) -> str:
-    """Ephemeral: what the member subscribes to."""
+    """Ephemeral: the member's subscription."""
     return f"{ids_path(group)}/{check_name('consumer id', consumer_id)}"
 
 
@@ -94,7 +94,7 @@ def owners_path(group: str, topic: str) -> str:
 
 
 def owner_path(group: str, partition: TopicPartition) -> str:
-    """Ephemeral: which member and stream owns the partition."""
+    """Ephemeral: the member and stream that own the partition."""
     return f"{owners_path(group, partition.topic)}/{partition.name}"
 
 

@@ -1,7 +1,7 @@
 """Detection of the dialect from nodes: one rule, for members and for tools that only read.
 
 Ring 0. Strategy: a node has the dialect whose members can parse it, and a node that neither can parse has none: so
-damaged nodes neither hide the dialect of the others nor pass for a mixture. All other nodes must agree. The rule
+damaged nodes neither hide the dialect of the others nor count as a mixture. All other nodes must agree. The rule
 recognises recordings of 0.7.2 and Jafka, of brokers of 0.8.2 to 3.9.1 and of the old consumers.
 """
 
@@ -23,7 +23,7 @@ _BROKERS = ((Dialect.V07, parse_broker), (Dialect.V08, parse_broker_node))
 
 
 def broker_dialect(data: bytes | str | None) -> Dialect | None:
-    """What a child of `/brokers/ids` speaks; None for what no broker writes."""
+    """Return the dialect of a child of `/brokers/ids`; None for data that no broker writes."""
     for dialect, parse in _BROKERS:
         try:
             parse(0, data)
@@ -34,7 +34,7 @@ def broker_dialect(data: bytes | str | None) -> Dialect | None:
 
 
 def member_dialect(data: bytes | str | None) -> Dialect | None:
-    """What a child of `/consumers/G/ids` speaks; None for what no member writes, and for the empty `{ }` of a nudge."""
+    """Return the dialect of a child of `/consumers/G/ids`; None for data of no member, and for a nudge's `{ }`."""
     try:
         parse_subscription_v08(data)
     except DialectError:
@@ -45,7 +45,7 @@ def member_dialect(data: bytes | str | None) -> Dialect | None:
 
 
 def offset_dialect(name: str) -> Dialect | None:
-    """What the name of a child of `/consumers/G/offsets/T` speaks: a number, or broker and partition; else None."""
+    """Return the dialect of a name below `/consumers/G/offsets/T`: a number, or broker and partition; else None."""
     try:
         partition = TopicPartition.parse_any("", name)
     except ValueError:
@@ -54,10 +54,10 @@ def offset_dialect(name: str) -> Dialect | None:
 
 
 def agreed_dialect(said: Mapping[str, Dialect | None], place: str) -> Dialect | None:
-    """The dialect of all nodes that say one; None where none does.
+    """Return the dialect of all nodes that have one; None if none has.
 
-    `said`: what a node is called in a sentence -> what it speaks; `place`: what both cannot share. Raises DialectError,
-    with one node of each, where both are spoken.
+    `said`: a node's name in a sentence -> its dialect; `place`: the group or cluster that both cannot share. Raises
+    DialectError, with one node of each, if there are both.
     """
     found: dict[Dialect, str] = {}
     for name, dialect in said.items():

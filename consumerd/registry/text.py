@@ -12,7 +12,7 @@ MAX_TEXT = 1 << 20
 
 
 def text_of(data: bytes | str | None, what: str) -> str:
-    """The text of a node's data. Raises RegistryError for null data, bytes that are not UTF-8, and more than 1 MiB."""
+    """Return the text of a node's data. Raises RegistryError for null data, invalid UTF-8, and more than 1 MiB."""
     if data is None:
         raise RegistryError(f"{what} is empty: its znode has no data")
     if len(data) > MAX_TEXT:
@@ -26,7 +26,7 @@ def text_of(data: bytes | str | None, what: str) -> str:
 
 
 def decimal(text: str, what: str, *, least: int, most: int) -> int:
-    """A plain decimal number, as Java's `toString` writes it. Raises RegistryError for anything else."""
+    """Return a plain decimal number, as Java's `toString` writes it. Raises RegistryError for anything else."""
     if not (text.isascii() and text.isdigit() and len(text) <= 20 and least <= int(text) <= most):
         raise RegistryError(f"{what} is {shown(text)}: expected a decimal number from {least} to {most}")
     return int(text)

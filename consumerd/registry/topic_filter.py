@@ -1,7 +1,7 @@
-"""Topic filters: which topics a member with a whitelist or blacklist subscribes to.
+"""Topic filters: the subscription of a member with a whitelist or blacklist.
 
 Ring 0. The text is normalised as 0.7.2 does (golden notes, 4) and matched against the whole name with Java's rules
-(`consumerd.registry.regex`; docs/topic-filters.md). Every member of a group must come to the same set of topics, so a
+(`consumerd.registry.regex`; docs/topic-filters.md). Every member of a group must compute the same set of topics, so a
 construct whose meaning is not certain is refused instead of approximated.
 """
 
@@ -17,7 +17,7 @@ from consumerd.registry.errors import RegistryError
 #: Characters of a filter; room for a list of some hundreds of topics.
 MAX_FILTER_LENGTH = 16_384
 
-#: What Java's `trim` takes off both ends: everything up to the blank.
+#: The characters that Java's `trim` removes at both ends: everything up to the blank.
 _TRIMMED = "".join(map(chr, range(0x21)))
 
 
@@ -29,7 +29,7 @@ class FilterKind(Enum):
 
 
 def normalise(text: str) -> str:
-    """As 0.7.2: trimmed, each `,` a `|`, no blanks, no quotes of either kind around it (property files bring them)."""
+    """Normalise as 0.7.2: trimmed, each `,` a `|`, no blanks, no quotes around it (from property files)."""
     return text.strip(_TRIMMED).replace(",", "|").replace(" ", "").strip("\"'")
 
 
@@ -40,7 +40,7 @@ def _compiled(pattern: str) -> regex.Program:
 
 @lru_cache(maxsize=65_536)
 def _matches(pattern: str, topic: str) -> bool | RegistryError:
-    """The error is a result, so that it is remembered, too: it takes the longest."""
+    """Return the result or the error, so that the cache has the error, too: it takes the longest."""
     try:
         return regex.matches(_compiled(pattern), topic)
     except RegistryError as error:
@@ -79,7 +79,7 @@ class TopicFilter:
         return found is (self.kind is FilterKind.WHITELIST)
 
     def steps_for(self, topic: str) -> int:
-        """At most this many steps, of about half a microsecond each, tell whether `topic` matches."""
+        """Return the most steps, of about half a microsecond each, of a match of `topic`."""
         return min(self._size * (len(topic) + 1), regex.MAX_STEPS)
 
 

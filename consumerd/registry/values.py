@@ -21,7 +21,7 @@ MAX_BROKER_ID = (1 << 31) - 1
 
 
 class RegisteredBroker(NamedTuple):
-    """A live broker as it announces itself. `creator` is `host-milliseconds`, or "" where the node does not say."""
+    """A live broker as registered. `creator` is `host-milliseconds`, or "" if the node does not have it."""
 
     id: int
     creator: str
@@ -30,12 +30,12 @@ class RegisteredBroker(NamedTuple):
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port to connect to."""
+        """The host and port to connect to."""
         return self.host, self.port
 
 
 def parse_broker_id(name: str) -> int:
-    """The broker id that a child of `/brokers/ids` or `/brokers/topics/T` is named by."""
+    """Read the broker id from the name of a child of `/brokers/ids` or `/brokers/topics/T`."""
     return decimal(name, "a broker id", least=0, most=MAX_BROKER_ID)
 
 
@@ -80,34 +80,34 @@ def format_broker(broker: RegisteredBroker) -> str:
 
 
 def make_creator_id(host: str, wall_ms: int) -> str:
-    """The creator part of a broker's value, as 0.7.2 makes it: `host-milliseconds`."""
+    """Return the creator part of a broker's value, as 0.7.2 makes it: `host-milliseconds`."""
     return f"{host}-{wall_ms}"
 
 
 def parse_partition_count(data: bytes | str | None) -> int:
-    """How many partitions of a topic a broker has: 1 or more."""
+    """Read the number of a broker's partitions of a topic: 1 or more."""
     what = "a partition count"
     return decimal(text_of(data, what), what, least=1, most=MAX_PARTITIONS)
 
 
 def format_partition_count(count: int) -> str:
-    """Decimal text. Raises RegistryError for what `parse_partition_count` rejects."""
+    """Return decimal text. Raises RegistryError for a value that `parse_partition_count` rejects."""
     return str(_within(count, "a partition count", 1, MAX_PARTITIONS))
 
 
 def parse_offset(data: bytes | str | None) -> int:
-    """A committed offset: 0 or more, in bytes of the partition's log."""
+    """Read a committed offset: 0 or more, in bytes of the partition's log."""
     what = "a committed offset"
     return decimal(text_of(data, what), what, least=0, most=MAX_OFFSET)
 
 
 def format_offset(offset: int) -> str:
-    """Decimal text. Raises RegistryError for what `parse_offset` rejects."""
+    """Return decimal text. Raises RegistryError for a value that `parse_offset` rejects."""
     return str(_within(offset, "an offset", 0, MAX_OFFSET))
 
 
 def parse_owner(data: bytes | str | None) -> tuple[str, int]:
-    """`consumerid-stream` as (consumer id, stream number)."""
+    """Read `consumerid-stream` as (consumer id, stream number)."""
     text = text_of(data, "the owner of a partition")
     consumer_id, dash, stream = text.rpartition("-")
     if not dash or not consumer_id:

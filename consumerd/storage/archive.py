@@ -1,12 +1,12 @@
 """Reading a segment front to back from a stream that cannot seek: a tar's member, an unpacked .gz file, a URL.
 
-Strategy: a window slides over the stream as in `consumerd.storage.dump`, but what comes out are *runs*: a row of plain
+Strategy: a window slides over the stream as in `consumerd.storage.dump`, but it yields *runs*: a row of plain
 messages of one magic, or the leaves of one compressed message, so that the cost per message is that of the decoder's
-hot loop. What holds no message that can be read comes out as a `Flaw`; runs and flaws tile the segment exactly. A
-message whose length can be followed is one flaw, and reading goes on after it; at a length that nothing can have it
-ends or, if asked to, goes on where a chain of intact messages begins (`consumerd.storage.archive_resync`).
+hot loop. A stretch without a readable message is a `Flaw`; runs and flaws tile the segment exactly. A bad
+message whose length can be followed is one flaw, and reading continues after it; at an impossible length it ends or, if
+requested, continues where a chain of intact messages begins (`consumerd.storage.archive_resync`).
 
-How the stream cuts its reads makes no difference: they are joined to whole windows.
+The sizes of the stream's reads have no effect: they are joined to whole windows.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ __all__ = [
     "read_runs",
 ]
 
-#: Bytes asked of the stream at once.
+#: Bytes requested from the stream at once.
 WINDOW = 1 << 20
 #: Chains that are followed to the end of a segment, one after the other.
 _CHAINS_TRIED = 16
-#: Bytes after a bad message that are looked at, at least, before its length is believed.
+#: Least bytes after a bad message that are checked before its length is believed.
 _LOOK_AHEAD = 1 << 20
 
 
@@ -69,13 +69,13 @@ def read_runs(
     piece_bytes: int | None = None,
     stop: int | None = None,
 ) -> Iterator[ArchivedRun | Flaw]:
-    """Everything in the segment whose first byte has offset `start`, in order and without a gap.
+    """Read everything in the segment whose first byte has offset `start`, in order and without a gap.
 
-    Never raises for what it reads. What the stream raises comes through, but for DamagedArchiveError, which is a flaw.
-    What wrappers decompress to may be `expansion` times the bytes read so far, once it is more than FREE_EXPANSION.
+    Never raises for the data. Errors of the stream are raised, except DamagedArchiveError, which is a flaw.
+    Decompressed wrappers may be `expansion` times the bytes read so far, once they are more than FREE_EXPANSION.
     A wrapper that holds more than about `piece_bytes` comes in several runs; None: in one.
-    With `stop`, reading ends once it has come to that offset. What stands behind it is asked of the stream only where
-    it takes that to tell what stands before it; so the last thing found may reach beyond it.
+    With `stop`, reading ends at that offset. Bytes after it are requested from the stream only if they are needed to
+    classify those before it; so the last run or flaw may reach beyond it.
     """
     return _Reader(stream, start, limits, window, resync, expansion, max_bytes, piece_bytes, stop).read()
 
@@ -180,7 +180,7 @@ class _Reader:
         return next((number for number, payload in enumerate(payloads) if len(payload) > most), None)
 
     def _opened(self, item: OuterMessage) -> Iterator[ArchivedRun | Flaw]:
-        """A message that is valid in itself."""
+        """Read a message that is valid in itself."""
         assert item.codec is not None
         self.at += 4 + item.size
         if item.codec is Codec.NONE:
@@ -213,7 +213,7 @@ class _Reader:
         return iter((leaves,)), expanded
 
     def _bad(self, item: OuterMessage) -> Flaw:
-        """A message that is whole but bad."""
+        """Read a message that is whole but bad."""
         size = 4 + item.size
         if self.resync:
             self._fill(size + _LOOK_AHEAD)
@@ -234,7 +234,7 @@ class _Reader:
         return Flaw(kind, item.offset, item.next_offset, problem, item.magic, item.codec, crc_ok, raw)
 
     def _no_message(self, tail: MessageSetTail) -> Flaw:
-        """The flaw where neither a message begins nor anything of its length."""
+        """Return the flaw at a place where neither a message begins nor its length is possible."""
         origin = self.offset
         if self.resync and (found := self._next_chain(to_end=tail.problem is None)) is not None:
             return self._skipped(origin, found)
@@ -259,10 +259,10 @@ class _Reader:
         return Flaw(kind, tail.offset, self.offset, problem)
 
     def _next_chain(self, *, to_end: bool) -> int | None:
-        """The position in `data` where messages continue after the present one; reads as far as needed.
+        """Return the position in `data` where messages continue after the present one; read as far as needed.
 
-        `to_end`: only where they go on to the very end. What is cut off there need not be damaged otherwise, and may be
-        a compressed message, inside of which chains can stand.
+        `to_end`: only where they continue to the very end. A cut-off message there need not be damaged otherwise, and
+        may be a compressed one, which can contain chains.
         """
         low, tried = 1, 0
         while tried < _CHAINS_TRIED:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 #: No segment is larger: log.file.size is an int32, and one message set of at most 2 GiB may overshoot it.
 MAX_SEGMENT_BYTES = 1 << 32
-#: Whatever is compressed may become this many times its own size ...
+#: Compressed data may become this many times its own size ...
 DEFAULT_EXPANSION = 200
 #: ... once it has become this many bytes.
 FREE_EXPANSION = 1 << 30
@@ -24,7 +24,7 @@ class ByteStream(Protocol):
     """Bytes in order. Raises DamagedArchiveError where they are truncated."""
 
     def read(self, size: int, /) -> bytes:
-        """At least one and at most `size` bytes; b"" at the end."""
+        """Return at least one and at most `size` bytes; b"" at the end."""
         ...
 
 
@@ -44,7 +44,7 @@ class ArchivedRun(NamedTuple):
 
 
 class FlawKind(StrEnum):
-    """What is found instead of a message. The values are the names that `consumerd log verify` prints."""
+    """The kind of a stretch without a message. The values are the names that `consumerd log verify` prints."""
 
     CRC = "bad-crc"
     MAGIC = "unknown-magic"
@@ -52,7 +52,7 @@ class FlawKind(StrEnum):
     CODEC = "unknown-codec"
     #: A compressed message that is intact itself and cannot be decompressed: damaged, a bad inner CRC, or too large.
     WRAPPER = "unreadable-wrapper"
-    #: Bytes that are no messages (spec 003, 5.5: a block that was added without having been written).
+    #: Bytes that are not messages (spec 003, 5.5: a block that was added without having been written).
     NONSENSE = "nonsense-block"
     #: The segment ends inside a message (spec 003, 5.5: a block that was lost).
     TORN = "torn-tail"
@@ -68,8 +68,8 @@ MESSAGE_FLAWS = frozenset({FlawKind.CRC, FlawKind.MAGIC, FlawKind.HEADER, FlawKi
 class Flaw(NamedTuple):
     """A stretch of the segment without a message that can be read. `problem` is a sentence that names the offset.
 
-    `raw` is a message's payload as it stands; where its header is unreadable, what follows the length; empty for what
-    is no message. `crc_ok`: the payload's CRC was looked at and is right.
+    `raw` is a message's payload, undecoded; if its header is unreadable, the bytes after the length; empty if it is
+    not a message. `crc_ok`: the payload's CRC was checked and is right.
     """
 
     kind: FlawKind

@@ -1,7 +1,7 @@
 """The identity of a segment by its path: a layout such as `broker-{broker}/{topic}-{partition}` of its folders.
 
-Strategy: a layout is matched against the last folders of the path only, so that it does not matter where the tree
-stands. Inside an archive the path goes on after `!/`, so the archive's own name is a folder that a layout can use, too.
+Strategy: a layout is matched against the last folders of the path only, so that the place of the tree does not matter.
+Inside an archive the path continues after `!/`, so the archive's own name is a folder that a layout can use, too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from consumerd.storage.segment import SUFFIX, parse_segment_name
 from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.v07 import validate_topic
 
-#: What separates an archive's name from that of a file in it.
+#: The separator between an archive's name and that of a file in it.
 INSIDE = "!/"
 #: As brokers name the folders of partitions (golden notes, 3).
 DEFAULT_LAYOUT = "{topic}-{partition}"
@@ -47,7 +47,7 @@ class MisnamedSegmentError(ConfigError):
 class ArchiveLayout:
     """The pattern of the folders above segments: `{topic}`, `{partition}`, perhaps `{broker}`, `*` and plain text.
 
-    Raises ConfigError for a text that is none.
+    Raises ConfigError for a text that is not a layout.
     """
 
     def __init__(self, text: str = DEFAULT_LAYOUT, broker: int | None = None) -> None:
@@ -59,7 +59,7 @@ class ArchiveLayout:
             raise ConfigError(f"the layout {text!r} already names the broker; omit either that or the broker id")
 
     def name(self, path: str) -> SegmentName:
-        """Which segment `path` is; `.gz` and `.zst` at the end are no part of its name. Raises MisnamedSegmentError."""
+        """Return the segment of `path`, without `.gz` or `.zst` at the end. Raises MisnamedSegmentError."""
         *folders, file = path.replace(INSIDE, "/").split("/")
         start = segment_start(file)
         if start is None:
@@ -81,7 +81,7 @@ class ArchiveLayout:
 
 
 def segment_start(file: str) -> int | None:
-    """The start offset in the name of a segment file, packed or not; None where it is none."""
+    """Return the start offset in the name of a segment file, packed or not; None for another file."""
     start = parse_segment_name(file.removesuffix(".gz").removesuffix(".zst"))
     return None if start is None or start + MAX_SEGMENT_BYTES >= 1 << 63 else start
 

@@ -1,9 +1,9 @@
 """Decompressing a file from the front to the end, a piece at a time: .gz here, others by a given decoder.
 
-Strategy: the decoder gets pieces of the packed stream and a bound for what may come out of them; both sides are
-counted, and it ends where the one has grown past all measure. Members in a row are one file, as gzip and zstd have it.
+Strategy: the decoder gets pieces of the packed stream and a bound for its output; both sides are counted, and it ends
+where the output exceeds the limit. Members in a row are one file, as gzip and zstd have it.
 Zeros after a member are the padding of tapes and tars. Anything else there, and a member that is cut short, is damage,
-because something that was there is missing.
+because data is missing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: Bytes of the packed stream read at once.
 _PACKED_WINDOW = 1 << 18
-#: Unpacked bytes asked of a decoder at once.
+#: Unpacked bytes requested from a decoder at once.
 _PIECE = 1 << 20
 
 #: Its stub calls the class an instance.
@@ -37,7 +37,7 @@ class MemberDecoder(Protocol):
 
     @property
     def unused_data(self) -> bytes:
-        """After `eof`: what follows the member."""
+        """After `eof`: the bytes after the member."""
         ...
 
     @property
@@ -104,7 +104,7 @@ class UnpackedStream:
         return found
 
     def _unpack(self) -> Iterator[bytes]:
-        """The unpacked bytes in pieces that are not empty."""
+        """Yield the unpacked bytes in pieces that are not empty."""
         data = self._more()
         if not data:
             raise DamagedArchiveError(f"it has no {self._what} data, not even that of an empty file")

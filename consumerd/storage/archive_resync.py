@@ -3,8 +3,8 @@
 Strategy: a compiled pattern proposes places where a length and a magic could stand, and a place counts when a *chain*
 begins there: an intact message, followed by another intact one or by the very end. The CRCs of two messages do not
 match by chance; the payload of one message may of course hold others (a recorded conversation, say), which is why a
-search is only made where following lengths has failed, and never taken for the truth without being asked for. The
-work is bounded whatever the bytes are: this many bytes of CRC per byte searched, beyond that nothing is looked at.
+search is only made where following lengths has failed, and its result is only used if requested. The
+work is bounded for all bytes: this many bytes of CRC per byte searched, and no check beyond that.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import re
 from consumerd.wire.v07 import MessageSetTail, OuterMessage, read_outer
 from consumerd.wire.v07.outer import HEADER_SIZE
 
-#: Bytes that a search wants to see at once.
+#: Bytes of one window of a search.
 RESYNC_WINDOW = 8 << 20
-#: Of those, the last ones are searched in the next window, so that a chain of this many bytes is never cut.
+#: The last bytes of a window, which are searched in the next window, so that a chain of this many bytes is never cut.
 CHAIN_ROOM = 4 << 20
 #: Bytes of CRC per byte searched, and how many more in all; looking at a place costs as much as this many bytes.
 _WORK_PER_BYTE = 16
@@ -38,7 +38,7 @@ class BoundarySearch:
         self._places = re.compile(rb"[\0-%b](?<!\0(?=\0\0[\0-\4]))(?=[\0-\xff]{3}[\0\1])" % first)
 
     def find(self, data: bytes, low: int, high: int, *, at_end: bool) -> int | None:
-        """The first position of `data[low:high]` at which a chain begins; the chain may reach beyond `high`.
+        """Return the first position of `data[low:high]` at which a chain begins; the chain may reach beyond `high`.
 
         `at_end`: nothing follows `data`.
         """

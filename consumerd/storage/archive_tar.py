@@ -1,9 +1,9 @@
 """The files in a tar, front to back: ustar, GNU and pax archives, nothing ever written to disk.
 
 Strategy: a reader of our own, because the standard library's believes the sizes that headers of headers claim and, on
-some of the Pythons that are supported, can be made to loop. Here every header is checked by its sum, headers of headers
-have a limit, and whatever is wrong is a DamagedArchiveError. Only regular files have bytes; links are not followed, and
-names are only ever looked at, so that none of them leads anywhere.
+some of the supported Pythons, can be made to loop. Here every header is checked by its sum, headers of headers have a
+limit, and every error is a DamagedArchiveError. Only regular files have bytes; links are not followed, and names are
+only read, so that none of them is opened.
 
 Sources: POSIX.1-2017, pax, "ustar Interchange Format" and "pax Extended Header"; GNU tar's manual, "Basic Tar Format".
 """
@@ -24,12 +24,12 @@ _BLOCK = 512
 _EMPTY = bytes(_BLOCK)
 #: Bytes that a long name or a set of pax records may have. Real ones have a few hundred.
 _MAX_EXTENDED = 1 << 20
-#: Larger files are lies.
+#: Largest size of a file; a larger one is false.
 _MAX_SIZE = 1 << 50
 #: Bytes skipped at once.
 _STEP = 1 << 20
 _SPACES = b" " * 8
-#: How the pax records of a sparse file begin.
+#: The prefix of the pax records of a sparse file.
 _SPARSE = b"GNU.sparse."
 
 
@@ -39,7 +39,7 @@ class TarKind(Enum):
     FILE = "file"
     LINK = "link"
     SPARSE = "sparse file"
-    #: Directories, devices, what other tars invented.
+    #: Directories, devices, extensions of other tars.
     OTHER = "other"
 
 
@@ -82,10 +82,10 @@ class MemberStream:
 
 
 def read_members(stream: ByteStream) -> Iterator[tuple[TarMember, MemberStream]]:
-    """The members of a tar with their bytes, which are skipped where they are not read.
+    """Yield the members of a tar with their bytes, which are skipped where they are not read.
 
-    The stream is read to its very end: several tars in a row are one, and a compressed one gets to check its own sum.
-    Raises DamagedArchiveError, also for a tar without an end mark: what follows the cut is missing.
+    The stream is read to its very end: several tars in a row are one, and the checksum of a compressed one is
+    checked. Raises DamagedArchiveError, also for a tar without an end mark: the rest of it is missing.
     """
     tar = _Tar(stream)
     for member in tar.members():
@@ -95,7 +95,7 @@ def read_members(stream: ByteStream) -> Iterator[tuple[TarMember, MemberStream]]
 
 
 def list_members(stream: SeekableStream) -> list[TarMember]:
-    """The members of a tar that can seek, without reading what is in them. Raises DamagedArchiveError."""
+    """Return the members of a tar that can seek, without reading their content. Raises DamagedArchiveError."""
     tar = _Tar(stream)
     found = []
     for member in tar.members():
@@ -105,7 +105,7 @@ def list_members(stream: SeekableStream) -> list[TarMember]:
 
 
 class _Tar:
-    """The stream and where it stands."""
+    """The stream and its position."""
 
     def __init__(self, stream: ByteStream) -> None:
         self.stream = stream
@@ -129,7 +129,7 @@ class _Tar:
             self.read_some(min(_STEP, position - self.position))
 
     def header(self) -> bytes | None:
-        """The next header; None at the end."""
+        """Return the next header; None at the end."""
         block, marked = _EMPTY, False
         while block == _EMPTY:
             first = self.stream.read(_BLOCK)
@@ -141,7 +141,7 @@ class _Tar:
         return block
 
     def members(self) -> Iterator[TarMember]:
-        """The members; between two of them the caller moves to the end of the first."""
+        """Yield the members; between two of them the caller moves to the end of the first."""
         common: dict[str, str] = {}
         own: dict[str, str] = {}
         while (header := self.header()) is not None:
@@ -158,7 +158,7 @@ class _Tar:
                 size = self._size(records["size"].encode(), base=10)
             meaning = _kind(kind, name, records)
             if meaning in {TarKind.LINK, TarKind.OTHER} and kind in b"123456":
-                size = 0  # the field tells of what the link leads to, or of nothing
+                size = 0  # the field is the size of the link's target, or has no meaning
             modified = _number(header[136:148]) or 0
             yield TarMember(name.lstrip("/").removeprefix("./"), size, meaning, self.position, modified)
 
@@ -177,7 +177,7 @@ class _Tar:
     def _records(self, data: bytes) -> Iterator[tuple[str, str]]:
         """Pax records: `length key=value` and a line end, the length counting itself."""
         at = 0
-        while at < len(data):  # whatever is not needed is dropped: there may be any number of records
+        while at < len(data):  # records that are not needed are dropped: there may be any number of them
             digits, _, _ = data[at : at + 20].partition(b" ")
             length = int(digits) if digits.isdigit() else 0
             record = data[at + len(digits) + 1 : at + length]
@@ -205,7 +205,7 @@ class _Tar:
 
 
 def _number(field: bytes, base: int = 8) -> int | None:
-    """A number in digits or, with the top bit set, in binary (GNU); None for anything else and for negative ones."""
+    """Read a number in digits or, with the top bit set, in binary (GNU); None for others and negative ones."""
     if field[:1] == b"\x80":
         return int.from_bytes(field[1:])
     digits = field.strip(b" \0")

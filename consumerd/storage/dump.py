@@ -1,9 +1,9 @@
 """Reading segment files one outer message at a time, for dumps and archives: no broker, no whole file in memory.
 
 Strategy: a window of the file slides over the messages; it holds at least one message, so that memory follows the
-largest message and not the file. Entries tile the file exactly: whatever cannot be read as a message is one last entry
-that is not valid, as long as the rest of the file. A wrong CRC, magic or set does not end the reading, because the
-length still says where the next message begins; a torn tail or an impossible length does.
+largest message and not the file. Entries tile the file exactly: a rest that cannot be read as messages is one last
+entry that is not valid. A wrong CRC, magic or set does not end the reading, because the
+length still gives the start of the next message; a torn tail or an impossible length does.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class LogEntry(NamedTuple):
 
 
 def find_segments(paths: Sequence[Path]) -> list[tuple[Path, int]]:
-    """The segment files that `paths` name, each with its start offset: files as given, directories recursively, sorted.
+    """Find the segment files of `paths`, each with its start offset: files as given, directories recursively, sorted.
 
-    Raises NotFoundError for a path that is missing or no regular file, a directory without segments, and a file whose
-    name is no start offset.
+    Raises NotFoundError for a path that is missing or not a regular file, a directory without segments, and a file
+    whose name is not a start offset.
     """
     found: list[tuple[Path, int]] = []
     for path in paths:
@@ -84,7 +84,7 @@ def _with_start(path: Path) -> tuple[Path, int]:
 def read_segment(
     path: Path, start: int, *, limits: DecodeLimits = DEFAULT_LIMITS, window: int = WINDOW
 ) -> Iterator[LogEntry]:
-    """The entries of the file at `path`, whose first byte has offset `start`. Raises StorageError if reading fails."""
+    """Read the entries of the file at `path`, whose first byte has offset `start`. Raises StorageError."""
     try:
         with path.open("rb", buffering=0) as file:
             yield from read_entries(file, start, limits=limits, window=window)
@@ -95,7 +95,7 @@ def read_segment(
 def read_entries(
     file: BinaryIO, start: int, *, limits: DecodeLimits = DEFAULT_LIMITS, window: int = WINDOW
 ) -> Iterator[LogEntry]:
-    """The entries of a seekable binary file from its present position on, which has offset `start`."""
+    """Read the entries of a seekable binary file from its present position on, which has offset `start`."""
     data, position, offset, wanted = b"", 0, start, window
     while True:
         fresh = file.read(wanted)

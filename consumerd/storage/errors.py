@@ -1,6 +1,6 @@
 """Errors of the log on disk.
 
-Two kinds only: `CorruptLogError` when bytes or file names contradict each other and nothing may go on silently, and
+Two kinds only: `CorruptLogError` when bytes or file names contradict each other, which must not be ignored, and
 `StorageError` when the operating system refuses (disk full, no permission, a lock held by another process).
 """
 
@@ -28,7 +28,7 @@ class DamagedArchiveError(CorruptDataError):
 
 
 class FlushFailedError(StorageError):
-    """A sync failed: what the disk holds is unknown, so the log refuses all work until a restart has checked it."""
+    """A sync failed: the disk's content is unknown, so the log refuses all work until a restart has checked it."""
 
 
 class OffsetOutOfRangeError(StorageError):

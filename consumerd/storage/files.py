@@ -1,11 +1,11 @@
 """The port between the log and its files, and its implementation on the operating system.
 
-Strategy: the log needs a handful of operations on a directory and on an open file, and each says what survives a loss
-of power when it returns; those are the port. `OsFiles` makes them of the system's calls in an order that keeps the
+Strategy: the log needs a handful of operations on a directory and on an open file, and each defines what survives a
+loss of power when it returns; those are the port. `OsFiles` makes them of the system's calls in an order that keeps the
 promise. All calls block; the broker decides which of them run on the loop (a small `write_at` into the page cache) and
 which in a thread (everything that syncs or creates).
 
-**Invariant**: a name is durable before anything that relies on it is: a directory before what is in it, a segment
+**Invariant**: a name is durable before anything that relies on it is: a directory before its entries, a segment
 before its bytes count as flushed.
 """
 
@@ -41,7 +41,7 @@ class SegmentFile(Protocol):
         ...
 
     def read_at(self, position: int, length: int) -> bytes:
-        """Up to `length` bytes; fewer only at the end of the file."""
+        """Read up to `length` bytes; fewer only at the end of the file."""
         ...
 
     def cached(self, position: int, length: int) -> bool:
@@ -63,7 +63,7 @@ class SegmentFile(Protocol):
     def rest(self, *, at_once: bool = False) -> None:
         """Close the file until it is used again, unless it was used since the last call; `at_once`: in any case.
 
-        Only while nobody else uses it, and only when all that was written is synced.
+        Only while nothing else uses it, and only when all written bytes are synced.
         """
         ...
 
@@ -74,7 +74,7 @@ class Files(Protocol):
     """The directory operations of the log. All raise StorageError."""
 
     def entries(self, directory: Path) -> list[DirectoryEntry]:
-        """What is in a directory, sorted by name."""
+        """Return the entries of a directory, sorted by name."""
         ...
 
     def make_directory(self, directory: Path) -> None:
@@ -82,7 +82,7 @@ class Files(Protocol):
         ...
 
     def sync_directory(self, directory: Path) -> None:
-        """Make the names in it durable: what a killed process created may not have been synced."""
+        """Make the names in it durable: those that a killed process created may not have been synced."""
         ...
 
     def open(self, path: Path, *, create: bool) -> SegmentFile:
@@ -94,7 +94,7 @@ class Files(Protocol):
         ...
 
     def read(self, path: Path) -> bytes | None:
-        """A whole small file, or None where there is none."""
+        """Read a whole small file; None if there is none."""
         ...
 
     def write(self, path: Path, pieces: Iterable[bytes]) -> None:
@@ -111,7 +111,7 @@ _opening = threading.Lock()
 
 
 class OsSegmentFile:
-    """A segment file of the operating system. `rest` gives its descriptor back, any use opens it again."""
+    """A segment file of the operating system. `rest` closes its descriptor, any use opens it again."""
 
     __slots__ = ("_closed", "_descriptor", "_path", "_system", "_used")
 
@@ -219,7 +219,7 @@ class OsFiles:
                 missing.append(directory)
                 directory = directory.parent
             # A process that was killed here before us may have left the last one it made without a sync.
-            with contextlib.suppress(PermissionError):  # what we may not even list, we did not make
+            with contextlib.suppress(PermissionError):  # a directory that we cannot list was not made by us
                 self._sync_directory(directory.parent)
             for path in reversed(missing):
                 try:
@@ -315,7 +315,7 @@ def _write(system: SystemCalls, fd: int, data: bytes, position: int) -> int:
 
 @contextlib.contextmanager
 def _refusals(verb: str, path: Path) -> Iterator[None]:
-    """Turn what the operating system says into a StorageError that names the file."""
+    """Turn the operating system's error into a StorageError that names the file."""
     try:
         yield
     except OSError as error:

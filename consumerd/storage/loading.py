@@ -1,7 +1,7 @@
 """From the files of a log's directory to its segments: found, checked against each other, recovered after a crash.
 
-Strategy: names say where segments begin and sizes where they end, so that only the last one can have been cut short;
-it is walked (`consumerd.storage.recovery`) unless a clean stop noted the very end that it has.
+Strategy: names give the start of segments and sizes their end, so that only the last one can have been cut short;
+it is walked (`consumerd.storage.recovery`) unless a clean stop noted this same end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def load_segments(directory: Path, files: Files, trusted_end: int | None) -> tuple[list[Segment], TailCut | None]:
-    """The segments in `directory`, the last one recovered, and what was cut off; an empty one gets its first segment.
+    """Load the segments in `directory`, the last one recovered; return also the cut. Creates a first segment if empty.
 
     `trusted_end`: the end offset that a clean stop noted. Raises as `Log.open`, with all files closed.
     """
@@ -45,7 +45,7 @@ def load_segments(directory: Path, files: Files, trusted_end: int | None) -> tup
 
 
 def create_segment(directory: Path, files: Files, start: int) -> Segment:
-    """A new, empty segment. Raises StorageError."""
+    """Create a new, empty segment. Raises StorageError."""
     path = directory / segment_name(start)
     return Segment(path, files.open(path, create=True), start, 0)
 

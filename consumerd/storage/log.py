@@ -1,9 +1,9 @@
 """The log of one partition: an immutable list of segments, appends at the end, reads of flushed bytes only.
 
 Strategy (spec 003, 5.5; golden notes, 3): offsets are byte positions in the concatenation of all segments. The list
-of segments is a tuple that is replaced, never changed, so a reader takes it once and searches it in peace while a
-roll or a deletion goes on. Two locks: `_writing` orders appends, rolls and deletions and is held for short work only;
-`_flushing` is held during a sync, so that appends go on meanwhile and one sync serves all sets written before it.
+of segments is a tuple that is replaced, never changed, so a reader takes it once and searches it in peace during a
+roll or a deletion. Two locks: `_writing` orders appends, rolls and deletions and is held for short work only;
+`_flushing` is held during a sync, so that appends continue meanwhile and one sync serves all sets written before it.
 
 **Invariant**: every segment but the last is flushed whole, and each begins where the one before it ends.
 """
@@ -36,7 +36,7 @@ _start_of = attrgetter("start")
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """How one log behaves. Defaults are those of 0.7.2 (golden notes, 8)."""
+    """The settings of one log. Defaults are those of 0.7.2 (golden notes, 8)."""
 
     #: A segment larger than this (strictly) is rolled before the next append. log.file.size
     segment_bytes: int = 1 << 30
@@ -46,8 +46,8 @@ class LogSettings:
     flush_messages: int = 500
     #: Flush when the last flush is older than this. log.default.flush.interval.ms, topic.flush.intervals.ms
     flush_seconds: float = 3.0
-    #: What may be deleted, asked in this order. 0.7.2 keeps 168 hours by default: too dangerous for a broker that
-    #: is started on an archive, so here nothing is deleted unless it is configured.
+    #: The policies of deletion, in the order of their calls. 0.7.2 keeps 168 hours by default: too dangerous for a
+    #: broker that is started on an archive, so here nothing is deleted unless it is configured.
     delete_policies: tuple[DeletePolicy, ...] = ()
 
 
@@ -72,7 +72,7 @@ class Log:
         """Load the segments in `directory`, recovering the last one; an empty directory gets its first segment.
 
         `trusted_end` is the end offset that a clean stop noted: if the log still ends there, nothing is walked.
-        Returns the log and what was cut off. Raises CorruptLogError when a file name is no offset, when
+        Returns the log and the cut. Raises CorruptLogError when a file name is not an offset, when
         segments do not follow each other without gap or overlap; StorageError otherwise.
         """
         segments, cut = load_segments(directory, files, trusted_end)
@@ -93,12 +93,12 @@ class Log:
 
     @property
     def end_offset(self) -> int:
-        """The offset that the next append gets."""
+        """The offset of the next append."""
         return self._segments[-1].end
 
     @property
     def flushed_offset(self) -> int:
-        """The end of what readers see."""
+        """The end of the bytes that readers see."""
         last = self._segments[-1]
         return last.start + last.flushed
 
@@ -176,11 +176,11 @@ class Log:
             self._last_flush = now
 
     def clean(self, now: float, now_ms: int) -> list[str]:
-        """Delete what retention does not keep; returns the file names.
+        """Delete the segments that retention does not keep; return the file names.
 
-        A log that goes whole keeps its end in an empty segment, so this may roll: it counts as the one writer. Readers
-        that hold a segment keep reading it. Blocks on the disk. Raises StorageError, also for a policy that fails, and
-        FlushFailedError.
+        A log that is deleted whole keeps its end in an empty segment, so this may roll: it counts as the one writer.
+        Readers that hold a segment keep reading it. Blocks on the disk. Raises StorageError, also for a policy that
+        fails, and FlushFailedError.
         """
         with self._flushing:
             dropped: list[str] = []
@@ -205,7 +205,7 @@ class Log:
         return [segment.path.name for segment in gone]
 
     def slice(self, offset: int, max_bytes: int) -> SegmentSlice:
-        """The flushed bytes from `offset`, at most `max_bytes`, never beyond the end of one segment.
+        """Return the flushed bytes from `offset`, at most `max_bytes`, never beyond the end of one segment.
 
         No check that a message starts at `offset` (golden notes, 1). Raises OffsetOutOfRangeError.
         """
@@ -220,14 +220,14 @@ class Log:
         return SegmentSlice(segment, position, min(max_bytes, segment.flushed - position))
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        """The bytes of `slice`. Raises OffsetOutOfRangeError, StorageError, ValueError for a negative size."""
+        """Return the bytes of `slice`. Raises OffsetOutOfRangeError, StorageError, ValueError for a negative size."""
         if max_bytes < 0:
             raise ValueError(f"cannot read {max_bytes} bytes")
         segment, position, length = self.slice(offset, max_bytes)
         return segment.file.read_at(position, length)
 
     def offsets_before(self, time_ms: int, limit: int, now_ms: int) -> tuple[int, ...]:
-        """At most `limit` segment boundaries, descending, from the last one not younger than `time_ms`.
+        """Return at most `limit` segment boundaries, descending, from the last one not younger than `time_ms`.
 
         The rule of 0.7.2 (golden notes, 3): candidates are the start of every segment with its file's modification
         time, and the flushed end with the present time unless the last segment is empty. LATEST starts at the last
@@ -272,7 +272,7 @@ class Log:
 
 
 def _ask(policy: DeletePolicy, segments: Sequence[Segment], now_ms: int) -> int:
-    """The number of leading segments that `policy` deletes. Raises StorageError for whatever custom code raises."""
+    """Return the number of leading segments that `policy` deletes. Raises StorageError for any error of custom code."""
     facts = [
         SegmentFacts(segment.path, segment.start, segment.flushed, segment.file.modified_ms()) for segment in segments
     ]

@@ -1,11 +1,11 @@
 """All logs of one broker: the folders `topic-partition` below log.dir, loaded together, closed together.
 
 Strategy: `open` locks the directory against a second process, loads every log and only then removes the clean marker;
-`close` flushes, notes in the marker where each log ends, and lets go. A start that fails touches nothing but damaged
+`close` flushes, notes the end of each log in the marker, and unlocks. A start that fails touches nothing but damaged
 tails and leaves the marker as it was (0.7.2 writes it even after a failed start and so skips the recovery the next
-time; golden notes, 3). For the same reason the marker's existence proves nothing: a log is taken unchecked only
-if the marker names its end and it still ends there. An empty marker, as 0.7.2 leaves it, means: look. A log whose
-segments do not fit together is out of service until an operator has looked at it; 0.7.2 does not start at all over one.
+time; golden notes, 3). For the same reason the marker's existence proves nothing: a log is taken unchecked only if the
+marker names its end and it still ends there. An empty marker, as 0.7.2 leaves it, requires the check. A log whose
+segments do not fit together is out of service until an operator has repaired it; 0.7.2 does not start at all with one.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from consumerd.storage.log import LogSettings
     from consumerd.storage.recovery import TailCut
 
-#: The name that 0.7.2 uses; it reads no content, so ours does not disturb it.
+#: The name that 0.7.2 uses; it does not read the content, so ours has no effect on it.
 CLEAN_MARKER = ".kafka_cleanshutdown"
-#: What file systems put into the root of a volume, which log.dir may be.
+#: Entries that file systems create in the root of a volume, which log.dir may be.
 _FOREIGN = frozenset({DirectoryEntry("lost+found", is_directory=True)})
 
 
@@ -51,14 +51,14 @@ class DamagedLog(NamedTuple):
 
 @dataclass(slots=True)
 class LoadReport:
-    """What is to be logged about the logs that were loaded."""
+    """The facts to log about the loaded logs."""
 
     truncated: list[LogTruncation] = field(default_factory=list)
-    #: Logs out of service. Nothing of theirs was touched.
+    #: Logs out of service. Their files were not changed.
     damaged: list[DamagedLog] = field(default_factory=list)
     #: Files in log.dir that are not ours; left alone.
     stray: list[str] = field(default_factory=list)
-    #: The clean marker held something else than a note of ours or nothing: every log was checked.
+    #: Whether the clean marker held foreign content: every log was checked.
     marker_unreadable: bool = False
 
 
@@ -79,9 +79,9 @@ class LogManager:
         self._holding = contextlib.ExitStack()
 
     def open(self, now: float) -> LoadReport:
-        """Load everything and say what was remarkable.
+        """Load all logs and report facts worth logging.
 
-        A log that cannot be served does not keep the others from it. Raises CorruptLogError for a folder that is no
+        A log that cannot be served does not affect the others. Raises CorruptLogError for a folder that is not a
         log's, DirectoryInUseError, StorageError; then nothing stays open.
         """
         report = LoadReport()
@@ -117,7 +117,7 @@ class LogManager:
             self._damaged[topic, int(number)] = str(error)
             report.damaged.append(DamagedLog(name, str(error)))
             return
-        log.rest(at_once=True)  # or a start would need a descriptor for each segment of every log
+        log.rest(at_once=True)  # else a start would need a descriptor for each segment of every log
         self._keep(topic, int(number), log)
         if cut is not None:
             report.truncated.append(LogTruncation(name, log.end_offset, cut))
@@ -129,7 +129,7 @@ class LogManager:
         return not known
 
     def get(self, topic: str, partition: int) -> Log | None:
-        """The log, or None where nothing was ever produced. Raises CorruptLogError for one that is out of service."""
+        """Return the log, or None if nothing was ever produced. Raises CorruptLogError if it is out of service."""
         if (topic, partition) in self._damaged:
             raise CorruptLogError(self._damaged[topic, partition])
         return self._logs.get((topic, partition))
@@ -139,7 +139,7 @@ class LogManager:
         return (topic, partition) not in self._damaged
 
     def get_or_create(self, topic: str, partition: int, now: float) -> tuple[Log, bool]:
-        """The log, created where missing (that blocks on the disk), and whether it is the first one of its topic.
+        """Return the log, created if missing (that blocks on the disk), and whether it is the first one of its topic.
 
         The topic's name must have been checked: it becomes the name of a folder. Raises StorageError, and
         CorruptLogError for a log that is out of service.
@@ -201,7 +201,7 @@ class LogManager:
         self._holding.close()
 
     def _read_marker(self, report: LoadReport) -> dict[str, int]:
-        """The end offsets that the last clean stop noted; empty after a crash, or where 0.7.2 stopped last."""
+        """Read the end offsets that the last clean stop noted; empty after a crash, or if 0.7.2 stopped last."""
         note = self._files.read(self.directory / CLEAN_MARKER)
         if not note:
             return {}

@@ -1,7 +1,7 @@
-"""Finding the end of what can be trusted in a segment file after a crash (spec 003, 5.5 "Guarantees"; golden notes, 3).
+"""Finding the end of the trusted part of a segment file after a crash (spec 003, 5.5 "Guarantees"; golden notes, 3).
 
 Strategy: walk the messages in windows of about a megabyte, checking sizes and CRCs, and stop at the first that cannot
-have been written whole. What follows the stop is cut off: a lost block (zeros, or nothing) and a nonsense block both
+have been written whole. The rest is cut off: a lost block (zeros, or nothing) and a nonsense block both
 end the walk, because no CRC fits them. A torn tail is gone for good. Where the cut may destroy more than that, the
 bytes are kept beside the segment: when intact messages follow the damage (0.7.2 drops them), and at an unknown magic
 byte (0.7.2 refuses to start), which damage looks like, and a newer format, too.
@@ -30,7 +30,7 @@ _MIN_SIZE = (5, 6)  # magic, (attributes,) crc: by magic 0 and 1
 
 
 class TailDamage(Enum):
-    """Why a walk ended before the end of the file."""
+    """The reason why a walk ended before the end of the file."""
 
     PARTIAL = "a partial message"
     BAD_SIZE = "an impossible message size"
@@ -39,16 +39,16 @@ class TailDamage(Enum):
 
 
 class IntactExtent(NamedTuple):
-    """What a walk found: `valid` bytes of whole, intact messages, then `damage` (None: the file ends there)."""
+    """The result of a walk: `valid` bytes of whole, intact messages, then `damage` (None: the file ends there)."""
 
     valid: int
     damage: TailDamage | None
 
 
 class TailCut(NamedTuple):
-    """What a recovery did: of the segment's file it took the last `dropped` bytes, beginning with `damage`.
+    """The result of a recovery: it cut the last `dropped` bytes of the segment's file, beginning with `damage`.
 
-    `aside` is where they were kept, None where nothing among them could be a message.
+    `aside` is the file that keeps them, None if nothing among them could be a message.
     """
 
     damage: TailDamage
@@ -78,7 +78,7 @@ def _walk_window(window: bytes, left: int) -> tuple[int, TailDamage | None, int]
     at, have = 0, len(window)
     unpack = _HEADER.unpack_from
     while at < left:
-        # The wire's loop is the fastest reader of plain messages; what stops it is looked at here.
+        # The wire's loop is the fastest reader of plain messages; messages that stop it are checked here.
         at, _ = verify(window, at, _ANY_SIZE, LAYOUTS[1])
         if at == left:
             break
@@ -123,7 +123,7 @@ def recover(files: Files, path: Path, file: SegmentFile) -> TailCut | None:
 
 
 def _free_name(files: Files, path: Path, position: int) -> Path:
-    """A file name beside the segment that no earlier cut at the same place has."""
+    """Return a file name beside the segment that no earlier cut at the same place has."""
     taken = {entry.name for entry in files.entries(path.parent)}
     name = base = f"{path.name}.cut-{position}"
     number = 1
@@ -139,9 +139,9 @@ def _pieces(file: SegmentFile, position: int, size: int) -> Iterator[bytes]:
 
 
 def _intact_after(file: SegmentFile, position: int, size: int) -> bool:
-    """Whether intact messages follow the damage at `position`: then this is no torn tail.
+    """Whether intact messages follow the damage at `position`: then this is not a torn tail.
 
-    Looked for where the damaged message's length points to, and anywhere in the next few megabytes.
+    They are searched where the damaged message's length points to, and anywhere in the next few megabytes.
     """
     if _intact_next(file, position, size):
         return True

@@ -1,7 +1,7 @@
 """Retention policies of a log: by age, by size, or a user's own (spec 003, 5.5 "Deletes").
 
-Strategy: a policy looks at facts about the segments and only ever names how many *leading* ones may go, so what stays
-is contiguous whatever it says. Policies decide and `Log.clean` deletes; each sees what the one before it left. Age
+Strategy: a policy gets facts about the segments and only returns how many *leading* ones may be deleted, so the rest
+is always contiguous. Policies decide and `Log.clean` deletes; each sees the segments that the one before it left. Age
 first, then size, is what 0.7.2 does (golden notes, 3; behaviour/retention.json).
 """
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SegmentFacts(NamedTuple):
-    """What a policy knows of a segment: `size` counts the bytes that readers see, times are ms since 1970."""
+    """The facts about a segment for a policy: `size` counts the bytes that readers see, times are ms since 1970."""
 
     path: Path
     start: int
@@ -29,7 +29,7 @@ class DeletePolicy(Protocol):
     """Chooses which segments of one log may be deleted. Called in a thread, one call per log at a time."""
 
     def deletable(self, segments: Sequence[SegmentFacts], now_ms: int) -> int:
-        """How many leading segments may go, from 0 to all of `segments` (oldest first, never empty)."""
+        """Return the number of leading segments to delete, from 0 to all of `segments` (oldest first, never empty)."""
         ...
 
 

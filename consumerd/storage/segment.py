@@ -1,6 +1,6 @@
 """One segment: a file of whole message sets that starts at a known offset of the log (spec 003, 5.5).
 
-Strategy: a segment knows three numbers: where it starts, how many bytes were written, and how many of those were
+Strategy: a segment has three numbers: its start offset, the bytes written, and the bytes of those that are
 flushed. Readers see the flushed ones only (golden notes, 3). It counts the readers that hold its file, so that
 retention may drop a segment from the log while a slow consumer still gets its last bytes from it.
 """
@@ -20,12 +20,12 @@ SUFFIX = ".kafka"
 
 
 def segment_name(start: int) -> str:
-    """The file name of the segment that starts at offset `start`."""
+    """Return the file name of the segment that starts at offset `start`."""
     return f"{start:020d}{SUFFIX}"
 
 
 def parse_segment_name(name: str) -> int | None:
-    """The start offset in a segment's file name; None where it is none (fewer digits than 20 are read, too)."""
+    """Return the start offset in a segment's file name; None for another file (fewer digits than 20 are read, too)."""
     stem = name.removesuffix(SUFFIX)
     if stem == name or not (stem.isascii() and stem.isdigit()) or int(stem) >= 1 << 63:
         return None
@@ -43,9 +43,9 @@ class Segment:
         self.start = start
         #: Bytes written.
         self.size = size
-        #: Bytes that are flushed and so visible. What was there when the file was opened counts as flushed.
+        #: Bytes that are flushed and so visible. Bytes from before the file was opened count as flushed.
         self.flushed = size
-        #: When the first set since the opening was appended, monotonic seconds: log.roll.hours counts from here.
+        #: Time of the first append since the opening, in monotonic seconds: log.roll.hours counts from here.
         self.first_append: float | None = None
         self._readers = 0
         self._doomed = False
@@ -76,7 +76,7 @@ class Segment:
             return True
 
     def release(self) -> None:
-        """The reader is done."""
+        """Release the file for one reader."""
         with self._lock:
             self._readers -= 1
             close = self._doomed and not self._readers

@@ -1,8 +1,8 @@
 """The system calls under the log's files, as a parameter (spec 003, 5.5 "Guarantees").
 
 Strategy: which bytes and names survive a loss of power depends on the order of writes and syncs, so that order has to
-be run in tests, not a fake of it. `OsFiles` therefore does all it does to a disk through these calls; the system's own
-are one implementation, a disk in memory that forgets what was never synced is another.
+be run in tests, not a fake of it. `OsFiles` therefore makes all changes to a disk through these calls; the system's own
+are one implementation, a disk in memory that forgets unsynced changes is another.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class DirectoryEntry(NamedTuple):
 
 
 class FileStatus(Protocol):
-    """What is asked of `os.stat_result`: size in bytes, modification time in nanoseconds since the Unix epoch."""
+    """The used part of `os.stat_result`: size in bytes, modification time in nanoseconds since the Unix epoch."""
 
     @property
     def st_size(self) -> int: ...
@@ -62,7 +62,7 @@ class SystemCalls(Protocol):
     def is_directory(self, path: Path) -> bool: ...
 
     def entries(self, directory: Path) -> list[DirectoryEntry]:
-        """What is in a directory, in any order."""
+        """Return the entries of a directory, in any order."""
         ...
 
     def remove(self, path: Path) -> None: ...
@@ -120,7 +120,7 @@ class OsSystemCalls:
         except BlockingIOError:
             return False
         except OSError:
-            return True  # not every file system knows the flag; a broken disk will say so when it is read
+            return True  # not every file system supports the flag; a broken disk fails when it is read
         return True
 
 

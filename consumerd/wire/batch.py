@@ -1,6 +1,6 @@
 """The result of decoding a fetch response, in both dialects: payloads, the next offset, and the reason of the end.
 
-Strategy: payloads are plain `bytes` in a list, or a buffer and an index from which they are made when asked for (those
+Strategy: payloads are plain `bytes` in a list, or a buffer and an index from which they are made on access (those
 of a large compressed message are packed). Everything else is computed on access, in pieces that cost no line of Python
 for each message. Code that passes batches on is independent of the dialect; each dialect has its own classes for
 identities and positions.
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 _Made = TypeVar("_Made")
 #: `bytes`, or None as well where a payload may be null.
 _Payload = TypeVar("_Payload")
-#: What is kept of consecutive messages in place of an entry for each.
+#: A run of consecutive messages, kept in place of an entry for each.
 _Run = TypeVar("_Run")
 
-#: What a payload costs beside its bytes: the object's header, rounding, and its place in the list.
+#: Memory of a payload in addition to its bytes: the object's header, rounding, and its place in the list.
 OVERHEAD_PER_MESSAGE = 48
 #: For how many messages at a time identities are prepared.
 PIECE = 1024
@@ -34,18 +34,18 @@ def memory_of(count: int, payload_bytes: int) -> int:
 
 
 class BatchEnd(Enum):
-    """Why a batch ends where it ends."""
+    """The reason for a batch's end."""
 
     #: The data ended with a whole message.
     COMPLETE = "complete"
     #: A message is cut off, or left for the next batch: fetch again from `next_offset`.
     PARTIAL = "partial"
-    #: What stands at `next_offset` is no message that can be read.
+    #: There is no readable message at `next_offset`.
     CORRUPT = "corrupt"
 
 
 class BatchEnding(TypedDict, total=False):
-    """What is known of a batch's end, where that is not simply COMPLETE."""
+    """The details of a batch's end, if it is not COMPLETE."""
 
     end: BatchEnd
     problem: str | None
@@ -54,12 +54,12 @@ class BatchEnding(TypedDict, total=False):
 
 
 class DecodedBatch(ABC, Generic[_Payload, _Run]):
-    """The messages of one partition, in order, from `start_offset` (the offset that was asked for) to `next_offset`.
+    """The messages of one partition, in order, from `start_offset` (the requested offset) to `next_offset`.
 
-    `next_offset` is where the next fetch starts: after the last whole outer message. `end` says why the batch ends
-    there; for PARTIAL `needed` is the number of bytes that what is cut off takes, its length field included, if known;
-    for CORRUPT `problem` is a sentence and `resume_offset` where reading could go on past what is corrupt, if its
-    lengths can be believed. `memory_bytes` is what a budget should count.
+    `next_offset` is where the next fetch starts: after the last whole outer message. `end` is the reason for the
+    batch's end; for PARTIAL `needed` is the size of the cut-off message, its length field included, if known; for
+    CORRUPT `problem` is a sentence and `resume_offset` the offset at which reading could continue after the corrupt
+    bytes, if their lengths can be believed. `memory_bytes` is the size that a budget should count.
     """
 
     __slots__ = (

@@ -30,17 +30,17 @@ class Codec(IntEnum):
     SNAPPY = 2
 
 
-#: What the JVM's GZIPOutputStream writes: deflate, no flags, no time, no extra flags, unknown system (JDK 16 and
+#: The header of the JVM's GZIPOutputStream: deflate, no flags, no time, no extra flags, unknown system (JDK 16 and
 #: later).
 GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
-#: Of ISA-L's levels 0 to 3: on text as small as zlib's default, at several times its speed.
+#: One of ISA-L's levels 0 to 3: on text as small as zlib's default, at several times its speed.
 GZIP_LEVEL = 2
-#: A gzip file may be several members in a row. Producers write one; each costs the receiver a setup, so there is an
-#: end.
+#: A gzip file may be several members in a row. Producers write one; each costs the receiver a setup, so their
+#: number is limited.
 MAX_GZIP_MEMBERS = 1024
 _MEMBER_START = b"\x1f\x8b\x08"
-#: As many blocks or frames are never looked at for their sizes; of more, each has this many bytes on average. Nobody
-#: writes smaller ones but to keep a receiver busy, whom each costs a setup.
+#: Number of blocks or frames whose sizes are not checked; of more, each must have this many bytes on average. Smaller
+#: ones only serve to keep a receiver busy, as each costs a setup.
 _FREE_PIECES, _PIECE_BYTES = 1024, 32
 
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
@@ -53,9 +53,9 @@ SNAPPY_MAX_RATIO = 22
 
 #: Bytes that come out of one call when inflating in steps, and that go in, at most and at first.
 _PIECE_OUT, _PIECE_IN, _FIRST_IN = 1 << 20, 1 << 16, 1 << 10
-#: Work of one step, a millisecond or two, in bytes of a message set that is looked at.
+#: Work of one step, a millisecond or two, in bytes of a message set that is read.
 STEP = 1 << 16
-#: What opening a gzip member or snappy block counts as work; what comes out counts an eighth.
+#: Work of opening a gzip member or snappy block; unpacked bytes count an eighth.
 _OPENING = 1 << 10
 
 #: Its stub calls the class an instance.
@@ -89,9 +89,9 @@ def decompress(codec: Codec, data: bytes, *, limit: int) -> bytes:
 
 
 class DecompressionAllowance:
-    """What one message, with all that is nested in it, may still cost, and how much work the present step has done.
+    """The remaining allowance of one message, nested ones included, and the work of the present step.
 
-    `bytes` that come out of decompressing, and `pieces` (gzip members and snappy blocks) to be opened for them.
+    `bytes`: of the decompressed data; `pieces`: gzip members and snappy blocks to be opened for them.
     """
 
     __slots__ = ("bytes", "done", "pieces", "total")
@@ -177,7 +177,7 @@ def _member_steps(
 
 
 def most_pieces(size: int) -> int:
-    """Of how many blocks or frames, at most, `size` bytes of compressed data may be."""
+    """Return the most blocks or frames that `size` bytes of compressed data may have."""
     return _FREE_PIECES + size // _PIECE_BYTES
 
 

@@ -34,7 +34,7 @@ class DecompressionError(CorruptMessageError):
 
 
 class TooLargeError(DecompressionError):
-    """What a payload decompresses to, or what it is put together of, is more than a limit allows."""
+    """The decompressed size of a payload, or the number of its pieces, exceeds a limit."""
 
 
 class OversizeMessageError(WireError):

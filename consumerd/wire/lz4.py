@@ -116,7 +116,7 @@ def _mended(data: bytes, header: int, checksum: int, end: int) -> bytes:
 
 
 def _extent(data: bytes, position: int, flags: int, block_size: int) -> tuple[int, int]:
-    """Where the frame ends whose blocks begin at `position`, and how many bytes it can hold at most."""
+    """Return the end of the frame whose blocks begin at `position`, and the most bytes that it can hold."""
     most, length = 0, len(data)
     pieces = most_pieces(length)
     after = 4 if flags & _BLOCK_CHECKSUMS else 0

@@ -13,7 +13,7 @@ from consumerd.wire.compression import most_pieces
 from consumerd.wire.errors import DecompressionError
 
 MAGIC = b"\x28\xb5\x2f\xfd"
-#: What Kafka's producers take by default.
+#: The default level of Kafka's producers.
 LEVEL = 3
 _MAX_BLOCK = 128 * 1024
 #: Bytes of the content size field and of the dictionary id, by their flags in the frame header's descriptor.
@@ -46,7 +46,7 @@ def zstd_decompress(data: bytes, *, limit: int) -> bytes:
 
 
 def _most(data: bytes) -> int:
-    """How many bytes the frames of `data` can hold at most. Raises DecompressionError where they cannot be followed."""
+    """Return the most bytes that the frames of `data` can hold. Raises DecompressionError for invalid frames."""
     position, end, most = 0, len(data), 0
     pieces = most_pieces(end)
     if not data:
@@ -73,7 +73,7 @@ def _most(data: bytes) -> int:
 
 
 def _skip_header(data: bytes, position: int) -> tuple[int, bool]:
-    """Where a frame's blocks begin, and whether a checksum follows them."""
+    """Return the start of a frame's blocks, and whether a checksum follows them."""
     if position + 5 > len(data):
         raise DecompressionError("the zstd payload is truncated")
     descriptor = data[position + 4]

@@ -31,7 +31,7 @@ _BITS = {
 
 
 def parse_acl(setting: AclSetting) -> list[Any]:
-    """The ACL entries (aiozk's `ACL`) that a setting stands for. Raises ConfigError."""
+    """Return the ACL entries (aiozk's `ACL`) of a setting. Raises ConfigError."""
     if isinstance(setting, str):
         if setting not in _NAMED:
             raise ConfigError(
@@ -44,7 +44,7 @@ def parse_acl(setting: AclSetting) -> list[Any]:
 
 
 def split_acl(text: str) -> AclSetting:
-    """The setting that one text of a configuration stands for: a name, or entries separated by commas."""
+    """Return the setting of a configuration's text: a name, or entries separated by commas."""
     return text if text in _NAMED else text.split(",")
 
 

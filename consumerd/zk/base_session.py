@@ -4,10 +4,11 @@ Strategy: a call waits for the live connection (a bounded time), writes the requ
 awaits its answer. So it is either never sent (`NotConnected`), or its outcome is known, or it is `ConnectionLost`;
 nothing is repeated behind the caller's back.
 
-Two calls are about nodes that this very session owns: created without adopting anybody's, deleted without touching
-anybody's. Ownership is the node's `ephemeralOwner`, nothing else; the path proves nothing, since peers create and
-delete by path. Such a call is bound to the session it began with: it uses only connections of that session and raises
-SessionChanged when it is over. A lost reply is resolved by reading the node: ours means that it was carried out.
+Two calls are about nodes that this very session owns: created without adopting one of another session, deleted without
+touching one of another session. Ownership is the node's `ephemeralOwner`, nothing else; the path proves nothing, since
+peers create and delete by path. Such a call is bound to the session it began with: it uses only connections of that
+session and raises SessionChanged when it is over. A lost reply is resolved by reading the node: ours means that it was
+carried out.
 
 State, lease and events are the lifecycle's, watches the watch table's. How a session begins and ends is up to a
 subclass, of which there are two: one with a server, and one with a server in memory.
@@ -53,7 +54,7 @@ _NO_NODE, _NO_AUTH, _NODE_EXISTS = -101, -102, -110
 
 
 def create_request(full: str, data: bytes | None, acl: list[Any], *, ephemeral: bool = False) -> Any:
-    """A plain create, known to every server since 3.3; `full` is absolute, None is null data."""
+    """Return a plain create, known to every server since 3.3; `full` is absolute, None is null data."""
     request = protocol.CreateRequest(path=full, data=data, acl=acl)
     request.set_flags(ephemeral=ephemeral)
     return request
@@ -62,7 +63,7 @@ def create_request(full: str, data: bytes | None, acl: list[Any], *, ephemeral: 
 async def ensure_on(connection: Connection, full: str, acl: list[Any]) -> None:
     """Create the absolute path and its parents where missing. Raises ServerError, ConnectionLost.
 
-    Looks first: a member that may not write above its own nodes must get by with parents that are there.
+    Reads first: a member that may not write above its own nodes can still use existing parents.
     """
     missing: list[str] = []
     while full != "/" and not await _is_there(connection, full):
@@ -118,7 +119,7 @@ class BaseSession(ABC):
     ) -> None:
         await self.close()
 
-    # -- what is so now
+    # -- the present state
 
     @property
     def state(self) -> SessionState:
@@ -132,7 +133,7 @@ class BaseSession(ABC):
 
     @property
     def session_timeout(self) -> float:
-        """The negotiated session timeout in seconds (before the first session: the one asked for)."""
+        """The negotiated session timeout in seconds (before the first session: the requested one)."""
         return self._lifecycle.timeout
 
     @property
@@ -160,12 +161,12 @@ class BaseSession(ABC):
     # -- nodes
 
     async def get(self, path: str, *, watch: bool = False) -> tuple[bytes | None, NodeStat]:
-        """Data (None: null) and stat. Raises NoNode."""
+        """Return data (None: null) and stat. Raises NoNode."""
         found: tuple[bytes | None, NodeStat] = await self._call(GetDataRequest(self._full(path), watch), path)
         return found
 
     async def exists(self, path: str, *, watch: bool = False) -> NodeStat | None:
-        """Stat, or None; a watch is armed in either case."""
+        """Return the stat, or None; a watch is armed in either case."""
         try:
             stat: NodeStat = await self._call(ExistsRequest(self._full(path), watch), path)
         except NoNode:
@@ -173,7 +174,7 @@ class BaseSession(ABC):
         return stat
 
     async def children(self, path: str, *, watch: bool = False) -> list[str]:
-        """Names below `path`, sorted. Raises NoNode, and then no watch is armed."""
+        """Return the sorted names below `path`. Raises NoNode, and then no watch is armed."""
         names: list[str] = await self._call(GetChildrenRequest(self._full(path), watch), path)
         if None in names:
             raise BadReply(f"ZooKeeper lists a child without a name below {path}")
@@ -222,7 +223,7 @@ class BaseSession(ABC):
         A node of another session is waited for up to `wait` seconds, never adopted, then NodeExists is raised. A lost
         reply is resolved by looking at the owner. Raises SessionChanged when the session ends meanwhile, NotConnected
         or ConnectionLost when the connection does not come back. After a cancellation the node may exist:
-        `delete_owned` clears it away.
+        `delete_owned` deletes it.
         """
         full = self._full(path)
         await self._lifecycle.connection()
@@ -248,7 +249,7 @@ class BaseSession(ABC):
             forget()
 
     async def _claim(self, path: str, full: str, data: bytes, session_id: int) -> bool:
-        """One attempt; False when another session owns the node (then a watch on it is armed)."""
+        """Make one attempt; return False if another session owns the node (then a watch on it is armed)."""
         connection = await self._lifecycle.connection(session_id)
         while True:
             try:
@@ -270,7 +271,7 @@ class BaseSession(ABC):
             return True
 
     async def _correct(self, connection: Connection, path: str, full: str, data: bytes) -> None:
-        """The session owns the node, from a lost reply or an earlier call: write the data if it differs."""
+        """Write the data if it differs: the session owns the node, from a lost reply or an earlier call."""
         found, stat = await self._ask(connection, GetDataRequest(full, watch=False), path)
         if found != data:
             await self._ask(connection, SetDataRequest(full, data, stat.version), path)
@@ -280,7 +281,7 @@ class BaseSession(ABC):
             async with asyncio.timeout(seconds):
                 await changed.wait()
         except TimeoutError:
-            return  # look again all the same
+            return  # read again in any case
 
     async def delete_owned(self, path: str) -> bool:
         """Delete `path` if this very session owns it. False when it is gone or another session owns it.
@@ -304,7 +305,7 @@ class BaseSession(ABC):
             except NoNode:
                 return asked
             except SessionChanged:
-                return False  # it went with its session
+                return False  # it was deleted with its session
             except BadVersion:
                 continue  # a peer wrote into it
             except ConnectionLost:
@@ -339,7 +340,7 @@ class BaseSession(ABC):
         return translated
 
     def _full(self, path: str) -> str:
-        """Absolute form of a path. Raises InvalidPath for what cannot be one."""
+        """Return the absolute form of a path. Raises InvalidPath for an invalid one."""
         if not path.startswith("/") or (path.endswith("/") and path != "/"):
             raise InvalidPath(path)
         if not path.isascii():

@@ -1,6 +1,6 @@
 """Connect strings: `host[:port][,host[:port]...][/chroot]`, the form of every ZooKeeper client.
 
-Strategy: cut at the first `/`, then at the commas; say precisely what is wrong with which piece. IPv6 addresses stand
+Strategy: cut at the first `/`, then at the commas; an error names the piece and its problem. IPv6 addresses stand
 in brackets, since the last part of a bare one could be a port. Nothing is resolved here.
 """
 

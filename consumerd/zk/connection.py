@@ -1,18 +1,18 @@
 """One connection to one ZooKeeper server: frames, outstanding requests, and an end that is detected at once.
 
-Strategy: aiozk packs and reads what is sent seldom, `requests` and `multi` the rest; the connection itself is our own,
-an asyncio protocol, for these reasons. aiozk's first asks `srvr` on a throw-away connection, without a time limit. It
+Strategy: aiozk packs and reads rare requests, `requests` and `multi` the rest; the connection itself is our own, an
+asyncio protocol, for these reasons. aiozk's first asks `srvr` on a throw-away connection, without a time limit. It
 takes a FIN for silence, so that outstanding calls hang until the session is repaired. It spins on an end of file in the
-middle of a reply. It knows no TLS. It sends what the server will refuse by dropping the connection, and logs a
-traceback where a socket has just gone. Here a connection ends in one place, `kill`, which is synchronous: no reply can
-be waited for after it.
+middle of a reply. It does not support TLS. It sends requests that the server refuses by dropping the connection, and
+logs a traceback when a socket has just been closed. Here a connection ends in one place, `kill`, which is synchronous:
+no reply can be waited for after it.
 
-What one turn of the loop requests leaves in one write, as each write is a system call: the first request of all at
-once, what joins others that are outstanding at the end of the turn. Heartbeats (`write`) take along what waits for
-that. Replies are read and handed out where they arrive, without a task in between, and one timer watches over the
-answers of all requests.
+The requests of one turn of the loop are sent in one write, as each write is a system call: a request is written at once
+if no other is outstanding, else at the end of the turn. Heartbeats (`write`) also send the requests that wait for that.
+Replies are read and delivered as they arrive, without a task in between, and one timer watches over the answers of all
+requests.
 
-Bytes from the socket are hostile: whatever they are, the connection ends with a reason and nothing else is raised.
+Bytes from the socket are hostile: any invalid ones end the connection with a reason, and nothing else is raised.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ class NeverSent(ConnectionLost):
 
 
 class ConnectionLimits(NamedTuple):
-    """What one connection takes. Sizes are in bytes, without the 4-byte length of a frame."""
+    """The limits of one connection. Sizes are in bytes, without the 4-byte length of a frame."""
 
     #: ZooKeeper's `jute.maxbuffer`: a larger request makes the server drop the connection.
     request: int = 0xFFFFF
     #: A reply above this is taken for garbage (lists of children may be far larger than a request).
     reply: int = 64 << 20
-    #: This many requests may be on their way; the rest waits here, where heartbeats can overtake it. More would be no
-    #: faster but for servers far away, and a server that many members ask at once would answer heartbeats late.
+    #: Requests in flight; the rest waits here, where heartbeats can overtake it. More would be faster only with servers
+    #: far away, and a server with requests of many members at once would answer heartbeats late.
     outstanding: int = 64
 
 
@@ -106,7 +106,7 @@ class Connection(asyncio.Protocol):
         self.end_reason = ""
         #: Seconds within which a request is answered; the session timeout, once there is one.
         self.answer_limit: float | None = None
-        #: When the last frame came, in the loop's time.
+        #: Time of the last frame, in the loop's time.
         self.heard = 0.0
         #: The requests that were sent and not answered, by xid.
         self.pending: dict[int, _Call] = {}
@@ -120,16 +120,16 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._closed = asyncio.Event()
         self._ended = asyncio.Event()
-        #: What the transport reported, or an error of ours, that ended the connection.
+        #: The transport's error, or ours, that ended the connection.
         self._lost_by: Exception | None = None
         self._defect: Exception | None = None
-        #: The handshake's reply is awaited.
+        #: The future of the handshake's reply.
         self._greeting: asyncio.Future[bytes] | None = None
-        #: The start of a frame, and how many bytes there must be to go on.
+        #: The start of a frame, and the number of bytes needed to continue.
         self._partial = bytearray()
         self._needed = 0
         self._xid = 0
-        #: How many more requests may be sent, and those that wait for it.
+        #: The number of requests that may still be sent, and those that wait for it.
         self._turns = limits.outstanding
         self._waiting: deque[_Call] = deque()
         #: Frames to write at the end of this turn of the loop.
@@ -162,10 +162,10 @@ class Connection(asyncio.Protocol):
     # -- requests
 
     async def request(self, request: Any) -> Any:
-        """Send a request when its turn comes, and await its answer: what the request reads, or aiozk's response.
+        """Send a request in its turn, and await its answer: the value that the request reads, or aiozk's response.
 
         Raises ServerError, RequestTooLarge, ConnectionLost (also for an answer that does not come within the session
-        timeout, though the server is well: 3.3 drops what it does not know), or NeverSent when the connection ended
+        timeout, though the server responds: 3.3 drops unknown requests), or NeverSent when the connection ended
         before the turn.
         """
         call = self._call(request)
@@ -219,7 +219,7 @@ class Connection(asyncio.Protocol):
         self._unwritten.append(_REQUEST_HEADER.pack(_SIZE.size + len(call.body), xid) + call.body)
 
     def _next_turn(self) -> None:
-        """A request is over: the next one that still waits may be sent."""
+        """Send the next waiting request, because one has ended."""
         while self._waiting and not self.closing:
             call = self._waiting.popleft()
             if not call.answer.done():
@@ -237,7 +237,7 @@ class Connection(asyncio.Protocol):
         self._flush()
 
     def _flush(self) -> None:
-        """Write what is not written yet; it is as good as written before, for those who wait for answers."""
+        """Write the frames that are not written yet. For callers that await answers they count as written before."""
         frames = self._unwritten
         if not frames or self.closing or self._transport is None:
             return
@@ -248,7 +248,7 @@ class Connection(asyncio.Protocol):
             self.kill(reason_of(error))  # which fails the answers, too
 
     def _give_up(self) -> None:
-        """Fail the requests whose time for an answer is over, and plan for the next ones."""
+        """Fail the requests whose time for an answer is over, and set the timer for the next ones."""
         self._watchdog = None
         now = self._loop.time()
         following = math.inf
@@ -317,7 +317,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def eof_received(self) -> None:
-        """The server closed its side; in the middle of a reply or not makes no difference."""
+        """The server closed its side, in the middle of a reply or not."""
         self._lose(
             "the server closed the connection",
             HandshakeClosed(f"{self._where} closed the connection during the handshake"),
@@ -332,7 +332,7 @@ class Connection(asyncio.Protocol):
             self._lose(reason_of(error), error)
 
     def data_received(self, data: bytes) -> None:
-        """Hand replies and watch events out, in the server's order."""
+        """Deliver replies and watch events, in the server's order."""
         if self.closing:
             return
         if self._partial:
@@ -345,12 +345,12 @@ class Connection(asyncio.Protocol):
         except BadReply as error:
             self._lose(reason_of(error), error)
             return
-        except Exception as error:  # a defect, which `read_loop` raises where it is looked after
+        except Exception as error:  # a defect, which `read_loop` raises where it is handled
             self._defect = error
             self._lose(reason_of(error), error)
             return
         self._partial += rest
-        # After the tasks that the answers have just woken: what these request goes out together.
+        # After the tasks that the answers have just woken: their requests are sent together.
         self._plan_flush()
 
     def _lose(self, reason: str, error: Exception) -> None:
@@ -364,7 +364,7 @@ class Connection(asyncio.Protocol):
     # -- reading
 
     def _take_frames(self, data: bytes) -> bytes:
-        """Deliver all complete frames; what is left over."""
+        """Deliver all complete frames; return the rest."""
         position, end = 0, len(data)
         while end - position >= _SIZE.size and not self.closing:
             (size,) = _SIZE.unpack_from(data, position)
@@ -416,7 +416,7 @@ class Connection(asyncio.Protocol):
     def _parse(self, deserialize: Callable[[bytes], Any], payload: bytes) -> Any:
         try:
             return deserialize(payload)
-        except Exception as error:  # aiozk's readers raise whatever comes up: struct, unicode, index, type errors
+        except Exception as error:  # aiozk's readers raise errors of many types: struct, unicode, index, type errors
             raise self._unreadable(error) from error
 
     def _unreadable(self, error: Exception) -> BadReply:

@@ -99,7 +99,7 @@ class SessionChanged(ZooKeeperError):
 
 
 class MultiFailed(ZooKeeperError):
-    """A multi was refused as a whole because of the operation at `index`; `cause` says why."""
+    """A multi was refused as a whole because of the operation at `index`; `cause` is its error."""
 
     def __init__(self, index: int, cause: ZooKeeperError) -> None:
         super().__init__(f"ZooKeeper refused a multi at operation {index}: {cause}")
@@ -152,7 +152,7 @@ _BY_CODE: dict[int, type[NodeError]] = {
 
 
 def error_for(code: int, path: str) -> ZooKeeperError:
-    """The declared error for a reply's error code; `path` is the caller's, relative to the chroot."""
+    """Return the declared error for a reply's error code; `path` is the caller's, relative to the chroot."""
     if code in AUTH_CODES:
         return AuthFailed("ZooKeeper refused the credentials; check the configured auth scheme and secret")
     if code in CONNECTION_CODES:

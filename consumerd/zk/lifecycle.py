@@ -53,9 +53,9 @@ class SessionLifecycle:
         self.timeout = timeout
         #: Whether the server carries out multis (3.4 and later); asked before a new session is announced.
         self.has_multi = True
-        #: Why there is no connection, for messages.
+        #: The reason why there is no connection, for messages.
         self.problem = "no attempt was made yet"
-        #: What ended the session for good, if it was not `close`.
+        #: The failure that ended the session for good, if it was not `close`.
         self.failure: BaseException | None = None
 
     @property
@@ -81,7 +81,7 @@ class SessionLifecycle:
         return unsubscribe
 
     async def connection(self, session_id: int | None = None, *, limit: float | None = None) -> Connection:
-        """The live connection, waited for up to `limit` seconds (default: the session's `wait_connected`).
+        """Wait for the live connection up to `limit` seconds (default: the session's `wait_connected`); return it.
 
         With `session_id`, only a connection of that session. To stay fenced, the caller writes without awaiting first.
         Raises NotConnected, SessionChanged, and the failure that ended the session for good.
@@ -119,11 +119,11 @@ class SessionLifecycle:
     # -- transitions
 
     def grant(self, session_id: int, password: bytes, timeout: float) -> None:
-        """The server gave (or confirmed) a session."""
+        """Note the session that the server gave or confirmed."""
         self.granted_id, self.password, self.timeout = session_id, password, timeout
 
     def announce(self, connection: Connection, began: float) -> None:
-        """The granted session may be used on this connection; it is proven alive since `began`."""
+        """Announce that the granted session may be used on this connection; it is proven alive since `began`."""
         new = self.session_id != self.granted_id
         self._connection, self._lease_from, self.session_id = connection, began, self.granted_id
         log.info(
@@ -137,11 +137,11 @@ class SessionLifecycle:
         self._wake()
 
     def prove(self, since: float) -> None:
-        """The session is proven alive at this later time."""
+        """Note that the session is proven alive at this later time."""
         self._lease_from = max(self._lease_from, since)
 
     def detach(self, connection: Connection) -> None:
-        """A connection ended; ignored unless it is the live one."""
+        """Note that a connection ended; ignored unless it is the live one."""
         if connection is not self._connection:
             return
         self._connection = None
@@ -152,7 +152,7 @@ class SessionLifecycle:
         self._wake()
 
     def expire(self) -> None:
-        """The server reported that the session is over. Listeners are notified of announced sessions only."""
+        """End the session, as the server reported. Listeners are notified of announced sessions only."""
         self.granted_id, self.password = 0, NO_PASSWORD
         session_id, self.session_id = self.session_id, 0
         if session_id:
@@ -166,7 +166,7 @@ class SessionLifecycle:
         self._wake()
 
     def finish(self, failure: BaseException | None) -> None:
-        """The supervising task ends; if not by `close`, listeners must let go of the session."""
+        """Note the end of the supervising task; if not by `close`, listeners are notified to release the session."""
         if failure is not None:
             self.failure = failure
             log.error("session_failed", reason=reason_of(failure))

@@ -1,9 +1,9 @@
 """Multis: several operations that ZooKeeper carries out all or not at all (opcode 14, servers from 3.4).
 
 Strategy: the operations are packed one by one into a join, since aiozk builds one `struct` format of the whole
-multi, which costs more than the round trip. Of the reply only the error codes matter: results of operations that went
-well are skipped by their known sizes. When one operation fails, the server answers "rolled back" (0) for those
-before it and "runtime inconsistency" (-2) for those after it, so the first other code names the culprit.
+multi, which costs more than the round trip. Of the reply only the error codes matter: results of operations that
+succeeded are skipped by their known sizes. When one operation fails, the server answers "rolled back" (0) for those
+before it and "runtime inconsistency" (-2) for those after it, so the first other code is that of the failed operation.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _buffer(data: bytes | None) -> bytes:
 
 
 def encode_operations(operations: Iterable[Operation], full: Callable[[str], str], acl: Iterable[Any]) -> bytes:
-    """The body of a multi request; `full` makes a path absolute, `acl` is for created nodes."""
+    """Return the body of a multi request; `full` makes a path absolute, `acl` is for created nodes."""
     packed_acl: bytes | None = None
     parts: list[bytes] = []
     for operation in operations:
@@ -62,9 +62,9 @@ def _pack_acl(acl: Iterable[Any]) -> Iterable[bytes]:
 
 
 def first_failure(payload: bytes, offset: int = 0) -> tuple[int, int] | None:
-    """Of a multi's reply that begins at `offset`: index and error code of the operation that failed it, or None.
+    """Return index and error code of the operation that failed the multi whose reply begins at `offset`, or None.
 
-    Raises BadReply for bytes that are not such a reply.
+    Raises BadReply for bytes that are not a multi's reply.
     """
     index = 0
     failure = None
@@ -110,5 +110,5 @@ class MultiRequest:
     read = staticmethod(first_failure)
 
     def serialize(self) -> bytes:
-        """The request without its xid."""
+        """Return the request without its xid."""
         return _INT.pack(_MULTI) + self.body

@@ -2,10 +2,10 @@
 
 Strategy: aiozk builds a `struct` format for each request, and a chain of objects for each reply, which costs more than
 sending and receiving them. Here a request packs itself (`serialize`, without the xid) and reads its own reply
-(`read`, into what callers need of it). What is sent seldom remains aiozk's. The bytes are those of aiozk
+(`read`, into the values that callers need). Rare requests remain aiozk's. The bytes are those of aiozk
 (`tests/property/test_zk_requests.py`).
 
-Replies are hostile: `read` raises struct.error, ValueError (UnicodeDecodeError too) for what is not such a reply.
+Replies are hostile: `read` raises struct.error, ValueError (UnicodeDecodeError too) for an invalid reply.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from consumerd.ports import NodeStat
 
 _INT = struct.Struct("!i")
 _KIND = struct.Struct("!ii")  # opcode, length of the path
-#: Of a Stat: czxid, mtime, version, ephemeralOwner, numChildren; skipped: mzxid, ctime, cversion, aversion, dataLength,
-#: pzxid (zookeeper.jute).
+#: Fields of a Stat: czxid, mtime, version, ephemeralOwner, numChildren; skipped: mzxid, ctime, cversion, aversion,
+#: dataLength, pzxid (zookeeper.jute).
 _STAT = struct.Struct("!q8x8xqi8xq4xi8x")
 
 
@@ -34,12 +34,12 @@ class GetDataRequest:
     special_xid: ClassVar = None
 
     def serialize(self) -> bytes:
-        """The request without its xid."""
+        """Return the request without its xid."""
         return _of_path(4, self.path) + (b"\1" if self.watch else b"\0")
 
     @staticmethod
     def read(frame: bytes, offset: int) -> tuple[bytes | None, NodeStat]:
-        """Data (None: null) and stat, of the reply that begins at `offset`."""
+        """Return data (None: null) and stat, of the reply that begins at `offset`."""
         data, offset = _read_buffer(frame, offset)
         return data, _read_stat(frame, offset)
 
@@ -55,12 +55,12 @@ class ExistsRequest:
     special_xid: ClassVar = None
 
     def serialize(self) -> bytes:
-        """The request without its xid."""
+        """Return the request without its xid."""
         return _of_path(3, self.path) + (b"\1" if self.watch else b"\0")
 
     @staticmethod
     def read(frame: bytes, offset: int) -> NodeStat:
-        """The stat, of the reply that begins at `offset`."""
+        """Return the stat, of the reply that begins at `offset`."""
         return _read_stat(frame, offset)
 
 
@@ -75,12 +75,12 @@ class GetChildrenRequest:
     special_xid: ClassVar = None
 
     def serialize(self) -> bytes:
-        """The request without its xid."""
+        """Return the request without its xid."""
         return _of_path(12, self.path) + (b"\1" if self.watch else b"\0")
 
     @staticmethod
     def read(frame: bytes, offset: int) -> list[str | None]:
-        """The names as they come (None: null), of the reply that begins at `offset`."""
+        """Return the names in the reply's order (None: null), of the reply that begins at `offset`."""
         (count,) = _INT.unpack_from(frame, offset)
         offset += _INT.size
         names = []
@@ -103,12 +103,12 @@ class SetDataRequest:
     special_xid: ClassVar = None
 
     def serialize(self) -> bytes:
-        """The request without its xid."""
+        """Return the request without its xid."""
         return _of_path(5, self.path) + _INT.pack(len(self.data)) + self.data + _INT.pack(self.version)
 
     @staticmethod
     def read(frame: bytes, offset: int) -> NodeStat:
-        """The new stat, of the reply that begins at `offset`."""
+        """Return the new stat, of the reply that begins at `offset`."""
         return _read_stat(frame, offset)
 
 

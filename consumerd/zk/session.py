@@ -40,11 +40,11 @@ _UNIMPLEMENTED = -6
 class Session(BaseSession):
     """A supervised session, used as `async with Session(...)` or by `start` and `close`.
 
-    `connect` is `host:port,.../chroot`; a missing chroot is created with null data. `session_timeout` (seconds) is what
-    is asked for, `self.session_timeout` what the server grants. `connect_timeout` bounds one attempt at one server,
-    `wait_connected` (default: the session timeout) how long a call waits for a connection. `auth` holds credentials
-    such as `("digest", "user:password")`, sent before anything else on every connection. `acl` is `open`,
-    `creator`, `creator-all` or a list of `scheme:id:perms`. Raises ConfigError for settings that cannot be meant.
+    `connect` is `host:port,.../chroot`; a missing chroot is created with null data. `session_timeout` (seconds) is the
+    requested one, `self.session_timeout` the granted one. `connect_timeout` bounds one attempt at one server,
+    `wait_connected` (default: the session timeout) is the limit of a call's wait for a connection. `auth` holds
+    credentials such as `("digest", "user:password")`, sent before anything else on every connection. `acl` is `open`,
+    `creator`, `creator-all` or a list of `scheme:id:perms`. Raises ConfigError for invalid settings.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Session(BaseSession):
             raise failure  # a defect of ours; declared failures were raised by every call
 
     async def wait_closed(self) -> None:
-        """Return when the session is closed. Raises what ended it, if it was not `close` (AuthFailed, a defect)."""
+        """Return when the session is closed. Raises the failure that ended it (AuthFailed, a defect), if any."""
         if self._task is not None:
             await asyncio.wait([self._task])
         if self._lifecycle.failure is not None:
@@ -138,7 +138,7 @@ class Session(BaseSession):
     # -- before others may use a connection
 
     async def _prepare(self, connection: Connection, new: bool) -> None:
-        """Credentials first, as the server forgets them with each connection; then a new session's chroot."""
+        """Send the credentials, which the server forgets with each connection; then create a new session's chroot."""
         for scheme, secret in self._credentials:
             try:
                 await connection.request(protocol.AuthRequest(type=0, scheme=scheme, auth=secret))
@@ -160,7 +160,7 @@ class Session(BaseSession):
 
 
 async def _has_multi(connection: Connection) -> bool:
-    """Servers before 3.4 drop a multi without a word. Answers come in order, so that to a later request tells."""
+    """Return whether the server has multi: one before 3.4 answers a later request, but not the multi before it."""
     asked = connection.write(MultiRequest(encode_operations([Check("/")], str, ())))
     try:
         await _is_answered(connection)
@@ -177,7 +177,7 @@ async def _is_answered(connection: Connection) -> None:
         await connection.request(ExistsRequest("/", watch=False))
     except ServerError as error:
         if error.code in CONNECTION_CODES:
-            raise  # else an answer is an answer: the root may be closed to us
+            raise  # any answer counts, also one that denies access to the root
 
 
 def _check_credential(scheme: str, secret: str | bytes) -> tuple[str, bytes]:

@@ -5,16 +5,16 @@ first, then a new session's chroot), announce the session, send heartbeats until
 the transitions of the session's state, this module decides when they happen.
 
 The lease must never say that the session lives when the server may have expired it. A handshake proves the session from
-the moment it was sent: the leader itself touches the session. A heartbeat does not prove as much: a follower answers
-pings alone, even when it lost its leader, and tells the leader about its sessions only every half tick. So the
-heartbeat is a `sync`, which passes the leader, every T/4 (at least half a tick, as T is at least two), and when one is
-answered the lease counts from the heartbeat *before*: that one the leader must have heard of. When nothing came for
-5T/12 while one is out, the connection is ended: 2T/3 after the last sign of life, which leaves T/3 to come back.
-Heartbeats overtake the calls that wait for their turn, so a burst of calls does not hold them up.
+the moment it was sent: the leader itself touches the session. A heartbeat proves less: a follower answers pings alone,
+even when it lost its leader, and tells the leader about its sessions only every half tick. So the heartbeat is a
+`sync`, which passes the leader, every T/4 (at least half a tick, as T is at least two), and when one is answered the
+lease counts from the heartbeat *before*: the leader must have received that one. When nothing came for 5T/12 while one
+is outstanding, the connection is ended: 2T/3 after the last sign of life, which leaves T/3 to come back. Heartbeats
+overtake the calls that wait for their turn, so a burst of calls does not hold them up.
 
 The zxid. We tell each server the newest transaction we saw, and one that is behind closes the connection. A wiped
-ensemble does so for ever; after 1.5 T without any but closed handshakes we come without a zxid and let the server say
-what became of the session (a `sync` then makes up for what the zxid guaranteed).
+ensemble does so for ever; after 1.5 T with nothing but closed handshakes we send no zxid and let the server report
+whether the session is alive (a `sync` then makes up for what the zxid guaranteed).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ HEARTBEAT_LIMIT = 5 / 12
 RESET_ZXID_AFTER = 1.5
 _CLOSE_GRACE = 0.5
 _CLOSE_LIMIT = 1.0
-#: Seconds by which a timer may fire early: what is left then is not worth another one.
+#: Seconds by which a timer may fire early: the rest is too short for another one.
 _TIMER_SLACK = 0.001
 
 
@@ -78,19 +78,19 @@ class Backoff:
         self._next = 0.0
 
     def delay(self) -> float:
-        """Seconds to wait now; the next delay is longer."""
+        """Return the seconds to wait now; the next delay is longer."""
         delay = self._next
         self._next = min(_LARGEST_DELAY, max(_FIRST_DELAY, delay * 2))
         return delay * self._rng.uniform(0.5, 1.0)
 
     def lived(self, seconds: float) -> None:
-        """A connection was up for `seconds`: if it was healthy, the next attempt starts at once."""
+        """Note that a connection was up for `seconds`: if it was healthy, the next attempt starts at once."""
         if seconds >= max(_HEALTHY, self._next):
             self._next = 0.0
 
 
 class SessionSettings(NamedTuple):
-    """How to connect; times in seconds."""
+    """The settings of connecting; times in seconds."""
 
     hosts: Sequence[ZooKeeperHost]
     session_timeout: float
@@ -102,7 +102,7 @@ class SessionSettings(NamedTuple):
 class SessionSupervisor:
     """Runs the rounds (`run`, the one task) and ends the session (`farewell`).
 
-    `prepare(connection, new)` is awaited on every connection before anybody else may use it.
+    `prepare(connection, new)` is awaited on every connection before other calls may use it.
     """
 
     def __init__(
@@ -125,14 +125,14 @@ class SessionSupervisor:
         self._without_zxid = False
         self._last_contact = clock.monotonic()
         self._noted: dict[ZooKeeperHost, str] = {}
-        #: How many addresses each name has.
+        #: The number of addresses of each name.
         self._addresses: dict[ZooKeeperHost, int] = {}
 
     async def run(self) -> None:
         """Keep the session until it is closed (then cancelled).
 
-        Never raises: what ends a session for good (AuthFailed, a refused chroot, a defect) is kept in the lifecycle
-        and raised from there by every call.
+        Never raises: a failure that ends the session for good (AuthFailed, a refused chroot, a defect) is kept in the
+        lifecycle and raised from there by every call.
         """
         backoff = Backoff(self._rng)
         failure: Exception | None = None
@@ -149,7 +149,7 @@ class SessionSupervisor:
             self._lifecycle.finish(failure)
 
     async def _one_round(self) -> float | None:
-        """Try each server until one accepts; serve the connection to its end. Returns when it began, or None."""
+        """Try each server until one accepts; serve the connection to its end. Returns its start time, or None."""
         hosts = self._settings.hosts
         refused = False
         for host in self._rng.sample(hosts, len(hosts)):
@@ -182,7 +182,7 @@ class SessionSupervisor:
         return None
 
     async def _resolve(self, host: ZooKeeperHost) -> list[str]:
-        """The addresses of a server's name in random order, since any may be silent; none if it cannot be resolved."""
+        """Return the addresses of a server's name in random order, since any may be silent; none if it has none."""
         try:
             async with asyncio.timeout(self._attempt_limit()):
                 addresses = await addresses_of(host.name, host.port)
@@ -215,7 +215,7 @@ class SessionSupervisor:
     # -- one connection
 
     async def _attempt(self, connection: Connection) -> float | None:
-        """Connect and shake hands. Returns when the handshake was sent, or None when the session has expired."""
+        """Connect and do the handshake. Returns the time at which it was sent, or None if the session has expired."""
         session = self._lifecycle
         async with asyncio.timeout(self._attempt_limit()):
             await connection.connect()
@@ -239,12 +239,12 @@ class SessionSupervisor:
         return sent
 
     def _attempt_limit(self) -> float:
-        """Seconds for one attempt: a silent server leaves time for the others within the session timeout."""
+        """Return the seconds for one attempt: a silent server leaves time for the others within the session timeout."""
         share = max(2, sum(self._addresses.get(host, 1) for host in self._settings.hosts))
         return min(self._settings.connect_timeout, max(0.2, self._lifecycle.timeout / share))
 
     async def _serve(self, connection: Connection, began: float) -> None:
-        """From the handshake to the end of the connection. Raises only what ends the session for good."""
+        """Serve the connection from the handshake to its end. Raises only failures that end the session for good."""
         fatal: ExceptionGroup[ZooKeeperError] | None = None
         try:
             async with asyncio.TaskGroup() as group:
@@ -281,7 +281,7 @@ class SessionSupervisor:
             raise error_for(error.code, "/") from error
 
     async def _beat(self, connection: Connection, began: float) -> None:
-        """Heartbeats until the connection ends; each answer moves the lease to the heartbeat before (see above)."""
+        """Send heartbeats until the connection ends; each answer moves the lease to the one before (see above)."""
         session = self._lifecycle
         before = began
         while True:
@@ -298,7 +298,7 @@ class SessionSupervisor:
             await self._clock.sleep(sent + session.timeout / HEARTBEATS_PER_TIMEOUT - self._last_contact)
 
     async def _heartbeat(self, connection: Connection) -> None:
-        """One `sync`. While other frames come in, it may take up to the session timeout."""
+        """Send one `sync`. While other frames arrive, it may take up to the session timeout."""
         loop = asyncio.get_running_loop()
         sent = loop.time()
         answer = connection.write(protocol.SyncRequest(path="/"))
@@ -312,7 +312,7 @@ class SessionSupervisor:
                 await asyncio.wait([answer], timeout=left)
             answer.result()
         finally:
-            answer.cancel()  # nobody looks at it any more
+            answer.cancel()  # its result is not needed any more
 
     def _end(self, connection: Connection, reason: str) -> ConnectionEnded:
         connection.kill(reason)

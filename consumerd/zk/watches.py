@@ -1,9 +1,9 @@
 """The watch table: callbacks for paths that may have changed.
 
-Strategy: level-triggered. A watcher is notified that what it read may be stale and reads again, which arms the server's
-one-shot watch again; it is never notified of what happened. Server watches die with their connection, so after every
-reconnect all watchers are notified. Nothing is ever re-armed in bulk: with thousands of watches that request would be
-larger than the server takes (and a connection that breaks during it is what aiozk never recovers from).
+Strategy: level-triggered. A watcher is notified that its reading may be stale and reads again, which arms the server's
+one-shot watch again; it is never notified of the change itself. Server watches die with their connection, so after
+every reconnect all watchers are notified. Nothing is ever re-armed in bulk: with thousands of watches that request
+would be larger than the server accepts (and aiozk never recovers from a connection that breaks during it).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class WatchTable:
         return sum(map(len, self._by_path.values()))
 
     def add(self, path: str, changed: Callable[[], None]) -> Callable[[], None]:
-        """Register; the result unregisters and may be called twice."""
+        """Register a watcher; the returned function unregisters it and may be called twice."""
         token = object()
         self._by_path.setdefault(path, {})[token] = changed
 
@@ -45,12 +45,12 @@ class WatchTable:
             self._call(changed, path)
 
     def fire_all(self) -> None:
-        """Call all watchers: what they read before the reconnect may be stale."""
+        """Call all watchers: their readings from before the reconnect may be stale."""
         for path in list(self._by_path):
             self.fire(path)
 
     def _call(self, changed: Callable[[], None], path: str) -> None:
         try:
             changed()
-        except Exception:  # one watcher's defect must not keep the others, or the session, from going on
+        except Exception:  # one watcher's defect must not stop the others, or the session
             log.exception("zookeeper_watcher_failed", path=path)

@@ -1,11 +1,11 @@
 """Fetching from brokers of 0.7: one link and one poller per broker, which its partitions share.
 
 Strategy: a broker's link and poller live as long as it has partitions here. OFFSETS go over connections of their own
-(`offset_lookups`). A partition without new messages waits in the `IdlePoller`; messages or an error wake it. What takes
-long to decode is decoded in steps, in turns with everything else.
+(`offset_lookups`). A partition without new messages waits in the `IdlePoller`; messages or an error wake it. A large
+response is decoded in steps, in turns with everything else.
 
 When a partition's fetch is to blame for a broken connection (the broker hangs, closes it or sends garbage over it), the
-partition backs off and is asked for alone, over a connection for one request, until there was a response: the others
+partition backs off and is fetched alone, over a connection for one request, until there was a response: the others
 have the common connection to themselves.
 """
 
@@ -58,12 +58,12 @@ class V07Source:
         self._link = link
         self._poller = poller
         self._services = services
-        #: Our last fetch ended the connection: the next one goes over a connection of its own.
+        #: Whether our last fetch ended the connection: the next one goes over a connection of its own.
         self._suspect = False
         self._idler = Idler(lane)
 
     async def ask(self, offset: int, size: int) -> PartitionResponse | None:
-        """A fetch, or the common poll's response; None if the partition should be fetched by itself."""
+        """Fetch, or return the common poll's response; None if the partition should be fetched by itself."""
         if self.idle:
             polled = await self._poller.wait(self._idler, offset)
             self.idle = False
@@ -86,9 +86,9 @@ class V07Source:
         return PartitionResponse(self._link.broker, error, messages, size, reservation)
 
     async def _prepare(self, size: int) -> tuple[Connection, Reservation]:
-        """A connection and memory, in this order: a broker that is unavailable must not hold memory.
+        """Return a connection and memory, reserved in this order: a broker that is unavailable must not hold memory.
 
-        A connection that ends meanwhile refuses the request without blame, and the fetcher asks again.
+        If the connection ends meanwhile, the request fails without blame, and the fetcher repeats it.
         """
         connection = await (self._link.private_connection() if self._suspect else self._link.connection())
         try:
@@ -99,7 +99,7 @@ class V07Source:
             raise
 
     async def decode(self, response: PartitionResponse, offset: int) -> MessageBatch:
-        """In steps; large responses one after the other, each when memory still allows it."""
+        """Decode in steps; large responses one after the other, each when memory still allows it."""
         steps = decode_steps(response.data, offset, limits=self._services.settings.limits)
         return await in_turns(steps, self._decoding(response.reservation))
 
@@ -110,17 +110,17 @@ class V07Source:
             yield
 
     def classified(self, outcome: FetchOutcome, response: PartitionResponse, offset: int) -> None:
-        """Poll what is empty, at shorter intervals after there was something."""
+        """Poll a partition that is empty, at shorter intervals after there were messages."""
         if outcome is FetchOutcome.PROGRESS:
             self._idler.reset()
         self.idle = outcome is FetchOutcome.EMPTY
 
     def refusal(self, error: int) -> str | None:
-        """The reason in words for a response with an error; None for an offset out of range."""
+        """Return the reason in words for a response with an error; None for an offset out of range."""
         return None if error == ErrorCode.OFFSET_OUT_OF_RANGE else f"the broker answered with error {error}"
 
     def failed(self, error: BrokerError | WireError) -> bool:
-        """Requests that were lost with another one's connection go out again as soon as there is a connection."""
+        """Repeat a request that was lost with another one's connection as soon as there is a connection."""
         if not isinstance(error, ConnectionClosedError):
             return True
         self._suspect = self._suspect or error.blamed
@@ -131,7 +131,7 @@ class V07Source:
         self._idler.paused = True
 
     def resume(self) -> None:
-        """Go on after `pause`."""
+        """Continue after `pause`."""
         self._idler.paused = False
         self._poller.nudge()
 
@@ -183,7 +183,7 @@ class V07Brokers:
             ]
 
     def source(self, partition: TopicPartition, lane: Lane) -> V07Source:
-        """A fresh source for one fetcher."""
+        """Return a new source for one fetcher."""
         broker = self._brokers.get(partition.broker)
         if broker is None:
             link = BrokerLink(partition.broker, self._connect, self._directory, self.services)
@@ -194,7 +194,7 @@ class V07Brokers:
         return V07Source(partition, lane, broker.link, broker.poller, self.services)
 
     def release(self, partition: TopicPartition) -> Iterable[asyncio.Task[None]]:
-        """The tasks of a broker that has no other partition here."""
+        """Return the tasks of a broker that has no other partition here."""
         broker = self._brokers[partition.broker]
         broker.partitions.discard(partition)
         if broker.partitions:

@@ -29,19 +29,19 @@ log = structlog.get_logger(__name__)
 
 
 class Directory(Protocol):
-    """Where brokers are; see `consumerd.cluster.BrokerDirectory`."""
+    """The addresses of brokers; see `consumerd.cluster.BrokerDirectory`."""
 
     def subscribe(self, changed: Callable[..., None]) -> Callable[[], None]:
         """Call `changed` when a broker came, went or moved; returns the unsubscriber."""
         ...
 
     def address(self, broker_id: int) -> tuple[str, int] | None:
-        """Host and port, or None while the broker is not registered."""
+        """Return host and port, or None while the broker is not registered."""
         ...
 
 
 async def open_connection(broker: int, connect: Connector, directory: Directory) -> Connection:
-    """A new connection to a broker, at the address of this moment. Raises BrokerUnknownError, ConnectError."""
+    """Open a new connection to a broker, at its present address. Raises BrokerUnknownError, ConnectError."""
     address = directory.address(broker)
     if address is None:
         raise BrokerUnknownError(broker)
@@ -71,7 +71,7 @@ class BrokerLink:
         self._troubled = False
 
     async def connection(self) -> Connection:
-        """An open connection, as soon as there is one."""
+        """Wait for an open connection and return it."""
         while True:
             connection = self._connection
             if connection is not None and not connection.closed:
@@ -82,19 +82,19 @@ class BrokerLink:
             await self._up.wait()
 
     def _leave_old_address(self, *_: object) -> None:
-        """End the connection if the broker has moved, and with it what was asked at the old address."""
+        """End the connection if the broker has moved, and with it the requests to the old address."""
         connection, address = self._connection, self._directory.address(self.broker)
         if connection is None or connection.closed or address is None or address == self._peer:
-            return  # an unregistered broker may well go on serving
+            return  # an unregistered broker may well continue to serve
         log.info("broker_moved", broker=self.broker, old=_text(self._peer), new=_text(address))
         connection.abort()
 
     async def private_connection(self) -> Connection:
-        """A connection for one request that may do harm; the caller closes it. Raises BrokerError."""
+        """Open a connection for one request that may break it; the caller closes it. Raises BrokerError."""
         return await open_connection(self.broker, self._connect, self._directory)
 
     def worked(self) -> None:
-        """A response came: start the back-off over."""
+        """Start the back-off over, as a response came."""
         if self._troubled:
             self._troubled = False
             log.info("broker_reconnected", broker=self.broker, address=_text(self._peer))

@@ -4,10 +4,10 @@ Strategy: simultaneous requests share a connection, which is opened for the firs
 some hundred requests are in flight on it, so a thousand partitions of a broker far away begin in a second or two. No
 fetch uses it, because a broker answers a bad request by closing the connection (golden notes, 1).
 
-Nor may that fail other lookups for good. When the broker closes the connection, the oldest request is repeated over a
-connection of its own; the others are repeated over another shared one, and alone after that: which request was the bad
-one is not sure, since a reset connection may lose responses that had come. A request on which the broker closes its own
-connection is sent alone from then on, until it is answered.
+Other lookups must not fail for good because of it. When the broker closes the connection, the oldest request is
+repeated over a connection of its own; the others are repeated over another shared one, and alone after that: which
+request was the bad one is not sure, since a reset connection may lose responses that had come. A request on which the
+broker closes its own connection is sent alone from then on, until it is answered.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ class _NotSentError(Exception):
 
 
 class _Shared:
-    """One connection to a broker, and how many use it."""
+    """One connection to a broker, and the number of its users."""
 
     def __init__(self) -> None:
         self.users = 0
         self.turn = asyncio.Semaphore(IN_FLIGHT)
         self.opening = asyncio.Lock()
         self.connection: Connection | None = None
-        #: Why it could not be opened, for all who waited for that.
+        #: The error of opening it, for all that waited for it.
         self.error: Exception | None = None
 
 
 class OffsetLookups:
-    """Asks brokers for offsets. `connect` and `directory` are the ports to them."""
+    """Requests offsets from brokers. `connect` and `directory` are the ports to them."""
 
     def __init__(self, connect: Connector, directory: Directory) -> None:
         self._connect = connect
@@ -67,7 +67,7 @@ class OffsetLookups:
         """Ask for offsets: `time` is EARLIEST, LATEST or milliseconds since the epoch.
 
         An unknown topic answers (0,) for EARLIEST and LATEST (golden notes, 1). Raises BrokerError, and FrameError for
-        an answer that cannot be.
+        an invalid response.
         """
         frame = OffsetsRequest(partition.topic, partition.partition, time, max_number).encode()
         longest = OFFSETS_HEADER + OFFSET_SIZE * max(max_number, 1)
@@ -111,7 +111,7 @@ class OffsetLookups:
                     await shared.connection.close()
 
     async def _open(self, broker: int, shared: _Shared) -> Connection:
-        """The connection. Raises _NotSentError where it has ended by now, and what `open_connection` raises."""
+        """Return the connection. Raises _NotSentError if it has ended by now, and the errors of `open_connection`."""
         async with shared.opening:
             if shared.error is not None:
                 raise shared.error
@@ -129,7 +129,7 @@ class OffsetLookups:
             return shared.connection
 
     def _retire(self, broker: int, shared: _Shared) -> None:
-        """Later requests open another connection."""
+        """Have later requests open another connection."""
         if self._shared.get(broker) is shared:
             del self._shared[broker]
 

@@ -5,11 +5,11 @@ partition is idle waits here; one MULTIFETCH goes out for all whose time has com
 while it brings nothing; a poll includes every partition that would be due within half of its own delay, so that the
 partitions fall into step. An entry with data or an error goes to its fetcher, which then fetches for itself again.
 
-While nothing comes, polls are alike: request and answer are those of the poll before, so that a thousand idle
+While no message comes, polls are alike: request and answer are those of the poll before, so that a thousand idle
 partitions are neither packed nor decoded again each second.
 
 Memory: a poll reserves all its entries at once, in the common budget only, and asks for less per entry when they are
-many. Entries with data take their part along; the rest is given back.
+many. Entries with data keep their part; the rest is released.
 
 If a poll ends the connection, or its response does not parse, one of the partitions may be the cause: then every
 fetcher of that poll fetches for itself, which shows which one, and does not affect the others.
@@ -41,24 +41,24 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: What an idler waits for, if it does.
+#: The future that an idler waits for, if it waits.
 _Awaited: TypeAlias = "asyncio.Future[PartitionResponse | None] | None"
 
 #: Entries per request. The protocol's count is an int16; several thousand make one answer long to wait for.
 MAX_ENTRIES = 1000
-#: No entry asks for less.
+#: Smallest size of an entry.
 MIN_ENTRY_BYTES = 1024
-#: A poll reserves at most this part of the common budget, and of what is free of it.
+#: Largest part of the common budget, and of its free bytes, that a poll reserves.
 BUDGET_SHARE = 16
 FREE_SHARE = 2
 #: Per entry of a response: int32 length, int16 error.
 ENTRY_HEADER = 6
-#: Of the response: int16 error.
+#: Header of the response: int16 error.
 RESPONSE_HEADER = 2
 
 
 class Idler:
-    """One idle partition: what to ask for, and how patient to be. `delay` grows until `reset`.
+    """One idle partition: its next request, and the delay before it. `delay` grows until `reset`.
 
     It is due at `due`, and may be polled together with others from `early` on, in the clock's time.
     """
@@ -75,12 +75,12 @@ class Idler:
         self.future: _Awaited = None
 
     def reset(self) -> None:
-        """The partition brought something: be eager again."""
+        """Start with the smallest delay again, as there were messages."""
         self.delay = 0.0
 
 
 class _LastPoll:
-    """What the last poll asked for, the request, and an answer to it that brings nothing, if there was one."""
+    """The entries of the last poll, its request, and an answer to it without messages, if there was one."""
 
     __slots__ = ("futures", "nothing", "request", "size")
 
@@ -107,12 +107,12 @@ class IdlePoller:
         self._counters = services.counters
         self._idlers: dict[Idler, None] = {}  # a set that keeps its order
         self._nudge = asyncio.Event()
-        #: When `run` looks for what is due again, by itself.
+        #: Time at which `run` by itself looks for due partitions again.
         self._wakes = math.inf
         self._last = _LastPoll()
 
     async def wait(self, idler: Idler, offset: int) -> PartitionResponse | None:
-        """Wait until `offset` brings data or an error. None: fetch for yourself, the poll failed."""
+        """Wait until there is data or an error at `offset`. None: the poll failed, and the caller fetches by itself."""
         idler.offset = offset
         future: asyncio.Future[PartitionResponse | None] = asyncio.get_running_loop().create_future()
         idler.future = future
@@ -198,7 +198,7 @@ class IdlePoller:
             bulk.release()
 
     def _encoded(self, idlers: list[Idler], futures: list[_Awaited], size: int) -> bytes:
-        """The request. As long as nothing comes, it is the same each time: a future stands for one offset."""
+        """Return the request. As long as no message comes, it is the same each time: a future stands for one offset."""
         last = self._last
         if last.size != size or last.futures != futures:
             fetches = (
@@ -209,18 +209,18 @@ class IdlePoller:
         return last.request
 
     def _share(self) -> int:
-        """Bytes that a poll may ask for in all: it must not wait for much, because others wait behind it."""
+        """Return the bytes of a poll in all: it must not wait for many, because others wait behind it."""
         free = self._budget.limit - self._budget.used
         return min(self._budget.limit // BUDGET_SHARE, free // FREE_SHARE)
 
     def _due(self, most: int) -> list[Idler]:
-        """At most so many; where there are more, those that are due first."""
+        """Return at most `most` due partitions; if there are more, those that are due first."""
         now = self._clock.monotonic()
         due = [idler for idler in self._idlers if idler.early <= now and not idler.paused]
         return due if len(due) <= most else heapq.nsmallest(most, due, key=lambda idler: idler.due)
 
     def _postpone_all(self, idlers: list[Idler], futures: list[_Awaited]) -> None:
-        """As `_postpone`, without computing the same for each that is as patient as can be."""
+        """As `_postpone`, without computing the same time for each partition with the longest delay."""
         now, largest = self._clock.monotonic(), self._settings.poll_backoff_max
         due, early = now + largest, now + largest / 2
         for idler, future in zip(idlers, futures, strict=True):

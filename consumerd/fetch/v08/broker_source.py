@@ -1,16 +1,16 @@
 """FETCH to one broker of 0.8 or later, for all partitions that it leads.
 
 Strategy: each partition's fetcher queues a `PartitionRequest` and waits; a sender combines what is queued into one
-FETCH, and hands out the parts of the response. A broker works on one request of a connection at a time, and may hold it
+FETCH, and passes on the parts of the response. A broker works on one request of a connection at a time, and may hold it
 back until there are new messages. So there are two queues with a connection each: *busy* partitions, whose last
 response brought something, are fetched without waiting, by a few senders in turn, so that the broker and the network
 work while responses are decoded; *idle* ones are fetched together, and the broker waits up to `max_wait` for
 `min_bytes` of new messages of any of them.
 
-Memory: a busy request comes with its reservation. What idle ones may bring together is bounded by the FETCH, and
-counted when it is here. One FETCH never asks for more than `max_answer_bytes`, which brokers before 0.10.1 do not obey
-by themselves. A busy one asks for less: of a few MiB nothing is left in the processor's caches when it is decoded, and
-the other sender's response comes meanwhile anyway.
+Memory: a busy request comes with its reservation. The size of all idle ones together is bounded by the FETCH, and
+counted when the response is here. One FETCH never asks for more than `max_answer_bytes`, which brokers before 0.10.1 do
+not obey by themselves. A busy one asks for less: of a few MiB nothing is left in the processor's caches when it is
+decoded, and the other sender's response comes meanwhile anyway.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from consumerd.fetch.settings import FetchSettings
     from consumerd.partition import TopicPartition
 
-#: Senders of the busy queue: one asks while what another got is decoded.
+#: Senders of the busy queue: one sends a request while the response of another is decoded.
 BUSY_SENDERS: Final = 2
-#: What a busy sender asks for at once, unless a single partition's is more.
+#: Size of a busy sender's request, unless a single partition's is larger.
 BUSY_BYTES: Final = 2 << 20
-#: An offset that the broker did not tell.
+#: An offset that the broker did not return.
 _UNKNOWN: Final = -1
 
 
@@ -80,7 +80,7 @@ class _RequestQueue:
 
 
 class BrokerSource:
-    """Asks one broker. `run` must be running for `fetch` and `poll` to return."""
+    """Sends the requests to one broker. `run` must be running for `fetch` and `poll` to return."""
 
     def __init__(self, node_id: int, client: ClusterClient, settings: FetchSettings, counters: FetchCounters) -> None:
         self.node_id = node_id
@@ -97,11 +97,11 @@ class BrokerSource:
         return channel
 
     async def fetch(self, request: PartitionRequest) -> FetchedPartition:
-        """What there is now. Raises BrokerError, WireError."""
+        """Fetch the messages that there are now. Raises BrokerError, WireError."""
         return await self._ask(self._busy, request)
 
     async def poll(self, request: PartitionRequest) -> FetchedPartition:
-        """What there is, or nothing after a while. Raises BrokerError, WireError."""
+        """Fetch messages, or nothing after a while. Raises BrokerError, WireError."""
         return await self._ask(self._idle, request)
 
     @staticmethod
@@ -140,7 +140,7 @@ class BrokerSource:
                 raise
 
     def _gathered(self, queue: _RequestQueue) -> list[PartitionRequest]:
-        """The requests for one FETCH; what is too much for one waits for the next."""
+        """Return the requests for one FETCH; those beyond its size wait for the next."""
         requests: list[PartitionRequest] = []
         left = queue.max_bytes
         while queue.requests and (not requests or queue.requests[0].max_bytes <= left):

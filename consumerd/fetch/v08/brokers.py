@@ -1,4 +1,4 @@
-"""Fetching from brokers of 0.8 and later: each partition from its leader, over what partitions of a broker share.
+"""Fetching from brokers of 0.8 and later: each partition from its leader, over its broker's shared connections.
 
 Strategy: leaders change, so the leader is looked up before every request, in the client's metadata, which a broker's
 NOT_LEADER error marks as stale and the next look-up refreshes, once for all partitions. Brokers wait for new messages
@@ -46,7 +46,7 @@ class V08Source:
         self._passed_over = False
 
     async def ask(self, offset: int, size: int) -> PartitionResponse:
-        """A fetch with memory reserved for it, or new messages, whose memory is counted when they are here."""
+        """Fetch with memory reserved for it, or wait for new messages, whose memory is counted when they are here."""
         source, epoch = await self._brokers.leader(self._partition)
         answer = asyncio.get_running_loop().create_future()
         if self.idle:
@@ -65,11 +65,11 @@ class V08Source:
         return PartitionResponse(source.node_id, error, data, size, reservation, readable_end, aborted)
 
     async def decode(self, response: PartitionResponse, offset: int) -> RecordSet:
-        """In one step."""
+        """Decode in one step."""
         return decode_records(response.data, offset, limits=self._settings.limits, aborted=response.aborted)
 
     def classified(self, outcome: FetchOutcome, response: PartitionResponse, offset: int) -> None:
-        """Wait at the end of the log. A response may be full of other partitions: then ask again at once, but once."""
+        """Wait at the end of the log. If the response was full of other partitions, ask again at once, one time."""
         if outcome is FetchOutcome.EMPTY:
             self.idle = self._passed_over or response.readable_end <= offset
             self._passed_over = not self.idle
@@ -79,7 +79,7 @@ class V08Source:
             self.idle = False
 
     def refusal(self, error: int) -> str | None:
-        """The reason in words for a response with an error; None for an offset out of range."""
+        """Return the reason in words for a response with an error; None for an offset out of range."""
         if error == ErrorCode.OFFSET_OUT_OF_RANGE:
             return None
         if error_info(error).refresh:
@@ -92,10 +92,10 @@ class V08Source:
         return True
 
     def pause(self) -> None:
-        """Nothing is sent without the fetcher."""
+        """Do nothing: nothing is sent without the fetcher."""
 
     def resume(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 class V08Brokers:
@@ -114,15 +114,15 @@ class V08Brokers:
         self._tasks = tasks
 
     def source(self, partition: TopicPartition, lane: Lane) -> V08Source:
-        """A fresh source for one fetcher."""
+        """Return a new source for one fetcher."""
         return V08Source(partition, lane, self)
 
     def release(self, partition: TopicPartition) -> tuple[()]:
-        """Brokers stay connected."""
+        """Return no tasks: brokers stay connected."""
         return ()
 
     async def leader(self, partition: TopicPartition) -> tuple[BrokerSource, int]:
-        """The source of the partition's leader, and the leader's epoch (-1 for unknown). Raises BrokerError."""
+        """Return the source of the partition's leader, and the leader's epoch (-1 for unknown). Raises BrokerError."""
         node = await self._client.leader(partition.topic, partition.partition)
         source = self._sources.get(node.id)
         if source is None:
@@ -134,7 +134,7 @@ class V08Brokers:
         return source, known.leader_epoch
 
     def refresh_leader(self, partition: TopicPartition) -> None:
-        """The broker does not lead the partition, or cannot be reached: look the leader up again."""
+        """Look the leader up again: the broker does not lead the partition, or cannot be reached."""
         self._client.stale([partition.topic])
 
     async def list_offsets(self, partition: TopicPartition, time: int, max_number: int = 1) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Sets of characters: what one position of a pattern accepts.
+"""Sets of characters, which one position of a pattern accepts.
 
 Ring 0. A set is a sorted tuple of inclusive code point ranges, with the first 128 also as one integer's bits, because
 topic names are nearly always ASCII. Java's predefined classes are ASCII-only unless a flag says otherwise, and that
@@ -43,7 +43,7 @@ class CharSet:
         return CharSet((*self.ranges, *other.ranges))
 
     def complement(self) -> CharSet:
-        """Every code point that is not in the set."""
+        """Return every code point that is not in the set."""
         gaps = []
         start = 0
         for low, high in self.ranges:
@@ -55,7 +55,7 @@ class CharSet:
         return CharSet(gaps)
 
     def fold(self) -> CharSet:
-        """With the other case of every ASCII letter in it, which is all that Java's `(?i)` does."""
+        """Return the set with the other case of its ASCII letters, which is all that Java's `(?i)` does."""
         extra = []
         for low, high in self.ranges:
             for first, last, shift in ((ord("a"), ord("z"), -_CASE), (ord("A"), ord("Z"), _CASE)):

@@ -1,10 +1,10 @@
 """Runs a program over a topic's name, each (instruction, position) at most once.
 
-Ring 0. Backtracking in Java's order of preference, so that possessive and lazy repetition and atomic groups mean
-what they mean there; but a state that was seen before has failed before (nothing else is remembered on the way: there
-are no back references) and is not tried again. So the time is bounded by program length times name length, where a
-backtracking library would let `(a+)+b`, written by anybody into a member's znode, stop the whole process. Lookarounds
-and atomic groups run their own programs; what they found at a position is kept. `MAX_STEPS` bounds what is left.
+Ring 0. Backtracking in Java's order of preference, so that possessive and lazy repetition and atomic groups mean what
+they mean there; but a state that was seen before has failed before (nothing else is remembered on the way: there are no
+back references) and is not tried again. So the time is bounded by program length times name length, where a
+backtracking library would let `(a+)+b`, which any client can write into a member's znode, stop the whole process.
+Lookarounds and atomic groups run their own programs; their result at a position is kept. `MAX_STEPS` bounds the rest.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from consumerd.registry.errors import RegistryError
 from consumerd.registry.regex.charset import TERMINATORS, WORD, CharSet
 from consumerd.registry.regex.program import Lookbehind, Opcode, Program
 
-#: A tenth of a second, while which nothing else runs; lists of hundreds of topics take a few thousand.
+#: Steps of about a tenth of a second, during which nothing else runs; lists of hundreds of topics take a few thousand.
 MAX_STEPS = 100_000
 
 
 class _Run:
-    """One name. Programs are told apart by identity: they live as long as the pattern that holds them."""
+    """The run over one name. Programs are told apart by identity: they live as long as the pattern that holds them."""
 
     __slots__ = ("codes", "found", "steps")
 
@@ -30,7 +30,7 @@ class _Run:
         self.steps = 0
 
     def first_end(self, program: Program, start: int, limit: int) -> int | None:
-        """Where the preferred match of `program` from `start` ends; None without one. Takes nothing beyond `limit`."""
+        """Return the end of the preferred match of `program` from `start`, up to `limit`; None without one."""
         key = (id(program), start, limit)
         if key not in self.found:
             self.found[key] = self._search(program, start, limit)
@@ -80,7 +80,7 @@ class _Run:
         return None
 
     def _holds(self, op: Opcode, a: object, position: int, limit: int) -> bool:
-        """An assertion about a position."""
+        """Whether an assertion about a position holds."""
         size = len(self.codes)
         if op is Opcode.AHEAD:
             return self.first_end(cast("Program", a), position, size) is not None
@@ -101,5 +101,5 @@ class _Run:
 
 
 def matches(program: Program, text: str) -> bool:
-    """Does `program`, which ends with `LAST`, match the whole of `text`? Raises RegistryError beyond `MAX_STEPS`."""
+    """Whether `program`, which ends with `LAST`, matches all of `text`. Raises RegistryError beyond `MAX_STEPS`."""
     return _Run(text).first_end(program, 0, len(text)) is not None

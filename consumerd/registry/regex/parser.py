@@ -1,8 +1,8 @@
 r"""Reads a documented subset of Java's regular expressions (docs/topic-filters.md) into a program.
 
-Ring 0. A recursive descent, character by character. `\Q...\E` is resolved first, as Java does; a character quoted so
-has lost its meaning, and `peek` and `take`, which look for meaning, do not see it. Whatever is not understood exactly
-is rejected by name: a member that guessed would claim other partitions than its peers do.
+Ring 0. A recursive descent, character by character. `\Q...\E` is resolved first, as Java does; a quoted
+character has no special meaning, and `peek` and `take` ignore it. A construct that is not supported exactly is
+rejected by name: a member that guessed would claim other partitions than its peers do.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ _OCTAL = frozenset(string.octdigits)
 
 
 class Flags(NamedTuple):
-    """What `(?i)` and `(?s)` switch."""
+    """The flags of `(?i)` and `(?s)`."""
 
     ignore_case: bool = False
     dot_all: bool = False
 
 
 class Char(NamedTuple):
-    """A character of the pattern; `quoted` takes away its meaning."""
+    """A character of the pattern; if `quoted`, without its special meaning."""
 
     text: str
     quoted: bool
@@ -80,7 +80,7 @@ def _resolve_quotes(pattern: str) -> list[Char]:
 
 
 class _Parser:
-    """A place in a pattern. Whatever is wrong or unknown from here on is a RegistryError."""
+    """A place in a pattern. Every error or unknown construct from here on is a RegistryError."""
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
@@ -88,13 +88,13 @@ class _Parser:
         self.at = 0
         self.depth = 0
 
-    # Characters, and what a backslash makes of those after it.
+    # Characters, and escapes.
 
     def refuse(self, what: str) -> RegistryError:
         return RegistryError(f"the topic filter {shown(self.pattern)} cannot be used: {what}")
 
     def peek(self, ahead: int = 0) -> str:
-        """The next character if it has its special meaning, else ""."""
+        """Return the next character if it has its special meaning, else ""."""
         at = self.at + ahead
         return self.chars[at].text if at < len(self.chars) and not self.chars[at].quoted else ""
 
@@ -112,14 +112,14 @@ class _Parser:
         return self.chars[self.at - 1]
 
     def until(self, end: str) -> str:
-        """The text before the next unquoted `end`, which is skipped."""
+        """Return the text before the next unquoted `end`, which is skipped."""
         text = ""
         while not self.take(end):
             text += self.next().text
         return text
 
     def escape(self, flags: Flags) -> str | CharSet:
-        """After a backslash, anywhere: a character, or a class of them."""
+        """Read an escape after a backslash, anywhere: a character, or a class of them."""
         letter = self.next().text
         if letter in _CLASSES:
             return _CLASSES[letter]
@@ -156,7 +156,7 @@ class _Parser:
         return chr(code)
 
     def posix(self, negated: bool, flags: Flags) -> CharSet:
-        r"""The class named by `\p{name}`."""
+        r"""Read the class named by `\p{name}`."""
         name = self.until("}") if self.take("{") else self.next().text
         if name not in POSIX:
             raise self.refuse(f"\\p{{{name[:20]}}} is not supported; POSIX classes are")
@@ -181,7 +181,7 @@ class _Parser:
                 return build.choice(branches)
 
     def sequence(self, flags: Flags) -> tuple[ProgramFragment, Flags]:
-        """One branch, and the flags after it: those of `(?i)` hold to the end of the group, across `|`."""
+        """Read one branch, and the flags after it: those of `(?i)` hold to the end of the group, across `|`."""
         parts: list[ProgramFragment] = []
         while self.at < len(self.chars) and self.peek() not in ("|", ")"):
             if self.peek() == "(" and self.peek(1) == "?" and self.peek(2) in _FLAG_LETTERS:
@@ -199,7 +199,7 @@ class _Parser:
         return build.chain(parts), flags
 
     def flags(self, flags: Flags) -> Flags:
-        """The letters of `(?i)`, `(?s-i:`; stops before anything else."""
+        """Read the letters of `(?i)`, `(?s-i:`; stop before anything else."""
         on = True
         while self.peek() in _FLAG_LETTERS:
             letter = self.next().text
@@ -216,7 +216,7 @@ class _Parser:
         return flags
 
     def group(self, flags: Flags) -> ProgramFragment:
-        """The pattern up to the closing parenthesis."""
+        """Read the pattern up to the closing parenthesis."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise self.refuse(f"groups are nested deeper than {MAX_DEPTH}")
@@ -227,7 +227,7 @@ class _Parser:
         return body
 
     def opened(self, flags: Flags) -> ProgramFragment:
-        """A group whose `(` was just read."""
+        """Read a group whose `(` was just read."""
         for mark, look, wanted in _LOOKS:
             if self.take(mark):
                 return look(self.group(flags), wanted)
@@ -254,7 +254,7 @@ class _Parser:
         return build.repeat(atom, least, most, lazy=self.take("?"))
 
     def counts(self, text: str) -> tuple[int, int | None]:
-        """The inside of `{n}`, `{n,}` or `{n,m}`."""
+        """Read the inside of `{n}`, `{n,}` or `{n,m}`."""
         first, comma, second = text.partition(",")
         for number in (first, second):
             if number and not (number.isascii() and number.isdigit() and len(number) <= 9):
@@ -292,7 +292,7 @@ class _Parser:
         return chars.fold() if flags.ignore_case else chars
 
     def escaped(self, flags: Flags) -> ProgramFragment:
-        """After a backslash, outside of brackets."""
+        """Read an escape after a backslash, outside of brackets."""
         if self.peek() in _ASSERTIONS:
             return _ASSERTIONS[self.next().text]
         found = self.escape(flags)
@@ -301,7 +301,7 @@ class _Parser:
     # Bracketed classes.
 
     def bracket(self, flags: Flags) -> CharSet:
-        """After `[`, to the closing bracket."""
+        """Read a class after `[`, to the closing bracket."""
         negated = self.take("^")
         ranges: list[tuple[int, int]] = []
         first = True
@@ -318,7 +318,7 @@ class _Parser:
         return chars.complement() if negated else chars
 
     def member(self, flags: Flags) -> tuple[tuple[int, int], ...]:
-        """One character, range or predefined class between brackets."""
+        """Read one character, range or predefined class between brackets."""
         low = self.bracket_char(flags)
         if isinstance(low, CharSet):
             return low.ranges
@@ -336,6 +336,6 @@ class _Parser:
 
 
 def parse(pattern: str) -> Program:
-    """The program for Java's `String.matches(pattern)`. Raises RegistryError, naming the construct it does not know."""
+    """Return the program for Java's `String.matches(pattern)`. Raises RegistryError naming an unknown construct."""
     body = _Parser(pattern).whole()
     return build.complete(build.chain([body, build.assertion(Opcode.LAST)]))

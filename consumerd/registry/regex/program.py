@@ -22,13 +22,13 @@ MAX_INSTRUCTIONS = 20_000
 
 
 class Opcode(IntEnum):
-    """What an instruction does; `a` and `b` are its operands."""
+    """The operation of an instruction; `a` and `b` are its operands."""
 
     CHAR = auto()  #: take one character of the set `a`
     SPLIT = auto()  #: try `a`, then `b` (relative)
     JUMP = auto()  #: go to `a` (relative)
     AGAIN = auto()  #: back to the loop's head at `a`, or, when that was seen here (an empty turn), on to `b`
-    ATOMIC = auto()  #: take what the program `a` takes at its first success, and never reconsider
+    ATOMIC = auto()  #: take the first match of the program `a`, without backtracking into it
     AHEAD = auto()  #: the program `a` matches from here; `b`: must it?
     BEHIND = auto()  #: the program `a` (a `Lookbehind`) matches up to here; `b`: must it?
     BEGIN = auto()  #: at the beginning
@@ -100,7 +100,7 @@ def assertion(op: Opcode, wanted: bool = True) -> ProgramFragment:
 
 
 def _sum(fragments: Iterable[ProgramFragment]) -> int | None:
-    """The greatest length of all in a row; None when one has no bound."""
+    """Return the greatest length of all in a row; None when one has no bound."""
     total = 0
     for fragment in fragments:
         if fragment.most is None:
@@ -118,7 +118,7 @@ def chain(parts: Sequence[ProgramFragment]) -> ProgramFragment:
 
 
 def choice(branches: Sequence[ProgramFragment]) -> ProgramFragment:
-    """The first branch that leads on; at least one is given."""
+    """Return a fragment for alternatives, tried in order; at least one is given."""
     *heads, last = branches
     cost = sum(branch.cost for branch in branches) + 2 * len(heads)
     _check_cost(cost)
@@ -138,7 +138,7 @@ def _split(onward: int, lazy: bool) -> Instruction:
 
 
 def _optional(body: ProgramFragment, times: int, lazy: bool) -> ProgramFragment:
-    """Up to `times`: every turn may be the last, so all turns leave to the same place."""
+    """Repeat up to `times`: every turn may be the last, so all turns leave to the same place."""
     code: list[Instruction] = []
     for left in range(times, 0, -1):
         code += (_split(left * (len(body.code) + 1), lazy), *body.code)
@@ -164,7 +164,7 @@ def complete(body: ProgramFragment) -> Program:
 
 
 def atomic(body: ProgramFragment) -> ProgramFragment:
-    """A group that is not entered again once it matched."""
+    """A group that is not entered again once it has matched."""
     return ProgramFragment((Instruction(Opcode.ATOMIC, complete(body)),), body.least, body.most, body.cost + 1)
 
 
@@ -177,7 +177,7 @@ def behind(body: ProgramFragment, wanted: bool) -> ProgramFragment:
     """Lookbehind. Raises RegistryError when its length has no bound, as Java does."""
     if body.most is None:
         raise RegistryError("a lookbehind in a topic filter must be bounded: use {n,m} instead of * and + in (?<=...)")
-    # It has to end exactly here: the text that it may take from ends here, so "at the very end" says so.
+    # It has to end exactly here: its text ends here, so "at the very end" is that condition.
     program = (*body.code, Instruction(Opcode.LAST, None, True), Instruction(Opcode.MATCH))
     operand = Lookbehind(program, body.least, body.most)
     return ProgramFragment((Instruction(Opcode.BEHIND, operand, wanted),), 0, 0, body.cost + 1)

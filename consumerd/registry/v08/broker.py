@@ -2,7 +2,7 @@
 
 Ring 0. Version 1 (0.8) has a host and a port. Later ones list endpoints, one per listener, and leave the host null and
 the port -1 when no listener is in plaintext; 4 (0.10.2) adds which security protocol each listener speaks, before that
-a listener is named by its protocol; 5 (2.7) adds features, which nothing here needs. What else there is, is ignored.
+a listener is named by its protocol; 5 (2.7) adds features, which nothing here needs. Other fields are ignored.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PLAINTEXT = "PLAINTEXT"
 
 
 class Endpoint(NamedTuple):
-    """One listener of a broker: its name, the security protocol it speaks, where it is."""
+    """One listener of a broker: its name, its security protocol, its address."""
 
     listener: str
     protocol: str
@@ -33,7 +33,7 @@ class Endpoint(NamedTuple):
 
 
 class BrokerNode(NamedTuple):
-    """A live broker as it announces itself. `host` is "" and `port` -1 where no listener speaks plaintext."""
+    """A live broker as registered. `host` is "" and `port` -1 if no listener is in plaintext."""
 
     id: int
     version: int
@@ -43,7 +43,7 @@ class BrokerNode(NamedTuple):
     rack: str | None = None
 
     def address(self, protocol: str = PLAINTEXT) -> tuple[str, int] | None:
-        """Host and port of the first listener that speaks `protocol` (`PLAINTEXT`, `SSL`, `SASL_PLAINTEXT`, ...)."""
+        """Return host and port of the first listener for `protocol` (`PLAINTEXT`, `SSL`, `SASL_PLAINTEXT`, ...)."""
         for endpoint in self.endpoints:
             if endpoint.protocol == protocol:
                 return endpoint.host, endpoint.port
@@ -51,7 +51,7 @@ class BrokerNode(NamedTuple):
 
 
 def parse_broker_node(broker: int, data: bytes | str | None) -> BrokerNode:
-    """Read a child of `/brokers/ids`. Raises DialectError for what Kafka 0.7 writes there, else RegistryError."""
+    """Read a child of `/brokers/ids`. Raises DialectError for a broker of Kafka 0.7, else RegistryError."""
     what = f"the node of broker {broker}"
     text = text_of(data, what)
     if not text.lstrip().startswith("{"):

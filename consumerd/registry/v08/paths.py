@@ -18,7 +18,7 @@ def partitions_path(topic: str) -> str:
 
 
 def partition_state_path(topic: str, partition: int) -> str:
-    """Persistent: who leads the partition, and which replicas are in sync."""
+    """Persistent: the leader of the partition, and the replicas in sync."""
     return f"{partitions_path(topic)}/{partition:d}/state"
 
 

@@ -1,9 +1,9 @@
 """The subscription of a member of a ZooKeeper-coordinated group of Kafka 0.8 to 1.1: its node under `/consumers/G/ids`.
 
 Ring 0. `{"version":1,"subscription":{"t":2},"pattern":"static","timestamp":"..."}`: topics with numbers of streams, or
-one filter as the only key and "white_list" or "black_list" as the pattern (golden recordings of 0.8.2.2 to 1.1.1). Read
-as the JVM's members do, since all must come to the same topics: any other pattern, and an empty subscription, is
-static. Consumers of 1.0 and 1.1 escape a filter's backslashes twice; all peers take that at its word, so do we.
+one filter as the only key and "white_list" or "black_list" as the pattern (golden recordings of 0.8.2.2 to 1.1.1). It
+is read as the JVM's members do, since all must compute the same topics: any other pattern, and an empty subscription,
+is static. Consumers of 1.0 and 1.1 escape a filter's backslashes twice; all peers read that literally, and so do we.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _is_v07(text: str) -> bool:
 
 
 def format_subscription_v08(subscription: Subscription, wall_ms: int) -> str:
-    """As 0.8.2.2 writes it, to be stored as UTF-8. `wall_ms`: milliseconds since the epoch, when the member began."""
+    """Return the text of 0.8.2.2, to be stored as UTF-8. `wall_ms`: start of the member, in milliseconds since 1970."""
     if isinstance(subscription, FilterSubscription):
         pattern = _PATTERNS[subscription.filter.kind]
         wanted = {subscription.filter.text: subscription.streams}

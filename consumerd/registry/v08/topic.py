@@ -1,8 +1,8 @@
-"""The nodes of a topic of Kafka 0.8 and later: which brokers hold its partitions, who leads them, how it is configured.
+"""The nodes of a topic of Kafka 0.8 and later: the replicas of its partitions, their leaders, and its settings.
 
-Ring 0. Topic nodes of versions 1 to 3 are read (3, since 2.8, adds the topic's id and replicas under way); written is
-version 1, which every broker of these reads. The JVM writes partitions in the order of a hash map, we in that of their
-numbers; readers know no order.
+Ring 0. Topic nodes of versions 1 to 3 are read (3, since 2.8, adds the topic's id and replicas under way); version 1
+is written, which every broker of these reads. The JVM writes partitions in the order of a hash map, we in that of their
+numbers; readers do not depend on the order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NO_LEADER = -1
 
 
 class PartitionState(NamedTuple):
-    """Who leads a partition (`NO_LEADER`: nobody), since which epoch, and which replicas are in sync."""
+    """The leader of a partition (or `NO_LEADER`), its epoch, and the replicas in sync."""
 
     leader: int
     leader_epoch: int
@@ -33,7 +33,7 @@ class PartitionState(NamedTuple):
 
 
 def parse_topic_assignment(data: bytes | str | None) -> dict[int, tuple[int, ...]]:
-    """Partition number -> broker ids of its replicas, the preferred leader first; in the order of the numbers.
+    """Read partition number -> broker ids of its replicas, the preferred leader first; in the order of the numbers.
 
     Raises RegistryError, also for a node that Kafka 0.7 wrote, which has no data.
     """

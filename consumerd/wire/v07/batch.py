@@ -29,7 +29,7 @@ class Message(NamedTuple):
     """One leaf. `next_offset` is the position to commit once it is handled, all before it being handled too."""
 
     offset: int
-    index: int  # type: ignore[assignment]  # the word of the field; nobody looks for members of a tuple of fields
+    index: int  # type: ignore[assignment]  # hides `tuple.index`, which is not used
     next_offset: int
     payload: bytes
 
@@ -91,7 +91,7 @@ class MessageBatch(DecodedBatch[bytes, MessageRun]):
         return None if isinstance(held, (list, PackedPayloads)) else cast("NativePayloads", held)
 
     def messages(self) -> Iterator[Message]:
-        """The leaves with their identities, made as they are asked for."""
+        """Iterate over the leaves with their identities, made on access."""
         return self.messages_as(_message)
 
     def _pieces(
@@ -129,7 +129,7 @@ class MessageBatch(DecodedBatch[bytes, MessageRun]):
         return following.offset if following is not None and following.first == count else run.offset
 
     def _after(self, run: MessageRun, count: int) -> int:
-        """The end of leaf `count - 1` of a plain run; goes on from where the last call stopped if it can."""
+        """Return the end of leaf `count - 1` of a plain run, continuing from the last call's result if possible."""
         # A mark at the very start of the run is the end of another one, before empty wrappers perhaps.
         first, offset = self._mark if run.first < self._mark[0] <= count else (run.first, run.offset)
         payloads = self._payloads

@@ -39,7 +39,7 @@ MAX_REQUEST_BYTES = 104857600
 
 @dataclass(frozen=True, slots=True)
 class DecodeLimits:
-    """How much a decoder believes and spends.
+    """The limits of a decoder.
 
     `max_message_bytes`: largest payload of an outer message; a length field beyond it is taken as corruption.
     `max_decompressed_bytes`: what one outer message, with all that is nested in it, may decompress to; a batch takes
@@ -64,5 +64,5 @@ class DecodeLimits:
 
 
 DEFAULT_LIMITS = DecodeLimits()
-#: What a broker believes of a PRODUCE: what nobody writes but to keep others busy is refused at the door.
+#: Limits of a broker for a PRODUCE: sets that only serve to keep others busy are refused.
 PRODUCE_LIMITS = DecodeLimits(max_depth=8, max_leaves_per_byte=4)

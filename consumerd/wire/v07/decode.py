@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 LARGE_WRAPPER = 1 << 22
 #: Bytes that come out of wrappers, and bytes of plain messages, in one step.
 _STEP_EXPANDED, _STEP_PLAIN = 1 << 20, 1 << 22
-#: Positions of the native codec's index have 32 bits: what comes in and out must stay below.
+#: Positions of the native codec's index have 32 bits: input and output must stay below.
 _NATIVE_BYTES = 0xFFFFFFFF - LARGE_WRAPPER
 
 
@@ -132,7 +132,7 @@ class _Decoder:
         return self._batch(BatchEnd.COMPLETE)
 
     def _look(self) -> OuterMessage | MessageSetTail:
-        """What stands at the position."""
+        """Read the message, or the tail, at the position."""
         return read_outer(self.data, self.position, self.offset + self.position, self.limits.max_message_bytes)
 
     def _advance(self) -> bool:
@@ -263,7 +263,7 @@ class _NativeDecoder(_Decoder):
 
     def _look(self) -> OuterMessage | MessageSetTail:
         item = super()._look()
-        # What decompresses a payload takes bytes.
+        # The decompressors accept bytes only.
         return item if isinstance(item, MessageSetTail) else item._replace(payload=bytes(item.payload))
 
     def _advance(self) -> bool:

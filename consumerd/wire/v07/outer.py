@@ -48,7 +48,7 @@ class OuterMessage(NamedTuple):
 
 
 class MessageSetTail(NamedTuple):
-    """What follows the last readable message. `problem` None: only cut off.
+    """The data after the last readable message. `problem` None: only cut off.
 
     `needed` counts the bytes from `offset` on that would hold the message, its length field included.
     """
@@ -92,10 +92,10 @@ def read_outer(data: bytes | memoryview, position: int, offset: int, max_payload
 
 
 def iter_outer(data: bytes, offset: int = 0, *, limits: DecodeLimits = DEFAULT_LIMITS) -> Iterator[OuterMessage]:
-    """The whole messages in `data`, whose first byte has log offset `offset`, as far as lengths can be followed.
+    """Yield the whole messages in `data`, whose first byte has log offset `offset`, as far as lengths can be followed.
 
     A message with a wrong CRC, magic or codec is yielded as not valid, and its length is followed. Ends at the tail:
-    the end of the data, a cut-off message, or a length that nothing can have; `read_outer` there tells which.
+    the end of the data, a cut-off message, or an impossible length; `read_outer` at that place returns which.
     """
     position, end = 0, len(data)
     while position < end:

@@ -1,4 +1,4 @@
-"""The leaves of a large compressed message: checked in steps, kept as the bytes of their set, made when asked for.
+"""The leaves of a large compressed message: checked in steps, kept as the bytes of their set, made on access.
 
 Strategy: 128 kB may hold 6.6 million empty messages, which would take hundreds of megabytes as a list and seconds to
 make. So a wrapper is opened and checked in pieces, with a step's end after each millisecond or two, and for each piece
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from consumerd.wire.compression import DecompressionAllowance
 
 _ANY_SIZE = 0x7FFFFFFF
-#: Bytes of a set that are looked at, or made into payloads, at once.
+#: Bytes of a set that are read, or made into payloads, at once.
 PIECE = 1 << 16
-#: Work of looking at a message by itself, in bytes of a set (`consumerd.wire.compression.STEP`).
+#: Work of reading a message by itself, in bytes of a set (`consumerd.wire.compression.STEP`).
 SINGLE = 1 << 9
 #: A place in an array of 64-bit numbers, three of which are kept for each piece, and one for its set.
 _PLACE = 8
@@ -73,7 +73,7 @@ def open_steps(
 
 
 def work_of(size: int, count: int) -> int:
-    """The work of looking at `count` messages at once and one by itself, which have `size` bytes together."""
+    """Return the work of reading `count` messages at once and one by itself, which have `size` bytes together."""
     return (size >> 2) + (count << 4) + SINGLE
 
 
@@ -89,7 +89,7 @@ def pack_steps(
 class PackedPayloads(Sequence[bytes]):
     """Payloads in the sets that they came in. Reading them in order costs one walk over the sets each time.
 
-    `memory_bytes` is what is held for them.
+    `memory_bytes` is the memory held for them.
     """
 
     def __init__(self) -> None:

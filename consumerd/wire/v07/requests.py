@@ -1,9 +1,9 @@
 """The five requests, client side (`encode`) and server side (`decode_request`).
 
 Strategy: one frozen dataclass per request, whose `encode` gives the whole frame; one reader per request type, `(body,
-position) -> (value, position)`, in a table. A frame is int32 length, int16 type, body. Single requests go on with topic
-and partition, multi requests with an int16 count of entries that each begin so (spec 000, both request headers; golden
-notes, 1).
+position) -> (value, position)`, in a table. A frame is int32 length, int16 type, body. Single requests continue with
+topic and partition, multi requests with an int16 count of entries that each begin so (spec 000, both request headers;
+golden notes, 1).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _count(kind: RequestType, entries: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
-    """Up to `max_size` bytes of a partition's log from `offset` on."""
+    """Fetch up to `max_size` bytes of a partition's log from `offset` on."""
 
     topic: str
     partition: int
@@ -95,9 +95,9 @@ class MultiFetchRequest:
 
 @dataclass(frozen=True, slots=True)
 class ProduceRequest:
-    """Append `messages`, an encoded message set, to a partition; partition -1 leaves the choice to the broker.
+    """Append `messages`, an encoded message set, to a partition; with partition -1 the broker chooses.
 
-    No answer comes, whatever happens (golden notes, 1).
+    There is never an answer (golden notes, 1).
     """
 
     topic: str
@@ -128,7 +128,7 @@ class MultiProduceRequest:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsRequest:
-    """Up to `max_number` offsets, descending, of segments last written before `time` (ms since 1970, LATEST or
+    """List up to `max_number` offsets, descending, of segments last written before `time` (ms since 1970, LATEST or
     EARLIEST).
 
     A negative `max_number` can be sent; brokers close the connection over it.

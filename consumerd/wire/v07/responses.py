@@ -1,7 +1,7 @@
 """The three responses (PRODUCE and MULTIPRODUCE have none), client side (`decode_*`) and server side (`encode`).
 
-Strategy: a response frame names neither request nor topic; the order of requests is all there is, and a MULTIFETCH
-answer does not even say how many entries it has, so the caller brings the count. Every length counts the error code
+Strategy: a response frame names neither request nor topic; only the order of requests tells, and a MULTIFETCH
+answer does not even have the number of its entries, so the caller passes the count. Every length counts the error code
 after it (spec 000, Response Header; spec 003, 5.5 Reads; golden notes, 1). A broker sends log bytes straight from the
 file: for it there are headers alone.
 """

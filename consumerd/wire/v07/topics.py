@@ -31,17 +31,17 @@ def validate_topic(name: str, *, max_length: int = MAX_TOPIC_LENGTH) -> None:
         )
 
 
-#: Characters that nobody sees but that change how a name is shown, or what a program makes of it: controls, marks of
+#: Invisible characters that change how a name is shown, or how a program reads it: controls, marks of
 #: direction, ends of lines. The two joiners of letters are part of many alphabets.
 _UNSEEN = frozenset({"Cc", "Cf", "Zl", "Zp"})
 _JOINERS = "\u200c\u200d"
 
 
 def validate_new_topic(name: str, *, max_length: int = MAX_TOPIC_LENGTH) -> None:
-    """As `validate_topic`, for a topic that does not exist yet: 0.7.2 makes it whatever its name does to others.
+    """As `validate_topic`, for a topic that does not exist yet, with stricter rules than those of 0.7.2.
 
     Also raises InvalidTopicError for a name that begins with a dot, which tools take for a hidden folder, and for one
-    that holds characters that are not seen.
+    with invisible characters.
     """
     validate_topic(name, max_length=max_length)
     if name.startswith("."):

@@ -103,7 +103,7 @@ def unwrap_pieces(
 ) -> tuple[Iterator[list[bytes]], int]:
     """As `unwrap`, but the leaves come as lists of about `piece_bytes` bytes of the set each; at least one list.
 
-    All of them have been checked before the first is handed out: what is large is decompressed twice.
+    All of them have been checked before the first is yielded: a large set is decompressed twice.
     """
     allowance = allowance_of(payload, limits)
     first: list[bytes] = []
@@ -118,14 +118,14 @@ def unwrap_pieces(
 
 
 def allowance_of(payload: bytes, limits: DecodeLimits) -> DecompressionAllowance:
-    """What the outer message with this payload may cost."""
+    """Return the allowance of the outer message with this payload."""
     return DecompressionAllowance(limits.max_decompressed_bytes, limits.max_pieces + most_pieces(len(payload)))
 
 
 def _open_pieces(
     codec: Codec, payload: bytes, depth: int, allowance: DecompressionAllowance, max_depth: int, piece_bytes: int
 ) -> Iterator[list[bytes]]:
-    """`_flatten`, but the leaves are handed out."""
+    """As `_flatten`, but yield the leaves."""
     if depth > max_depth:
         raise CorruptMessageError(f"compressed messages are nested deeper than {max_depth}")
     data = _opened(codec, payload, allowance)

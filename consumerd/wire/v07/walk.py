@@ -2,8 +2,8 @@
 
 Strategy: one C call per message. A `struct` that depends on the length reads the payload together with the header that
 follows it, so that each message costs one lookup, one `unpack_from`, one CRC and one append; a cut-off end shows as
-`struct.error`. Whatever is not plain and good (the end, other magics, attributes, wrappers, a wrong CRC)
-ends the run, and the caller looks at it slowly. No object per message, nothing copied but the payloads. Who
+`struct.error`. Anything else (the end, other magics, attributes, wrappers, a wrong CRC)
+ends the run, and the caller reads it in the slower way. No object per message, nothing copied but the payloads. Who
 stores messages and does not read them calls `verify`: the same loop, in which each payload is gone before the next one
 is cut out, so that all of them use one piece of memory that stays in the processor's cache.
 """
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     _Unpack = Callable[[bytes | memoryview, int], tuple[bytes, int, int, int]]
 
 
-#: What the native codec gets at once.
+#: Bytes that the native codec gets at once, at first and at most.
 _FIRST_WINDOW, _LARGEST_WINDOW = 1 << 12, 1 << 16
-#: What a length field can say at most.
+#: Largest value of a length field.
 ANY_LENGTH = 0x7FFFFFFF
 
 
@@ -47,7 +47,7 @@ class MessageReaders(dict[int, "_Unpack"]):
         self.head: Callable[[bytes | memoryview, int], tuple[int, int, int]] = head.unpack_from
         #: Bytes before the payload, the length field included.
         self.overhead = head.size
-        #: What stands between length and CRC in a plain message.
+        #: The bytes between length and CRC in a plain message.
         self.kind = kind
 
     def __missing__(self, length: int) -> _Unpack:

@@ -2,8 +2,8 @@
 
 Strategy: a table. Codes -1 to 43, their names and flags are the guide's (spec 002); `later_name` is what documents
 after it say. The others are those that brokers up to 4.x send. `refresh` is ours: the guide has clients fetch metadata
-again when an error says that a broker no longer hosts what was asked for. A code that no table knows comes from a newer
-broker; it is not worth a retry, because nothing says so.
+again when an error says that a broker no longer hosts the requested partition. A code that no table knows comes from a
+newer broker; it is not worth a retry, because nothing says so.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ _LATER_NAMES = {
     16: "NOT_COORDINATOR",
 }
 
-#: Where the broker that was asked is, or may be, no longer the right one.
+#: Codes after which the broker is not, or may not be, the right one any more.
 _REFRESH = frozenset({3, 5, 6, 9, 13, 56, 72, 74, 75, 80, 83, 84, 100, 103, 129})
 
 #: All that is known of each code.
@@ -195,7 +195,7 @@ ERRORS = {
 
 
 class ErrorCode(IntEnum):
-    """The codes that a client decides by. Others are read with `error_info`, whatever their number."""
+    """The codes on which a client acts. All others are read with `error_info`."""
 
     UNKNOWN = -1
     NONE = 0
@@ -241,6 +241,6 @@ class ErrorCode(IntEnum):
 
 
 def error_info(code: int) -> ErrorInfo:
-    """What is known of `code`; of an unknown one, that it is unknown and not worth a retry."""
+    """Return the description of `code`; an unknown one is described as unknown and not retriable."""
     known = ERRORS.get(code)
     return known or ErrorInfo(code, f"ERROR_{code}", _FINAL, "an error code of a newer broker")

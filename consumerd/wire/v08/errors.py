@@ -11,4 +11,4 @@ class UnsupportedVersionError(WireError):
 
 
 class UnsupportedApiError(BrokerError):
-    """The broker has no version of an API that this client knows, or not the feature that was asked for."""
+    """The broker has no version of an API that this client knows, or not the requested feature."""

@@ -2,7 +2,7 @@
 
 Strategy: encoders give the whole frame, size included, in one piece; decoders take the frame without its size, because
 the reader of the socket has consumed it. A message must end where its frame ends: anything else means another version
-than the one that was asked for. A response does not say what it answers: the caller brings API and version.
+than the requested one. A response does not name its request: the caller passes API and version.
 
 ApiVersions is the exception: a broker that does not know the version that was asked answers in version 0 with error 35.
 """
@@ -39,10 +39,10 @@ _UNSUPPORTED_VERSION = 35
 
 @dataclass(frozen=True, slots=True)
 class MessageLimits:
-    """How much a decoder believes and spends.
+    """The limits of a decoder.
 
-    `max_elements`: what the arrays of one message may have together. A partition of a Metadata answer is one element,
-    and so is each number of its replicas; small elements cost a hundred times their bytes in memory.
+    `max_elements`: limit of the elements of all arrays of one message together. A partition of a Metadata answer is one
+    element, and so is each number of its replicas; small elements cost a hundred times their bytes in memory.
     """
 
     max_elements: int = 2_000_000

@@ -33,7 +33,7 @@ _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
 
 @dataclass(frozen=True, slots=True)
 class MemberMetadata:
-    """What a member wants: the `member_metadata` of JoinGroup, one for each assignor that it knows.
+    """The subscription of a member: the `member_metadata` of JoinGroup, one for each assignor that it supports.
 
     `user_data` belongs to the assignor. `owned`, `generation` and `rack` are written from versions 1, 2 and 3 on.
     """
@@ -60,7 +60,7 @@ class MemberMetadata:
 
 @dataclass(frozen=True, slots=True)
 class MemberAssignment:
-    """What a member gets: the `member_assignment` of SyncGroup."""
+    """The assignment of a member: the `member_assignment` of SyncGroup."""
 
     partitions: TopicPartitions
     user_data: bytes | None = None
@@ -147,7 +147,7 @@ class _Fields:
 
     @property
     def left(self) -> int:
-        """How many bytes are left."""
+        """The number of remaining bytes."""
         return len(self._data) - self._position
 
     def _take(self, size: int) -> bytes:

@@ -52,7 +52,7 @@ class TaggedField(NamedTuple):
 
 
 def read_tags(data: Data, position: int, budget: Budget) -> tuple[list[tuple[int, int, int]], int]:
-    """Where the tagged fields at `position` are: (tag, start, end) of each, in order. Raises FrameError, IndexError."""
+    """Find the tagged fields at `position`: (tag, start, end) of each, in order. Raises FrameError, IndexError."""
     count, position = read_uvarint(data, position)
     if count * 2 > len(data) - position:
         raise FrameError(f"{count} tagged fields where {len(data) - position} bytes are left")

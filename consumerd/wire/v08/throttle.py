@@ -35,7 +35,7 @@ _SINCE: Final = {
     apis.DELETE_GROUPS.key: 1,
     apis.CONSUMER_GROUP_DESCRIBE.key: 0,
 }
-#: No broker may silence us for longer, whatever it says.
+#: Longest throttle time that is accepted from a broker.
 LONGEST: Final = 60.0
 
 

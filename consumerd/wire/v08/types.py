@@ -1,7 +1,7 @@
 """Readers and writers of single values: strings, bytes, record sets, ids and arrays of numbers.
 
 Strategy: a reader is `(data, position, budget) -> (value, next position)`; a writer takes the value and a function that
-takes the pieces of bytes in order. Every length is checked against what is left of `data` before anything is made of
+takes the pieces of bytes in order. Every length is checked against the rest of `data` before anything is made of
 it. A budget is a list of one number, the elements that arrays may still have: small elements cost a hundred times their
 bytes. Readers raise FrameError, and let struct.error and IndexError of a cut-off message through to
 `consumerd.wire.v08.structures`; writers raise EncodeError.

@@ -1,7 +1,7 @@
 """Unsigned varints: lengths, counts and tags of flexible versions.
 
 Strategy: seven bits a byte, the lowest first, the top bit set on every byte but the last. Values are of 32 bits, so a
-sixth byte, or a fifth one beyond four bits, is nobody's writing. Nearly all are below 128 and take the first branch.
+sixth byte, or a fifth one beyond four bits, is invalid. Nearly all are below 128 and take the first branch.
 """
 
 from __future__ import annotations

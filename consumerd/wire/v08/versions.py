@@ -1,8 +1,8 @@
 """The choice of an API's version for a broker.
 
-Strategy: the highest one that both sides have. Brokers since 0.10 say what they have when asked (API_VERSIONS), on
-every connection, because the broker behind an address may be upgraded. Those before close the connection on a
-request that they do not know; what they have is a table here (golden: unsupported requests).
+Strategy: the highest one that both sides have. Brokers since 0.10 return their versions (API_VERSIONS); they are
+requested on every connection, because the broker behind an address may be upgraded. Earlier ones close the connection
+on an unknown request; their versions are a table here (golden: unsupported requests).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ KNOWN: Final[Mapping[BrokerRelease, Mapping[int, tuple[int, int]]]] = {
 
 @dataclass(frozen=True, slots=True)
 class BrokerVersions:
-    """What one broker serves: API key -> first and last version. `broker` is its address, for sentences."""
+    """The versions that one broker serves: API key -> first and last version. `broker` is its address, for messages."""
 
     broker: str
     release: BrokerRelease
@@ -47,7 +47,7 @@ class BrokerVersions:
 
     @classmethod
     def of(cls, broker: str, release: BrokerRelease) -> BrokerVersions:
-        """Those of a release without API_VERSIONS."""
+        """Return the versions of a release without API_VERSIONS."""
         return cls(broker, release, KNOWN[release])
 
     def has(self, api: Api, version: int = 0) -> bool:
@@ -77,7 +77,7 @@ class BrokerVersions:
 
 
 def versions_of_answer(broker: str, api_versions: list[Mapping[str, int]]) -> BrokerVersions:
-    """What an answer to API_VERSIONS says; APIs that this client does not know are left out."""
+    """Return the versions of an answer to API_VERSIONS, without APIs that this client does not support."""
     ranges = {
         entry["api_key"]: (entry["min_version"], entry["max_version"])
         for entry in api_versions

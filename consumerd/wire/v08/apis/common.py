@@ -90,7 +90,7 @@ def current_leader(*, since: int, tag: int) -> Field:
     )
 
 
-#: An address of a broker: where the answer tells of leaders, and who they are.
+#: Address of a broker, in answers that name the leaders.
 NODE_ENDPOINT = (
     Field("node_id", INT32, "Broker id."),
     Field("host", STRING, "Host at which the broker is reached."),

@@ -1,7 +1,7 @@
 """Fetch (API key 1): read record sets of partitions, waiting for new ones if asked to.
 
-The answer's last message or batch of a partition may be cut off. From version 3 on the first one comes whole, whatever
-the limits say; the broker fills partitions in the order of the request.
+The answer's last message or batch of a partition may be cut off. From version 3 on the first one is whole, beyond
+the limits if necessary; the broker fills partitions in the order of the request.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""LeaderAndIsr (API key 4): the controller tells brokers who leads what. Codec only; between brokers, until Kafka 3."""
+"""LeaderAndIsr (API key 4): the controller names the leaders to brokers. Codec only; between brokers, until Kafka 3."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metadata (API key 3): which brokers and topics there are, and who leads what.
+"""Metadata (API key 3): the brokers, the topics, and the leaders of their partitions.
 
 An empty list of topics means all of them in version 0 and none later, where null means all. Naming a topic that does
 not exist can create it, if the broker's configuration says so.

@@ -1,10 +1,10 @@
-"""The record data of a fetch response -> `RecordSet`, whatever formats are in it.
+"""The record data of a fetch response -> `RecordSet`, for all record formats.
 
-Strategy: magic, size and first offset stand at the same places in all three formats, so one loop looks at each message
-or batch and hands it to its reader. Nothing is raised for what the bytes say: the set holds what could be read and says
-why it ends. A broker starts with the batch or wrapper that holds the offset that was asked for; records below it are
-dropped. Offsets only grow: what goes back is corrupt. The native codec takes all that is whole and intact at once; what
-it stops at is read here, so that every verdict is.
+Strategy: magic, size and first offset stand at the same places in all three formats, so one loop reads the header of
+each message or batch and passes it to its reader. Nothing is raised for invalid bytes: the set holds the readable
+records and the reason for its end. A broker starts with the batch or wrapper that holds the requested offset; records
+below it are dropped. Offsets only grow: what goes back is corrupt. The native codec takes all that is whole and intact
+at once; what it stops at is read here, so that every verdict is.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _OFFSET_AND_SIZE = struct.Struct(">qi")
 #: Bytes of offset and size, which the size does not count.
 LOG_OVERHEAD = _OFFSET_AND_SIZE.size
-#: Where the magic stands in all formats.
+#: Position of the magic in all formats.
 _MAGIC = 16
 _MIN_SIZE = (*message_set.MIN_SIZE, record_batch.MIN_LENGTH)
 #: The position after it has to be a 64-bit number, too.
@@ -45,12 +45,12 @@ _MAX_OFFSET = (1 << 63) - 2
 #: The key of a control record: version and type.
 _MARKER = struct.Struct(">hh")
 _ABORT = 0
-#: Positions of the native codec's index have 32 bits: what comes in and out must stay below.
+#: Positions of the native codec's index have 32 bits: input and output must stay below.
 _NATIVE_BYTES = 0xFFFFFFFF
 
 
 class AbortedTransactions:
-    """Which batches of one fetch belong to aborted transactions; `transactions`: (producer id, first offset) of each.
+    """The batches of aborted transactions in one fetch; `transactions`: (producer id, first offset) of each.
 
     From that offset on the producer's transactional batches are aborted, until the control batch that ends the
     transaction. Fed with the batches in the order of offsets.
@@ -302,7 +302,7 @@ class _Decoder:
         self.next_offset = max(self.next_offset, self.least)
 
     def _add(self, run: RecordRun, stored: int) -> None:
-        """Take up a run, without what is below the offset that was asked for; `stored`: its bytes in the data."""
+        """Take up a run, without records below the requested offset; `stored`: its bytes in the data."""
         first, offsets = run.first, run.offsets
         if not offsets:
             return
@@ -316,7 +316,7 @@ class _Decoder:
             self.runs.append(run)
 
     def _corrupt(self, error: CorruptMessageError) -> RecordSet:
-        """End at what is whole but bad. Reading can go on after it if its offset is possible and another may follow."""
+        """End at a whole but bad message. Reading can continue if its offset is possible and another may follow."""
         offset, size = _OFFSET_AND_SIZE.unpack_from(self.data, self.position)
         batch = self.data[self.position + _MAGIC] == record_batch.MAGIC
         what = f"the {'batch' if batch else 'message'} at offset {offset}"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     _Entry = tuple[_Unpack, int]
 
 HEAD = struct.Struct(">qiI")
-#: What the CRC covers before the key: magic, attributes, [timestamp], key length.
+#: The fields that the CRC covers before the key: magic, attributes, [timestamp], key length.
 _FIELDS = (struct.Struct(">BBi"), struct.Struct(">BBqi"))
 #: The same with magic and attributes as one number, and the value's length, where that is without a key.
 _KEYLESS = (struct.Struct(">Hii"), struct.Struct(">Hqii"))
@@ -148,7 +148,7 @@ def walk(data: bytes, position: int, magic: int, attributes: int, columns: Recor
 
 
 def _growing(offsets: list[int]) -> int:
-    """How many of them, from the first on, grow."""
+    """Return the number of offsets, from the first on, that grow."""
     if not offsets or offsets == list(range(offsets[0], offsets[0] + len(offsets))):
         return len(offsets)
     return next((n for n, pair in enumerate(pairwise(offsets), 1) if pair[0] >= pair[1]), len(offsets))

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from consumerd.wire.v08.records.columns import RecordColumns
     from consumerd.wire.v08.records.shapes import RecordShape, Time
 
-#: Of record batches.
+#: The magic of record batches.
 MAGIC = 2
 HEADER = struct.Struct(">qiibIhiqqqhii")
 #: Bytes of a batch that the CRC does not cover: up to and with the CRC itself.
 CRC_END = 21
-#: Of the length field: what every batch has after it.
+#: Smallest value of the length field: the bytes that every batch has after it.
 MIN_LENGTH = HEADER.size - 12
 
 _LOG_APPEND_TIME = 0x08
@@ -46,7 +46,7 @@ _CONTROL = 0x20
 _MIN_RECORD = 7
 #: A row of so few costs more than its records in the slower way.
 _FEW = 4
-#: How many records are read in the slower way before the faster one is tried again.
+#: Number of records that are read in the slower way before the faster one is tried again.
 _MAX_PATIENCE = 64
 
 
@@ -65,7 +65,7 @@ class BatchHeader(NamedTuple):
     producer_id: int
     producer_epoch: int
     base_sequence: int
-    count: int  # type: ignore[assignment]  # the word of the field; nobody counts members of a tuple of fields
+    count: int  # type: ignore[assignment]  # hides `tuple.count`, which is not used
 
     @property
     def last_offset(self) -> int:

@@ -28,15 +28,15 @@ _Made = TypeVar("_Made")
 #: Names and values in the order in which the producer wrote them; names may repeat, values may be null.
 Headers: TypeAlias = "tuple[tuple[str, bytes | None], ...]"
 
-#: The timestamp of what has none.
+#: The timestamp of a record that has none.
 NO_TIMESTAMP = -1
-#: What a record costs beside its payload: its places in the other lists, and a timestamp.
+#: Memory of a record in addition to its payload: its places in the other lists, and a timestamp.
 OVERHEAD_PER_RECORD = 24
-#: What a run costs: a tuple, a range and a list.
+#: Memory of a run: a tuple, a range and a list.
 OVERHEAD_PER_RUN = 300
-#: What a header costs beside its bytes: a tuple, a `str` and a `bytes`.
+#: Memory of a header in addition to its bytes: a tuple, a `str` and a `bytes`.
 OVERHEAD_PER_HEADER = 200
-#: What a key costs beside its bytes.
+#: Memory of a key in addition to its bytes.
 OVERHEAD_PER_KEY = 33
 
 
@@ -116,7 +116,7 @@ class RecordSet(DecodedBatch["bytes | None", RecordRun]):
         """`headers` are all there are of lists, else those that the index does not have; it has `keys` and `runs`."""
         held = cast("Sequence[bytes | None]", payloads)
         super().__init__(held, runs, start_offset, next_offset, record_bytes, **ending)
-        #: What has keys, headers and runs, as long as they are not here.
+        #: The native records with keys, headers and runs, until they become lists.
         self._native = None if isinstance(payloads, list) else payloads
         self._keys = keys
         self._headers = headers
@@ -137,7 +137,7 @@ class RecordSet(DecodedBatch["bytes | None", RecordRun]):
 
     @property
     def headers(self) -> dict[int, Headers]:
-        """Of the records that have some, by number. Created by each call until `payloads` were read."""
+        """The headers of the records that have some, by number. Created by each call until `payloads` were read."""
         return self._headers if self._native is None else {**dict(self._native.headers), **self._headers}
 
     @property
@@ -158,7 +158,7 @@ class RecordSet(DecodedBatch["bytes | None", RecordRun]):
         return list(chain.from_iterable(run.timestamps for run in self.runs))
 
     def messages(self) -> Iterator[Record]:
-        """The records, made as they are asked for."""
+        """Iterate over the records, made on access."""
         return self.messages_as(_record)
 
     def _pieces(
@@ -202,6 +202,6 @@ class RecordSet(DecodedBatch["bytes | None", RecordRun]):
 def _run(
     first: int, offset: int, count: int, listed: bytes | None, kind: int, base_time: int, times: bytes, codec: int
 ) -> RecordRun:
-    """A run as the native codec tells it."""
+    """Return a run from the native codec's fields."""
     offsets = range(offset, offset + count) if listed is None else array("q", listed)
     return RecordRun(first, offsets, TimestampType(kind), base_time, array("q", times), codec)

@@ -1,7 +1,7 @@
-"""Shapes of records: how many bytes each number in front of a value takes, and readers of what has such a shape.
+"""Shapes of records: the size in bytes of each number in front of a value, and readers of records of a shape.
 
-Strategy: everything that depends on a record's length or key length alone is worked out once and kept in small tables
-(`walk` tells what for). What does not have a table's shape raises struct.error when it is looked up.
+Strategy: everything that depends on a record's length or key length alone is computed once and kept in small tables
+(`walk` says why). A record without a table's shape raises struct.error when it is looked up.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class _Deltas(dict[int, int]):
 
 
 class RecordShape:
-    """How many bytes length, timestamp delta and offset delta take, and whether there is a key (of up to 63 bytes)."""
+    """The sizes of length, timestamp delta and offset delta, and whether there is a key (of up to 63 bytes)."""
 
     def __init__(self, length_size: int, time_size: int, offset_size: int, *, keyed: bool) -> None:
         self.time_size = time_size
@@ -187,11 +187,11 @@ class RecordShape:
         self.deltas = _Deltas(offset_size)
 
     def null_key(self, offset: int) -> int:
-        """How the length of a null key is read, after offset delta `offset`."""
+        """Return the value that is read for the length of a null key, after offset delta `offset`."""
         return self._third_byte(offset) | _NULL
 
     def keys(self, offset: int) -> Mapping[int, Mapping[int, Keyed]]:
-        """By how a key's length is read after offset delta `offset`, and by the record's length: how to go on."""
+        """Return readers by the value read for a key's length after offset delta `offset`, and by record length."""
         third = self._third_byte(offset)
         return _Keys(third, self._sizes) if third else self._keys
 
@@ -222,7 +222,7 @@ _SHAPES: dict[tuple[int, int, int, bool], RecordShape] = {}
 
 
 def shape_at(data: bytes, position: int) -> RecordShape | None:
-    """The shape of the record at `position`, or None if none of them fits. Raises IndexError at the end of the data."""
+    """Return the shape of the record at `position`, or None if none fits. Raises IndexError at the end of the data."""
     length_size = 1 if data[position] < 0x80 else 2
     start = position + length_size
     if data[start - 1] > 0x7F:

@@ -4,7 +4,7 @@ Strategy: a record's varints have no fixed places, but neighbours nearly always 
 takes, and that is a shape. A `struct` that depends on the length reads a value together with the numbers in front of
 the next one. Offset deltas grow by one, so the bytes of the next one are known beforehand, and that length, value's
 length and key's length agree shows that all stand where they should; whether timestamp deltas have their size is looked
-at once for the whole row, when they are decoded. Whatever differs (another shape, a gap in the offsets, headers, a
+at once for the whole row, when they are decoded. Anything else (another shape, a gap in the offsets, headers, a
 null value, the end) ends the row, and the caller looks at it slowly.
 """
 
@@ -103,7 +103,7 @@ _TWO_BYTES = _TwoBytes()
 
 
 def time_deltas(times: list[Any], size: int) -> list[int]:
-    """What a row noted, each of `size` bytes, decoded. Raises LookupError or ValueError if one has another size."""
+    """Decode the deltas of a row, each of `size` bytes. Raises LookupError or ValueError if one has another size."""
     if size <= 2:
         table = _ONE_BYTE if size == 1 else _TWO_BYTES
         return list(map(table.__getitem__, times))
