@@ -168,7 +168,7 @@ def test_deletes_nothing_that_a_forged_note_names_outside_of_the_folder(
     name = str(victim) if absolute else os.path.relpath(victim, out)
     assert (out / name).resolve() == victim.resolve()
     (out / ".partial" / "01.name").write_text(f"{name}\n")
-    with pytest.raises(OutputFolderError, match=r"01\.name names .*precious.*nothing is deleted"):
+    with pytest.raises(OutputFolderError, match=r"01\.name names .*not a file of an export: nothing is deleted"):
         export(log, out=out)
     assert victim.read_text() == "data"
 
