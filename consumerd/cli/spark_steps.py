@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from consumerd.cli.config_option import config_option
-from consumerd.cli.spark_session import require_spark, session_options, working
+from consumerd.cli.spark_session import StoppedBySignal, require_spark, session_options, working
 from consumerd.cli.spark_show import show_json, show_result
 from consumerd.errors import ConfigError, ExitCode
 
@@ -189,17 +189,24 @@ def _run(
     check_steps(chosen, names, spec.config)
     needs = required_packages([chosen], spec.config)
     results: dict[str, Any] = {}
-    with working(
-        master=master or spec.master, config={**spec.config, **needs.config}, packages=needs.packages, log=log,
-        app_name=f"consumerd spark {chosen.name}",
-    ) as work:  # fmt: skip
-        if rounds:
-            return _repeat(names, work, chosen, as_json=as_json)
-        for step in names:
-            work.begin(step)
-            results[step] = perform(step, work.spark, chosen, results, available_now=not continuous, shallow=shallow)
-            if not continuous:
-                work.check()
+    try:
+        with working(
+            master=master or spec.master, config={**spec.config, **needs.config}, packages=needs.packages, log=log,
+            app_name=f"consumerd spark {chosen.name}",
+        ) as work:  # fmt: skip
+            if rounds:
+                return _repeat(names, work, chosen, as_json=as_json)
+            for step in names:
+                work.begin(step)
+                results[step] = perform(
+                    step, work.spark, chosen, results, available_now=not continuous, shallow=shallow
+                )
+                if not continuous:
+                    work.check()
+    except StoppedBySignal:
+        if continuous or rounds:
+            return ExitCode.OK  # a signal is how a continuous run ends, also during a step
+        raise
     _show(results, as_json=as_json)
     clean = "reconcile" not in results or results["reconcile"].is_clean
     return ExitCode.OK if clean else ExitCode.CHECK_FAILED

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.cli.main import run
+from consumerd.cli.spark_show import show_json
 from consumerd.embedded.processes import format_toml
 from consumerd.errors import ExitCode
+from consumerd.spark import run as steps_of_spark
 from consumerd.wire.v07 import encode_message_set
 
 if TYPE_CHECKING:
@@ -95,17 +97,25 @@ def test_a_signal_ends_a_continuous_run_gracefully(
 
 
 def test_continuous_rounds_share_a_session_until_a_signal(
-    spark: SparkSession, declared: Callable[..., str], archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession,
+    declared: Callable[..., str],
+    archive: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    commits = tmp_path / "lake/p/_checkpoints/refine/commits"
+    shown = threading.Semaphore(0)
+
+    def show_and_release(results: Any) -> None:
+        show_json(results)
+        shown.release()
+
+    monkeypatch.setattr("consumerd.cli.spark_steps.show_json", show_and_release)
 
     def more_and_then_stop() -> None:
-        while not (commits / "0").exists():
-            threading.Event().wait(0.1)
+        shown.acquire()
         segment = archive / "t-0" / f"{0:020}.kafka"
         segment.write_bytes(segment.read_bytes() + encode_message_set([b'{"id": 1000}'] * 3))
-        while not (commits / "1").exists():
-            threading.Event().wait(0.1)
+        shown.acquire()
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=more_and_then_stop, daemon=True).start()
@@ -114,6 +124,32 @@ def test_continuous_rounds_share_a_session_until_a_signal(
     assert [(each["land"]["rows"], each["refine"]["batches"]) for each in rounds] == [(LINES, 1), (3, 1)]
     assert run(["spark", "run", "-c", declared(), "--continuous"]) == ExitCode.CONFIG
     assert "--continuous needs an interval" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("step", ["land", "refine"])
+def test_a_signal_during_a_round_ends_a_continuous_run_with_exit_code_0(
+    spark: SparkSession,
+    declared: Callable[..., str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+) -> None:
+    perform = steps_of_spark.perform
+
+    def stop_and_perform(performed: str, *args: Any, **options: Any) -> Any:
+        if performed == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+            spark.range(1 << 50).selectExpr("sum(hash(id))").collect()  # takes hours, unless its end is requested
+        return perform(performed, *args, **options)
+
+    monkeypatch.setattr(steps_of_spark, "perform", stop_and_perform)
+    config = declared(trigger="1 second")
+    assert run(["spark", "run", "-c", config, "--continuous", "--json"]) == ExitCode.OK
+    monkeypatch.undo()
+    capsys.readouterr()
+    assert run(["spark", "run", "-c", config, "--json"]) == ExitCode.OK
+    found = json.loads(capsys.readouterr().out)
+    assert (found["reconcile"]["clean"], found["reconcile"]["gaps"]) == (True, 0)
 
 
 def test_a_signal_ends_a_step_before_its_end(
