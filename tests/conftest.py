@@ -38,6 +38,9 @@ if os.environ.get("CI", "").lower() != "true":  # there Hypothesis does so by it
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background jobs ignore it, and so would the children of tests that end them with Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    # Under nohup: daemons that tests start would ignore it, too, and reload nothing.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 #: Tests that use the fixture get the marker, so that `-m "not zookeeper"` leaves out all that need a server.
 _MARKED_FIXTURES = {
