@@ -122,6 +122,7 @@ def test_commented_keys_of_the_example_are_valid(tmp_path: Path) -> None:
         (MINIMAL + "rebalance_timeout = 9.0\n", "as long as session_timeout"),
         (MINIMAL + "[kafka]\nbootstrap = []\n", "'kafka.bootstrap' is wrong"),
         ("[group\n", "is not TOML"),
+        pytest.param("a = " + "[" * 100_000, "is nested too deeply", id="nested"),
     ],
 )
 def test_names_the_key_of_a_wrong_value(tmp_path: Path, text: str, sentence: str) -> None:
