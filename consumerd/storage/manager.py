@@ -208,6 +208,6 @@ class LogManager:
         try:
             ends = json.loads(note)["ends"]
             return {str(name): int(end) for name, end in ends.items()}
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             report.marker_unreadable = True
             return {}

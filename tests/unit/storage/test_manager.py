@@ -83,6 +83,7 @@ def test_recovers_logs_whose_end_the_marker_does_not_name(tmp_path: Path, messag
         b"[]",
         b'{"ends": 1}',
         b'{"ends": {"t-0": "x"}}',
+        b'{"ends": {"t-0": Infinity}}',
         b'{"x": 1}',
         b"\xff",
     ):
