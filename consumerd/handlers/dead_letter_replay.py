@@ -118,7 +118,7 @@ class ReplayProgress:
                 raise ValueError
         except FileNotFoundError:
             return {}
-        except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OSError) as error:
             raise ConfigError(
                 f"the progress of a replay cannot be read from {self._path}: move it away to replay from the start, or "
                 "name another file with --progress."

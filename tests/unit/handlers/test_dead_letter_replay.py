@@ -160,7 +160,10 @@ async def test_counts_invalid_lines_and_replays_the_rest(tmp_path: Path, clock: 
     assert "not a JSON object" in result.first_problem
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"replayed": {"x": {"y": -1}}}', '{"replayed": {"x": 5}}'])
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", '{"replayed": {"x": {"y": -1}}}', '{"replayed": {"x": 5}}', pytest.param("[" * 100_000, id="nested")],
+)
 async def test_progress_that_is_not_ours_is_one_sentence(tmp_path: Path, text: str) -> None:
     (tmp_path / "p").write_text(text)
     with pytest.raises(ConfigError, match="--progress"):
