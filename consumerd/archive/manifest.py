@@ -77,6 +77,8 @@ class ManifestEntry:
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> ManifestEntry:
         """The inverse of `as_json`. Raises KeyError, TypeError, ValueError for anything else."""
+        if not isinstance(found["source"], str):
+            raise TypeError("the name of a source that is not a text")
         if found["output"] is not None and not is_output(found["output"]):
             raise ValueError("the name of a file that is not in the folder")
         name = SegmentName(found["topic"], found["broker"], found["partition"], found["segment_start"])
@@ -150,7 +152,7 @@ def load(data: bytes | None, options: ExportOptions) -> Manifest:
             raise ValueError("of another kind")
         entries = [ManifestEntry.from_json(entry) for entry in found["segments"]]
         former: dict[str, Any] = dict(found["options"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise OutputFolderError(
             f"the {MANIFEST} of the output folder is not one of this version; export into an empty folder"
         ) from error

@@ -69,3 +69,16 @@ def test_rejects_a_broken_entry(member: str) -> None:
     del found["segments"][0][member]
     with pytest.raises(OutputFolderError, match="is not one of this version"):
         load(json.dumps(found).encode(), OPTIONS)
+
+
+@pytest.mark.parametrize("source", [[], {}, None, 7])
+def test_rejects_an_entry_whose_source_is_not_a_name(source: object) -> None:
+    found = json.loads(Manifest(OPTIONS.fixed(), {"x": entry()}).dump())
+    found["segments"][0]["source"] = source
+    with pytest.raises(OutputFolderError, match="is not one of this version"):
+        load(json.dumps(found).encode(), OPTIONS)
+
+
+def test_rejects_a_document_that_is_nested_too_deeply() -> None:
+    with pytest.raises(OutputFolderError, match="is not one of this version"):
+        load(b"[" * 100_000, OPTIONS)
