@@ -8,8 +8,9 @@ WORKERS ?= -n logical --maxprocesses 4 --dist loadfile
 INPUT ?=
 SECONDS ?= 60
 SEEDS ?= 100000
+TARGET ?=
 
-.PHONY: setup gssapi demo test test-fast test-long check audit sbom format docs bench dist spark-package clean lock
+.PHONY: setup gssapi demo test test-fast test-long fuzz check audit sbom format docs bench dist spark-package clean lock
 
 $(VENV)/.installed: requirements/dev.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "consumerd needs Python 3.11 or newer")'
@@ -52,6 +53,18 @@ test-fast: setup  ## what shows most mistakes within three minutes: unit tests, 
 
 test-long: setup  ## all tests, against all releases of Kafka, with more simulated and tortured runs; takes hours
 	CONSUMERD_LONG_SECONDS=$(SECONDS) CONSUMERD_LONG_SEEDS=$(SEEDS) $(BIN)/python -m pytest $(WORKERS) -m "long or not long" $(PYTEST_ARGS)
+
+# Never built from source: that needs a compiler of its own.
+$(VENV)/.fuzz: $(VENV)/.installed requirements/fuzz.txt
+	@if $(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes \
+		-r requirements/fuzz.txt >$(VENV)/fuzz.log 2>&1; then \
+		touch $@; \
+	else \
+		echo "make fuzz needs atheris, which cannot be installed for this Python or machine: see $(VENV)/fuzz.log"; exit 1; \
+	fi
+
+fuzz: setup $(VENV)/.fuzz  ## coverage-guided fuzzing of a parser (TARGET=name), or of each, for SECONDS each
+	$(BIN)/python -m tests.fuzz.run --seconds $(SECONDS) $(TARGET)
 
 check: setup  ## ruff, codespell, the phrases of docs/style.md, mypy --strict, import-linter
 	$(BIN)/ruff check .
@@ -105,6 +118,7 @@ lock:  ## resolve the requirements anew (needs uv); hashes only, no index lines
 	$(COMPILE) -c requirements/dev.txt --extra spark pyproject.toml -o requirements/spark.txt
 	$(COMPILE) -c requirements/dev.txt --group bench pyproject.toml -o requirements/bench.txt
 	$(COMPILE) -c requirements/dev.txt --group audit -o requirements/audit.txt
+	$(COMPILE) -c requirements/dev.txt --group fuzz -o requirements/fuzz.txt
 	$(COMPILE) -c requirements/dev.txt requirements/build.in -o requirements/build.txt
 	$(COMPILE) -c requirements/dev.txt requirements/native-build.in -o requirements/native-build.txt
 	$(COMPILE) -c requirements/dev.txt --extra gssapi pyproject.toml -o requirements/gssapi.txt

@@ -5,92 +5,25 @@ Only declared errors come out, runs and flaws tile every segment, and how reads 
 
 from __future__ import annotations
 
-import functools
 import gzip
 import io
 import os
 import random
 import tarfile
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import zstandard
 
-from consumerd.archive.zstd import ZstdDecoder
-from consumerd.storage import DamagedArchiveError
-from consumerd.storage.archive import Flaw, read_runs
-from consumerd.storage.archive_packed import GzipDecoder, UnpackedStream
-from consumerd.storage.archive_tar import TarKind, list_members, read_members
-from consumerd.wire.v07 import BatchEnd, Codec, DecodeLimits, decode_batch, encode_message_set
+from consumerd.wire.v07 import Codec, encode_message_set
+from tests.fuzz.laws_archive import exercise_packed, exercise_segment, exercise_tar
 from tests.fuzz.mangling import mangled
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 SECONDS = float(os.environ.get("CONSUMERD_LONG_SECONDS", "60"))
-LIMITS = DecodeLimits(max_message_bytes=1 << 20, max_decompressed_bytes=1 << 20)
-
-
-class Dribble:
-    """A stream that gives a byte, or a few, at a time."""
-
-    def __init__(self, data: bytes, most: int = 1) -> None:
-        self.file = io.BytesIO(data)
-        self.most = most
-
-    def read(self, size: int, /) -> bytes:
-        return self.file.read(min(size, self.most))
-
-
-def told(stream: Any, size: int, *, resync: bool, window: int) -> list[Any]:
-    found = list(read_runs(stream, 1000, limits=LIMITS, resync=resync, window=window))
-    ends = [1000, *(item.next_offset for item in found)]
-    assert [item.offset for item in found] == ends[:-1]
-    assert ends[-1] == 1000 + size
-    return [part for item in found for part in ([item] if isinstance(item, Flaw) else item.payloads)]
-
-
-def exercise_segment(data: bytes) -> None:
-    batch = decode_batch(data, 1000, limits=LIMITS)
-    for resync in (False, True):
-        whole = told(io.BytesIO(data), len(data), resync=resync, window=1 << 20)
-        assert whole == told(Dribble(data), len(data), resync=resync, window=1 << 20)
-        assert whole == told(Dribble(data, 7), len(data), resync=resync, window=50)
-        flaws = [number for number, item in enumerate(whole) if isinstance(item, Flaw)]
-        assert bool(flaws) is (batch.end is not BatchEnd.COMPLETE)
-        assert whole[: flaws[0] if flaws else None] == batch.payloads
-
-
-def drained(stream: Any) -> bytes:
-    return b"".join(iter(lambda: stream.read(1000), b""))
-
-
-def outcome(read: Any) -> Any:
-    try:
-        return read()
-    except DamagedArchiveError:
-        return None
-
-
-def exercise_tar(data: bytes) -> None:
-    def members(stream: Any) -> list[Any]:
-        found = []
-        for member, inside in read_members(stream):
-            kept = drained(inside)
-            assert member.kind is TarKind.FILE or not kept
-            found.append((member, kept))
-        return found
-
-    assert outcome(lambda: members(io.BytesIO(data))) == outcome(lambda: members(Dribble(data, 100)))
-    outcome(lambda: list_members(io.BytesIO(data)))
-
-
-def exercise_packed(data: bytes) -> None:
-    for decoder in (GzipDecoder, ZstdDecoder):
-        streams = [UnpackedStream(stream, decoder) for stream in (io.BytesIO(data), Dribble(data))]
-        whole, cut = [outcome(functools.partial(drained, stream)) for stream in streams]
-        assert whole == cut
 
 
 def tar_of(samples: list[bytes], form: int) -> bytes:

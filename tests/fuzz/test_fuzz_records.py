@@ -8,33 +8,23 @@ from __future__ import annotations
 
 import os
 import random
-import struct
 import time
-import zlib
-from contextlib import suppress
-from itertools import pairwise
 from typing import Any
 
 import pytest
-from google_crc32c import value as crc32c
 
-from consumerd.wire import DecompressionError
-from consumerd.wire.lz4 import lz4_decompress
 from consumerd.wire.v08.records import (
     BatchEnd,
-    DecodeLimits,
     RecordCodec,
-    decode_records,
     encode_message_set,
     encode_record_batch,
 )
-from consumerd.wire.zstd import zstd_decompress
+from tests.fuzz.laws_v08 import LIMITS, START, exercise_records
 from tests.fuzz.mangling import mangled
+from tests.fuzz.mending import signed_records
 from tests.support.codecs import decode_records_by_both, installed_native_codec
 
 SECONDS = float(os.environ.get("CONSUMERD_LONG_SECONDS", "60"))
-LIMITS = DecodeLimits(max_message_bytes=1 << 20, max_decompressed_bytes=1 << 20)
-START = 1000
 
 
 def samples() -> list[bytes]:
@@ -57,38 +47,6 @@ def samples() -> list[bytes]:
     return found
 
 
-def signed(data: bytes) -> bytes:
-    """The first message or batch with the size that it has and the CRC that belongs to it."""
-    if len(data) < 22:
-        return data
-    found = bytearray(data)
-    found[8:12] = struct.pack(">i", len(found) - 12)
-    if found[16] == 2:
-        found[17:21] = struct.pack(">I", crc32c(bytes(found[21:])))
-    else:
-        found[12:16] = struct.pack(">I", zlib.crc32(found[16:]))
-    return bytes(found)
-
-
-def exercise(data: bytes) -> BatchEnd:
-    """Only a verdict, and the laws of record sets."""
-    found = decode_records(data, START, limits=LIMITS, aborted=[(-1, START)])
-    offsets = found.offsets
-    assert len(offsets) == len(found.payloads) == len(found.keys) == len(found.timestamps)
-    assert all(before < after for before, after in pairwise(offsets))
-    ends = [START, *(record.next_offset for record in found.messages()), found.next_offset]
-    assert ends == sorted(ends)
-    assert [found.prefix(count) for count in range(len(found))] == ends[: len(found)]
-    assert all(number < len(found) for number in found.headers)
-    assert (found.end is BatchEnd.CORRUPT) == (found.problem is not None)
-    assert found.resume_offset is None or found.resume_offset > found.next_offset
-    assert sum(map(len, filter(None, found.payloads))) <= len(data) + 2 * LIMITS.max_decompressed_bytes
-    for decompress in (lz4_decompress, zstd_decompress):
-        with suppress(DecompressionError):
-            assert len(decompress(data, limit=1 << 16)) <= 1 << 16
-    return found.end
-
-
 def run(rng: random.Random, rounds: int, until: float) -> dict[BatchEnd, int]:
     made = samples()
     squeezed = [bytes(data[61:]) for data in made if data[16] == 2 and data[22] & 7 > 2]
@@ -99,9 +57,9 @@ def run(rng: random.Random, rounds: int, until: float) -> dict[BatchEnd, int]:
             break
         data = mangled(rng, rng.choice(made if number % 5 else squeezed), made)
         if number % 2:
-            data = signed(data)
+            data = signed_records(data)
         try:
-            ends[exercise(data)] += 1
+            ends[exercise_records(data)] += 1
             if compared and number % 20 < 2:
                 decode_records_by_both(data, START, limits=LIMITS, aborted=[(-1, START)])
         except BaseException as error:

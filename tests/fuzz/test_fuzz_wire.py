@@ -2,61 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import random
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.storage.dump import read_entries
-from consumerd.wire import CorruptMessageError, FrameError, OversizeMessageError
-from consumerd.wire.v07 import (
-    BatchEnd,
-    Codec,
-    DecodeLimits,
-    check_produced_set,
-    decode_batch,
-    decode_fetch_response,
-    decode_multifetch_response,
-    decode_offsets_response,
-    decode_request,
-    encode_message_set,
-    iter_outer,
-)
+from consumerd.wire.v07 import Codec, encode_message_set
+from tests.fuzz.laws_v07 import exercise_frames, exercise_message_set
 from tests.fuzz.mangling import mangled
-from tests.support.codecs import decode_by_both, installed_native_codec
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 SECONDS = float(os.environ.get("CONSUMERD_LONG_SECONDS", "60"))
-LIMITS = DecodeLimits(max_message_bytes=1 << 20, max_decompressed_bytes=1 << 20)
-
-
-def exercise(data: bytes) -> None:
-    """All readers of hostile bytes: only declared errors, and the laws of batches."""
-    decode = decode_batch if installed_native_codec() is None else decode_by_both
-    batch = decode(data, 1000, limits=LIMITS)
-    ends = [1000, *(message.next_offset for message in batch.messages()), batch.next_offset]
-    assert ends == sorted(ends)
-    assert [batch.prefix(count) for count in range(len(batch))] == ends[: len(batch)]
-    assert 1000 <= batch.next_offset <= 1000 + len(data)
-    assert (batch.next_offset == 1000 + len(data)) is (batch.end is BatchEnd.COMPLETE)
-    outer = [message.next_offset for message in iter_outer(data, 1000, limits=LIMITS)]
-    assert batch.next_offset in {1000, *outer}
-    with suppress(CorruptMessageError, OversizeMessageError):
-        check_produced_set(data, limits=LIMITS)
-    entries = list(read_entries(io.BytesIO(data), 1000, limits=LIMITS, window=64))
-    assert [1000, *(entry.next_offset for entry in entries)][-1] == 1000 + len(data)
-    for read in (decode_request, decode_fetch_response, decode_offsets_response):
-        with suppress(FrameError):
-            read(data)
-    with suppress(FrameError):
-        decode_multifetch_response(data, 3)
 
 
 @pytest.mark.long
@@ -73,7 +34,8 @@ def test_survives_mangled_bytes(golden: Path) -> None:
     while time.monotonic() < end:
         data = mangled(rng, rng.choice(samples), samples)
         try:
-            exercise(data)
+            exercise_message_set(data)
+            exercise_frames(data)
         except BaseException as error:
             error.add_note(f"seed {seed}, round {rounds}, data {data.hex()}")
             raise

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 
 from consumerd.wire.lz4 import header_checksum, lz4_compress
 from consumerd.wire.v08.records import BatchEnd, DecodeLimits, RecordCodec, encode_message_set, encode_record_batch
+from tests.fuzz import laws_v08 as laws
 from tests.fuzz import test_fuzz_records as fuzz
 from tests.fuzz.mangling import mangled
+from tests.fuzz.mending import signed_records
 from tests.golden import test_record_sets as recorded
 from tests.property.test_records import Leaf, Made, fetches, new_batch, old_message, varint
 from tests.support.codecs import decode_records_by_both
@@ -69,7 +71,7 @@ def test_on_every_cut(fetch: tuple[int, list[Made]], seed: int) -> None:
 def test_on_mangled_records_whose_crc_is_right(fetch: tuple[int, list[Made]], seed: int) -> None:
     start, made = fetch
     rng = random.Random(seed)
-    pieces = [fuzz.signed(mangled(rng, one.data, [one.data])) if rng.random() < 0.5 else one.data for one in made]
+    pieces = [signed_records(mangled(rng, one.data, [one.data])) if rng.random() < 0.5 else one.data for one in made]
     decode_records_by_both(b"".join(pieces), start, aborted=[(7, start)])
 
 
@@ -77,12 +79,12 @@ def test_on_the_corpus_of_the_fuzz_test() -> None:
     rng, made = random.Random(5), fuzz.samples()
     ends = dict.fromkeys(BatchEnd, 0)
     for data in made:
-        assert decode_records_by_both(data, fuzz.START + 1, limits=fuzz.LIMITS).end is BatchEnd.COMPLETE
+        assert decode_records_by_both(data, laws.START + 1, limits=laws.LIMITS).end is BatchEnd.COMPLETE
     small = [data for data in made if len(data) < 20_000]
     for number in range(1500):
         data = mangled(rng, rng.choice(small), small)
-        data = fuzz.signed(data) if number % 2 else data
-        ends[decode_records_by_both(data, fuzz.START, limits=fuzz.LIMITS, aborted=[(-1, fuzz.START)]).end] += 1
+        data = signed_records(data) if number % 2 else data
+        ends[decode_records_by_both(data, laws.START, limits=laws.LIMITS, aborted=[(-1, laws.START)]).end] += 1
     assert all(ends.values())
 
 

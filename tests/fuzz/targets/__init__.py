@@ -1,0 +1,13 @@
+"""The targets of `make fuzz`, one for each parser of bytes that others write."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tests.fuzz.targets import files, settings, wire, zookeeper
+
+if TYPE_CHECKING:
+    from tests.fuzz.targets.target import Target
+
+_ROOMS: Final = (wire, zookeeper, files, settings)
+TARGETS: Final[dict[str, Target]] = {target.name: target for room in _ROOMS for target in room.TARGETS}
