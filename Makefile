@@ -7,10 +7,11 @@ PYTEST_ARGS ?=
 WORKERS ?= -n logical --maxprocesses 4 --dist loadfile
 INPUT ?=
 SECONDS ?= 60
+MINUTES ?= 2
 SEEDS ?= 100000
 TARGET ?=
 
-.PHONY: setup gssapi demo test test-fast test-long fuzz check audit sbom format docs bench dist spark-package clean lock
+.PHONY: setup gssapi demo test test-fast test-long fuzz torture check audit sbom format docs bench dist spark-package clean lock
 
 $(VENV)/.installed: requirements/dev.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "consumerd needs Python 3.11 or newer")'
@@ -65,6 +66,10 @@ $(VENV)/.fuzz: $(VENV)/.installed requirements/fuzz.txt
 
 fuzz: setup $(VENV)/.fuzz  ## coverage-guided fuzzing of a parser (TARGET=name), or of each, for SECONDS each
 	$(BIN)/python -m tests.fuzz.run --seconds $(SECONDS) $(TARGET)
+
+torture: setup  ## faults at random on real processes for MINUTES; counts what was lost, repeated, without an owner
+	@$(BIN)/python -m tests.torture --minutes $(MINUTES) $(if $(PARTITIONS),--partitions $(PARTITIONS)) \
+		$(if $(MEMBERS),--members $(MEMBERS)) $(if $(SEED),--seed $(SEED)) $(TORTURE_ARGS)
 
 check: setup  ## ruff, codespell, the phrases of docs/style.md, mypy --strict, import-linter
 	$(BIN)/ruff check .

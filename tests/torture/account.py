@@ -1,0 +1,141 @@
+"""What became of each message: the audit of `consumerd.embedded`, and which repetitions a fault explains.
+
+Strategy: the broker's log at the end is the truth about what there was to deliver: a batch that was not confirmed may
+be in it. So the ledger is made from the log, and apart from that every confirmed message has to be in the log.
+
+A message may come again if the member that had it was killed, frozen or cut off from ZooKeeper (docs/semantics.md), and
+had it at most a commit interval, and the time that a commit takes, before that; or until its session could end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+from consumerd.embedded.audit import audit, merge_records
+from consumerd.embedded.ledger import Ledger
+from consumerd.storage.dump import find_segments, read_segment
+from tests.torture.play import Cause
+from tests.torture.stage import COMMIT_INTERVAL, SESSION_TIMEOUT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from consumerd.embedded.audit import AuditResult, Record
+    from consumerd.partition import TopicPartition
+    from tests.torture.stage import Member, Stage
+
+#: What a commit takes at most on a busy machine, in seconds.
+COMMIT_SECONDS: Final = 2.0
+_EXAMPLES: Final = 5
+
+
+@dataclass(slots=True)
+class Account:
+    """The counts of messages."""
+
+    produced: int
+    acknowledged: int
+    stored: int
+    #: Confirmed messages that the log does not hold.
+    not_stored: int
+    #: Messages of the log that were never sent.
+    foreign: int
+    audit: AuditResult
+    repeated_within: int = 0
+    repeated_beyond: int = 0
+    #: Sessions that ended although no fault concerned their member: the machine was too slow.
+    expired_alone: int = 0
+    findings: list[str] = field(default_factory=list)
+
+    @property
+    def lost(self) -> int:
+        """Messages of the log that nobody was handed, and confirmed ones that it does not hold."""
+        return self.audit.lost + self.not_stored
+
+    @property
+    def complete(self) -> bool:
+        """Whether every message of the log was handed over."""
+        return self.audit.distinct == self.stored
+
+
+def read_ledger(log_directory: Path, partitions: Iterable[TopicPartition]) -> tuple[Ledger, list[bytes]]:
+    """The log as a ledger in which each message is as it was sent, and all payloads. Blocks."""
+    ledger, payloads = Ledger(), []
+    for partition in partitions:
+        each = ledger.partition(partition)
+        folder = log_directory / f"{partition.topic}-{partition.partition}"
+        for path, start in find_segments([folder]) if folder.is_dir() else ():
+            for entry in read_segment(path, start):
+                if entry.valid:  # a torn end is cut off at the broker's next start
+                    each.send(entry.payloads)
+                    each.store(entry.offset, entry.payloads)
+                    payloads += entry.payloads
+    return ledger, payloads
+
+
+def expiries(members: Sequence[Member], to_monotonic: Callable[[float], float]) -> list[Cause]:
+    """The ends of sessions that members logged."""
+    found = []
+    for member in members:
+        for event in member.events():
+            if event["event"] == "session_expired":
+                at = to_monotonic(datetime.fromisoformat(event["timestamp"]).timestamp())
+                found.append(Cause(member.consumer_id, at - SESSION_TIMEOUT, at, "session_expired"))
+    return found
+
+
+def explains(cause: Cause, member: str, first: float, again: float) -> bool:
+    """Whether a message that `member` had at `first` may have come again at `again` because of `cause`."""
+    if cause.member not in (None, member) or again < cause.begin:
+        return False
+    return cause.begin - COMMIT_INTERVAL - COMMIT_SECONDS <= first <= cause.end + SESSION_TIMEOUT
+
+
+def classify(records: Iterable[Record], causes: Sequence[Cause], account: Account) -> None:
+    """Count the repetitions that causes explain, and those that they do not. `records` in the order of time."""
+    last: dict[tuple[TopicPartition, int, int], tuple[float, str]] = {}
+    for record in records:
+        for offset, index, _ in record.messages:
+            place = (record.partition, offset, index)
+            if (before := last.get(place)) is not None:
+                at, member = before
+                if any(explains(cause, member, at, record.at) for cause in causes):
+                    account.repeated_within += 1
+                else:
+                    account.repeated_beyond += 1
+                    if len(account.findings) < _EXAMPLES:
+                        account.findings.append(
+                            f"{record.partition} {offset}/{index}: {member} had it at {at:.2f}, {record.member} again "
+                            f"at {record.at:.2f}"
+                        )
+            last[place] = (record.at, record.member)
+
+
+def count(stage: Stage, causes: Sequence[Cause]) -> Account:
+    """Count everything. Blocks for seconds."""
+    ledger, payloads = read_ledger(stage.broker.log_directory, stage.partitions)
+    in_log = set(payloads)
+    awakenings = [each for member in stage.members for each in member.awakenings]
+    paths = sorted(stage.records.glob("*.ndjson"))
+    own = expiries(stage.members, stage.wall_to_monotonic)
+    account = Account(
+        produced=len(stage.sent),
+        acknowledged=len(stage.acknowledged),
+        stored=len(payloads),
+        not_stored=len(stage.acknowledged - in_log),
+        foreign=len(in_log - stage.sent),
+        audit=audit(ledger, merge_records(paths), awakenings),
+    )
+    account.expired_alone = sum(
+        not any(
+            c.member in (None, e.member) and c.begin <= e.end and e.begin <= c.end + SESSION_TIMEOUT for c in causes
+        )
+        for e in own
+    )
+    classify(merge_records(paths), [*causes, *own], account)
+    if account.repeated_within + account.repeated_beyond != account.audit.duplicated:
+        raise AssertionError("repetitions were counted in two ways that differ")
+    return account

@@ -1,0 +1,35 @@
+"""The members' handler: it stores each batch on a disk that may be full, then records it for the audit."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from consumerd.embedded.recorder import RecordHandler
+
+if TYPE_CHECKING:
+    from consumerd.handlers import Batch
+
+
+class StoringRecordHandler(RecordHandler):
+    """Options: those of `RecordHandler`, and `disk`, the folder where batches are stored.
+
+    A batch is recorded after its file is on the disk: what a full disk refuses was not handled, and comes again.
+    """
+
+    def __init__(self, directory: str, disk: str, pause: float = 0.0) -> None:
+        super().__init__(directory, pause)
+        self._disk = Path(disk)
+
+    async def handle(self, batch: Batch) -> None:
+        """Store, record, take the time that `pause` asks for."""
+        path = self._disk / f"{os.getpid()}-{batch.partition.topic}-{batch.partition.name}"
+        try:
+            with path.open("wb", buffering=0) as file:
+                data = memoryview(b"\n".join(message.payload or b"" for message in batch.messages()) or b"-")
+                while data:  # a disk that is almost full takes a part
+                    data = data[file.write(data) :]
+        finally:
+            path.unlink(missing_ok=True)
+        await super().handle(batch)

@@ -1,0 +1,341 @@
+"""Performs episodes on a stage, and notes when what was done to whom: the only causes that explain a repetition.
+
+Strategy: the faults of an episode are tasks of one group. A target that already suffers is left alone, so that the end
+of one fault never ends another. After each episode the group has to be whole again: every partition owned, by members
+that shall run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import time
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from consumerd.embedded.errors import ChildError, ZooKeeperStartError
+from tests.support.small_disk import fill
+from tests.torture.schedule import Episode, Fault
+from tests.torture.stage import PATIENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from consumerd.embedded import ZooKeeperServer
+    from tests.torture.stage import Member, Stage
+    from tests.torture.watch import Watch
+
+#: Members spend that many seconds on a batch, by the fault's target.
+_PAUSES: Final = (0.0, 0.02, 0.2)
+#: Descriptors that a process may open beyond those that it has.
+_SPARE_DESCRIPTORS: Final = 1
+
+
+class Cause(NamedTuple):
+    """A fault that may make messages come again. `member` is a consumer id; None: all members."""
+
+    member: str | None
+    begin: float
+    end: float
+    kind: str
+
+
+@dataclass(slots=True)
+class Timed:
+    """One clean stop or kill without any other fault."""
+
+    kind: str
+    #: The longest time for which a partition had no owner: after a stop without a node, after a kill without a member.
+    seconds: float
+
+
+class Player:
+    """Performs faults. `kinds` counts them; `skipped` those whose target already suffered."""
+
+    def __init__(self, stage: Stage, watch: Watch, members: int, report: Callable[[str], None]) -> None:
+        self._most = members
+        self._stage = stage
+        self._watch = watch
+        self._report = report
+        self._suffering: set[int] = set()
+        self.kinds: Counter[str] = Counter()
+        self.skipped = 0
+        self.causes: list[Cause] = []
+        self.timed: list[Timed] = []
+        self.findings: list[str] = []
+
+    async def episode(self, episode: Episode) -> None:
+        """Perform one, and wait until the group is whole."""
+        self._report(" + ".join(map(str, episode.faults)))
+        self._watch.reset()
+        started = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            for fault in episode.faults:
+                group.create_task(self._perform(fault))
+        await self._replace_dead()
+        if not await self._watch.wait_settled(PATIENCE):
+            self.findings.append(
+                f"not every partition was owned by the {len(self._stage.running)} members {PATIENCE:g} s after "
+                f"{[fault.kind for fault in episode.faults]}: owned are {len(self._watch.owned)}, "
+                f"members are {sorted(self._watch.ids)}"
+            )
+        if episode.timed:
+            [fault] = episode.faults
+            seconds = self._watch.longest_gap if fault.kind == "member_stop" else self._watch.seen_at - started
+            self.timed.append(Timed(fault.kind, seconds))
+        await asyncio.sleep(episode.rest)
+
+    async def _perform(self, fault: Fault) -> None:
+        await asyncio.sleep(fault.after)
+        await getattr(self, f"_{fault.kind}")(fault)
+
+    @contextmanager
+    def _one(self, fault: Fault, choices: list[Any]) -> Iterator[Any]:
+        """One of `choices` that does not suffer yet, or None."""
+        free = [each for each in choices if id(each) not in self._suffering]
+        if not free:
+            self.skipped += 1
+            yield None
+            return
+        target = free[fault.target % len(free)]
+        self._suffering.add(id(target))
+        self.kinds[fault.kind] += 1
+        try:
+            yield target
+        finally:
+            self._suffering.discard(id(target))
+
+    @contextmanager
+    def _cause(self, kind: str, member: Member | None) -> Iterator[None]:
+        begin = time.monotonic()
+        try:
+            yield
+        finally:
+            name = None if member is None else member.consumer_id
+            self.causes.append(Cause(name, begin, time.monotonic(), kind))
+
+    async def _replace_dead(self) -> None:
+        """No fault makes a member end: one that did is a finding, and another takes its place."""
+        for member in self._stage.running:
+            if not member.running:
+                now = member.ended_at = time.monotonic()
+                self.causes.append(Cause(member.consumer_id, now - PATIENCE, now, "ended"))
+                self.findings.append(f"{member.name} ended with {member.returncode}: {member.child.tail(2)}")
+                await self._join(_PAUSES[1])
+
+    # -- members
+
+    async def _member_join(self, fault: Fault) -> None:
+        if len(self._stage.running) >= self._most:  # a kill or stop was skipped
+            self.skipped += 1
+            return
+        self.kinds[fault.kind] += 1
+        await self._join(_PAUSES[fault.target % len(_PAUSES)])
+
+    async def _join(self, pause: float) -> None:
+        try:
+            await self._stage.join(pause)
+        except ChildError as error:
+            member = self._stage.members[-1]
+            member.ended_at = time.monotonic()
+            self.findings.append(f"a member did not join: {error}")
+
+    async def _member_kill(self, fault: Fault) -> None:
+        with self._one(fault, self._leavers()) as member:
+            if member is not None:
+                member.ended_at = time.monotonic()
+                with self._cause(fault.kind, member):
+                    member.kill()
+
+    async def _member_stop(self, fault: Fault) -> None:
+        with self._one(fault, self._leavers()) as member:
+            if member is not None:
+                member.ended_at = time.monotonic()
+                if (code := await member.stop(PATIENCE)) != 0:
+                    self.findings.append(f"{member.name} ended with {code} after SIGTERM: {member.child.tail(2)}")
+
+    def _leavers(self) -> list[Member]:
+        members = self._members()
+        return members if len(members) > 1 else []
+
+    def _members(self) -> list[Member]:
+        return [member for member in self._stage.running if member.joined and member.running]
+
+    async def _member_freeze(self, fault: Fault) -> None:
+        with self._one(fault, self._members()) as member:
+            if member is not None:
+                with self._cause(fault.kind, member):
+                    member.pause()
+                    await asyncio.sleep(fault.seconds)
+                    member.resume()
+
+    async def _members_freeze(self, fault: Fault) -> None:
+        """Two at once."""
+        async with asyncio.TaskGroup() as group:
+            for target in (fault.target, fault.target + 1):
+                group.create_task(self._member_freeze(Fault(fault.kind, 0, fault.seconds, target)))
+
+    async def _member_zookeeper_cut(self, fault: Fault) -> None:
+        with self._one(fault, self._members()) as member:
+            if member is not None:
+                with self._cause(fault.kind, member):
+                    for link in member.links:
+                        link.cut(rst=fault.amount > 0.1)
+
+    async def _member_zookeeper_stall(self, fault: Fault) -> None:
+        with self._one(fault, self._members()) as member:
+            if member is not None:
+                await self._stall(fault, member)
+
+    async def _stall(self, fault: Fault, member: Member) -> None:
+        with self._cause(fault.kind, member):
+            for link in member.links:
+                link.stall()
+            await asyncio.sleep(fault.seconds)
+            for link in member.links:
+                link.heal()
+
+    async def _member_zookeeper_delay(self, fault: Fault) -> None:
+        with self._one(fault, self._members()) as member:
+            if member is not None:
+                with self._cause(fault.kind, member):
+                    for link in member.links:
+                        link.delay(fault.amount)
+                    await asyncio.sleep(fault.seconds)
+                    for link in member.links:
+                        link.heal()
+
+    async def _member_descriptors(self, fault: Fault) -> None:
+        """It can open one file or connection more than it has."""
+        with self._one(fault, self._members()) as member:
+            if member is not None:
+                with self._cause(fault.kind, member):
+                    soft, hard = resource.prlimit(member.pid, resource.RLIMIT_NOFILE)
+                    used = max(map(int, os.listdir(f"/proc/{member.pid}/fd"))) + 1
+                    resource.prlimit(member.pid, resource.RLIMIT_NOFILE, (used + _SPARE_DESCRIPTORS, hard))
+                    await asyncio.sleep(fault.seconds)
+                    if member.running:
+                        resource.prlimit(member.pid, resource.RLIMIT_NOFILE, (soft, hard))
+
+    # -- ZooKeeper
+
+    async def _zookeeper_kill(self, fault: Fault) -> None:
+        with self._one(fault, self._stage.zookeepers) as server:
+            if server is not None:
+                await self._zookeeper_down(fault, server)
+
+    async def _zookeeper_down(self, fault: Fault, server: ZooKeeperServer) -> None:
+        with self._cause(fault.kind, None):
+            server.kill()
+            await asyncio.sleep(fault.seconds)
+            await server.start(PATIENCE)
+
+    async def _zookeeper_freeze(self, fault: Fault) -> None:
+        with self._one(fault, self._stage.zookeepers) as server:
+            if server is not None:
+                await self._zookeeper_still(fault, server)
+
+    async def _zookeeper_still(self, fault: Fault, server: ZooKeeperServer) -> None:
+        with self._cause(fault.kind, None):
+            server.pause()
+            await asyncio.sleep(fault.seconds)
+            server.resume()
+
+    async def _leader(self) -> list[ZooKeeperServer]:
+        try:
+            return [self._stage.zookeepers[await self._stage.ensemble.leader()]]
+        except ZooKeeperStartError:  # no leader is elected while other faults last
+            return []
+
+    async def _zookeeper_leader_kill(self, fault: Fault) -> None:
+        with self._one(fault, await self._leader()) as server:
+            if server is not None:
+                await self._zookeeper_down(fault, server)
+
+    async def _zookeeper_leader_freeze(self, fault: Fault) -> None:
+        """Its followers are a majority without a leader; when it wakes it is a minority that believes to lead."""
+        with self._one(fault, await self._leader()) as server:
+            if server is not None:
+                await self._zookeeper_still(fault, server)
+
+    async def _zookeeper_isolated(self, fault: Fault) -> None:
+        """All members that suffer nothing else lose one server: their links to it hold everything back."""
+        with self._one(fault, self._stage.zookeepers) as server:
+            if server is not None:
+                number = self._stage.zookeepers.index(server)
+                members = [member for member in self._members() if id(member) not in self._suffering]
+                self._suffering.update(map(id, members))
+                with self._cause(fault.kind, None):
+                    for member in members:
+                        member.links[number].stall()
+                    await asyncio.sleep(fault.seconds)
+                    for member in members:
+                        member.links[number].heal()
+                self._suffering.difference_update(map(id, members))
+
+    async def _zookeeper_rolling_restart(self, fault: Fault) -> None:
+        """One after the other, each when the one before serves again."""
+        self.kinds[fault.kind] += 1
+        with self._cause(fault.kind, None):
+            for server in self._stage.zookeepers:
+                if id(server) not in self._suffering:
+                    self._suffering.add(id(server))
+                    try:
+                        await server.stop()
+                        await server.start(PATIENCE)
+                    finally:
+                        self._suffering.discard(id(server))
+
+    # -- the broker
+
+    async def _broker_kill(self, fault: Fault) -> None:
+        with self._one(fault, [self._stage.broker]) as broker:
+            if broker is not None:
+                broker.kill()
+                await asyncio.sleep(fault.seconds)
+                await broker.start(PATIENCE)
+
+    async def _broker_restart(self, fault: Fault) -> None:
+        with self._one(fault, [self._stage.broker]) as broker:
+            if broker is not None:
+                if (code := await broker.stop(PATIENCE)) != 0:
+                    self.findings.append(f"the broker ended with {code} after SIGTERM: {broker.child.tail(2)}")
+                await broker.start(PATIENCE)
+
+    async def _broker_freeze(self, fault: Fault) -> None:
+        with self._one(fault, [self._stage.broker]) as broker:
+            if broker is not None:
+                broker.pause()
+                await asyncio.sleep(fault.seconds)
+                broker.resume()
+
+    async def _broker_cut(self, fault: Fault) -> None:
+        with self._one(fault, [self._stage.broker_link]) as link:
+            if link is not None:
+                link.cut(rst=fault.amount > 0.1)
+
+    async def _broker_stall(self, fault: Fault) -> None:
+        with self._one(fault, [self._stage.broker_link]) as link:
+            if link is not None:
+                link.stall()
+                await asyncio.sleep(fault.seconds)
+                link.heal()
+
+    async def _broker_delay(self, fault: Fault) -> None:
+        with self._one(fault, [self._stage.broker_link]) as link:
+            if link is not None:
+                link.delay(fault.amount)
+                await asyncio.sleep(fault.seconds)
+                link.heal()
+
+    # -- the disk
+
+    async def _disk_full(self, fault: Fault) -> None:
+        with self._one(fault, [self._stage.disk]) as disk:
+            if disk is not None:
+                ballast = fill(disk)
+                await asyncio.sleep(fault.seconds)
+                ballast.unlink()

@@ -1,0 +1,103 @@
+"""One run: start everything, inject faults until the time is over, let things calm down, count."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tests.support.small_disk import small_disk
+from tests.torture.account import count
+from tests.torture.play import Player
+from tests.torture.report import Report
+from tests.torture.schedule import Size, episodes
+from tests.torture.stage import PATIENCE, SESSION_TIMEOUT, Stage
+from tests.torture.watch import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.torture.account import Account
+
+_DISK_BYTES: Final = 4 << 20
+_CALM_SECONDS: Final = 120.0
+_COUNT_PAUSE: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`seconds` of faults; `episodes` ends them earlier. `full_disks`: a small file system can be mounted here."""
+
+    seed: int
+    seconds: float
+    partitions: int = 8
+    members: int = 3
+    servers: int = 3
+    kinds: tuple[str, ...] = ()
+    full_disks: bool = True
+    episodes: int | None = None
+
+
+async def torture(options: Options, directory: Path, progress: Callable[[str], None]) -> Report:
+    """Run in `directory`, which keeps all logs. `progress` gets a line for each episode."""
+    with contextlib.ExitStack() as stack:
+        disk = directory / "disk"
+        if options.full_disks:
+            stack.enter_context(small_disk(disk, _DISK_BYTES))
+        else:
+            disk.mkdir()
+        return await _torture(options, directory, disk, progress)
+
+
+async def _torture(options: Options, directory: Path, disk: Path, progress: Callable[[str], None]) -> Report:
+    size = Size(options.members, options.servers, SESSION_TIMEOUT, options.kinds, options.full_disks)
+    stop = asyncio.Event()
+    async with Stage(directory, partitions=options.partitions, servers=options.servers, disk=disk) as stage:
+        watch = Watch(stage)
+        player = Player(stage, watch, options.members, progress)
+        watching = asyncio.create_task(watch.run())
+        producing = asyncio.create_task(stage.produce(stop))
+        try:
+            await stage.warm_up()
+            await asyncio.gather(*(stage.join(0.02) for _ in range(options.members)))
+            if not await watch.wait_settled(PATIENCE):
+                raise RuntimeError(f"the group never began: its logs are in {directory}")
+            started = time.monotonic()
+            for number, episode in enumerate(episodes(options.seed, size)):
+                over = time.monotonic() - started >= options.seconds
+                if over or number == options.episodes or watching.done() or producing.done():
+                    break
+                await player.episode(episode)
+            seconds = time.monotonic() - started
+            for task in (watching, producing):
+                if task.done():
+                    task.result()  # raises what ended it
+            progress("calm")
+            stop.set()
+            await producing
+            if not await watch.wait_settled(PATIENCE):
+                player.findings.append(f"not every partition had an owner {PATIENCE:g} s after the last fault")
+            account = await _count(stage, player)
+            await watch.read_offsets()
+            return Report(
+                options.seed, seconds, options.partitions, options.servers, account, player, watch.set_back,
+                await watch.shares(), stage.load(),
+            )  # fmt: skip
+        finally:
+            stop.set()
+            watching.cancel()
+            producing.cancel()
+            await asyncio.gather(watching, producing, return_exceptions=True)
+
+
+async def _count(stage: Stage, player: Player) -> Account:
+    """Count until everything was delivered, or no longer than it may take."""
+    end = time.monotonic() + _CALM_SECONDS
+    while True:
+        account = await asyncio.to_thread(count, stage, player.causes)
+        if account.complete or time.monotonic() > end:
+            return account
+        await asyncio.sleep(_COUNT_PAUSE)

@@ -1,0 +1,137 @@
+"""The parts of `make torture` that decide: schedule, explained repetitions, figures that are violations."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.embedded.audit import AuditResult, Record
+from consumerd.embedded.ledger import digest
+from consumerd.partition import TopicPartition
+from consumerd.wire.v07 import encode_message_set
+from tests.torture.account import Account, classify, explains, read_ledger
+from tests.torture.play import Cause, Player, Timed
+from tests.torture.report import Report
+from tests.torture.schedule import ENSEMBLE, KINDS, Size, episodes, possible_kinds
+from tests.torture.stage import COMMIT_INTERVAL, SESSION_TIMEOUT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HERE = TopicPartition("events", 0, 0)
+SIZE = Size(members=3, servers=3, session_timeout=SESSION_TIMEOUT)
+
+
+def test_seed_repeats_the_schedule() -> None:
+    first, again, other = (list(itertools.islice(episodes(seed, SIZE), 50)) for seed in (7, 7, 8))
+    assert first == again != other
+
+
+def test_schedule_has_every_kind_and_the_player_performs_it() -> None:
+    kinds = {fault.kind for each in itertools.islice(episodes(1, SIZE), 100) for fault in each.faults}
+    assert kinds == set(KINDS)
+    assert all(callable(getattr(Player, f"_{kind}")) for kind in kinds)
+
+
+def test_schedule_of_one_server_and_no_full_disk_leaves_those_kinds_out() -> None:
+    kinds = possible_kinds(Size(3, 1, SESSION_TIMEOUT, full_disks=False))
+    assert set(KINDS) - set(kinds) == {*ENSEMBLE, "disk_full"}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_schedule_leaves_a_member_and_never_exceeds_the_size(seed: int) -> None:
+    running = SIZE.members
+    for episode in itertools.islice(episodes(seed, SIZE), 200):
+        for fault in episode.faults:
+            running += {"member_join": 1, "member_kill": -1, "member_stop": -1}.get(fault.kind, 0)
+            assert 1 <= running <= SIZE.members
+
+
+def test_faults_last_both_shorter_and_longer_than_the_session() -> None:
+    freezes = [
+        fault.seconds
+        for episode in itertools.islice(episodes(3, SIZE), 300)
+        for fault in episode.faults
+        if fault.kind == "member_freeze"
+    ]
+    assert min(freezes) < SESSION_TIMEOUT < max(freezes)
+
+
+def test_kill_explains_what_its_member_had_since_the_last_commit() -> None:
+    kill = Cause("a", 100.0, 100.0, "member_kill")
+    assert explains(kill, "a", 100.0 - COMMIT_INTERVAL, 105.0)
+    assert not explains(kill, "a", 90.0, 105.0)  # committed long before
+    assert not explains(kill, "b", 99.9, 105.0)  # another member
+    assert not explains(kill, "a", 99.5, 99.9)  # came again before the fault
+    assert explains(kill._replace(member=None), "b", 99.9, 105.0)
+
+
+def account(**audited: Any) -> Account:
+    return Account(10, 10, 10, 0, 0, AuditResult(produced=10, distinct=10, **audited))
+
+
+def test_repetition_without_a_cause_is_beyond_the_window() -> None:
+    message = (0, 0, digest(b"x"))
+    records = [Record(at, member, 0, HERE, False, [message]) for at, member in ((1.0, "a"), (2.0, "b"), (50.0, "a"))]
+    counted = account()
+    classify(records, [Cause("a", 1.5, 1.5, "member_kill")], counted)
+    assert (counted.repeated_within, counted.repeated_beyond) == (1, 1)
+    assert "b had it at 2.00, a again at 50.00" in counted.findings[0]
+
+
+def test_ledger_is_that_of_the_log_without_a_torn_end(tmp_path: Path) -> None:
+    folder = tmp_path / "events-0"
+    folder.mkdir()
+    whole = encode_message_set([b"1", b"2"])
+    (folder / "00000000000000000000.kafka").write_bytes(whole + encode_message_set([b"3"])[:-1])
+    ledger, payloads = read_ledger(tmp_path, [HERE])
+    assert payloads == [b"1", b"2"]
+    assert ledger.partition(HERE).held == ledger.partition(HERE).sent == 2
+
+
+def report(counted: Account, timed: tuple[Timed, ...] = (), **changes: Any) -> Report:
+    player: Any = SimpleNamespace(kinds=Counter(member_kill=1), skipped=0, findings=[], timed=list(timed))
+    figures: dict[str, Any] = {"set_back": [], "shares": [4, 4], "load": "1.0", **changes}
+    return Report(1, 60.0, 8, 3, counted, player, **figures)
+
+
+def test_run_without_faults_in_its_figures_has_no_violation() -> None:
+    fine = report(account(duplicated=3), (Timed("member_stop", 1.9), Timed("member_kill", SESSION_TIMEOUT + 2.9)))
+    assert fine.violations == []
+    assert "VIOLATION" not in fine.as_table()
+    assert fine.as_json()["ownerless_after_stop"] == 1.9
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (report(account(lost=1)), "1 messages were never delivered"),
+        (report(account(overlapping=1)), "after another one had claimed"),
+        (report(account(out_of_order=1)), "came out of order"),
+        (report(account(), (Timed("member_stop", 2.1),)), "no owner for 2.10 s after member_stop"),
+        (report(account(), (Timed("member_kill", SESSION_TIMEOUT + 3.1),)), "after member_kill"),
+        (report(account(), set_back=["the offset of 0-1 went from 5 to 3"]), "went from 5 to 3"),
+        (report(account(), shares=[2, 6]), "not equal"),
+    ],
+)
+def test_each_broken_promise_is_a_violation(bad: Report, words: str) -> None:
+    assert any(words in text for text in bad.violations)
+    assert "VIOLATION" in bad.as_table()
+
+
+def test_repetition_beyond_the_window_is_a_violation_about_seconds() -> None:
+    counted = account(duplicated=2)
+    counted.repeated_beyond = 2
+    assert report(counted).broken == []
+    assert report(counted).violations == ["2 messages came again without a fault that explains it"]
+
+
+def test_confirmed_message_that_is_not_in_the_log_is_lost() -> None:
+    counted = account()
+    counted.not_stored = 1
+    assert counted.lost == 1
+    assert report(counted).violations == ["1 confirmed messages are not in the broker's log"]
