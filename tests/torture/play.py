@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from consumerd.embedded import ZooKeeperServer
+    from consumerd.embedded.processes import Process
     from tests.torture.stage import Member, Stage
     from tests.torture.watch import Watch
 
@@ -118,7 +119,11 @@ class Player:
             self.causes.append(Cause(name, begin, time.monotonic(), kind))
 
     async def _replace_dead(self) -> None:
-        """No fault makes a member end: one that did is a finding, and another takes its place."""
+        """No fault makes a member or the broker end: one that did is a finding, and another takes its place."""
+        if not self._stage.broker.running:
+            broker = self._stage.broker
+            self.findings.append(f"the broker ended with {broker.returncode}: {broker.child.tail(2)}")
+            await broker.start(PATIENCE)
         for member in self._stage.running:
             if not member.running:
                 now = member.ended_at = time.monotonic()
@@ -213,12 +218,16 @@ class Player:
         with self._one(fault, self._members()) as member:
             if member is not None:
                 with self._cause(fault.kind, member):
-                    soft, hard = resource.prlimit(member.pid, resource.RLIMIT_NOFILE)
-                    used = max(map(int, os.listdir(f"/proc/{member.pid}/fd"))) + 1
-                    resource.prlimit(member.pid, resource.RLIMIT_NOFILE, (used + _SPARE_DESCRIPTORS, hard))
-                    await asyncio.sleep(fault.seconds)
-                    if member.running:
-                        resource.prlimit(member.pid, resource.RLIMIT_NOFILE, (soft, hard))
+                    await self._starve(fault, member)
+
+    @staticmethod
+    async def _starve(fault: Fault, process: Process) -> None:
+        soft, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+        used = max(map(int, os.listdir(f"/proc/{process.pid}/fd"))) + 1
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (used + _SPARE_DESCRIPTORS, hard))
+        await asyncio.sleep(fault.seconds)
+        if process.running:
+            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (soft, hard))
 
     # -- ZooKeeper
 
@@ -311,6 +320,11 @@ class Player:
                 broker.pause()
                 await asyncio.sleep(fault.seconds)
                 broker.resume()
+
+    async def _broker_descriptors(self, fault: Fault) -> None:
+        with self._one(fault, [self._stage.broker]) as broker:
+            if broker is not None:
+                await self._starve(fault, broker)
 
     async def _broker_cut(self, fault: Fault) -> None:
         with self._one(fault, [self._stage.broker_link]) as link:

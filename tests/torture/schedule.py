@@ -98,6 +98,7 @@ KINDS: Final[dict[str, Callable[[random.Random, Size], float]]] = {
     "broker_kill": _short,
     "broker_restart": _none,
     "broker_freeze": _short,
+    "broker_descriptors": _some_seconds,
     "broker_cut": _none,
     "broker_stall": _some_seconds,
     "broker_delay": _some_seconds,
