@@ -169,7 +169,7 @@ class Stage:
     async def warm_up(self) -> None:
         """Return when something was sent to each partition: only then are they registered."""
         async with asyncio.timeout(PATIENCE):
-            while len(self.sent) < _LINES * 2 * len(self.partitions):
+            while len(self.acknowledged) < _LINES * len(self.partitions):
                 await asyncio.sleep(0.05)
 
     def load(self) -> str:
