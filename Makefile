@@ -9,9 +9,10 @@ INPUT ?=
 SECONDS ?= 60
 MINUTES ?= 2
 SEEDS ?= 100000
+ROOM ?= group
 TARGET ?=
 
-.PHONY: setup gssapi demo test test-fast test-long fuzz torture check audit sbom format docs bench dist spark-package clean lock
+.PHONY: setup gssapi demo test test-fast test-long mutants fuzz torture check audit sbom format docs bench dist spark-package clean lock
 
 $(VENV)/.installed: requirements/dev.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "consumerd needs Python 3.11 or newer")'
@@ -70,6 +71,10 @@ fuzz: setup $(VENV)/.fuzz  ## coverage-guided fuzzing of a parser (TARGET=name),
 torture: setup  ## faults at random on real processes for MINUTES; counts what was lost, repeated, without an owner
 	@$(BIN)/python -m tests.torture --minutes $(MINUTES) $(if $(PARTITIONS),--partitions $(PARTITIONS)) \
 		$(if $(MEMBERS),--members $(MEMBERS)) $(if $(SEED),--seed $(SEED)) $(TORTURE_ARGS)
+
+mutants: setup  ## changes of ROOM or MODULE that no fast test of the room notices (LIMIT=n of them, chosen by SEED)
+	$(BIN)/python -m tests.mutants $(if $(MODULE),--module $(MODULE),--room $(ROOM)) \
+		$(if $(LIMIT),--limit $(LIMIT)) $(if $(SEED),--seed $(SEED))
 
 check: setup  ## ruff, codespell, the phrases of docs/style.md, mypy --strict, import-linter
 	$(BIN)/ruff check .

@@ -1,0 +1,48 @@
+"""The rooms whose tests must notice every mutant, and the fast tests of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """A folder of modules, and folders and files of tests; all below the checkout."""
+
+    folder: str
+    tests: tuple[str, ...]
+
+    def modules(self) -> list[str]:
+        """Return the paths of the modules."""
+        return sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / self.folder).glob("*.py"))
+
+
+def _properties(*names: str) -> tuple[str, ...]:
+    return tuple(f"tests/property/test_{name}.py" for name in names)
+
+
+ROOMS: Final = {
+    "group": Room(
+        "consumerd/group", ("tests/unit/group", *_properties("assignment", "assignors", "membership_events"))
+    ),
+    "consumer": Room("consumerd/consumer", ("tests/unit/consumer",)),
+    "offsets": Room("consumerd/offsets", ("tests/unit/offsets", *_properties("handled_prefix"))),
+    "zk": Room("consumerd/zk", ("tests/unit/zk", *_properties("zk_replies", "zk_requests"))),
+    "storage": Room("consumerd/storage", ("tests/unit/storage", *_properties("log", "log_crashes"))),
+    "wire/v07": Room(
+        "consumerd/wire/v07",
+        ("tests/unit/wire/v07", *_properties("wire_compression", "wire_frames", "wire_messages")),
+    ),
+}
+
+
+def room_of(module: str) -> Room:
+    """Return the room of a module. Raises KeyError with a sentence for a path outside of them."""
+    for room in ROOMS.values():
+        if str(Path(module).parent) == room.folder and (ROOT / module).is_file():
+            return room
+    raise KeyError(f"{module} is not a module of {', '.join(ROOMS)}")

@@ -1,0 +1,101 @@
+"""What happens to the child process of a mutant."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.mutants import session
+from tests.mutants.operators import Module
+from tests.mutants.rooms import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(("byte", "verdict"), [(b"K", "killed"), (b"S", "survived"), (b"R", "reimport")])
+def test_returns_the_verdict_of_the_child(byte: bytes, verdict: str) -> None:
+    def child(say: Callable[[bytes], None]) -> bytes:
+        say(b".")
+        return byte
+
+    assert session.in_child(child, 60, [60]) == verdict
+
+
+def test_error_or_end_of_the_child_is_a_killed_mutant() -> None:
+    def fail(say: Callable[[bytes], None]) -> bytes:
+        raise RuntimeError
+
+    def end(say: Callable[[bytes], None]) -> bytes:
+        os._exit(0)
+
+    assert session.in_child(fail, 60, []) == "killed"
+    assert session.in_child(end, 60, []) == "killed"
+
+
+def test_kills_a_test_that_hangs_with_the_processes_it_has_started(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+
+    def child(say: Callable[[bytes], None]) -> bytes:
+        started = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+        note.write_text(str(started.pid))
+        say(b".")
+        signal.pause()
+        return b"S"
+
+    assert session.in_child(child, 60, [0.0]) == "timed out"
+    pid = int(note.read_text())
+    deadline = time.monotonic() + 60
+    while _runs(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)  # init of the machine reaps it at some time
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    status = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return status.stdout.strip()[:1] not in {"", "Z"}
+
+
+def test_chooses_tests_by_executed_lines_and_runs_the_quickest_first() -> None:
+    baseline = session.Baseline(
+        {"slow": {"m.py": {1, 2, 3}}, "quick": {"m.py": {3}}, "other": {"n.py": {3}}},
+        {"slow": 2.0, "quick": 1.0, "other": 0.5},
+    )
+    assert baseline.tests_of("m.py") == ["quick", "slow"]
+    assert baseline.tests_of("m.py", (2, 2)) == ["slow"]
+    assert baseline.tests_of("m.py", (4, 9)) == []
+
+
+def test_finds_the_code_of_methods_in_the_mutated_module() -> None:
+    module = Module("class A:\n    def f(self):\n        return 1\n", "m.py")
+    (mutant,) = module.mutants
+    code = session.compile_mutant(module, mutant)
+    assert mutant.function is not None
+    found = session._find(code, mutant.function)
+    assert found is not None
+    assert found.co_consts == (None, 2)
+    assert found.co_filename == str(ROOT / "m.py")
+
+
+@pytest.mark.long
+def test_judges_a_module_and_leaves_the_checkout_as_it_was() -> None:
+    def state() -> str:
+        return subprocess.run(["git", "status", "--short"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+    before = state()
+    command = [sys.executable, "-m", "tests.mutants", "--module", "consumerd/offsets/tracker.py"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert " 0 survived (0.0 %)" in run.stdout
+    assert state() == before
