@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from consumerd.group import assign, assign_topic, java_order, partitions_of
+from consumerd.group.assignment import topic_assignment
+from consumerd.group.assignors import java_hash
 from consumerd.partition import TopicPartition
 from consumerd.registry import parse_subscription
 
@@ -61,3 +63,13 @@ def test_assigns_each_topic_to_its_subscribers() -> None:
         "mt2/1-0": "g_c",
         "other/0-0": "g_c",
     }
+
+
+def test_shares_are_zero_without_streams() -> None:
+    found = topic_assignment(partitions_of("t", {0: 3}), [])
+    assert (found.share, found.extra, list(found.chunks())) == (0, 0, [])
+
+
+def test_hash_counts_both_bytes_of_each_utf16_unit() -> None:
+    assert java_hash("\u0100") == 0x100
+    assert java_hash("\U0001f600") == 0xD83D * 31 + 0xDE00

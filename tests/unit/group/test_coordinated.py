@@ -9,9 +9,9 @@ import pytest
 
 from consumerd.group import coordinated_events as e
 from consumerd.group.coordinated import CoordinatedMember
-from consumerd.group.coordinated_tables import CoordinationSettings, Phase
+from consumerd.group.coordinated_tables import CoordinationSettings, Phase, all_assignors
 from consumerd.partition import TopicPartition
-from consumerd.registry import FilterKind, FilterSubscription, StaticSubscription, TopicFilter
+from consumerd.registry import FilterKind, FilterSubscription, RegistryError, StaticSubscription, TopicFilter
 from consumerd.wire.v08.subscription import MemberAssignment, MemberMetadata, decode_assignment, decode_metadata
 
 SETTINGS = CoordinationSettings(session_timeout=10.0, heartbeat_interval=3.0, rebalance_timeout=20.0)
@@ -392,3 +392,246 @@ def test_subscription_changed_while_joining_joins_once_more() -> None:
     driver.tell(driver.synced())
     driver.tell(e.Drained(driver.did(e.Drain).ticket))
     assert decode_metadata(driver.did(e.Join).protocols[0][1]).topics == ("t", "u")
+
+
+def test_lists_static_members_first_in_the_order_of_instance_ids() -> None:
+    driver = Driver()
+    driver.tell(e.Started())
+    members = (
+        e.GroupMember("a", metadata("t")),
+        e.GroupMember("b", metadata("t"), "two"),
+        e.GroupMember("c", metadata("t"), "one"),
+    )
+    driver.tell(driver.joined(leads=True, members=members))
+    driver.tell(e.TopicsRead(driver.did(e.ReadTopics).ticket, {"t": 3}))
+    shares = {name: decode_assignment(data).partitions for name, data in driver.did(e.Sync).assignments}
+    assert shares == {"c": (("t", (0,)),), "b": (("t", (1,)),), "a": (("t", (2,)),)}
+
+
+def test_leader_assigns_by_the_assignor_that_the_coordinator_chose() -> None:
+    driver = Driver()
+    driver.tell(e.Started())
+    members = (e.GroupMember("a", metadata("t")), e.GroupMember("b", metadata("t")))
+    driver.tell(driver.joined(leads=True, members=members, protocol="roundrobin"))
+    assert driver.machine.leads
+    driver.tell(e.TopicsRead(driver.did(e.ReadTopics).ticket, {"t": 4}))
+    shares = {name: decode_assignment(data).partitions for name, data in driver.did(e.Sync).assignments}
+    assert shares == {"a": (("t", (0, 2)),), "b": (("t", (1, 3)),)}
+
+
+def test_has_neither_lease_nor_settled_before_it_consumes() -> None:
+    driver = Driver()
+    driver.now = 0.0
+    assert driver.machine.lease_until < 0
+    assert (driver.machine.generation, driver.machine.assigned) == (-1, ())
+    assert not driver.machine.leads
+    driver.tell(e.Started())
+    driver.tell(driver.joined())
+    assert driver.machine.leads is False
+    driver.tell(driver.synced(), 8.0)  # too late to consume before a heartbeat
+    assert driver.machine._phase is Phase.STABLE
+    assert not driver.machine.settled
+
+
+def test_ignores_topics_that_were_read_for_the_former_subscription() -> None:
+    driver = Driver(FilterSubscription(TopicFilter(FilterKind.WHITELIST, "t"), 1))
+    driver.tell(e.Started())
+    former = driver.did(e.ReadTopics)
+    driver.tell(e.SubscriptionChanged(FilterSubscription(TopicFilter(FilterKind.WHITELIST, "u"), 1)))
+    read = driver.did(e.ReadTopics)
+    assert driver.tell(e.TopicsRead(former.ticket, {"t": 1})) == []
+    driver.tell(e.TopicsRead(read.ticket, {"t": 1, "u": 1}))
+    assert decode_metadata(driver.did(e.Join).protocols[0][1]).topics == ("u",)
+
+
+def test_waits_before_it_joins_again_after_a_loss_of_ownership() -> None:
+    driver = Driver().stable()
+    driver.tell(e.OwnershipLost(PLACES[0]))
+    driver.tell(e.Abandoned(driver.did(e.Abandon).ticket))
+    assert driver.did(e.SetTimer).at == driver.now + SETTINGS.retry_interval
+    driver.tell(e.TimerFired(), SETTINGS.retry_interval)
+    driver.did(e.Join)
+
+
+def test_heartbeat_that_announces_a_rebalance_renews_the_lease() -> None:
+    driver = Driver(rebalance_timeout=60.0).stable(rebalance_timeout=60.0)
+    driver.tell(e.Confirmed(driver.beat().ticket))
+    driver.tell(e.TimerFired(), 3.0)
+    ticket = driver.did(e.Heartbeat).ticket
+    sent = driver.now
+    driver.tell(e.Refused(ticket, 27), 1.0)
+    assert driver.machine.lease_until == sent + SETTINGS.session_timeout
+
+
+def test_lost_heartbeat_is_sent_again_after_a_pause() -> None:
+    driver = Driver().stable()
+    driver.tell(e.Failed(driver.beat().ticket))
+    assert driver.did(e.SetTimer).at == driver.now + SETTINGS.retry_interval
+    assert not any(isinstance(action, e.Heartbeat) for action in driver.actions)
+    driver.tell(e.TimerFired(), SETTINGS.retry_interval)
+    driver.did(e.Heartbeat)
+
+
+def test_failed_read_of_topics_is_repeated_after_a_pause() -> None:
+    driver = Driver(FilterSubscription(TopicFilter(FilterKind.WHITELIST, "t"), 1))
+    driver.tell(e.Started())
+    driver.tell(e.Failed(driver.did(e.ReadTopics).ticket))
+    assert driver.did(e.SetTimer).at == driver.now + SETTINGS.retry_interval
+    driver.tell(e.TimerFired(), SETTINGS.retry_interval)
+    driver.did(e.ReadTopics)
+
+
+def test_fenced_heartbeat_abandons_and_a_rejected_one_drains() -> None:
+    fenced = Driver(instance_id="i").stable()
+    fenced.tell(e.Refused(fenced.beat().ticket, 82))
+    fenced.did(e.Abandon)
+    rejected = Driver().stable()
+    rejected.tell(e.Refused(rejected.beat().ticket, 30))
+    rejected.did(e.Drain)
+
+
+def test_join_with_an_unknown_id_is_repeated_without_it_after_a_pause() -> None:
+    driver = Driver()
+    driver.tell(e.Started())
+    driver.tell(e.Refused(driver.did(e.Join).ticket, 79, "old"))
+    assert driver.did(e.Join).member_id == "old"
+    driver.tell(e.Refused(driver.did(e.Join).ticket, 25))
+    assert driver.did(e.SetTimer).at == driver.now + SETTINGS.retry_interval
+    driver.tell(e.TimerFired(), SETTINGS.retry_interval)
+    assert driver.did(e.Join).member_id == ""
+
+
+def test_refused_leave_ends_the_membership() -> None:
+    driver = Driver().stable()
+    driver.tell(e.StopRequested())
+    driver.tell(e.Drained(driver.did(e.Drain).ticket))
+    driver.tell(e.Refused(driver.did(e.Leave).ticket, 25))
+    driver.did(e.Finished)
+
+
+def test_answers_to_other_requests_end_neither_drain_nor_leave() -> None:
+    driver = Driver().stable()
+    driver.tell(e.StopRequested())
+    drain = driver.did(e.Drain)
+    driver.tell(e.Drained(drain.ticket + 100))
+    assert driver.machine._phase.name == "DRAINING"
+    driver.tell(e.Drained(drain.ticket))
+    leave = driver.did(e.Leave)
+    driver.tell(e.Left(leave.ticket + 100))
+    assert driver.machine._phase.name == "LEAVING"
+    driver.tell(e.Left(leave.ticket))
+    driver.did(e.Finished)
+
+
+def test_follower_refreshes_its_own_topics_and_a_filter_all() -> None:
+    for subscription, topics in (
+        (StaticSubscription({"u": 1, "t": 1}), ("t", "u")),
+        (FilterSubscription(TopicFilter(FilterKind.WHITELIST, "t"), 1), None),
+    ):
+        driver = Driver(subscription)
+        driver.tell(e.Started())
+        if topics is None:
+            driver.tell(e.TopicsRead(driver.did(e.ReadTopics).ticket, {"t": 2}))
+        driver.tell(driver.joined())
+        driver.tell(driver.synced())
+        driver.machine._refresh_at = driver.now
+        driver.tell(e.TimerFired())
+        assert driver.did(e.ReadTopics).topics == topics
+
+
+def test_timer_is_set_for_the_end_of_the_lease_while_a_heartbeat_is_under_way() -> None:
+    driver = Driver().stable()
+    driver.beat()
+    assert driver.did(e.SetTimer).at == driver.machine.lease_until
+    assert driver.machine.lease_until < driver.machine._refresh_at
+
+
+def test_timer_is_set_for_the_next_refresh_of_topics() -> None:
+    driver = Driver(topic_refresh_interval=1.0).stable()
+    refresh = driver.now + 1.0
+    assert driver.did(e.SetTimer).at == refresh
+    driver.tell(e.Confirmed(driver.beat().ticket))
+    driver.tell(e.TimerFired(), 1.0)
+    read = driver.did(e.ReadTopics)
+    driver.tell(e.TimerFired())
+    assert not any(isinstance(action, e.ReadTopics) for action in driver.actions)  # the first is under way
+    driver.tell(e.TopicsRead(read.ticket, {"t": 2}))
+    assert driver.did(e.SetTimer).at == driver.now + 1.0
+    assert driver.machine.settled  # the topics are the same
+
+
+def test_refresh_of_a_follower_ignores_the_partitions_of_topics() -> None:
+    driver = Driver().stable()
+    driver.machine._refresh_at = driver.now
+    driver.tell(e.TimerFired())
+    driver.tell(e.TopicsRead(driver.did(e.ReadTopics).ticket, {"t": 9}))
+    assert driver.machine.settled
+
+
+def test_leader_keeps_its_assignment_while_topics_have_the_same_partitions() -> None:
+    driver = Driver()
+    driver.tell(e.Started())
+    members = (e.GroupMember("me", metadata("t", "gone")),)
+    driver.tell(driver.joined(leads=True, members=members))
+    driver.tell(e.TopicsRead(driver.did(e.ReadTopics).ticket, {"t": 2, "gone": 0}))
+    driver.tell(driver.synced())
+    driver.machine._refresh_at = driver.now
+    driver.tell(e.TimerFired())
+    driver.tell(e.TopicsRead(driver.did(e.ReadTopics).ticket, {"t": 2, "other": 4}))
+    assert driver.machine.settled
+
+
+def test_success_ends_the_back_off() -> None:
+    driver = Driver()
+    driver.tell(e.Started())
+    for pause in (0.2, 0.4):
+        driver.tell(e.Failed(driver.did(e.Join).ticket))
+        driver.tell(e.TimerFired(), pause)
+    driver.tell(driver.joined())
+    driver.tell(e.Failed(driver.did(e.Sync).ticket))
+    assert driver.did(e.SetTimer).at == pytest.approx(driver.now + 0.2)
+
+
+def test_stop_after_a_loss_does_not_wait_for_the_back_off() -> None:
+    driver = Driver().stable()
+    driver.tell(e.OwnershipLost(PLACES[0]))
+    ticket = driver.did(e.Abandon).ticket
+    driver.tell(e.StopRequested())
+    driver.tell(e.Abandoned(ticket))
+    driver.did(e.Leave)
+
+
+def test_new_generation_uses_tickets_that_were_never_used() -> None:
+    driver = Driver()
+    driver.tell(e.Started())
+    tickets = []
+    for _ in range(4):
+        tickets.append(driver.did(e.Join).ticket)
+        driver.tell(e.Failed(tickets[-1]))
+        driver.tell(e.TimerFired(), 5.0)
+    assert tickets == sorted(set(tickets))
+    assert tickets[0] > 0  # 0 means none
+
+
+def test_drain_of_a_short_rebalance_timeout_keeps_a_quarter_of_it() -> None:
+    driver = Driver(session_timeout=6.0, rebalance_timeout=6.0, drain_timeout=30.0).stable(rebalance_timeout=6.0)
+    quiet = driver.machine._quiet_at
+    driver.tell(e.StopRequested())
+    assert driver.did(e.Drain).deadline == quiet + 6.0 - 6.0 / 4
+
+
+def test_ignores_topics_for_which_the_filter_cannot_be_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: FilterSubscription, topic: str) -> int:
+        raise RegistryError("too many steps")
+
+    driver = Driver(FilterSubscription(TopicFilter(FilterKind.WHITELIST, "t"), 1))
+    driver.tell(e.Started())
+    monkeypatch.setattr(FilterSubscription, "streams_for", fail)
+    driver.tell(e.TopicsRead(driver.did(e.ReadTopics).ticket, {"t": 1}))
+    assert "topic 't' is ignored: too many steps" in driver.did(e.Warn).reason
+    assert decode_metadata(driver.did(e.Join).protocols[0][1]).topics == ()
+
+
+def test_prefers_an_assignor_and_offers_all() -> None:
+    assert all_assignors("range") == ("range", "roundrobin")
+    assert all_assignors("roundrobin") == ("roundrobin", "range")

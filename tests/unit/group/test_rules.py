@@ -83,6 +83,18 @@ def test_roundrobin_orders_by_hash_of_spelling() -> None:
     assert brackets != dash
 
 
+def test_warns_only_of_roundrobin_with_different_topics() -> None:
+    topics = {"t": {NO_BROKER: range(4)}, "u": {NO_BROKER: range(3)}}
+    same = {ME: StaticSubscription({"t": 1, "u": 1}), OTHER: StaticSubscription({"t": 2, "u": 2})}
+    different = same | {OTHER: StaticSubscription({"t": 1})}
+    warning = V08Rules("roundrobin").incompatibility(topics, different)
+    assert warning is not None
+    assert "members subscribe to different topics" in warning
+    assert V08Rules("roundrobin").incompatibility(topics, same) is None
+    assert V08Rules("roundrobin").incompatibility(topics | {"unused": {NO_BROKER: range(1)}}, same) is None
+    assert V08Rules("range").incompatibility(topics, different) is None
+
+
 @pytest.mark.parametrize(
     ("rules", "own", "members", "wanted"),
     [
