@@ -111,7 +111,8 @@ def main() -> int:
 def judge(run: Run) -> int:
     """Judge all mutants. Returns the exit code: 1 with new survivors, 2 if the tests fail without a mutant."""
     started = time.monotonic()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background jobs ignore SIGINT
+        signal.signal(number, signal.default_int_handler)
     os.chdir(ROOT)
     with tempfile.TemporaryDirectory(prefix="consumerd-mutants-") as folder:
         os.environ["TMPDIR"] = os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = folder
@@ -133,6 +134,7 @@ def judge(run: Run) -> int:
         finally:
             if waited is None:  # interrupted; its own child ends with it
                 os.kill(pid, signal.SIGINT)
+                os.waitpid(pid, 0)
         if waited:
             say("the tests of the room cannot be collected or run")
             return 2

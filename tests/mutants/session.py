@@ -154,9 +154,11 @@ class Collected:
             with Contained(), os.fdopen(writing, "wb") as pipe:
                 pickle.dump(self._record(), pipe)
         os.close(writing)
-        with os.fdopen(reading, "rb") as pipe:
-            data = pipe.read()
-        os.waitpid(pid, 0)
+        try:
+            with os.fdopen(reading, "rb") as pipe:
+                data = pipe.read()
+        finally:
+            _end(pid)
         if not data:
             raise pytest.UsageError("the tests ended their process")
         found: Baseline = pickle.loads(data)
@@ -292,12 +294,17 @@ def in_child(child: Callable[[Callable[[bytes], None]], bytes], start: float, li
         return _verdict(reading, start, limits)
     finally:
         os.close(reading)
-        # Its process group, so that what a test has started ends, too. Until waitpid the number stays the child's.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)
-        with contextlib.suppress(ProcessLookupError):  # before it has a group
-            os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        _end(pid)
+
+
+def _end(pid: int) -> None:
+    """End a child and its process group, so that what a test has started ends, too."""
+    # Until waitpid the number stays the child's.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):  # before it has a group
+        os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
 
 
 def _verdict(reading: int, start: float, limits: Sequence[float]) -> Verdict:
