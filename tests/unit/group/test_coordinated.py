@@ -635,3 +635,57 @@ def test_ignores_topics_for_which_the_filter_cannot_be_evaluated(monkeypatch: py
 def test_prefers_an_assignor_and_offers_all() -> None:
     assert all_assignors("range") == ("range", "roundrobin")
     assert all_assignors("roundrobin") == ("roundrobin", "range")
+
+
+def test_answers_to_other_requests_change_nothing_while_it_consumes() -> None:
+    driver = Driver().stable()
+    ticket = driver.beat().ticket
+    until = driver.machine.lease_until
+    assert driver.tell(e.Confirmed(ticket + 100), 1.0) == []
+    assert driver.machine.lease_until == until
+    assert driver.tell(e.Refused(ticket + 100, 25)) == []
+    assert driver.machine.settled
+
+
+def test_leader_ignores_topics_that_it_did_not_ask_for() -> None:
+    driver = Driver()
+    driver.tell(e.Started())
+    driver.tell(driver.joined(leads=True, members=(e.GroupMember("me", metadata("t")),)))
+    read = driver.did(e.ReadTopics)
+    assert driver.tell(e.TopicsRead(read.ticket + 100, {"t": 1})) == []
+    driver.tell(e.TopicsRead(read.ticket, {"t": 2}))
+    driver.did(e.Sync)
+
+
+def test_expected_assignment_gives_no_warning() -> None:
+    driver = Driver().stable()
+    assert not any(isinstance(action, e.Warn) for action in driver.actions)
+
+
+def test_rebalance_during_a_drain_does_not_begin_another() -> None:
+    driver = Driver().stable()
+    driver.tell(e.Refused(driver.beat().ticket, 27))
+    driver.did(e.Drain)
+    driver.tell(e.TimerFired(), 3.0)
+    driver.tell(e.Refused(driver.did(e.Heartbeat).ticket, 27))
+    assert not any(isinstance(action, e.Drain) for action in driver.actions)
+
+
+def test_confirmed_heartbeat_ends_the_back_off() -> None:
+    driver = Driver().stable()
+    driver.tell(e.Failed(driver.beat().ticket))
+    driver.tell(e.TimerFired(), 0.2)
+    driver.tell(e.Confirmed(driver.did(e.Heartbeat).ticket))
+    driver.tell(e.TimerFired(), 3.0)
+    driver.tell(e.Failed(driver.did(e.Heartbeat).ticket))
+    assert driver.did(e.SetTimer).at == pytest.approx(driver.now + 0.2)
+
+
+def test_first_heartbeat_of_a_generation_is_sent_at_once() -> None:
+    driver = Driver().stable()
+    driver.tell(e.Confirmed(driver.beat().ticket))
+    driver.tell(e.SubscriptionChanged(StaticSubscription({"t": 1})))
+    driver.tell(e.Drained(driver.did(e.Drain).ticket))
+    driver.tell(driver.joined(generation=6))
+    driver.tell(driver.synced())
+    driver.did(e.Heartbeat)
