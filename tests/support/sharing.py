@@ -20,7 +20,7 @@ _SPARK: Final = ("tests/spark/", "tests/kill/test_spark_")
 #: The other folders in their order: those that mostly wait come first, beside Spark, which computes.
 _FOLDERS: Final = (
     "tests/interop/", "tests/kill/", "tests/deploy/", "tests/faults/", "tests/integration/", "tests/golden/",
-    "tests/simulation/", "tests/property/", "tests/fuzz/",
+    "tests/simulation/", "tests/property/", "tests/fuzz/", "tests/mutants/",
 )  # fmt: skip
 
 
