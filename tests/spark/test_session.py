@@ -113,4 +113,5 @@ def test_starts_without_java_on_the_machine_and_with_spaces_in_paths(place: Path
     assert said["home"] == str(LAUNCHER_HOME)
     assert (said["number"], said["rows"]) == (7, 5)
     assert said["worker"] == str(place / "env" / "bin" / "python")
-    assert "ERROR" not in said["log"]
+    # Spark interrupts its cleaner when it stops, and logs that if the cleaner was at work.
+    assert [line for line in said["log"].splitlines() if " ERROR " in line and " ContextCleaner: " not in line] == []
