@@ -351,8 +351,7 @@ class CoordinatedMember:
         e.Left: _on_left,
     }
 
-    # ---- Actions that the states allow
-    # --------------------------------------------------------------------------------------
+    # ---- Actions that the states allow ----------------------------------------------------------------------------
 
     def _proceed(self) -> None:
         if self._flowing and self._holds and self._now >= self.lease_until:
