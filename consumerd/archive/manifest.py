@@ -78,7 +78,7 @@ class ManifestEntry:
     def from_json(cls, found: dict[str, Any]) -> ManifestEntry:
         """The inverse of `as_json`. Raises KeyError, TypeError, ValueError for anything else."""
         if not isinstance(found["source"], str):
-            raise TypeError("the name of a source that is not a text")
+            raise TypeError("the source is not a string")
         if found["output"] is not None and not is_output(found["output"]):
             raise ValueError("the name of a file that is not in the folder")
         name = SegmentName(found["topic"], found["broker"], found["partition"], found["segment_start"])

@@ -55,7 +55,7 @@ def read_document(path: Path) -> TomlDocument:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"the configuration {path} is not TOML: {error}.") from error
     except RecursionError as error:
-        raise ConfigError(f"the configuration {path} is nested too deeply: use fewer brackets.") from error
+        raise ConfigError(f"the configuration {path} is nested too deeply: use fewer levels.") from error
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}.") from error
     except UnicodeDecodeError as error:

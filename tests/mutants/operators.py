@@ -11,8 +11,8 @@ types), f-strings and other text (messages are for people), calls of loggers, an
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,9 +113,8 @@ class _Walk:
     reassigned: frozenset[str] = frozenset()
     span: tuple[int, int] = (0, 0)
 
-    def inside(self, **changes: object) -> _Walk:
-        values = {name: getattr(self, name) for name in self.__slots__} | changes
-        return _Walk(**values)
+    def inside(self, **changes: Any) -> _Walk:
+        return replace(self, **changes)
 
     @property
     def place(self) -> str:

@@ -4,60 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from typing import Any, cast
 
-import pytest
-from aiozk import protocol
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumerd.errors import ConsumerdError
-from consumerd.ports import Check
-from consumerd.zk.acl import parse_acl
-from consumerd.zk.connect_string import ZooKeeperHost
-from consumerd.zk.connection import Connection, ConnectionEnded, ConnectionLimits, HandshakeClosed
-from consumerd.zk.errors import BadReply, ServerError
-from consumerd.zk.multi import MultiRequest, encode_operations, first_failure
-from consumerd.zk.requests import ExistsRequest, GetChildrenRequest, GetDataRequest, SetDataRequest
-
-
-class Wire:
-    def write(self, data: bytes) -> None:
-        """Ignores every event."""
-
-    def abort(self) -> None:
-        """Nothing to close."""
-
-
-def opened() -> Connection:
-    connection = Connection(
-        ZooKeeperHost("zk", 1),
-        "127.0.0.1",
-        ssl=None,
-        limits=ConnectionLimits(reply=1 << 16),
-        on_watch=lambda path: None,
-        on_end=print,
-    )
-    connection.connection_made(cast("Any", Wire()))
-    return connection
-
-
-def feed(connection: Connection, data: bytes, cut: int) -> None:
-    """All of it in two pieces, then the end of the file."""
-    connection.data_received(data[:cut])
-    connection.data_received(data[cut:])
-    connection.eof_received()
-
-
-REQUESTS = [
-    GetDataRequest("/a", watch=True),
-    ExistsRequest("/a", watch=True),
-    GetChildrenRequest("/a", watch=True),
-    SetDataRequest("/a", b"x"),
-    protocol.SyncRequest(path="/"),
-    protocol.AuthRequest(type=0, scheme="digest", auth=b"u:p"),
-    MultiRequest(encode_operations([Check("/a")], str, parse_acl("open"))),
-]
+from consumerd.zk.errors import BadReply
+from consumerd.zk.multi import first_failure
+from tests.fuzz.laws_zookeeper import exercise_handshake, exercise_replies
 
 headers = st.builds(
     lambda xid, zxid, code, body: struct.pack("!iqi", xid, zxid, code) + body,
@@ -74,35 +27,12 @@ streams = st.one_of(st.binary(max_size=300), st.lists(frames, max_size=12).map(b
 
 @given(streams, st.integers(0, 300))
 def test_any_replies_end_the_connection_or_are_read(data: bytes, cut: int) -> None:
-    async def scenario() -> None:
-        connection = opened()
-        futures = [connection.write(request) for request in REQUESTS]
-        feed(connection, data, cut)
-        with pytest.raises(ConnectionEnded):
-            await connection.read_loop()
-        for future in futures:
-            assert future.done()
-            error = future.exception()
-            assert error is None or isinstance(error, ConsumerdError | ServerError)
-
-    asyncio.run(scenario())
+    asyncio.run(exercise_replies(data, cut))
 
 
 @given(streams, st.integers(0, 300))
 def test_any_handshakes_raise_declared_errors(data: bytes, cut: int) -> None:
-    async def scenario() -> None:
-        connection = opened()
-        asyncio.get_running_loop().call_soon(feed, connection, data, cut)
-        request = protocol.ConnectRequest(
-            protocol_version=0, last_seen_zxid=0, timeout=1, session_id=0, password=b"", read_only=False
-        )
-        try:
-            response = await connection.handshake(request)
-        except (BadReply, HandshakeClosed):
-            return
-        assert response.session_id == 0 or response.timeout > 0
-
-    asyncio.run(scenario())
+    asyncio.run(exercise_handshake(data, cut))
 
 
 @given(st.binary(max_size=200))

@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from consumerd.embedded.errors import ChildError, ZooKeeperStartError
+from consumerd.testing.fault_proxy import FaultProxy
 from tests.support.small_disk import fill
 from tests.torture.schedule import Episode, Fault
 from tests.torture.stage import PATIENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from consumerd.embedded import ZooKeeperServer
     from consumerd.embedded.processes import Process
@@ -193,25 +194,23 @@ class Player:
     async def _member_zookeeper_stall(self, fault: Fault) -> None:
         with self._one(fault, self._members()) as member:
             if member is not None:
-                await self._stall(fault, member)
-
-    async def _stall(self, fault: Fault, member: Member) -> None:
-        with self._cause(fault.kind, member):
-            for link in member.links:
-                link.stall()
-            await asyncio.sleep(fault.seconds)
-            for link in member.links:
-                link.heal()
+                with self._cause(fault.kind, member):
+                    await self._disturb(fault, member.links, FaultProxy.stall)
 
     async def _member_zookeeper_delay(self, fault: Fault) -> None:
         with self._one(fault, self._members()) as member:
             if member is not None:
                 with self._cause(fault.kind, member):
-                    for link in member.links:
-                        link.delay(fault.amount)
-                    await asyncio.sleep(fault.seconds)
-                    for link in member.links:
-                        link.heal()
+                    await self._disturb(fault, member.links, lambda link: link.delay(fault.amount))
+
+    @staticmethod
+    async def _disturb(fault: Fault, links: Sequence[FaultProxy], disturb: Callable[[FaultProxy], None]) -> None:
+        """Do it to links for as long as the fault lasts."""
+        for link in links:
+            disturb(link)
+        await asyncio.sleep(fault.seconds)
+        for link in links:
+            link.heal()
 
     async def _member_descriptors(self, fault: Fault) -> None:
         """It can open one file or connection more than it has."""
@@ -278,11 +277,7 @@ class Player:
                 members = [member for member in self._members() if id(member) not in self._suffering]
                 self._suffering.update(map(id, members))
                 with self._cause(fault.kind, None):
-                    for member in members:
-                        member.links[number].stall()
-                    await asyncio.sleep(fault.seconds)
-                    for member in members:
-                        member.links[number].heal()
+                    await self._disturb(fault, [member.links[number] for member in members], FaultProxy.stall)
                 self._suffering.difference_update(map(id, members))
 
     async def _zookeeper_rolling_restart(self, fault: Fault) -> None:
@@ -334,16 +329,12 @@ class Player:
     async def _broker_stall(self, fault: Fault) -> None:
         with self._one(fault, [self._stage.broker_link]) as link:
             if link is not None:
-                link.stall()
-                await asyncio.sleep(fault.seconds)
-                link.heal()
+                await self._disturb(fault, [link], FaultProxy.stall)
 
     async def _broker_delay(self, fault: Fault) -> None:
         with self._one(fault, [self._stage.broker_link]) as link:
             if link is not None:
-                link.delay(fault.amount)
-                await asyncio.sleep(fault.seconds)
-                link.heal()
+                await self._disturb(fault, [link], lambda link: link.delay(fault.amount))
 
     # -- the disk
 

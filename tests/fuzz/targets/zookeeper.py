@@ -6,13 +6,9 @@ import asyncio
 import contextlib
 import struct
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
-from aiozk import protocol
-
-from consumerd.errors import ConsumerdError
 from consumerd.partition import TopicPartition
-from consumerd.ports import Check
 from consumerd.registry import (
     RegistryError,
     broker_dialect,
@@ -37,12 +33,7 @@ from consumerd.registry import (
     topic_path,
 )
 from consumerd.registry.nudge import NUDGE_VALUE, NUDGE_VALUE_V08
-from consumerd.zk.acl import parse_acl
-from consumerd.zk.connect_string import ZooKeeperHost
-from consumerd.zk.connection import Connection, ConnectionEnded, ConnectionLimits, HandshakeClosed
-from consumerd.zk.errors import BadReply, ServerError
-from consumerd.zk.multi import MultiRequest, encode_operations
-from consumerd.zk.requests import ExistsRequest, GetChildrenRequest, GetDataRequest, SetDataRequest
+from tests.fuzz.laws_zookeeper import exercise_handshake, exercise_replies
 from tests.fuzz.mending import changed_json
 from tests.fuzz.targets.target import Target
 
@@ -57,83 +48,23 @@ _HEADER: Final = struct.Struct("!iqi")
 # -- replies
 
 
-class _Wire:
-    """A transport that takes everything."""
-
-    def write(self, data: bytes) -> None: ...
-
-    def abort(self) -> None: ...
-
-
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
     """One loop for all inputs: making one takes longer than reading a reply. The process's end closes it."""
     return asyncio.new_event_loop()
 
 
-def _opened() -> Connection:
-    connection = Connection(
-        ZooKeeperHost("zk", 1),
-        "127.0.0.1",
-        ssl=None,
-        limits=ConnectionLimits(reply=1 << 16),
-        on_watch=lambda path: None,
-        on_end=lambda connection: None,
-    )
-    connection.connection_made(cast("Any", _Wire()))
-    return connection
-
-
-def _requests() -> list[Any]:
-    """Their xids are 1 to 7."""
-    return [
-        GetDataRequest("/a", watch=True),
-        ExistsRequest("/a", watch=True),
-        GetChildrenRequest("/a", watch=True),
-        SetDataRequest("/a", b"x"),
-        protocol.SyncRequest(path="/"),
-        MultiRequest(encode_operations([Check("/a")], str, parse_acl("open"))),
-        protocol.CreateRequest(path="/a", data=b"", acl=parse_acl("open"), flags=0),
-    ]
+def _cut(data: bytes) -> tuple[bytes, int]:
+    """The stream, and where it is cut: the first byte says that."""
+    return data[1:], data[0] if data else 0
 
 
 def _check_replies(data: bytes) -> None:
-    """The first byte: where the stream is cut."""
-
-    async def scenario() -> None:
-        connection = _opened()
-        answers = [connection.write(request) for request in _requests()]
-        _feed(connection, data)
-        with contextlib.suppress(ConnectionEnded):
-            await connection.read_loop()
-        for answer in answers:
-            error = answer.exception()
-            assert error is None or isinstance(error, ConsumerdError | ServerError)
-
-    _loop().run_until_complete(scenario())
+    _loop().run_until_complete(exercise_replies(*_cut(data)))
 
 
 def _check_handshake(data: bytes) -> None:
-    async def scenario() -> None:
-        connection = _opened()
-        asyncio.get_running_loop().call_soon(_feed, connection, data)
-        request = protocol.ConnectRequest(
-            protocol_version=0, last_seen_zxid=0, timeout=1, session_id=0, password=b"", read_only=False
-        )
-        try:
-            response = await connection.handshake(request)
-        except (BadReply, HandshakeClosed):
-            return
-        assert response.session_id == 0 or response.timeout > 0
-
-    _loop().run_until_complete(scenario())
-
-
-def _feed(connection: Connection, data: bytes) -> None:
-    cut = data[0] if data else 0
-    connection.data_received(data[1:][:cut])
-    connection.data_received(data[1:][cut:])
-    connection.eof_received()
+    _loop().run_until_complete(exercise_handshake(*_cut(data)))
 
 
 def _frame(xid: int, body: bytes = b"", code: int = 0) -> bytes:
