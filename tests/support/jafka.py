@@ -1,7 +1,8 @@
 """Jafka 1.2.3, an independent broker of the 0.7 protocol, as a child: for the interop tests.
 
-Strategy: its jars come by Maven coordinates, it registers in a ZooKeeper that is given. It is ready when it answers an
-OFFSETS request.
+Strategy: its jars come by Maven coordinates, it registers in a ZooKeeper that is given. It is ready when it has answered
+an OFFSETS and then a FETCH request. The FETCH is not for show: Jafka's classes MessageSet and ByteBufferMessageSet
+initialize each other, so a first FETCH on one thread beside a first PRODUCE on another deadlocks both for good.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ _LOG4J: Final = {
     "log4j.appender.out.layout.ConversionPattern": "%d %p %c{1} %m%n",
 }
 #: OFFSETS (type 4) of a topic that does not exist, partition 0, latest, at most one.
-_PROBE: Final = struct.pack(">hh5siqi", 4, 5, b"ready", 0, -1, 1)
+_OFFSETS_PROBE: Final = struct.pack(">hh5siqi", 4, 5, b"ready", 0, -1, 1)
+#: FETCH (type 1) of the same partition, from offset 0, at most 64 bytes.
+_FETCH_PROBE: Final = struct.pack(">hh5siqi", 1, 5, b"ready", 0, 0, 64)
 
 
 def jafka_jars() -> list[Path]:
@@ -124,4 +127,6 @@ class JafkaBroker(LoopbackServer):
         return child
 
     async def _answers(self) -> bool:
-        return bool(await ask(self.port, struct.pack(">i", len(_PROBE)) + _PROBE, 4))
+        for probe in (_OFFSETS_PROBE, _FETCH_PROBE):
+            await ask(self.port, struct.pack(">i", len(probe)) + probe, 4)
+        return True
