@@ -1,7 +1,7 @@
 """Jafka 1.2.3, an independent broker of the 0.7 protocol, as a child: for the interop tests.
 
-Strategy: its jars come by Maven coordinates, it registers in a ZooKeeper that is given. It is ready when it has answered
-an OFFSETS and then a FETCH request. The FETCH is not for show: Jafka's classes MessageSet and ByteBufferMessageSet
+Strategy: its jars come by Maven coordinates, it registers in a ZooKeeper that is given. It is ready when it has
+answered an OFFSETS and then a FETCH request. The FETCH is needed: Jafka's classes MessageSet and ByteBufferMessageSet
 initialize each other, so a first FETCH on one thread beside a first PRODUCE on another deadlocks both for good.
 """
 
