@@ -1,9 +1,10 @@
-"""Further subscriptions of a daemon: their tables, and the rules about topics that two of them would consume.
+"""Further subscriptions of a daemon: their tables, and the rules about topics that two of them would consume or fill.
 
 Strategy: a node in `/consumers/[group]/ids` holds one map of topics or one topic filter, so each subscription has a
 member, an id and a handler of its own. Each has a configuration as if it were the only one of its daemon
 (`Config.by_subscription`), from which all of its parts are made. In one group, the members of one process would divide
-the partitions of a topic that two of them consume, which is never meant: it is refused here, before anything joins.
+the partitions of a topic that two of them consume, which is never meant: it is refused here, before anything joins. So
+are subscriptions that consume each other's dead letters: a message that always fails would go round between them.
 """
 
 from __future__ import annotations
@@ -106,6 +107,10 @@ class _Consumed(NamedTuple):
         kind = FilterKind.WHITELIST if self.key == "whitelist" else FilterKind.BLACKLIST
         return TopicFilter(kind, getattr(self.section, self.key))
 
+    def consumes(self, topic: str) -> bool:
+        """Whether it consumes `topic`. Raises RegistryError if its filter is invalid."""
+        return topic in self.section.topics if (chosen := self.filter) is None else chosen.matches(topic)
+
 
 def rules_of_subscriptions(config: Config) -> Iterator[Rule]:
     """The rules about several subscriptions that are broken."""
@@ -133,6 +138,51 @@ def rules_of_subscriptions(config: Config) -> Iterator[Rule]:
                 f"{other.prefix}.group.id to another group",
                 (*other.place, other.key),
             )
+    handlers = [config.handler, *(each.handler for each in config.subscriptions)]
+    yield from _rules_of_dead_letters(consumed, [each.dead_letter_topic for each in handlers])
+
+
+def _rules_of_dead_letters(consumed: list[_Consumed], letters: list[str | None]) -> Iterator[Rule]:
+    """The subscriptions whose dead letters come back to them through others; `letters` are their dead_letter_topics.
+
+    One that consumes its own is refused where its handler is built, with or without other subscriptions.
+    """
+    try:
+        receivers = [
+            [b for b, each in enumerate(consumed) if b != a and topic is not None and each.consumes(topic)]
+            for a, topic in enumerate(letters)
+        ]
+    except RegistryError:
+        return  # a filter that is invalid is a problem of its own
+    circle = _circle(receivers)
+    if circle:
+        first, last = consumed[circle[0]], consumed[circle[-1]]
+        keys = [f"{_handler_of(consumed[each])}.dead_letter_topic {letters[each]!r}" for each in circle]
+        yield Rule(
+            f"dead letters would go in a circle: {', '.join(keys[:-1])} and {keys[-1]} are consumed by "
+            f"{', '.join(consumed[each].prefix for each in circle[1:])} and {first.prefix}, so a message that always "
+            "fails would never leave them: name a topic that none of them consumes",
+            (*(() if last.place == ("group",) else last.place), "handler", "dead_letter_topic"),
+        )
+
+
+def _handler_of(each: _Consumed) -> str:
+    return "handler" if each.prefix == "group" else f"{each.prefix}.handler"
+
+
+def _circle(followers: list[list[int]]) -> list[int]:
+    """The numbers of the first circle in a graph, beginning with its least; empty if there is none."""
+    for start in range(len(followers)):
+        paths, seen = [[start]], set()
+        while paths:
+            path = paths.pop()
+            for follower in followers[path[-1]]:
+                if follower == start:
+                    return path
+                if follower > start and follower not in seen:
+                    seen.add(follower)
+                    paths.append([*path, follower])
+    return []
 
 
 def _rules_of_names(config: Config) -> Iterator[Rule]:
@@ -149,15 +199,8 @@ def _common(one: _Consumed, other: _Consumed) -> str | None:
         filters = one.filter, other.filter
         if filters[0] is not None and filters[1] is not None:
             return "are both topic filters, and the same topic may match them"
-        topics = set(one.section.topics) | set(other.section.topics)
-        common = [
-            topic
-            for topic in sorted(topics)
-            if all(
-                topic in each.section.topics if its is None else its.matches(topic)
-                for each, its in zip((one, other), filters, strict=True)
-            )
-        ]
+        topics = sorted({*one.section.topics, *other.section.topics})
+        common = [topic for topic in topics if one.consumes(topic) and other.consumes(topic)]
     except RegistryError:
         return None  # a filter that is invalid is a problem of its own
     return f"both consume {common[0]!r}" if common else None

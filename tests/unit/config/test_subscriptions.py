@@ -100,6 +100,40 @@ def test_refuses_what_is_not_an_array_of_tables(value: object) -> None:
         parse({"group": MAIN, "subscriptions": value}, "test.toml", environment=False)
 
 
+def failing_to(topic: str | None) -> dict[str, Any]:
+    return {"name": "null", "on_failure": "dead_letter", "dead_letter_topic": topic}
+
+
+def test_refuses_two_that_consume_each_others_dead_letters() -> None:
+    sentence = (
+        "dead letters would go in a circle: handler.dead_letter_topic 'audit-failed' and "
+        "subscriptions.audit.handler.dead_letter_topic 'events' are consumed by subscriptions.audit and group, so a "
+        "message that always fails would never leave them: name a topic that none of them consumes"
+    )
+    with pytest.raises(ConfigProblemsError, match=re.escape(sentence)):
+        config(subscription(handler=failing_to("events")), handler=failing_to("audit-failed"))
+
+
+def test_refuses_a_circle_of_dead_letters_that_begins_later_and_is_longer() -> None:
+    circle = [
+        subscription(name=name, whitelist=None, topics={name: 1}, handler=failing_to(then))
+        for name, then in [("a", "b"), ("b", "c"), ("c", "a")]
+    ]
+    with pytest.raises(ConfigProblemsError, match=r"in a circle: subscriptions\.a\.handler\."):
+        config(*circle, handler=failing_to("a"))
+
+
+def test_accepts_dead_letters_that_another_subscription_consumes_and_does_not_send_back() -> None:
+    chain = subscription(handler=failing_to("given-up"))
+    assert len(config(chain, handler=failing_to("audit-failed")).subscriptions) == 1
+    diamond = [
+        subscription(name="retry", whitelist=None, topics={"failed": 1}, handler=failing_to("given-up")),
+        subscription(name="count", whitelist=None, topics={"failed": 1}, group={"id": "h"}),
+        subscription(name="last", whitelist=None, topics={"given-up": 1}),
+    ]
+    assert len(config(*diamond, handler=failing_to("failed")).subscriptions) == 3
+
+
 def test_requires_a_handler() -> None:
     with pytest.raises(ConfigProblemsError, match=r"'subscriptions\.audit\.handler' is required"):
         config({"name": "audit", "whitelist": "a"})
