@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     )
     from consumerd.registry import Blacklist, TopicFilter, Whitelist
     from consumerd.wire.v07 import EARLIEST, LATEST, FetchRequest, MessageBatch
+    from consumerd.zk import DigestMd5
 
 __version__ = "0.1.0"
 
@@ -66,6 +67,7 @@ __all__ = [
     "ConsumerConnector",
     "ConsumerTimeoutError",
     "ConsumerdError",
+    "DigestMd5",
     "Encoder",
     "EventHandler",
     "FetchRefusedError",
@@ -122,6 +124,7 @@ _ROOMS = {
     ),
     "consumerd.registry": ("Blacklist", "TopicFilter", "Whitelist"),
     "consumerd.wire.v07": ("EARLIEST", "LATEST", "FetchRequest", "MessageBatch"),
+    "consumerd.zk": ("DigestMd5",),
 }
 
 

@@ -167,3 +167,22 @@ class ZooKeeper(Protocol):
     async def multi(self, operations: Sequence[Operation], *, session_id: int | None = None) -> None:
         """Execute all or nothing. Raises MultiFailed(index, cause), or SessionChanged if `session_id` is over."""
         ...
+
+
+class SaslMechanism(Protocol):
+    """One SASL authentication in progress, with a broker or with ZooKeeper. A factory of it begins a new one."""
+
+    name: str
+
+    def first(self, host: str) -> bytes:
+        """Return the first token for the server at `host`. May block. Raises ConsumerdError; ConnectError for now."""
+        ...
+
+    def respond(self, challenge: bytes) -> bytes | None:
+        """Return the next token; None at the end. May block. Raises ConsumerdError for an invalid `challenge`."""
+        ...
+
+    @property
+    def ends_unanswered(self) -> bool:
+        """Whether the server has no token for our last one."""
+        ...

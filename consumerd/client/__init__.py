@@ -15,7 +15,7 @@ from consumerd.client.making import find_broker, make_client
 from consumerd.client.metadata import ClusterMetadata, Node, PartitionMetadata
 from consumerd.client.offsets import ListedOffsets, list_offsets
 from consumerd.client.opening import ChannelOpener
-from consumerd.client.sasl import Mechanism, Plain, SaslAuthenticator, Scram
+from consumerd.client.sasl import Plain, SaslAuthenticator, Scram
 from consumerd.client.settings import ClientSettings
 from consumerd.wire.v08.errors import UnsupportedApiError
 from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
@@ -33,7 +33,6 @@ __all__ = [
     "FetchedPartition",
     "FetchedPartitions",
     "ListedOffsets",
-    "Mechanism",
     "NoBrokerError",
     "Node",
     "PartitionFetch",

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from random import Random
 
-    from consumerd.client.sasl import Mechanism
     from consumerd.net import ConnectionSettings
-    from consumerd.ports import Clock
+    from consumerd.ports import Clock, SaslMechanism
 
 
 def make_client(
@@ -32,7 +31,7 @@ def make_client(
     *,
     client_id: str,
     tls: ssl.SSLContext | None,
-    sasl: Callable[[], Mechanism] | None,
+    sasl: Callable[[], SaslMechanism] | None,
     clock: Clock,
     rng: Random,
     connector: Callable[[str, int], Awaitable[Any]] | None = None,

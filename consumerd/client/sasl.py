@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import secrets
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from consumerd.client.errors import AuthenticationError, error_of
 from consumerd.errors import ConfigError
@@ -26,30 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from consumerd.client.channel import Channel
+    from consumerd.ports import SaslMechanism
 
 #: Limit of tokens, more than any mechanism exchanges.
 _MOST_TOKENS: Final = 10
 _T = TypeVar("_T")
 GSSAPI: Final = "GSSAPI"
-
-
-class Mechanism(Protocol):
-    """One authentication in progress."""
-
-    name: str
-
-    def first(self, host: str) -> bytes:
-        """Return the first token for the broker at `host`. May block. Raises AuthenticationError, ConnectError."""
-        ...
-
-    def respond(self, challenge: bytes) -> bytes | None:
-        """Return the next token; None at the end. May block. Raises AuthenticationError for an invalid `challenge`."""
-        ...
-
-    @property
-    def ends_unanswered(self) -> bool:
-        """Whether the broker has no token for our last one, so that bare tokens end without an answer."""
-        ...
 
 
 class Plain:
@@ -109,7 +91,7 @@ class SaslAuthenticator:
     `timeout`: seconds that the broker may take for one token, and the mechanism to make one.
     """
 
-    def __init__(self, mechanism: Callable[[], Mechanism], *, timeout: float = 10.0) -> None:
+    def __init__(self, mechanism: Callable[[], SaslMechanism], *, timeout: float = 10.0) -> None:
         self._mechanism = mechanism
         self._timeout = timeout
 
@@ -172,7 +154,7 @@ class SaslAuthenticator:
         challenge: bytes = answer["auth_bytes"]
         return challenge
 
-    async def _bare(self, channel: Channel, mechanism: Mechanism, token: bytes) -> bytes:
+    async def _bare(self, channel: Channel, mechanism: SaslMechanism, token: bytes) -> bytes:
         try:
             return await channel.exchange_token(token, self._timeout)
         except RequestTimeoutError:

@@ -1,8 +1,8 @@
 """GSSAPI, that is Kerberos, as a mechanism of SASL (RFC 4752): tickets instead of passwords.
 
 Strategy: the system's Kerberos library does all that is Kerberos, by the package `gssapi`; here is the sequence. Tokens
-are exchanged until the context is established; then the broker offers layers of protection as a bit mask, and we choose
-none, as Java's clients do by default: encryption is TLS's. The broker has no token for our choice.
+are exchanged until the context is established; then the server offers layers of protection as a bit mask, and we choose
+none, as Java's clients do by default: encryption is TLS's. The server has no token for our choice.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from consumerd.net import ConnectError
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: Bits of the layers of protection that a broker may offer: none, integrity, confidentiality.
+#: Bits of the layers of protection that a server may offer: none, integrity, confidentiality.
 NO_LAYER: Final = 1
 #: A mask and the largest message, which has no effect without a layer.
 _OFFER_BYTES: Final = 4
@@ -28,10 +28,10 @@ _caches = itertools.count(1)
 
 
 class GssapiIdentity:
-    """The client's principal in Kerberos, and the brokers' service name.
+    """The client's principal in Kerberos, and the servers' service name.
 
-    `service`: the first part of the brokers' principals (the broker's sasl.kerberos.service.name), whose second is the
-    broker's host. `principal`: ours; by default that of the credential cache, or the first of the
+    `service`: the first part of the servers' principals (a broker's sasl.kerberos.service.name; `zookeeper`), whose
+    second is the server's host. `principal`: ours; by default that of the credential cache, or the first of the
     keytab. `keytab`: a file with our keys; without one the credential cache must hold a ticket ($KRB5CCNAME, kinit).
     Raises ConfigError where the extra `gssapi` is missing.
     """
@@ -50,7 +50,7 @@ class GssapiIdentity:
         return Gssapi(self)
 
     def context(self, host: str) -> Any:
-        """Create a security context with the broker at `host`. May contact the key distribution centre."""
+        """Create a security context with the server at `host`. May contact the key distribution centre."""
         gssapi = self.gssapi
         principal = self._principal and gssapi.Name(self._principal, gssapi.NameType.kerberos_principal)
         credentials = None
@@ -80,7 +80,7 @@ class Gssapi:
     def respond(self, challenge: bytes) -> bytes | None:
         if self.ends_unanswered:
             return None
-        return self._guarded(lambda: self._answer(challenge), "the broker's token is not what Kerberos expects")
+        return self._guarded(lambda: self._answer(challenge), "the server's token is not what Kerberos expects")
 
     def _open(self, host: str) -> bytes:
         self._context = self.identity.context(host)
@@ -89,7 +89,7 @@ class Gssapi:
     def _answer(self, challenge: bytes) -> bytes:
         context = self._context
         if not context.complete:
-            return context.step(challenge) or b""  # the context is established when the broker has authenticated, too
+            return context.step(challenge) or b""  # the context is established when the server has authenticated, too
         choice = choose_no_layer(context.unwrap(challenge).message)
         self.ends_unanswered = True
         answer: bytes = context.wrap(choice, False).message
@@ -106,12 +106,12 @@ class Gssapi:
 
 
 def choose_no_layer(offer: bytes) -> bytes:
-    """Return the answer to the broker's layers: none, and no name but the ticket's. Raises AuthenticationError."""
+    """Return the answer to the server's layers: none, and no name but the ticket's. Raises AuthenticationError."""
     if len(offer) != _OFFER_BYTES:
-        raise AuthenticationError(f"GSSAPI: the broker offers layers in {len(offer)} bytes where {_OFFER_BYTES} belong")
+        raise AuthenticationError(f"GSSAPI: the server offers layers in {len(offer)} bytes where {_OFFER_BYTES} belong")
     if not offer[0] & NO_LAYER:
         raise AuthenticationError(
-            "GSSAPI: the broker insists on a layer of protection: use TLS for that, and let it offer auth"
+            "GSSAPI: the server insists on a layer of protection: use TLS for that, and let it offer auth"
         )
     return bytes([NO_LAYER, 0, 0, 0])
 

@@ -6,6 +6,7 @@ import socket
 import ssl
 from typing import TYPE_CHECKING
 
+from consumerd.client.sasl_gssapi import GssapiIdentity
 from consumerd.consumer import ConsumerSettings
 from consumerd.consumer.settings import make_connection_settings, make_fetch_settings
 from consumerd.credentials import find_file
@@ -34,7 +35,7 @@ from consumerd.registry import (
 )
 from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.v07 import validate_topic
-from consumerd.zk import Session, split_acl
+from consumerd.zk import DigestMd5, Session, split_acl
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,13 +44,13 @@ if TYPE_CHECKING:
     from consumerd.config.group import GroupSection
     from consumerd.config.model import Config
     from consumerd.config.monitoring import HealthTlsSection
-    from consumerd.config.servers import TlsSection, ZooKeeperSection
+    from consumerd.config.servers import LoginSection, TlsSection, ZooKeeperSaslSection, ZooKeeperSection
     from consumerd.config.work import HandlerSection
     from consumerd.handlers import DeadLetters, Handler, OnFailure
     from consumerd.handlers.retry import HandlerCounts
     from consumerd.metrics.own import HandlerMetrics
     from consumerd.net import ConnectionSettings
-    from consumerd.ports import Clock
+    from consumerd.ports import Clock, SaslMechanism
 
 
 def build_session(
@@ -70,8 +71,31 @@ def build_session(
         wait_connected=wait_connected,
         ssl=None if section.tls is None else build_tls(section.tls),
         auth=auth,
+        sasl=None if section.sasl is None else _zookeeper_mechanism(section.sasl),
         acl=split_acl(section.acl),
     )
+
+
+def _zookeeper_mechanism(section: ZooKeeperSaslSection) -> Callable[[], SaslMechanism]:
+    if section.mechanism == "GSSAPI":
+        return build_gssapi(section, "zookeeper.sasl")
+    user, password = section.user or "", section.secret("password", "zookeeper.sasl") or ""
+
+    def make() -> SaslMechanism:  # no partial, whose repr() has the password
+        return DigestMd5(user, password)
+
+    return make
+
+
+def build_gssapi(section: LoginSection, table: str) -> GssapiIdentity:
+    """A factory of GSSAPI; `table` is where the keytab is named. Raises ConfigError, also for a missing extra."""
+    keytab = None if section.keytab is None else find_file(section.keytab)
+    if keytab is not None:
+        try:
+            keytab.open("rb").close()
+        except OSError as error:
+            raise ConfigError(f"{table}.keytab: {error}.") from error
+    return GssapiIdentity(service=section.service, principal=section.principal, keytab=keytab)
 
 
 def build_tls(section: TlsSection, table: str = "zookeeper.tls") -> ssl.SSLContext:

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 
 from consumerd.address import parse_addresses
 from consumerd.client import ChannelOpener, ClientSettings, ClusterClient, Plain, SaslAuthenticator, Scram
-from consumerd.client.sasl_gssapi import GssapiIdentity
-from consumerd.config.build import build_connection_settings, build_offset_settings, build_tls
+from consumerd.config.build import build_connection_settings, build_gssapi, build_offset_settings, build_tls
 from consumerd.consumer import ClusterBackend, CoordinatedConsumer, FixedConsumer, V08Backend
-from consumerd.credentials import find_file
 from consumerd.errors import ConfigError
 from consumerd.group import Spelling, V08Rules
 from consumerd.group.coordinated_tables import CoordinationSettings, all_assignors
@@ -22,14 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from random import Random
 
-    from consumerd.client import Mechanism
     from consumerd.config.group import GroupSection
     from consumerd.config.model import Config
     from consumerd.config.servers import KafkaSection, SaslSection
     from consumerd.consumer import ConsumerSettings
     from consumerd.handlers import Handler
     from consumerd.net import ConnectionSettings
-    from consumerd.ports import Clock, ZooKeeper
+    from consumerd.ports import Clock, SaslMechanism, ZooKeeper
 
 
 def build_bootstrap(section: KafkaSection) -> list[tuple[str, int]]:
@@ -83,27 +80,17 @@ def build_client_of(
     return ClusterClient(addresses, opener, settings, clock=clock, rng=rng)
 
 
-def build_mechanism(section: SaslSection) -> Callable[[], Mechanism]:
+def build_mechanism(section: SaslSection) -> Callable[[], SaslMechanism]:
     """A factory of the SASL mechanism. Raises ConfigError, also if the extra of a mechanism is missing."""
     if section.mechanism == "GSSAPI":
-        return _gssapi(section)
+        return build_gssapi(section, "kafka.sasl")
     user, password = section.user or "", section.secret("password", "kafka.sasl") or ""
 
-    def make() -> Mechanism:  # no partial, whose repr() has the password
+    def make() -> SaslMechanism:  # no partial, whose repr() has the password
         return Plain(user, password) if section.mechanism == "PLAIN" else Scram(section.mechanism, user, password)
 
     make()  # raises before the first connection if the mechanism is not available
     return make
-
-
-def _gssapi(section: SaslSection) -> GssapiIdentity:
-    keytab = None if section.keytab is None else find_file(section.keytab)
-    if keytab is not None:
-        try:
-            keytab.open("rb").close()
-        except OSError as error:
-            raise ConfigError(f"kafka.sasl.keytab: {error}.") from error
-    return GssapiIdentity(service=section.service, principal=section.principal, keytab=keytab)
 
 
 def build_coordination(config: Config) -> CoordinationSettings:

@@ -41,45 +41,10 @@ class TlsSection(Section):
     check_hostname: bool = Field(True, description="Whether the server's certificate must match its host name.")
 
 
-class ZooKeeperSection(Section):
-    """The ZooKeeper session."""
+class LoginSection(Section):
+    """What an authentication with SASL needs: a user and a password, or a principal of Kerberos and its keytab."""
 
-    connect: str = Field(
-        default_of(ConsumerConfig, "zookeeper"),
-        description="Hosts, followed by the chroot (created if missing).",
-        examples=["zk1:2181,zk2:2181,zk3:2181/kafka"],
-    )
-    session_timeout: Seconds = Field(
-        default_of(Session, "session_timeout"), description="Seconds without contact after which the session expires."
-    )
-    connection_timeout: Seconds = Field(
-        _FIRST_CONNECTION,
-        description="Seconds to wait for the first connection (0.7.2: the session timeout).",
-    )
-    auth: tuple[SecretStr, ...] = Field(
-        (), repr=False, description="Credentials, each as `digest:user:password`; sent again after every reconnect."
-    )
-    auth_file: Path | None = Field(
-        None, description="File with these credentials, one in each line.", examples=["zookeeper-auth"]
-    )
-    acl: str = Field(
-        default_of(Session, "acl"),
-        description=(
-            "ACL of the nodes that consumerd creates: `open` (as members of 0.7 create them), `creator` (others may "
-            "only read), `creator-all` (others have no access), or `scheme:id:cdrwa` entries separated by commas. All "
-            "but `open` need `auth` or a client certificate."
-        ),
-    )
-    tls: TlsSection | None = Field(None, description="Speak TLS (the server's secureClientPort).")
-
-
-class SaslSection(Section):
-    """Authentication with the brokers (SASL)."""
-
-    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI"] = Field(
-        "SCRAM-SHA-512",
-        description="SASL mechanism. PLAIN sends the password as it is: use it over TLS only. GSSAPI is Kerberos.",
-    )
+    mechanism: str
     user: str | None = Field(None, min_length=1, description="User name; not for GSSAPI.", examples=["consumerd"])
     password: SecretStr | None = Field(
         None,
@@ -96,11 +61,8 @@ class SaslSection(Section):
         examples=["kafka-password"],
     )
     service: str = Field(
-        "kafka",
         min_length=1,
-        description=(
-            "GSSAPI: service name of the brokers, the first part of their principals (sasl.kerberos.service.name)."
-        ),
+        description="GSSAPI: service name of the servers, the first part of their principals.",
     )
     principal: str | None = Field(
         None,
@@ -128,6 +90,80 @@ class SaslSection(Section):
             yield f"{self.mechanism} needs a user"
         if self.password is None and self.password_file is None:
             yield "give exactly one of password and password_file"
+
+
+class SaslSection(LoginSection):
+    """Authentication with the brokers (SASL)."""
+
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI"] = Field(
+        "SCRAM-SHA-512",
+        description="SASL mechanism. PLAIN sends the password as it is: use it over TLS only. GSSAPI is Kerberos.",
+    )
+    service: str = Field(
+        "kafka",
+        min_length=1,
+        description=(
+            "GSSAPI: service name of the brokers, the first part of their principals (sasl.kerberos.service.name)."
+        ),
+    )
+
+
+class ZooKeeperSaslSection(LoginSection):
+    """Authentication with ZooKeeper by SASL, on each connection."""
+
+    mechanism: Literal["DIGEST-MD5", "GSSAPI"] = Field(
+        "DIGEST-MD5",
+        description="SASL mechanism of the server's login: DIGEST-MD5 (use it over TLS only), or GSSAPI for Kerberos.",
+    )
+    password: SecretStr | None = Field(
+        None,
+        min_length=1,
+        repr=False,
+        description=(
+            "Password. Alternatives: `password_file`, or CONSUMERD_ZOOKEEPER__SASL__PASSWORD in the environment."
+        ),
+    )
+    password_file: Path | None = Field(
+        None, description="File whose first line is the password.", examples=["zookeeper-password"]
+    )
+    service: str = Field(
+        "zookeeper",
+        min_length=1,
+        description="GSSAPI: service name of the servers, the first part of their principals.",
+    )
+
+
+class ZooKeeperSection(Section):
+    """The ZooKeeper session."""
+
+    connect: str = Field(
+        default_of(ConsumerConfig, "zookeeper"),
+        description="Hosts, followed by the chroot (created if missing).",
+        examples=["zk1:2181,zk2:2181,zk3:2181/kafka"],
+    )
+    session_timeout: Seconds = Field(
+        default_of(Session, "session_timeout"), description="Seconds without contact after which the session expires."
+    )
+    connection_timeout: Seconds = Field(
+        _FIRST_CONNECTION,
+        description="Seconds to wait for the first connection (0.7.2: the session timeout).",
+    )
+    auth: tuple[SecretStr, ...] = Field(
+        (), repr=False, description="Credentials, each as `digest:user:password`; sent again after every reconnect."
+    )
+    auth_file: Path | None = Field(
+        None, description="File with these credentials, one in each line.", examples=["zookeeper-auth"]
+    )
+    acl: str = Field(
+        default_of(Session, "acl"),
+        description=(
+            "ACL of the nodes that consumerd creates: `open` (as members of 0.7 create them), `creator` (others may "
+            "only read), `creator-all` (others have no access), or `scheme:id:cdrwa` entries separated by commas. All "
+            "but `open` need `auth`, `sasl` or a client certificate."
+        ),
+    )
+    tls: TlsSection | None = Field(None, description="Speak TLS (the server's secureClientPort).")
+    sasl: ZooKeeperSaslSection | None = Field(None, description="Authenticate by SASL.")
 
 
 class KafkaSection(Section):

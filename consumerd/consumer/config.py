@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from random import Random
 
-    from consumerd.client import Mechanism
-    from consumerd.ports import Clock
+    from consumerd.ports import Clock, SaslMechanism
     from consumerd.registry import Subscription
 
 
@@ -94,8 +93,10 @@ class ConsumerConfig:
     #: The ZooKeeper session (zk.sessiontimeout.ms, zk.connectiontimeout.ms).
     session_timeout: float = default_of(Session, "session_timeout")
     connection_timeout: float = 6.0
-    #: Credentials such as `("digest", "user:password")`, TLS, and the access to nodes that we create.
+    #: Credentials such as `("digest", "user:password")`, a SASL mechanism such as
+    #: `lambda: consumerd.DigestMd5(user, password)`, TLS, and the access to nodes that we create.
     auth: Sequence[tuple[str, str | bytes]] = field(default=(), repr=False)
+    zookeeper_sasl: Callable[[], SaslMechanism] | None = field(default=None, repr=False)
     tls: ssl.SSLContext | None = None
     acl: str | Sequence[str] = default_of(Session, "acl")
 
@@ -129,7 +130,7 @@ class ConsumerConfig:
     #: `lambda: consumerd.Scram("SCRAM-SHA-512", user, password)`.
     client_id: str = default_of(ClientSettings, "client_id")
     broker_tls: ssl.SSLContext | None = None
-    sasl: Callable[[], Mechanism] | None = field(default=None, repr=False)
+    sasl: Callable[[], SaslMechanism] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         try:
@@ -207,6 +208,7 @@ class ConsumerConfig:
             session_timeout=self.session_timeout,
             ssl=self.tls,
             auth=self.auth,
+            sasl=self.zookeeper_sasl,
             acl=self.acl,
         )
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Mapping, Sequence
 
-    from consumerd.client import Mechanism
+    from consumerd.ports import SaslMechanism
     from consumerd.producer.encoders import Encoder
     from consumerd.producer.partitioners import Partitioner
     from consumerd.producer.v07.events import CallbackHandler, EventHandler
@@ -68,7 +68,7 @@ class ProducerConfig:
     #: `lambda: consumerd.Scram("SCRAM-SHA-512", user, password)`.
     client_id: str = default_of(ClientSettings, "client_id")
     broker_tls: ssl.SSLContext | None = None
-    sasl: Callable[[], Mechanism] | None = field(default=None, repr=False)
+    sasl: Callable[[], SaslMechanism] | None = field(default=None, repr=False)
     #: Properties that were given, are known in 0.7.2 and have no effect here.
     ignored: tuple[str, ...] = ()
 

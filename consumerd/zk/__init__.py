@@ -22,6 +22,7 @@ from consumerd.zk.errors import (
     SessionChanged,
     UnexpectedReply,
 )
+from consumerd.zk.sasl import DigestMd5
 from consumerd.zk.session import Session
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "ConnectString",
     "ConnectionLimits",
     "ConnectionLost",
+    "DigestMd5",
     "InvalidACL",
     "InvalidPath",
     "MultiFailed",

@@ -110,7 +110,7 @@ class Connection(asyncio.Protocol):
         self.heard = 0.0
         #: The requests that were sent and not answered, by xid.
         self.pending: dict[int, _Call] = {}
-        self._where = host
+        self.where = host
         self._address = address
         self._ssl = ssl
         self._limits = limits
@@ -139,22 +139,22 @@ class Connection(asyncio.Protocol):
 
     async def connect(self) -> None:
         """Open the socket. Raises OSError (also for TLS)."""
-        name = self._where.name if self._ssl else None
+        name = self.where.name if self._ssl else None
         await self._loop.create_connection(
-            lambda: self, self._address, self._where.port, ssl=self._ssl, server_hostname=name
+            lambda: self, self._address, self.where.port, ssl=self._ssl, server_hostname=name
         )
 
     async def handshake(self, request: Any) -> Any:
         """Send aiozk's ConnectRequest, return its ConnectResponse. Raises HandshakeClosed, BadReply, OSError."""
         if self.closing or self._transport is None:
-            raise self._lost_by or HandshakeClosed(f"{self._where} closed the connection before the handshake")
+            raise self._lost_by or HandshakeClosed(f"{self.where} closed the connection before the handshake")
         self._greeting = self._loop.create_future()
         payload = request.serialize()
         self._transport.write(_SIZE.pack(len(payload)) + payload)
         frame = await self._greeting
         response = self._parse(protocol.ConnectResponse.deserialize, frame)
         if response.session_id and response.timeout <= 0:
-            raise BadReply(f"{self._where} offers a session timeout of {response.timeout} ms")
+            raise BadReply(f"{self.where} offers a session timeout of {response.timeout} ms")
         self.session_id = response.session_id
         self.answer_limit = response.timeout / 1000
         return response
@@ -258,7 +258,7 @@ class Connection(asyncio.Protocol):
             if call.deadline - now < _TIMER_SLACK:
                 call.answer.set_exception(
                     ConnectionLost(
-                        f"{self._where} did not answer a request of type {call.opcode} within {self.answer_limit:g} s"
+                        f"{self.where} did not answer a request of type {call.opcode} within {self.answer_limit:g} s"
                     )
                 )
             else:
@@ -288,7 +288,7 @@ class Connection(asyncio.Protocol):
         if self._watchdog is not None:
             self._watchdog.cancel()
         if self._greeting is not None and not self._greeting.done():
-            self._greeting.set_exception(HandshakeClosed(f"the connection to {self._where} ended: {reason}"))
+            self._greeting.set_exception(HandshakeClosed(f"the connection to {self.where} ended: {reason}"))
         sent, self.pending = self.pending, {}
         for call in sent.values():
             if not call.answer.done():
@@ -302,8 +302,12 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
         self._on_end(self)
 
+    def explain(self, circumstances: str) -> None:
+        """Add to the reason of the end, which must have come, what was going on, as the owner's log will show it."""
+        self.end_reason = f"{self.end_reason} {circumstances}"
+
     def _loss(self) -> str:
-        return f"the connection to ZooKeeper at {self._where} was lost: {self.end_reason}"
+        return f"the connection to ZooKeeper at {self.where} was lost: {self.end_reason}"
 
     async def wait_closed(self) -> None:
         """Return when the socket is really closed (after `kill`)."""
@@ -320,7 +324,7 @@ class Connection(asyncio.Protocol):
         """The server closed its side, in the middle of a reply or not."""
         self._lose(
             "the server closed the connection",
-            HandshakeClosed(f"{self._where} closed the connection during the handshake"),
+            HandshakeClosed(f"{self.where} closed the connection during the handshake"),
         )
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -369,7 +373,7 @@ class Connection(asyncio.Protocol):
         while end - position >= _SIZE.size and not self.closing:
             (size,) = _SIZE.unpack_from(data, position)
             if not 0 <= size <= self._limits.reply:
-                raise BadReply(f"{self._where} sent a frame of {size} bytes, which is not ZooKeeper's protocol")
+                raise BadReply(f"{self.where} sent a frame of {size} bytes, which is not ZooKeeper's protocol")
             begin = position + _SIZE.size
             if begin + size > end:
                 self._needed = _SIZE.size + size
@@ -385,7 +389,7 @@ class Connection(asyncio.Protocol):
             self._greeting.set_result(frame)
             return
         if len(frame) < _REPLY_HEADER.size:
-            raise BadReply(f"{self._where} sent a reply of {len(frame)} bytes, shorter than its header")
+            raise BadReply(f"{self.where} sent a reply of {len(frame)} bytes, shorter than its header")
         xid, zxid, code = _REPLY_HEADER.unpack_from(frame)
         if xid == protocol.WATCH_XID:
             event = self._parse(protocol.WatchEvent.deserialize, frame[_REPLY_HEADER.size :])
@@ -394,7 +398,7 @@ class Connection(asyncio.Protocol):
             return
         call = self.pending.get(xid)
         if call is None:
-            raise BadReply(f"{self._where} answered request {xid}, which was never sent")
+            raise BadReply(f"{self.where} answered request {xid}, which was never sent")
         self.last_zxid = max(self.last_zxid, zxid)
         result = None if code else self._parse_reply(call, frame)  # until it is read, it would fail with the connection
         del self.pending[xid]
@@ -420,4 +424,4 @@ class Connection(asyncio.Protocol):
             raise self._unreadable(error) from error
 
     def _unreadable(self, error: Exception) -> BadReply:
-        return BadReply(f"{self._where} sent a reply that cannot be read: {error!r}")
+        return BadReply(f"{self.where} sent a reply that cannot be read: {error!r}")

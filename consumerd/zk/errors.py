@@ -136,6 +136,8 @@ class ServerError(Exception):
 
 #: Codes after which this connection is of no use: ConnectionLoss, UnknownSession, SessionExpired, SessionMoved.
 CONNECTION_CODES = frozenset({-4, -12, -112, -118})
+#: The server does not know the type of the request.
+UNIMPLEMENTED = -6
 #: AuthFailed, and the closed session of a server that insists on another scheme.
 AUTH_CODES = frozenset({-115, -124})
 

@@ -40,7 +40,7 @@ class GetDataRequest:
     @staticmethod
     def read(frame: bytes, offset: int) -> tuple[bytes | None, NodeStat]:
         """Return data (None: null) and stat, of the reply that begins at `offset`."""
-        data, offset = _read_buffer(frame, offset)
+        data, offset = read_buffer(frame, offset)
         return data, _read_stat(frame, offset)
 
 
@@ -85,7 +85,7 @@ class GetChildrenRequest:
         offset += _INT.size
         names = []
         for _ in range(count):
-            name, offset = _read_buffer(frame, offset)
+            name, offset = read_buffer(frame, offset)
             names.append(None if name is None else name.decode())
         _read_stat(frame, offset)
         return names
@@ -117,7 +117,8 @@ def _of_path(opcode: int, path: str) -> bytes:
     return _KIND.pack(opcode, len(encoded)) + encoded
 
 
-def _read_buffer(frame: bytes, offset: int) -> tuple[bytes | None, int]:
+def read_buffer(frame: bytes, offset: int) -> tuple[bytes | None, int]:
+    """The buffer at `offset` (None: null), and the offset after it. Raises struct.error, ValueError."""
     (length,) = _INT.unpack_from(frame, offset)
     offset += _INT.size
     if length == -1:

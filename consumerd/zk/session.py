@@ -17,24 +17,24 @@ from consumerd.zk.acl import AclSetting, needs_identity, parse_acl
 from consumerd.zk.base_session import BaseSession, ensure_on
 from consumerd.zk.connect_string import parse_connect_string
 from consumerd.zk.connection import Connection, ConnectionLimits
-from consumerd.zk.errors import AUTH_CODES, CONNECTION_CODES, AuthFailed, ServerError, error_for
+from consumerd.zk.errors import AUTH_CODES, CONNECTION_CODES, UNIMPLEMENTED, AuthFailed, ServerError, error_for
 from consumerd.zk.lifecycle import SessionLifecycle
 from consumerd.zk.multi import MultiRequest, encode_operations
 from consumerd.zk.requests import ExistsRequest
+from consumerd.zk.sasl import authenticate
 from consumerd.zk.supervisor import SessionSettings, SessionSupervisor
 from consumerd.zk.watches import WatchTable
 
 if TYPE_CHECKING:
     import ssl as tls
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from random import Random
 
-    from consumerd.ports import Clock
+    from consumerd.ports import Clock, SaslMechanism
 
 #: A day; the server's own limit (20 ticks by default) is far lower.
 LONGEST_TIMEOUT = 86_400
 Credential = tuple[str, str | bytes]
-_UNIMPLEMENTED = -6
 
 
 class Session(BaseSession):
@@ -43,8 +43,9 @@ class Session(BaseSession):
     `connect` is `host:port,.../chroot`; a missing chroot is created with null data. `session_timeout` (seconds) is the
     requested one, `self.session_timeout` the granted one. `connect_timeout` bounds one attempt at one server,
     `wait_connected` (default: the session timeout) is the limit of a call's wait for a connection. `auth` holds
-    credentials such as `("digest", "user:password")`, sent before anything else on every connection. `acl` is `open`,
-    `creator`, `creator-all` or a list of `scheme:id:perms`. Raises ConfigError for invalid settings.
+    credentials such as `("digest", "user:password")`, sent before anything else on every connection, but for the tokens
+    of the mechanism that `sasl` makes (such as `DigestMd5`). `acl` is `open`, `creator`, `creator-all` or a list of
+    `scheme:id:perms`. Raises ConfigError for invalid settings.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Session(BaseSession):
         wait_connected: float | None = None,
         ssl: tls.SSLContext | None = None,
         auth: Sequence[Credential] = (),
+        sasl: Callable[[], SaslMechanism] | None = None,
         acl: AclSetting = "open",
         limits: ConnectionLimits | None = None,
     ) -> None:
@@ -66,9 +68,12 @@ class Session(BaseSession):
             raise ConfigError(
                 f"ZooKeeper's session_timeout must be between 0 and {LONGEST_TIMEOUT} s, and connect_timeout above 0"
             )
-        if needs_identity(acl) and not auth and ssl is None:
-            raise ConfigError("an ACL for the creator (`creator`, `creator-all`, `auth:`) needs credentials in `auth`")
+        if needs_identity(acl) and not auth and ssl is None and sasl is None:
+            raise ConfigError(
+                "an ACL for the creator (`creator`, `creator-all`, `auth:`) needs credentials in `auth` or `sasl`"
+            )
         self.connect = connect
+        self._sasl = sasl
         self._credentials = [_check_credential(*credential) for credential in auth]
         watches = WatchTable()
         settings = SessionSettings(
@@ -138,7 +143,9 @@ class Session(BaseSession):
     # -- before others may use a connection
 
     async def _prepare(self, connection: Connection, new: bool) -> None:
-        """Send the credentials, which the server forgets with each connection; then create a new session's chroot."""
+        """Authenticate, which the server forgets with each connection; then create a new session's chroot."""
+        if self._sasl is not None:
+            await authenticate(connection, self._sasl())
         for scheme, secret in self._credentials:
             try:
                 await connection.request(protocol.AuthRequest(type=0, scheme=scheme, auth=secret))
@@ -167,7 +174,7 @@ async def _has_multi(connection: Connection) -> bool:
         if not asked.done():
             return False
         refusal = asked.exception()
-        return not (isinstance(refusal, ServerError) and refusal.code == _UNIMPLEMENTED)
+        return not (isinstance(refusal, ServerError) and refusal.code == UNIMPLEMENTED)
     finally:
         asked.cancel()
 

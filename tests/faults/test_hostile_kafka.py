@@ -32,8 +32,8 @@ from tests.faults.hostile_kafka import BROKEN, LYING, PARTITIONS, TOPIC, VERSION
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consumerd.client import Mechanism
     from consumerd.handlers import Batch
+    from consumerd.ports import SaslMechanism
     from consumerd.wire.v08.schema import Api
 
 pytestmark = pytest.mark.asyncio
@@ -52,7 +52,7 @@ HASTY = ClientSettings(
 )
 
 
-def client_of(broker: HostileKafka, mechanism: Callable[[], Mechanism] | None = None) -> ClusterClient:
+def client_of(broker: HostileKafka, mechanism: Callable[[], SaslMechanism] | None = None) -> ClusterClient:
     authenticate = SaslAuthenticator(mechanism, timeout=0.3) if mechanism else None
     opener = ChannelOpener(
         functools.partial(connect, settings=HASTY.connection), HASTY, CLOCK, authenticate=authenticate

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import itertools
 import random
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 import pytest
+import pytest_asyncio
 from kazoo.client import KazooClient
 
 from consumerd.client import ChannelOpener, ClientSettings, ClusterClient
 from consumerd.clock import SystemClock
 from consumerd.embedded import JavaRuntime, MissingRuntimeError, find_java
 from consumerd.net import connect
+from tests.interop.kerberos import KeyDistributionCentre, missing_programs
 from tests.support.jafka import JafkaBroker, jafka_jars
 from tests.support.jafka_clients import JafkaMember, JafkaProducer, compile_java
 from tests.support.kafka import RELEASES, KafkaBroker, KafkaRelease, kafka_jars
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 
 
 @pytest.fixture(scope="session")
@@ -173,3 +177,24 @@ def cluster_client() -> ClientFactory:
         return ClusterClient(bootstrap, opener, settings, clock=clock, rng=random.Random(1))
 
     return make
+
+
+@pytest_asyncio.fixture
+async def kdc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: Callable[[str], NoReturn]
+) -> AsyncIterator[KeyDistributionCentre]:
+    """A key distribution centre, which the environment of this process names."""
+    can_be_had = shutil.which("apt-get") is not None  # .ci/run has installed them then
+    if importlib.util.find_spec("gssapi") is None:
+        (missing if can_be_had else pytest.skip)("no extra gssapi: install libkrb5-dev and run `make gssapi`")
+    if programs := missing_programs():
+        (missing if can_be_had else pytest.skip)(f"no {', '.join(programs)}: install krb5-kdc, krb5-admin-server")
+    made = KeyDistributionCentre(tmp_path / "kerberos")
+    for name, value in made.environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("KRB5CCNAME", raising=False)
+    try:
+        await made.start()
+        yield made
+    finally:
+        made.stop()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from consumerd.client import Mechanism
+    from consumerd.ports import SaslMechanism
 
 pytestmark = pytest.mark.interop
 CLOCK = SystemClock()
@@ -36,7 +36,7 @@ JAAS = "org.apache.kafka.common.security.{0} required {1};"
 
 
 def client_at(
-    port: int, mechanism: Callable[[], Mechanism] | None = None, tls: ssl.SSLContext | None = None
+    port: int, mechanism: Callable[[], SaslMechanism] | None = None, tls: ssl.SSLContext | None = None
 ) -> ClusterClient:
     settings = ClientSettings()
     opener = ChannelOpener(

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
     from kazoo.client import KazooClient
 
-    from consumerd.client import Mechanism
     from consumerd.java import JavaRuntime
+    from consumerd.ports import SaslMechanism
     from tests.support.kafka import KafkaRelease
 
 pytestmark = [pytest.mark.interop, pytest.mark.zookeeper, pytest.mark.asyncio, pytest.mark.timeout(900)]
@@ -326,7 +326,7 @@ async def _by_the_library(site: Site) -> None:
     """Producers and consumers of the library by TLS, with each mechanism, and led to the listener by ZooKeeper."""
     bootstrap: dict[str, Any] = {"bootstrap": [site.broker.address]}
     trusting = await asyncio.to_thread(ssl.create_default_context, cafile=site.broker.certificates.authority)
-    ways: list[tuple[dict[str, Any], Callable[[], Mechanism]]] = [(bootstrap, partial(Plain, USER, PASSWORD))]
+    ways: list[tuple[dict[str, Any], Callable[[], SaslMechanism]]] = [(bootstrap, partial(Plain, USER, PASSWORD))]
     ways += [(bootstrap, partial(Scram, mechanism, USER, PASSWORD)) for mechanism in MECHANISMS[1:]]
     if site.broker.zookeeper is not None:
         ways.append(({"zookeeper": site.broker.zookeeper}, ways[0][1]))

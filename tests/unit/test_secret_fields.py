@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd import ConsumerConfig
+from consumerd import ConsumerConfig, DigestMd5
 from consumerd.client.sasl import Plain, Scram
 from consumerd.spark.source.option_values import Login
 
@@ -76,6 +76,7 @@ def test_the_rule_finds_a_secret_that_is_shown() -> None:
         ConsumerConfig(group="g", auth=[("digest", f"user:{MARKER}")]),
         Plain("user", MARKER),
         Scram("SCRAM-SHA-256", "user", MARKER),
+        DigestMd5("user", MARKER),
         Login("user", password=MARKER),
     ],
     ids=lambda made: type(made).__name__,

@@ -49,6 +49,8 @@ OWN = {
     "TlsSection.check_hostname",
     "SaslSection.mechanism",
     "SaslSection.service",
+    "ZooKeeperSaslSection.mechanism",
+    "ZooKeeperSaslSection.service",
     "ZooKeeperSection.connection_timeout",  # a service waits for longer than a library's caller
     "KafkaSection.bootstrap",
     "KafkaSection.connection_timeout",

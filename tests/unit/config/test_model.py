@@ -36,8 +36,10 @@ def test_example_is_valid() -> None:
 
 
 #: Tables that make no sense without these keys.
+SASL = ("[kafka.sasl]", "[zookeeper.sasl]")
 NEEDED = {
     "[kafka.sasl]": ("user", "password_file"),
+    "[zookeeper.sasl]": ("user", "password_file"),
     "[health.tls]": ("certificate", "key"),
     "[[subscriptions]]": ("name", "topics"),
 }
@@ -58,14 +60,14 @@ def test_commented_keys_of_the_example_are_valid(tmp_path: Path) -> None:
         changed[header] = lines[header].removeprefix("# ")
         for needed in NEEDED.get(changed[header], ()):
             at = next(at for at in range(header, len(lines)) if lines[at].startswith(f"# {needed} = "))
-            if changed[header] == "[kafka.sasl]" and key in ("principal", "keytab"):
+            if changed[header] in SASL and key in ("principal", "keytab"):
                 changed[at] = 'mechanism = "GSSAPI"' if needed == "user" else ""
             else:
                 changed[at] = lines[at][2:]
         if changed[header] == "[[subscriptions]]":
             at = lines.index("# [subscriptions.handler]")
             changed[at] = lines[at][2:]
-        if changed[header] == "[kafka.sasl]" and key == "password":
+        if changed[header] in SASL and key == "password":
             changed[i] = lines[i]  # one of two: the file is tried
         load(write(tmp_path, "\n".join(changed)))
         tried += 1

@@ -51,7 +51,7 @@ def test_accepts_the_example_with_every_key(schema: dict[str, Any]) -> None:
     document = tomllib.loads(every)
     assert document["kafka"]["sasl"]["password_file"]
     # Keys without default and example show an empty text, whatever their type; required keys are there.
-    shown_empty = {"group", "kafka", "spark"}
+    shown_empty = {"group", "kafka", "spark", "zookeeper"}
     assert {each.split(".")[0].rstrip(":") for each in errors(schema, every)} <= shown_empty
     assert not any("additionalProperties" in each for each in errors(schema, every))
 
@@ -101,6 +101,7 @@ def test_describes_every_key_and_marks_secrets(schema: dict[str, Any]) -> None:
     }
     assert secrets == {
         "SaslSection.password",
+        "ZooKeeperSaslSection.password",
         "ZooKeeperSection.auth",
         "HealthSection.token",
         "TlsSection.key_password",

@@ -42,6 +42,7 @@ MARKER = "hush-hush-hush-hush"
 NEEDED: dict[str, dict[str, Any]] = {
     "group": {"id": "g", "topics": {"t": 1}, "dialect": "0.7"},
     "kafka.sasl": {"user": "u"},
+    "zookeeper.sasl": {"user": "u"},
     "health.tls": {"certificate": "/etc/c.pem", "key": "/etc/k.pem"},
     "handler": {"name": f"{__name__}:Sink", "options": {"dsn": MARKER}},
 }

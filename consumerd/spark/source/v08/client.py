@@ -64,7 +64,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
     from types import TracebackType
 
-    from consumerd.client import BrokerRelease, Channel, Mechanism
+    from consumerd.client import BrokerRelease, Channel
+    from consumerd.ports import SaslMechanism
     from consumerd.spark.source.option_values import BootstrapLocation, Login, Tls
 
     Address = tuple[str, int]
@@ -385,7 +386,7 @@ def _log_retry(what: str, error: BrokerError) -> None:
     log.info("retrying to %s: %s", what, error)
 
 
-def _mechanism(login: Login) -> Callable[[], Mechanism]:
+def _mechanism(login: Login) -> Callable[[], SaslMechanism]:
     password = login.password or ""
     if login.mechanism == "PLAIN":
         return partial(Plain, login.user, password)

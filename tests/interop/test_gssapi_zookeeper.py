@@ -1,0 +1,60 @@
+"""Kerberos with a real ZooKeeper and a real key distribution centre, by the configuration of a daemon."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.clock import SystemClock
+from consumerd.config.build import build_session
+from consumerd.config.model import parse
+from consumerd.embedded.zookeeper_launch import zookeeper_jars
+from consumerd.zk import AuthFailed, NoAuth, Session
+from tests.interop.kerberos import REALM, KeyDistributionCentre
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from consumerd.embedded import ZooKeeperServer
+
+pytestmark = [pytest.mark.interop, pytest.mark.zookeeper, pytest.mark.asyncio]
+MODULE = "com.sun.security.auth.module.Krb5LoginModule required"
+
+
+async def start_server(zookeeper_factory: Any, kdc: KeyDistributionCentre, folder: Path) -> ZooKeeperServer:
+    keys = kdc.keytab("zookeeper/127.0.0.1")
+    jaas = folder / "jaas.conf"
+    jaas.write_text(
+        f'Server {{\n {MODULE} useKeyTab=true storeKey=true isInitiator=false keyTab="{keys}" '
+        f'principal="zookeeper/127.0.0.1@{REALM}";\n}};\n'
+    )
+    jvm = [f"-Djava.security.auth.login.config={jaas}", f"-Djava.security.krb5.conf={kdc.krb5_conf}"]
+    provider = {"authProvider.sasl": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"}
+    jars = zookeeper_jars(logging=False, tls=True)
+    server: ZooKeeperServer = await zookeeper_factory(config=provider, jvm=jvm, jars=jars)
+    return server
+
+
+def session_of(server: ZooKeeperServer, **sasl: Any) -> Session:
+    document = {
+        "zookeeper": {"connect": f"{server.connect}/kafka", "acl": "creator", "sasl": {"mechanism": "GSSAPI"} | sasl},
+        "group": {"id": "g", "topics": {"t": 1}},
+        "handler": {"name": "null"},
+    }
+    section = parse(document, "test.toml", environment=False).zookeeper
+    return build_session(section, clock=SystemClock(), rng=random.Random(1))
+
+
+async def test_authenticates_with_a_ticket(zookeeper_factory: Any, kdc: KeyDistributionCentre, tmp_path: Path) -> None:
+    server = await start_server(zookeeper_factory, kdc, tmp_path)
+    keys = kdc.keytab("alice")
+    async with session_of(server, keytab=str(keys)) as alice:
+        await alice.create("/mine", b"1")
+    async with Session(f"{server.connect}/kafka", clock=SystemClock(), rng=random.Random(1)) as stranger:
+        assert (await stranger.get("/mine"))[0] == b"1"
+        with pytest.raises(NoAuth):
+            await stranger.set("/mine", b"2")
+    with pytest.raises(AuthFailed, match=r"GSSAPI: there is no ticket for somebody@127\.0\.0\.1"):
+        await session_of(server, keytab=str(keys), service="somebody").start()
