@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _OUT: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
 #: Seconds before the coordinator's rebalance timeout at which a drain ends, or a quarter of it, if that is less.
 _DRAIN_MARGIN: Final = 2.0
-#: Number of refusals in a row that are retried at once: the other members wait for us.
+#: Number of refusals of SyncGroup in a row that are retried at once: the other members wait for us.
 _HURRIED: Final = 2
 _NEVER: Final[float] = math.inf
 _BEATING: Final = frozenset({Phase.STABLE, Phase.DRAINING})
@@ -132,6 +132,8 @@ class CoordinatedMember:
         self._flowing = False
         self._leaves = 0
         self._failures = 0
+        #: SyncGroup requests in a row that were refused.
+        self._refusals = 0
         self._retry_at = self._beat_at = self._refresh_at = 0.0
         self._timer_at = _NEVER
 
@@ -197,7 +199,6 @@ class CoordinatedMember:
 
     def _on_topics_read(self, event: e.TopicsRead) -> None:
         if self._phase is Phase.ASSIGNING and event.ticket == self._waiting:
-            self._reset_failures()
             self._partition_counts = {
                 topic: count for topic in self._member_subscriptions.topics if (count := event.partitions.get(topic))
             }
@@ -217,7 +218,6 @@ class CoordinatedMember:
         if event.protocol not in self._settings.assignors:
             self._refuse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
             return
-        self._reset_failures()
         self.member_id, self.generation = event.member_id, event.generation
         self._protocol, self._rebalance_timeout = event.protocol, event.rebalance_timeout
         self._leads, self._keep = event.leads, event.keep_assignment
@@ -240,7 +240,8 @@ class CoordinatedMember:
             self._move(Cause.OUT)
             self._back_off()
             return
-        self._reset_failures()
+        self._reset_failures()  # not before: JoinGroup may succeed, and SyncGroup fail, again and again
+        self._refusals = 0
         self._move(Cause.SYNCED)
         self._assigned = self._checked(assignment.partitions)
         self._sessions += 1
@@ -464,7 +465,8 @@ class CoordinatedMember:
 
     def _retry_at_once(self) -> None:
         """Retry at once for the first refusals, because the other members wait for us."""
-        if self._failures <= _HURRIED:
+        self._refusals += 1
+        if self._refusals <= _HURRIED:
             self._retry_at = self._now
 
     def _sync(self, assignments: tuple[tuple[str, bytes], ...]) -> None:

@@ -34,6 +34,11 @@ class Driver:
         self.actions = self.machine.handle(event, self.now)
         return self.actions
 
+    def fire(self) -> list[e.Action]:
+        """Let the timer fire that was set last, at its time."""
+        self.now = self.did(e.SetTimer).at
+        return self.tell(e.TimerFired())
+
     def did(self, kind: type[Kind]) -> Kind:
         found = [action for action in self.actions if isinstance(action, kind)]
         assert len(found) == 1, self.actions
@@ -581,15 +586,52 @@ def test_leader_keeps_its_assignment_while_topics_have_the_same_partitions() -> 
     assert driver.machine.settled
 
 
-def test_success_ends_the_back_off() -> None:
+def test_new_generation_ends_the_back_off() -> None:
     driver = Driver()
     driver.tell(e.Started())
     for pause in (0.2, 0.4):
         driver.tell(e.Failed(driver.did(e.Join).ticket))
         driver.tell(e.TimerFired(), pause)
     driver.tell(driver.joined())
-    driver.tell(e.Failed(driver.did(e.Sync).ticket))
+    driver.tell(driver.synced())
+    driver.tell(e.Failed(driver.did(e.Heartbeat).ticket))
     assert driver.did(e.SetTimer).at == pytest.approx(driver.now + 0.2)
+
+
+@pytest.mark.parametrize("leads", [False, True])
+def test_member_that_joins_but_gets_no_assignment_backs_off(leads: bool) -> None:
+    driver = Driver()
+    driver.tell(e.Started())
+    pauses = []
+    for _ in range(6):
+        driver.tell(driver.joined(leads=leads))
+        if leads:
+            driver.tell(e.TopicsRead(driver.did(e.ReadTopics).ticket, {"t": 2}))
+        driver.tell(e.Synced(driver.did(e.Sync).ticket, b"\0"))  # unreadable
+        pauses.append(driver.did(e.SetTimer).at - driver.now)
+        driver.fire()
+    assert pauses == pytest.approx([0.2, 0.4, 0.8, 1.6, 2.0, 2.0])
+
+
+@pytest.mark.parametrize("code", [22, 27])
+def test_third_refusal_of_sync_in_a_row_is_not_retried_at_once(code: int) -> None:
+    driver = Driver()
+    driver.tell(e.Started())
+    driver.tell(e.Failed(driver.did(e.Join).ticket))  # which is not a refusal
+    driver.fire()
+    for _ in range(2):
+        for _ in range(2):
+            driver.tell(driver.joined())
+            driver.tell(e.Refused(driver.did(e.Sync).ticket, code))
+            driver.did(e.Join)
+        driver.tell(driver.joined())
+        driver.tell(e.Refused(driver.did(e.Sync).ticket, code))
+        assert driver.did(e.SetTimer).at > driver.now
+        driver.fire()
+        driver.tell(driver.joined())  # a generation in which it gets an assignment ends the row
+        driver.tell(driver.synced())
+        driver.tell(e.Refused(driver.did(e.Heartbeat).ticket, 27))
+        driver.tell(e.Drained(driver.did(e.Drain).ticket))
 
 
 def test_stop_after_a_loss_does_not_wait_for_the_back_off() -> None:
