@@ -249,7 +249,6 @@ class CoordinatedMember:
         self._confirmed_at = self._quiet_at = self._sent_at
         self._beat_at = self._now  # the wait for the share has used up a part of the lease
         self._refresh_at = self._now + self._settings.topic_refresh_interval
-        self._flowing = False
 
     def _checked(self, shares: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[TopicPartition, ...]:
         mine = {TopicPartition.numbered(topic, number) for topic, numbers in shares for number in numbers}
@@ -389,15 +388,13 @@ class CoordinatedMember:
         if self._outdated:
             self._drain(Cause.REJOIN)
             return
-        if not self._flowing:
-            if self.lease_until - self._now > self._settings.session_timeout / 2:  # rule 5
-                self._flowing = True
-                self._actions.append(e.StartConsuming(self._assigned, self.session_id))
-            else:
-                self._beat_at = min(self._beat_at, self._now) if not self._failures else self._beat_at
+        # Rule 5. The next heartbeat is due before half of the session timeout is over.
+        if not self._flowing and self.lease_until - self._now > self._settings.session_timeout / 2:
+            self._flowing = True
+            self._actions.append(e.StartConsuming(self._assigned, self.session_id))
         if self._now >= self._refresh_at:
             filtered = not isinstance(self._subscription, StaticSubscription)
-            others = self._member_subscriptions.topics if self._leads else ()
+            others = self._member_subscriptions.topics  # none unless we lead
             self._read_topics(None if filtered else tuple(sorted({*self._topics, *others})))
 
     def _proceed_leaving(self) -> None:
@@ -447,8 +444,6 @@ class CoordinatedMember:
     def _move(self, cause: Cause) -> None:
         self._phase = follow(PHASES, self._phase, cause)
         self._waiting = 0
-        if self._phase is Phase.OUTSIDE and self._stopping:
-            self._retry_at = self._now
         if self._phase is Phase.LEAVING:
             self._retry_at = self._now
 
@@ -484,10 +479,10 @@ class CoordinatedMember:
         wanted = self._topics
         if not isinstance(self._subscription, StaticSubscription):
             wanted = tuple(sorted(topic for topic in partitions if self._matches(topic)))
-        known, self._topics_known = self._topics_known, True
+        self._topics_known = True
         changed = wanted != self._topics
         self._topics = wanted
-        if self._phase is Phase.STABLE and known:
+        if self._phase is Phase.STABLE:
             counts = {topic: count for topic in self._member_subscriptions.topics if (count := partitions.get(topic))}
             if changed or (self._leads and counts != self._partition_counts):
                 self._drain(Cause.REJOIN)
