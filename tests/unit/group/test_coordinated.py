@@ -39,6 +39,9 @@ class Driver:
         self.now = self.did(e.SetTimer).at
         return self.tell(e.TimerFired())
 
+    def has(self, kind: type[e.Action]) -> bool:
+        return any(isinstance(action, kind) for action in self.actions)
+
     def did(self, kind: type[Kind]) -> Kind:
         found = [action for action in self.actions if isinstance(action, kind)]
         assert len(found) == 1, self.actions
@@ -218,10 +221,11 @@ def test_ignores_loss_of_partitions_not_held() -> None:
     assert driver.machine.settled
 
 
-def test_abandons_when_lease_ends_without_heartbeat() -> None:
+def test_abandons_at_the_moment_when_the_lease_ends_without_heartbeat() -> None:
     driver = Driver().stable()
     ticket = driver.beat().ticket
-    driver.tell(e.TimerFired(), 20.0)
+    driver.fire()
+    assert driver.now == 111.0  # ten seconds after the sync was sent
     driver.did(e.Abandon)
     driver.tell(e.Confirmed(ticket))
     assert driver.machine._phase is Phase.ABANDONING
@@ -234,14 +238,38 @@ def test_rejoins_with_id_given_by_coordinator() -> None:
     assert driver.did(e.Join).member_id == "new"
 
 
-def test_late_assignment_waits_for_heartbeat() -> None:
+@pytest.mark.parametrize("late", [5.0, 8.0])
+def test_assignment_that_comes_when_half_of_the_lease_is_over_waits_for_heartbeat(late: float) -> None:
+    driver = Driver()
+    driver.tell(e.Started())
+    driver.tell(driver.joined())
+    driver.tell(driver.synced(), late)
+    assert not driver.has(e.StartConsuming)
+    driver.tell(e.Confirmed(driver.did(e.Heartbeat).ticket), 0.1)
+    assert driver.did(e.StartConsuming).partitions == PLACES
+
+
+def test_end_of_the_lease_does_not_matter_before_partitions_flow() -> None:
     driver = Driver()
     driver.tell(e.Started())
     driver.tell(driver.joined())
     driver.tell(driver.synced(), 8.0)
-    assert not any(isinstance(action, e.StartConsuming) for action in driver.actions)
-    driver.tell(e.Confirmed(driver.did(e.Heartbeat).ticket), 0.1)
-    assert driver.did(e.StartConsuming).partitions == PLACES
+    ticket = driver.did(e.Heartbeat).ticket
+    assert driver.did(e.SetTimer).at == driver.machine._refresh_at > driver.machine.lease_until
+    driver.tell(e.Confirmed(ticket), 3.0)
+    driver.did(e.StartConsuming)
+
+
+def test_lost_heartbeat_before_partitions_flow_is_sent_again_after_a_pause() -> None:
+    driver = Driver()
+    driver.tell(e.Started())
+    driver.tell(driver.joined())
+    driver.tell(driver.synced(), 8.0)
+    driver.tell(e.Failed(driver.did(e.Heartbeat).ticket))
+    assert not driver.has(e.Heartbeat)
+    assert driver.did(e.SetTimer).at == driver.now + SETTINGS.retry_interval
+    driver.fire()
+    driver.did(e.Heartbeat)
 
 
 def test_rejoins_at_once_when_rebalance_overtakes_sync() -> None:
@@ -731,3 +759,146 @@ def test_first_heartbeat_of_a_generation_is_sent_at_once() -> None:
     driver.tell(driver.joined(generation=6))
     driver.tell(driver.synced())
     driver.did(e.Heartbeat)
+
+
+def test_timer_that_fires_too_early_is_set_again() -> None:
+    driver = Driver().stable()
+    driver.tell(e.Confirmed(driver.beat().ticket))
+    at = driver.did(e.SetTimer).at
+    driver.tell(e.TimerFired(), 1.0)
+    assert driver.actions == [e.SetTimer(at)]
+
+
+def test_sets_no_timer_while_it_waits_for_an_answer() -> None:
+    driver = Driver(FilterSubscription(TopicFilter(FilterKind.WHITELIST, "t"), 1))
+    driver.tell(e.Started())
+    read = driver.did(e.ReadTopics)
+    assert driver.actions == [read]
+    driver.tell(e.Failed(read.ticket))
+    driver.fire()
+    driver.tell(e.TopicsRead(driver.did(e.ReadTopics).ticket, {"t": 2}))
+    assert driver.actions == [driver.did(e.Join)]
+    driver.tell(driver.joined(leads=True, members=(e.GroupMember("me", metadata("t")),)))
+    assert driver.actions == [driver.did(e.ReadTopics)]
+    driver.tell(e.TopicsRead(driver.did(e.ReadTopics).ticket, {"t": 2}))
+    driver.tell(driver.synced())
+    driver.tell(e.StopRequested())
+    driver.tell(e.Drained(driver.did(e.Drain).ticket))
+    assert driver.actions == [driver.did(e.Leave)]
+
+
+def test_topics_that_are_read_before_joining_end_the_back_off() -> None:
+    driver = Driver(FilterSubscription(TopicFilter(FilterKind.WHITELIST, "t"), 1))
+    driver.tell(e.Started())
+    for _ in range(2):
+        driver.tell(e.Failed(driver.did(e.ReadTopics).ticket))
+        driver.fire()
+    driver.tell(e.TopicsRead(driver.did(e.ReadTopics).ticket, {"t": 2}))
+    driver.tell(e.Failed(driver.did(e.Join).ticket))
+    assert driver.did(e.SetTimer).at == pytest.approx(driver.now + 0.2)
+
+
+def test_heartbeat_that_announces_a_rebalance_ends_the_back_off() -> None:
+    driver = Driver().stable()
+    driver.tell(e.Failed(driver.beat().ticket))
+    driver.fire()
+    driver.tell(e.Refused(driver.did(e.Heartbeat).ticket, 27))
+    driver.fire()
+    driver.tell(e.Failed(driver.did(e.Heartbeat).ticket))
+    assert driver.did(e.SetTimer).at == pytest.approx(driver.now + 0.2)
+
+
+def test_late_failure_of_an_earlier_request_changes_nothing() -> None:
+    driver = Driver()
+    driver.tell(e.Started())
+    first = driver.did(e.Join).ticket
+    driver.tell(e.Failed(first))
+    driver.fire()
+    joined = driver.joined()
+    assert driver.tell(e.Failed(first)) == []
+    driver.tell(joined)
+    driver.did(e.Sync)
+
+
+def test_leader_reads_topics_again_at_the_end_of_the_pause() -> None:
+    driver = Driver()
+    driver.tell(e.Started())
+    driver.tell(driver.joined(leads=True, members=(e.GroupMember("me", metadata("t")),)))
+    driver.tell(e.Failed(driver.did(e.ReadTopics).ticket))
+    assert driver.did(e.SetTimer).at == driver.now + SETTINGS.retry_interval
+    driver.fire()
+    assert driver.did(e.ReadTopics).topics == ("t",)
+
+
+def test_leader_that_follows_in_the_next_generation_refreshes_its_own_topics_only() -> None:
+    driver = Driver()
+    driver.tell(e.Started())
+    members = (e.GroupMember("me", metadata("t")), e.GroupMember("you", metadata("u")))
+    driver.tell(driver.joined(leads=True, members=members))
+    driver.tell(e.TopicsRead(driver.did(e.ReadTopics).ticket, {"t": 2, "u": 1}))
+    driver.tell(driver.synced())
+    driver.tell(e.Refused(driver.beat().ticket, 27))
+    driver.tell(e.Drained(driver.did(e.Drain).ticket))
+    driver.tell(driver.joined(generation=6))
+    driver.tell(driver.synced())
+    driver.machine._refresh_at = driver.now
+    driver.tell(e.TimerFired())
+    read = driver.did(e.ReadTopics)
+    assert read.topics == ("t",)
+    driver.tell(e.TopicsRead(read.ticket, {"t": 2}))
+    assert driver.machine.settled
+
+
+def test_subscription_to_named_topics_stays_when_one_of_them_is_gone() -> None:
+    driver = Driver(StaticSubscription({"t": 1, "gone": 1})).stable()
+    driver.machine._refresh_at = driver.now
+    driver.tell(e.TimerFired())
+    driver.tell(e.TopicsRead(driver.did(e.ReadTopics).ticket, {"t": 2}))
+    assert driver.machine.settled
+
+
+def test_topics_that_change_during_a_drain_do_not_begin_another() -> None:
+    driver = Driver(FilterSubscription(TopicFilter(FilterKind.WHITELIST, "t|u"), 1))
+    driver.tell(e.Started())
+    driver.tell(e.TopicsRead(driver.did(e.ReadTopics).ticket, {"t": 2}))
+    driver.tell(driver.joined())
+    driver.tell(driver.synced())
+    ticket = driver.did(e.Heartbeat).ticket
+    driver.machine._refresh_at = driver.now
+    driver.tell(e.TimerFired())
+    read = driver.did(e.ReadTopics)
+    driver.tell(e.Refused(ticket, 27))
+    drain = driver.did(e.Drain)
+    driver.tell(e.TopicsRead(read.ticket, {"t": 2, "u": 1}))
+    assert not driver.has(e.Drain)
+    driver.tell(e.Drained(drain.ticket))
+    assert decode_metadata(driver.did(e.Join).protocols[0][1]).topics == ("t", "u")
+
+
+def test_answer_to_an_earlier_drain_does_not_end_the_next_one() -> None:
+    driver = Driver().stable()
+    driver.tell(e.Refused(driver.beat().ticket, 27))
+    earlier = driver.did(e.Drain).ticket
+    driver.tell(e.OwnershipLost(PLACES[0]))
+    abandon = driver.did(e.Abandon).ticket
+    driver.tell(e.Abandoned(abandon))
+    driver.fire()
+    driver.tell(driver.joined(generation=6))
+    driver.tell(driver.synced())
+    driver.tell(e.Refused(driver.did(e.Heartbeat).ticket, 27))
+    driver.did(e.Drain)
+    driver.tell(e.Drained(earlier))
+    assert driver.machine._phase is Phase.DRAINING
+    driver.tell(e.OwnershipLost(PLACES[0]))
+    driver.did(e.Abandon)
+    driver.tell(e.Abandoned(abandon))  # a second time
+    assert driver.machine._phase is Phase.ABANDONING
+
+
+def test_stopping_while_it_waits_to_read_topics_again_has_nothing_to_forget() -> None:
+    driver = Driver()
+    driver.tell(e.Started())
+    driver.tell(driver.joined(leads=True, members=(e.GroupMember("me", metadata("t")),)))
+    driver.tell(e.Failed(driver.did(e.ReadTopics).ticket))
+    driver.tell(e.StopRequested())
+    assert driver.actions == [driver.did(e.Leave)]
