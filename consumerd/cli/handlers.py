@@ -124,7 +124,7 @@ def _options(options: tuple[str, ...], hint: str) -> dict[str, Any]:
             raise click.BadParameter(f"{option!r} must have the form KEY=VALUE.", param_hint=hint)
         try:
             values[name] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise click.BadParameter(
                 f'the value of {name} must be TOML, such as "text", 5 or [1, 2]: {error}', param_hint=hint
             ) from None

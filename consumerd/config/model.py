@@ -159,7 +159,7 @@ def parse(document: dict[str, Any], source: str, *, environment: bool = True) ->
         config = (Config if environment else _WithoutEnvironment)(**document)
     except ValidationError as error:
         raise ConfigProblemsError(source, problems + problems_of(error, Config, document)) from error
-    except SettingsError as error:
+    except (SettingsError, RecursionError) as error:
         problems += unreadable_variables(error, Config)
     else:
         if not problems:

@@ -208,7 +208,7 @@ def _has(text: str, path: KeyPath) -> bool:
     """Whether the JSON `text` has a value at `path`. A path into a list counts, at any index."""
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     for part in path:
         if isinstance(value, dict) and part in value:
@@ -223,21 +223,34 @@ def _variables_under(path: KeyPath) -> list[str]:
     return sorted(name for name in os.environ if name.upper().startswith(prefix))
 
 
-def unreadable_variables(error: SettingsError, root: type[BaseModel]) -> list[Problem]:
-    """The problems of environment variables that should hold JSON, and do not."""
-    found = re.search(r'field "(\w+)"', str(error))
-    table = found[1] if found else "..."
+def unreadable_variables(error: SettingsError | RecursionError, root: type[BaseModel]) -> list[Problem]:
+    """The problems of environment variables that should hold JSON, and do not, or nest it too deeply."""
     remedy = "write lists and tables as JSON, as in CONSUMERD_KAFKA__BOOTSTRAP='[\"kafka1:9092\"]'."
-    problems = []
+    found = re.search(r'field "(\w+)"', str(error))
+    table = found[1] if found else None
+    holders = [(name, parts[0]) for name, parts in _json_variables(root) if table in (None, parts[0])]
+    wrong = [(name, of) for name, of in holders if not _is_json(os.environ[name])]
+    if isinstance(error, RecursionError) and holders and not wrong:  # it was read with more frames on the stack
+        wrong = [max(holders, key=lambda holder: len(re.findall(r"[\[{]", os.environ[holder[0]])))]
+    problems = [Problem(f"the value cannot be read: {remedy}", of, variable=name) for name, of in wrong]
+    variable = f"{PREFIX}{(table or '').upper()}..."
+    return problems or [Problem(f"a value cannot be read: {remedy}", table, variable=variable)]
+
+
+def _json_variables(root: type[BaseModel]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The environment variables that should hold JSON, with their tables and keys."""
     for name in sorted(os.environ):
         parts = tuple(name.lower().removeprefix(PREFIX.lower()).split(DELIMITER, 2))
-        if not name.upper().startswith(PREFIX) or parts[0] != table or not _holds_json(root, parts):
-            continue
-        try:
-            json.loads(os.environ[name])
-        except ValueError:
-            problems.append(Problem(f"the value cannot be read: {remedy}", table, variable=name))
-    return problems or [Problem(f"a value cannot be read: {remedy}", table, variable=f"{PREFIX}{table.upper()}...")]
+        if name.upper().startswith(PREFIX) and _holds_json(root, parts):
+            yield name, parts
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def unknown_variables(root: type[BaseModel]) -> list[Problem]:

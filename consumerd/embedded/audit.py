@@ -52,7 +52,7 @@ def parse_record(line: bytes) -> Record:
             bool(fields.get("claim", False)),
             [(int(offset), int(index), int(text, 16)) for offset, index, text in fields.get("messages", ())],
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise AuditError(f"{line[:80]!r} is not a valid handover record: {error!r}") from error
 
 

@@ -67,7 +67,7 @@ def parse_event(line: str) -> dict[str, Any] | None:
         return None
     try:
         fields = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return fields if isinstance(fields, dict) and "event" in fields else None
 

@@ -198,7 +198,7 @@ class OffsetLog:
     def _parsed(self, batch: int, line: str) -> Any:
         try:
             return json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CheckpointError(
                 f"{self.path}/{batch} contains no valid offsets ({error}): restore the checkpoint from a backup."
             ) from None

@@ -205,7 +205,10 @@ def lag(end: str | None, latest: str | None) -> list[PartitionLag] | None:
 
 
 def _offsets(text: str | None) -> dict[tuple[str, str], int] | None:
-    value = json.loads(text) if text else None
+    try:
+        value = json.loads(text) if text else None
+    except (ValueError, RecursionError):
+        return None
     if not isinstance(value, dict):
         return None
     found = {}
@@ -230,5 +233,5 @@ def _decode(line: bytes) -> BatchProgress | None:
         started = datetime.fromisoformat(value.pop("started")).astimezone(UTC)
         furthest = tuple(itertools.starmap(PartitionLag, value.pop("furthest")))
         return BatchProgress(**value, started=started, furthest=furthest)
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None

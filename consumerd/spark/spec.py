@@ -160,7 +160,7 @@ def parse_spark(document: Mapping[str, Any], source: str) -> SparkSpec:
         section = _Document(spark=document["spark"]).spark
     except ValidationError as error:
         raise ConfigProblemsError(source, problems_of(error, _Document, document)) from error
-    except SettingsError as error:
+    except (SettingsError, RecursionError) as error:
         raise ConfigProblemsError(source, unreadable_variables(error, _Document)) from None
     pipelines = {name: _pipeline(name, each, section) for name, each in section.pipelines.items()}
     return SparkSpec(section.root, section.format, section.master, section.config, pipelines, source)

@@ -272,10 +272,15 @@ def with_options(columns: Iterable[SourceColumn], options: Mapping[str, str]) ->
 
 
 def options_in(schema: StructType) -> dict[str, str]:
-    """The options that `with_options` has put there; none in any other schema."""
+    """The options that `with_options` has put there; none in any other schema. Raises OptionError for damaged ones."""
     for field in schema.fields:
         kept: Any = (field.metadata or {}).get(_METADATA)
         if isinstance(kept, str):
-            found = json.loads(kept)
-            return {str(name): str(value) for name, value in found.items()}
+            try:
+                found = json.loads(kept)
+                return {str(name): str(value) for name, value in found.items()}
+            except (ValueError, AttributeError, RecursionError):
+                raise OptionError(
+                    f"the metadata {_METADATA} of column {field.name} is not a JSON object; create the table again"
+                ) from None
     return {}

@@ -42,7 +42,11 @@ def parse_position(text: str) -> Position:
 
 def parse_offsets(text: str) -> Offsets:
     """Read a stream's offsets from a checkpoint. Raises ValueError with a clause that names the problem."""
-    return _checked(json.loads(text), text, lowest=0)
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise ValueError("the JSON is nested too deeply") from None
+    return _checked(found, text, lowest=0)
 
 
 def format_offsets(offsets: Offsets) -> str:

@@ -111,6 +111,7 @@ def test_a_handler_that_fails_is_one_sentence(tmp_path: Path, capfd: pytest.Capt
         (["-c", "x", "y", "--option", "a=1"], ExitCode.USAGE, "--option belongs to HANDLER"),
         (["print", "f", "--option", "a"], ExitCode.USAGE, "must have the form KEY=VALUE"),
         (["print", "f", "--option", "a=b"], ExitCode.USAGE, "the value of a must be TOML"),
+        pytest.param(["print", "f", "--option", "a=" + "[" * 9000], ExitCode.USAGE, "the value of a must", id="nested"),
         (["print", "/nonexistent"], ExitCode.NOT_FOUND, "/nonexistent cannot be read"),
         (["print", "/"], ExitCode.USAGE, "the folder of a partition"),
         (["prnt", "/dev/null"], ExitCode.HANDLER, "did you mean 'print'"),

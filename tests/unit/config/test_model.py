@@ -205,6 +205,25 @@ def test_reports_an_unreadable_variable_without_its_text(
     assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
+@pytest.mark.parametrize("name", ["CONSUMERD_KAFKA", "CONSUMERD_KAFKA__BOOTSTRAP", "consumerd_kafka__sasl"])
+def test_reports_a_variable_that_is_nested_too_deeply(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("CONSUMERD_COMMIT", "{}")
+    monkeypatch.setenv(name, "[" * 100_000)
+    with pytest.raises(ConfigError, match=rf"environment variable {name}: .* cannot be read") as caught:
+        load(write(tmp_path, WITH_USER))
+    assert "CONSUMERD_COMMIT" not in str(caught.value)
+
+
+def test_reports_a_variable_of_any_depth_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, MINIMAL)
+    for depth in range(900, 1000, 4):  # around the limit of recursion, where the caller's own frames decide
+        monkeypatch.setenv("CONSUMERD_KAFKA__SASL", '{"user": ' + "[" * depth + "]" * depth + "}")
+        with pytest.raises(ConfigError, match="CONSUMERD_KAFKA__SASL"):
+            load(path)
+
+
 def test_never_prints_secrets(tmp_path: Path) -> None:
     options = f'[handler]\noptions = {{ sasl = {{ user = "u", password = "{SECRET}" }} }}\n'
     text = f'{WITH_USER}password = "{SECRET}"\n[zookeeper]\nauth = ["digest:u:{SECRET}"]\n{options}'

@@ -199,7 +199,8 @@ def test_rejects_a_missing_or_broken_record(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(line(records[0]) + line(records[2]))
     with pytest.raises(AuditError, match="jumps from record 0 to 2"):
         list(read_records(tmp_path / "a"))
-    for text in (b"{}", b"[]", b"null", b"\xff", b'{"at":1,"member":"a","sequence":"x"}'):
+    endless = b'{"at":1,"member":"a","sequence":Infinity}'
+    for text in (b"{}", b"[]", b"null", b"\xff", b'{"at":1,"member":"a","sequence":"x"}', endless, b"[" * 100_000):
         with pytest.raises(AuditError, match="is not a valid handover record"):
             parse_record(text)
 

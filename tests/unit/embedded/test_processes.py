@@ -43,7 +43,7 @@ def test_ignores_environment_overrides_of_the_user() -> None:
 
 def test_reads_events_as_json_objects_with_a_name() -> None:
     assert parse_event('{"event": "ready", "port": 1}') == {"event": "ready", "port": 1}
-    for line in ("ready", '{"port": 1}', "{", "[]", '"event"', ""):
+    for line in ("ready", '{"port": 1}', "{", "[]", '"event"', "", '{"event":' + "[" * 100_000):
         assert parse_event(line) is None
 
 

@@ -96,7 +96,7 @@ def test_names_only_the_partitions_with_the_most_lag() -> None:
     assert [one.behind for one in batch.furthest] == [999, 998, 997, 996, 995]
 
 
-@pytest.mark.parametrize("latest", [None, "null", "7", "[1]", '{"t": 1}', '{"t": {"0-1": "x"}}'])
+@pytest.mark.parametrize("latest", [None, "null", "7", "[1]", '{"t": 1}', '{"t": {"0-1": "x"}}', '{"t"', "[" * 100_000])
 def test_a_source_without_a_latest_offset_has_no_lag(latest: str | None) -> None:
     assert lag('{"t": {"0-1": 1}}', latest) is None
 
@@ -120,7 +120,20 @@ def test_reads_batches_as_written(log: ProgressLog) -> None:
     assert history.batches[1] == again
 
 
-@pytest.mark.parametrize("line", [b"{}", b"[]", b"1", b"\xff", b'{"started": 3}', b'{"started": "2026"}', b'{"query"'])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"{}",
+        b"[]",
+        b"1",
+        b"\xff",
+        b'{"started": 3}',
+        b'{"started": "2026"}',
+        b'{"started": "0001-01-01T00:00:00+23:59"}',
+        b'{"query"',
+        pytest.param(b"[" * 100_000, id="nested"),
+    ],
+)
 def test_counts_unreadable_lines_and_drops_them(log: ProgressLog, tmp_path: Path, line: bytes) -> None:
     log.add([BATCH])
     with (tmp_path / "deep" / "land.ndjson").open("ab") as file:

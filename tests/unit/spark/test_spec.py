@@ -107,6 +107,12 @@ def test_landed_at_can_be_the_event_time() -> None:
     assert pipeline.refine.event_time == "landed_at"
 
 
+def test_reports_a_variable_that_is_nested_too_deeply(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONSUMERD_SPARK__CONFIG", "[" * 100_000)
+    with pytest.raises(ConfigError, match=r"environment variable CONSUMERD_SPARK__CONFIG: .* cannot be read"):
+        parse_spark({"spark": {"root": "/lake"}}, "file")
+
+
 def test_environment_overrides_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CONSUMERD_SPARK__ROOT", "/elsewhere")
     path = tmp_path / "c.toml"

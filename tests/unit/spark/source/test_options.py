@@ -275,6 +275,8 @@ def test_equal_offsets_have_equal_text() -> None:
     assert parse_offsets(one) == {"a": {"1": 3}, "b": {"0-10": 1, "0-2": 2}}
     with pytest.raises(ValueError, match="-1 of a/1 is not an offset"):
         parse_offsets('{"a": {"1": -1}}')
+    with pytest.raises(ValueError, match="nested too deeply"):
+        parse_offsets('{"a": ' + "[" * 100_000)
 
 
 def test_reads_the_password_from_the_first_line_of_its_file(tmp_path: Path) -> None:

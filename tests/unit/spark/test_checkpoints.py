@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.spark import checkpoints
+from consumerd.spark.checkpoints import CheckpointError, OffsetLog
+from consumerd.spark.tables.files import Files, LocalFiles
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def offsets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OffsetLog:
+    """The log of a checkpoint on this machine, which needs no Spark to be found."""
+
+    def locate(spark: Any, path: str, *, renames: bool) -> tuple[str, Files]:
+        return path, LocalFiles()
+
+    monkeypatch.setattr(checkpoints, "locate", locate)
+    (tmp_path / "offsets").mkdir()
+    spark: Any = None
+    return OffsetLog(spark, str(tmp_path))
+
+
+def test_reads_the_end_and_the_watermark_of_a_batch(offsets: OffsetLog, tmp_path: Path) -> None:
+    (tmp_path / "offsets" / "3").write_text('v1\n{"batchWatermarkMs": 5}\n{"t": {"0-1": 7}}')
+    assert (offsets.end(3), offsets.watermark(3)) == ({"t": {"0-1": 7}}, 5)
+    assert (offsets.end(4), offsets.watermark(4)) == (None, None)
+
+
+@pytest.mark.parametrize("line", ["{", "", pytest.param("[" * 100_000, id="nested")])
+def test_names_the_entry_that_is_damaged(offsets: OffsetLog, tmp_path: Path, line: str) -> None:
+    (tmp_path / "offsets" / "3").write_text(f"v1\n{line}\n{line}\n")
+    for read in (offsets.end, offsets.watermark):
+        with pytest.raises(CheckpointError, match=r"/offsets/3 contains no valid offsets .*restore the checkpoint"):
+            read(3)
