@@ -74,7 +74,7 @@ torture: setup  ## faults at random on real processes for MINUTES; counts what w
 
 mutants: setup  ## changes of ROOM or MODULE that no fast test of the room notices (LIMIT=n of them, chosen by SEED)
 	$(BIN)/python -m tests.mutants $(if $(MODULE),--module $(MODULE),--room $(ROOM)) \
-		$(if $(LIMIT),--limit $(LIMIT)) $(if $(SEED),--seed $(SEED))
+		$(if $(LIMIT),--limit $(LIMIT)) $(if $(SEED),--seed $(SEED)) $(if $(KEYWORDS),-k "$(KEYWORDS)")
 
 check: setup  ## ruff, codespell, the phrases of docs/style.md, mypy --strict, import-linter
 	$(BIN)/ruff check .

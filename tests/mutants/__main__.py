@@ -89,6 +89,7 @@ def main() -> int:
     parser.add_argument("--module", help="one module of a room, for example consumerd/group/rules.py")
     parser.add_argument("--limit", type=int, help="judge this many mutants, chosen at random")
     parser.add_argument("--seed", type=int, default=0, help="the choice of --limit")
+    parser.add_argument("-k", dest="keywords", default="", help="of the tests only these, as pytest selects them")
     parser.add_argument("--list", action="store_true", help="print the mutants and run nothing")
     options = parser.parse_args()
     try:
@@ -105,7 +106,7 @@ def main() -> int:
         for mutant in mutants:
             say(str(mutant))
         return 0
-    return judge(Run(modules, mutants, room.tests))
+    return judge(Run(modules, mutants, (*room.tests, "-k", options.keywords)))
 
 
 def judge(run: Run) -> int:

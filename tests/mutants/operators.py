@@ -190,7 +190,8 @@ def _visit(parent: ast.AST, field: str, index: int | None, node: ast.AST, walk: 
         placed = node.context_expr if isinstance(node, ast.withitem) else node
         walk = walk.inside(span=_lines(placed))
     for operator, new in _replacements(parent, field, node, walk):
-        ast.copy_location(new, node)
+        if not hasattr(new, "lineno"):  # a part of the old text keeps its place
+            ast.copy_location(new, node)
         yield _Site(parent, field, index, node, new, operator, walk.span, walk.place, walk.function)
     yield from _children(node, walk, ("annotation",))
 

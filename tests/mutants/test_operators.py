@@ -135,6 +135,10 @@ def test_joins_the_lines_of_a_statement() -> None:
     assert ("f( é, b, )", "pass") in planted("f(\n    é,\n    b,\n)")
 
 
+def test_shows_a_negative_number_with_its_sign() -> None:
+    assert planted("x = -1") == {("x = -1", "x = 1"), ("x = -1", "x = -2")}
+
+
 def test_spans_the_lines_that_run_the_place() -> None:
     spans = {mutant.new: mutant.span for mutant in Module("if (\n a\n):\n x = f(\n  1,\n )", "m.py").mutants}
     assert spans == {"True": (2, 2), "False": (2, 2), "2,": (4, 6)}
