@@ -157,7 +157,8 @@ class GroupCoordination:
         try:
             for _ in range(_ROUNDS):
                 blocked |= self._known_to_be_blocked(open_, action.session_id)
-                open_ = {each: stream for each, stream in open_.items() if each not in claimed | blocked}
+                decided = claimed | blocked
+                open_ = {each: stream for each, stream in open_.items() if each not in decided}
                 if not open_:
                     break
                 found = await self._create_nodes(open_, action.session_id)

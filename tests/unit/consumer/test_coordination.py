@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from consumerd.clock import SystemClock
+from consumerd.consumer import coordination
 from consumerd.consumer.backends import V07Backend, V08Backend
 from consumerd.consumer.coordination import LOOK_AGAIN, NODES_PER_MULTI, GroupCoordination
 from consumerd.consumer.settings import ConsumerSettings
@@ -147,6 +148,23 @@ async def test_neither_claims_nor_releases_node_of_a_sibling_on_the_same_session
     await setup.clock.advance(LOOK_AGAIN)
     assert await sibling.claim(setup.claim()) == CLAIMED
     assert setup.zookeeper.dump()[OWNER] == b"g_a_audit-0"
+
+
+@pytest.mark.asyncio
+async def test_claim_unites_sets_of_partitions_once_per_round(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not once per partition: a claim of 10,000 would hold the event loop for longer than a session timeout."""
+    unions = 0
+
+    class Counting(set[TopicPartition]):
+        def __or__(self, other: Any) -> Any:
+            nonlocal unions
+            unions += 1
+            return super().__or__(other)
+
+    monkeypatch.setattr(coordination, "set", Counting, raising=False)
+    answer = await setup.io.claim(setup.claim_all())
+    assert answer.claimed == frozenset(ALL)
+    assert 0 < unions < 10
 
 
 @pytest.mark.asyncio
