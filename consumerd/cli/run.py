@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -22,10 +23,26 @@ every task and thread is.
 """
 
 
+def import_structlog() -> None:
+    """Import structlog without rich, which it would import, and which the daemon's log does not use.
+
+    A tenth of a daemon's start and 4 MiB of its memory. None is Python's own mark of a module that cannot be imported,
+    and structlog works without rich; whatever imports rich later finds it.
+    """
+    if "rich" in sys.modules or "structlog" in sys.modules:
+        return
+    sys.modules["rich"] = None  # type: ignore[assignment]
+    try:
+        import structlog  # noqa: F401, PLC0415
+    finally:
+        del sys.modules["rich"]
+
+
 @click.command("run", epilog=EXAMPLES)
 @config_option()
 def command(path: Path) -> None:
     """Join the group and hand messages to the handler until stopped."""
+    import_structlog()
     from consumerd.daemon.signals import process_signals  # noqa: PLC0415 - heavy imports only for the command that runs
 
     with process_signals(reloads=True) as signals:  # before all that takes time

@@ -45,8 +45,9 @@ class BrokenRulesError(ValueError):
 class Section(BaseModel):
     """A table of the file. Unknown keys are errors."""
 
-    # The invalid value may be a password.
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    # The invalid value may be a password. A table is read as a part of the whole model: its own validator, which would
+    # take as long to build again at every start, is built when something uses it by itself.
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, defer_build=True)
 
     def rules(self) -> Iterator[str]:
         """The rules about several keys that are broken, each a sentence that names its keys, without a full stop."""

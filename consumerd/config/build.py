@@ -18,7 +18,6 @@ from consumerd.handlers.decoding import load_decoder
 from consumerd.handlers.decoding.api import BYTES
 from consumerd.handlers.key_lanes import has_key, no_keys
 from consumerd.handlers.middleware import load_middleware
-from consumerd.handlers.processes import ProcessHandler
 from consumerd.handlers.rate import RateLimit
 from consumerd.handlers.stages import Stages
 from consumerd.offsets import OffsetSettings
@@ -256,6 +255,8 @@ def build_handler(
 def build_plugin(section: HandlerSection) -> Handler:
     """The handler itself, with nothing around it. Raises HandlerLoadError."""
     if section.processes is not None:
+        from consumerd.handlers.processes import ProcessHandler  # noqa: PLC0415 - and multiprocessing with it
+
         return ProcessHandler(section.name, section.options, section.processes)
     return load_handler(section.name, section.options)
 

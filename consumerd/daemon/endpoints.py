@@ -21,7 +21,6 @@ from consumerd.credentials import find_file
 from consumerd.daemon.probes import check_extras, probe_routes
 from consumerd.daemon.readings import read
 from consumerd.daemon.status import read_status
-from consumerd.daemon.status_page import asset, render
 from consumerd.errors import ConfigError
 from consumerd.http import Access, is_loopback
 from consumerd.partition import TopicPartition
@@ -98,6 +97,7 @@ def build_server(monitor: Monitor) -> HttpServer:
 
 
 def _status_routes(monitor: Monitor, access: Access) -> dict[tuple[str, str], Route]:
+    from consumerd.daemon.status_page import asset, render  # noqa: PLC0415
     from consumerd.http.server import Answer  # noqa: PLC0415
 
     async def status(request: Request) -> Answer:

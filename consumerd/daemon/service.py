@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 import structlog
 
 from consumerd import __version__
-from consumerd.admin import BrokerGroups, read_v07_snapshot, read_v08_snapshot
 from consumerd.client import NoBrokerError
 from consumerd.clock import SystemClock
 from consumerd.config.build import (
@@ -58,11 +57,11 @@ if TYPE_CHECKING:
     from pathlib import Path
     from random import Random
 
-    from consumerd.admin import GroupSnapshot
     from consumerd.client import ClusterClient
     from consumerd.config.model import Config
     from consumerd.config.work import DaemonSection
     from consumerd.consumer import ConsumerSettings, GroupBackend
+    from consumerd.daemon.group_view import ReadGroup
     from consumerd.daemon.members import ServedMember
     from consumerd.daemon.otel import Telemetry
     from consumerd.daemon.signals import ProcessSignals
@@ -201,10 +200,8 @@ async def run_on_brokers(
             return
         consumer = build_consumer(config, settings, handler, client, zk=session, clock=clock, rng=rng)
         if watching is not None:
-            coordinated = isinstance(consumer, CoordinatedConsumer)
-            watching.monitor.watch(
-                consumer, partial(BrokerGroups(client).snapshot, settings.group) if coordinated else None
-            )
+            coordinated = isinstance(consumer, CoordinatedConsumer) and config.health.listen is not None
+            watching.monitor.watch(consumer, _coordinated_group(client, settings.group) if coordinated else None)
         await _Service(consumer, session, config.daemon, None if watching is None else watching.reloader).run()
 
 
@@ -270,16 +267,28 @@ async def run_members(
         }
         if watching is not None:
             for part, member in zip(watching.monitor.subscriptions, members.values(), strict=True):
-                read_group = partial(_read_group, session, member.settings.group, dialect)
-                watching.monitor.watch(member, read_group, part)
+                served_group = config.health.listen is not None
+                reader = _group_in_zookeeper(session, member.settings.group, dialect) if served_group else None
+                watching.monitor.watch(member, reader, part)
         served = Members(members) if len(members) > 1 else members[joining[0].name]
         await _Service(served, session, config.daemon, None if watching is None else watching.reloader).run()
 
 
-async def _read_group(session: Session, group: str, dialect: Dialect) -> GroupSnapshot:
+# Only a status page shows the whole group: a daemon that serves none does not import the administration of groups.
+
+
+def _coordinated_group(client: ClusterClient, group: str) -> ReadGroup:
+    from consumerd.admin import BrokerGroups  # noqa: PLC0415
+
+    return partial(BrokerGroups(client).snapshot, group)
+
+
+def _group_in_zookeeper(session: Session, group: str, dialect: Dialect) -> ReadGroup:
+    from consumerd.admin import read_v07_snapshot, read_v08_snapshot  # noqa: PLC0415
+
     if dialect is Dialect.V08:
-        return await read_v08_snapshot(session, group)
-    return await read_v07_snapshot(session, group, brokers=False)
+        return partial(read_v08_snapshot, session, group)
+    return partial(read_v07_snapshot, session, group, brokers=False)
 
 
 async def _done(work: Coroutine[Any, Any, None]) -> Literal[True]:

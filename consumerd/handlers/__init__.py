@@ -10,7 +10,6 @@ from consumerd.handlers.api import (
 )
 from consumerd.handlers.context import HandlerContext
 from consumerd.handlers.dead_letter_files import FileDeadLetters
-from consumerd.handlers.dead_letter_topic import TopicDeadLetters
 from consumerd.handlers.dead_letters import DeadLetters, Letter
 from consumerd.handlers.decoding import DecodeError, Decoder
 from consumerd.handlers.disk_full import DiskFullError, OnDiskFull
@@ -45,7 +44,6 @@ __all__ = [
     "RetryLaterError",
     "RetryPolicy",
     "Secret",
-    "TopicDeadLetters",
     "load_handler",
     "make_handler",
     "message_handler",

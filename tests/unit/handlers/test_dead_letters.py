@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.errors import BrokerError, ConfigError, HandlerFailedError
-from consumerd.handlers import Batch, FileDeadLetters, KeyedMessage, Letter, TopicDeadLetters
+from consumerd.handlers import Batch, FileDeadLetters, KeyedMessage, Letter
 from consumerd.handlers.dead_letter_files import letter_files, read_letters
+from consumerd.handlers.dead_letter_topic import TopicDeadLetters
 from consumerd.handlers.dead_letters import decode_letter
 from consumerd.partition import TopicPartition
 
