@@ -892,7 +892,8 @@ def test_answer_to_an_earlier_drain_does_not_end_the_next_one() -> None:
     driver.tell(e.OwnershipLost(PLACES[0]))
     driver.did(e.Abandon)
     driver.tell(e.Abandoned(abandon))  # a second time
-    assert driver.machine._phase is Phase.ABANDONING
+    phase: Phase = driver.machine._phase
+    assert phase is Phase.ABANDONING
 
 
 def test_stopping_while_it_waits_to_read_topics_again_has_nothing_to_forget() -> None:
