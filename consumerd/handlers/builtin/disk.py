@@ -7,20 +7,25 @@ unsynced data. All calls block and raise OSError.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 
+#: Errors of directories that no member can have made names in: not permitted, read-only.
+_NOT_OURS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+
+
 class Disk(Protocol):
     """A POSIX file system: `rename` is atomic, and synced data survive a loss of power."""
 
     def make_directory(self, directory: Path) -> None:
-        """Make it and its missing parents, durably. An existing one is fine."""
+        """Make it and its missing parents, durably. An existing one is made durable."""
         ...
 
     def make_unique_directory(self, parent: Path, prefix: str) -> Path:
@@ -67,10 +72,19 @@ class OsDisk:
         while not directory.is_dir():
             missing.append(directory)
             directory = directory.parent
+        self._sync_parent(directory)
         for path in reversed(missing):
             with contextlib.suppress(FileExistsError):  # another member was faster
                 path.mkdir()
             self.sync_directory(path.parent)
+
+    def _sync_parent(self, existing: Path) -> None:
+        """Make the name of a directory durable: its maker may have been killed before its sync."""
+        try:
+            self.sync_directory(existing.parent)
+        except OSError as error:
+            if error.errno not in _NOT_OURS:
+                raise
 
     def make_unique_directory(self, parent: Path, prefix: str) -> Path:
         path = parent / f"{prefix}{secrets.token_hex(8)}"
