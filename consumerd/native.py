@@ -19,11 +19,15 @@ if TYPE_CHECKING:
 PURE = "CONSUMERD_PURE"
 _OFF = {"", "0", "false", "no"}
 #: The interface version that the native codec must have: raised with every change of its interface.
-INTERFACE = 6
+INTERFACE = 7
 
 
 class NativeLimits(Protocol):
     """`consumerd.wire.v07.Limits`, as the native codec reads them."""
+
+
+#: Buffers of a binary column of Arrow: validity (empty if nothing is null), offsets, data.
+NativeBinary: TypeAlias = tuple[bytes, bytes, bytes]
 
 
 class NativePayloads(Protocol):
@@ -69,6 +73,20 @@ class NativePayloads(Protocol):
 
     def size_between(self, first: int, stop: int, /) -> int:
         """Return the bytes of the payloads from number `first` to `stop`."""
+        ...
+
+    def fitting(self, first: int, stop: int, size: int, /) -> tuple[int, int]:
+        """Return the number behind the payloads from `first` to `stop` of at most `size` bytes, and their bytes."""
+        ...
+
+    def arrow(
+        self, first: int, stop: int, offset: int, next_offset: int, most: int, wide: bool, /
+    ) -> tuple[NativeBinary, bytes, bytes, bytes]:
+        """Return payloads, offsets, indexes (32 bits) and next offsets of messages `first` to `stop` as Arrow buffers.
+
+        `offset` is that of the data, `next_offset` follows the last message. Payloads have at most `most` bytes, and
+        64-bit offsets if `wide`. Raises IndexError, and OverflowError where they have more bytes.
+        """
         ...
 
     def json_lines(self, head: bytes, offset: int, first: int, lines: int, size: int, /) -> tuple[bytes, int]:
@@ -151,6 +169,28 @@ class NativeRecords(Protocol):
 
     def settle(self) -> None:
         """Shrink to at most the memory of the records as objects, as nothing more is added."""
+        ...
+
+    def fitting(self, first: int, stop: int, size: int, /) -> tuple[int, int]:
+        """Return the number behind the values from `first` to `stop` of at most `size` bytes, and their bytes."""
+        ...
+
+    def arrow(
+        self, first: int, stop: int, next_offset: int, most: int, wide: bool, /
+    ) -> tuple[
+        NativeBinary,
+        NativeBinary | None,
+        tuple[bytes, NativeBinary, NativeBinary] | None,
+        bytes,
+        bytes,
+        tuple[bytes, bytes],
+    ]:
+        """Return the records `first` to `stop` as Arrow buffers.
+
+        Values; keys, if there are any; offsets of lists, names and values of headers, if there are any; offsets; next
+        offsets; validity and times. `next_offset` follows the last record. Values have at most `most` bytes, and so
+        have keys; both have 64-bit offsets if `wide`. Raises IndexError, and OverflowError where they have more bytes.
+        """
         ...
 
     def keys(self, first: int, stop: int, /) -> list[bytes | None]:

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
+from consumerd.handlers.messages import sources_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from consumerd.handlers.messages import Batch, Content
+    from consumerd.handlers.messages import Batch, Content, Source
 
 _Made = TypeVar("_Made")
 #: Payloads whose sizes are looked at at once.
@@ -135,6 +137,13 @@ class _Joined:
             found += self._contents[at][start - before : stop - before]
             start, at = self._ends[at], at + 1
         return found[::step]
+
+    def sources(self, first: int, stop: int) -> Iterator[Source]:
+        """As `sources_of`."""
+        for at, content in enumerate(self._contents):
+            before, end = self._start(at), self._ends[at]
+            if before < stop and first < end:
+                yield from sources_of(content, max(first, before) - before, min(stop, end) - before)
 
     def _start(self, at: int) -> int:
         """The number of the first message of a content."""

@@ -191,6 +191,25 @@ class BatchBuffer(NamedTuple):
     offset: int
 
 
+class Source(NamedTuple):
+    """The messages of `content` from number `first` to `stop`."""
+
+    content: Content
+    first: int
+    stop: int
+
+
+def sources_of(content: Content, first: int, stop: int) -> Iterator[Source]:
+    """Yield the contents that hold the messages of `content` from number `first` to `stop`: itself, or those of which
+    it is made.
+    """
+    inner: Callable[[int, int], Iterator[Source]] | None = getattr(content, "sources", None)
+    if inner is None:
+        yield Source(content, first, stop)
+    else:
+        yield from inner(first, stop)
+
+
 class Batch(Sequence[bytes]):
     """Consecutive messages of one partition: a sequence of payloads that knows where they come from.
 
@@ -335,6 +354,28 @@ class Batch(Sequence[bytes]):
         """
         payloads: NativePayloads | None = getattr(self._content, "buffer", None)
         return None if payloads is None or self._cut else BatchBuffer(payloads, self._first, self._content.start_offset)
+
+    def sources(self, first: int = 0, stop: int | None = None) -> Iterator[Source]:
+        """The contents that hold the messages from number `first` to `stop` (the end of the batch), in order."""
+        end = self._length if stop is None else stop
+        return sources_of(self._content, self._first + first, self._first + end)
+
+    def to_arrow(self, *, large: bool = False) -> Any:
+        """The messages as a `pyarrow.RecordBatch`, with the columns of the Parquet files of the handler `parquet`.
+
+        With the native codec no object is created for any message. `payload` and `key` are of the type `binary`, whose
+        32-bit offsets hold 2 GiB; of the type `large_binary` if `large`. Decoded values are not a column. A timestamp
+        that is negative is null, and so is one that does not fit into 64 bits.
+
+        Needs the extra `archive`: raises `consumerd.archive.errors.MissingExtraError` without it. Raises OverflowError
+        where the payloads, keys or headers of the batch are too large for one column.
+
+        Buffers are passed to `pyarrow.Array.from_buffers` as `bytes` objects. Arrow's C data interface would need
+        memory addresses, and with them unsafe code in the native codec, which has none.
+        """
+        from consumerd.handlers.arrow_columns import record_batch  # noqa: PLC0415 - the extra `archive`
+
+        return record_batch(self, large=large)
 
     def messages(self) -> Iterator[Message]:
         """The messages with their identities, made as they are consumed; of brokers of 0.8 and later `KeyedMessage`s,

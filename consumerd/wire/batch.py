@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, over
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from consumerd.wire.column_buffers import ColumnBuffers
+
 _Made = TypeVar("_Made")
 #: `bytes`, or None as well where a payload may be null.
 _Payload = TypeVar("_Payload")
@@ -123,6 +125,20 @@ class DecodedBatch(ABC, Generic[_Payload, _Run]):
         Begins with message number `first`; those before it are not made.
         """
         return chain.from_iterable(self._pieces(make, list(map(repeat, before)), first))
+
+    def column_buffers(self, first: int, stop: int, most: int, *, wide: bool) -> ColumnBuffers | None:
+        """The messages from number `first` to `stop` as Arrow buffers; None where they are objects.
+
+        Payloads have at most `most` bytes, and so have keys; both have 64-bit offsets if `wide`. Raises IndexError, and
+        OverflowError where they have more bytes.
+        """
+        return None
+
+    def fitting(self, first: int, stop: int, size: int) -> tuple[int, int] | None:
+        """The number behind the messages from `first` to `stop` whose payloads have at most `size` bytes, and their
+        bytes; None where they are objects.
+        """
+        return None
 
     @abstractmethod
     def _pieces(

@@ -3,12 +3,14 @@
 //! Payloads of plain messages stay where they came from; leaves of wrappers are copied out of the set that they were
 //! decompressed to into one arena, so that what is held never exceeds what the same payloads would take as objects.
 use std::cell::Cell;
+use std::ops::Range;
 
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PySlice, PySliceMethods};
 
+use crate::arrow::{between, filled, put_i64, write_binary, BinaryBuffers, Buffer, Shape, Width};
 use crate::inflate::{most_pieces, Allowance, Codec, Inflater};
 use crate::limits::Limits;
 use crate::lines::write_line;
@@ -200,6 +202,70 @@ impl Index {
         (position, false)
     }
 
+    /// The position of payload number `first` of a plain run, if that is where `run` begins.
+    fn position_in(&self, run: (usize, usize, usize), first: usize) -> usize {
+        let (begin, position, overhead) = run;
+        let before = self.ranges[begin..first.max(begin)].iter();
+        position
+            + before
+                .map(|range| range.1 as usize + overhead)
+                .sum::<usize>()
+    }
+
+    /// Write offset, index and next offset of each payload in `numbers` as 64-, 32- and 64-bit numbers.
+    ///
+    /// `offset` is that of the data, `next_offset` follows the last message.
+    fn write_places(
+        &self,
+        out: &mut [&mut [u8]],
+        numbers: Range<usize>,
+        offset: i64,
+        next_offset: i64,
+    ) {
+        let [offsets, indexes, nexts] = out else {
+            unreachable!("a place has three columns")
+        };
+        let mut offsets = offsets.chunks_exact_mut(8);
+        let mut indexes = indexes.chunks_exact_mut(4);
+        let mut nexts = nexts.chunks_exact_mut(8);
+        let at = |position: usize| offset.wrapping_add(position as i64);
+        let mut run = self.runs.partition_point(|run| run.0 <= numbers.start);
+        let mut number = numbers.start;
+        while number < numbers.end {
+            let (begin, position, overhead) = self.runs[run - 1];
+            let following = self.runs.get(run);
+            let end = following.map_or(self.ranges.len(), |next| next.0);
+            let stop = end.min(numbers.end);
+            if overhead > 0 {
+                let mut position = self.position_in(self.runs[run - 1], number);
+                for range in &self.ranges[number..stop] {
+                    put_i64(&mut offsets, at(position));
+                    indexes.next(); // stays 0
+                    position += overhead + range.1 as usize;
+                    put_i64(&mut nexts, at(position));
+                }
+            } else {
+                for each in number..stop {
+                    put_i64(&mut offsets, at(position));
+                    let slot = indexes.next().expect("as many slots as numbers");
+                    slot.copy_from_slice(&((each - begin) as i32).to_ne_bytes());
+                    // Of a wrapper's leaves only the last moves the position.
+                    let behind = following.map_or(next_offset, |next| at(next.1));
+                    put_i64(
+                        &mut nexts,
+                        if each + 1 == end {
+                            behind
+                        } else {
+                            at(position)
+                        },
+                    );
+                }
+            }
+            number = stop;
+            run += 1;
+        }
+    }
+
     fn slice<'a>(&'a self, data: &'a [u8], number: usize) -> &'a [u8] {
         let (start, size) = self.ranges[number];
         let (start, size) = (start as usize, size as usize);
@@ -228,16 +294,13 @@ impl Index {
             .partition_point(|run| run.0 <= first)
             .saturating_sub(1);
         // Where the message in hand stands, if its run is plain.
-        let mut position = self
-            .runs
-            .get(run)
-            .map_or(0, |&(begin, position, overhead)| {
-                let before = self.ranges[begin..first.max(begin)]
-                    .iter()
-                    .map(|range| range.1 as usize + overhead)
-                    .sum::<usize>();
-                position + if overhead > 0 { before } else { 0 }
-            });
+        let mut position = self.runs.get(run).map_or(0, |&run| {
+            if run.2 > 0 {
+                self.position_in(run, first)
+            } else {
+                run.1
+            }
+        });
         for number in first..stop {
             while self.runs.get(run + 1).is_some_and(|next| next.0 <= number) {
                 run += 1;
@@ -278,6 +341,19 @@ impl Index {
         self.arena.shrink_to_fit();
         self.shared > 0 && self.runs.iter().any(|run| run.2 > 0)
     }
+}
+
+/// How many sizes from the beginning are at most `size` together, and what these are.
+pub fn within(sizes: impl Iterator<Item = usize>, size: usize) -> (usize, usize) {
+    let (mut count, mut used) = (0, 0);
+    for each in sizes {
+        if each > size - used {
+            break;
+        }
+        used += each;
+        count += 1;
+    }
+    (count, used)
 }
 
 /// The bytes that a memoryview is of, and which part of them.
@@ -437,6 +513,48 @@ impl Payloads {
             .iter()
             .map(|range| range.1 as usize)
             .sum()
+    }
+
+    /// The number behind the last of the payloads from number `first` to `stop` that have at most `size` bytes together, and
+    /// how many these have.
+    fn fitting(&self, first: usize, stop: usize, size: usize) -> PyResult<(usize, usize)> {
+        let numbers = between(first, stop, self.index.ranges.len())?;
+        let sizes = self.index.ranges[numbers].iter();
+        let (count, used) = within(sizes.map(|range| range.1 as usize), size);
+        Ok((first + count, used))
+    }
+
+    /// The messages from number `first` to `stop` as the buffers of Arrow columns: payload; offset, index (32 bits) and next
+    /// offset, as 64-bit numbers.
+    ///
+    /// `offset` is that of the data, `next_offset` follows the last message. Payloads have at most `most` bytes, and 64-bit
+    /// offsets if `wide`. Raises OverflowError for larger ones, IndexError for numbers that there are not.
+    #[allow(clippy::too_many_arguments)]
+    fn arrow<'py>(
+        &self,
+        py: Python<'py>,
+        first: usize,
+        stop: usize,
+        offset: i64,
+        next_offset: i64,
+        most: usize,
+        wide: bool,
+    ) -> PyResult<(BinaryBuffers<'py>, Buffer<'py>, Buffer<'py>, Buffer<'py>)> {
+        let (index, data) = (&self.index, self.data(py));
+        let numbers = between(first, stop, index.ranges.len())?;
+        let (count, width) = (numbers.len(), Width::new(wide, most));
+        let part = |number: usize| Some(index.slice(data, first + number));
+        let shape = py.detach(|| Shape::of(count, part));
+        shape.check("payloads", width)?;
+        let [validity, offsets, size] = shape.sizes(width);
+        let sizes = [validity, offsets, size, 8 * count, 4 * count, 8 * count];
+        let buffers = filled(py, &sizes, |mut out| {
+            write_binary(&mut out[..3], width, count, part);
+            index.write_places(&mut out[3..], numbers, offset, next_offset);
+        })?;
+        let mut buffers = buffers.into_iter();
+        let mut next = || buffers.next().expect("a buffer for each size");
+        Ok(((next(), next(), next()), next(), next(), next()))
     }
 
     /// The messages from number `first` on as NDJSON: at most `lines` of them, and no more than `bytes` unless it is one.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from consumerd.handlers.context import HandlerContext
     from consumerd.handlers.decoding.api import Decoder
     from consumerd.handlers.giving_up import GivingUp
-    from consumerd.handlers.messages import Message
+    from consumerd.handlers.messages import Message, Source
     from consumerd.handlers.retry import HandlerCounts
     from consumerd.partition import TopicPartition
 
@@ -175,6 +175,10 @@ class DecodedContent:
     def messages_as(self, make: Callable[[tuple[Any, ...]], _Made], *before: object, first: int = 0) -> Iterator[_Made]:
         """As `Content`."""
         return self._part.messages_as(make, *before, first=first)
+
+    def sources(self, first: int, stop: int) -> Iterator[Source]:
+        """As `sources_of`."""
+        return self._part.sources(first, stop)
 
     def prefix(self, count: int, /) -> int:
         """As `Content`."""

@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, Unpack, cast
 
 from consumerd.wire.batch import PIECE, BatchEnding, DecodedBatch
+from consumerd.wire.column_buffers import BinaryBuffers, ColumnBuffers
 from consumerd.wire.v07.packed import PackedPayloads
 
 if TYPE_CHECKING:
@@ -89,6 +90,17 @@ class MessageBatch(DecodedBatch[bytes, MessageRun]):
         """The payloads as the native codec holds them; None where they are objects."""
         held = self._payloads
         return None if isinstance(held, (list, PackedPayloads)) else cast("NativePayloads", held)
+
+    def column_buffers(self, first: int, stop: int, most: int, *, wide: bool) -> ColumnBuffers | None:
+        native = self.buffer
+        if native is None:
+            return None
+        payload, offset, index, next_offset = native.arrow(first, stop, self.start_offset, self.next_offset, most, wide)
+        return ColumnBuffers(BinaryBuffers(*payload), offset, next_offset, index)
+
+    def fitting(self, first: int, stop: int, size: int) -> tuple[int, int] | None:
+        native = self.buffer
+        return None if native is None else native.fitting(first, stop, size)
 
     def messages(self) -> Iterator[Message]:
         """Iterate over the leaves with their identities, made on access."""

@@ -3,6 +3,10 @@
 //! Positions below `shared` are in the data, from there on in the arena, to which decompressed sets and batches are
 //! copied as a whole. Who reads a message or batch appends to the columns and closes the run, or rewinds.
 
+use std::ops::Range as Numbers;
+
+use crate::arrow::{put_i64, set_bit};
+
 /// A length that no value has: there is none.
 const NULL: u32 = u32::MAX;
 /// What a record, key, header and run cost beside their bytes (`consumerd.wire.v08.records.record_set`), and a payload
@@ -15,6 +19,15 @@ const PER_MESSAGE: usize = 48;
 
 /// Start and length.
 pub type Range = (u32, u32);
+
+/// The bytes of a value; 0 for null.
+pub fn size_of(range: &Range) -> usize {
+    if range.1 == NULL {
+        0
+    } else {
+        range.1 as usize
+    }
+}
 
 /// Headers of one record: its number, where they are with their count in front, and how many.
 #[derive(Clone, Copy)]
@@ -244,6 +257,73 @@ impl Columns {
 
     pub fn key(&self, number: usize) -> Range {
         self.keys.get(number).copied().unwrap_or((0, NULL))
+    }
+
+    /// Whether any of the records with these numbers has a key.
+    pub fn has_keys(&self, numbers: Numbers<usize>) -> bool {
+        let stop = numbers.end.min(self.keys.len());
+        let known = self.keys.get(numbers.start..stop).unwrap_or_default();
+        known.iter().any(|key| key.1 != NULL)
+    }
+
+    /// The runs that have records with these numbers, with those of them that they have.
+    fn runs_between(
+        &self,
+        numbers: Numbers<usize>,
+    ) -> impl Iterator<Item = (&Run, Numbers<usize>)> {
+        let at = self.runs.partition_point(|run| run.first <= numbers.start);
+        let end = numbers.end;
+        self.runs[at.saturating_sub(1)..]
+            .iter()
+            .take_while(move |run| run.first < end)
+            .map(move |run| {
+                let stop = (run.first + run.offsets.count).min(end);
+                (run, run.first.max(numbers.start)..stop)
+            })
+            .filter(|(_, found)| !found.is_empty())
+    }
+
+    /// The times of the records with these numbers; none where one is negative, or does not have 64 bits.
+    pub fn times_between(&self, numbers: Numbers<usize>) -> impl Iterator<Item = Option<i64>> + '_ {
+        self.runs_between(numbers).flat_map(|(run, found)| {
+            let times = self.times[found].iter();
+            times.map(|time| run.base_time.checked_add(*time).filter(|time| *time >= 0))
+        })
+    }
+
+    /// Write the validity, if it has a buffer, and the times of the records with these numbers.
+    pub fn write_times(&self, out: &mut [&mut [u8]], numbers: Numbers<usize>) {
+        let [validity, times] = out else {
+            unreachable!("times have two buffers")
+        };
+        let mut times = times.chunks_exact_mut(8);
+        for (number, time) in self.times_between(numbers).enumerate() {
+            put_i64(&mut times, time.unwrap_or(0));
+            if time.is_some() && !validity.is_empty() {
+                set_bit(validity, number);
+            }
+        }
+    }
+
+    /// Write offset and next offset of the records with these numbers; `next_offset` follows the last record of all.
+    pub fn write_places(&self, out: &mut [&mut [u8]], numbers: Numbers<usize>, next_offset: i64) {
+        let [offsets, nexts] = out else {
+            unreachable!("a place has two columns")
+        };
+        let (mut offsets, mut nexts) = (offsets.chunks_exact_mut(8), nexts.chunks_exact_mut(8));
+        let last = self.values.len() - usize::from(!self.values.is_empty());
+        for (run, found) in self.runs_between(numbers) {
+            for number in found {
+                let offset = run.offsets.at(&self.listed, number - run.first);
+                put_i64(&mut offsets, offset);
+                let next = if number == last {
+                    next_offset
+                } else {
+                    offset.wrapping_add(1)
+                };
+                put_i64(&mut nexts, next);
+            }
+        }
     }
 
     pub fn slice<'a>(&'a self, data: &'a [u8], range: Range) -> Option<&'a [u8]> {

@@ -1,13 +1,16 @@
 //! The records of a fetch from a broker of 0.8 or later, as buffers and an index: objects are made when asked for.
+use std::borrow::Cow;
 use std::cell::Cell;
+use std::ops::Range as Numbers;
 
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PySlice, PySliceMethods, PyString, PyTuple};
 
+use crate::arrow::{between, filled, write_binary, BinaryBuffers, Buffer, Shape, Width};
 use crate::inflate::Inflater;
 use crate::limits::Limits;
-use crate::payloads::part_of;
+use crate::payloads::{part_of, within};
 
 mod batch;
 mod columns;
@@ -24,6 +27,19 @@ thread_local! {
 
 /// What stands behind (position, least offset that may follow, next offset, decompressed bytes).
 type Place = (usize, i64, i64, usize);
+
+/// Offsets of the lists; name; value.
+type HeaderBuffers<'py> = (Buffer<'py>, BinaryBuffers<'py>, BinaryBuffers<'py>);
+
+/// Value; key and headers, if there are any; offset, next offset; validity of the times, and these.
+type ArrowBuffers<'py> = (
+    BinaryBuffers<'py>,
+    Option<BinaryBuffers<'py>>,
+    Option<HeaderBuffers<'py>>,
+    Buffer<'py>,
+    Buffer<'py>,
+    (Buffer<'py>, Buffer<'py>),
+);
 
 /// A sequence of values: `bytes`, or None for null. Keys, headers, offsets and times go with them.
 #[pyclass(module = "consumerd_native", sequence)]
@@ -42,6 +58,70 @@ impl Records {
         self.data
             .as_ref()
             .map_or(&[], |data| &data.as_bytes(py)[self.begin..end])
+    }
+
+    /// The headers of the records with these numbers, and behind how many of them each list ends.
+    #[allow(clippy::type_complexity)]
+    fn parsed_headers<'a>(
+        &'a self,
+        data: &'a [u8],
+        numbers: Numbers<usize>,
+    ) -> Option<(Vec<(Cow<'a, str>, Option<&'a [u8]>)>, Vec<i32>)> {
+        let all = &self.columns.headers;
+        let begin = all.partition_point(|range| (range.number as usize) < numbers.start);
+        let mut ranges = all[begin..].iter().peekable();
+        let (mut pairs, mut ends) = (Vec::new(), Vec::new());
+        if (ranges.peek()).is_none_or(|range| range.number as usize >= numbers.end) {
+            return Some((pairs, ends));
+        }
+        ends.reserve(numbers.len() + 1);
+        ends.push(0);
+        for number in numbers {
+            if let Some(range) = ranges.next_if(|range| range.number as usize == number) {
+                let bytes = self.columns.slice(data, (range.start, range.size))?;
+                let found = batch::headers(bytes)?.into_iter();
+                pairs.extend(found.map(|(name, value)| (String::from_utf8_lossy(name), value)));
+            }
+            ends.push(i32::try_from(pairs.len()).ok()?);
+        }
+        Some((pairs, ends))
+    }
+
+    fn arrow_headers<'py>(
+        &self,
+        py: Python<'py>,
+        data: &[u8],
+        numbers: Numbers<usize>,
+    ) -> PyResult<Option<HeaderBuffers<'py>>> {
+        let (pairs, ends) = py
+            .detach(|| self.parsed_headers(data, numbers))
+            .ok_or_else(|| PyValueError::new_err("the headers are gone"))?;
+        if ends.is_empty() {
+            return Ok(None);
+        }
+        let width = Width::new(false, usize::MAX);
+        let name = |number: usize| Some(pairs[number].0.as_bytes());
+        let value = |number: usize| pairs[number].1;
+        let (names, values) = (Shape::of(pairs.len(), name), Shape::of(pairs.len(), value));
+        names.check("names of headers", width)?;
+        values.check("values of headers", width)?;
+        let mut sizes = vec![4 * ends.len()];
+        sizes.extend(names.sizes(width));
+        sizes.extend(values.sizes(width));
+        let buffers = filled(py, &sizes, |mut out| {
+            for (slot, end) in out[0].chunks_exact_mut(4).zip(&ends) {
+                slot.copy_from_slice(&end.to_ne_bytes());
+            }
+            write_binary(&mut out[1..4], width, pairs.len(), name);
+            write_binary(&mut out[4..], width, pairs.len(), value);
+        })?;
+        let mut buffers = buffers.into_iter();
+        let mut next = || buffers.next().expect("a buffer for each size");
+        Ok(Some((
+            next(),
+            (next(), next(), next()),
+            (next(), next(), next()),
+        )))
     }
 
     fn make<'py>(&self, py: Python<'py>, data: &[u8], range: Range) -> Option<Bound<'py, PyBytes>> {
@@ -220,6 +300,66 @@ impl Records {
             py,
             numbers.map(|number| self.make(py, data, self.columns.key(number))),
         )
+    }
+
+    /// The number behind the last of the values from number `first` to `stop` that have at most `size` bytes together, and how
+    /// many these have.
+    fn fitting(&self, first: usize, stop: usize, size: usize) -> PyResult<(usize, usize)> {
+        let numbers = between(first, stop, self.columns.values.len())?;
+        let sizes = self.columns.values[numbers].iter().map(columns::size_of);
+        let (count, used) = within(sizes, size);
+        Ok((first + count, used))
+    }
+
+    /// The records from number `first` to `stop` as the buffers of Arrow columns: value; key and headers, if any of them has
+    /// some; offset and next offset; time.
+    ///
+    /// `next_offset` follows the last record. A time that is negative, or has more than 64 bits, is null. Values have at most
+    /// `most` bytes, and so have keys, and both 64-bit offsets if `wide`. Raises OverflowError for larger ones, IndexError
+    /// for numbers that there are not.
+    fn arrow<'py>(
+        &self,
+        py: Python<'py>,
+        first: usize,
+        stop: usize,
+        next_offset: i64,
+        most: usize,
+        wide: bool,
+    ) -> PyResult<ArrowBuffers<'py>> {
+        let (columns, data) = (&self.columns, self.data(py));
+        let numbers = between(first, stop, columns.values.len())?;
+        let (count, width) = (numbers.len(), Width::new(wide, most));
+        let value = |number: usize| columns.slice(data, columns.values[first + number]);
+        let key = |number: usize| columns.slice(data, columns.key(first + number));
+        let keyed = columns.has_keys(numbers.clone());
+        let (values, keys, timed) = py.detach(|| {
+            let keys = if keyed { count } else { 0 };
+            let timed = columns.times_between(numbers.clone()).flatten().count();
+            (Shape::of(count, value), Shape::of(keys, key), timed)
+        });
+        values.check("payloads", width)?;
+        keys.check("keys", width)?;
+        let bits = if timed < count { count.div_ceil(8) } else { 0 };
+        let mut sizes = values.sizes(width).to_vec();
+        sizes.extend([8 * count, 8 * count, bits, 8 * count]);
+        if keyed {
+            sizes.extend(keys.sizes(width));
+        }
+        let headers = self.arrow_headers(py, data, numbers.clone())?;
+        let buffers = filled(py, &sizes, |mut out| {
+            write_binary(&mut out[..3], width, count, value);
+            columns.write_places(&mut out[3..5], numbers.clone(), next_offset);
+            columns.write_times(&mut out[5..7], numbers);
+            if keyed {
+                write_binary(&mut out[7..], width, count, key);
+            }
+        })?;
+        let mut buffers = buffers.into_iter();
+        let mut next = || buffers.next().expect("a buffer for each size");
+        let values = (next(), next(), next());
+        let (offsets, nexts, times) = (next(), next(), (next(), next()));
+        let keys = keyed.then(|| (next(), next(), next()));
+        Ok((values, keys, headers, offsets, nexts, times))
     }
 
     /// Of each record that has headers its number and these: pairs of a name and a value, which may be None.

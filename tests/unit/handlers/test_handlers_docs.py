@@ -1,4 +1,4 @@
-"""The snippets of docs/handlers.md about decoders, context and middleware run as they stand there."""
+"""The snippets of docs/handlers.md about Arrow, decoders, context and middleware run as they stand there."""
 
 from __future__ import annotations
 
@@ -65,6 +65,14 @@ async def test_decoding(my_package: Any, capsys: pytest.CaptureFixture[str]) -> 
     async with HandlerHarness(handle, stages=Stages(decoder=csv)) as harness:
         await harness.deliver([b"a,b,c"])
     assert seen == [["a", "b", "c"]]
+
+
+@pytest.mark.asyncio
+async def test_arrow(my_package: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    (code,), _ = section("Arrow")
+    async with HandlerHarness(my_package(code).handle) as harness:
+        await harness.deliver([b"one", b"three"])
+    assert capsys.readouterr().out == "2 messages, 8 bytes, up to offset 28\n"
 
 
 @pytest.mark.asyncio

@@ -18,11 +18,12 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, TypeVar, Unpack, cast
 
 from consumerd.wire.batch import PIECE, BatchEnding, DecodedBatch
+from consumerd.wire.column_buffers import BinaryBuffers, ColumnBuffers, HeaderBuffers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from consumerd.native import NativeRecords
+    from consumerd.native import NativeBinary, NativeRecords
 
 _Made = TypeVar("_Made")
 #: Names and values in the order in which the producer wrote them; names may repeat, values may be null.
@@ -157,6 +158,23 @@ class RecordSet(DecodedBatch["bytes | None", RecordRun]):
         """One per record, in milliseconds; -1 where there is none. Created by each call."""
         return list(chain.from_iterable(run.timestamps for run in self.runs))
 
+    def column_buffers(self, first: int, stop: int, most: int, *, wide: bool) -> ColumnBuffers | None:
+        native = self._native
+        if native is None:
+            return None
+        payload, key, headers, offset, next_offset, timestamp = native.arrow(first, stop, self.next_offset, most, wide)
+        return ColumnBuffers(
+            BinaryBuffers(*payload),
+            offset,
+            next_offset,
+            key=key and BinaryBuffers(*key),
+            timestamp=timestamp,
+            headers=self.headers if self._headers else headers and _header_buffers(*headers),
+        )
+
+    def fitting(self, first: int, stop: int, size: int) -> tuple[int, int] | None:
+        return None if self._native is None else self._native.fitting(first, stop, size)
+
     def messages(self) -> Iterator[Record]:
         """Iterate over the records, made on access."""
         return self.messages_as(_record)
@@ -197,6 +215,10 @@ class RecordSet(DecodedBatch["bytes | None", RecordRun]):
     def _inside(self, count: int) -> int:
         run = self.runs[bisect_right(self.runs, count - 1, key=_FIRST) - 1]
         return run.offsets[count - 1 - run.first] + 1
+
+
+def _header_buffers(offsets: bytes, names: NativeBinary, values: NativeBinary) -> HeaderBuffers:
+    return HeaderBuffers(offsets, BinaryBuffers(*names), BinaryBuffers(*values))
 
 
 def _run(

@@ -1,0 +1,213 @@
+"""Batches as Arrow record batches: the columns of `Batch.to_arrow` and of the handler `parquet`.
+
+Columns: those of an export that say which message it is (`consumerd.archive.parquet`), then `key`, `timestamp`,
+`headers` and `payload`. Messages of 0.7 have null in the former three; a null payload is a tombstone.
+
+Strategy: where the native codec holds the messages, it writes the buffers of the columns, and
+`pyarrow.Array.from_buffers` takes these as they are: no object is created for any message. Other messages are made some
+thousands at a time. Both ways give equal buffers. 32-bit offsets never overflow: a larger column is an error.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import accumulate, islice
+from typing import TYPE_CHECKING, Any, Final
+
+from consumerd.archive.extras import extra
+from consumerd.archive.parquet import identity_fields, same_text
+from consumerd.partition import NO_BROKER
+from consumerd.wire.batch import DecodedBatch
+from consumerd.wire.column_buffers import BinaryBuffers, HeaderBuffers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from consumerd.handlers.messages import Batch, Content
+    from consumerd.wire.column_buffers import ColumnBuffers
+
+#: The most bytes in a column whose offsets have 32 bits, and in one whose offsets have 64.
+MOST_BYTES: Final = {False: (1 << 31) - 1, True: (1 << 63) - 1}
+#: Messages that are objects at the same time.
+PIECE: Final = 1 << 14
+#: Payloads whose sizes are looked at at once.
+_SIZES: Final = 1024
+#: The first timestamp that does not fit into 64 bits.
+_TIME_END: Final = 1 << 63
+_NO_VALUES: Final = BinaryBuffers(b"", bytes(4), b"")
+#: The columns that are the same for all messages of a batch come first.
+_SAME: Final = 3
+
+
+def arrow_schema(arrow: Any, *, large: bool = False) -> Any:
+    """The columns, of `arrow`, the module `pyarrow`. Offsets of `key` and `payload` have 64 bits if `large`."""
+    binary = arrow.large_binary() if large else arrow.binary()
+    header = arrow.struct([arrow.field("name", arrow.string(), nullable=False), arrow.field("value", arrow.binary())])
+    return arrow.schema(
+        [
+            *identity_fields(arrow),
+            arrow.field("key", binary),
+            arrow.field("timestamp", arrow.timestamp("ms", tz="UTC")),
+            arrow.field("headers", arrow.list_(header)),
+            arrow.field("payload", binary),
+        ]
+    )
+
+
+def record_batch(batch: Batch, *, large: bool = False) -> Any:
+    """As `Batch.to_arrow`."""
+    arrow = extra("pyarrow", "Batch.to_arrow()")
+    columns = _Columns(arrow, arrow_schema(arrow, large=large), large=large)
+    try:
+        varying = columns.joined([piece for source in batch.sources() for piece in columns.pieces(*source)])
+    except OverflowError as error:
+        raise OverflowError(
+            f"{error}, which one Arrow column cannot hold: "
+            "convert parts of the batch (Batch.part), or call to_arrow(large=True)"
+        ) from error
+    topic, broker, partition = batch.partition
+    same = [
+        same_text(arrow, topic, len(batch)),
+        arrow.repeat(arrow.scalar(None if broker == NO_BROKER else broker, arrow.int32()), len(batch)),
+        arrow.repeat(arrow.scalar(partition, arrow.int32()), len(batch)),
+    ]
+    return arrow.RecordBatch.from_arrays([*same, *varying], schema=columns.schema)
+
+
+def count_within(batch: Batch, first: int, count: int, size: int) -> int:
+    """How many messages from number `first` on are at most `count`, with payloads of at most `size` bytes together.
+
+    At least 1: a message that is larger is alone.
+    """
+    found, room = 0, size
+    for content, start, end in batch.sources(first):
+        stop = min(end, start + count - found)
+        number, used = _fitting(content, start, stop, room)
+        found, room = found + number - start, room - used
+        if number < end:
+            break
+    return max(found, 1)
+
+
+def _fitting(content: Content, first: int, stop: int, size: int) -> tuple[int, int]:
+    """As `DecodedBatch.fitting`, of any content."""
+    native = content.fitting(first, stop, size) if isinstance(content, DecodedBatch) else None
+    if native is not None:
+        return native
+    used = 0
+    for start in range(first, stop, _SIZES):
+        sizes = [len(payload or b"") for payload in content[start : min(start + _SIZES, stop)]]
+        sums = list(accumulate(sizes, initial=used))
+        number = bisect_right(sums, size) - 1
+        used = sums[number]
+        if number < len(sizes):
+            return start + number, used
+    return stop, used
+
+
+class _Columns:
+    """The columns that vary from message to message, in the order of the schema."""
+
+    def __init__(self, arrow: Any, schema: Any, *, large: bool) -> None:
+        self._arrow = arrow
+        self._large = large
+        self._most = MOST_BYTES[large]
+        self.schema = schema
+        self._fields = list(schema)[_SAME:]
+
+    def joined(self, pieces: Sequence[list[Any]]) -> list[Any]:
+        """The columns of consecutive pieces. Raises OverflowError."""
+        if not pieces:
+            return [self._arrow.array([], field.type) for field in self._fields]
+        if len(pieces) == 1:
+            return pieces[0]
+        columns = dict(zip((field.name for field in self._fields), zip(*pieces, strict=True), strict=True))
+        for name in ("payload", "key"):
+            self._check(f"{name}s", sum(_data_size(array, large=self._large) for array in columns[name]))
+        return [self._arrow.concat_arrays(arrays) for arrays in columns.values()]
+
+    def pieces(self, content: Content, first: int, stop: int) -> Iterator[list[Any]]:
+        """The columns of messages of a content. Raises OverflowError."""
+        buffers = None
+        if isinstance(content, DecodedBatch):
+            buffers = content.column_buffers(first, stop, self._most, wide=self._large)
+        if buffers is not None:
+            yield self._from_buffers(buffers, first, stop - first)
+            return
+        messages = islice(content.messages_as(tuple, first=first), stop - first)
+        while piece := list(islice(messages, PIECE)):
+            yield self._from_objects(piece)
+
+    def _from_buffers(self, buffers: ColumnBuffers, first: int, count: int) -> list[Any]:
+        offset, index, next_offset, key, timestamp, headers, payload = (field.type for field in self._fields)
+        return [
+            self._array(offset, count, b"", buffers.offset),
+            self._array(index, count, b"", buffers.index or bytes(4 * count)),
+            self._array(next_offset, count, b"", buffers.next_offset),
+            self._nulls(key, count) if buffers.key is None else self._array(key, count, *buffers.key),
+            self._nulls(timestamp, count)
+            if buffers.timestamp is None
+            else self._array(timestamp, count, *buffers.timestamp),
+            self._headers(headers, buffers, first, count),
+            self._array(payload, count, *buffers.payload),
+        ]
+
+    def _headers(self, kind: Any, buffers: ColumnBuffers, first: int, count: int) -> Any:
+        headers = buffers.headers
+        if buffers.timestamp is None:
+            return self._nulls(kind, count)  # 0.7
+        if headers is None:
+            headers = HeaderBuffers(bytes(4 * (count + 1)), _NO_VALUES, _NO_VALUES)
+        if not isinstance(headers, HeaderBuffers):
+            return self._arrow.array([_header_list(headers.get(first + number, ())) for number in range(count)], kind)
+        name, value = (kind.value_type.field(at).type for at in (0, 1))
+        total = len(headers.names.offsets) // 4 - 1
+        children = [self._array(name, total, *headers.names), self._array(value, total, *headers.values)]
+        pairs = self._arrow.Array.from_buffers(kind.value_type, total, [None], children=children)
+        offsets = self._arrow.py_buffer(headers.offsets)
+        return self._arrow.Array.from_buffers(kind, count, [None, offsets], children=[pairs])
+
+    def _array(self, kind: Any, count: int, validity: bytes, *buffers: bytes) -> Any:
+        held = map(self._arrow.py_buffer, buffers)
+        return self._arrow.Array.from_buffers(
+            kind, count, [self._arrow.py_buffer(validity) if validity else None, *held]
+        )
+
+    def _nulls(self, kind: Any, count: int) -> Any:
+        return self._arrow.nulls(count, kind)
+
+    def _from_objects(self, messages: list[tuple[Any, ...]]) -> list[Any]:
+        count, kinds = len(messages), {field.name: field.type for field in self._fields}
+        offsets, indexes, nexts, payloads, *later = zip(*messages, strict=True)
+        found: dict[str, Any] = {"offset": offsets, "index": indexes, "next_offset": nexts}
+        self._check("payloads", _size(payloads))
+        if later:
+            keys, times, _, headers = later
+            self._check("keys", _size(keys))
+            found["key"] = keys
+            found["timestamp"] = [time if 0 <= time < _TIME_END else None for time in times]
+            found["headers"] = [_header_list(each) for each in headers]
+        found["payload"] = payloads
+        return [
+            self._arrow.array(found[name], kind) if name in found else self._nulls(kind, count)
+            for name, kind in kinds.items()
+        ]
+
+    def _check(self, what: str, size: int) -> None:
+        """Raises OverflowError, with the native codec's words, if a column does not hold `size` bytes."""
+        if size > self._most:
+            raise OverflowError(f"the {what} have more than {self._most} bytes")
+
+
+def _size(payloads: Sequence[bytes | None]) -> int:
+    return sum(len(payload or b"") for payload in payloads)
+
+
+def _data_size(array: Any, *, large: bool) -> int:
+    """The bytes of the values of a binary array that is not a slice."""
+    offsets = memoryview(array.buffers()[1]).cast("q" if large else "i") if len(array) else (0,)
+    return offsets[len(array)]
+
+
+def _header_list(headers: Sequence[tuple[str, bytes | None]]) -> list[dict[str, Any]]:
+    return [{"name": name, "value": value} for name, value in headers]
