@@ -134,7 +134,9 @@ class ParquetRows:
 
 def same_text(arrow: Any, text: str, count: int) -> Any:
     """A column of `count` equal texts."""
-    return arrow.DictionaryArray.from_arrays(arrow.repeat(arrow.scalar(0, arrow.int8()), count), arrow.array([text]))
+    # A third of the time of `repeat`, which appends one after the other.
+    indexes = arrow.Array.from_buffers(arrow.int8(), count, [None, arrow.py_buffer(bytes(count))])
+    return arrow.DictionaryArray.from_arrays(indexes, arrow.array([text], arrow.string()), safe=False)
 
 
 def identity_fields(arrow: Any) -> list[Any]:

@@ -10,7 +10,9 @@ thousands at a time. Both ways give equal buffers. 32-bit offsets never overflow
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
+from functools import lru_cache
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,6 +41,7 @@ _NO_VALUES: Final = BinaryBuffers(b"", bytes(4), b"")
 _SAME: Final = 3
 
 
+@lru_cache(maxsize=2)
 def arrow_schema(arrow: Any, *, large: bool = False) -> Any:
     """The columns, of `arrow`, the module `pyarrow`. Offsets of `key` and `payload` have 64 bits if `large`."""
     binary = arrow.large_binary() if large else arrow.binary()
@@ -68,10 +71,17 @@ def record_batch(batch: Batch, *, large: bool = False) -> Any:
     topic, broker, partition = batch.partition
     same = [
         same_text(arrow, topic, len(batch)),
-        arrow.repeat(arrow.scalar(None if broker == NO_BROKER else broker, arrow.int32()), len(batch)),
-        arrow.repeat(arrow.scalar(partition, arrow.int32()), len(batch)),
+        _same_number(arrow, None if broker == NO_BROKER else broker, len(batch)),
+        _same_number(arrow, partition, len(batch)),
     ]
     return arrow.RecordBatch.from_arrays([*same, *varying], schema=columns.schema)
+
+
+def _same_number(arrow: Any, number: int | None, count: int) -> Any:
+    """A column of `count` equal numbers."""
+    if number is None:
+        return arrow.nulls(count, arrow.int32())
+    return arrow.Array.from_buffers(arrow.int32(), count, [None, arrow.py_buffer(array("i", (number,)) * count)])
 
 
 def count_within(batch: Batch, first: int, count: int, size: int) -> int:
@@ -123,7 +133,7 @@ class _Columns:
             return pieces[0]
         columns = dict(zip((field.name for field in self._fields), zip(*pieces, strict=True), strict=True))
         for name in ("payload", "key"):
-            self._check(f"{name}s", sum(_data_size(array, large=self._large) for array in columns[name]))
+            self._check(f"{name}s", sum(_data_size(column, large=self._large) for column in columns[name]))
         return [self._arrow.concat_arrays(arrays) for arrays in columns.values()]
 
     def pieces(self, content: Content, first: int, stop: int) -> Iterator[list[Any]]:
@@ -203,10 +213,10 @@ def _size(payloads: Sequence[bytes | None]) -> int:
     return sum(len(payload or b"") for payload in payloads)
 
 
-def _data_size(array: Any, *, large: bool) -> int:
+def _data_size(column: Any, *, large: bool) -> int:
     """The bytes of the values of a binary array that is not a slice."""
-    offsets = memoryview(array.buffers()[1]).cast("q" if large else "i") if len(array) else (0,)
-    return offsets[len(array)]
+    offsets = memoryview(column.buffers()[1]).cast("q" if large else "i") if len(column) else (0,)
+    return offsets[len(column)]
 
 
 def _header_list(headers: Sequence[tuple[str, bytes | None]]) -> list[dict[str, Any]]:

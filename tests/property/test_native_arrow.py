@@ -62,14 +62,14 @@ def same_columns(codec: native.Codec, place: TopicPartition, decode: Callable[[]
         assert len(other) == stop - first
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(ROWS, st.binary(max_size=40), st.integers(0, 1 << 61), SEEDS)
 def test_of_messages_of_07(native_codec: native.Codec, made: list[Made], tail: bytes, offset: int, seed: int) -> None:
     data = joined(made) + tail
     same_columns(native_codec, V07, lambda: [decode_batch(data, offset)], seed)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(fetches(), st.integers(0, 40), SEEDS)
 def test_of_records(native_codec: native.Codec, fetch: tuple[int, list[MadeRecords]], skipped: int, seed: int) -> None:
     start, made = fetch
@@ -77,7 +77,7 @@ def test_of_records(native_codec: native.Codec, fetch: tuple[int, list[MadeRecor
     same_columns(native_codec, V08, lambda: [decode_records(data, start + skipped)], seed)
 
 
-@settings(max_examples=15)
+@settings(max_examples=6)
 @given(ROWS.filter(bool), fetches(), SEEDS)
 def test_of_mangled_data_which_the_pure_codec_decides_about(
     native_codec: native.Codec, made: list[Made], fetch: tuple[int, list[MadeRecords]], seed: int
@@ -90,7 +90,7 @@ def test_of_mangled_data_which_the_pure_codec_decides_about(
     same_columns(native_codec, V08, lambda: [decode_records(worse, start)], seed)
 
 
-@settings(max_examples=10)
+@settings(max_examples=8)
 @given(ROWS, ROWS, SEEDS)
 def test_of_joined_batches(native_codec: native.Codec, before: list[Made], after: list[Made], seed: int) -> None:
     one, two = joined(before), joined(after)
