@@ -450,7 +450,6 @@ class Member:
                 self._lost.setdefault(HoldCause.SESSION_LOST, []).append(holding)
             elif holding.state is not Hold.ORPHANED:
                 self._holdings.move(holding, HoldCause.SESSION_LOST, holding.ticket)
-        self._abandon_lost()
         self._registering = self._unregistering = 0
         self._listed = self._outdated = False
         self._decided = self._phase is Phase.LEAVING
