@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from consumerd.group import events as e
-from consumerd.group.membership import Member
+from consumerd.group.membership import Member, _Nudges
 from consumerd.group.membership_tables import (
     HOLD,
     LINK,
@@ -188,6 +188,27 @@ def test_filter_reads_all_topics() -> None:
     bench.trigger()
     assert bench.asked is not None
     assert bench.asked.topics is None
+
+
+def test_has_no_target_and_is_not_settled_before_its_first_snapshot_as_a_member() -> None:
+    bench = Bench()
+    assert bench.member.target == {}
+    bench.connect()
+    register = only(e.Register, bench.look())
+    bench.feed(e.Registered(register.ticket))
+    assert bench.member.phase is Phase.MEMBER
+    assert bench.member.settled is False
+
+
+def test_target_may_be_computed_before_the_snapshot_is_handled() -> None:
+    bench = Bench(partitions=1000)
+    bench.connect()
+    register = only(e.Register, bench.look())
+    bench.own_id = 1
+    asked = only(e.TakeSnapshot, bench.feed(e.Registered(register.ticket)))
+    for _ in bench.member.prepare(bench.snapshot(asked)):
+        assert bench.feed(e.TimerFired()) == []  # other events come between the steps
+    assert len(only(e.Claim, bench.look()).streams) == 1000
 
 
 def test_member_without_partitions_is_settled() -> None:
@@ -638,6 +659,26 @@ def test_spreads_settling_times_deterministically() -> None:
     assert len({timer(f"g_{number}") for number in range(20)}) == 20
 
 
+def test_sets_no_timer_while_suspended() -> None:
+    bench = Bench().settle()
+    bench.feed(e.SessionSuspended())
+    assert bench.member.handle(e.Triggered(), bench.now) == []
+
+
+def test_sets_the_same_timer_once() -> None:
+    bench = Bench().settle()
+    first = only(e.SetTimer, bench.member.handle(e.Triggered(), bench.now))
+    assert first.at > bench.now
+    assert bench.member.handle(e.Triggered(), bench.now) == []
+
+
+def test_sets_no_timer_for_a_snapshot_that_waits_for_the_registration() -> None:
+    bench = Bench(settings=MembershipSettings(settle=0.0))
+    bench.connect()
+    only(e.Register, bench.look())
+    assert bench.member.handle(e.Triggered(), bench.now) == []  # a timer for now would be set again and again
+
+
 # ---- Nudges ----------------------------------------------------------------------------------------------------------
 
 
@@ -656,6 +697,7 @@ def test_nudges_after_late_release() -> None:
 
 def test_does_not_nudge_after_release_in_time() -> None:
     assert give_up_one(Bench().settle(), released_after=4.9) == []
+    assert give_up_one(Bench().settle(), released_after=5.0) == []  # not later than nudge_after
 
 
 def test_nudges_once_when_all_is_released() -> None:
@@ -689,6 +731,61 @@ def test_nudges_after_release_for_change_without_trigger() -> None:
     bench.tick(33.0)
     release = only(e.Release, bench.drained(only(e.Drain, bench.look())))
     only(e.Nudge, bench.released(release))
+
+
+def test_lateness_of_a_release_counts_from_the_trigger_of_its_drain() -> None:
+    bench = Bench().settle()
+    bench.members[AFTER] = ONE_STREAM
+    drain = only(e.Drain, bench.trigger_and_look())
+    bench.now += 4.0
+    assert bench.trigger_and_look() == []  # a later trigger changes nothing for P1
+    release = only(e.Release, bench.drained(drain))
+    bench.now += 1.0
+    only(e.Nudge, bench.released(release))
+
+
+def test_nudges_after_late_release_of_what_was_never_consumed() -> None:
+    bench = Bench()
+    claim = only(e.Claim, bench.register())
+    bench.members[AFTER] = ONE_STREAM
+    assert bench.trigger_and_look() == []
+    bench.now += 5.1
+    _start, release = bench.claimed(claim)
+    assert isinstance(release, e.Release)
+    only(e.Nudge, bench.released(release))
+
+
+def test_drain_found_at_the_very_deadline_gets_full_time() -> None:
+    bench = Bench().settle()
+    bench.trigger()
+    bench.now += 4.0
+    bench.members[AFTER] = ONE_STREAM
+    assert only(e.Drain, bench.look()).deadline == bench.now + 4.0
+
+
+def test_nudges_after_release_for_a_change_during_a_suspension() -> None:
+    bench = Bench().settle()
+    suspended(bench, 1.0)
+    bench.members[AFTER] = ONE_STREAM
+    release = only(e.Release, bench.drained(only(e.Drain, bench.look())))
+    only(e.Nudge, bench.released(release))  # it may be as old as the suspension
+
+
+def test_end_of_the_lease_while_connected_asks_who_owns_what() -> None:
+    bench = Bench().settle()
+    bench.now += 1.0
+    abandon, look = bench.feed(e.LeaseExpired(1))
+    assert isinstance(abandon, e.Abandon)
+    assert abandon.partitions == {P0, P1}
+    assert isinstance(look, e.TakeSnapshot)
+    bench.members[AFTER] = ONE_STREAM
+    assert bench.look() == []
+    release = only(e.Release, bench.abandoned(abandon))
+    assert release.partitions == {P1}
+    claim, nudge = bench.released(release)
+    assert isinstance(claim, e.Claim)
+    assert claim.streams == {P0: 0}
+    assert isinstance(nudge, e.Nudge)  # nobody knows since when the lease was over
 
 
 def test_nudges_idle_peer_with_growing_pauses() -> None:
@@ -739,6 +836,52 @@ def test_nudges_peer_that_keeps_our_partitions() -> None:
         bench.claimed(claim, blocked={P0})
         nudged = nudged or nudges == [e.Nudge(1)]
     assert nudged
+
+
+def test_nudge_is_due_when_a_partition_is_misplaced_twice_in_a_row() -> None:
+    nudges = _Nudges(MembershipSettings())
+    assert not nudges.taken()
+    nudges.surveyed({P0, P1}, 0.0)
+    assert not nudges.taken()
+    nudges.surveyed({P1, P2}, 0.5)  # P0 has found its place: a peer is at work
+    assert not nudges.taken()
+    nudges.surveyed({P1, P2, P3}, 0.5)
+    assert nudges.taken()
+    assert not nudges.taken()
+
+
+def test_partitions_misplaced_in_turn_are_no_sign_of_an_idle_peer() -> None:
+    nudges = _Nudges(MembershipSettings())
+    for misplaced in ({P0}, set(), {P0}, {P1}, {P2}):
+        nudges.surveyed(misplaced, 0.0)
+        assert not nudges.taken()
+
+
+def test_nudges_for_an_idle_peer_come_at_twice_the_pause_each_time_up_to_twenty_reconciliations() -> None:
+    nudges = _Nudges(MembershipSettings(reconcile_interval=10.0))
+    nudges.surveyed({P0}, 0.0)
+    now = 1.0
+    for pause in (10.0, 20.0, 40.0, 80.0, 160.0, 200.0, 200.0):
+        nudges.surveyed({P0}, now)
+        assert nudges.taken()
+        nudges.surveyed({P0}, now + pause - 0.1)
+        assert not nudges.taken()
+        now += pause
+    nudges.surveyed(set(), now)  # all have found their place: the pauses begin anew
+    nudges.surveyed({P0}, now)
+    for later in (0.0, 10.0, 30.0):
+        nudges.surveyed({P0}, now + later)
+        assert nudges.taken()
+
+
+def test_end_of_the_session_forgets_the_signs_of_an_idle_peer() -> None:
+    nudges = _Nudges(MembershipSettings())
+    nudges.surveyed({P0}, 0.0)
+    nudges.released(0.0, trigger_known=False, now=0.0)
+    nudges.forget()
+    assert not nudges.taken()
+    nudges.surveyed({P0}, 0.0)
+    assert not nudges.taken()
 
 
 # ---- Verification ----------------------------------------------------------------------------------------------------
@@ -899,6 +1042,19 @@ def test_releases_unwanted_partitions_missing_from_claim_result() -> None:
     assert only(e.Release, bench.tick()).partitions == {P1}
 
 
+def test_releases_partitions_missing_from_claim_result_whose_stream_has_changed() -> None:
+    bench = Bench(streams=2, partitions=2)
+    claim = only(e.Claim, bench.register())
+    assert claim.streams == {P0: 0, P1: 1}
+    bench.claimed(claim, P0)
+    bench.topics["t"] = {0: 4}  # now P1 belongs to stream 0
+    bench.tick()
+    assert bench.look() == []
+    release = only(e.Release, bench.tick())
+    assert release.partitions == {P1}
+    assert only(e.Claim, bench.released(release)).streams == {P1: 0, P2: 1, P3: 1}
+
+
 def test_releases_again_partitions_missing_from_release_result() -> None:
     bench = Bench(partitions=4).settle()
     bench.members[AFTER] = ONE_STREAM
@@ -1051,6 +1207,8 @@ def test_ignores_unexpected_answers() -> None:
     ]
     assert [bench.feed(event) for event in stale] == [[]] * len(stale)
     assert bench.member.holds == before
+    release = only(e.Release, bench.drained(only(e.Drain, bench.feed(e.StopRequested()))))
+    only(e.Unregister, bench.released(release))  # it is registered still
 
 
 def test_ignores_answers_about_other_partitions() -> None:
@@ -1128,11 +1286,72 @@ def test_ignores_late_answers_of_former_session() -> None:
     bench = Bench(partitions=1)
     claim = only(e.Claim, bench.register())
     late = e.Claimed(claim.ticket, frozenset({P0}), frozenset())
-    bench.feed(e.SessionExpired())
+    assert bench.feed(e.SessionExpired()) == []  # no handler runs that would have to end
     assert bench.feed(late) == []
     bench.feed(e.SessionStarted(2))
     assert bench.feed(late) == []
     assert bench.member.holds == {}
+
+
+def test_new_session_does_not_wait_because_writes_of_the_former_one_failed() -> None:
+    bench = Bench(partitions=1)
+    claim = only(e.Claim, bench.register())
+    bench.feed(e.Claimed(claim.ticket, frozenset(), frozenset()))
+    bench.feed(e.SessionExpired())
+    bench.session, bench.own_id = 2, None
+    assert only(e.Claim, bench.register()).session_id == 2  # no time has passed
+
+
+def test_new_session_does_not_nudge_for_releases_of_the_former_one() -> None:
+    bench = Bench(partitions=4).settle()
+    bench.members[AFTER] = ONE_STREAM
+    drain = only(e.Drain, bench.trigger_and_look())
+    late, _ = (only(e.Release, bench.drained(drain, partition)) for partition in (P2, P3))
+    bench.now += 6.0
+    assert bench.released(late) == []  # the nudge waits for the other release
+    bench.abandoned(only(e.Abandon, bench.feed(e.SessionExpired())))
+    bench.session, bench.own_id, bench.owners = 2, None, {}
+    only(e.Claim, bench.register())
+
+
+def test_second_expiry_waits_for_the_handlers_of_the_first() -> None:
+    bench = Bench(partitions=1).settle()
+    abandon = only(e.Abandon, bench.feed(e.SessionExpired()))
+    bench.feed(e.SessionStarted(2))
+    assert bench.feed(e.SessionExpired()) == []
+    assert bench.member.holds == {P0: Hold.ORPHANED}
+    bench.abandoned(abandon)
+    assert bench.member.holds == {}
+
+
+def test_new_session_begins_without_registration_and_target() -> None:
+    bench = Bench(partitions=1).settle()
+    bench.abandoned(only(e.Abandon, bench.feed(e.SessionExpired())))
+    assert bench.member.target == {}
+    bench.session, bench.own_id, bench.owners = 2, None, {}
+    bench.connect()
+    register = only(e.Register, bench.look())
+    assert not register.replace
+    bench.feed(e.Registered(register.ticket))
+    assert bench.member.settled is False
+
+
+def test_stopping_in_a_new_session_before_it_has_registered_finishes_at_once() -> None:
+    bench = Bench(partitions=1).settle()
+    bench.abandoned(only(e.Abandon, bench.feed(e.SessionExpired())))
+    bench.session = 2
+    bench.connect()
+    assert bench.feed(e.StopRequested()) == [e.Finished()]
+
+
+def test_loss_of_a_partition_that_no_handler_has_changes_nothing() -> None:
+    bench = Bench(partitions=1)
+    claim = only(e.Claim, bench.register())
+    bench.feed(e.OwnershipLost(frozenset({P0})))
+    assert bench.member.holds == {P0: Hold.CLAIMING}
+    assert bench.claimed(claim) == [e.StartConsuming(1, {P0: 0})]
+    only(e.Abandon, every(e.Abandon, bench.feed(e.OwnershipLost(frozenset({P0})))))
+    assert every(e.Abandon, bench.feed(e.OwnershipLost(frozenset({P0})))) == []
 
 
 def test_treats_replaced_session_as_expired() -> None:
@@ -1168,7 +1387,8 @@ def test_stopping_drains_releases_unregisters_and_finishes() -> None:
     assert bench.feed(e.StopRequested()) == []
     assert bench.feed(e.Unregistered(unregister.ticket)) == [e.Finished()]
     assert bench.member.phase is Phase.LEFT
-    assert bench.feed(e.Triggered()) == []
+    for late in (e.Triggered(), e.StopRequested(), e.SessionExpired(), e.SessionStarted(2), e.LeaseExpired(1)):
+        assert bench.feed(late) == []
 
 
 def test_stopping_before_there_was_a_session_finishes_at_once() -> None:
@@ -1200,6 +1420,23 @@ def test_only_ends_handlers_when_session_ends_during_stop() -> None:
     only(e.Drain, bench.feed(e.StopRequested()))
     abandon = only(e.Abandon, bench.feed(e.SessionExpired()))
     assert bench.abandoned(abandon) == [e.Finished()]
+
+
+def test_stopping_ignores_the_answer_to_a_snapshot_under_way() -> None:
+    bench = Bench(partitions=1).settle()
+    bench.trigger()
+    only(e.Drain, bench.feed(e.StopRequested()))
+    assert bench.look() == []
+    assert bench.member.holds == {P0: Hold.DRAINING}
+
+
+def test_stopping_after_a_blocked_registration_unregisters() -> None:
+    bench = Bench()
+    bench.own_id = 77
+    bench.connect()
+    bench.feed(e.RegistrationBlocked(only(e.Register, bench.look()).ticket))
+    unregister = only(e.Unregister, bench.feed(e.StopRequested()))
+    assert bench.feed(e.Unregistered(unregister.ticket)) == [e.Finished()]
 
 
 def test_retries_failed_unregistration() -> None:
