@@ -771,7 +771,7 @@ def test_nudges_after_release_for_a_change_during_a_suspension() -> None:
     only(e.Nudge, bench.released(release))  # it may be as old as the suspension
 
 
-def test_end_of_the_lease_while_connected_asks_who_owns_what() -> None:
+def test_end_of_the_lease_while_connected_leads_to_a_snapshot_of_unknown_age() -> None:
     bench = Bench().settle()
     bench.now += 1.0
     abandon, look = bench.feed(e.LeaseExpired(1))
@@ -850,7 +850,7 @@ def test_nudge_is_due_when_a_partition_is_misplaced_twice_in_a_row() -> None:
     assert not nudges.taken()
 
 
-def test_partitions_misplaced_in_turn_are_no_sign_of_an_idle_peer() -> None:
+def test_partitions_misplaced_in_turn_do_not_lead_to_a_nudge() -> None:
     nudges = _Nudges(MembershipSettings())
     for misplaced in ({P0}, set(), {P0}, {P1}, {P2}):
         nudges.surveyed(misplaced, 0.0)
@@ -1311,7 +1311,11 @@ def test_new_session_does_not_nudge_for_releases_of_the_former_one() -> None:
     assert bench.released(late) == []  # the nudge waits for the other release
     bench.abandoned(only(e.Abandon, bench.feed(e.SessionExpired())))
     bench.session, bench.own_id, bench.owners = 2, None, {}
-    only(e.Claim, bench.register())
+    bench.connect()
+    register = only(e.Register, bench.look())
+    bench.own_id = 2
+    only(e.TakeSnapshot, bench.feed(e.Registered(register.ticket)))
+    only(e.Claim, bench.look())
 
 
 def test_second_expiry_waits_for_the_handlers_of_the_first() -> None:
