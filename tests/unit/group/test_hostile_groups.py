@@ -9,7 +9,14 @@ from consumerd.group import events as e
 from consumerd.group import target_assignment as module
 from consumerd.group.target_assignment import MAX_STREAMS_OF_TOPIC, TargetAssignmentBuilder
 from consumerd.partition import TopicPartition
-from consumerd.registry import DialectError, FilterKind, RegistryError, StaticSubscription, TopicFilter
+from consumerd.registry import (
+    DialectError,
+    FilterKind,
+    RegistryError,
+    StaticSubscription,
+    Subscription,
+    TopicFilter,
+)
 from consumerd.registry.topic_filter import _matches
 
 ME = "g_m"
@@ -97,3 +104,20 @@ def test_a_filter_that_takes_too_many_steps_is_run_once_for_a_name() -> None:
     assert _matches.cache_info().misses == found.misses
     assert tried.steps_for(name) == 100_000
     assert TopicFilter(FilterKind.WHITELIST, "t.*").steps_for("topic") < 100
+
+
+def test_reads_a_member_again_only_when_its_node_has_changed() -> None:
+    read: list[bytes | str | None] = []
+
+    class Counting(V07Rules):
+        def parse(self, data: bytes | str | None) -> Subscription:
+            read.append(data)
+            return super().parse(data)
+
+    made = TargetAssignmentBuilder(ME, StaticSubscription({"t": 1}), Counting())
+    before, after = '{ "t": 1 }', '{ "t": 3 }'
+    assert len(made.build(snapshot({"g_a": before})).own) == 2
+    assert len(made.build(snapshot({"g_a": before}, count=6)).own) == 3
+    assert read == [before]
+    assert len(made.build(snapshot({"g_a": after}, count=8)).own) == 2
+    assert read == [before, after]
