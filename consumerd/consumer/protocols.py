@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Set
+
     from consumerd.fetch import Lane
     from consumerd.fetch.listener import FetchCounters
     from consumerd.partition import TopicPartition
@@ -18,7 +20,7 @@ class PartitionPool(Protocol):
     """Fetches partitions into lanes; see `consumerd.fetch.FetchPool` for the promises."""
 
     @property
-    def partitions(self) -> frozenset[TopicPartition]: ...
+    def partitions(self) -> Set[TopicPartition]: ...
 
     @property
     def counters(self) -> FetchCounters: ...

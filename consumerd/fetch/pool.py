@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from consumerd.fetch.fetcher import Fetcher
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Set
 
     from consumerd.fetch.fetcher import PartitionSource
     from consumerd.fetch.lane import Lane
@@ -73,9 +73,9 @@ class FetchPool:
         self._entries: dict[TopicPartition, _Entry] = {}
 
     @property
-    def partitions(self) -> frozenset[TopicPartition]:
-        """The added partitions, in any state."""
-        return frozenset(self._entries)
+    def partitions(self) -> Set[TopicPartition]:
+        """The added partitions, in any state: a view, which shows later changes."""
+        return self._entries.keys()
 
     def position(self, partition: TopicPartition) -> int:
         """Return the offset of the partition's next fetch: everything before it went to the lane, or was skipped."""

@@ -241,7 +241,7 @@ class Scene:
 
     async def __aexit__(self, *_: object) -> None:
         assert not self._running.done(), self._running
-        for partition in self.pool.partitions:
+        for partition in list(self.pool.partitions):
             await self.pool.remove(partition)
         self._running.cancel()
         await asyncio.wait([self._running])

@@ -492,3 +492,14 @@ async def test_decodes_large_compressed_message_in_turns_within_budget(rig: Any,
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
             assert r.budget.used < 2 * batch.memory_bytes  # the other one waits for the memory of this one
+
+
+async def test_partitions_are_a_view(rig: Any) -> None:
+    """A member that stops looks each of its partitions up; copies of 10,000 would hold the event loop."""
+    async with rig() as r:
+        partitions = r.pool.partitions
+        assert T0 not in partitions
+        r.add()
+        assert partitions == {T0}
+        await r.pool.remove(T0)
+        assert not partitions
