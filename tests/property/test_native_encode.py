@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumerd import native
-from consumerd.wire import EncodeError
 from consumerd.wire.v07 import encode_message_set as encode_v07
 from consumerd.wire.v08.records import RecordCodec, encode_message_set, encode_record_batch
+from tests.support.codecs import written_by_both
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+pytestmark = pytest.mark.usefixtures("native_codec")
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 SIZES = st.sampled_from([0, 1, 40, 57, 58, 59, 62, 63, 64, 127, 8100, 8185, 8200])
@@ -23,33 +24,17 @@ VALUES = st.none() | st.binary(max_size=20) | SIZES.map(bytes)
 ROWS = st.lists(st.tuples(VALUES, VALUES, st.integers(-9000, 1 << 45) | INT64), max_size=20)
 
 
-def written(chosen: native.Codec | None, encode: Callable[..., bytes], *columns: Any, **options: Any) -> object:
-    """The bytes, or what was raised."""
-    with native.using(chosen):
-        try:
-            return encode(*columns, **options)
-        except (EncodeError, TypeError, ValueError, OverflowError) as error:
-            return type(error), str(error)
-
-
-def by_both(chosen: native.Codec, encode: Callable[..., bytes], *columns: Any, **options: Any) -> object:
-    found = written(chosen, encode, *columns, **options)
-    assert found == written(None, encode, *columns, **options)
-    return found
-
-
 @given(st.lists(st.binary(max_size=20) | SIZES.map(bytes), max_size=20), st.integers(0, 2))
-def test_message_sets_of_0_7(native_codec: native.Codec, payloads: list[bytes], magic: int) -> None:
-    by_both(native_codec, encode_v07, payloads, magic=magic)
-    by_both(native_codec, encode_v07, tuple(payloads), magic=magic)
-    by_both(native_codec, encode_v07, [bytearray(payload) for payload in payloads], magic=magic)
+def test_message_sets_of_0_7(payloads: list[bytes], magic: int) -> None:
+    written_by_both(encode_v07, payloads, magic=magic)
+    written_by_both(encode_v07, tuple(payloads), magic=magic)
+    written_by_both(encode_v07, [bytearray(payload) for payload in payloads], magic=magic)
 
 
 @given(
     ROWS, st.booleans(), st.sampled_from([None, 0, -1, 5, 1 << 62, 1 << 63]), st.integers(0, 2), INT64, st.booleans()
 )
 def test_messages_and_records(
-    native_codec: native.Codec,
     rows: list[tuple[bytes | None, bytes | None, int]],
     keyed: bool,
     time: int | None,
@@ -62,13 +47,13 @@ def test_messages_and_records(
     options["keys"] = [key for _, key, _ in rows] if keyed else None
     values = [value for value, _, _ in rows]
     if magic < 2:
-        by_both(native_codec, encode_message_set, values, magic=magic, **options)
+        written_by_both(encode_message_set, values, magic=magic, **options)
     else:
-        by_both(native_codec, encode_record_batch, values, headers={0: (("name", None),)} if packed else {}, **options)
+        written_by_both(encode_record_batch, values, headers={0: (("name", None),)} if packed else {}, **options)
 
 
 @pytest.mark.parametrize("encode", [encode_message_set, encode_record_batch])
-def test_unusual_columns(native_codec: native.Codec, encode: Callable[..., bytes]) -> None:
+def test_unusual_columns(encode: Callable[..., bytes]) -> None:
     values = [b"a", b"b"]
     unusual: list[dict[str, Any]] = [
         {"keys": []},
@@ -82,11 +67,11 @@ def test_unusual_columns(native_codec: native.Codec, encode: Callable[..., bytes
         {"timestamps": True},
     ]
     for options in unusual:
-        by_both(native_codec, encode, values, **options)
-        by_both(native_codec, encode, tuple(values), **options)
+        written_by_both(encode, values, **options)
+        written_by_both(encode, tuple(values), **options)
 
 
-def test_long_batches(native_codec: native.Codec) -> None:
+def test_long_batches() -> None:
     for values in ([b"v"] * 9000, [bytes(100_000)] * 3):
-        found = by_both(native_codec, encode_record_batch, values, timestamps=list(range(len(values))))
+        found = written_by_both(encode_record_batch, values, timestamps=list(range(len(values))))
         assert isinstance(found, bytes)

@@ -6,11 +6,13 @@ import importlib
 from typing import TYPE_CHECKING, Any, cast
 
 from consumerd import native
-from consumerd.wire.v07 import DEFAULT_LIMITS, DecodeLimits, decode_batch
+from consumerd.wire import CorruptMessageError, EncodeError, OversizeMessageError
+from consumerd.wire.v07 import DEFAULT_LIMITS, DecodeLimits, check_produced_set, decode_batch
+from consumerd.wire.v07.walk import LAYOUTS, verify
 from consumerd.wire.v08.records import decode_records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from consumerd.wire.v07 import MessageBatch
     from consumerd.wire.v08.records import RecordSet
@@ -61,6 +63,32 @@ def decode_by_both(data: bytes | memoryview, offset: int = 0, *, limits: DecodeL
     assert list(batch.payloads) == list(pure.payloads)
     assert facts(batch) == facts(pure)  # now that all payloads are objects
     return batch
+
+
+def judge_by_both(data: bytes, limits: DecodeLimits) -> None:
+    """Both codecs agree on a broker's check of a produced set, and on the boundaries that recovery finds."""
+    found: list[object] = []
+    for chosen in (None, installed_native_codec()):
+        with native.using(chosen):
+            runs = [verify(memoryview(data), 0, limits.max_message_bytes, readers) for readers in LAYOUTS]
+            try:
+                found.append((runs, check_produced_set(data, limits=limits)))
+            except (CorruptMessageError, OversizeMessageError) as error:
+                found.append((runs, type(error), str(error)))
+    assert found[0] == found[1]
+
+
+def written_by_both(encode: Callable[..., bytes], *columns: Any, **options: Any) -> object:
+    """What both codecs write, or what they raise, which must be the same."""
+    found: list[object] = []
+    for chosen in (None, installed_native_codec()):
+        with native.using(chosen):
+            try:
+                found.append(encode(*columns, **options))
+            except (EncodeError, TypeError, ValueError, OverflowError) as error:
+                found.append((type(error), str(error)))
+    assert found[0] == found[1]
+    return found[1]
 
 
 def record_facts(found: RecordSet) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from consumerd.storage.manager import CLEAN_MARKER
 from consumerd.wire.v07 import Codec, encode_message_set, iter_outer
 from tests.fuzz.laws_archive import exercise_packed, exercise_segment, exercise_tar
 from tests.fuzz.mending import changed_json, changed_set
+from tests.fuzz.mending_packed import changed_packed, changed_tar
 from tests.fuzz.targets.target import Target
 from tests.support.forgetful_disk import ForgetfulDisk
 
@@ -269,8 +270,14 @@ TARGETS: Final = (
         "clean-marker", "The note of a clean stop never changes a log.",
         _check_marker, _markers, changed_json, 8192,
     ),
-    Target("archive-tar", "Members, or DamagedArchiveError, however reads are cut.", exercise_tar, _tars, None, 8192),
-    Target("archive-packed", "The same bytes however reads are cut, or DamagedArchiveError.", exercise_packed, _packed),
+    Target(
+        "archive-tar", "Members, or DamagedArchiveError, however reads are cut.",
+        exercise_tar, _tars, changed_tar, 8192,
+    ),
+    Target(
+        "archive-packed", "The same bytes however reads are cut, or DamagedArchiveError.",
+        exercise_packed, _packed, changed_packed,
+    ),
     Target(
         "manifest", "Names of files in the folder, or OutputFolderError.",
         _check_manifest, _manifests, changed_json, 8192,
