@@ -12,7 +12,7 @@ SEEDS ?= 100000
 ROOM ?= group
 TARGET ?=
 
-.PHONY: setup gssapi demo test test-fast test-long mutants fuzz torture check audit sbom format docs bench dist spark-package clean lock
+.PHONY: setup gssapi demo test test-fast test-long mutants fuzz fuzz-native torture check audit sbom format docs bench dist spark-package clean lock
 
 $(VENV)/.installed: requirements/dev.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "consumerd needs Python 3.11 or newer")'
@@ -67,6 +67,21 @@ $(VENV)/.fuzz: $(VENV)/.installed requirements/fuzz.txt
 
 fuzz: setup $(VENV)/.fuzz  ## coverage-guided fuzzing of a parser (TARGET=name), or of each, for SECONDS each
 	$(BIN)/python -m tests.fuzz.run --seconds $(SECONDS) $(TARGET)
+
+# The native codec with the fuzzer's counters, and with the checks of overflow that a release leaves out. On stable Rust.
+FUZZED_NATIVE := dist/fuzz-native/consumerd_native.abi3.so
+FUZZED_TARGETS = v07-messages v08-records $(addprefix native-,sets records lines encoding gzip snappy lz4 zstd)
+COUNTERS := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=3 -Cllvm-args=-sanitizer-coverage-pc-table \
+	-Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Coverflow-checks=on -Cdebug-assertions=on
+$(FUZZED_NATIVE): $(NATIVE) | $(VENV)/.native
+	$(BIN)/python native/lock.py restore
+	HOST=$$(rustc -vV | sed -n 's/^host: //p') && CARGO_PROFILE_RELEASE_LTO=false RUSTFLAGS="$(COUNTERS)" \
+		cargo build --quiet --release --locked --manifest-path native/Cargo.toml --features pyo3/extension-module \
+		--target-dir dist/fuzz-native/target --target $$HOST && \
+		cp dist/fuzz-native/target/$$HOST/release/libconsumerd_native.so $@
+
+fuzz-native: setup $(VENV)/.fuzz $(FUZZED_NATIVE)  ## the same with coverage of the native codec, which needs cargo (Linux)
+	$(BIN)/python -m tests.fuzz.run --native $(dir $(FUZZED_NATIVE)) --seconds $(SECONDS) $(or $(TARGET),$(FUZZED_TARGETS))
 
 torture: setup  ## faults at random on real processes for MINUTES; counts what was lost, repeated, without an owner
 	@$(BIN)/python -m tests.torture --minutes $(MINUTES) $(if $(PARTITIONS),--partitions $(PARTITIONS)) \

@@ -28,7 +28,13 @@ def kept_inputs(folder: Path, target: str) -> list[bytes]:
 
 
 def keep_inputs(target: str, inputs: Iterable[bytes]) -> None:
-    """Replace the corpus of `target`. An input of no bytes is left out: fuzzers begin with it anyway."""
+    """Replace the corpus of `target`; without inputs there is no file.
+
+    An input of no bytes is left out: fuzzers begin with it anyway.
+    """
     lines = sorted({base64.b64encode(data).decode() for data in inputs if data}, key=lambda line: (len(line), line))
     CORPUS.mkdir(exist_ok=True)
-    (CORPUS / f"{target}.txt").write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
+    path = CORPUS / f"{target}.txt"
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
+    if not lines:
+        path.unlink()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import importlib.util
+import os
 import random
 import re
 import subprocess
@@ -26,7 +27,7 @@ ROOT: Final = HERE.parents[1]
 #: Seconds for one input, and megabytes of the process. The longest input takes milliseconds when it is not traced.
 _TIMEOUT: Final = 10
 _MEMORY: Final = 1500
-#: Bytes of a kept corpus: the shortest inputs first.
+#: Bytes of a kept corpus.
 _KEPT: Final = 8_000
 
 
@@ -52,7 +53,19 @@ def fuzz_target(name: str, options: list[str]) -> None:
     atheris.Fuzz()
 
 
-def run_target(target: Target, seconds: int, folder: Path) -> bool:
+def native_environment(folder: Path) -> dict[str, str]:
+    """The variables of a child that loads the native codec in `folder`, whose counters are those of the fuzzer.
+
+    The counters call functions that must be there before the codec is loaded, so the fuzzer is loaded first.
+    """
+    atheris = importlib.util.find_spec("atheris")
+    assert atheris is not None
+    assert atheris.origin is not None
+    fuzzer = Path(atheris.origin).parents[1] / "ubsan_with_fuzzer.so"
+    return {"LD_PRELOAD": str(fuzzer), "PYTHONPATH": str(folder.resolve())}
+
+
+def run_target(target: Target, seconds: int, folder: Path, environment: dict[str, str]) -> bool:
     """Fuzz in a process of its own, and print a line about it. Whether no law was broken."""
     inputs = folder / "corpus"
     inputs.mkdir(parents=True, exist_ok=True)
@@ -63,31 +76,28 @@ def run_target(target: Target, seconds: int, folder: Path) -> bool:
     log = folder / "log.txt"
     with log.open("wb") as file:
         command = [sys.executable, "-m", "tests.fuzz.run", "--child", target.name, *limits, str(inputs)]
-        code = subprocess.run(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, check=False).returncode
+        variables = {**os.environ, **environment}
+        done = subprocess.run(command, cwd=ROOT, env=variables, stdout=file, stderr=subprocess.STDOUT, check=False)
     text = log.read_text(errors="replace")
     ran = re.search(r"number_of_executed_units: +(\d+)", text)
     reached = re.findall(r"cov: (\d+)", text)
     memory = re.search(r"peak_rss_mb: +(\d+)", text)
-    outcome = "no law broken" if code == 0 else f"broken: see {log}"
+    outcome = "no law broken" if done.returncode == 0 else f"broken: see {log}"
     sys.stdout.write(
         f"{target.name}: {ran[1] if ran else '?'} executions in {seconds} s, {reached[-1] if reached else '?'} edges, "
         f"{memory[1] if memory else '?'} MB, {outcome}\n"
     )
     sys.stdout.flush()
-    return code == 0
+    return done.returncode == 0
 
 
 def keep(target: Target, folder: Path) -> None:
-    """Keep the shortest inputs that fuzzing found, beyond the seeds, which are made anew."""
-    found = {path.read_bytes() for path in (folder / "corpus").iterdir()} - {*target.seeds().values()}
-    chosen: list[bytes] = []
-    left = _KEPT
-    for data in sorted(found, key=lambda data: (len(data), data)):
-        left -= len(data) * 4 // 3 + 2
-        if left < 0:
-            break
-        chosen.append(data)
-    keep_inputs(target.name, chosen)
+    """Keep the shortest inputs that reach new code, beyond the seeds, which are made again, and what is kept anyway."""
+    from tests.fuzz.tracing import chosen_inputs
+
+    given = [*target.seeds().values(), *kept_inputs(REGRESSIONS, target.name)]
+    found = {path.read_bytes() for path in (folder / "corpus").iterdir()} - {*given}
+    keep_inputs(target.name, chosen_inputs(target.check, given, found, _KEPT))
 
 
 def main() -> int:
@@ -97,19 +107,21 @@ def main() -> int:
     from tests.fuzz.targets import TARGETS
 
     parser = argparse.ArgumentParser(description="Fuzz parsers of hostile bytes.")
-    parser.add_argument("--seconds", type=int, default=60, help="for each target")
+    parser.add_argument("--seconds", type=int, default=60, help="for each target; 0 only keeps")
     parser.add_argument("--keep", action="store_true", help="then write the shortest inputs into tests/fuzz/corpus")
+    parser.add_argument("--native", type=Path, help="folder of a native codec with counters: see `make fuzz-native`")
     parser.add_argument("--folder", type=Path, default=ROOT / "dist" / "fuzz", help="of inputs and logs")
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)}; all without any")
     given = parser.parse_args()
     if unknown := set(given.targets) - set(TARGETS):
         parser.error(f"unknown target {', '.join(sorted(unknown))}; there are {', '.join(TARGETS)}")
-    if importlib.util.find_spec("atheris") is None:
+    if given.seconds and importlib.util.find_spec("atheris") is None:
         parser.error("atheris is not installed: see `make fuzz`")
-    intact = True
+    intact, environment = True, native_environment(given.native) if given.native else {}
     for name in given.targets or TARGETS:
         folder = given.folder.resolve() / name
-        intact &= run_target(TARGETS[name], given.seconds, folder)
+        if given.seconds:
+            intact &= run_target(TARGETS[name], given.seconds, folder, environment)
         if given.keep:
             keep(TARGETS[name], folder)
     return 0 if intact else 1
