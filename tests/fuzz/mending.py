@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _MOST: Final = 1 << 16
 #: The bytes of a record batch before its records.
 _BATCH_HEADER: Final = 61
+#: The bytes of a message of magic 1 before its value.
+_WRAPPER_HEADER: Final = 34
 
 
 def signed_set(data: bytes) -> bytes:
@@ -57,6 +59,24 @@ def signed_records(data: bytes) -> bytes:
     return bytes(found)
 
 
+def signed_entries(data: bytes) -> bytes:
+    """Each message or batch with its right CRC; one that is longer than the rest gets that size."""
+    found = bytearray(data)
+    at = 0
+    while at + 18 <= len(found):
+        size = int.from_bytes(found[at + 8 : at + 12], signed=True)
+        if not 6 <= size <= len(found) - at - 12:
+            size = len(found) - at - 12
+            found[at + 8 : at + 12] = size.to_bytes(4)
+        end = at + 12 + size
+        if found[at + 16] == 2 and size >= _BATCH_HEADER - 12:
+            found[at + 17 : at + 21] = crc32c(bytes(found[at + 21 : end])).to_bytes(4)
+        else:
+            found[at + 12 : at + 16] = zlib.crc32(found[at + 16 : end]).to_bytes(4)
+        at = end
+    return bytes(found)
+
+
 def changed_set(data: bytes, change: Callable[[bytes], bytes], rng: random.Random) -> bytes:
     """A set of 0.7 after `change`, of its first message's inside if that is compressed; signed three times of four."""
     if len(data) > 10 and data[4] == 1 and data[5] in (1, 2) and rng.random() < 0.5:
@@ -75,16 +95,25 @@ def changed_set(data: bytes, change: Callable[[bytes], bytes], rng: random.Rando
 
 def changed_records(data: bytes, change: Callable[[bytes], bytes], rng: random.Random) -> bytes:
     """A batch of 0.11 and later, or a message of 0.8, after `change`; as `changed_set`."""
+    if len(data) > _WRAPPER_HEADER and data[16] < 2 and data[17] & 7 and rng.random() < 0.5:
+        value = 26 + 8 * data[16]  # behind a key that is null
+        try:
+            inside = record_codecs.decompress(data[17], data[value:], data[16], limit=_MOST)
+            codec = record_codecs.RecordCodec(data[17] & 7)
+            payload = record_codecs.compress(codec, signed_entries(change(inside)), data[16])
+        except (WireError, ValueError):
+            return signed_entries(change(data))
+        return signed_records(data[: value - 4] + len(payload).to_bytes(4) + payload)
     if len(data) > _BATCH_HEADER and data[16] == 2 and data[22] & 7 and rng.random() < 0.5:
         try:
             codec = record_codecs.RecordCodec(data[22] & 7)
             inside = record_codecs.decompress(data[22], data[_BATCH_HEADER:], 2, limit=_MOST)
             payload = record_codecs.compress(codec, change(inside), 2)
         except (WireError, ValueError):
-            return signed_records(change(data))
+            return signed_entries(change(data))
         return signed_records(data[:_BATCH_HEADER] + payload)
     changed = change(data)
-    return signed_records(changed) if rng.random() < 0.75 else changed
+    return signed_entries(changed) if rng.random() < 0.75 else changed
 
 
 #: JSON texts that a reader may not expect in the place of another one.

@@ -13,9 +13,10 @@ import pytest
 from consumerd.storage import DamagedArchiveError
 from consumerd.storage.archive_tar import list_members
 from consumerd.wire import WireError
-from consumerd.wire.v08.records import RecordCodec
+from consumerd.wire.v08.records import RecordCodec, decode_records, encode_message_set, encode_record_batch
 from consumerd.wire.v08.records.codecs import compress, decompress
 from tests.fuzz.mangling import mangled
+from tests.fuzz.mending import changed_records
 from tests.fuzz.mending_packed import CHANGED, behind, changed_packed, changed_tar
 
 if TYPE_CHECKING:
@@ -39,6 +40,20 @@ def test_changed_data_is_often_intact_and_seldom_the_same(codec: RecordCodec) ->
         with suppress(WireError):
             contents.add(decompress(codec, changed, 2, limit=1 << 16))
     assert len(contents - {PLAIN}) > ROUNDS / 5
+
+
+@pytest.mark.parametrize("magic", [0, 1, 2])
+@pytest.mark.parametrize("codec", [RecordCodec.NONE, RecordCodec.GZIP, RecordCodec.LZ4])
+def test_changed_records_seldom_end_at_a_crc(codec: RecordCodec, magic: int) -> None:
+    rng = random.Random(magic)
+    if magic == 2:
+        data = encode_record_batch([b"one", b"two", b"three"], codec=codec)
+    else:
+        data = encode_message_set([b"one", b"two", b"three"], magic=magic, codec=codec)
+    found = [decode_records(changed_records(data, change_with(rng), rng), 0) for _ in range(ROUNDS)]
+    outcomes = {(tuple(each), each.problem, each.end) for each in found}
+    assert len(outcomes) > ROUNDS / 10
+    assert sum("CRC" in (each.problem or "") for each in found) < ROUNDS / 3
 
 
 def test_changed_headers_of_a_tar_have_right_checksums() -> None:

@@ -33,6 +33,7 @@ from consumerd.partition import TopicPartition
 from consumerd.storage import LogManager, LogSettings, OsFiles, StorageError
 from consumerd.storage.archive_names import ArchiveLayout, MisnamedSegmentError, SegmentName
 from consumerd.storage.manager import CLEAN_MARKER
+from consumerd.wire import crc32
 from consumerd.wire.v07 import Codec, encode_message_set, iter_outer
 from tests.fuzz.laws_archive import exercise_packed, exercise_segment, exercise_tar
 from tests.fuzz.mending import changed_json, changed_set
@@ -73,8 +74,8 @@ def _check_recovery(data: bytes) -> None:
         kept = log.read(1000, 1 << 20)
         assert kept == data[: len(kept)]
         assert log.end_offset == 1000 + len(kept)
-        messages = list(iter_outer(kept, 1000))
-        assert all(message.valid for message in messages)
+        for message in iter_outer(kept, 1000):  # the broker keeps what it need not decompress, as 0.7.2 does
+            assert message.valid or (message.codec is None and crc32(message.payload) == message.crc)
         manager.abandon()
         assert bool(report.truncated) is (len(ends) == 1 and len(kept) < len(data))
     assert ends[0] == ends[1]
