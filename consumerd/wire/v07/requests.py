@@ -181,7 +181,7 @@ def decode_request_steps(body: bytes | memoryview) -> Generator[None, None, Requ
             raise FrameError(f"request type {number} does not exist; 0 to 4 do")
         count, position = _read_count(data, 2)
         entries: list[Any] = []
-        step = position
+        step = 0  # the first entry begins one
         for _ in range(count):
             if not len(entries) % _STEP_ENTRIES or position - step > _STEP_BYTES:
                 step = position
