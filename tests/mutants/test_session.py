@@ -75,6 +75,7 @@ def test_chooses_tests_by_executed_lines_and_runs_the_quickest_first() -> None:
     assert baseline.tests_of("m.py") == ["quick", "slow"]
     assert baseline.tests_of("m.py", (2, 2)) == ["slow"]
     assert baseline.tests_of("m.py", (4, 9)) == []
+    assert baseline.tests_of("constants.py") == ["other", "quick", "slow"]
 
 
 def test_finds_the_code_of_methods_in_the_mutated_module() -> None:
