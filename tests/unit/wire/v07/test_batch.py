@@ -1,8 +1,24 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, cast
+
 import pytest
 
-from consumerd.wire.v07 import Codec, decode_batch, encode_message, encode_message_set
+from consumerd.wire import compress
+from consumerd.wire.v07 import (
+    Codec,
+    Message,
+    MessageBatch,
+    PackedPayloads,
+    decode_batch,
+    encode_message,
+    encode_message_set,
+)
+from consumerd.wire.v07.batch import MessageRun
+from consumerd.wire.v07.packed import pack_steps
+
+if TYPE_CHECKING:
+    from consumerd.native import NativePayloads
 
 pytestmark = pytest.mark.usefixtures("either_codec")
 
@@ -65,3 +81,50 @@ def test_numbers_long_runs_and_long_wrappers(leaves: int) -> None:
             offset = after
     assert messages == expected
     assert messages[-1].next_offset == 50 + 2 * len(plain) + len(packed)
+
+
+def test_messages_from_any_number_on_are_the_end_of_all_messages() -> None:
+    batch = decode_batch(PLAIN + GZIPPED + OLD + PLAIN + GZIPPED, 77)
+    messages = list(batch.messages())
+    for first in range(len(messages) + 1):
+        assert list(batch.messages_as(Message._make, first=first)) == messages[first:]
+
+
+class Measured:
+    """Payloads of ten bytes that note which of them are measured."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self.measured: list[tuple[int, int]] = []
+
+    def __len__(self) -> int:
+        return self._number
+
+    def size_between(self, first: int, stop: int) -> int:
+        self.measured.append((first, stop))
+        return 10 * (stop - first)
+
+
+def test_prefix_continues_from_the_prefix_before_it() -> None:
+    """Else a consumer that commits after each message would measure the whole batch each time."""
+    payloads = Measured(9)
+    batch = MessageBatch(cast("NativePayloads", payloads), [MessageRun(0, 100, 10)], 100, 280, 90)
+    assert [batch.prefix(count) for count in (2, 5, 5, 8)] == [140, 200, 200, 260]
+    assert payloads.measured == [(0, 2), (2, 5), (5, 5), (5, 8)]
+    assert batch.prefix(3) == 160
+    assert payloads.measured[-1] == (0, 3)
+
+
+def packed(data: bytes) -> PackedPayloads:
+    steps = pack_steps(Codec.GZIP, compress(Codec.GZIP, data))
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast("PackedPayloads", end.value)
+
+
+def test_packed_payloads_count_as_the_memory_that_is_held_for_them() -> None:
+    payloads = packed(PLAIN)
+    batch = MessageBatch(payloads, [MessageRun(0, 0, 0)], 0, 50, payloads.memory_bytes)
+    assert batch.memory_bytes == payloads.memory_bytes == len(PLAIN) + 4 * 8

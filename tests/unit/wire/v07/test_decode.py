@@ -12,9 +12,13 @@ from consumerd.wire.v07 import (
     DecodeLimits,
     Message,
     decode_batch,
+    decode_steps,
     encode_message,
     encode_message_set,
+    read_outer,
 )
+from consumerd.wire.v07 import decode as decode_module
+from consumerd.wire.v07.decode import LARGE_WRAPPER
 
 pytestmark = pytest.mark.usefixtures("either_codec")
 
@@ -187,6 +191,54 @@ def test_undecodable_wrapper_can_be_skipped_whatever_follows() -> None:
     assert decode_batch(bad + b"\xff\xff\xff\xff", 0).resume_offset == len(bad)
 
 
+def test_batch_takes_wrappers_until_it_holds_exactly_its_limit() -> None:
+    one = wrapper(HELLO_1 * 10)  # 150 bytes
+    for limit, taken in ((149, 0), (150, 1), (151, 2), (300, 2), (301, 3)):
+        batch = decode_batch(one * 4, 0, limits=DecodeLimits(max_decompressed_bytes=limit))
+        assert batch.next_offset == taken * len(one)
+    memory = 10 * (5 + 48)
+    for limit, taken in ((memory, 1), (memory + 1, 2)):
+        batch = decode_batch(one * 3, 0, limits=DecodeLimits(max_batch_bytes=limit))
+        assert (batch.end, batch.next_offset) == (BatchEnd.PARTIAL, taken * len(one))
+
+
+@pytest.mark.parametrize("limit", [LARGE_WRAPPER, LARGE_WRAPPER + 1])
+def test_bomb_is_corrupt_and_can_be_skipped_whatever_follows(limit: int) -> None:
+    limits = DecodeLimits(max_decompressed_bytes=limit)
+    bomb = wrapper(encode_message(bytes(limit)))
+    batch = decode_batch(bomb + b"\xff\xff\xff\xff", 0, limits=limits)
+    assert (batch.end, batch.resume_offset) == (BatchEnd.CORRUPT, len(bomb))
+
+
+def test_wrapper_above_the_limit_is_corrupt_wherever_it_stands() -> None:
+    """Only one that is merely large is left for a batch of its own."""
+    bomb = wrapper(encode_message(bytes(LARGE_WRAPPER)))
+    for limit, end in ((LARGE_WRAPPER, BatchEnd.CORRUPT), (2 * LARGE_WRAPPER, BatchEnd.PARTIAL)):
+        batch = decode_batch(HELLO_1 + bomb, 0, limits=DecodeLimits(max_decompressed_bytes=limit))
+        assert (batch.end, batch.next_offset) == (end, 15)
+
+
+def test_believes_a_bad_message_s_length_only_where_the_next_length_is_possible() -> None:
+    bad = b"\0\0\0\x0b\x01\x00\0\0\0\0hello"
+    for size, believed in ((4, False), (5, True), (106, True), (107, False)):
+        following = size.to_bytes(4) + b"\x01"
+        batch = decode_batch(bad + following, 0, limits=DecodeLimits(max_message_bytes=100))
+        assert batch.resume_offset == (15 if believed else None)
+
+
+def number_of_steps(data: bytes) -> int:
+    return 1 + sum(1 for _ in decode_steps(data, 0))
+
+
+def test_ends_a_step_after_each_mebibyte_out_of_wrappers() -> None:
+    half = wrapper(encode_message(bytes((1 << 19) - 10)))
+    less = wrapper(encode_message(bytes((1 << 19) - 11)))
+    assert number_of_steps(half + less) == 1
+    assert number_of_steps(half * 2) == 2
+    assert number_of_steps(half * 3) == 2
+    assert number_of_steps(half * 4) == 3
+
+
 def test_limits_nesting_depth() -> None:
     data = HELLO_1
     for _ in range(3):
@@ -285,3 +337,33 @@ def test_nothing_is_held_but_what_the_batch_counts() -> None:
     ):
         batch = decode_batch(data, 0)
         assert getattr(batch._payloads, "held_bytes", 0) <= batch.memory_bytes
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_takes_a_row_of_plain_messages_at_once(either_codec: str, magic: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the last one, and the first of another magic, are read by themselves; one entry is kept for the row."""
+    looked: list[int] = []
+
+    def look(data: bytes, position: int, offset: int, max_payload: int) -> object:
+        looked.append(position)
+        return read_outer(data, position, offset, max_payload)
+
+    monkeypatch.setattr(decode_module, "read_outer", look)
+    batch = decode_batch(encode_message_set([b"."] * 1000, magic=magic), 0, limits=DecodeLimits(max_message_bytes=1))
+    assert (len(batch), batch.end) == (1000, BatchEnd.COMPLETE)
+    size = 11 - (magic == 0)
+    expected = [999 * size] if magic == 1 else [0, 999 * size]
+    assert looked == ([] if either_codec == "native" else expected)
+    assert [tuple(run) for run in batch._runs] == [(0, 0, size - 1)]
+
+
+def test_ends_a_step_after_four_mebibytes_of_plain_messages(either_codec: str) -> None:
+    whole = encode_message(bytes((1 << 20) - 10))
+    assert len(whole) == 1 << 20
+    # The pure codec leaves the last message for the look that follows; the native one takes it, and fills the step.
+    assert number_of_steps(whole * 4) == (1 if either_codec == "pure" else 2)
+    data = whole * 9 + HELLO_1
+    batch = decode_batch(data, 7)
+    assert [message.offset for message in batch.messages()] == [7 + (number << 20) for number in range(10)]
+    assert batch.next_offset == 7 + len(data)
+    assert number_of_steps(data) == 3

@@ -55,3 +55,18 @@ def test_writes_no_message_without_payloads(codec: Codec) -> None:
 def test_rejects_payloads_that_do_not_fit(magic: int, codec: Codec) -> None:
     with pytest.raises(EncodeError, match="use magic 1"):
         encode_message(b"x", magic=magic, codec=codec)
+
+
+class Long(bytes):
+    """Claims to be longer than a length field can say."""
+
+    def __len__(self) -> int:
+        return 0x7FFFFFFF
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_rejects_a_payload_beyond_the_length_field(magic: int) -> None:
+    with pytest.raises(EncodeError, match="too long for one message"):
+        encode_message(Long(), magic=magic)
+    with pytest.raises(EncodeError, match="too long for one message"):
+        encode_message_set(iter([b"", Long()]), magic=magic)

@@ -12,6 +12,7 @@ from consumerd.wire.v07 import (
     iter_outer,
     read_outer,
 )
+from consumerd.wire.v07.outer import plausible_after
 
 HELLO_1 = bytes.fromhex("0000000b 01 00 3610a686") + b"hello"
 HELLO_0 = bytes.fromhex("0000000a 00 3610a686") + b"hello"
@@ -69,6 +70,27 @@ def test_yields_invalid_messages_and_goes_on(at: int, value: int, problem: str) 
     assert not first.valid
     assert first.problem == problem
     assert (second.offset, second.payload) == (15, b"hello")
+
+
+def test_message_without_a_readable_header_has_neither_payload_nor_crc() -> None:
+    data = bytes.fromhex("0000000b 02 00 3610a686") + b"hello"
+    expected = OuterMessage(7, 22, False, 2, None, 11, 0, b"", "magic 2, which 0.7 does not know")
+    assert only(data, 7) == expected
+
+
+def test_payload_of_the_largest_size_is_read() -> None:
+    data = encode_message(bytes(100))
+    assert isinstance(read_outer(data, 0, 0, 100), OuterMessage)
+    assert read_outer(data, 0, 0, 99) == MessageSetTail(0, None, "a length of 106, which no message has")
+
+
+def test_message_is_plausible_where_a_possible_length_or_the_end_stands() -> None:
+    for size, plausible in ((-1, False), (4, False), (5, True), (106, True), (107, False)):
+        data = b"12" + size.to_bytes(4, signed=True)
+        assert plausible_after(data, 2, 100) is plausible
+        assert plausible_after(data + b"1", 2, 100) is plausible
+    for cut in range(4):
+        assert plausible_after(b"12" + b"\xff" * cut, 2, 100)
 
 
 def test_magic_1_in_five_bytes_has_no_room_for_its_header() -> None:

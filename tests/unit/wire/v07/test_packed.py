@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from consumerd.wire import CorruptMessageError, compress
+from consumerd.wire.compression import DecompressionAllowance
 from consumerd.wire.v07 import (
     BatchEnd,
     Codec,
@@ -21,7 +22,10 @@ from consumerd.wire.v07 import (
     encode_message,
     encode_message_set,
 )
-from consumerd.wire.v07.packed import pack_steps
+from consumerd.wire.v07 import outer as outer_module
+from consumerd.wire.v07 import packed as packed_module
+from consumerd.wire.v07 import walk as walk_module
+from consumerd.wire.v07.packed import open_steps, pack_steps, work_of
 from consumerd.wire.v07.unwrap import unwrap
 
 if TYPE_CHECKING:
@@ -215,3 +219,115 @@ def test_makes_no_messages_before_the_first_one_asked_for() -> None:
     last = len(batch) - 1
     assert list(batch.messages_as(make, first=last)) == [(100, last, batch.next_offset, b"")]
     assert made == [last]
+
+
+def test_holds_the_sets_that_have_leaves_and_a_note_for_each_piece() -> None:
+    leaf = encode_message(b"leaf")
+    for inner, sets in (
+        (wrapper(leaf), leaf),
+        (wrapper(b"") + wrapper(leaf) + wrapper(b""), leaf),
+        (leaf + leaf[:-1], leaf + leaf[:-1]),
+    ):
+        packed, _ = counted(pack_steps(Codec.GZIP, compress(Codec.GZIP, inner)))
+        assert list(packed) == [b"leaf"]
+        assert packed.memory_bytes == len(sets) + 32
+    assert counted(pack_steps(Codec.GZIP, compress(Codec.GZIP, b"")))[0].memory_bytes == 0
+    between = leaf + wrapper(b"") + leaf
+    packed, _ = counted(pack_steps(Codec.GZIP, compress(Codec.GZIP, between)))
+    assert list(packed) == [b"leaf"] * 2
+    assert packed.memory_bytes == len(between) + 2 * 32
+
+
+def test_makes_one_piece_of_messages_of_magic_0_up_to_64_kib() -> None:
+    kibibyte = encode_message(bytes(1015), magic=0)
+    assert len(kibibyte) == 1 << 10
+    packed, _ = counted(pack_steps(Codec.GZIP, compress(Codec.GZIP, kibibyte * 130)))
+    assert packed.memory_bytes == (130 << 10) + 3 * 32
+    assert packed[64:66] == [bytes(1015)] * 2
+    assert packed[129] == bytes(1015)
+    assert list(packed) == [bytes(1015)] * 130
+
+
+def test_reads_any_piece_first() -> None:
+    payloads = [b"%1014d" % number for number in range(200)]
+    for number in (0, 63, 64, 128, 199):
+        packed, _ = counted(pack_steps(Codec.GZIP, compress(Codec.GZIP, encode_message_set(payloads))))
+        assert packed[number] == payloads[number]
+        assert packed[number - 200] == payloads[number]
+        assert packed[number : number + 100] == payloads[number : number + 100]
+        for outside in (200, -201):
+            with pytest.raises(IndexError, match="there is no such payload"):
+                packed[outside]
+
+
+def test_makes_each_piece_once_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    payloads = [b"%1014d" % number for number in range(130)]
+    packed, _ = counted(pack_steps(Codec.GZIP, compress(Codec.GZIP, encode_message_set(payloads))))
+    walked: list[int] = []
+    alone: list[int] = []
+
+    def walk(data: memoryview, position: int, *rest: Any) -> int:
+        walked.append(len(data))
+        return walk_module.walk(data, position, *rest)
+
+    def read_outer(data: memoryview, position: int, *rest: Any) -> object:
+        alone.append(position)
+        return outer_module.read_outer(data, position, *rest)
+
+    monkeypatch.setattr(packed_module, "walk", walk)
+    monkeypatch.setattr(packed_module, "read_outer", read_outer)
+    assert [packed[number] for number in range(130)] == payloads
+    assert walked == [1 << 16, 1 << 16, 2 << 10]
+    assert alone == [63 << 10, 63 << 10, 1 << 10]
+    walked.clear()
+    assert packed[0] == payloads[0]
+    assert packed[:64] == payloads[:64]
+    assert packed[10:100] == payloads[10:100]
+    assert walked == [1 << 16, 1 << 16]
+
+
+class Recording(DecompressionAllowance):
+    """Notes the work that is counted, and how often a step was due."""
+
+    __slots__ = ("ended", "work")
+
+    def __init__(self) -> None:
+        super().__init__(1 << 20, 100)
+        self.work: list[int] = []
+        self.ended = 0
+
+    def due(self, work: int = 0) -> bool:
+        if work:
+            self.work.append(work)
+        ended = super().due(work)
+        self.ended += ended
+        return ended
+
+
+def test_ends_a_step_where_the_work_of_reading_is_due() -> None:
+    kibibyte, allowance = encode_message(bytes(1014)), Recording()
+    note = PackedPayloads().note
+    steps = open_steps(Codec.GZIP, compress(Codec.GZIP, kibibyte * 258), note, allowance, 1)
+    yielded = sum(1 for _ in steps)
+    assert allowance.work == [work_of(1 << 16, 63)] * 4 + [work_of(2 << 10, 1)]
+    assert yielded == allowance.ended > 0
+
+
+def test_work_counts_bytes_messages_and_the_message_read_by_itself() -> None:
+    assert work_of(0, 0) == 1 << 9
+    assert work_of(1 << 16, 0) - work_of(0, 0) == 1 << 14
+    assert work_of(0, 100) - work_of(0, 0) == 1600
+
+
+def test_verifies_a_set_in_pieces_of_64_kib(either_codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    verified: list[int] = []
+
+    def verify(data: memoryview, position: int, longest: int, layout: walk_module.MessageReaders) -> tuple[int, int]:
+        verified.append(len(data))
+        return walk_module.verify(data, position, longest, layout)
+
+    monkeypatch.setattr(packed_module, "verify", verify)
+    kibibyte = encode_message(bytes(1014))
+    packed, _ = counted(pack_steps(Codec.GZIP, compress(Codec.GZIP, kibibyte * 130)))
+    assert len(packed) == 130
+    assert verified == [1 << 16, 1 << 16, 2 << 10]

@@ -1,11 +1,27 @@
 from __future__ import annotations
 
 import gzip
+from typing import TYPE_CHECKING
 
 import pytest
 
 from consumerd.wire import CorruptMessageError, DecompressionError, OversizeMessageError
-from consumerd.wire.v07 import CheckedSet, Codec, DecodeLimits, check_produced_set, encode_message, encode_message_set
+from consumerd.wire.compression import STEP
+from consumerd.wire.v07 import (
+    CheckedSet,
+    Codec,
+    DecodeLimits,
+    check_produced_set,
+    check_steps,
+    encode_message,
+    encode_message_set,
+)
+from consumerd.wire.v07 import produced as produced_module
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from consumerd.wire.v07.packed import Note
 
 pytestmark = pytest.mark.usefixtures("either_codec")
 
@@ -116,3 +132,56 @@ def test_enforces_limits_on_wrappers() -> None:
     with pytest.raises(DecompressionError):
         check_produced_set(data, limits=DecodeLimits(max_decompressed_bytes=1000))
     assert check_produced_set(data, limits=DecodeLimits(max_decompressed_bytes=1010)).leaf_count == 1
+
+
+@pytest.mark.parametrize(("free", "each"), [(60, 0), (1, 1), (1, 2)])
+def test_wrapper_may_have_some_leaves_freely_and_more_by_its_size(free: int, each: int) -> None:
+    limits = DecodeLimits(max_leaves_per_byte=each, free_leaves=free)
+    for number in range(20, 100):
+        data = wrapper(encode_message(b"") * number)
+        if number <= max(free, each * (len(data) - 10)):
+            assert check_produced_set(data, limits=limits).leaf_count == number
+        else:
+            with pytest.raises(CorruptMessageError, match="which is more than its size allows"):
+                check_produced_set(data, limits=limits)
+
+
+def number_of_steps(data: bytes) -> int:
+    return 1 + sum(1 for _ in check_steps(data))
+
+
+def test_checks_plain_messages_in_pieces_of_64_kib(monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces: list[tuple[int, int]] = []
+    work = iter([STEP, STEP - 1, 1, STEP - 1, 0, 0])
+
+    def work_of(size: int, count: int) -> int:
+        pieces.append((size, count))
+        return next(work)
+
+    monkeypatch.setattr(produced_module, "work_of", work_of)
+    kibibyte = encode_message(bytes(1014))
+    assert number_of_steps(kibibyte * 322) == 3
+    assert pieces == [(1 << 16, 63)] * 5 + [(2 << 10, 1)]
+
+
+def test_ends_a_step_after_many_leaves_of_wrappers(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[tuple[int, int]] = []
+    each = {"leaves": 0, "work": 0}
+
+    def work_of(size: int, count: int) -> int:
+        sizes.append((size, count))
+        return each["work"]
+
+    def open_steps(codec: Codec, payload: bytes, note: Note, *limits: object) -> Generator[None, None, None]:
+        note(payload, 0, 0, each["leaves"])
+        yield from ()
+
+    monkeypatch.setattr(produced_module, "work_of", work_of)
+    monkeypatch.setattr(produced_module, "open_steps", open_steps)
+    one = wrapper(HELLO)
+    assert STEP == 4096 * 16
+    # Each leaf costs 16, each of the four wrappers `work` where it is found, and again where it is opened.
+    for leaves, work, steps in ((4096, 15, 5), (4095, 16, 5), (4095, 15, 3), (1022, 16, 2), (1021, 16, 1)):
+        each.update(leaves=leaves, work=work)
+        assert number_of_steps(one * 4) == steps
+    assert sizes[:8] == [(len(one), 0)] * 4 + [(len(one) - 10, 0)] * 4

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,9 +16,11 @@ from consumerd.wire.v07 import (
     OffsetsRequest,
     ProduceRequest,
     Request,
+    RequestType,
     decode_request,
     decode_request_steps,
 )
+from consumerd.wire.v07.requests import _frame
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -34,6 +37,7 @@ VECTORS: list[tuple[Request, str]] = [
     (OffsetsRequest("dogs", 0, LATEST, 10), "00000018 0004 0004 646f6773 00000000 ffffffffffffffff 0000000a"),
     (OffsetsRequest("dogs", 0, EARLIEST, 1), "00000018 0004 0004 646f6773 00000000 fffffffffffffffe 00000001"),
     (OffsetsRequest("dogs", 0, 1324306324402, -1), "00000018 0004 0004 646f6773 00000000 0000013456cedbb2 ffffffff"),
+    (FetchRequest("", 0, 0, 1), "00000014 0001 0000 00000000 0000000000000000 00000001"),
     (MultiFetchRequest(()), "00000004 0002 0000"),
     (
         MultiFetchRequest((FETCH, FetchRequest("c", 0, -1, -100))),
@@ -86,6 +90,8 @@ def test_detects_truncation_at_every_byte(request_: Request, frame: str) -> None
         ("0002 ffff", "a request with -1 entries"),
         ("0003 8000", "a request with -32768 entries"),
         ("0002 7fff", "ends within a field"),
+        ("0001 0001 64", "a request of 5 bytes ends within a field"),
+        ("0001 0002 64", "a topic name of 2 bytes where 1 are left"),
     ],
 )
 def test_rejects_requests_that_close_the_connection(body: str, message: str) -> None:
@@ -136,3 +142,60 @@ def test_decodes_a_large_request_in_steps(count: int) -> None:
 
     assert len(list(kept())) == (count - 1) // 512 + 1
     assert found == [request]
+
+
+def test_ends_a_step_after_four_mebibytes_of_messages() -> None:
+    """Beside the step that each request of several entries begins with."""
+    size = (1 << 20) - 11  # one mebibyte with topic, partition and size
+    for count, more, steps in ((5, 0, 1), (5, 1, 2), (6, 0, 2), (10, 0, 2), (11, 0, 3)):
+        sizes = [size + more] + [size] * (count - 1)
+        request = MultiProduceRequest(tuple(ProduceRequest("t", 0, bytes(size)) for size in sizes))
+        assert sum(1 for _ in decode_request_steps(memoryview(request.encode())[4:])) == steps
+
+
+@pytest.mark.parametrize("size", [1 << 16, (1 << 16) + 1])
+def test_large_request_is_not_copied(size: int) -> None:
+    body = FetchRequest("t", 0, 0, 1).encode()[4:].ljust(size)
+    tracemalloc.start()
+    try:
+        decode_request(memoryview(body))
+        copied = tracemalloc.get_traced_memory()[1] > 1 << 16
+    finally:
+        tracemalloc.stop()
+    assert copied is (size == 1 << 16)
+
+
+@pytest.mark.parametrize("size", [1024, 1025])
+def test_shows_a_kibibyte_of_an_invalid_topic(size: int) -> None:
+    """A mark at its end says that more came."""
+    body = struct.pack(">hh", 1, size) + b"\xff" + b"x" * (size - 1) + bytes(16)
+    request = decode_request(body)
+    assert isinstance(request, FetchRequest)
+    assert request.topic == "\ufffd" + "x" * 1023 + ("\ufffd" if size > 1024 else "")
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (FetchRequest("\ud800" * 30, 0, 0, 1), "cannot be sent: not UTF-8, or too long"),
+        (FetchRequest("t", 1 << 31, 0, 1), "a number does not fit into a fetch request: 2147483648, 0, 1"),
+        (ProduceRequest("t", -(1 << 31) - 1, b""), "does not fit into a produce request: -2147483649, 0"),
+        (OffsetsRequest("t", 0, 1 << 63, 1), "does not fit into a offsets request: 0, 9223372036854775808, 1"),
+        (MultiFetchRequest((FetchRequest("t", 0, 0, 1),) * 32768), "32768 entries are too many for one MULTIFETCH"),
+    ],
+)
+def test_error_names_the_value_that_does_not_fit(request_: Request, message: str) -> None:
+    with pytest.raises(EncodeError, match=message):
+        request_.encode()
+
+
+class Long(bytes):
+    """Claims to be longer than a frame can be."""
+
+    def __len__(self) -> int:
+        return 0x7FFFFFFF
+
+
+def test_rejects_a_request_longer_than_a_frame() -> None:
+    with pytest.raises(EncodeError, match="a PRODUCE request is too long for one frame"):
+        _frame(RequestType.PRODUCE, Long())

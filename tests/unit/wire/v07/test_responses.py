@@ -77,6 +77,13 @@ def test_decodes_a_multifetch_of_empty_entries(count: int) -> None:
             decode_multifetch_response(body, other)
 
 
+def test_empty_entries_of_a_multifetch_share_one_object() -> None:
+    """As most polls of idle partitions are answered, a thousand of them at a time."""
+    nothing = MultiFetchResponse(ErrorCode.NONE, (FetchResponse(ErrorCode.NONE, b""),) * 3)
+    first, *others = decode_multifetch_response(nothing.encode()[4:], 3).entries
+    assert all(other is first for other in others)
+
+
 def test_overall_error_has_no_entries() -> None:
     body = bytes.fromhex("ffff 00000002 0000")
     assert decode_multifetch_response(body, 3) == MultiFetchResponse(ErrorCode.UNKNOWN, ())
