@@ -6,6 +6,7 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
+from structlog.testing import capture_logs
 
 from consumerd.offsets import (
     ClaimedStore,
@@ -20,10 +21,12 @@ from consumerd.offsets import (
     ZooKeeperOffsetStore,
     make_store,
 )
+from consumerd.offsets.guards import GuardFailure, OwnedGuard, VacantGuard
 from consumerd.partition import TopicPartition
+from consumerd.ports import Check, Create, Delete
 from consumerd.registry.paths import offset_path, owner_path, owners_path
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
-from consumerd.zk.errors import NoAuth, NotConnected, SessionChanged
+from consumerd.zk.errors import NoAuth, NodeExists, NoNode, NotConnected, SessionChanged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -229,3 +232,108 @@ async def test_stops_member_when_group_has_coordinated_members() -> None:
 
         with pytest.raises(OffsetsHeldError, match="to Kafka for group 'g': a group of this name has other members"):
             await ClaimedStore(zk, GROUP, Inner()).commit({A: 1, B: 2}, session_id=zk.session_id)
+
+
+async def test_stores_nothing_where_offsets_are_not_kept() -> None:
+    store = NoOffsets()
+    assert await store.load([A, B]) == await store.peek([A, B]) == {}
+    assert await store.changed([A]) == frozenset()
+    assert await store.commit({A: 1, B: 2}, session_id=7) == (frozenset({A, B}), frozenset())
+    assert store.keeps_for is None
+
+
+@pytest.mark.parametrize(
+    ("claimed", "stores"),
+    [(True, (ZooKeeperOffsetStore, KafkaOffsetStore)), (False, (KafkaOffsetStore, UnclaimedZooKeeperOffsetStore))],
+)
+async def test_first_of_two_stores_is_the_one_that_knows_owners(claimed: bool, stores: tuple[type, type]) -> None:
+    async with MemoryZooKeeper().session() as zk:
+        store = make_store(OffsetSettings("both"), GROUP, client=object(), zk=zk, claimed=claimed)  # type: ignore[arg-type]
+        assert isinstance(store, DualOffsetStore)
+        assert (type(store._guarding), type(store._following)) == stores
+
+
+async def test_claims_need_a_session_where_offsets_are_in_kafka() -> None:
+    with pytest.raises(ValueError, match="claimed in ZooKeeper need a session"):
+        make_store(OffsetSettings("kafka"), GROUP, client=object(), claimed=True)  # type: ignore[arg-type]
+
+
+async def test_store_of_claimed_partitions_reads_as_its_store() -> None:
+    inner = Memory({A: 1, B: 2})
+    inner.rewritten, inner.keeps_for = {B}, 60.0
+    async with MemoryZooKeeper().session() as zk:
+        store = ClaimedStore(zk, GROUP, inner)
+        assert await store.load([A, C]) == {A: 1}
+        assert await store.peek([B, C]) == {B: 2}
+        assert await store.changed([A, B]) == {B}
+        assert store.keeps_for == 60.0
+
+
+async def test_logs_offsets_that_differ_between_stores() -> None:
+    store = DualOffsetStore(GROUP, Memory({A: 5, B: 9}), Memory({A: 7, B: 9, C: 1}), "Kafka")
+    with capture_logs() as logs:
+        await store.load([A, B, C])
+    assert [(entry["event"], entry["partition"], entry["offsets"]) for entry in logs] == [
+        ("stored_offsets_differ", "t/0", [5, 7])
+    ]
+
+
+async def test_guard_repairs_what_can_be_repaired() -> None:
+    """An owner node means lost; a missing folder of owner nodes is made; anything else is for a person to mend."""
+    async with MemoryZooKeeper().session() as zk:
+        guard = VacantGuard(zk, GROUP)
+        assert await guard.resolve(A, 0, NodeExists("/n")) is GuardFailure.LOST
+        assert await guard.resolve(A, 0, NoAuth("/n")) is GuardFailure.REFUSED
+        assert await zk.exists(owners_path(GROUP, "t")) is None
+        assert await guard.resolve(A, 0, NoNode("/n")) is GuardFailure.RETRY
+        assert await zk.exists(owners_path(GROUP, "t")) is not None
+
+
+async def test_owned_guard_checks_the_version_that_it_read_last() -> None:
+    server = MemoryZooKeeper()
+    async with server.session() as zk, server.session() as peer:
+        guard = OwnedGuard(zk, GROUP)
+        claim(server, zk, A)
+        path = owner_path(GROUP, A)
+        assert guard.operations(A) == ((Check(path, 0),), ())
+        await peer.set(path, b"touched")
+        assert await guard.find_lost([A, B], zk.session_id) == {B}
+        assert guard.operations(A).before == (Check(path, 1),)
+        assert await guard.resolve(A, zk.session_id, NoNode(path)) is GuardFailure.RETRY
+        assert await guard.resolve(B, zk.session_id, NoNode(path)) is GuardFailure.LOST
+        server.remove(path)
+        assert await guard.holds(A, zk.session_id) is False
+        assert guard.operations(A).before == (Check(path, 0),)
+
+
+async def test_owned_guard_does_not_look_at_what_its_watch_confirms() -> None:
+    server = MemoryZooKeeper()
+    async with server.session() as zk:
+
+        class Watching:
+            """Knows the owner node of A alone."""
+
+            def known_version(self, partition: TopicPartition, session_id: int) -> int | None:
+                assert session_id == 7
+                return 3 if partition == A else None
+
+        guard = OwnedGuard(zk, GROUP, Watching())
+        assert await guard.find_lost([A, B], 7) == {B}
+        assert guard.operations(A).before == (Check(owner_path(GROUP, A), 3),)
+
+
+async def test_vacant_guard_looks_only_where_no_multi_checks() -> None:
+    server = MemoryZooKeeper()
+    async with server.session() as zk, server.session() as peer:
+        claim(server, peer, B)
+        path = owner_path(GROUP, A)
+        assert VacantGuard(zk, GROUP).operations(A) == ((Create(path, b""),), (Delete(path),))
+        assert await VacantGuard(zk, GROUP).find_lost([A, B], 0) == set()
+
+        class Old:
+            """A session with a server before 3.4."""
+
+            has_multi = False
+            exists = zk.exists
+
+        assert await VacantGuard(Old(), GROUP).find_lost([A, B], 0) == {B}  # type: ignore[arg-type]

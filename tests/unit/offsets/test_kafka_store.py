@@ -10,8 +10,9 @@ from consumerd.client import BrokerRefusedError, error_of
 from consumerd.errors import BrokerError
 from consumerd.net import ConnectionClosedError
 from consumerd.offsets import CommitResult, KafkaOffsetStore, OffsetsUnavailableError
+from consumerd.offsets.kafka_store import CommittedOffset
 from consumerd.partition import TopicPartition
-from consumerd.wire.v08.apis import OFFSET_COMMIT
+from consumerd.wire.v08.apis import OFFSET_COMMIT, OFFSET_FETCH
 from consumerd.wire.v08.messages import encode_request
 
 if TYPE_CHECKING:
@@ -182,3 +183,108 @@ async def test_reports_permanent_broker_errors_as_refusal(code: int) -> None:
     with pytest.raises(BrokerRefusedError) as caught:
         await store(Cluster(told(code))).commit({PLACE: 1}, session_id=0)
     assert caught.value.code == code
+
+
+OTHER = TopicPartition.numbered("u", 3)
+
+
+async def test_commit_request_has_all_that_a_coordinator_keeps() -> None:
+    cluster = Cluster(told(0))
+    await store(cluster, metadata="why", retention=1.5, version=2).commit({PLACE: 9, OTHER: 4}, session_id=0)
+    ((api, version, body),) = cluster.asked
+    assert (api, version) == (OFFSET_COMMIT, 2)
+    assert body == {
+        "group_id": "g",
+        "group_generation_id": -1,
+        "member_id": "",
+        "retention_time": 1500,
+        "topics": [
+            {"topic": "t", "partitions": [{"partition": 0, "offset": 9, "metadata": "why"}]},
+            {"topic": "u", "partitions": [{"partition": 3, "offset": 4, "metadata": "why"}]},
+        ],
+    }
+    cluster = Cluster(told(0))
+    await store(cluster).commit({PLACE: 9}, session_id=0)
+    assert cluster.asked[0][2]["retention_time"] == -1  # as the broker's configuration says
+    assert cluster.asked[0][2]["topics"][0]["partitions"][0]["metadata"] == ""
+
+
+async def test_reports_only_partitions_that_were_to_be_committed() -> None:
+    """A broker that answers for others does not make them committed, or lost."""
+    parts = [{"partition": number, "error_code": code} for number, code in enumerate((0, 25, 0, 25))]
+    answer = {"responses": [{"topic": "t", "partition_responses": parts}]}
+    wanted = {TopicPartition.numbered("t", number): 1 for number in (0, 1)}
+    result = await store(Cluster(answer)).commit(wanted, session_id=0)
+    assert result == CommitResult(frozenset({PLACE}), frozenset({TopicPartition.numbered("t", 1)}))
+
+
+@pytest.mark.parametrize("code", [22, 25, 82])
+async def test_commit_of_a_member_that_was_thrown_out_is_lost(code: int) -> None:
+    result = await store(Cluster(told(code)), Membership()).commit({PLACE: 1}, session_id=1)
+    assert result == CommitResult(frozenset(), frozenset({PLACE}))
+
+
+async def test_loads_offsets_with_their_metadata() -> None:
+    answer = {
+        "responses": [
+            {"topic": "t", "partition_responses": [{"partition": 0, "error_code": 0, "offset": 0, "metadata": "x"}]},
+            {"topic": "u", "partition_responses": [{"partition": 3, "error_code": 0, "offset": 8, "metadata": ""}]},
+        ]
+    }
+    cluster = Cluster(answer, answer)
+    found = await store(cluster).read([PLACE, OTHER])
+    assert found == {PLACE: CommittedOffset(0, "x"), OTHER: CommittedOffset(8, "")}
+    assert await store(cluster).peek([PLACE, OTHER]) == {PLACE: 0, OTHER: 8}
+
+
+@pytest.mark.parametrize(("commits", "fetches"), [(0, 0), (1, 1), (2, 1), (None, 7)])
+async def test_reads_with_the_version_that_belongs_to_the_one_of_commits(commits: Any, fetches: int) -> None:
+    cluster = Cluster(told(0, offset=-1, metadata=""))
+    assert await store(cluster, version=commits).load([PLACE]) == {}
+    ((api, version, body),) = cluster.asked
+    assert (api, version, body["group_id"]) == (OFFSET_FETCH, fetches, "g")
+    partitions = [{"partition": 0}] if fetches < 2 else [0]
+    assert body["topics"] == [{"topic": "t", "partitions": partitions}]
+
+
+@pytest.mark.parametrize("version", [None, 1])
+async def test_reads_all_offsets_of_the_group_with_the_newest_version(version: Any) -> None:
+    cluster = Cluster({"error_code": 0, "responses": []})
+    assert await store(cluster, version=version).read(None) == {}
+    ((_, asked, body),) = cluster.asked
+    assert (asked, body["topics"]) == (7, None)
+
+
+@pytest.mark.parametrize(("code", "forgotten"), [(15, 1), (16, 1), (14, 0), (27, 0)])
+async def test_forgets_coordinator_that_has_moved(code: int, forgotten: int) -> None:
+    for answer in (told(code, offset=-1, metadata=""), {"error_code": code, "responses": []}):
+        cluster = Cluster(answer)
+        with pytest.raises(OffsetsUnavailableError):
+            await store(cluster).load([PLACE])
+        assert cluster.forgotten == forgotten
+
+
+async def test_forgets_coordinator_that_cannot_be_reached() -> None:
+    cluster = Cluster()
+    cluster.known = [BrokerError("broker 1 is not alive")]
+    with pytest.raises(OffsetsUnavailableError, match="not alive"):
+        await store(cluster).load([PLACE])
+    assert cluster.forgotten == 1
+
+
+async def test_raises_permanent_refusal_of_the_coordinator_s_lookup() -> None:
+    cluster = Cluster()
+    refusal = error_of(30, "the group may not be read")
+    assert refusal is not None
+    cluster.known = [refusal]
+    with pytest.raises(BrokerRefusedError):
+        await store(cluster).load([PLACE])
+    assert cluster.forgotten == 0
+
+
+async def test_version_0_needs_no_coordinator() -> None:
+    """It is any broker's access to ZooKeeper."""
+    cluster = Cluster(told(0))
+    cluster.known = [BrokerError("there is no coordinator")]
+    assert (await store(cluster, version=0).commit({PLACE: 1}, session_id=0)).committed == {PLACE}
+    assert cluster.asked[0][1] == 0

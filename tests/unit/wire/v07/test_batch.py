@@ -30,6 +30,7 @@ GZIPPED = encode_message_set([b"x", b"y", b"z"], codec=Codec.GZIP)
 def test_length_and_iteration_are_those_of_payloads() -> None:
     batch = decode_batch(PLAIN, 0)
     assert len(batch) == 4
+    assert not batch.keyed
     assert list(batch) == [b"a", b"bb", b"ccc", b"dddd"]
     assert repr(batch) == "<MessageBatch of 4 messages, offsets 0 to 50, complete>"
 

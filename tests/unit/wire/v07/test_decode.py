@@ -6,6 +6,7 @@ import tracemalloc
 
 import pytest
 
+from consumerd import native
 from consumerd.wire.v07 import (
     BatchEnd,
     Codec,
@@ -367,3 +368,36 @@ def test_ends_a_step_after_four_mebibytes_of_plain_messages(either_codec: str) -
     assert [message.offset for message in batch.messages()] == [7 + (number << 20) for number in range(10)]
     assert batch.next_offset == 7 + len(data)
     assert number_of_steps(data) == 3
+
+
+def test_uses_the_native_codec_where_positions_have_32_bits(native_codec: native.Codec) -> None:
+    most = 0xFFFFFFFF - LARGE_WRAPPER - len(HELLO_1)
+    with native.using(native_codec):
+        for limit, used in ((most, True), (most + 1, False)):
+            batch = decode_batch(HELLO_1, 0, limits=DecodeLimits(max_decompressed_bytes=limit))
+            assert (batch.buffer is not None) is used
+            assert batch.payloads == [b"hello"]
+
+
+def test_a_buffer_that_changes_later_is_copied() -> None:
+    data = bytearray(HELLO_1 * 3)
+    batch = decode_batch(memoryview(data), 0)
+    data[:] = bytes(len(data))
+    assert list(batch) == [b"hello"] * 3
+
+
+def test_accepts_views_with_gaps_and_of_signed_bytes() -> None:
+    with_gaps = bytes(byte for pair in zip(HELLO_1 * 2, bytes(30), strict=True) for byte in pair)
+    for view in (memoryview(with_gaps)[::2], memoryview(HELLO_1 * 2).cast("b")):
+        assert decode_batch(view, 0).payloads == [b"hello"] * 2
+
+
+def test_native_codec_does_not_copy_the_response(native_codec: native.Codec) -> None:
+    data = memoryview(encode_message(bytes(1 << 20)))
+    with native.using(native_codec):
+        tracemalloc.start()
+        try:
+            decode_batch(data[:-1], 0)
+            assert tracemalloc.get_traced_memory()[1] < 1 << 18
+        finally:
+            tracemalloc.stop()
