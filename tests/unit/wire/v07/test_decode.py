@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import random
 import tracemalloc
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from consumerd.wire.v07 import (
     read_outer,
 )
 from consumerd.wire.v07 import decode as decode_module
+from consumerd.wire.v07 import walk as walk_module
 from consumerd.wire.v07.decode import LARGE_WRAPPER
 
 pytestmark = pytest.mark.usefixtures("either_codec")
@@ -73,6 +75,21 @@ def test_flattens_nested_wrappers(codec: Codec) -> None:
         (15, 2, 15),
         (15, 3, after),
     ]
+
+
+@pytest.mark.parametrize("bits", [0x04, 0x80, 0xFC])
+def test_ignores_the_upper_six_bits_of_the_attributes(bits: int) -> None:
+    """They mean nothing (golden notes, 1)."""
+    plain, packed = bytearray(HELLO_1), bytearray(GZIPPED)
+    plain[5] |= bits
+    packed[5] |= bits
+    data = bytes(HELLO_1 + plain + HELLO_1 + packed + HELLO_1)
+    batch = decode_batch(data, 100)
+    assert batch.payloads == [b"hello"] * 3 + [b"one", b"two", b"three", b"hello"]
+    after = 145 + len(GZIPPED)
+    assert [message.next_offset for message in batch.messages()] == [115, 130, 145, 145, 145, after, after + 15]
+    assert (batch.end, batch.next_offset) == (BatchEnd.COMPLETE, 100 + len(data))
+    assert batch.memory_bytes == 4 * 5 + 3 + 3 + 5 + 7 * 48
 
 
 def test_skips_an_empty_wrapper() -> None:
@@ -368,6 +385,21 @@ def test_ends_a_step_after_four_mebibytes_of_plain_messages(either_codec: str) -
     assert [message.offset for message in batch.messages()] == [7 + (number << 20) for number in range(10)]
     assert batch.next_offset == 7 + len(data)
     assert number_of_steps(data) == 3
+
+
+def test_walks_long_data_in_windows_of_four_mebibytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    windows: list[int] = []
+
+    def walk(data: bytes, position: int, *rest: Any) -> int:
+        windows.append(len(data) - position)
+        return walk_module.walk(data, position, *rest)
+
+    monkeypatch.setattr(decode_module, "walk", walk)
+    whole = encode_message(bytes((1 << 20) - 10))
+    with native.using(None):
+        assert len(decode_batch(whole * 9, 0)) == 9
+    # The last message of a window is left for the next one.
+    assert windows == [4 << 20, 4 << 20, 3 << 20]
 
 
 def test_uses_the_native_codec_where_positions_have_32_bits(native_codec: native.Codec) -> None:

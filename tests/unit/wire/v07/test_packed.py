@@ -241,11 +241,11 @@ def test_holds_the_sets_that_have_leaves_and_a_note_for_each_piece() -> None:
 def test_makes_one_piece_of_messages_of_magic_0_up_to_64_kib() -> None:
     kibibyte = encode_message(bytes(1015), magic=0)
     assert len(kibibyte) == 1 << 10
-    packed, _ = counted(pack_steps(Codec.GZIP, compress(Codec.GZIP, kibibyte * 130)))
-    assert packed.memory_bytes == (130 << 10) + 3 * 32
+    packed, _ = counted(pack_steps(Codec.GZIP, compress(Codec.GZIP, kibibyte * 128)))
+    assert packed.memory_bytes == (128 << 10) + 2 * 32
     assert packed[64:66] == [bytes(1015)] * 2
-    assert packed[129] == bytes(1015)
-    assert list(packed) == [bytes(1015)] * 130
+    assert packed[127] == bytes(1015)
+    assert list(packed) == [bytes(1015)] * 128
 
 
 def test_reads_any_piece_first() -> None:
@@ -282,7 +282,16 @@ def test_makes_each_piece_once_while_it_is_read(monkeypatch: pytest.MonkeyPatch)
     walked.clear()
     assert packed[0] == payloads[0]
     assert packed[:64] == payloads[:64]
+    pieces: list[int] = []
+    make = PackedPayloads._piece
+
+    def piece(packed: PackedPayloads, number: int) -> list[bytes]:
+        pieces.append(number)
+        return make(packed, number)
+
+    monkeypatch.setattr(PackedPayloads, "_piece", piece)
     assert packed[10:100] == payloads[10:100]
+    assert pieces == [0, 1]
     assert walked == [1 << 16, 1 << 16]
 
 

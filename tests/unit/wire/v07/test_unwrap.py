@@ -63,6 +63,12 @@ def test_enforces_limits_on_pieces() -> None:
         unwrap_pieces(Codec.GZIP, nested, limits=DecodeLimits(max_depth=1), piece_bytes=10)
 
 
+def test_messages_read_by_themselves_make_pieces_of_the_same_size() -> None:
+    payload = compress(Codec.GZIP, encode_message(b".", magic=0) * 120)
+    pieces, _ = unwrap_pieces(Codec.GZIP, payload, piece_bytes=500)
+    assert list(map(len, pieces)) == [50, 50, 20]
+
+
 def test_wrappers_inside_make_no_empty_pieces() -> None:
     inner = encode_message_set([b"a", b"b"], codec=Codec.SNAPPY)
     data = inner + encode_message_set([], codec=Codec.SNAPPY) + inner + encode_message(b"cut off")[:-1]
