@@ -13,7 +13,7 @@ from consumerd.config.model import Config
 from consumerd.daemon import service
 from consumerd.daemon.service import run_member, run_on_brokers, start_session
 from consumerd.daemon.signals import StopRequest, process_signals
-from consumerd.handlers import RetryPolicy, retrying
+from consumerd.handlers import Handler, RetryPolicy, retrying
 from tests.simulation.process import ProcessLoop, SimulatedProcess
 from tests.simulation.zookeeper import WALL
 
@@ -115,7 +115,7 @@ def _signals_of(loop: ProcessLoop) -> ProcessSignals:
 setattr(service, "process_signals", _process_signals)  # noqa: B010 - it is not exported there
 
 
-class RecordingHandler:
+class RecordingHandler(Handler):
     """Takes `seconds` for a batch, and tells the account.
 
     `stubborn`: whether it is cancelled or not. `lingering`: some batches take `LINGERS` seconds.
@@ -184,7 +184,7 @@ class Daemon(SimulatedProcess):
     ) -> None:
         self.world = world
         self.name = name
-        self.loop = ProcessLoop(world.kernel, world.network, name)
+        self.loop = self.make_loop()
         #: The error that ended it, once it has ended by itself.
         self.failure: BaseException | None = None
         tables = world.tables()
@@ -200,13 +200,19 @@ class Daemon(SimulatedProcess):
         world.kernel.note(name, "starts")
         self.loop.submit(lambda: self.loop.create_task(self._main(), name="main"))
 
+    def make_loop(self) -> ProcessLoop:
+        """The event loop of the process."""
+        return ProcessLoop(self.world.kernel, self.world.network, self.name)
+
+    def plugin(self) -> Handler:
+        """The handler, as its plugin makes it."""
+        return RecordingHandler(self, self.handling, **self._handler)
+
     async def _main(self) -> None:
         clock, rng = ProcessClock(self.loop), random.Random(f"{self.world.seed}/{self.name}")
         try:
             settings = build_settings(self._config, clock=clock, rng=rng)
-            handler = retrying(
-                RecordingHandler(self, self.handling, **self._handler), RetryPolicy(), clock=clock, rng=rng
-            )
+            handler = retrying(self.plugin(), RetryPolicy(), clock=clock, rng=rng)
             if self._config.group.coordination != "zookeeper":
                 await run_on_brokers(self._config, settings, handler, None, clock=clock, rng=rng)
                 return

@@ -1,0 +1,183 @@
+"""The disk of a simulated machine, which its processes share: `OsDisk` and `pathlib` on `tests.support.forgetful_disk`.
+
+    disk = SimulatedDisk(random.Random(1))
+    FilesHandler.on(OsDisk(), disk.path("/data"))  # while `disk.patches()` are active
+
+Strategy: the sink's own calls of the operating system are what runs, in the order in which the product makes them.
+Paths are objects whose methods go to the disk in memory, and the `os` of the module that makes the calls is replaced by
+an object that does the same. Every call is a step: a thread of a simulated process pauses before it
+(`tests.simulation.threads`), so each takes its time and may be the last one. A write may be short, as any write may be.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path, PosixPath
+from typing import TYPE_CHECKING, Any, ClassVar
+from unittest import mock
+
+from consumerd.handlers.builtin import disk as os_disk
+from tests.simulation.threads import current_work
+from tests.support.forgetful_disk import ForgetfulDisk
+
+if TYPE_CHECKING:
+    import random
+
+#: Seconds that a call takes, and a sync.
+_CALL, _SYNC = 0.00005, 0.002
+
+
+class SimulatedDisk:
+    """One file system. `slowness`: the factor by which calls take longer than usual."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self.forgetful = ForgetfulDisk(rng)
+        self.slowness = 1.0
+        #: Calls so far by name, of simulated threads.
+        self.calls: dict[str, int] = {}
+        self._path = type("SimulatedPath", (_SimulatedPath,), {"disk": self})
+
+    def path(self, text: str) -> Path:
+        """An absolute path on this disk."""
+        made: Path = self._path(text)
+        return made
+
+    def patches(self) -> list[Any]:
+        """What lets `OsDisk` use this disk, for paths that `path` made."""
+        return [
+            mock.patch.object(os_disk, "os", _Calls(self)),
+            mock.patch.object(os_disk, "secrets", _Names(self._rng)),
+        ]
+
+    def lose_power(self) -> None:
+        """Forget what was not synced. All processes that use the disk must be dead."""
+        self.forgetful.restart(power_lost=True)
+
+    def step(self, call: str) -> None:
+        """Take the time of a call. Raises ProcessKilledError in a thread of a dead process."""
+        work = current_work()
+        if work is not None:
+            self.calls[call] = self.calls.get(call, 0) + 1
+            work.pause(call, self.slowness * self._rng.uniform(0.5, 1.5) * (_SYNC if call == "fsync" else _CALL))
+
+    def short(self, data: memoryview) -> memoryview:
+        """As much of `data` as one write takes."""
+        return data if self._rng.random() < 0.5 else data[: self._rng.randint(1, len(data))]
+
+    def read(self, path: Path) -> bytes:
+        """The content of a file."""
+        descriptor = self.forgetful.open(path, os.O_RDONLY)
+        try:
+            return self.forgetful.read(descriptor, self.forgetful.status(descriptor).st_size, 0)
+        finally:
+            self.forgetful.close(descriptor)
+
+
+class _Names:
+    """Stands for `secrets`: the same names in each run of a seed."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+
+    def token_hex(self, size: int) -> str:
+        return self._rng.randbytes(size).hex()
+
+
+class _Calls:
+    """The functions of `os` that `OsDisk` calls itself."""
+
+    O_RDONLY, O_WRONLY, O_CREAT, O_TRUNC = os.O_RDONLY, os.O_WRONLY, os.O_CREAT, os.O_TRUNC
+    O_DIRECTORY, O_CLOEXEC = os.O_DIRECTORY, os.O_CLOEXEC
+
+    def __init__(self, disk: SimulatedDisk) -> None:
+        self._disk = disk
+        self._positions: dict[int, int] = {}
+
+    def open(self, path: Path, flags: int, mode: int = 0o777) -> int:
+        self._disk.step("open")
+        descriptor = self._disk.forgetful.open(path, flags)
+        self._positions[descriptor] = 0
+        return descriptor
+
+    def write(self, descriptor: int, data: memoryview) -> int:
+        self._disk.step("write")
+        written = self._disk.forgetful.write(descriptor, self._disk.short(data), self._positions[descriptor])
+        self._positions[descriptor] += written
+        return written
+
+    def fsync(self, descriptor: int) -> None:
+        self._disk.step("fsync")
+        self._disk.forgetful.sync(descriptor)
+
+    def close(self, descriptor: int) -> None:
+        del self._positions[descriptor]
+        self._disk.forgetful.close(descriptor)
+
+
+class _Reader:
+    """A file that is open for reading."""
+
+    def __init__(self, disk: SimulatedDisk, descriptor: int) -> None:
+        self._disk = disk
+        self._descriptor = descriptor
+        self._position = 0
+
+    def read(self, size: int) -> bytes:
+        self._disk.step("read")
+        data = self._disk.forgetful.read(self._descriptor, size, self._position)
+        self._position += len(data)
+        return data
+
+    def __enter__(self) -> _Reader:
+        return self
+
+    def __exit__(self, *outcome: object) -> None:
+        self._disk.forgetful.close(self._descriptor)
+
+
+class _SimulatedPath(PosixPath):
+    """The methods of `Path` that touch a disk, as far as the sink calls them; there is no other way to the disk."""
+
+    disk: ClassVar[SimulatedDisk]
+
+    def is_dir(self) -> bool:
+        self.disk.step("stat")
+        return self.disk.forgetful.is_directory(self)
+
+    def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
+        assert not parents
+        assert not exist_ok
+        self.disk.step("mkdir")
+        self.disk.forgetful.make_directory(self)
+
+    def iterdir(self) -> Any:
+        self.disk.step("list")
+        return iter([self / entry.name for entry in self.disk.forgetful.entries(self)])
+
+    def open(self, mode: str = "r", *options: Any) -> Any:
+        assert mode == "rb"
+        self.disk.step("open")
+        return _Reader(self.disk, self.disk.forgetful.open(self, os.O_RDONLY))
+
+    def rename(self, target: Any) -> Any:
+        self.disk.step("rename")
+        self.disk.forgetful.replace(self, target)
+        return target
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        self.disk.step("unlink")
+        if self.disk.forgetful.is_directory(self):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        try:
+            self.disk.forgetful.remove(self)
+        except FileNotFoundError:
+            if not missing_ok:
+                raise
+
+    def rmdir(self) -> None:
+        self.disk.step("rmdir")
+        if self.disk.forgetful.entries(self):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+        self.disk.forgetful.remove(self)

@@ -1,0 +1,169 @@
+"""Members that store messages with the sink `files` on a disk that forgets: each message is stored once, in order.
+
+Random schedules (`tests.simulation.sink_schedule`), crashes at each call to the disk and each `await`
+(`tests.simulation.sink_crashes`), and defects that both have to find (`tests.simulation.planted_sinks`). Every run
+takes some of the steps; `make test-long` takes all, and as many more schedules as a tenth of `CONSUMERD_LONG_SEEDS`.
+`CONSUMERD_SEED=<seed>` plays that one alone.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.simulation.planted_sinks import MUTATIONS, finding
+from tests.simulation.playing import LONG_SEEDS, ONE, blocks, one_alone, play_all
+from tests.simulation.sink_crashes import Fault, crash, zombie
+from tests.simulation.sink_schedule import KINDS, Outcome, SinkSchedule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+pytestmark = pytest.mark.timeout(900)
+
+#: Schedules in every test run, and in one test of the long ones.
+SEEDS, LONG_BLOCK = 5, 100
+#: A member makes fewer steps of each kind than this.
+MOST = 300
+FAULTS: tuple[Fault, ...] = ("kill", "power")
+#: The calls that a member makes from its start to its first commit, and a thread's beginning.
+CALLS = {"thread", "stat", "mkdir", "list", "open", "write", "fsync", "rename"}
+
+
+@functools.cache
+def play(seeds: range) -> list[Outcome]:
+    """The results of these schedules, which are played once."""
+    return play_all(SinkSchedule, seeds)
+
+
+def steps_of(run: Callable[[int], str | None], numbers: Iterable[int]) -> list[str]:
+    """The names of the steps at which a member crashed, until the first that it does not reach."""
+    names: list[str] = []
+    for number in numbers:
+        name = run(number)
+        if name is None:
+            return names
+        names.append(name)
+    raise AssertionError(f"a member makes more than {MOST} steps")
+
+
+# -- random schedules
+
+
+@pytest.mark.parametrize("seeds", [range(SEEDS)] if ONE is None else [ONE], ids=str)
+def test_files_have_each_message_once_in_every_schedule(seeds: range) -> None:
+    play(seeds)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seeds", blocks(SEEDS, SEEDS + LONG_SEEDS // 10, LONG_BLOCK), ids=str)
+def test_files_have_each_message_once_in_more_schedules(seeds: range) -> None:
+    play(seeds)
+
+
+@one_alone
+def test_sink_schedules_are_not_empty() -> None:
+    outcomes = play(range(SEEDS))
+    assert {SinkSchedule(seed).kind for seed in range(50)} == set(KINDS)
+    assert all(outcome.rows > 10 and outcome.files > 3 for outcome in outcomes)
+    assert any(outcome.repeated for outcome in outcomes)  # faults do show
+    assert any(outcome.members > 2 for outcome in outcomes)
+    assert {"now,", "power"} <= {event for outcome in outcomes for event in outcome.happened}
+    assert SinkSchedule(0).run() == outcomes[0]
+
+
+# -- a crash at a chosen step
+
+
+@one_alone
+def test_crash_at_calls_to_the_disk_loses_no_row() -> None:
+    assert len(steps_of(lambda number: crash(number, FAULTS[number % 2], "calls"), range(1, MOST, 9))) > 3
+
+
+@one_alone
+def test_crash_at_an_await_loses_no_row() -> None:
+    assert len(steps_of(lambda number: crash(number, FAULTS[number % 2], "turns"), range(2, MOST, 19))) > 3
+
+
+@one_alone
+def test_former_owner_that_continues_during_a_takeover_repeats_no_row() -> None:
+    assert len(steps_of(lambda number: zombie("rename", number), range(3, MOST, 9))) > 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("fault", FAULTS)
+def test_crash_at_each_call_to_the_disk_loses_no_row(fault: Fault, seed: int) -> None:
+    assert set(steps_of(lambda number: crash(number, fault, "calls", seed), range(MOST))) == CALLS
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", FAULTS)
+def test_crash_at_each_await_loses_no_row(fault: Fault) -> None:
+    assert len(steps_of(lambda number: crash(number, fault, "turns"), range(MOST))) > 50
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("stopped", ["open", "write", "fsync", "rename"])
+def test_former_owner_stopped_before_each_call_repeats_no_row(stopped: str) -> None:
+    seen = set(steps_of(lambda number: zombie(stopped, number), range(MOST)))
+    assert {"list", "rename", "rmdir", "open", "write", "fsync"} <= seen
+
+
+# -- planted defects
+
+#: Of each defect a crash at a step, or a schedule, that shows it, and what it says. Another order of
+#: steps moves these numbers: go through all of `crash` or `zombie` with the defect, and write down what fails.
+FOUND_BY: dict[str, tuple[Callable[[], object], str]] = {
+    "renamed_before_synced": (lambda: crash(40, "power", "calls"), r"is not a whole file of rows"),
+    "never_synced": (lambda: crash(40, "power", "calls"), r"is not a whole file of rows"),
+    "names_not_synced": (lambda: crash(16, "kill", "calls"), r"after None; expected Row\(offset=0"),
+    "takeover_not_synced": (
+        lambda: [crash(number, "kill", "calls", 4) for number in (37, 38)],
+        r"after None; expected Row\(offset=0",
+    ),
+    "found_directory_not_synced": (
+        lambda: [crash(number, "kill", "calls") for number in (5, 6)],
+        r"after None; expected Row\(offset=0",
+    ),
+    "written_in_place": (lambda: crash(34, "kill", "calls"), r"is not a whole file of rows"),
+    "former_owner_not_fenced": (lambda: zombie("rename", 16), r"inner=0, .*\) after Row\(offset=0, inner=4"),
+    "looked_before_fenced": (lambda: zombie("rename", 8), r"inner=0, .*\) after Row\(offset=0, inner=4"),
+    "thread_left_behind": (lambda: SinkSchedule(21, "calm").run(), r"has ended, but its thread has not"),
+}
+
+#: Of those that random schedules find, too, a kind. `python -m tests.simulation.planted_sinks` says which seeds.
+KINDS_FOR = {
+    "renamed_before_synced": "power",
+    "never_synced": "power",
+    "names_not_synced": "power",
+    "written_in_place": "kills",
+    "former_owner_not_fenced": "zombies",
+    "thread_left_behind": "calm",
+}
+
+
+@one_alone
+@pytest.mark.parametrize("mutation", FOUND_BY)
+def test_finds_a_planted_defect_of_sinks(mutation: str) -> None:
+    run, message = FOUND_BY[mutation]
+    with MUTATIONS[mutation](), pytest.raises(AssertionError, match=message):
+        run()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mutation", FOUND_BY)
+def test_finds_nothing_without_the_planted_defect(mutation: str) -> None:
+    FOUND_BY[mutation][0]()
+
+
+def test_every_planted_defect_of_sinks_has_a_check() -> None:
+    assert FOUND_BY.keys() == MUTATIONS.keys()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mutation", KINDS_FOR)
+def test_random_schedules_find_a_planted_defect_of_sinks(mutation: str) -> None:
+    assert list(finding(mutation, range(1000), kind=KINDS_FOR[mutation], at_least=1))
