@@ -208,11 +208,15 @@ class Daemon(SimulatedProcess):
         """The handler, as its plugin makes it."""
         return RecordingHandler(self, self.handling, **self._handler)
 
+    def make_handler(self, clock: ProcessClock, rng: random.Random) -> Handler:
+        """The handler with its failure policy, as a member gets it."""
+        return retrying(self.plugin(), RetryPolicy(), clock=clock, rng=rng)
+
     async def _main(self) -> None:
         clock, rng = ProcessClock(self.loop), random.Random(f"{self.world.seed}/{self.name}")
         try:
             settings = build_settings(self._config, clock=clock, rng=rng)
-            handler = retrying(self.plugin(), RetryPolicy(), clock=clock, rng=rng)
+            handler = self.make_handler(clock, rng)
             if self._config.group.coordination != "zookeeper":
                 await run_on_brokers(self._config, settings, handler, None, clock=clock, rng=rng)
                 return
