@@ -12,7 +12,7 @@ SEEDS ?= 100000
 ROOM ?= group
 TARGET ?=
 
-.PHONY: setup gssapi demo test test-fast test-long mutants fuzz fuzz-native torture check audit sbom format docs bench dist spark-package clean lock
+.PHONY: setup gssapi demo test test-fast test-long mutants fuzz fuzz-native torture check audit sbom format docs bench bench-check dist spark-package clean lock
 
 $(VENV)/.installed: requirements/dev.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "consumerd needs Python 3.11 or newer")'
@@ -118,9 +118,15 @@ format: setup
 docs: setup  ## dist/site: the documentation as pages that need no network; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict --site-dir dist/site
 
-bench: setup  ## speed, as ratios against peers in the same run
+$(VENV)/.bench: $(VENV)/.installed requirements/bench.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bench.txt
+	touch $@
+
+bench: setup $(VENV)/.bench  ## speed, as ratios against peers in the same run: a table, and a record with --json FILE in BENCH_ARGS
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+bench-check: setup $(VENV)/.bench  ## a quick run; names what is slower than in benchmarks/recorded.json by more than noise
+	$(BIN)/python -m benchmarks --quick --check $(BENCH_ARGS)
 
 dist: setup  ## dist: sdist and wheel, built and checked as RELEASING.md says
 	rm -rf dist/consumerd-*

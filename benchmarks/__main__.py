@@ -1,39 +1,107 @@
-"""`python -m benchmarks [NAME ...] [OPTION ...]`: run all benchmarks, or the named ones, one after the other.
+"""`python -m benchmarks`: run all benchmarks one after the other, or `python -m benchmarks NAME [OPTION ...]`: one.
 
-Every module here with a `main(arguments)` is a benchmark. Options go to the benchmarks that are named; without a name
-all run with their defaults. The exit code is 1 when one of them says that a promise is broken.
+Without a name all of `benchmarks.suite` run, and give one table, or with `--json FILE` one record. `--check` compares
+with the recorded run, `--record` makes this the recorded run. With a name, the options are that benchmark's own: every
+module here with a `main(arguments)` is one. The exit code is 1 when a promise is broken, a benchmark failed, or (with
+`--check`) a ratio is lower than recorded by more than its noise.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import sys
 from pathlib import Path
 
+from benchmarks import report, suite
+from benchmarks.compare import compare, lines
+from benchmarks.report import RECORDED, Report
+
 #: Modules that benchmarks share.
-SHARED = {"__init__", "__main__", "kafka_clients", "race"}
+SHARED = {
+    "__init__",
+    "__main__",
+    "compare",
+    "jvm",
+    "kafka_clients",
+    "race",
+    "report",
+    "suite",
+    "surroundings",
+    "taking",
+}
+
+
+def known() -> list[str]:
+    """The names of all benchmarks."""
+    return sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem not in SHARED)
+
+
+def one(name: str, arguments: list[str]) -> int:
+    """Run one benchmark in this process."""
+    if name not in known():
+        print(f"no benchmark is called {name}; there is {', '.join(known())}", file=sys.stderr)
+        return 2
+    return int(importlib.import_module(f"benchmarks.{name}").main(arguments))
 
 
 def main(arguments: list[str]) -> int:
-    """Run them."""
-    known = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem not in SHARED)
-    if arguments and arguments[0] in {"-h", "--help"}:
-        print(f"usage: python -m benchmarks [NAME ...] [OPTION ...]\n\nNAME: {', '.join(known)} (default: all)")
-        return 0
-    names = []
-    while arguments and not arguments[0].startswith("-"):
-        names.append(arguments.pop(0))
-    unknown = sorted(set(names) - set(known))
-    if unknown or (arguments and not names):
-        what = f"no benchmark is called {', '.join(unknown)}" if unknown else "options need the name of a benchmark"
-        print(f"{what}; there is {', '.join(known)}", file=sys.stderr)
+    """Run one, or the suite."""
+    if arguments and not arguments[0].startswith("-"):
+        return one(arguments[0], arguments[1:])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Run all benchmarks. With the name of one first, its own options follow.",
+        epilog=f"benchmarks: {', '.join(known())}",
+    )
+    parser.add_argument("--quick", action="store_true", help="less of everything: about ten minutes on two cores")
+    parser.add_argument("--only", type=lambda text: text.split(","), metavar="NAME,...", help="only these of the suite")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the record of the run there")
+    parser.add_argument("--check", action="store_true", help="compare with benchmarks/recorded.json")
+    parser.add_argument(
+        "--record", action="store_true", help="write benchmarks/recorded.json and the tables of benchmarks/README.md"
+    )
+    options = parser.parse_args(arguments)
+    entries = [entry for entry in suite.ENTRIES if options.only is None or entry.name in options.only]
+    unknown = sorted(set(options.only or ()) - {entry.name for entry in entries})
+    if unknown:
+        parser.error(f"not in the suite: {', '.join(unknown)}; there is {', '.join(e.name for e in suite.ENTRIES)}")
+    if options.record and options.only:
+        parser.error("--record needs a run of all benchmarks, without --only")
+    before = _recorded(parser) if options.check else None
+    found = suite.run(entries, quick=options.quick)
+    print(report.text(found))
+    if options.json:
+        options.json.write_text(found.as_json())
+    if options.record:
+        RECORDED.write_text(found.as_json())
+        report.main()
+    if before is None:
+        return 0 if found.kept else 1
+    return check(before, found)
+
+
+def check(before: Report, now: Report) -> int:
+    """Print what changed; 1 where something got slower or did not end. Promises are not looked at."""
+    if before.codec != now.codec:
+        print(f"the recorded run used the {before.codec}, this one the {now.codec}: they say nothing about each other")
         return 2
-    failed = False
-    for name in names or known:
-        module = importlib.import_module(f"benchmarks.{name}")
-        print(f"== {name}", file=sys.stderr, flush=True)
-        failed |= bool(module.main(list(arguments)))
-    return int(failed)
+    if before.machine != now.machine:
+        print("the recorded run is of another machine: ratios may differ for that reason alone")
+    ran = {row.benchmark for row in now.rows}
+    found = compare([row for row in before.rows if row.benchmark in ran], now.rows)
+    print("\n".join(lines(found)))
+    failed = [turn.benchmark for turn in now.turns if turn.failed]
+    if failed:
+        print(f"failed: {', '.join(failed)}")
+    return int(bool(found.slower or failed))
+
+
+def _recorded(parser: argparse.ArgumentParser) -> Report:
+    try:
+        return Report.from_json(RECORDED.read_text())
+    except (OSError, ValueError) as error:
+        parser.error(f"{RECORDED.name} cannot be read ({error}); --record writes it")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """Exporting and verifying segments on one core, beside a plain decode of the same files in the same run.
 
-Files lie in the page cache; everything runs in one process, in turns, best round counts. `decode` reads a file and
+Files lie in the page cache; everything runs in one process, in turns. `decode` reads a file and
 decodes it into payloads, without identities or rows: what no export can be faster than. Time is that of the CPU, so
 that it is per core and without waiting for the disk. MB/s counts bytes of segments, M msg/s messages. Kafka 0.7.2 has
 no export; its high-level consumer, the next best thing, was measured once on a machine of the same kind, uncompressed
-and with one thread.
+and with one thread: 2.8 to 4.7 M msg/s of 100 B, 0.62 of 1000 B.
 
     python -m benchmarks archive [--megabytes 64] [--rounds 3] [--json]
 """
@@ -12,9 +12,8 @@ and with one thread.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import shutil
+import statistics
 import sys
 import tempfile
 import time
@@ -22,8 +21,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks import surroundings
 from benchmarks.decode import payloads, v07_set
-from benchmarks.race import Measurement, race
+from benchmarks.race import OURS, Measurement, compared, laps, rates, show
 from consumerd.archive import (
     ArchiveExport,
     ExportCompression,
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 NAME = "archive"
-#: Million messages per second of Kafka 0.7.2's high-level consumer, by case.
-KAFKA_072 = {"plain 100 B": (2.8, 4.7), "plain 1000 B": (0.62, 0.62)}
+#: What all else stands beside: reading and decoding alone.
+LIMIT = "decode"
 CASES = [
     ("plain 100 B", 100, Codec.NONE),
     ("plain 1000 B", 1000, Codec.NONE),
@@ -112,51 +112,32 @@ def measure(megabytes: int, rounds: int, root: Path) -> list[Measurement]:
         assert checked.is_sound(allow_torn_tail=False)
         assert sum(partition.messages for partition in checked.partitions) == decode(folder) == count
         subjects: dict[str, Callable[[], object]] = {
-            "decode": partial(decode, folder),
+            LIMIT: partial(decode, folder),
             "verify": partial(verify, sources, VerifyOptions(), workers=1, progress=NoProgress(), stop=StopRequest()),
         }
         for name, options in EXPORTS.items():
             subjects[name] = partial(export, sources, root / "out", options)
-        best = race(subjects, rounds, time.process_time)
-        for name, seconds in best.items():
-            ratio = None if name == "decode" else best["decode"] / seconds
-            results.append(Measurement(NAME, case, name, total / seconds / 1e6, "MB/s", ratio))
-            results.append(Measurement(NAME, case, name, count / seconds / 1e6, "M msg/s"))
+        seconds = laps(subjects, rounds, time.process_time)
+        figures, messages = rates(seconds, total / 1e6), rates(seconds, count / 1e6)
+        for name in subjects:
+            named = f"{case}, {name}, {surroundings.codec()}"
+            if name != LIMIT:
+                results += compared(NAME, named, "MB/s", figures, ours=name, others=[LIMIT])
+            results.append(Measurement(NAME, named, OURS, statistics.median(messages[name]), "M msg/s", rounds=rounds))
         shutil.rmtree(folder)
     return results
 
 
-def lines(results: list[Measurement]) -> list[str]:
-    """A line per subject: MB/s, M msg/s, share of the plain decode's speed."""
-    found = []
-    case = None
-    for rate, messages in zip(results[::2], results[1::2], strict=True):
-        if rate.case != case:
-            case = rate.case
-            found.append(f"{NAME}: {case}")
-            if case in KAFKA_072:
-                low, high = KAFKA_072[case]
-                found.append(f"  {'0.7.2 consumer':<16}{'':>8}      {low:>8.2f} to {high:.2f} M msg/s (measured once)")
-        share = "" if rate.ratio is None else f"   {rate.ratio:.2f} of decode"
-        found.append(f"  {rate.subject:<16}{rate.value:>8.1f} MB/s {messages.value:>8.2f} M msg/s{share}")
-    return found
-
-
 def main(arguments: list[str] | None = None) -> int:
-    """Print lines or JSON."""
+    """Print a table or JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks archive", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
-    parser.add_argument("--rounds", type=int, default=3, help="the best of so many counts (default: 3)")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+    parser.add_argument("--rounds", type=int, default=3, help="the median of so many counts (default: 3)")
     parser.add_argument("--megabytes", type=int, default=64, help="size of the archive (default: 64)")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as root:
         results = measure(options.megabytes, options.rounds, Path(root))
-    if options.json:
-        about = {"python": platform.python_version(), "machine": platform.machine()}
-        print(json.dumps({**about, "measurements": [result.as_json() for result in results]}))
-    else:
-        print("\n".join(lines(results)))
-    return 0
+    return show(results, {}, as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -1,41 +1,55 @@
-"""The whole daemon: `consumerd run` with the `null` handler against one `consumerd broker`, from claim to commit.
+"""The whole daemon: `consumerd run` against one `consumerd broker`, from claim to commit, beside a consumer on the JVM.
 
-ZooKeeper, the broker and the daemon are processes of their own, as in service. The logs are written before. A run lasts
-from the daemon's first fetch (its log says when) to the moment in which ZooKeeper took the offset that ends the last
-partition, so it includes decoding, handing over and committing. Absolute figures depend on the machine, and here three
-processes share it; `M msg/cpu-s` is what the daemon does with a second of processor time.
+ZooKeeper, the broker and the consumers are processes of their own, as in service. The logs are written before. A run
+lasts from the daemon's first fetch (its log says when) to the moment in which ZooKeeper took the offset that ends the
+last partition, so it includes decoding, the handler and committing. Figures depend on the machine, which three
+processes share; `M msg/cpu-s` is what the consumer does with a second of processor time, without its start.
 
-    python -m benchmarks.daemon [--messages 2000000] [--size 100] [--rounds 2] [--json]
+The daemon runs with the handler `null`, which does not read payloads, and with one that takes each as `bytes`. The
+peer is Jafka's high-level consumer with four streams, which only counts messages. Its run begins with its first one.
+
+    python -m benchmarks daemon [--messages 2000000] [--size 100] [--rounds 3] [--json]
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
+import functools
+import os
 import random
+import statistics
 import sys
 import tempfile
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 
-from benchmarks.race import Measurement
+from benchmarks import surroundings
+from benchmarks.jvm import JafkaCounter
+from benchmarks.race import OURS, Measurement, compared, quiet, show
 from consumerd.clock import SystemClock
 from consumerd.embedded import ZooKeeperServer
 from consumerd.embedded.processes import BrokerProcess, DaemonProcess
+from consumerd.java import MissingRuntimeError, find_java
 from consumerd.partition import TopicPartition
 from consumerd.registry import offset_path
 from consumerd.wire.v07 import Codec, encode_message_set
 from consumerd.zk import NoNode, Session
+from tests.support.jafka import jafka_jars
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+NAME = "daemon"
 PARTITIONS = 4
+#: Seconds for one run, on a busy machine.
+PATIENCE = 300.0
+#: Seconds between commits.
+COMMIT = 0.05
+#: Handlers by the name that a configuration has for them.
+HANDLERS = {"null": "null", "benchmarks.taking:TakeValues": "every value"}
+JAFKA = "Jafka's consumer"
 BLOCK = 2000
 #: Messages of one wrapper.
 WRAPPED = 200
@@ -53,12 +67,13 @@ class Run:
     peak_mb: float
 
 
-def write_logs(folder: Path, messages: int, size: int) -> dict[TopicPartition, int]:
+def write_logs(folder: Path, messages: int, size: int, topics: list[str]) -> dict[TopicPartition, int]:
     """Segment files with `messages` messages in each partition of each topic; where each log ends."""
     rng = random.Random(1)
     words = [rng.randbytes(5).hex().encode() for _ in range(200)]
     ends = {}
-    for topic, codec in CODECS.items():
+    for topic in topics:
+        codec = CODECS[topic]
         payloads = [b" ".join(rng.choices(words, k=size // 11 + 1))[:size] for _ in range(BLOCK)]
         count = BLOCK if codec is Codec.NONE else WRAPPED
         block = b"".join(
@@ -75,62 +90,136 @@ def write_logs(folder: Path, messages: int, size: int) -> dict[TopicPartition, i
     return ends
 
 
-async def consume(folder: Path, connect: str, zk: Session, ends: dict[TopicPartition, int], name: str) -> Run:
+async def committed(zk: Session, group: str, ends: dict[TopicPartition, int]) -> float:
+    """Wait until the group's offsets are those of `ends`; returns `time.time()` of the last commit.
+
+    Raises TimeoutError.
+    """
+    finished: dict[TopicPartition, float] = {}
+    async with asyncio.timeout(PATIENCE):
+        while len(finished) < len(ends):
+            await asyncio.sleep(0.1)
+            for partition in ends.keys() - finished.keys():
+                try:
+                    data, stat = await zk.get(offset_path(group, partition))
+                except NoNode:
+                    continue
+                if data == b"%d" % ends[partition]:
+                    finished[partition] = stat.modified_ms / 1000
+    return max(finished.values())
+
+
+def peak_mb(pid: int) -> float:
+    """MiB that a process had resident at most."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line for line in lines if "VmHWM" in line).split()[1]) / 1024
+
+
+async def consume(
+    folder: Path, connect: str, zk: Session, ends: dict[TopicPartition, int], name: str, handler: str
+) -> Run:
     """Run a daemon in a group of its own until it has committed the end of every partition."""
     (topic,) = {partition.topic for partition in ends}
     config: dict[str, dict[str, Any]] = {
         "group": {"id": name, "topics": {topic: 1}},
         "zookeeper": {"connect": connect},
-        "commit": {"interval": 0.05},
-        "handler": {"name": "null"},
+        "commit": {"interval": COMMIT},
+        "handler": {"name": handler},
     }
     async with DaemonProcess(folder, config, name=name) as daemon:
         process = psutil.Process(daemon.pid)
         before = process.cpu_times()
-        finished: dict[TopicPartition, float] = {}
-        while len(finished) < len(ends):
-            await asyncio.sleep(0.1)
-            for partition in ends.keys() - finished.keys():
-                try:
-                    data, stat = await zk.get(offset_path(name, partition))
-                except NoNode:
-                    continue
-                if data == b"%d" % ends[partition]:
-                    finished[partition] = stat.modified_ms / 1000
+        finished = await committed(zk, name, ends)
         after = process.cpu_times()
-        peak = next(line for line in Path(f"/proc/{daemon.pid}/status").read_text().splitlines() if "VmHWM" in line)
+        peak = peak_mb(daemon.pid)
         began = [event["timestamp"] for event in daemon.events() if event["event"] == "partition_started"]
     start = min(datetime.fromisoformat(text).timestamp() for text in began)
     used = after.user + after.system - before.user - before.system
-    return Run(max(finished.values()) - start, used, int(peak.split()[1]) / 1024)
+    return Run(finished - start, used, peak)
 
 
-async def measure(messages: int, size: int, rounds: int) -> dict[str, list[Run]]:
-    """`rounds` runs for each codec, in turns."""
-    runs: dict[str, list[Run]] = {topic: [] for topic in CODECS}
+async def consume_by_jafka(
+    folder: Path, connect: str, zk: Session, ends: dict[TopicPartition, int], name: str, count: int
+) -> Run:
+    """The same by a JVM that is started for it; its processor time counts from its joining on."""
+    (topic,) = {partition.topic for partition in ends}
+    async with JafkaCounter(folder, connect, name, topic, PARTITIONS, COMMIT) as jafka:
+        process = psutil.Process(jafka.child.pid)
+        before = process.cpu_times()
+        finished = await committed(zk, name, ends)
+        after = process.cpu_times()
+        peak = peak_mb(jafka.child.pid)
+        start = await jafka.first()
+        if (counted := await jafka.leave()) != count:
+            raise SystemExit(f"Jafka's consumer counted {counted} messages of {count}")
+    return Run(finished - start, after.user + after.system - before.user - before.system, peak)
+
+
+async def measure(messages: int, size: int, rounds: int, topics: list[str]) -> list[Measurement]:
+    """All subjects in turns, topic by topic."""
+    results: list[Measurement] = []
+    count = messages * PARTITIONS
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        ends = write_logs(folder / "data", messages, size)
+        all_ends = write_logs(folder / "data", messages, size, topics)
         async with (
             ZooKeeperServer(folder / "zookeeper") as server,
             BrokerProcess(folder, f"{server.connect}/kafka", partitions=PARTITIONS),
             Session(f"{server.connect}/kafka", clock=SystemClock(), rng=random.Random(1)) as zk,
         ):
-            for number in range(rounds):
-                for topic, found in runs.items():
-                    wanted = {partition: end for partition, end in ends.items() if partition.topic == topic}
-                    found.append(await consume(folder, f"{server.connect}/kafka", zk, wanted, f"{topic}-{number}"))
-    return runs
+            connect = f"{server.connect}/kafka"
+            for topic in topics:
+                ends = {partition: end for partition, end in all_ends.items() if partition.topic == topic}
+                runs: dict[str, list[Run]] = {}
+                for number in range(rounds):
+                    for handler, label in HANDLERS.items():
+                        group = f"{topic}-{label.replace(' ', '-')}-{number}"
+                        run = await consume(folder, connect, zk, ends, group, handler)
+                        runs.setdefault(label, []).append(run)
+                    if peer_is_there():
+                        run = await consume_by_jafka(folder, connect, zk, ends, f"{topic}-jafka-{number}", count)
+                        runs.setdefault(JAFKA, []).append(run)
+                results += figures(f"{topic} {size} B", runs, count / 1e6)
+    return results
 
 
-def results(runs: dict[str, list[Run]], messages: int, size: int) -> Iterator[Measurement]:
-    """The best run of each codec as figures."""
-    total = messages * PARTITIONS / 1e6
-    for topic, found in runs.items():
-        case = f"{topic} {size} B"
-        yield Measurement("daemon", case, "wall", total / min(run.seconds for run in found), "M msg/s")
-        yield Measurement("daemon", case, "processor", total / min(run.cpu_seconds for run in found), "M msg/cpu-s")
-        yield Measurement("daemon", case, "peak memory", max(run.peak_mb for run in found), "MiB")
+@functools.cache
+def peer_is_there() -> bool:
+    """Whether Jafka's jars and a compiler can be found; says once what is missing."""
+    try:
+        jafka_jars()
+        if find_java().compiler is None:
+            raise MissingRuntimeError("there is no javac")
+    except MissingRuntimeError as error:
+        print(f"the JVM consumer is left out: {error}", file=sys.stderr)
+        return False
+    return True
+
+
+def figures(topic: str, runs: dict[str, list[Run]], millions: float) -> list[Measurement]:
+    """All rounds of one topic."""
+    clock = {name: [millions / run.seconds for run in found] for name, found in runs.items()}
+    processor = {name: [millions / run.cpu_seconds for run in found] for name, found in runs.items()}
+    others = [JAFKA] if JAFKA in runs else []
+    found: list[Measurement] = []
+    for name in HANDLERS.values():
+        case = f"{topic}, {name}, {surroundings.codec()}"
+        found += compared(NAME, case, "M msg/s", clock, ours=name, others=others)
+        found += compared(NAME, case, "M msg/cpu-s", processor, ours=name, others=others)
+        peak = statistics.median(run.peak_mb for run in runs[name])
+        found.append(Measurement(NAME, case, "peak memory", peak, "MiB", rounds=len(runs[name])))
+    return found
+
+
+def verdict(results: list[Measurement], size: int) -> dict[str, bool]:
+    """The promise as a sentence, and whether it is kept."""
+    if size != 100:
+        return {}
+    return {
+        f"{row.case}: {PROMISE} M msg/s or more, claim to commit: {row.value:.2f}": row.value >= PROMISE
+        for row in results
+        if row.subject == OURS and row.unit == "M msg/s" and row.case.startswith("plain 100 B, null")
+    }
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -138,20 +227,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks daemon", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--messages", type=int, default=2_000_000, help="per partition, of which there are four")
     parser.add_argument("--size", type=int, default=100, help="bytes of payload")
-    parser.add_argument("--rounds", type=int, default=2, help="the best of so many counts")
-    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    parser.add_argument("--rounds", type=int, default=3, help="the median of so many counts (default: 3)")
+    parser.add_argument("--codecs", type=lambda text: text.split(","), default=list(CODECS), help="default: all")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     options = parser.parse_args(arguments)
     messages = max(1, options.messages // BLOCK) * BLOCK
-    found = list(results(asyncio.run(measure(messages, options.size, options.rounds)), messages, options.size))
-    kept = options.size != 100 or found[0].value >= PROMISE
-    if options.json:
-        for result in found:
-            print(json.dumps(result.as_json()))
-    else:
-        for result in found:
-            print(f"{result.case:<14}{result.subject:<14}{result.value:>8.2f} {result.unit}")
-        print(f"{'kept' if kept else 'BROKEN'}: plain messages of 100 B at {PROMISE} M msg/s or more, claim to commit")
-    return 0 if kept else 1
+    quiet()
+    # For the handler of this folder: daemons do not look into the working directory.
+    os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
+    results = asyncio.run(measure(messages, options.size, options.rounds, options.codecs))
+    return show(results, verdict(results, options.size), as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
-import platform
 import random
 import struct
 import sys
+import time
 import zlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.race import Measurement, race, table
+from benchmarks.race import Measurement, compared, laps, rates, show
+from benchmarks.surroundings import NATIVE, PURE
 from consumerd import native
 from consumerd.wire import compress
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 NAME = "decode"
-OURS = "consumerd"
-#: How ours decodes.
-PURE, NATIVE, INDEX = "pure codec", "native codec", "native codec, payloads not asked for"
+#: How ours decodes, beside the pure and the native codec.
+INDEX = f"{NATIVE}, payloads not asked for"
 #: What the project promises (times as fast as the peer), by case. Those of the native codec hold where it is built.
 PROMISES = {
     ("plain 100 B", PURE): {"aiokafka": 1.4, "kafka-python": 5.0},
@@ -125,7 +124,7 @@ def peers() -> dict[str, Callable[[bytes], list[bytes]]]:
 
 
 def measure(rounds: int) -> list[Measurement]:
-    """All cases, each decoder the best of `rounds`."""
+    """All cases, by processor time: a decoder waits for nothing."""
     others = peers()
     results: list[Measurement] = []
     cases = [(f"plain {size} B", size, Codec.NONE) for size in (10, 100, 1000)]
@@ -138,14 +137,9 @@ def measure(rounds: int) -> list[Measurement]:
         for name, decode in others.items():
             assert decode(theirs) == values, name
             subjects[name] = partial(decode, theirs)
-        best = race(subjects, rounds)
+        figures = rates(laps(subjects, rounds, time.process_time), len(values) / 1e6)
         for way in ways():
-            seconds = best[way]
-            rate = len(values) / seconds / 1e6
-            results.append(Measurement(NAME, f"{case}, {way}", OURS, rate, "M msg/s"))
-            for name in others:
-                rate, ratio = len(values) / best[name] / 1e6, best[name] / seconds
-                results.append(Measurement(NAME, f"{case}, {way}", name, rate, "M msg/s", ratio))
+            results += compared(NAME, f"{case}, {way}", "M msg/s", figures, ours=way, others=others)
     return results
 
 
@@ -180,18 +174,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Print a table or JSON. Exit code 1 where a promise is broken."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks decode", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
-    parser.add_argument("--rounds", type=int, default=30, help="the best of so many counts (default: 30)")
+    parser.add_argument("--rounds", type=int, default=30, help="the median of so many counts (default: 30)")
     options = parser.parse_args(arguments)
     results = measure(options.rounds)
-    promises = verdict(results)
-    if options.json:
-        about = {"python": platform.python_version(), "machine": platform.machine()}
-        print(json.dumps({**about, "measurements": [result.as_json() for result in results], "promises": promises}))
-    else:
-        print("\n".join(table(results)))
-        for sentence, kept in promises.items():
-            print(f"{'kept' if kept else 'BROKEN'}: {sentence}")
-    return 0 if all(promises.values()) else 1
+    return show(results, verdict(results), as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
+from benchmarks import surroundings
+from benchmarks.race import Measurement, compared, quiet, show
 from consumerd.broker import Broker, BrokerConfig
 from consumerd.clock import SystemClock
 from consumerd.fetch import ByteBudget, FetchPool, FetchSettings, Lane, V07Brokers
@@ -36,11 +38,14 @@ if TYPE_CHECKING:
 
     from consumerd.errors import ConsumerdError
 
+NAME = "fetch"
 TOPIC = "bench"
 PARTITIONS = 4
 FETCH = 1 << 20
 BLOCK = 20_000
 PROMISE = 0.5
+#: What all else stands beside, and what the wire gives.
+LIMIT, RECEIVED = "blocking recv and decode", "blocking recv"
 
 
 class StandFast:
@@ -165,46 +170,59 @@ def on_loop(factory: Callable[[], asyncio.AbstractEventLoop], port: int, count: 
         return runner.run(pooled(port, count, partitions))
 
 
-def run(messages: int, size: int, rounds: int) -> bool:
-    """Print the best of `rounds` for each way; True if the promise is broken."""
+def measure(messages: int, size: int, rounds: int) -> list[Measurement]:
+    """All ways in turns, by the clock and by processor time."""
     messages = max(1, messages // BLOCK) * BLOCK
     with broker(messages, size) as port:
         ways: dict[str, Callable[[], int]] = {
-            "blocking, received only": lambda: blocking(port, messages * (size + 10), decode=False) // (size + 10),
-            "blocking, decoded": lambda: blocking(port, messages, decode=True),
+            RECEIVED: lambda: blocking(port, messages * (size + 10), decode=False) // (size + 10),
+            LIMIT: lambda: blocking(port, messages, decode=True),
         }
         for name, factory in (("asyncio", asyncio.new_event_loop), ("uvloop", uvloop.new_event_loop)):
             for partitions in (1, PARTITIONS):
-                ways[f"FetchPool, {name}, {partitions} partition(s)"] = (
+                ways[f"FetchPool, {name}, {partitions} partition{'s' if partitions > 1 else ''}"] = (
                     lambda factory=factory, partitions=partitions: on_loop(factory, port, messages, partitions)  # type: ignore[misc]
                 )
-        best: dict[str, tuple[float, float]] = {}
+        clock: dict[str, list[float]] = {name: [] for name in ways}
+        processor: dict[str, list[float]] = {name: [] for name in ways}
         for _ in range(rounds):
             for name, way in ways.items():
                 wall, cpu = time.perf_counter(), time.process_time()
-                got = way()
-                wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-                before = best.get(name, (0.0, 0.0))
-                best[name] = max(before[0], got / wall / 1e6), max(before[1], got / cpu / 1e6)
-    base = best["blocking, decoded"]
-    print(f"fetch over loopback, {messages} messages of {size} B, fetches of {FETCH >> 10} KiB, best of {rounds}")
-    print(f"{'':36}{'M msg/s':>10}{'ratio':>8}{'M msg/cpu-s':>14}{'ratio':>8}")
-    for name, (wall, cpu) in best.items():
-        print(f"{name:36}{wall:10.2f}{wall / base[0]:8.2f}{cpu:14.2f}{cpu / base[1]:8.2f}")
-    return any(cpu < PROMISE * base[1] for _, cpu in best.values())
+                got = way() / 1e6
+                clock[name].append(got / (time.perf_counter() - wall))
+                processor[name].append(got / (time.process_time() - cpu))
+    results: list[Measurement] = []
+    for name in ways:
+        if name != LIMIT:
+            case = f"{name}, {size} B, {surroundings.codec()}"
+            results += compared(NAME, case, "M msg/s", clock, ours=name, others=[LIMIT])
+            results += compared(NAME, case, "M msg/cpu-s", processor, ours=name, others=[LIMIT])
+    return results
 
 
-def main(arguments: list[str] | None = None) -> bool:
+def verdict(results: list[Measurement]) -> dict[str, bool]:
+    """Each promise as a sentence, and whether it is kept."""
+    return {
+        f"{row.case}: at least {PROMISE} of {LIMIT} by processor time: {row.ratio:.2f}": row.ratio >= PROMISE
+        for row in results
+        if row.ratio is not None and row.unit == "M msg/cpu-s" and row.case.startswith("FetchPool")
+    }
+
+
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.fetch", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--messages", type=int, default=1_500_000, help="per partition")
     parser.add_argument("--size", type=int, default=100, help="bytes of payload")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.serve:
         asyncio.run(serve(options.serve))
-        return False
-    return run(options.messages, options.size, options.rounds)
+        return 0
+    quiet()
+    results = measure(options.messages, options.size, options.rounds)
+    return show(results, verdict(results), as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
-import platform
 import random
 import sys
 import time
@@ -20,8 +18,9 @@ import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.decode import INDEX, NATIVE, PURE, payloads, peers
-from benchmarks.race import Measurement, race, table
+from benchmarks.decode import INDEX, payloads, peers
+from benchmarks.race import Measurement, compared, laps, rates, show
+from benchmarks.surroundings import NATIVE, PURE
 from consumerd import native
 from consumerd.wire.v08.records import RecordCodec, decode_records, encode_message_set, encode_record_batch
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 NAME = "records"
-OURS = "consumerd"
 #: What the project promises of consuming in pure Python (times as fast as the peer).
 PROMISES = {"aiokafka": 1.0}
 #: Records per batch.
@@ -169,14 +167,10 @@ def compare(
     rounds: int,
 ) -> list[Measurement]:
     """Millions of records per second of processor time, and how many times as fast ours is, in each way."""
-    best = race({**ours, **others}, rounds, clock=time.process_time)
+    figures = rates(laps({**ours, **others}, rounds, time.process_time), count / 1e6)
     results = []
     for way in ours:
-        named = f"{case}, {way}"
-        results.append(Measurement(NAME, named, OURS, count / best[way] / 1e6, "M rec/s"))
-        for name in others:
-            spent = best[name]
-            results.append(Measurement(NAME, named, name, count / spent / 1e6, "M rec/s", spent / best[way]))
+        results += compared(NAME, f"{case}, {way}", "M rec/s", figures, ours=way, others=others)
     return results
 
 
@@ -245,20 +239,12 @@ def main(arguments: list[str] | None = None) -> int:
     """Print a table or JSON. Exit code 1 where a promise is broken."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks records", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
-    parser.add_argument("--rounds", type=int, default=15, help="the best of so many counts (default: 15)")
+    parser.add_argument("--rounds", type=int, default=15, help="the median of so many counts (default: 15)")
     options = parser.parse_args(arguments)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # the peers' own
         results = measure(options.rounds)
-    promises = verdict(results)
-    if options.json:
-        about = {"python": platform.python_version(), "machine": platform.machine()}
-        print(json.dumps({**about, "measurements": [result.as_json() for result in results], "promises": promises}))
-    else:
-        print("\n".join(table(results)))
-        for sentence, kept in promises.items():
-            print(f"{'kept' if kept else 'BROKEN'}: {sentence}")
-    return 0 if all(promises.values()) else 1
+    return show(results, verdict(results), as_json=options.json)
 
 
 if __name__ == "__main__":

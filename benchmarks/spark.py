@@ -3,7 +3,7 @@
 Messages of 137 bytes in segments of 64 MB, each read as one split, on `local[2]`; every query counts the rows and sums
 the lengths of their values, so that each byte has crossed into the JVM. `narrow` asks for offset and value, `full` for
 all columns. All CRCs are checked. Then the narrow query over four times as much, which is to take no more than four
-times as long. Ratios hold, figures depend on the machine: queries take turns and the best round of each counts. What
+times as long. Ratios hold, figures depend on the machine: queries take turns and the median of the rounds counts. What
 is read lies in the page cache.
 
     python -m benchmarks spark [--megabytes 256] [--rounds 5] [--json]
@@ -12,9 +12,7 @@ is read lies in the page cache.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import random
 import sys
 import tempfile
@@ -24,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sql
 
-from benchmarks.race import Measurement, race, table
+from benchmarks.race import Measurement, compared, laps, rates, show
 from consumerd.spark.session import build_session
 from consumerd.spark.source import register
 from consumerd.wire.v07 import encode_message_set
@@ -33,6 +31,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 NAME = "spark"
+#: The peer: Spark's own source of text.
+TEXT = "read.text"
 PAYLOAD_BYTES = 137
 SEGMENT_BYTES = 64 << 20
 #: Of a segment's messages so many are different.
@@ -97,26 +97,28 @@ def measure(spark: SparkSession, folder: Path, megabytes: int, rounds: int) -> l
         return reader.load(str(folder / f"log-{max(times, 1)}"))
 
     frames = {
-        "text": (spark.read.text(str(folder / "text")), count),
+        TEXT: (spark.read.text(str(folder / "text")), count),
         "narrow": (source(1), count),
         "full": (source(0), count),
         "narrow, 4x": (source(4), 4 * count),
     }
     for name, (frame, rows) in frames.items():  # also warms up
-        assert summed(frame, rows) == summed(frames["text"][0], count) * (rows // count), name
-    best = race({name: partial(summed, frame, rows) for name, (frame, rows) in frames.items()}, rounds)
-    case = f"{PAYLOAD_BYTES} B, local[2]"
-    rates = {name: frames[name][1] / seconds / 1e6 for name, seconds in best.items()}
-    return [
-        Measurement(NAME, case, name, rate, "M rows/s", rates[name] / rates["text"]) for name, rate in rates.items()
-    ]
+        assert summed(frame, rows) == summed(frames[TEXT][0], count) * (rows // count), name
+    seconds = laps({name: partial(summed, frame, rows) for name, (frame, rows) in frames.items()}, rounds)
+    figures = {name: rates(seconds, rows / 1e6)[name] for name, (_, rows) in frames.items()}
+    results: list[Measurement] = []
+    for name in frames:
+        if name != TEXT:
+            case = f"{PAYLOAD_BYTES} B, local[2], {name}"
+            results += compared(NAME, case, "M rows/s", figures, ours=name, others=[TEXT])
+    return results + compared(NAME, "four times as much", "M rows/s", figures, ours="narrow, 4x", others=["narrow"])
 
 
 def verdict(results: list[Measurement]) -> dict[str, bool]:
     """Each promise as a sentence, and whether it is kept."""
-    rates = {result.subject: result.value for result in results}
-    ratio = rates["narrow"] / rates["text"]
-    longer = 4 * rates["narrow"] / rates["narrow, 4x"]
+    ratios = {(result.case.rpartition("local[2], ")[2], result.subject): result.ratio or 0.0 for result in results}
+    ratio = ratios["narrow", TEXT]
+    longer = 4 / ratios["four times as much", "narrow"]
     return {
         f"{NARROW}: at least {PROMISE}x as fast as spark.read.text: {ratio:.2f}x": ratio >= PROMISE,
         f"four times as much takes at most {LINEAR}x as long: {longer:.2f}x": longer <= LINEAR,
@@ -128,7 +130,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks spark", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     parser.add_argument("--megabytes", type=int, default=256, help="size of the log (default: 256)")
-    parser.add_argument("--rounds", type=int, default=5, help="the best of so many counts (default: 5)")
+    parser.add_argument("--rounds", type=int, default=5, help="the median of so many counts (default: 5)")
     options = parser.parse_args(arguments)
     quiet = {"spark.driver.memory": "1g", "spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
     spark = build_session("local[2]", app_name="benchmark", config=quiet)
@@ -138,16 +140,7 @@ def main(arguments: list[str] | None = None) -> int:
             results = measure(spark, Path(folder), options.megabytes, options.rounds)
     finally:
         spark.stop()
-    promises = verdict(results)
-    if options.json:
-        about = {"python": platform.python_version(), "machine": platform.machine()}
-        print(json.dumps({**about, "measurements": [result.as_json() for result in results], "promises": promises}))
-    else:
-        for line in table(results):
-            print(line.replace("ours is ", "").replace("as fast", "as fast as text"))
-        for sentence, kept in promises.items():
-            print(f"{'kept' if kept else 'BROKEN'}: {sentence}")
-    return 0 if all(promises.values()) else 1
+    return show(results, verdict(results), as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 """What the library's iterators cost beside the handler API: one group member, four partitions, everything but the JVM.
 
 The broker runs in a process of its own and sends from segment files; ZooKeeper is in memory, since it has no part in
-the flow of messages. The same member hands the same messages over in four ways: batches to a handler coroutine (what
-the daemon does), batches from `stream.batches()`, messages to a `@message_handler`, messages from `async for`. Ratios
-are per processor time, to the handler of the same unit; the promises are BATCHES and MESSAGES.
+the flow of messages. The same member delivers the same messages in five ways: batches to a handler coroutine (what the
+daemon does) that counts them, or that takes every payload, batches from `stream.batches()`, messages to a
+`@message_handler`, messages from `async for`. Ratios are per processor time and by the clock, to the handler of the
+same unit and, of messages, to both handlers of batches; the promises are BATCHES, MESSAGES and EACH.
 
-    python -m benchmarks.streams [--messages 500000] [--size 100] [--rounds 3] [--loop uvloop]
+    python -m benchmarks streams [--messages 500000] [--size 100] [--rounds 3] [--loop uvloop]
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
+from benchmarks import surroundings
 from benchmarks.fetch import BLOCK, PARTITIONS, TOPIC, broker
+from benchmarks.race import Measurement, compared, quiet, show
 from consumerd import ConsumerConfig, ConsumerConnector
 from consumerd.clock import SystemClock
 from consumerd.consumer import GroupConsumer, V07Backend
@@ -36,6 +39,21 @@ if TYPE_CHECKING:
 #: What the iterators must reach of what the handlers of the same unit do with a second of processor time.
 BATCHES = 0.75
 MESSAGES = 0.75
+#: What a handler of messages and `async for` must reach of what the handler of batches does, by codec.
+EACH = {surroundings.NATIVE: 0.5, surroundings.PURE: 0.45}
+NAME = "streams"
+HANDLER_OF_BATCHES, ITERATOR_OF_BATCHES = "handler of batches", "stream.batches()"
+HANDLER_OF_VALUES = "handler of batches, every value"
+HANDLER_OF_MESSAGES, ITERATOR_OF_MESSAGES = "handler of messages", "async for message"
+#: What stands beside what.
+PAIRS = (
+    (ITERATOR_OF_BATCHES, HANDLER_OF_BATCHES),
+    (ITERATOR_OF_MESSAGES, HANDLER_OF_MESSAGES),
+    (HANDLER_OF_MESSAGES, HANDLER_OF_BATCHES),
+    (ITERATOR_OF_MESSAGES, HANDLER_OF_BATCHES),
+    (HANDLER_OF_MESSAGES, HANDLER_OF_VALUES),
+    (ITERATOR_OF_MESSAGES, HANDLER_OF_VALUES),
+)
 
 CONFIG = ConsumerConfig(group="bench", zookeeper="memory:2181", consumer_timeout=20)
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
@@ -72,6 +90,18 @@ async def handler_of_batches(zk: ZooKeeper, count: int) -> None:
             enough.count(len(batch))
 
     await handled(zk, Counting(), enough)
+
+
+async def handler_of_values(zk: ZooKeeper, count: int) -> None:
+    enough = Enough(count)
+
+    class Reading(Handler):
+        async def handle(self, batch: Batch) -> None:
+            for _ in batch.payloads:
+                pass
+            enough.count(len(batch))
+
+    await handled(zk, Reading(), enough)
 
 
 async def handler_of_messages(zk: ZooKeeper, count: int) -> None:
@@ -112,45 +142,63 @@ async def with_zookeeper(way: Callable[[ZooKeeper, int], Awaitable[None]], port:
         await way(zk, count)
 
 
-def run(messages: int, size: int, rounds: int, loop: str) -> bool:
-    """Print the best of `rounds` for each way; True if a promise is broken."""
+def measure(messages: int, size: int, rounds: int, loop: str) -> list[Measurement]:
+    """All ways in turns, by the clock and by processor time."""
     messages = max(1, messages // BLOCK) * BLOCK
     total = messages * PARTITIONS
     ways = {
-        "handler of batches": handler_of_batches,
-        "stream.batches()": iterator_of_batches,
-        "handler of messages": handler_of_messages,
-        "async for message": iterator_of_messages,
+        HANDLER_OF_BATCHES: handler_of_batches,
+        HANDLER_OF_VALUES: handler_of_values,
+        ITERATOR_OF_BATCHES: iterator_of_batches,
+        HANDLER_OF_MESSAGES: handler_of_messages,
+        ITERATOR_OF_MESSAGES: iterator_of_messages,
     }
-    best: dict[str, tuple[float, float]] = dict.fromkeys(ways, (0.0, 0.0))
+    clock: dict[str, list[float]] = {name: [] for name in ways}
+    processor: dict[str, list[float]] = {name: [] for name in ways}
     with broker(messages, size) as port:
         for _ in range(rounds):
             for name, way in ways.items():
                 wall, cpu = time.perf_counter(), time.process_time()
                 with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
                     runner.run(with_zookeeper(way, port, total))
-                wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-                best[name] = max(best[name][0], total / wall / 1e6), max(best[name][1], total / cpu / 1e6)
-    print(f"{total} messages of {size} B in {PARTITIONS} partitions, {loop}, best of {rounds}")
-    print(f"{'':24}{'M msg/s':>10}{'M msg/cpu-s':>14}{'ratio':>8}")
-    broken = False
-    for kind, promise in (("batches", BATCHES), ("message", MESSAGES)):
-        pair = [name for name in ways if kind in name]
-        for name in pair:
-            ratio = best[name][1] / best[pair[0]][1]
-            broken |= ratio < promise
-            print(f"{name:24}{best[name][0]:10.2f}{best[name][1]:14.2f}{ratio:8.2f}")
-    return broken
+                clock[name].append(total / (time.perf_counter() - wall) / 1e6)
+                processor[name].append(total / (time.process_time() - cpu) / 1e6)
+    results: list[Measurement] = []
+    for one, other in PAIRS:
+        case = f"{one}, {size} B, {loop}, {surroundings.codec()}"
+        results += compared(NAME, case, "M msg/s", clock, ours=one, others=[other])
+        results += compared(NAME, case, "M msg/cpu-s", processor, ours=one, others=[other])
+    return results
 
 
-def main(arguments: list[str] | None = None) -> bool:
+def verdict(results: list[Measurement]) -> dict[str, bool]:
+    """Each promise as a sentence, and whether it is kept."""
+    promised = {
+        (ITERATOR_OF_BATCHES, HANDLER_OF_BATCHES): BATCHES,
+        (ITERATOR_OF_MESSAGES, HANDLER_OF_MESSAGES): MESSAGES,
+        (HANDLER_OF_MESSAGES, HANDLER_OF_BATCHES): EACH[surroundings.codec()],
+        (ITERATOR_OF_MESSAGES, HANDLER_OF_BATCHES): EACH[surroundings.codec()],
+    }
+    found = {}
+    for row in results:
+        least = promised.get((row.case.partition(",")[0], row.subject))
+        if least is not None and row.ratio is not None and row.unit == "M msg/cpu-s":
+            sentence = f"{row.case}: at least {least} of the {row.subject} by processor time: {row.ratio:.2f}"
+            found[sentence] = row.ratio >= least
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.streams", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--messages", type=int, default=500_000, help="per partition")
     parser.add_argument("--size", type=int, default=100, help="bytes of payload")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--loop", choices=LOOPS, default="uvloop")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     options = parser.parse_args(arguments)
-    return run(options.messages, options.size, options.rounds, options.loop)
+    quiet()
+    results = measure(options.messages, options.size, options.rounds, options.loop)
+    return show(results, verdict(results), as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,14 @@
 """Requests per second of one ZooKeeper session: `consumerd.zk`, stock aiozk and kazoo on one real server, in turns.
 
 Sequential calls measure the latency of a call, pipelined ones its cost, multis are what commits of offsets are made of.
-With `--cpu` the clock is the processor time of the clients' process: the server, and what else the machine does, do not
-count.
+Each case is measured twice: by the clock, and by the processor time of the clients' process, which does not include the
+server and what else the machine does (`--cpu`: only this one).
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import logging
 import random
 import sys
@@ -20,12 +19,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import structlog
 import uvloop
 from aiozk import ZKClient
 from kazoo.client import KazooClient
 
-from benchmarks.race import Measurement, race, table
+from benchmarks.race import OURS, Measurement, compared, laps, quiet, rates, show
 from consumerd.clock import SystemClock
 from consumerd.embedded import ZooKeeperServer
 from consumerd.ports import Check, SetData
@@ -175,7 +173,7 @@ def measure(count: int, rounds: int, *, cpu: bool = False) -> list[Measurement]:
     """Run all cases with `count` nodes."""
     clock = time.process_time if cpu else time.perf_counter
     paths = [f"/o/{number}" for number in range(count)]
-    results = []
+    results: list[Measurement] = []
     with tempfile.TemporaryDirectory() as folder, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         stack = AsyncExitStack()
         server = ZooKeeperServer(Path(folder))
@@ -183,7 +181,7 @@ def measure(count: int, rounds: int, *, cpu: bool = False) -> list[Measurement]:
             runner.run(stack.enter_async_context(server))
             ours, stock, kazoo = runner.run(_clients(stack, server.connect))
             subjects: dict[str, Any] = {
-                "consumerd": Ours(ours, paths),
+                OURS: Ours(ours, paths),
                 "aiozk": Stock(stock, paths),
                 "kazoo": Kazoo(kazoo, paths),
             }
@@ -198,11 +196,9 @@ def measure(count: int, rounds: int, *, cpu: bool = False) -> list[Measurement]:
             for subject in subjects.values():
                 run(subject.prepare)
             for case in CASES:
-                best = race({name: partial(run, getattr(it, case)) for name, it in subjects.items()}, rounds, clock)
-                for name, seconds in best.items():
-                    ratio = None if name == "consumerd" else seconds / best["consumerd"]
-                    label = case.replace("_", " ") + (", processor time" if cpu else "")
-                    results.append(Measurement("zookeeper", label, name, count / seconds / 1000, "k/s", ratio))
+                calls = {name: partial(run, getattr(it, case)) for name, it in subjects.items()}
+                label = case.replace("_", " ") + (", processor time" if cpu else "")
+                results += compared("zookeeper", label, "k/s", rates(laps(calls, rounds, clock), count / 1000))
         finally:
             runner.run(stack.aclose())
     return results
@@ -228,16 +224,15 @@ def main(arguments: list[str]) -> int:
     """Print the figures; there is no promise to break."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks zookeeper", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--nodes", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--cpu", action="store_true", help="processor time of the clients instead of seconds")
-    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    parser.add_argument("--rounds", type=int, default=5, help="the median of so many counts (default: 5)")
+    parser.add_argument("--cpu", action="store_true", help="only processor time of the clients")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     options = parser.parse_args(arguments)
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    quiet()
     logging.disable(logging.WARNING)
-    results = measure(options.nodes, options.rounds, cpu=options.cpu)
-    for line in [json.dumps(result.as_json()) for result in results] if options.json else table(results):
-        print(line)
-    return 0
+    results = [] if options.cpu else measure(options.nodes, options.rounds)
+    results += measure(options.nodes, options.rounds, cpu=True)
+    return show(results, {}, as_json=options.json)
 
 
 if __name__ == "__main__":

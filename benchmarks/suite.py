@@ -1,0 +1,96 @@
+"""What `make bench` runs: each benchmark with its arguments, in full and quickly, with both codecs where that matters.
+
+Strategy: benchmarks run one after the other, each in its own process that prints one JSON object. No benchmark inherits
+another's event loop, log settings or JVM, and the rows of the others remain when one fails or does not end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from benchmarks import surroundings
+from benchmarks.race import Measurement
+from benchmarks.report import Report, Turn
+from consumerd import native
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Seconds for one benchmark, in full and quickly; the machine may be busy.
+PATIENCE, QUICK_PATIENCE = 3600.0, 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One benchmark. `both`: once with each codec, where the native one is built."""
+
+    name: str
+    quick: Sequence[str] = ()
+    full: Sequence[str] = ()
+    both: bool = False
+
+
+ENTRIES = (
+    Entry("decode", ["--rounds", "15"], ["--rounds", "50"]),
+    Entry("records", ["--rounds", "3"], ["--rounds", "30"]),
+    Entry("zookeeper", ["--rounds", "5", "--nodes", "300"], ["--rounds", "15"]),
+    Entry("metrics", ["--rounds", "3", "--messages", "50000"]),
+    Entry("archive", ["--rounds", "3", "--megabytes", "2"], ["--rounds", "5"]),
+)
+
+
+def run(entries: Sequence[Entry], *, quick: bool) -> Report:
+    """Run `entries`; says on standard error what runs, and how it ended."""
+    rows: list[Measurement] = []
+    turns: list[Turn] = []
+    both = native.codec() is not None
+    for entry in entries:
+        for pure in (False, True) if entry.both and both else (False,):
+            turn, found = _run(entry, quick=quick, pure=pure)
+            turns.append(turn)
+            rows += found
+    return Report(
+        recorded=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        quick=quick,
+        codec=surroundings.codec(),
+        machine=surroundings.machine(),
+        versions=surroundings.versions(),
+        turns=turns,
+        rows=rows,
+    )
+
+
+def _run(entry: Entry, *, quick: bool, pure: bool) -> tuple[Turn, list[Measurement]]:
+    arguments = list(entry.quick if quick else entry.full)
+    environ = dict(os.environ) | ({native.PURE: "1"} if pure else {})
+    name = entry.name + (f", {surroundings.PURE}" if pure else "")
+    print(f"== {name} {' '.join(arguments)}", file=sys.stderr, flush=True)
+    load, began = surroundings.load(), time.monotonic()
+    command = [sys.executable, "-m", "benchmarks", entry.name, "--json", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as process:
+        try:
+            output, _ = process.communicate(timeout=QUICK_PATIENCE if quick else PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)  # it ends its children
+            try:
+                process.communicate(timeout=30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            output = ""
+    seconds = round(time.monotonic() - began, 1)
+    try:
+        found = json.loads(output)
+        rows = [Measurement(**row) for row in found["rows"]]
+        promises = found["promises"]
+    except (ValueError, KeyError, TypeError):
+        rows, promises = [], {}
+        print(f"{name} gave no result (exit code {process.returncode})", file=sys.stderr, flush=True)
+    failed = process.returncode not in {0, 1} or not rows
+    return Turn(name, arguments, seconds, load, surroundings.load(), promises, failed=failed), rows
