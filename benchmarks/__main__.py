@@ -24,6 +24,7 @@ SHARED = {
     "compare",
     "jvm",
     "kafka_clients",
+    "plot",
     "race",
     "report",
     "suite",
@@ -59,24 +60,29 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the record of the run there")
     parser.add_argument("--check", action="store_true", help="compare with benchmarks/recorded.json")
     parser.add_argument(
-        "--record", action="store_true", help="write benchmarks/recorded.json and the tables of benchmarks/README.md"
+        "--record", action="store_true", help="write benchmarks/recorded.json (with --only: these) and the tables"
     )
     options = parser.parse_args(arguments)
     entries = [entry for entry in suite.ENTRIES if options.only is None or entry.name in options.only]
     unknown = sorted(set(options.only or ()) - {entry.name for entry in entries})
     if unknown:
         parser.error(f"not in the suite: {', '.join(unknown)}; there is {', '.join(e.name for e in suite.ENTRIES)}")
-    if options.record and options.only:
-        parser.error("--record needs a run of all benchmarks, without --only")
-    before = _recorded(parser) if options.check else None
+    before = _recorded(parser) if options.check or (options.record and options.only) else None
     found = suite.run(entries, quick=options.quick)
     print(report.text(found))
     if options.json:
         options.json.write_text(found.as_json())
-    if options.record:
-        RECORDED.write_text(found.as_json())
+    failed = [turn.benchmark for turn in found.turns if turn.failed]
+    if options.record and failed:
+        print(f"not recorded, because these failed: {', '.join(failed)}", file=sys.stderr)
+    elif options.record:
+        try:
+            recorded = found if before is None else before.merged(found)
+        except ValueError as error:
+            parser.error(str(error))
+        RECORDED.write_text(recorded.as_json())
         report.main()
-    if before is None:
+    if before is None or not options.check:
         return 0 if found.kept else 1
     return check(before, found)
 

@@ -122,8 +122,10 @@ def measure(megabytes: int, rounds: int, root: Path) -> list[Measurement]:
         for name in subjects:
             named = f"{case}, {name}, {surroundings.codec()}"
             if name != LIMIT:
-                results += compared(NAME, named, "MB/s", figures, ours=name, others=[LIMIT])
-            results.append(Measurement(NAME, named, OURS, statistics.median(messages[name]), "M msg/s", rounds=rounds))
+                results += compared(NAME, named, "MB/cpu-s", figures, ours=name, others=[LIMIT])
+            results.append(
+                Measurement(NAME, named, OURS, statistics.median(messages[name]), "M msg/cpu-s", rounds=rounds)
+            )
         shutil.rmtree(folder)
     return results
 

@@ -3,7 +3,7 @@
 The broker runs in a process of its own, once on asyncio and once on uvloop; the client is a blocking socket that does
 no work, or, where it says `and decode`, takes the messages out of what it fetched. `blocking` is the same client
 against a loop that does nothing but a blocking `os.sendfile` (fetch) or a blocking receive (produce), without logs,
-checks or other connections. Best of the rounds, which take turns. At the end a thousand partitions are asked for 8 kB
+checks or other connections. At the end a thousand partitions are asked for 8 kB
 each, in one MULTIFETCH and in a thousand FETCHes.
 
 Kafka 0.7.2's figures were measured once, on another day, with its own broker and clients on a machine of the same kind,
@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import random
 import socket
+import statistics
 import struct
 import subprocess
 import sys
@@ -32,7 +32,8 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
-from benchmarks.race import Measurement, table
+from benchmarks import surroundings
+from benchmarks.race import OURS, Measurement, compared, show
 from consumerd.broker import Broker, BrokerConfig
 from consumerd.clock import SystemClock
 from consumerd.daemon.logs import configure_logs
@@ -48,6 +49,7 @@ from consumerd.wire.v07 import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+NAME = "broker"
 FETCH = 1 << 20
 PER_SET = 200
 PROBE = OffsetsRequest("probe", 0, -1, 1).encode()
@@ -174,16 +176,16 @@ def round_trips(sock: socket.socket, count: int) -> float:
     return time.perf_counter() - started
 
 
-def measure(size: int, megabytes: int, rounds: int) -> dict[str, dict[str, float]]:
-    """Best figure of every kind and mode: bytes per second, or round trips per second."""
+def measure(size: int, megabytes: int, rounds: int) -> dict[str, dict[str, list[float]]]:
+    """The figure of every kind and mode in each round: bytes per second, or round trips per second."""
     rng = random.Random(2)
     batch = encode_message_set([rng.randbytes(size) for _ in range(PER_SET)])
     sets = (megabytes << 20) // len(batch)
     frame = ProduceRequest("bench", 0, batch).encode()
-    best: dict[str, dict[str, float]] = {}
+    found: dict[str, dict[str, list[float]]] = {}
 
     def note(kind: str, mode: str, figure: float) -> None:
-        best.setdefault(kind, {})[mode] = max(figure, best.get(kind, {}).get(mode, 0.0))
+        found.setdefault(kind, {}).setdefault(mode, []).append(figure)
 
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "fetch" / "bench-0"
@@ -208,7 +210,7 @@ def measure(size: int, megabytes: int, rounds: int) -> dict[str, dict[str, float
                     count = sets if flush > 1000 else sets // 8
                     with running(mode, target, flush) as sock:
                         note(kind, mode, count * len(batch) / produce_all(sock, frame, count))
-    return best
+    return found
 
 
 def fetch_partitions(sock: socket.socket, frames: list[bytes], answers: int) -> float:
@@ -230,7 +232,7 @@ def measure_partitions(rounds: int) -> list[Measurement]:
         "one MULTIFETCH": ([MultiFetchRequest(tuple(fetches)).encode()], 1),
         f"{MANY} FETCHes": ([fetch.encode() for fetch in fetches], MANY),
     }
-    found = []
+    found: list[Measurement] = []
     with tempfile.TemporaryDirectory() as folder:
         segment = encode_message_set([bytes(MANY_BYTES)] * 2)
         for number in range(MANY):
@@ -238,34 +240,35 @@ def measure_partitions(rounds: int) -> list[Measurement]:
             log.mkdir()
             (log / f"{0:020d}.kafka").write_bytes(segment)
         for mode in MODES[1:]:
-            best = dict.fromkeys(subjects, float("inf"))
+            figures: dict[str, list[float]] = {name: [] for name in subjects}
             with running(mode, Path(folder), 500) as sock:
                 for _ in range(10 * rounds):
                     for name, (frames, answers) in subjects.items():
-                        best[name] = min(best[name], fetch_partitions(sock, frames, answers))
-            one, many = best.values()
+                        figures[name].append(MANY / 1000 / fetch_partitions(sock, frames, answers))
+            one, many = subjects
             case = f"{MANY} partitions of {MANY_BYTES >> 10} KiB, {mode}"
-            found += [Measurement("broker", case, "one MULTIFETCH", one * 1000, "ms", many / one)]
-            found += [Measurement("broker", case, f"{MANY} FETCHes", many * 1000, "ms")]
+            found += compared(NAME, f"{case}, one MULTIFETCH", "k partitions/s", figures, ours=one, others=[many])
     return found
 
 
-def results(size: int, figures: dict[str, dict[str, float]]) -> list[Measurement]:
-    """The figures as million messages per second; `ratio` is ours against the subject, ours being the better loop."""
-    found = []
+def results(size: int, figures: dict[str, dict[str, list[float]]]) -> list[Measurement]:
+    """The figures as million messages per second, each loop of ours beside the blocking one."""
+    found: list[Measurement] = []
     for kind, modes in figures.items():
-        case = f"{kind}, {size} B" if kind != "round trips" else kind
-        ours = max(modes["asyncio"], modes["uvloop"])
-        for mode, figure in modes.items():
-            ratio = ours / figure if mode == "blocking" else None
+        for mode in MODES[1:]:
+            # A produced set is checked by the codec; nothing of it is needed for a fetch.
+            checked = f", {surroundings.codec()}" if kind == DECODE or kind in PRODUCE.values() else ""
+            case = f"{kind}, {size} B, {mode}{checked}"
             if kind == "round trips":
-                found.append(Measurement("broker", case, mode, figure, "/s"))
-            else:
-                found.append(Measurement("broker", case, mode, figure / (size + 10) / 1e6, "Mmsg/s", ratio))
+                value = statistics.median(modes[mode])
+                found.append(Measurement(NAME, case, OURS, value, "/s", rounds=len(modes[mode])))
+                continue
+            per_second = {name: [value / (size + 10) / 1e6 for value in modes[name]] for name in modes}
+            others = [name for name in modes if name == "blocking"]
+            found += compared(NAME, case, "M msg/s", per_second, ours=mode, others=others)
         if size in KAFKA_072.get(kind, {}):
-            mine = ours / (size + 10) / 1e6
-            for which, figure in zip(("lowest", "highest"), KAFKA_072[kind][size], strict=True):
-                found.append(Measurement("broker", case, f"0.7.2 {which}", figure, "Mmsg/s", mine / figure))
+            for which, value in zip(("lowest", "highest"), KAFKA_072[kind][size], strict=True):
+                found.append(Measurement(NAME, f"{kind}, {size} B", f"0.7.2 once, {which}", value, "M msg/s"))
     return found
 
 
@@ -284,15 +287,11 @@ def main(argv: list[str] | None = None) -> int:
         else:
             (uvloop.run if mode == "uvloop" else asyncio.run)(serve(Path(folder), int(flush)))
         return 0
-    found = []
+    found: list[Measurement] = []
     for size in arguments.size or [100, 1000]:
         found += results(size, measure(size, arguments.megabytes, arguments.rounds))
     found += measure_partitions(arguments.rounds)
-    if arguments.json:
-        print(json.dumps([result.as_json() for result in found], indent=1))
-    else:
-        print("\n".join(table(found)))
-    return 0
+    return show(found, {}, as_json=arguments.json)
 
 
 if __name__ == "__main__":

@@ -139,7 +139,7 @@ def measure(rounds: int) -> list[Measurement]:
             subjects[name] = partial(decode, theirs)
         figures = rates(laps(subjects, rounds, time.process_time), len(values) / 1e6)
         for way in ways():
-            results += compared(NAME, f"{case}, {way}", "M msg/s", figures, ours=way, others=others)
+            results += compared(NAME, f"{case}, {way}", "M msg/cpu-s", figures, ours=way, others=others)
     return results
 
 

@@ -2,8 +2,8 @@
 
 One broker of 3.9.1 (KRaft) on loopback; a topic with a few partitions that is filled beforehand, or a new one for
 each producer. Each client works in a process of its own (`benchmarks.kafka_clients`), all take turns, and the median of
-the rounds counts. `M msg/s` is by the clock on the wall, which a busy machine distorts; `CPU s/M` are seconds of
-processor time, user and kernel with all threads, per million messages. Ratios above 1 are in our favour.
+the rounds counts. `M msg/s` is by the clock on the wall, which a busy machine distorts; `M msg/cpu-s` is by processor
+time, user and kernel with all threads. Ratios above 1 are in our favour.
 
     python -m benchmarks kafka [--rounds 3] [--quick] [--codecs none,gzip,snappy,lz4] [--json]
 """
@@ -13,20 +13,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import platform
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from benchmarks import surroundings
 from benchmarks.decode import payloads
 from benchmarks.kafka_clients import CLIENTS, OURS, OURS_MESSAGES, Job, Result, cluster, quiet
+from benchmarks.race import Measurement, compared, show
 from consumerd.clock import SystemClock
 from consumerd.embedded import MissingRuntimeError, find_java
 from consumerd.errors import BrokerError
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from consumerd.client import ClusterClient
 
+NAME = "kafka"
 RELEASE = "3.9.1"
 PARTITIONS = 4
 #: Bytes of values per batch, in the log that is read and as the producers are told to.
@@ -52,18 +53,6 @@ QUICK = 8
 PATIENCE = 180
 #: What the project promises in pure Python: processor time of the peer by ours.
 PROMISES = {"aiokafka": 1.0}
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One client in one case: medians of the rounds, and of their ratios to ours (above 1: ours is better)."""
-
-    case: str
-    client: str
-    messages_per_second: float
-    cpu_seconds_per_million: float
-    ratio_speed: float | None
-    ratio_cpu: float | None
 
 
 class Bench:
@@ -139,7 +128,7 @@ class Bench:
         answer = await channel.call(OFFSETS, body, version=version)
         return sum(part["offset"] for each in answer["responses"] for part in each["partition_responses"])
 
-    async def consuming(self, job: Job, rounds: int) -> list[Row]:
+    async def consuming(self, job: Job, rounds: int) -> list[Measurement]:
         """All consumers, in turns, of one topic."""
         topic = await self.new_topic()
         await self.fill(topic, job)
@@ -152,7 +141,7 @@ class Bench:
         await self.drop(topic)
         return rows(f"consume {label(job)}", found)
 
-    async def producing(self, job: Job, rounds: int) -> list[Row]:
+    async def producing(self, job: Job, rounds: int) -> list[Measurement]:
         """All producers, in turns, each to a topic of its own."""
         found: list[dict[str, Result]] = []
         for _ in range(rounds):
@@ -191,50 +180,33 @@ async def run(job: Job) -> Result:
     return Result(**json.loads(output))
 
 
-def rows(case: str, rounds: list[dict[str, Result]]) -> list[Row]:
-    """The medians."""
+def rows(case: str, rounds: list[dict[str, Result]]) -> list[Measurement]:
+    """Ours, in each of its ways, beside the other clients."""
     # The first messages, which start the clocks, are more or fewer.
-    wall = [{name: result.wall / result.messages for name, result in each.items()} for each in rounds]
-    cpu = [{name: result.cpu / result.messages for name, result in each.items()} for each in rounds]
-    found = []
-    for name in rounds[0]:
-        speed = statistics.median(1 / each[name] for each in wall)
-        cost = statistics.median(each[name] * 1e6 for each in cpu)
-        ours = name == OURS
-        ratio_speed = None if ours else statistics.median(each[name] / each[OURS] for each in wall)
-        ratio_cpu = None if ours else statistics.median(each[name] / each[OURS] for each in cpu)
-        found.append(Row(case, name, speed, cost, ratio_speed, ratio_cpu))
+    wall = {name: [each[name].messages / each[name].wall / 1e6 for each in rounds] for name in rounds[0]}
+    cpu = {name: [each[name].messages / each[name].cpu / 1e6 for each in rounds] for name in rounds[0]}
+    others = [name for name in rounds[0] if name not in {OURS, OURS_MESSAGES}]
+    found: list[Measurement] = []
+    for ours in (OURS, OURS_MESSAGES):
+        if ours in rounds[0]:
+            named = f"{case}{', messages' if ours == OURS_MESSAGES else ''}, {surroundings.codec()}"
+            found += compared(NAME, named, "M msg/s", wall, ours=ours, others=others)
+            found += compared(NAME, named, "M msg/cpu-s", cpu, ours=ours, others=others)
     return found
 
 
-def table(results: Iterable[Row]) -> list[str]:
-    """Aligned lines."""
-    lines = [f"{'':28}{'M msg/s':>10}{'CPU s/M':>10}{'ours faster':>14}{'ours by CPU':>13}"]
-    case = None
-    for row in results:
-        if row.case != case:
-            case = row.case
-            lines.append(case)
-        ratios = ""
-        if row.ratio_speed is not None and row.ratio_cpu is not None:
-            ratios = f"{row.ratio_speed:13.2f}x{row.ratio_cpu:12.2f}x"
-        figures = f"{row.messages_per_second / 1e6:>10.3f}{row.cpu_seconds_per_million:>10.2f}"
-        lines.append(f"  {row.client:<26}{figures}{ratios}")
-    return lines
-
-
-def verdict(results: Iterable[Row]) -> dict[str, bool]:
+def verdict(results: Iterable[Measurement]) -> dict[str, bool]:
     """Each promise that could be looked at, as a sentence, and whether it is kept."""
     found = {}
     for row in results:
-        promised = PROMISES.get(row.client)
-        if promised is not None and row.ratio_cpu is not None:
-            sentence = f"{row.case}: at least {promised}x as fast as {row.client} by CPU: {row.ratio_cpu:.2f}x"
-            found[sentence] = row.ratio_cpu >= promised
+        promised = PROMISES.get(row.subject)
+        if promised is not None and row.ratio is not None and row.unit == "M msg/cpu-s":
+            sentence = f"{row.case}: at least {promised}x as fast as {row.subject} by CPU: {row.ratio:.2f}x"
+            found[sentence] = row.ratio >= promised
     return found
 
 
-async def measured(options: argparse.Namespace, names: list[str]) -> AsyncIterator[list[Row]]:
+async def measured(options: argparse.Namespace, names: list[str]) -> AsyncIterator[list[Measurement]]:
     """Case by case."""
     part = QUICK if options.quick else 1
     with tempfile.TemporaryDirectory(prefix="consumerd-bench-") as folder:
@@ -263,9 +235,9 @@ async def measured(options: argparse.Namespace, names: list[str]) -> AsyncIterat
             broker.kill()
 
 
-async def measure(options: argparse.Namespace, names: list[str]) -> list[Row]:
+async def measure(options: argparse.Namespace, names: list[str]) -> list[Measurement]:
     """All cases; a line to the error stream after each."""
-    results: list[Row] = []
+    results: list[Measurement] = []
     async for found in measured(options, names):
         results += found
         if options.json or not sys.stdout.isatty():
@@ -299,14 +271,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"left out: {error}", file=sys.stderr)
         return 0
     promises = verdict(results)
-    if options.json:
-        about: dict[str, Any] = {"python": platform.python_version(), "machine": platform.machine(), "broker": RELEASE}
-        print(json.dumps({**about, "measurements": [asdict(row) for row in results], "promises": promises}))
-    else:
-        print("\n".join(table(results)))
-        for sentence, kept in promises.items():
-            print(f"{'kept' if kept else 'BROKEN'}: {sentence}")
-    return 0 if all(promises.values()) else 1
+    return show(results, promises, as_json=options.json)
 
 
 if __name__ == "__main__":

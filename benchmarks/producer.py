@@ -2,7 +2,8 @@
 
 `sync` awaits `Producer.send` of a batch of 200, `async` awaits `AsyncProducer.send` of one message, with a batch size
 of 200. A batch counts when the broker answered behind it; `no ack` is what Kafka 0.7.2 does: `send` returns when the
-bytes are in the socket, and the time ends with one confirmation of all. Best of the rounds, subjects in turns.
+bytes are in the socket, and the time ends with one confirmation of all. `requests made before` is a blocking socket
+that sends the same requests, encoded before, to the same broker, and waits for one confirmation of all.
 
 Kafka 0.7.2's figures were measured once, on another day, with its own broker and clients on a machine of the same kind,
 one thread, without acknowledgement. They are printed for the proportions; only ratios within one run hold.
@@ -15,23 +16,28 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import json
 import random
+import socket
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.race import Measurement, table
+from benchmarks import surroundings
+from benchmarks.broker import produce_all
+from benchmarks.race import Measurement, compared, quiet, show
 from consumerd.clock import SystemClock
 from consumerd.embedded.processes import BrokerProcess
 from consumerd.net import connect
 from consumerd.producer import AsyncProducer, Producer, ProducerSettings, QueueSettings, StaticRouter
 from consumerd.wire.compression import Codec
+from consumerd.wire.v07 import ProduceRequest, encode_message_set
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+NAME = "producer"
+LIMIT = "requests made before"
 BATCH = 200
 SIZES = (100, 200, 1000)
 #: Million messages per second of Kafka 0.7.2, uncompressed: (sync, async) by size. Of a range (0.8 to 1.3 for sync at
@@ -86,7 +92,7 @@ SUBJECTS: dict[str, tuple[Callable[..., Awaitable[float]], bool]] = {
 
 
 async def measure(rounds: int, count: int, codecs: list[Codec]) -> list[Measurement]:
-    results = []
+    results: list[Measurement] = []
     with tempfile.TemporaryDirectory() as folder:
         # As benchmarks/broker.py: the disk of a shared machine is not what is measured.
         settings = {"log.flush.interval": 1_000_000, "log.default.flush.interval.ms": 3_600_000}
@@ -94,27 +100,29 @@ async def measure(rounds: int, count: int, codecs: list[Codec]) -> list[Measurem
             for codec in codecs:
                 for size in SIZES:
                     batch = payloads(size)
-                    best = dict.fromkeys(SUBJECTS, float("inf"))
+                    figures: dict[str, list[float]] = {name: [] for name in (*SUBJECTS, LIMIT)}
+                    frame = ProduceRequest("bench", 0, encode_message_set(batch, codec=codec)).encode()
                     for _ in range(rounds):
                         for name, (work, confirm) in SUBJECTS.items():
                             gc.collect()
                             seconds = await work(broker.port, batch, count, codec, confirm)
-                            best[name] = min(best[name], seconds)
-                    results += report(codec, size, {name: count / s / 1e6 for name, s in best.items()})
+                            figures[name].append(count / seconds / 1e6)
+                        with socket.create_connection(("127.0.0.1", broker.port)) as sock:
+                            seconds = produce_all(sock, frame, count // BATCH)
+                            figures[LIMIT].append(count / seconds / 1e6)
+                    results += report(codec, size, figures)
     return results
 
 
-def report(codec: Codec, size: int, figures: dict[str, float]) -> list[Measurement]:
+def report(codec: Codec, size: int, figures: dict[str, list[float]]) -> list[Measurement]:
     case = f"{size} B, {codec.name.lower()}, batches of {BATCH}"
-    found = []
-    for name, figure in figures.items():
-        ratio = None
-        if codec is Codec.NONE and name.endswith("no ack"):
-            ratio = figure / KAFKA_072[size][name.startswith("async")]
-        found.append(Measurement("producer", case, name, figure, "M msg/s", ratio))
+    found: list[Measurement] = []
+    for name in SUBJECTS:
+        named = f"{case}, {name}, {surroundings.codec()}"
+        found += compared(NAME, named, "M msg/s", figures, ours=name, others=[LIMIT])
     if codec is Codec.NONE:
-        for name, figure in zip(("0.7.2 sync", "0.7.2 async"), KAFKA_072[size], strict=True):
-            found.append(Measurement("producer", case, name, figure, "M msg/s", None))
+        for name, figure in zip(("0.7.2 sync, once", "0.7.2 async, once"), KAFKA_072[size], strict=True):
+            found.append(Measurement(NAME, case, name, figure, "M msg/s"))
     return found
 
 
@@ -125,10 +133,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--codec", choices=[codec.name.lower() for codec in Codec], action="append")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args(argv)
+    quiet()
     codecs = [Codec[name.upper()] for name in arguments.codec or [codec.name for codec in Codec]]
     results = asyncio.run(measure(arguments.rounds, arguments.messages // BATCH * BATCH, codecs))
-    print(json.dumps([r.as_json() for r in results], indent=1) if arguments.json else "\n".join(table(results)))
-    return 0
+    return show(results, {}, as_json=arguments.json)
 
 
 if __name__ == "__main__":

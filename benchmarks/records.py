@@ -170,7 +170,7 @@ def compare(
     figures = rates(laps({**ours, **others}, rounds, time.process_time), count / 1e6)
     results = []
     for way in ours:
-        results += compared(NAME, f"{case}, {way}", "M rec/s", figures, ours=way, others=others)
+        results += compared(NAME, f"{case}, {way}", "M rec/cpu-s", figures, ours=way, others=others)
     return results
 
 

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.plot import decoding
 from benchmarks.race import Measurement
 
 if TYPE_CHECKING:
@@ -23,16 +24,19 @@ FORMAT = 1
 FOLDER = Path(__file__).parent
 RECORDED = FOLDER / "recorded.json"
 README = FOLDER / "README.md"
+PLOT = FOLDER / "decode.svg"
 BEGIN, END = "<!-- last run: made by python -m benchmarks.report -->", "<!-- end of last run -->"
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One benchmark's turn: how long it took, the machine's load before and after it (processes, on average over the
-    last minute), and which of its promises were kept.
+    """One benchmark's turn: its end in UTC, how long it took, the machine's load before and after it (processes, on
+    average over the last minute), and which of its promises were kept.
     """
 
     benchmark: str
+    ended: str
+    quick: bool
     arguments: list[str]
     seconds: float
     load_before: float
@@ -43,10 +47,8 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A run. `recorded` is its end in UTC, `codec` that of consumerd where a row does not say otherwise."""
+    """A run. `codec` is that of consumerd where a row does not name one."""
 
-    recorded: str
-    quick: bool
     codec: str
     machine: dict[str, Any]
     versions: dict[str, str]
@@ -55,7 +57,7 @@ class Report:
 
     def as_json(self) -> str:
         """One row per line, so that two records can be compared line by line."""
-        head = {"format": FORMAT, **{name: getattr(self, name) for name in ("recorded", "quick", "codec")}}
+        head = {"format": FORMAT, "codec": self.codec}
         parts = [f'  "{name}": {json.dumps(value)}' for name, value in head.items()]
         parts += [f'  "{name}": {json.dumps(getattr(self, name))}' for name in ("machine", "versions")]
         for name, items in (("turns", map(asdict, self.turns)), ("rows", (row.as_json() for row in self.rows))):
@@ -76,10 +78,27 @@ class Report:
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"this is no record of a run of the benchmarks: {error}") from error
 
+    def merged(self, other: Report) -> Report:
+        """This record with the benchmarks of `other` in place of its own. Raises ValueError if they do not belong
+        together.
+        """
+        for name in ("machine", "versions", "codec"):
+            if getattr(self, name) != getattr(other, name):
+                raise ValueError(f"the recorded run is of another {name}: record all benchmarks")
+        again = {_name(turn) for turn in other.turns}
+        turns = [turn for turn in self.turns if _name(turn) not in again] + other.turns
+        rows = [row for row in self.rows if row.benchmark not in again] + other.rows
+        return Report(self.codec, self.machine, self.versions, turns, rows)
+
     @property
     def kept(self) -> bool:
         """Whether all benchmarks came to an end and all promises were kept."""
         return not any(turn.failed or not all(turn.promises.values()) for turn in self.turns)
+
+
+def _name(turn: Turn) -> str:
+    """A turn's benchmark: the pure codec has a turn of its own."""
+    return turn.benchmark.partition(",")[0]
 
 
 def number(value: float) -> str:
@@ -95,10 +114,9 @@ def about(report: Report) -> list[str]:
     loads = [load for turn in report.turns for load in (turn.load_before, turn.load_after)]
     name = f"{machine.get('processor', 'unknown processor')} ({machine['architecture']})"
     python = versions.pop("python")
-    kind = "A quick run" if report.quick else "A full run"
     minutes = sum(turn.seconds for turn in report.turns) / 60
     return [
-        f"{kind}, which ended at {report.recorded} and took {minutes:.0f} minutes.",
+        f"Recorded at {report.turns[-1].ended}; the benchmarks took {minutes:.0f} minutes.",
         f"{machine['cores']} cores of {name}, {machine['memory_gib']} GiB, {machine['system']}.",
         f"Python {python}; {', '.join(f'{name} {version}' for name, version in versions.items())}.",
         f"The load average was {min(loads, default=0)} to {max(loads, default=0)}: above the cores, programs waited.",
@@ -116,7 +134,7 @@ def markdown(report: Report) -> str:
     """The tables of a run, with what it depends on."""
     lines = [*(line for sentence in about(report) for line in (sentence, ""))]
     for benchmark, rows in _sections(report.rows).items():
-        lines += [f"### {benchmark}", ""]
+        lines += [f"### {benchmark}", "", *_of_turns(benchmark, report.turns), ""]
         compared = [row for row in rows if row.ratio is not None]
         if compared:
             lines += ["| case | beside | ours | theirs | unit | ratio | spread |", "|---|---|--:|--:|---|--:|--:|"]
@@ -138,6 +156,16 @@ def markdown(report: Report) -> str:
     if broken:
         lines += ["Promises that this run did not keep:", "", *(f"- {sentence}" for sentence in broken), ""]
     return "\n".join(lines)
+
+
+def _of_turns(benchmark: str, turns: Iterable[Turn]) -> list[str]:
+    """A line about each run of a benchmark."""
+    return [
+        f"{turn.benchmark}, {'quick' if turn.quick else 'full'} (`{' '.join(turn.arguments)}`): {turn.seconds:.0f} s, "
+        f"ended at {turn.ended}, load {turn.load_before} to {turn.load_after}.  "
+        for turn in turns
+        if _name(turn) == benchmark
+    ]
 
 
 def _alone(rows: list[Measurement]) -> list[Measurement]:
@@ -174,9 +202,10 @@ def with_tables(readme: str, report: Report) -> str:
 
 
 def main() -> int:
-    """Write the tables of the recorded run into the README."""
+    """Write the tables of the recorded run into the README, and its plot."""
     report = Report.from_json(RECORDED.read_text())
     README.write_text(with_tables(README.read_text(), report))
+    PLOT.write_text(decoding(report.rows))
     return 0
 
 

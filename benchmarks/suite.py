@@ -29,10 +29,12 @@ PATIENCE, QUICK_PATIENCE = 3600.0, 600.0
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One benchmark. `both`: once with each codec, where the native one is built."""
+    """One benchmark. `quick` is None for one that a quick run leaves out; `both`: once with each codec, where the
+    native one is built.
+    """
 
     name: str
-    quick: Sequence[str] = ()
+    quick: Sequence[str] | None = ()
     full: Sequence[str] = ()
     both: bool = False
 
@@ -43,6 +45,14 @@ ENTRIES = (
     Entry("zookeeper", ["--rounds", "5", "--nodes", "300"], ["--rounds", "15"]),
     Entry("metrics", ["--rounds", "3", "--messages", "50000"]),
     Entry("archive", ["--rounds", "3", "--megabytes", "2"], ["--rounds", "5"]),
+    Entry("fetch", ["--rounds", "3", "--messages", "200000"], ["--rounds", "5"], both=True),
+    Entry("streams", ["--rounds", "3", "--messages", "60000"], ["--rounds", "5"], both=True),
+    Entry("daemon", ["--rounds", "2", "--messages", "300000", "--codecs", "plain"], ["--rounds", "5"], both=True),
+    Entry("producer", ["--rounds", "3", "--messages", "10000", "--codec", "none"], ["--rounds", "5"]),
+    Entry("kafka", ["--rounds", "2", "--quick", "--sizes", "100", "--codecs", "none"], ["--rounds", "5"]),
+    Entry("spark", ["--rounds", "2", "--megabytes", "29"]),
+    # Some thirty starts of a broker, and flushes: minutes, whatever is measured.
+    Entry("broker", None, ["--rounds", "5"]),
 )
 
 
@@ -52,13 +62,13 @@ def run(entries: Sequence[Entry], *, quick: bool) -> Report:
     turns: list[Turn] = []
     both = native.codec() is not None
     for entry in entries:
+        if quick and entry.quick is None:
+            continue
         for pure in (False, True) if entry.both and both else (False,):
             turn, found = _run(entry, quick=quick, pure=pure)
             turns.append(turn)
             rows += found
     return Report(
-        recorded=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        quick=quick,
         codec=surroundings.codec(),
         machine=surroundings.machine(),
         versions=surroundings.versions(),
@@ -68,7 +78,7 @@ def run(entries: Sequence[Entry], *, quick: bool) -> Report:
 
 
 def _run(entry: Entry, *, quick: bool, pure: bool) -> tuple[Turn, list[Measurement]]:
-    arguments = list(entry.quick if quick else entry.full)
+    arguments = list(entry.quick or () if quick else entry.full)
     environ = dict(os.environ) | ({native.PURE: "1"} if pure else {})
     name = entry.name + (f", {surroundings.PURE}" if pure else "")
     print(f"== {name} {' '.join(arguments)}", file=sys.stderr, flush=True)
@@ -93,4 +103,5 @@ def _run(entry: Entry, *, quick: bool, pure: bool) -> tuple[Turn, list[Measureme
         rows, promises = [], {}
         print(f"{name} gave no result (exit code {process.returncode})", file=sys.stderr, flush=True)
     failed = process.returncode not in {0, 1} or not rows
-    return Turn(name, arguments, seconds, load, surroundings.load(), promises, failed=failed), rows
+    ended = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return Turn(name, ended, quick, arguments, seconds, load, surroundings.load(), promises, failed=failed), rows

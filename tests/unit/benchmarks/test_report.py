@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from benchmarks.__main__ import check, known, main
@@ -7,6 +9,8 @@ from benchmarks.race import OURS, Measurement
 from benchmarks.report import BEGIN, END, README, RECORDED, Report, Turn, markdown, number, text, with_tables
 from benchmarks.suite import ENTRIES
 from benchmarks.surroundings import NATIVE, PURE
+
+ENDED = "2026-01-02T03:04:05Z"
 
 
 def report(ratio: float = 2.0, *, kept: bool = True, failed: bool = False, codec: str = NATIVE) -> Report:
@@ -16,8 +20,8 @@ def report(ratio: float = 2.0, *, kept: bool = True, failed: bool = False, codec
         Measurement("decode", "plain", "aiokafka", 4.0 / ratio, "M/s", ratio, 4.0, 0.05, 3),
         Measurement("daemon", "plain", "peak memory", 55.5, "MiB"),
     ]
-    turns = [Turn("decode", ["--rounds", "3"], 60.0, 0.5, 7.25, {"at least 1x": kept}, failed=failed)]
-    return Report("2026-01-02T03:04:05Z", True, codec, machine, {"python": "3.11.7", "kazoo": "2"}, turns, rows)
+    turns = [Turn("decode", ENDED, True, ["--rounds", "3"], 60.0, 0.5, 7.25, {"at least 1x": kept}, failed=failed)]
+    return Report(codec, machine, {"python": "3.11.7", "kazoo": "2"}, turns, rows)
 
 
 def test_a_record_is_read_as_it_was_written() -> None:
@@ -46,6 +50,7 @@ def test_tables_say_what_they_depend_on() -> None:
     assert "2 cores of P (x86_64), 8.0 GiB, Linux 6" in said
     assert "Python 3.11.7; kazoo 2." in said
     assert "0.5 to 7.25" in said
+    assert f"decode, quick (`--rounds 3`): 60 s, ended at {ENDED}, load 0.5 to 7.25." in said
 
 
 def test_tables_list_broken_promises() -> None:
@@ -62,6 +67,20 @@ def test_tables_list_broken_promises() -> None:
 )
 def test_numbers_have_three_digits(value: float, said: str) -> None:
     assert number(value) == said
+
+
+def test_a_part_is_recorded_in_place_of_the_same_part() -> None:
+    part = report(3.0)
+    part = replace(part, rows=[row for row in part.rows if row.benchmark == "decode"])
+    found = report(2.0).merged(part)
+    assert [(row.benchmark, row.ratio) for row in found.rows] == [("daemon", None), ("decode", None), ("decode", 3.0)]
+    assert found.turns == part.turns
+
+
+def test_parts_of_other_machines_are_not_merged() -> None:
+    other = replace(report(), machine={"architecture": "aarch64"})
+    with pytest.raises(ValueError, match="of another machine"):
+        report().merged(other)
 
 
 def test_tables_replace_those_before() -> None:
@@ -83,9 +102,11 @@ def test_tables_of_the_readme_are_those_of_the_recorded_run() -> None:
     assert with_tables(README.read_text(), recorded) == README.read_text()
 
 
-def test_the_recorded_run_is_of_the_whole_suite() -> None:
+def test_the_recorded_run_is_of_the_suite_and_did_not_fail() -> None:
     recorded = Report.from_json(RECORDED.read_text())
-    assert {turn.benchmark.partition(",")[0] for turn in recorded.turns} == {entry.name for entry in ENTRIES}
+    names = {turn.benchmark.partition(",")[0] for turn in recorded.turns}
+    assert names <= {entry.name for entry in ENTRIES}
+    assert names == {row.benchmark for row in recorded.rows}
     assert not any(turn.failed for turn in recorded.turns)
 
 
@@ -122,7 +143,7 @@ def test_rejects_unknown_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "message"),
     [
         (["--only", "nothing"], "not in the suite: nothing"),
-        (["--record", "--only", "decode"], "needs a run of all benchmarks"),
+        (["--quik"], "unrecognized arguments: --quik"),
     ],
 )
 def test_rejects_invalid_options(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

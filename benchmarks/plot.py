@@ -1,0 +1,86 @@
+"""A plot of throughput against message size, as SVG: of the rows of `decode`, both axes logarithmic.
+
+Strategy: a few lines and words of SVG, without a library, so that the file is the same wherever it is made and a test
+can compare it with the recorded run.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING
+from xml.sax.saxutils import escape
+
+from benchmarks.race import OURS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from benchmarks.race import Measurement
+
+NAMESPACE = "http://www.w3.org/2000/svg"
+WIDTH, HEIGHT = 760, 420
+LEFT, RIGHT, TOP, BOTTOM = 60, 300, 30, 50
+#: Readable beside each other also without colours in mind, on white and on dark.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+_CASE = re.compile(r"plain (\d+) B, (.+)")
+
+
+def series(rows: Iterable[Measurement]) -> dict[str, dict[int, float]]:
+    """Millions of messages per second by size, of each way of ours and of each peer."""
+    found: dict[str, dict[int, float]] = {}
+    for row in rows:
+        match = _CASE.fullmatch(row.case)
+        if row.benchmark != "decode" or match is None:
+            continue
+        name = f"{OURS}, {match[2]}" if row.subject == OURS else row.subject
+        found.setdefault(name, {})[int(match[1])] = row.value
+    return found
+
+
+def decoding(rows: Iterable[Measurement]) -> str:
+    """The plot."""
+    return plot("Decoding plain messages of 0.7", "bytes per message", "M msg/cpu-s", series(rows))
+
+
+def plot(title: str, across: str, upwards: str, lines: Mapping[str, Mapping[int, float]]) -> str:
+    """Lines of points by x and y, all above 0, with powers of ten as marks of both axes. Raises ValueError without any
+    line.
+    """
+    sizes = sorted({size for points in lines.values() for size in points})
+    values = [value for points in lines.values() for value in points.values()]
+    if not values:
+        raise ValueError("there is nothing to plot")
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    first, last = math.log10(sizes[0]), math.log10(sizes[-1])
+
+    def x(size: float) -> float:
+        return LEFT + (math.log10(size) - first) / ((last - first) or 1) * (WIDTH - LEFT - RIGHT)
+
+    def y(value: float) -> float:
+        return TOP + (high - math.log10(value)) / ((high - low) or 1) * (HEIGHT - TOP - BOTTOM)
+
+    parts = [
+        f'<svg xmlns="{NAMESPACE}" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">',
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+        f'<text x="{LEFT}" y="18" font-size="14">{escape(title)} ({escape(upwards)})</text>',
+    ]
+    for power in range(low, high + 1):
+        at = y(10**power)
+        parts.append(f'<path d="M{LEFT} {at:.1f}H{WIDTH - RIGHT}" stroke="#ccc"/>')
+        parts.append(f'<text x="{LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{10**power:g}</text>')
+    for size in sizes:
+        at = x(size)
+        parts.append(f'<path d="M{at:.1f} {TOP}V{HEIGHT - BOTTOM}" stroke="#ccc"/>')
+        parts.append(f'<text x="{at:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{size}</text>')
+    parts.append(f'<text x="{LEFT}" y="{HEIGHT - 12}">{escape(across)}</text>')
+    # Names in the order in which their lines end.
+    ordered = sorted(lines.items(), key=lambda line: -line[1][max(line[1])])
+    for number, (name, points) in enumerate(ordered):
+        colour = COLOURS[number % len(COLOURS)]
+        path = " ".join(f"{x(size):.1f},{y(points[size]):.1f}" for size in sorted(points))
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        at = TOP + 18 * number + 12
+        parts.append(f'<path d="M{WIDTH - RIGHT + 16} {at - 4}h16" stroke="{colour}" stroke-width="3"/>')
+        parts.append(f'<text x="{WIDTH - RIGHT + 38}" y="{at}">{escape(name)}</text>')
+    return "\n".join([*parts, "</svg>", ""])
