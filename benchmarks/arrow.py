@@ -8,8 +8,6 @@ codec, in the same rounds, except for *to_arrow, pure codec*. Times are processo
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import sys
 import time
 from functools import partial
@@ -18,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow
 
 from benchmarks.decode import payloads, v07_set
-from benchmarks.race import Measurement, race, table
+from benchmarks.race import Measurement, compared, laps, rates, show
 from benchmarks.records import Rows
 from consumerd import native
 from consumerd.handlers import Batch
@@ -75,7 +73,7 @@ def from_messages(decode: Callable[[], Batch]) -> list[Any]:
 
 
 def measure(rounds: int) -> list[Measurement]:
-    """All cases, each subject the best of `rounds`."""
+    """All cases, by processor time."""
     results: list[Measurement] = []
     codec = native.codec()
     for case, (count, decode) in cases().items():
@@ -89,10 +87,8 @@ def measure(rounds: int) -> list[Measurement]:
         assert rows.equals(subjects[PURE]())
         assert rows.column("payload").equals(subjects[LIST]())
         assert rows.column("payload").equals(subjects[MESSAGES]()[-1])
-        best = race(subjects, rounds, time.process_time)
-        for subject, seconds in best.items():
-            ratio = None if subject == OURS else seconds / best[OURS]
-            results.append(Measurement(NAME, case, subject, count / seconds / 1e6, "M msg/s", ratio))
+        figures = rates(laps(subjects, rounds, time.process_time), count / 1e6)
+        results += compared(NAME, case, "M msg/cpu-s", figures, ours=OURS)
     return results
 
 
@@ -113,18 +109,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Print a table or JSON. Exit code 1 where a promise is broken."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks arrow", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
-    parser.add_argument("--rounds", type=int, default=30, help="the best of so many counts (default: 30)")
+    parser.add_argument("--rounds", type=int, default=30, help="the median of so many counts (default: 30)")
     options = parser.parse_args(arguments)
     results = measure(options.rounds)
-    promises = verdict(results)
-    if options.json:
-        about = {"python": platform.python_version(), "machine": platform.machine(), "codec": native.describe()}
-        print(json.dumps({**about, "measurements": [result.as_json() for result in results], "promises": promises}))
-    else:
-        print("\n".join(table(results)))
-        for sentence, kept in promises.items():
-            print(f"{'kept' if kept else 'BROKEN'}: {sentence}")
-    return 0 if all(promises.values()) else 1
+    return show(results, verdict(results), as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -42,6 +42,7 @@ class Entry:
 ENTRIES = (
     Entry("decode", ["--rounds", "15"], ["--rounds", "50"]),
     Entry("records", ["--rounds", "3"], ["--rounds", "30"]),
+    Entry("arrow", ["--rounds", "5"], ["--rounds", "30"]),
     Entry("zookeeper", ["--rounds", "5", "--nodes", "300"], ["--rounds", "15"]),
     Entry("metrics", ["--rounds", "3", "--messages", "50000"]),
     Entry("archive", ["--rounds", "3", "--megabytes", "2"], ["--rounds", "5"]),
