@@ -42,10 +42,10 @@ def import_structlog() -> None:
 @config_option()
 def command(path: Path) -> None:
     """Join the group and hand messages to the handler until stopped."""
-    import_structlog()
     from consumerd.daemon.signals import process_signals  # noqa: PLC0415 - heavy imports only for the command that runs
 
     with process_signals(reloads=True) as signals:  # before all that takes time
+        import_structlog()
         from consumerd.config.model import load  # noqa: PLC0415
         from consumerd.daemon.logs import configure_logs  # noqa: PLC0415
         from consumerd.daemon.loop import run_on_loop  # noqa: PLC0415

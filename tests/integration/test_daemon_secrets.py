@@ -47,7 +47,7 @@ async def test_logs_at_debug_level_have_no_secret(world: Any) -> None:
     """Also not those of a reload that changes all of them, of a failure, and of the stacks at SIGUSR1."""
     (world.directory / "modules" / "secret_handler.py").write_text(HANDLER)
     tables = document()
-    del tables["zookeeper"]["tls"]  # the server of the tests has no TLS
+    del tables["zookeeper"]["tls"], tables["zookeeper"]["sasl"]  # the server of the tests has neither
     tables["health"]["listen"] = "127.0.0.1:0"
     del tables["health"]["tls"]  # there are no such files
     tables["handler"] = {"name": "secret_handler:Sink", "options": {"dsn": MARKER}, "max_attempts": 1}
