@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+import subprocess
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -15,12 +16,25 @@ from consumerd.zk import AuthFailed, NoAuth, Session
 from tests.interop.kerberos import REALM, KeyDistributionCentre
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-    from consumerd.embedded import ZooKeeperServer
+    from consumerd.embedded import JavaRuntime, ZooKeeperServer
 
 pytestmark = [pytest.mark.interop, pytest.mark.zookeeper, pytest.mark.asyncio]
 MODULE = "com.sun.security.auth.module.Krb5LoginModule required"
+
+
+#: Of Java's Kerberos: the login module, and the mechanism.
+MODULES = {"jdk.security.auth", "jdk.security.jgss"}
+
+
+@pytest.fixture
+def kerberos_java(java: JavaRuntime, missing: Callable[[str], NoReturn]) -> None:
+    """The servers' Java has Kerberos; that of the wheel has not."""
+    listed = subprocess.run([java.executable, "--list-modules"], capture_output=True, text=True, check=True, timeout=60)
+    if absent := MODULES - {line.partition("@")[0] for line in listed.stdout.splitlines()}:
+        missing(f"{java.executable} has no {' and no '.join(sorted(absent))}: install a JDK")
 
 
 async def start_server(zookeeper_factory: Any, kdc: KeyDistributionCentre, folder: Path) -> ZooKeeperServer:
@@ -47,6 +61,7 @@ def session_of(server: ZooKeeperServer, **sasl: Any) -> Session:
     return build_session(section, clock=SystemClock(), rng=random.Random(1))
 
 
+@pytest.mark.usefixtures("kerberos_java")
 async def test_authenticates_with_a_ticket(zookeeper_factory: Any, kdc: KeyDistributionCentre, tmp_path: Path) -> None:
     server = await start_server(zookeeper_factory, kdc, tmp_path)
     keys = kdc.keytab("alice")
