@@ -44,7 +44,9 @@ async def server_with_login(zookeeper_factory: Any, folder: Path, **options: Any
 
 def session(connect: str, user: str | None = None, password: str = PASSWORD, **options: Any) -> Session:
     sasl = None if user is None else partial(DigestMd5, user, password)
-    return Session(connect, clock=SystemClock(), rng=random.Random(1), session_timeout=4, sasl=sasl, **options)
+    return Session(
+        connect, clock=SystemClock(), rng=random.Random(1), session_timeout=10, connect_timeout=30, sasl=sasl, **options
+    )
 
 
 async def test_authenticates_on_each_connection_and_owns_what_it_creates(
@@ -90,6 +92,7 @@ async def test_a_configuration_authenticates_by_a_password_in_a_file(zookeeper_f
         "zookeeper": {
             "connect": f"{server.connect}/kafka",
             "acl": "creator",
+            "session_timeout": 30,
             "sasl": {"user": "alice", "password_file": str(tmp_path / "password")},
         },
         "group": {"id": "g", "topics": {"t": 1}},

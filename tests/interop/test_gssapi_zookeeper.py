@@ -53,7 +53,12 @@ async def start_server(zookeeper_factory: Any, kdc: KeyDistributionCentre, folde
 
 def session_of(server: ZooKeeperServer, **sasl: Any) -> Session:
     document = {
-        "zookeeper": {"connect": f"{server.connect}/kafka", "acl": "creator", "sasl": {"mechanism": "GSSAPI"} | sasl},
+        "zookeeper": {
+            "connect": f"{server.connect}/kafka",
+            "acl": "creator",
+            "session_timeout": 30,
+            "sasl": {"mechanism": "GSSAPI"} | sasl,
+        },
         "group": {"id": "g", "topics": {"t": 1}},
         "handler": {"name": "null"},
     }
