@@ -108,7 +108,9 @@ class Gssapi:
 def choose_no_layer(offer: bytes) -> bytes:
     """Return the answer to the server's layers: none, and no name but the ticket's. Raises AuthenticationError."""
     if len(offer) != _OFFER_BYTES:
-        raise AuthenticationError(f"GSSAPI: the server offers layers in {len(offer)} bytes where {_OFFER_BYTES} belong")
+        raise AuthenticationError(
+            f"GSSAPI: the server sent its security layers in {len(offer)} bytes; there must be {_OFFER_BYTES}"
+        )
     if not offer[0] & NO_LAYER:
         raise AuthenticationError(
             "GSSAPI: the server insists on a layer of protection: use TLS for that, and let it offer auth"

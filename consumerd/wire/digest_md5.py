@@ -50,24 +50,23 @@ class DigestMd5Client:
             return self._answer(challenge)
         proof, self._proof = self._proof, None
         if not hmac.compare_digest(_fields(challenge).get(b"rspauth", b""), proof):
-            raise DigestMd5Error("its proof that it knows the password is wrong")
+            raise DigestMd5Error("the server's proof that it knows the password (rspauth) is wrong")
         return None
 
     def _answer(self, challenge: bytes) -> bytes:
         offer = _fields(challenge)
         nonce = offer.get(b"nonce", b"")
         if not nonce:
-            raise DigestMd5Error("its challenge has no nonce")
+            raise DigestMd5Error("the challenge has no nonce")
         if offer.get(b"algorithm", b"").lower() != b"md5-sess":
-            raise DigestMd5Error("its challenge names another algorithm than md5-sess")
+            raise DigestMd5Error("the challenge names another algorithm than md5-sess")
         if b"auth" not in re.split(rb"[ \t]*,[ \t]*", offer.get(b"qop", b"auth").strip()):
-            raise DigestMd5Error("it insists on integrity or privacy: use TLS for that, and let it offer auth")
+            raise DigestMd5Error("the server requires integrity or privacy: let it offer qop auth, and use TLS")
         unicode = offer.get(b"charset", b"").lower() == b"utf-8"
         realm = offer.get(b"realm", b"")
-        user = _encoded(self._user, unicode=unicode)
+        user, _ = (_encoded(text, unicode=unicode) for text in (self._user, self._password))
         # What Latin-1 can express is hashed in it, whatever the character set of the fields is (2.1.2.1).
         secret = _md5(b":".join((_narrow(self._user), _narrow_bytes(realm), _narrow(self._password))))
-        _encoded(self._password, unicode=unicode)  # for its error
         session = _md5(b":".join((secret, nonce, self._nonce))).hex().encode()
         between = b":".join((nonce, _COUNT, self._nonce, b"auth"))
 
@@ -94,13 +93,13 @@ class DigestMd5Client:
 def _fields(challenge: bytes) -> dict[bytes, bytes]:
     """The values by their names in lower case, the first of each."""
     if len(challenge) >= CHALLENGE_LIMIT:
-        raise DigestMd5Error(f"its challenge has {len(challenge)} bytes; fewer than {CHALLENGE_LIMIT} are valid")
+        raise DigestMd5Error(f"the challenge has {len(challenge)} bytes; it must have fewer than {CHALLENGE_LIMIT}")
     found: dict[bytes, bytes] = {}
     position = 0
     while position < len(challenge):
         field = _FIELD.match(challenge, position)
         if field is None:
-            raise DigestMd5Error("its challenge is not one of DIGEST-MD5")
+            raise DigestMd5Error("the challenge cannot be parsed")
         name, quoted, plain = field.groups()
         found.setdefault(name.lower(), plain if quoted is None else _ESCAPED.sub(rb"\1", quoted))
         position = field.end()
@@ -115,7 +114,7 @@ def _encoded(text: str, *, unicode: bool) -> bytes:
     try:
         return text.encode("utf-8" if unicode else "latin-1")
     except UnicodeEncodeError:
-        raise DigestMd5Error("it does not take characters beyond Latin-1 in user and password") from None
+        raise DigestMd5Error("the server accepts only characters of Latin-1 in user and password") from None
 
 
 def _narrow(text: str) -> bytes:

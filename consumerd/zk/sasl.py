@@ -74,7 +74,7 @@ class DigestMd5:
         try:
             return self._client.respond(challenge)
         except DigestMd5Error as error:
-            raise AuthFailed(f"ZooKeeper's part in DIGEST-MD5 is invalid: {error}") from error
+            raise AuthFailed(f"ZooKeeper sent an invalid DIGEST-MD5 message: {error}") from error
 
 
 async def authenticate(connection: Connection, mechanism: SaslMechanism) -> None:

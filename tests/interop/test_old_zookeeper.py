@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -17,7 +18,7 @@ from consumerd.net import connect
 from consumerd.partition import TopicPartition
 from consumerd.registry import offset_path, owners_path
 from consumerd.wire.v07 import LATEST, OffsetsRequest, ProduceRequest, encode_message_set
-from consumerd.zk import Session
+from consumerd.zk import DigestMd5, NotConnected, Session
 from tests.support.maven import fetch_jars
 
 if TYPE_CHECKING:
@@ -121,3 +122,33 @@ async def test_members_join_and_leave_without_loss_or_repetition(
         reset.start()
         assert await reset.wait(60) == 0, reset.output()
         assert (await zk.get(offset_path("g", TopicPartition("t", 0, 0))))[0] == b"0"
+
+
+async def test_sasl_begins_with_3_4_which_only_closes_the_connection_on_a_wrong_password(
+    server_jars: tuple[str, list[Path]], zookeeper_factory: Any, tmp_path: Path
+) -> None:
+    release, jars = server_jars
+    jaas = tmp_path / "jaas.conf"
+    jaas.write_text(
+        'Server {\n org.apache.zookeeper.server.auth.DigestLoginModule required user_alice="secret";\n};\n', "ascii"
+    )
+    provider = {"authProvider.1": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"}
+    server = await zookeeper_factory(
+        jars=jars,
+        config={} if release == "3.3.6" else provider,
+        jvm=[f"-Djava.security.auth.login.config={jaas}"],
+    )
+
+    def session(password: str) -> Session:
+        sasl = functools.partial(DigestMd5, "alice", password)
+        return Session(server.connect, clock=SystemClock(), rng=random.Random(1), session_timeout=10, sasl=sasl)
+
+    if release == "3.3.6":
+        with pytest.raises(NotConnected, match="did not answer while the session was prepared"):
+            await session("secret").start()
+        return
+    async with session("secret") as alice:
+        await alice.create("/mine", b"1")
+    reason = "the server closed the connection during the authentication with DIGEST-MD5: the user, password or ticket"
+    with pytest.raises(NotConnected, match=reason):
+        await session("wrong").start(4)
