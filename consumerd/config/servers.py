@@ -46,24 +46,9 @@ class LoginSection(Section):
 
     mechanism: str
     user: str | None = Field(None, min_length=1, description="User name; not for GSSAPI.", examples=["consumerd"])
-    password: SecretStr | None = Field(
-        None,
-        min_length=1,
-        repr=False,
-        description="Password. Alternatives: `password_file`, or CONSUMERD_KAFKA__SASL__PASSWORD in the environment.",
-    )
-    password_file: Path | None = Field(
-        None,
-        description=(
-            "File whose first line is the password, such as a mounted secret. A relative path of a secret is also "
-            "looked for in $CREDENTIALS_DIRECTORY (systemd)."
-        ),
-        examples=["kafka-password"],
-    )
-    service: str = Field(
-        min_length=1,
-        description="GSSAPI: service name of the servers, the first part of their principals.",
-    )
+    password: SecretStr | None
+    password_file: Path | None
+    service: str
     principal: str | None = Field(
         None,
         min_length=1,
@@ -98,6 +83,20 @@ class SaslSection(LoginSection):
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI"] = Field(
         "SCRAM-SHA-512",
         description="SASL mechanism. PLAIN sends the password as it is: use it over TLS only. GSSAPI is Kerberos.",
+    )
+    password: SecretStr | None = Field(
+        None,
+        min_length=1,
+        repr=False,
+        description="Password. Alternatives: `password_file`, or CONSUMERD_KAFKA__SASL__PASSWORD in the environment.",
+    )
+    password_file: Path | None = Field(
+        None,
+        description=(
+            "File whose first line is the password, such as a mounted secret. A relative path of a secret is also "
+            "looked for in $CREDENTIALS_DIRECTORY (systemd)."
+        ),
+        examples=["kafka-password"],
     )
     service: str = Field(
         "kafka",
