@@ -7,7 +7,6 @@ codec, in the same rounds, except for *to_arrow, pure codec*. Times are processo
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from functools import partial
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow
 
 from benchmarks.decode import payloads, v07_set
-from benchmarks.race import Measurement, compared, laps, rates, show
+from benchmarks.race import Measurement, compared, laps, rates, run_rounds
 from benchmarks.records import Rows
 from consumerd import native
 from consumerd.handlers import Batch
@@ -107,12 +106,7 @@ def verdict(results: list[Measurement]) -> dict[str, bool]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print a table or JSON. Exit code 1 where a promise is broken."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks arrow", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
-    parser.add_argument("--rounds", type=int, default=30, help="the median of so many counts (default: 30)")
-    options = parser.parse_args(arguments)
-    results = measure(options.rounds)
-    return show(results, verdict(results), as_json=options.json)
+    return run_rounds(NAME, __doc__ or "", measure, verdict, arguments, rounds=30)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ times, of the same rounds: as a list of payloads, with payloads that nobody asks
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import random
 import struct
@@ -18,7 +17,7 @@ import zlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.race import Measurement, compared, laps, rates, show
+from benchmarks.race import Measurement, compared, laps, rates, run_rounds
 from benchmarks.surroundings import NATIVE, PURE
 from consumerd import native
 from consumerd.wire import compress
@@ -172,12 +171,7 @@ def verdict(results: list[Measurement]) -> dict[str, bool]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print a table or JSON. Exit code 1 where a promise is broken."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks decode", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
-    parser.add_argument("--rounds", type=int, default=30, help="the median of so many counts (default: 30)")
-    options = parser.parse_args(arguments)
-    results = measure(options.rounds)
-    return show(results, verdict(results), as_json=options.json)
+    return run_rounds(NAME, __doc__ or "", measure, verdict, arguments, rounds=30)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ same minute, so each round gives a ratio of its own; the median of these ratios 
 
 from __future__ import annotations
 
+import argparse
 import gc
 import json
 import logging
@@ -140,3 +141,21 @@ def show(results: Iterable[Measurement], promises: Mapping[str, bool], *, as_jso
         for sentence, kept in promises.items():
             print(f"{'kept' if kept else 'BROKEN'}: {sentence}")
     return 0 if all(promises.values()) else 1
+
+
+def run_rounds(
+    name: str,
+    description: str,
+    measure: Callable[[int], list[Measurement]],
+    verdict: Callable[[list[Measurement]], Mapping[str, bool]],
+    arguments: Sequence[str] | None,
+    *,
+    rounds: int,
+) -> int:
+    """The command of a benchmark whose one option beside `--json` is the number of rounds; returns its exit code."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks {name}", description=description.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+    parser.add_argument("--rounds", type=int, default=rounds, help=f"the median of so many counts (default: {rounds})")
+    options = parser.parse_args(arguments)
+    results = measure(options.rounds)
+    return show(results, verdict(results), as_json=options.json)
