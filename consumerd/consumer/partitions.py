@@ -20,6 +20,7 @@ import structlog
 from consumerd.consumer.commits import Commits
 from consumerd.consumer.owned_partition import OwnedPartition, OwnedView
 from consumerd.consumer.starts import RETRY_PAUSE, StartFinder
+from consumerd.consumer.turnstile import Turnstile
 from consumerd.consumer.work import BatchInHand, PartitionWork, WorkOwner
 from consumerd.errors import BrokerError, ConsumerdError, ZooKeeperError, reason_of
 from consumerd.fetch import Lane
@@ -53,6 +54,8 @@ _GATHER: Final = 0.01
 _CANCEL_AGAIN: Final = 1.0
 #: Partitions that one line of the log names.
 _SHOWN: Final = 20
+#: Partitions that begin in one turn of the event loop, some 10 ms of a core.
+_BEGIN_TOGETHER: Final = 128
 
 
 class FlowOwner(WorkOwner, Protocol):
@@ -95,6 +98,7 @@ class OwnedPartitions:
         #: While all flows are interrupted: the owned partitions that do not flow.
         self._interrupted: dict[TopicPartition, _Interrupted] | None = None
         self._starts = StartFinder(settings, pool, store, handler, fence, clock)
+        self._turnstile = Turnstile(_BEGIN_TOGETHER)
         self._commits = Commits(store, fence, clock, owner.stats, self._report_lost)
 
     @property
@@ -146,6 +150,7 @@ class OwnedPartitions:
     async def _flow(self, owned: OwnedPartition) -> None:
         partition = owned.partition
         try:
+            await self._turnstile.enter()
             found = await self._starts.find(partition, owned.session_id)
             if owned.closed:  # the handler was asked for its position, and swallowed the cancellation
                 return

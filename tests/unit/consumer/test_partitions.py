@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -76,6 +77,23 @@ async def test_never_commits_older_position_after_newer(group: Any) -> None:
     await asyncio.wait_for(asyncio.gather(slow, fast), 60)
     assert commits.sent[0] == first
     assert commits.sent[-1] == group.offset(TP) == second
+
+
+async def test_begins_a_thousand_partitions_in_parts_so_that_heartbeats_pass(group: Any) -> None:
+    """Begun in one turn of the loop on a busy core, ten thousand outlast a session of 6 s, again and again."""
+    loop = asyncio.get_running_loop()
+    looked_up = [0]
+
+    def turn() -> None:
+        looked_up.append(sum(what == "position" for what, _ in group.journal.entries))
+        loop.call_soon(turn)
+
+    turn()
+    group.topic("t", 1000)
+    member = await group.member()
+    await group.until(lambda: looked_up[-1] == 1000)
+    assert max(now - before for before, now in itertools.pairwise(looked_up)) <= 200
+    await member.stop()
 
 
 @pytest.mark.parametrize("carried_out", [True, False])
