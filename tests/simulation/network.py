@@ -10,6 +10,7 @@ would be sent.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ class Pipe:
         self._due = 0.0
         self._written_at = -1.0
         self._parts: list[bytes] | None = None
-        self._event: Event | None = None
+        #: What is on its way: its arrival, and its parts, or None for the end.
+        self._flying: deque[tuple[Event, list[bytes] | None]] = deque()
         self._held: list[bytes | None] | None = None
         self._closed = False
         self.unsent = 0
@@ -82,17 +84,15 @@ class Pipe:
         self._written_at = self._kernel.now
 
         def arrive() -> None:
+            self._flying.popleft()
             if self._parts is parts:
                 self._parts = None
             whole = parts[0] if len(parts) == 1 else b"".join(parts)
             self.unsent -= len(whole)
-            if self._held is not None:  # it is on its way no more
-                self.unsent += len(whole)
-                self._held.append(whole)
-            elif not self._closed:
+            if not self._closed:
                 self._deliver(whole)
 
-        self._kernel.at(self._next(len(data)), arrive)
+        self._flying.append((self._kernel.at(self._next(len(data)), arrive), parts))
 
     def finish(self) -> None:
         """Close after what was written."""
@@ -103,14 +103,13 @@ class Pipe:
             return
 
         def arrive() -> None:
-            if self._held is not None:
-                self._held.append(None)
-            elif not self._closed:
+            self._flying.popleft()
+            if not self._closed:
                 self._closed = True
                 self._end()
 
         self._parts = None
-        self._kernel.at(self._next(0), arrive)
+        self._flying.append((self._kernel.at(self._next(0), arrive), None))
 
     def drop(self) -> None:
         """Deliver nothing any more."""
@@ -122,7 +121,10 @@ class Pipe:
         """Hold everything back, what is on its way too; or let it go."""
         if stalled:
             if self._held is None:
-                self._held = []
+                flying, self._flying, self._parts = self._flying, deque(), None
+                for arrival, _ in flying:
+                    arrival.cancel()
+                self._held = [None if parts is None else b"".join(parts) for _, parts in flying]
             return
         held, self._held = self._held, None
         for data in held or ():
@@ -234,6 +236,8 @@ class Link:
 
 class _Socket:
     """The methods of a socket that are called besides those for bytes."""
+
+    family = 2
 
     def setsockopt(self, *arguments: Any) -> None: ...
 
