@@ -167,6 +167,8 @@ class ProcessLoop(asyncio.BaseEventLoop):
         for transport in list(self.transports):
             transport.close()
         try:
+            if self._ready:  # protocols see their connections end, also where no task is left
+                self._run_once()  # type: ignore[attr-defined]
             for turn in range(1, _LAST_TURNS + 1):
                 tasks = asyncio.all_tasks(self)
                 if not tasks:

@@ -1,9 +1,9 @@
-"""Crashes of the sink `files` at one chosen step: each call to the disk, and each `await`, between start and commit.
+"""Crashes of an exactly-once sink at one chosen step: each call of its place, and each `await`, from start to commit.
 
 Strategy: a first member gets one message and crashes before its step number so-and-so. A second one takes over and
 commits; then the machine loses power, and a third one, with one more message, must find all rows. A caller
 goes through the numbers until a member does not get that far any more. In `zombie`, the first member is stopped
-instead, and continues before a chosen step of the second one's takeover.
+instead, and continues before a chosen step of the second one's takeover. `make` makes the world of the sink.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.simulation.daemon import Daemon
+    from tests.simulation.rows_world import RowsWorld
 
 Fault = Literal["kill", "power"]
-#: A member's steps that are counted: calls to the disk from its start, or turns of its loop from its first message.
+#: A member's steps that are counted: calls of its place from its start, or turns of its loop from its first message.
 Steps = Literal["calls", "turns"]
 
 _SETTINGS: dict[str, dict[str, Any]] = {"fetch": {"initial": "earliest"}, "commit": {"interval": 0.1}}
@@ -30,7 +31,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {"fetch": {"initial": "earliest"}, "commi
 class Story:
     """One partition in a world, and the members that follow each other."""
 
-    def __init__(self, world: SinkWorld) -> None:
+    def __init__(self, world: RowsWorld) -> None:
         self.world = world
         world.account.count_all()
         world.topic("t", 1)
@@ -65,12 +66,14 @@ class Story:
             raise SimulationError("\n".join(world.account.violations))
 
 
-def crash(number: int, fault: Fault, steps: Steps, seed: int = 0) -> str | None:
+def crash(
+    number: int, fault: Fault, steps: Steps, seed: int = 0, *, make: Callable[[int], RowsWorld] = SinkWorld
+) -> str | None:
     """Crash before step `number`, and tell its name; None if the member commits everything before.
 
     Raises SimulationError where a row is lost, repeated or invalid.
     """
-    with SinkWorld(seed) as world:
+    with make(seed) as world:
         story, count = Story(world), itertools.count()
         crashed: list[str] = []
 
@@ -93,12 +96,12 @@ def crash(number: int, fault: Fault, steps: Steps, seed: int = 0) -> str | None:
         return crashed[0]
 
 
-def zombie(stopped: str, number: int, seed: int = 0) -> str | None:
+def zombie(stopped: str, number: int, seed: int = 0, *, make: Callable[[int], RowsWorld] = SinkWorld) -> str | None:
     """Stop a member before its first call `stopped` of a batch, and continue it before call `number` of the next owner.
 
     Returns the name of that call; None if the next owner makes fewer. Raises SimulationError as `crash` does.
     """
-    with SinkWorld(seed) as world:
+    with make(seed) as world:
         story, count = Story(world), itertools.count()
         frozen: list[Daemon] = []
         thawed: list[str] = []

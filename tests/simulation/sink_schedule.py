@@ -1,10 +1,11 @@
-"""One random schedule of a group that stores messages exactly once in files: crashes, zombies and losses of power.
+"""One random schedule of a group that stores messages exactly once: crashes, zombies and losses of power.
 
 Strategy: a seed chooses a kind of run, and what happens at random times. Members are killed, stopped for longer than
-their sessions, cut off, and told to leave; all of them lose power at once; the disk is slow. Each of these may also be
-armed for the next time a member works: at one of its next calls to the disk, or turns of its loop. Kinds:
+their sessions, cut off, and told to leave; all of them lose power at once; the place is slow. Each of these may also be
+armed for the next time a member works: at one of its next calls of the disk, or turns of its loop. The place of the
+sink is a disk here, and a database in `table_schedule`. Kinds:
 
-    calm     members join and leave, the disk is fast and slow
+    calm     members join and leave, the place is fast and slow
     kills    processes are killed
     zombies  processes stop, and continue when others have taken their partitions over
     power    the machine loses power
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from consumerd.registry import owners_root
 from tests.simulation.base_schedule import BaseSchedule
+from tests.simulation.rows_world import RowsWorld
 from tests.simulation.sink_world import SinkWorld
 from tests.simulation.threads import ThreadedLoop
 
@@ -44,20 +46,21 @@ class Outcome(NamedTuple):
     partitions: int
     members: int
     rows: int
-    files: int
+    writes: int
     repeated: int
     happened: tuple[str, ...]
     #: Equal for equal runs.
     digest: int
 
 
-class SinkSchedule(BaseSchedule[SinkWorld, Outcome]):
+class SinkSchedule(BaseSchedule[RowsWorld, Outcome]):
     """The schedule of one seed; `kind`: instead of the one that the seed chooses."""
 
     tests = "tests/simulation/test_sinks.py"
+    kinds: tuple[str, ...] = KINDS
 
     def __init__(self, seed: int, kind: str | None = None) -> None:
-        super().__init__(seed, KINDS, kind)
+        super().__init__(seed, self.kinds, kind)
         rng = self.rng
         self.round_trip = 0.001 * 50.0 ** rng.random()
         self.settings: dict[str, dict[str, Any]] = {
@@ -71,7 +74,7 @@ class SinkSchedule(BaseSchedule[SinkWorld, Outcome]):
         self._armed: dict[str, Callable[[Daemon], None]] = {}
         self._countdown: dict[str, int] = {}
 
-    def make_world(self) -> SinkWorld:
+    def make_world(self) -> RowsWorld:
         return SinkWorld(self.seed, round_trip=self.round_trip)
 
     @property
@@ -99,7 +102,7 @@ class SinkSchedule(BaseSchedule[SinkWorld, Outcome]):
             (3, self._join),
             (1, self._leave),
             (2, self._burst),
-            (1, self._slow_disk),
+            (1, self._slow_down),
         ]
         if self.kind in ("kills", "all"):
             steps += [(1, self._kill), (4, lambda: self._arm("kill", self._kill_now))]
@@ -135,11 +138,11 @@ class SinkSchedule(BaseSchedule[SinkWorld, Outcome]):
         self._note(f"join {name}")
         self.world.daemon(name, {**self.settings, "group": {"consumer_id": name}})
 
-    def _slow_disk(self) -> None:
-        disk = self.world.disk
-        disk.slowness = self.rng.choice((10.0, 100.0, 1000.0))
-        self._note(f"slow disk, by {disk.slowness:g}")
-        self._later(self.rng.uniform(0.5, 8.0), lambda: setattr(disk, "slowness", 1.0))
+    def _slow_down(self) -> None:
+        factor = self.rng.choice((10.0, 100.0, 1000.0))
+        self.world.slow_down(factor)
+        self._note(f"slow, by {factor:g}")
+        self._later(self.rng.uniform(0.5, 8.0), lambda: self.world.slow_down(1.0))
 
     def _delete_owner(self) -> None:
         zookeeper = self.world.zookeeper
@@ -160,19 +163,19 @@ class SinkSchedule(BaseSchedule[SinkWorld, Outcome]):
     # -- at a step of a process
 
     def _arm(self, what: str, action: Callable[[Daemon], None]) -> None:
-        """Let it happen to a process at one of its next calls to the disk, or else turns."""
+        """Let it happen to a process at one of its next calls of the place, or else turns."""
         daemon = self._one()
         if daemon is None:
             return
         self._note(f"arm {what} of {daemon.name}")
-        self._on_disk = self.rng.random() < 0.75
+        self._at_calls = self.rng.random() < 0.75
         self._countdown[daemon.name] = self.rng.randrange(_SOON)
         self._armed[daemon.name] = action
         self._burst()
 
     def _watch(self, daemon: Daemon, step: str) -> None:
         action = self._armed.get(daemon.name)
-        if action is None or (step == "turn") == self._on_disk:
+        if action is None or (step == "turn") == self._at_calls:
             return
         if self._countdown[daemon.name]:
             self._countdown[daemon.name] -= 1
@@ -198,7 +201,7 @@ class SinkSchedule(BaseSchedule[SinkWorld, Outcome]):
         world = self.world
         self._armed.clear()
         self._heal()
-        world.disk.slowness = 1.0
+        world.slow_down(1.0)
         if not self._living:
             self._join()
         world.produce_all()
@@ -224,7 +227,7 @@ class SinkSchedule(BaseSchedule[SinkWorld, Outcome]):
             len(world.partitions),
             len(world.daemons),
             sum(map(len, rows.values())),
-            world.disk.calls.get("rename", 0),
+            world.writes,
             len(account.repeated),
             tuple(self.happened),
             digest,

@@ -17,16 +17,15 @@ from tests.simulation.planted_sinks import MUTATIONS, finding
 from tests.simulation.playing import LONG_SEEDS, ONE, blocks, one_alone, play_all
 from tests.simulation.sink_crashes import Fault, crash, zombie
 from tests.simulation.sink_schedule import KINDS, Outcome, SinkSchedule
+from tests.simulation.stepping import MOST, steps_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.timeout(900)
 
 #: Schedules in every test run, and in one test of the long ones.
 SEEDS, LONG_BLOCK = 5, 100
-#: A member makes fewer steps of each kind than this.
-MOST = 300
 FAULTS: tuple[Fault, ...] = ("kill", "power")
 #: The calls that a member makes from its start to its first commit, and a thread's beginning.
 CALLS = {"thread", "stat", "mkdir", "list", "open", "write", "fsync", "rename"}
@@ -36,17 +35,6 @@ CALLS = {"thread", "stat", "mkdir", "list", "open", "write", "fsync", "rename"}
 def play(seeds: range) -> list[Outcome]:
     """The results of these schedules, which are played once."""
     return play_all(SinkSchedule, seeds)
-
-
-def steps_of(run: Callable[[int], str | None], numbers: Iterable[int]) -> list[str]:
-    """The names of the steps at which a member crashed, until the first that it does not reach."""
-    names: list[str] = []
-    for number in numbers:
-        name = run(number)
-        if name is None:
-            return names
-        names.append(name)
-    raise AssertionError(f"a member makes more than {MOST} steps")
 
 
 # -- random schedules
@@ -67,7 +55,7 @@ def test_files_have_each_message_once_in_more_schedules(seeds: range) -> None:
 def test_sink_schedules_are_not_empty() -> None:
     outcomes = play(range(SEEDS))
     assert {SinkSchedule(seed).kind for seed in range(50)} == set(KINDS)
-    assert all(outcome.rows > 10 and outcome.files > 3 for outcome in outcomes)
+    assert all(outcome.rows > 10 and outcome.writes > 3 for outcome in outcomes)
     assert any(outcome.repeated for outcome in outcomes)  # faults do show
     assert any(outcome.members > 2 for outcome in outcomes)
     assert {"now,", "power"} <= {event for outcome in outcomes for event in outcome.happened}

@@ -1,0 +1,200 @@
+"""Defects of the sink `postgres`, put in place in memory: what crashes at a step and random schedules have to find.
+
+    with MUTATIONS["row_not_locked"]():
+        zombie("SELECT done", 5, make=TableWorld)  # raises SimulationError
+
+Strategy: as in `tests.simulation.planted`.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from asyncpg import Connection
+
+from consumerd.handlers.builtin.postgres import PostgresHandler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from consumerd.handlers import Batch
+    from consumerd.partition import TopicPartition
+
+_PATCH = mock.patch.object
+_fetch_row = Connection.fetchrow
+
+
+def _rewritten(old: str, new: str) -> AbstractContextManager[Any]:
+    """Statements that return a row have `new` in the place of `old`."""
+
+    async def fetch_row(self: Any, query: str, *arguments: Any, **options: Any) -> Any:
+        return await _fetch_row(self, query.replace(old, new), *arguments, **options)
+
+    return _PATCH(Connection, "fetchrow", fetch_row)
+
+
+@contextmanager
+def row_not_locked() -> Iterator[None]:
+    """A transaction looks whether the partition is its own, and another member may take it over before the commit."""
+    with _rewritten("FOR UPDATE", ""):
+        yield
+
+
+@contextmanager
+def epoch_not_raised() -> Iterator[None]:
+    """A takeover leaves the number of the owner as it is."""
+    with _rewritten("epoch = p.epoch + 1", "epoch = p.epoch"):
+        yield
+
+
+@contextmanager
+def epoch_not_checked() -> Iterator[None]:
+    """A former owner stores its batch when it continues."""
+    take = PostgresHandler._take
+
+    async def take_any(self: PostgresHandler, partition: TopicPartition) -> int | None:
+        position = await take(self, partition)
+        self._claims[partition].epoch = mock.ANY
+        return position
+
+    with _PATCH(PostgresHandler, "_take", take_any):
+        yield
+
+
+async def _handle(self: PostgresHandler, batch: Batch, parts: tuple[Any, ...]) -> None:
+    if batch.partition not in self._claims:
+        await self._take(batch.partition)
+    claim = self._claims[batch.partition]
+    for part in parts:
+        async with self._require_pool().acquire() as connection, connection.transaction():
+            await self._store(part(connection), batch, claim)
+            claim.uncertain = batch.next_offset
+    claim.uncertain = None
+    batch.mark(len(batch))
+
+
+class _Without:
+    """A connection on which one kind of statement does nothing."""
+
+    def __init__(self, connection: Any, method: str, prefix: str = "") -> None:
+        self._connection = connection
+        self._method = method
+        self._prefix = prefix
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._connection, name)
+        if name != self._method:
+            return call
+
+        async def maybe(*arguments: Any, **options: Any) -> Any:
+            if str(arguments[0]).startswith(self._prefix):
+                return None
+            return await call(*arguments, **options)
+
+        return maybe
+
+
+def _rows_only(connection: Any) -> Any:
+    return _Without(connection, "execute", "UPDATE")
+
+
+def _position_only(connection: Any) -> Any:
+    return _Without(connection, "copy_records_to_table")
+
+
+@contextmanager
+def rows_before_position() -> Iterator[None]:
+    """The rows are committed, and then the position."""
+    with _PATCH(PostgresHandler, "handle", lambda self, batch: _handle(self, batch, (_rows_only, _position_only))):
+        yield
+
+
+@contextmanager
+def position_before_rows() -> Iterator[None]:
+    """The position is committed, and then the rows: a crash in between loses them."""
+
+    async def copy(self: PostgresHandler, batch: Batch) -> None:
+        position = _position_only
+        await _handle(self, batch, (position,))
+        claim = self._claims[batch.partition]
+        async with self._require_pool().acquire() as connection, connection.transaction():
+            row = await connection.fetchrow(
+                f"SELECT epoch, next_offset FROM {self._positions} FOR UPDATE", self._group, *batch.partition
+            )
+            if row["epoch"] == claim.epoch:
+                await self._store(_AsNew(connection), batch, claim)
+
+    with _PATCH(PostgresHandler, "handle", copy):
+        yield
+
+
+class _AsNew:
+    """A connection that finds no position."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    async def fetchrow(self, *arguments: Any) -> Any:
+        row = await self._connection.fetchrow(*arguments)
+        return {"epoch": row["epoch"], "next_offset": None}
+
+
+@contextmanager
+def outcome_of_commit_forgotten() -> Iterator[None]:
+    """A batch whose commit was not confirmed is taken for one of a recreated topic."""
+
+    async def handle(self: PostgresHandler, batch: Batch) -> None:
+        if batch.partition not in self._claims:
+            await self._take(batch.partition)
+        claim = self._claims[batch.partition]
+        async with self._require_pool().acquire() as connection, connection.transaction():
+            await self._store(connection, batch, claim)
+        batch.mark(len(batch))
+
+    with _PATCH(PostgresHandler, "handle", handle):
+        yield
+
+
+@contextmanager
+def overlap_stored_again() -> Iterator[None]:
+    """A batch that lies before the position is stored once more."""
+    store = PostgresHandler._store
+
+    async def store_again(self: PostgresHandler, connection: Any, batch: Batch, claim: Any) -> None:
+        await store(self, _AsNew(connection), batch, claim)
+
+    with _PATCH(PostgresHandler, "_store", store_again):
+        yield
+
+
+@contextmanager
+def confirmed_before_commit() -> Iterator[None]:
+    """A batch counts as handled before its transaction is committed."""
+    handle = PostgresHandler.handle
+
+    async def mark_and_handle(self: PostgresHandler, batch: Batch) -> None:
+        batch.mark(len(batch))
+        await handle(self, batch)
+
+    with _PATCH(PostgresHandler, "handle", mark_and_handle):
+        yield
+
+
+MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    each.__name__: each
+    for each in (
+        row_not_locked,
+        epoch_not_raised,
+        epoch_not_checked,
+        rows_before_position,
+        position_before_rows,
+        outcome_of_commit_forgotten,
+        overlap_stored_again,
+        confirmed_before_commit,
+    )
+}
