@@ -107,6 +107,32 @@ async def test_a_former_owner_stores_nothing(postgres: PostgresServer, sql: Any)
     await owner.stop()
 
 
+async def test_server_ends_the_transaction_of_an_owner_that_does_not_continue(
+    postgres: PostgresServer, sql: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    former, owner = await started(postgres, timeout=0.3), await started(postgres)
+    await former.position(TP)
+    locked, release = asyncio.Event(), asyncio.Event()
+    copy = asyncpg.Connection.copy_records_to_table
+
+    async def copy_later(self: Any, *arguments: Any, **options: Any) -> Any:
+        locked.set()
+        await release.wait()
+        return await copy(self, *arguments, **options)
+
+    monkeypatch.setattr(asyncpg.Connection, "copy_records_to_table", copy_later)
+    storing = asyncio.create_task(former.handle(old(b"a", b"b")))
+    await locked.wait()
+    assert await owner.position(TP) is None  # waits for the lock of the position until the server ends the transaction
+    release.set()
+    with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError)):
+        await storing
+    await owner.handle(old(b"a", b"b"))
+    assert len(await stored(sql)) == 2
+    await former.stop()
+    await owner.stop()
+
+
 async def test_a_recreated_topic_stops_the_daemon(postgres: PostgresServer, sql: Any) -> None:
     handler = await started(postgres)
     await handler.position(TP)

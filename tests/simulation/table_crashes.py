@@ -1,4 +1,4 @@
-"""Faults of the database at one chosen statement of a member with the sink `postgres`, and two writers at once.
+"""Faults of the database at one statement of a member with the sink `postgres`, stopped members, and two writers.
 
 Strategy: as in `tests.simulation.sink_crashes`, which has the crashes of members. Here the member lives, and a
 statement fails, its connection breaks or the server crashes, before the statement or before its answer: the batch is
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 DatabaseFault = Literal["fails", "cut", "crash"]
 #: Serialization failure, which may happen to any statement.
 _SERIALIZATION = "40001"
+#: Seconds until the session of a member that is stopped has timed out, and the next owner has committed.
+_TAKEOVER = 20.0
 
 
 def disturb(number: int, fault: DatabaseFault, seed: int = 0) -> str | None:
@@ -65,6 +67,34 @@ def disturb(number: int, fault: DatabaseFault, seed: int = 0) -> str | None:
         world.until_ended(world.daemons["a"])
         story.end("c")
         return disturbed[0]
+
+
+def stop_for_good(number: int, seed: int = 0) -> bool:
+    """Stop a member before turn `number` from its first message on, for good; another one has to take over.
+
+    False if the member commits before. Raises SimulationError where a row is lost or repeated, or the takeover fails.
+    """
+    with TableWorld(seed) as world:
+        story, count = Story(world), itertools.count()
+        stopped: list[Daemon] = []
+
+        def watch(daemon: Daemon, step: str) -> None:
+            turn = step == "turn" and daemon.name == "a" and bool(world.account.hand_overs)
+            if turn and not stopped and next(count) == number:
+                stopped.append(daemon)
+                daemon.freeze()
+
+        world.watcher = watch
+        story.join("a")
+        story.until(lambda: stopped or story.committed, "the member is stopped, or has committed")
+        if not stopped:
+            return False
+        story.join("b")
+        within = TIMEOUT + _TAKEOVER
+        world.kernel.until(lambda: story.committed, within, what="another member has taken over and committed")
+        stopped[0].kill()
+        story.end("c")
+        return True
 
 
 def race(number: int, seed: int = 0) -> str | None:

@@ -17,7 +17,7 @@ from tests.simulation.planted_tables import MUTATIONS
 from tests.simulation.playing import LONG_SEEDS, ONE, blocks, one_alone, play_all
 from tests.simulation.sink_crashes import Fault, crash, zombie
 from tests.simulation.stepping import MOST, steps_of
-from tests.simulation.table_crashes import DatabaseFault, disturb, race
+from tests.simulation.table_crashes import DatabaseFault, disturb, race, stop_for_good
 from tests.simulation.table_schedule import KINDS, TableSchedule
 from tests.simulation.table_world import TableWorld
 
@@ -33,7 +33,7 @@ SEEDS, LONG_BLOCK = 2, 100
 FAULTS: tuple[Fault, ...] = ("kill", "power")
 DATABASE_FAULTS: tuple[DatabaseFault, ...] = get_args(DatabaseFault)
 #: The statements that a member sends from its start to its first commit.
-STATEMENTS = {"connect", "BEGIN", "SELECT", "CREATE", "prepare", "INSERT", "COPY", "UPDATE", "COMMIT"}
+STATEMENTS = {"connect", "BEGIN", "SET", "SELECT", "CREATE", "prepare", "INSERT", "COPY", "UPDATE", "COMMIT"}
 STEPS = STATEMENTS | {f"{name} done" for name in STATEMENTS}
 
 
@@ -93,6 +93,16 @@ def test_former_owner_stores_nothing_after_a_takeover_between_its_statements() -
     assert {"BEGIN done", "SELECT done", "COPY done", "UPDATE done", "COMMIT done"} <= set(names)
 
 
+@one_alone
+def test_takeover_from_a_member_that_is_stopped_for_good_during_a_transaction() -> None:
+    assert stop_for_good(26)
+
+
+@pytest.mark.long
+def test_takeover_from_a_member_that_is_stopped_for_good_at_each_await() -> None:
+    assert len(steps_of(lambda number: stop_for_good(number) or None, range(MOST))) > 50
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("fault", FAULTS)
@@ -124,17 +134,17 @@ def test_former_owner_stopped_at_each_statement_repeats_no_row(stopped: str) -> 
 #: Of each defect a fault at a step that shows it, and what it says. Another order of steps moves these
 #: numbers: go through all of `crash`, `disturb` or `race` with the defect, and write down what fails.
 FOUND_BY: dict[str, tuple[Callable[[], object], str]] = {
-    "row_not_locked": (lambda: race(2), r"the position of t/0-0 is 104 after \[Row\(offset=104"),
+    "row_not_locked": (lambda: race(3), r"the position of t/0-0 is 104 after \[Row\(offset=104"),
     "epoch_not_raised": (lambda: race(0), r"the former owner: RangeOverlapError"),
     "epoch_not_checked": (lambda: race(0), r"the former owner: RangeOverlapError"),
-    "rows_before_position": (lambda: disturb(40, "cut"), r"inner=0, .*\) after Row\(offset=0, inner=0"),
+    "rows_before_position": (lambda: disturb(44, "cut"), r"inner=0, .*\) after Row\(offset=0, inner=0"),
     "position_before_rows": (
-        lambda: crash(40, "kill", "calls", make=TableWorld),
+        lambda: crash(44, "kill", "calls", make=TableWorld),
         r"position of t/0-0 is 104 after \[\]",
     ),
-    "outcome_of_commit_forgotten": (lambda: disturb(40, "cut"), r"not within 60 s: the member has committed"),
-    "overlap_stored_again": (lambda: disturb(40, "cut"), r"inner=0, .*\) after Row\(offset=0, inner=0"),
-    "confirmed_before_commit": (lambda: disturb(40, "cut"), r"is committed up to 104 by a, but 0 was not handled"),
+    "outcome_of_commit_forgotten": (lambda: disturb(42, "cut"), r"not within 60 s: the member has committed"),
+    "overlap_stored_again": (lambda: disturb(44, "cut"), r"inner=0, .*\) after Row\(offset=0, inner=0"),
+    "confirmed_before_commit": (lambda: disturb(44, "cut"), r"is committed up to 104 by a, but 0 was not handled"),
 }
 
 

@@ -8,11 +8,17 @@ and continues finds another number, and stores nothing.
 When a connection breaks during a commit, the position tells at the next attempt whether it took place: what this writer
 was just about to store may be there already. Anything else that lies before the position is a recreated topic,
 which stops the daemon.
+
+A server keeps the transaction of a client that is stopped or unreachable, and with it the lock of the position, until
+TCP notices, which takes hours by default. So each transaction limits the time in which it may be idle or in one
+statement; after that the server ends it, and the next owner continues.
 """
 
 from __future__ import annotations
 
+import math
 import re
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +30,8 @@ from consumerd.handlers.pieces import in_pieces
 from consumerd.handlers.secret_options import Secret  # noqa: TC001 - `config show` reads the type
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from asyncpg import Connection, Pool
 
     from consumerd.handlers.context import HandlerContext
@@ -35,6 +43,8 @@ log = structlog.get_logger(__name__)
 #: Rows, and bytes of payloads, that are copied at once.
 _ROWS: Final = 10_000
 _ROW_BYTES: Final = 8 << 20
+#: The longest time, in milliseconds, that PostgreSQL accepts as a limit.
+_LONGEST_MS: Final = (1 << 31) - 1
 _COLUMNS: Final = ("topic", "broker", "partition", "offset", "index", "key", "timestamp", "payload")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62})?")
 
@@ -57,7 +67,8 @@ class PostgresHandler(Handler):
 
     `dsn`: `postgresql://user:password@host/database`, or another form of asyncpg; without it PGHOST and the like count.
     `table`: of the messages, and `positions`: of the positions; both are created where they do not exist, unless
-    `create` is false. `connections`: to the server at most. `timeout`: seconds for a connection, and for a statement.
+    `create` is false. `connections`: to the server at most. `timeout`: seconds for a connection, for a statement, and
+    until the server ends the transaction of a process that does not continue it.
     Raises PartitionTakenError, RangeOverlapError, and what the server says, which the retry policy handles.
     """
 
@@ -108,7 +119,7 @@ class PostgresHandler(Handler):
                 server_settings={"application_name": f"consumerd {context.group}"[:63]},
             )
         if self._create:
-            async with self._pool.acquire() as connection, connection.transaction():
+            async with self._transaction() as connection:
                 # Members that start at once: CREATE ... IF NOT EXISTS alone can still collide.
                 await connection.execute("SELECT pg_advisory_xact_lock(hashtext('consumerd'))")
                 await connection.execute(_TABLES.format(table=self._table, positions=self._positions))
@@ -130,11 +141,21 @@ class PostgresHandler(Handler):
         if partition not in self._claims:
             await self._take(partition)
         claim = self._claims[partition]
-        async with self._require_pool().acquire() as connection, connection.transaction():
+        async with self._transaction() as connection:
             await self._store(connection, batch, claim)
             claim.uncertain = batch.next_offset
         claim.uncertain = None
         batch.mark(len(batch))
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[Connection[Any]]:
+        """A transaction that the server ends if this process does not continue it in time."""
+        limit = min(math.ceil(self._timeout * 1000), _LONGEST_MS)
+        async with self._require_pool().acquire() as connection, connection.transaction():
+            await connection.execute(
+                f"SET LOCAL idle_in_transaction_session_timeout = {limit}; SET LOCAL statement_timeout = {limit}"
+            )
+            yield connection
 
     def _require_pool(self) -> Pool[Any]:
         if self._pool is None:
