@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PURE = "CONSUMERD_PURE"
 _OFF = {"", "0", "false", "no"}
 #: The interface version that the native codec must have: raised with every change of its interface.
-INTERFACE = 7
+INTERFACE = 8
 
 
 class NativeLimits(Protocol):
@@ -41,6 +41,11 @@ class NativePayloads(Protocol):
     @property
     def held_bytes(self) -> int:
         """The bytes of memory held for them."""
+        ...
+
+    @property
+    def expanded_bytes(self) -> int:
+        """The bytes that came out of wrappers, nested ones among them."""
         ...
 
     @property

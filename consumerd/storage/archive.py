@@ -6,14 +6,18 @@ hot loop. A stretch without a readable message is a `Flaw`; runs and flaws tile 
 message whose length can be followed is one flaw, and reading continues after it; at an impossible length it ends or, if
 requested, continues where a chain of intact messages begins (`consumerd.storage.archive_resync`).
 
+Readers that need no object per message ask for `read_indexed`: there the native codec, where it is in use, takes what
+is whole and intact, and everything else is judged as above. So both find the same messages and flaws.
+
 The sizes of the stream's reads have no effect: they are joined to whole windows.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from consumerd.native import codec as native_codec
 from consumerd.storage.archive_items import (
     DEFAULT_EXPANSION,
     FREE_EXPANSION,
@@ -23,18 +27,22 @@ from consumerd.storage.archive_items import (
     ByteStream,
     Flaw,
     FlawKind,
+    IndexedMessages,
 )
 from consumerd.storage.archive_resync import CHAIN_ROOM, RESYNC_WINDOW, BoundarySearch
 from consumerd.storage.errors import DamagedArchiveError
 from consumerd.wire.crc import crc32
 from consumerd.wire.errors import CorruptMessageError
 from consumerd.wire.v07 import DEFAULT_LIMITS, Codec, DecodeLimits, MessageSetTail, OuterMessage, read_outer
+from consumerd.wire.v07.decode import LARGE_WRAPPER, NATIVE_BYTES, native_limits
 from consumerd.wire.v07.outer import HEADER_SIZE
 from consumerd.wire.v07.unwrap import unwrap, unwrap_pieces
 from consumerd.wire.v07.walk import LAYOUTS, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from consumerd.native import Codec as NativeCodec
 
 __all__ = [
     "DEFAULT_EXPANSION",
@@ -46,6 +54,8 @@ __all__ = [
     "ByteStream",
     "Flaw",
     "FlawKind",
+    "IndexedMessages",
+    "read_indexed",
     "read_runs",
 ]
 
@@ -53,6 +63,8 @@ __all__ = [
 WINDOW = 1 << 20
 #: Chains that are followed to the end of a segment, one after the other.
 _CHAINS_TRIED = 16
+#: More than the native codec decompresses in a step: a large wrapper, after the step's megabyte.
+_STEP_ROOM = 2 * LARGE_WRAPPER
 #: Least bytes after a bad message that are checked before its length is believed.
 _LOOK_AHEAD = 1 << 20
 
@@ -77,7 +89,28 @@ def read_runs(
     With `stop`, reading ends at that offset. Bytes after it are requested from the stream only if they are needed to
     classify those before it; so the last run or flaw may reach beyond it.
     """
-    return _Reader(stream, start, limits, window, resync, expansion, max_bytes, piece_bytes, stop).read()
+    reader = _Reader(stream, start, limits, window, resync, expansion, max_bytes, piece_bytes, stop)
+    return cast("Iterator[ArchivedRun | Flaw]", reader.read(None))
+
+
+def read_indexed(
+    stream: ByteStream,
+    start: int,
+    *,
+    limits: DecodeLimits = DEFAULT_LIMITS,
+    window: int = WINDOW,
+    resync: bool = False,
+    expansion: int = DEFAULT_EXPANSION,
+    max_bytes: int = MAX_SEGMENT_BYTES,
+    piece_bytes: int | None = None,
+    stop: int | None = None,
+) -> Iterator[ArchivedRun | IndexedMessages | Flaw]:
+    """As `read_runs`, but messages that the native codec has read come as `IndexedMessages`, which end at `stop`.
+
+    With the pure codec there are none of these.
+    """
+    reader = _Reader(stream, start, limits, window, resync, expansion, max_bytes, piece_bytes, stop)
+    return reader.read(native_codec())
 
 
 class _Reader:
@@ -118,9 +151,13 @@ class _Reader:
     def offset(self) -> int:
         return self.base + self.at
 
-    def read(self) -> Iterator[ArchivedRun | Flaw]:
+    def read(self, native: NativeCodec | None) -> Iterator[ArchivedRun | IndexedMessages | Flaw]:
         while self.offset < self.stop and self._fill(1):
-            if (run := self._plain_run()) is not None:
+            if native is not None:
+                yield from self._indexed(native)
+                if self.at == len(self.data):
+                    continue
+            elif (run := self._plain_run()) is not None:
                 yield run
             if self.offset >= self.stop:
                 return
@@ -161,6 +198,25 @@ class _Reader:
         self.ended = missing > 0 or not self.left
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
+    def _indexed(self, native: NativeCodec) -> Iterator[IndexedMessages]:
+        """Yield what the native codec reads of the data, in steps."""
+        due = True
+        # No step decompresses as much, so that it cannot exceed what is allowed.
+        while due and self._allowed(self.offset) >= _STEP_ROOM and len(self.data) <= NATIVE_BYTES:
+            data = memoryview(self.data)[self.at : self.stop - self.base]
+            payloads = native.Payloads(data)
+            used, due = payloads.read(0, native_limits(native, self.limits))
+            if not used:
+                return
+            self.expanded += payloads.expanded_bytes
+            offset = self.offset
+            self.at += used
+            yield IndexedMessages(offset, self.offset, data, payloads)
+
+    def _allowed(self, offset: int) -> int:
+        """Return how many bytes the wrappers up to `offset` may still be decompressed to."""
+        return max(FREE_EXPANSION, self.expansion * (offset - self.start)) - self.expanded
+
     def _plain_run(self) -> ArchivedRun | None:
         payloads: list[bytes] = []
         layout = LAYOUTS[self.magic]
@@ -187,7 +243,7 @@ class _Reader:
             self.magic = item.magic
             yield ArchivedRun(item.offset, item.next_offset, item.magic, item.codec, [item.payload])
             return
-        allowed = max(FREE_EXPANSION, self.expansion * (item.next_offset - self.start)) - self.expanded
+        allowed = self._allowed(item.next_offset)
         limits = self.limits
         if allowed < limits.max_decompressed_bytes:
             limits = replace(limits, max_decompressed_bytes=max(0, allowed))

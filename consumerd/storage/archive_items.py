@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    from consumerd.native import NativePayloads
     from consumerd.wire.v07 import Codec
 
 #: No segment is larger: log.file.size is an int32, and one message set of at most 2 GiB may overshoot it.
@@ -41,6 +42,18 @@ class ArchivedRun(NamedTuple):
     codec: Codec
     payloads: list[bytes]
     first: int = 0
+
+
+class IndexedMessages(NamedTuple):
+    """Whole and intact messages in a row, plain ones and wrappers, as the native codec has indexed them.
+
+    `offset` is where `data` begins, of which the messages are the beginning; `payloads.runs` has positions in `data`.
+    """
+
+    offset: int
+    next_offset: int
+    data: memoryview
+    payloads: NativePayloads
 
 
 class FlawKind(StrEnum):

@@ -493,6 +493,12 @@ impl Payloads {
         self.index.runs.clone()
     }
 
+    /// Bytes that came out of wrappers, those within wrappers among them.
+    #[getter]
+    fn expanded_bytes(&self) -> usize {
+        self.index.expanded
+    }
+
     #[getter]
     fn payload_bytes(&self) -> usize {
         self.index.payload_bytes

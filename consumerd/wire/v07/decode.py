@@ -38,7 +38,7 @@ LARGE_WRAPPER = 1 << 22
 #: Bytes that come out of wrappers, and bytes of plain messages, in one step.
 _STEP_EXPANDED, _STEP_PLAIN = 1 << 20, 1 << 22
 #: Positions of the native codec's index have 32 bits: input and output must stay below.
-_NATIVE_BYTES = 0xFFFFFFFF - LARGE_WRAPPER
+NATIVE_BYTES = 0xFFFFFFFF - LARGE_WRAPPER
 
 
 def decode_batch(
@@ -63,7 +63,7 @@ def decode_steps(
 ) -> Generator[None, None, MessageBatch]:
     """As `decode_batch`, in steps of a few milliseconds; one step where nothing is large."""
     native = native_codec()
-    if native is not None and len(data) + limits.max_decompressed_bytes <= _NATIVE_BYTES:
+    if native is not None and len(data) + limits.max_decompressed_bytes <= NATIVE_BYTES:
         if not (
             isinstance(data, memoryview) and isinstance(data.obj, bytes) and data.contiguous and data.format == "B"
         ):
@@ -259,7 +259,7 @@ class _NativeDecoder(_Decoder):
     def __init__(self, data: bytes | memoryview, offset: int, limits: DecodeLimits, native: NativeCodec) -> None:
         super().__init__(data, offset, limits)
         self.index = native.Payloads(data)
-        self.native_limits = _native_limits(native, limits)
+        self.native_limits = native_limits(native, limits)
 
     def _look(self) -> OuterMessage | MessageSetTail:
         item = super()._look()
@@ -304,7 +304,8 @@ class _NativeDecoder(_Decoder):
 
 
 @lru_cache(maxsize=16)
-def _native_limits(native: NativeCodec, limits: DecodeLimits) -> NativeLimits:
+def native_limits(native: NativeCodec, limits: DecodeLimits) -> NativeLimits:
+    """Return the limits as the native codec reads them, which leaves large wrappers to the pure one."""
     return native.Limits(
         max_message_bytes=limits.max_message_bytes,
         max_wrapper_bytes=min(limits.max_decompressed_bytes, LARGE_WRAPPER),

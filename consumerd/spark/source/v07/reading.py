@@ -1,15 +1,16 @@
 """A split -> its rows as Arrow batches: the work of an executor's task.
 
-Strategy: `read_runs` of the archive's reader walks the bytes, and a builder makes batches of the result. Bytes after
+Strategy: `read_indexed` of the archive's reader walks the bytes, and a builder makes batches of the result. Bytes after
 the split's end are read if those before it cannot be understood without them, so that a split's rows do not depend on
 how the segment was cut. Anomalies are handled here: bytes that are not a valid message by the mode, deleted offsets by
 `fail_on_data_loss`; a message that continues beyond the split's end is always an error, because its rows would be
 missing here and the next split would begin inside it.
 
-Nothing is done per message in Python. A long run of plain messages becomes a *piece* of its own: one call makes the
-values, and the offsets follow from the buffer of positions that Arrow made for them. Short runs, messages within
-compressed ones and flaws are collected in typed arrays first, and become a piece together. A batch is the pieces
-joined; columns that are constant in a split are made once and sliced, which copies nothing.
+Nothing is done per message in Python. What the native codec has indexed becomes a *piece*, whose buffers it writes.
+With the pure codec, a long run of plain messages becomes a piece of its own: one call makes the values, and the offsets
+follow from the buffer of positions that Arrow made for them. Short runs, messages within compressed ones and flaws are
+collected in typed arrays first, and become a piece together. A batch is the pieces joined, which copies them unless
+there is only one; columns that are constant in a split are made once and sliced, which copies nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from consumerd.spark.source.columns import ParseMode, arrow_schema
 from consumerd.spark.source.errors import DataLossError, MalformedMessageError, SplitBoundaryError
 from consumerd.spark.source.request import BATCH_BYTES, BATCH_ROWS, ConstantColumns, freeze_imports, numbers
 from consumerd.spark.source.v07.segment_file import SplitStream, open_segment
-from consumerd.storage.archive import MESSAGE_FLAWS, ArchivedRun, Flaw, FlawKind, read_runs
+from consumerd.storage.archive import MESSAGE_FLAWS, ArchivedRun, Flaw, FlawKind, IndexedMessages, read_indexed
 from consumerd.wire.v07 import Codec
 from consumerd.wire.v07.walk import LAYOUTS
 
@@ -101,7 +102,7 @@ class _SplitReader:
         end = self.split.end
         limits = self.request.limits
         stream = SplitStream(reader, position, end + limits.max_message_bytes + _ROOM)
-        for found in read_runs(
+        for found in read_indexed(
             stream,
             position,
             limits=limits,
@@ -113,13 +114,16 @@ class _SplitReader:
         ):
             if isinstance(found, Flaw) and found.kind is FlawKind.TORN and stream.position < end:
                 break  # the rest of this message is lost, not torn
+            position = min(found.next_offset, end)
+            if isinstance(found, IndexedMessages):
+                yield from self.builder.add_indexed(found)
+                continue
             if found.next_offset > end:
                 found = self._cut(found)
             if isinstance(found, Flaw):
                 self._judge(found)
             if not isinstance(found, Flaw) or self.request.mode is ParseMode.PERMISSIVE:
                 yield from self.builder.add(found)
-            position = found.next_offset
         return position
 
     def _cut(self, found: ArchivedRun | Flaw) -> ArchivedRun | Flaw:
@@ -164,6 +168,9 @@ class _SplitReader:
 LONG_RUN: Final = 128
 #: Bytes from which on a message gets a batch of its own, because that takes no copy of it.
 LARGE_MESSAGE: Final = 1 << 20
+
+#: Payload bytes from which on indexed messages get a batch of their own, because that takes no copy of them.
+OWN_BATCH_BYTES: Final = 1 << 19
 
 #: The values of `codec` by number; the last one is for unknown.
 _CODECS: Final = pa.array([*(codec.name.lower() for codec in Codec), None], pa.string())
@@ -210,6 +217,24 @@ class BatchBuilder:
         if (alone or self._bytes >= BATCH_BYTES or self._rows >= BATCH_ROWS) and (batch := self.finish()) is not None:
             yield batch
 
+    def add_indexed(self, found: IndexedMessages) -> Iterator[pa.RecordBatch]:
+        """Take all of these messages; gives the batches that are full with them."""
+        first, count = 0, len(found.payloads)
+        while first < count:
+            start = first
+            first, size = found.payloads.fitting(start, min(start + BATCH_ROWS, count), BATCH_BYTES)
+            if first == start:  # a large message
+                first, size = start + 1, found.payloads.size_between(start, start + 1)
+            if size >= OWN_BATCH_BYTES and (batch := self.finish()) is not None:
+                yield batch
+            self._seal()
+            self._add_piece(_indexed_piece(found, start, first, self._wanted), first - start)
+            self._rows += first - start
+            self._bytes += size
+            full = size >= OWN_BATCH_BYTES or self._bytes >= BATCH_BYTES or self._rows >= BATCH_ROWS
+            if full and (batch := self.finish()) is not None:
+                yield batch
+
     def finish(self) -> pa.RecordBatch | None:
         """All rows that are left as a batch; None without any."""
         self._seal()
@@ -239,6 +264,49 @@ class BatchBuilder:
             for piece, size in zip(self._pieces, self._sizes, strict=True)
         ]
         return found[0] if len(found) == 1 else pa.concat_arrays(found)
+
+
+def _indexed_piece(found: IndexedMessages, first: int, stop: int, wanted: frozenset[str]) -> dict[str, pa.Array]:
+    """The columns of messages `first` to `stop` that differ from row to row."""
+    rows = stop - first
+    payloads = found.payloads
+    value, offset, index, next_offset = payloads.arrow(first, stop, found.offset, found.next_offset, _MOST_BYTES, False)
+    piece = {
+        "value": _from_buffers(pa.binary(), rows, *value),
+        "offset": _from_buffers(pa.int64(), rows, b"", offset),
+        "index": _from_buffers(pa.int32(), rows, b"", index),
+        "next_offset": _from_buffers(pa.int64(), rows, b"", next_offset),
+    }
+    if "codec" in wanted and (codecs := _codecs(found, first, stop)) is not None:
+        piece["codec"] = codecs
+    return piece
+
+
+#: No value column of a batch can be larger.
+_MOST_BYTES: Final = 0x7FFFFFFF
+
+
+def _from_buffers(kind: pa.DataType, rows: int, validity: bytes, *buffers: bytes) -> pa.Array:
+    given = [pa.py_buffer(validity) if validity else None, *map(pa.py_buffer, buffers)]
+    return pa.Array.from_buffers(kind, rows, given)
+
+
+def _codecs(found: IndexedMessages, first: int, stop: int) -> pa.Array | None:
+    """The codec of each message, which is in the attributes of its outermost one; None if all are plain."""
+    runs = found.payloads.runs
+    if all(overhead for _, _, overhead in runs):
+        return None
+    codecs = array("b")
+    for (begin, position, overhead), end in zip(runs, [*(run[0] for run in runs[1:]), stop], strict=True):
+        count = min(end, stop) - max(begin, first)
+        if count > 0:
+            codec = Codec.NONE if overhead else found.data[position + _ATTRIBUTES] & _CODEC_BITS
+            codecs.extend(array("b", (codec,)) * count)
+    return _CODECS.take(numbers(codecs, pa.int8()))
+
+
+#: The byte of a message of magic 1 that has the codec, and its bits in there.
+_ATTRIBUTES, _CODEC_BITS = 5, 3
 
 
 def _plain_piece(run: ArchivedRun, wanted: frozenset[str]) -> dict[str, pa.Array]:
