@@ -6,6 +6,7 @@ without an await between.
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ def read_broker(monitor: BrokerMonitor) -> Iterator[Reading]:
     yield Reading(c.BUILD_INFO, (__version__,), 1)
     yield Reading(c.START_TIME, (), monitor.started_wall)
     yield Reading(c.LOOP_LAG, (), monitor.loop_lag)
+    yield Reading(c.TASKS, (), len(asyncio.all_tasks()))
     label = (str(monitor.config.broker_id),)
     yield Reading(c.BROKER_READY, label, float(not monitor.unready))
     broker = monitor.broker

@@ -7,6 +7,7 @@ topic; readings without a topic are added up where several are in one group.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, defaultdict
 from operator import add
 from typing import TYPE_CHECKING, Any, Final
@@ -34,6 +35,7 @@ def read(monitor: Monitor) -> Iterator[Reading]:
     yield Reading(c.BUILD_INFO, (__version__,), 1)
     yield Reading(c.START_TIME, (), monitor.started_wall)
     yield Reading(c.LOOP_LAG, (), monitor.loop_lag)
+    yield Reading(c.TASKS, (), len(asyncio.all_tasks()))
     if monitor.target_counts is not None:
         yield from _target(monitor, monitor.target_counts)
     for (group, _), metrics in monitor.handler_metrics.items():

@@ -150,6 +150,7 @@ MEMORY_LIMIT: Final = _gauge(
     "memory_limit_bytes", "Bytes of messages that may be held in memory (fetch.budget).", unit="By"
 )
 LOOP_LAG: Final = _histogram("loop_lag_seconds", "How late the event loop comes round.", ())
+TASKS: Final = _gauge("tasks", "asyncio tasks that are not done.", (), unit="{task}")
 
 #: The metrics of `consumerd run`, in the order in which they are documented.
 MEMBER_METRICS: Final = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
@@ -268,7 +269,7 @@ REQUEST_MEMORY_LIMIT: Final = _gauge(
 )
 
 #: The metrics of any process.
-PROCESS_METRICS: Final = (BUILD_INFO, START_TIME, LOOP_LAG)
+PROCESS_METRICS: Final = (BUILD_INFO, START_TIME, LOOP_LAG, TASKS)
 #: The metrics of `consumerd broker` alone, in the order in which they are documented.
 BROKER_METRICS: Final = tuple(
     value for value in list(globals().values()) if isinstance(value, Metric) and value.labels[:1] == _BROKER

@@ -83,6 +83,7 @@ async def test_brokers_and_mirrors_serve_probes_and_metrics(tmp_path: Path, zk_r
         assert found["consumerd_handler_retries_total", ("g", "alpha")] == 0
         assert found["consumerd_mirror_reverse_mirrors", ("g",)] == 0
         assert ("consumerd_owned_partitions", ("g",)) in found
+        assert found["consumerd_tasks", ()] > 5
         assert names <= {metric.name for metric in (*MEMBER_METRICS, *MIRROR_METRICS)}
 
         sent, names = await scrape(source)

@@ -170,3 +170,15 @@ async def test_is_ready_while_registered(tmp_path: Path) -> None:
             assert values(monitor)["registered_timestamp_seconds", ()] > found["registered_timestamp_seconds", ()]
             broker.request_stop()
             assert monitor.unready == ["stopping"]
+
+
+async def test_counts_tasks_that_are_not_done(tmp_path: Path) -> None:
+    monitor = BrokerMonitor(config(tmp_path, use_zookeeper=False), SystemClock())
+    before = values(monitor)["tasks", ()]
+    assert before >= 1  # this test
+    async with asyncio.TaskGroup() as group:
+        waiting = [group.create_task(asyncio.Event().wait()) for _ in range(3)]
+        assert values(monitor)["tasks", ()] == before + 3
+        for task in waiting:
+            task.cancel()
+    assert values(monitor)["tasks", ()] == before
