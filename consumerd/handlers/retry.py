@@ -225,10 +225,16 @@ class _Retrying(Handler):
     async def _exhausted(self, batch: Batch) -> _Failures | None:
         """Try the rest of `batch`; None once all is handled, else the failures of the unit at its front."""
         failures = _Failures()
+        # Tenacity's objects refer to each other, so they live until the garbage collector comes. They must not keep the
+        # batch for so long: its memory is returned to the budget when it is handled.
+        held = [batch]
         try:
-            await self._attempts(failures, lambda state: self._log(batch, failures, state))(self._try, batch, failures)
+            await self._attempts(failures, lambda state: self._log(held[0], failures, state))(self._try, held, failures)
         except RetryError:
             return failures
+        finally:
+            held.clear()
+        failures.last = Exception()  # whose traceback has the batch
         return None
 
     def _attempts(self, failures: _Failures, note: Callable[[RetryCallState], None]) -> AsyncRetrying:
@@ -240,8 +246,9 @@ class _Retrying(Handler):
             before_sleep=note,
         )
 
-    async def _try(self, batch: Batch, failures: _Failures) -> None:
-        """One attempt at the rest of `batch`; while its disk is full, as many as it takes."""
+    async def _try(self, held: list[Batch], failures: _Failures) -> None:
+        """One attempt at the rest of the batch; while its disk is full, as many as it takes."""
+        [batch] = held
         await self._space.needed_by(lambda: self._try_rest(batch, failures))
 
     async def _try_rest(self, batch: Batch, failures: _Failures) -> None:

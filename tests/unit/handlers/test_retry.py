@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -518,3 +519,26 @@ async def test_a_call_that_ignores_its_cancellation_is_reported_and_never_joined
     assert logged["handler_cancellation_ignored"]["offset"] == 7
     assert logged["handler_ended_late"]["seconds"] > 0.01
     assert logged["handler_failed"]["attempt"] == 1
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("failures", [0, 1])
+async def test_a_handled_batch_does_not_wait_for_the_garbage_collector(
+    make_batch: MakeBatch, clock: Any, failures: int
+) -> None:
+    sizes: list[int] = []
+
+    async def handle(batch: Batch) -> None:
+        sizes.append(len(batch))
+        if len(sizes) <= failures:
+            raise ValueError("no")
+
+    handler = wrapped(make_handler(handle), clock)
+    gc.collect()
+    gc.disable()
+    try:
+        await handler.handle(make_batch(b"a", b"b", topic="freed"))
+        assert [each for each in gc.get_objects() if isinstance(each, Batch) and each.topic == "freed"] == []
+    finally:
+        gc.enable()
+    assert sizes == [2] * (failures + 1)
