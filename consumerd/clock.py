@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 if hasattr(time, "CLOCK_BOOTTIME"):
-
-    def _elapsed() -> float:
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    _elapsed: Callable[[], float] = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 
 else:  # pragma: no cover - macOS, whose CLOCK_MONOTONIC continues while the machine sleeps
     _elapsed = time.monotonic
@@ -21,9 +24,9 @@ else:  # pragma: no cover - macOS, whose CLOCK_MONOTONIC continues while the mac
 class SystemClock:
     """Real time. See `consumerd.ports.Clock`."""
 
-    def monotonic(self) -> float:
-        """Return the seconds since the machine was started, including those in which it was suspended."""
-        return _elapsed()
+    #: Returns the seconds since the machine was started, including those in which it was suspended. Not a method in
+    #: Python, which would double its cost: streams ask for the time before each message.
+    monotonic = staticmethod(_elapsed)
 
     def wall(self) -> float:
         """Seconds since the Unix epoch."""

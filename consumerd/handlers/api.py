@@ -6,20 +6,24 @@ import asyncio
 import functools
 import inspect
 import time
+from itertools import islice
+from types import MethodType
 from typing import TYPE_CHECKING, Any, Protocol, overload, runtime_checkable
 
 from consumerd.errors import HandlerFailedError
+from consumerd.handlers.messages import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from consumerd.handlers.context import HandlerContext
-    from consumerd.handlers.messages import Batch, Message
+    from consumerd.handlers.messages import Message
     from consumerd.partition import TopicPartition
 
 
-#: Seconds after which others have their turn.
+#: Seconds after which others have their turn, and the most messages between two looks at the clock.
 _TURN = 0.02
+_MESSAGES = 16
 
 
 class PartitionTakenError(HandlerFailedError):
@@ -115,19 +119,34 @@ class MessageHandler(Handler):
         """Bind a method called `handle`: an instance gets the batch form, so that the instance is a handler."""
         if instance is None:
             return self
-        return functools.partial(_one_by_one, functools.partial(self._function, instance))
+        return functools.partial(_one_by_one, MethodType(self._function, instance))
 
 
 async def _one_by_one(function: Callable[[Message], Awaitable[None]], batch: Batch) -> None:
+    """Call `function` with each message that is not marked yet, and mark it.
+
+    The function may never wait for anything, and a batch may have millions of messages, so others have a turn now and
+    then. Where a message takes long, the clock is read after each one.
+    """
     done = batch.handled
     batch.mark(done)
-    turn = time.monotonic()
-    for count, message in enumerate(batch.rest(done).messages(), done + 1):
-        await function(message)
-        batch.mark(count)
-        if time.monotonic() - turn > _TURN:  # it may never wait for anything, and a batch may have millions
+    marked = None if type(batch) is Batch else batch.mark  # others pass it on
+    messages = batch.rest(done).messages()
+    turn = looked = time.monotonic()
+    together = 1
+    while piece := tuple(islice(messages, together)):
+        for done, message in enumerate(piece, done + 1):  # noqa: B020 - it continues its own count
+            await function(message)
+            if marked is None:
+                batch._handled = done  # noqa: SLF001 - as `mark`, but a call of it costs half as much as the message
+            else:
+                marked(done)
+        now = time.monotonic()
+        together = _MESSAGES if now - looked < together * _TURN / _MESSAGES else 1
+        if now - turn > _TURN:
             await asyncio.sleep(0)
-            turn = time.monotonic()
+            turn = now = time.monotonic()
+        looked = now
 
 
 def message_handler(function: Callable[..., Awaitable[None]]) -> MessageHandler:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from functools import partial
 from itertools import accumulate, count, islice, pairwise, repeat
-from operator import attrgetter
+from operator import add, attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, Unpack, cast
 
 from consumerd.wire.batch import PIECE, BatchEnding, DecodedBatch
@@ -120,7 +120,7 @@ class MessageBatch(DecodedBatch[bytes, MessageRun]):
             for at in range(begin, following.first, PIECE):
                 inside = payloads[at : min(at + PIECE, following.first)]
                 if run.overhead:
-                    sizes = map(run.overhead.__add__, map(len, inside))
+                    sizes = map(add, map(len, inside), repeat(run.overhead))
                     bounds = list(accumulate(sizes, initial=start))
                     start = bounds[-1]
                     fields = zip(*before, bounds, repeat(0), islice(bounds, 1, None), inside, strict=False)

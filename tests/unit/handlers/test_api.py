@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +49,16 @@ def test_messages_of_a_compressed_message_have_their_whole_identity(make_batch: 
     assert [m.next_offset for m in found] == [inside, inside, after, batch.next_offset]
     assert [m.payload for m in found] == [b"a", b"b", b"c", b"d"]
     assert (found[0].topic, found[0].broker, found[0].partition) == ("t", 0, TopicPartition("t", 0, 0))
+
+
+def test_messages_of_a_batch_are_like_any_others(make_batch: MakeBatch) -> None:
+    (message,) = make_batch(b"a").messages()
+    made = Message(TopicPartition("t", 0, 0), message.offset, 0, message.next_offset, b"a")
+    assert isinstance(message, Message)
+    assert (message, repr(message), hash(message)) == (made, repr(made), hash(made))
+    assert message._replace(payload=b"b") == made._replace(payload=b"b")
+    for same in (pickle.loads(pickle.dumps(message)), copy.copy(message)):
+        assert (type(same), same) == (Message, made)
 
 
 def test_rest_starts_at_the_first_unmarked_message(make_batch: MakeBatch) -> None:
@@ -153,6 +165,41 @@ def test_rest_is_the_same_wherever_it_begins(make_batch: MakeBatch) -> None:
         if done % 97 == 0 or done > len(batch) - 5:
             assert list(rest.messages()) == messages[done:]
             assert list(rest) == payloads[done:]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("cost", [0.0001, 0.005, 0.1])
+async def test_message_handler_yields_soon_after_its_time(
+    make_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch, cost: float
+) -> None:
+    now = looks = before = 0.0
+    spans: list[float] = []
+
+    def monotonic() -> float:
+        nonlocal looks
+        looks += 1
+        return now
+
+    @message_handler
+    async def handler(message: Message) -> None:
+        nonlocal now
+        now += cost
+
+    async def other() -> None:
+        nonlocal before
+        while True:
+            spans.append(now - before)
+            before = now
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(time, "monotonic", monotonic)
+    batch = make_batch(*[b"x"] * 1000)
+    others = asyncio.ensure_future(other())
+    await handler.handle(batch)
+    others.cancel()
+    assert batch.handled == 1000
+    assert max(spans) <= 0.02 + max(cost, 16 * 0.0001) + 1e-9
+    assert looks < 1000 / 10 or cost > 0.0001
 
 
 @pytest.mark.asyncio
