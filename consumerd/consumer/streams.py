@@ -3,7 +3,9 @@
 Strategy: the partitions' sinks offer their batches, and the stream returns their messages one after the other, in the
 order of the offers. It has no task: iteration does the work. Within a batch the next message does not yield to the
 loop; after `FRESH` seconds, and between batches, it does, and the fence is checked again: neither heartbeats nor other
-streams starve, and no message is delivered after the lease ended, not even by a process that was suspended.
+streams starve, and no message is delivered after the lease ended. To read the clock costs a fifth of a message, so a
+loop that does not wait reads it once for up to `TOGETHER` messages, as long as they come quickly; after any wait it is
+read before the next message. So a process that was suspended may finish these few, and commits none of them.
 
 A message counts as handled when the next one is requested, or when `ack` says so. So the message in the body of a loop
 that failed, was cancelled, or broke out is delivered again, to the partition's owner.
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 #: Seconds for which a check of the fence is valid, and the loop may be kept waiting.
 FRESH = 0.01
+#: The most messages between two looks at the clock.
+TOGETHER = 16
 #: Seconds between checks while the fence blocks delivery.
 CLOSED_POLL = 0.05
 _NEVER = float("-inf")
@@ -50,6 +54,7 @@ class MessageStream:
         self._ready: dict[Delivery, None] = {}  # a set that keeps its order
         self._current: Delivery | None = None
         self._fresh_until = _NEVER
+        self._pace = _Pace()
         self._news = asyncio.Event()
         self._waiting = False
         self._ended = False
@@ -72,7 +77,7 @@ class MessageStream:
         delivery = self._current
         if delivery is not None:
             taken = delivery.handled = delivery.taken
-            if self._now() < self._fresh_until:
+            if taken < self._pace.until or self._is_fresh(taken):
                 for message in delivery.messages:
                     delivery.taken = taken + 1
                     return message
@@ -102,6 +107,14 @@ class MessageStream:
         self.ack()
         return (await self._take()).give()
 
+    def _is_fresh(self, taken: int) -> bool:
+        """Whether the last check of the fence is still valid, by the clock; if so, for some more messages as well."""
+        now = self._now()
+        if now >= self._fresh_until:
+            return False
+        self._pace.go_on(taken, now)
+        return True
+
     async def _take(self) -> Delivery:
         """Return the delivery that continues, which the fence allows at this moment."""
         if self._waiting:
@@ -121,6 +134,7 @@ class MessageStream:
                     self._current = delivery
                     # When a partition is revoked, each message may be the last.
                     self._fresh_until = _NEVER if delivery.sink.winding else self._now() + FRESH
+                    self._pace.stop()
                     return delivery
                 else:
                     await self._wait(deadline, CLOSED_POLL)
@@ -170,6 +184,7 @@ class MessageStream:
     def reconsider(self, delivery: Delivery) -> None:
         """Decide again: its sink winds down, or holds. A task that still iterates may finish its messages."""
         self._fresh_until = _NEVER
+        self._pace.stop()
         if delivery is not self._current or not delivery.in_use or self.deserted:
             self._decide(delivery)
 
@@ -194,6 +209,35 @@ class MessageStream:
         self._ended = True
         self._failure = failure
         self._news.set()
+
+
+class _Pace:
+    """For how many messages the clock need not be read: those before number `until` of the delivery."""
+
+    def __init__(self) -> None:
+        self.until = 0
+        self._looked = 0.0
+        self._together = 1
+        #: Whether the loop will call `_turned`.
+        self._awaited = False
+
+    def go_on(self, taken: int, now: float) -> None:
+        """Read the clock, which says `now`, after some more messages: one, where the last ones took long."""
+        self._together = TOGETHER if now - self._looked < self._together * FRESH / TOGETHER else 1
+        self._looked = now
+        self.until = taken + self._together
+        if not self._awaited:
+            self._awaited = True
+            asyncio.get_running_loop().call_soon(self._turned)
+
+    def stop(self) -> None:
+        """Read the clock before the next message."""
+        self.until = 0
+
+    def _turned(self) -> None:
+        """Stop: the program has waited, for how long is unknown."""
+        self._awaited = False
+        self.until = 0
 
 
 class BatchStream:
