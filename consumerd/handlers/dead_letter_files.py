@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 from consumerd.errors import ConfigError, HandlerFailedError
+from consumerd.handlers.builtin.disk import OsDisk
 from consumerd.handlers.dead_letters import DeadLetters, Letter, StoredLetter, decode_letter, encode_letter
 from consumerd.handlers.disk_full import DiskFullError, is_disk_full
 from consumerd.handlers.threads import in_thread
@@ -103,9 +104,9 @@ class FileDeadLetters(DeadLetters):
         if self._descriptor is not None and self._was_moved(self._descriptor):
             self._close()
         if self._descriptor is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            OsDisk().make_directory(self._path.parent)
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            self._sync_folder()  # a new file survives a power failure only if its folder was synced
+            self._sync_folder()  # a new file survives a power failure only if its folder was synced, as that one was
         return self._descriptor
 
     def _sync_folder(self) -> None:

@@ -97,11 +97,29 @@ async def test_letter_is_on_disk_when_write_returns(
 
 
 @pytest.mark.asyncio
+async def test_folders_of_the_file_are_on_disk_when_it_is_started(
+    tmp_path: Path, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        real(descriptor)
+        synced.append(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    file = FileDeadLetters(tmp_path / "new" / "folder" / "dead.ndjson", clock=clock)
+    await file.start()
+    await file.stop()
+    assert {path.stat().st_ino for path in (tmp_path, tmp_path / "new", tmp_path / "new" / "folder")} <= set(synced)
+
+
+@pytest.mark.asyncio
 async def test_raises_declared_errors_of_the_file(
     tmp_path: Path, make_batch: MakeBatch, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"handler\.dead_letter: .* cannot be opened: File exists"):
+    with pytest.raises(ConfigError, match=r"handler\.dead_letter: .* cannot be opened: Not a directory"):
         await FileDeadLetters(tmp_path / "file" / "dead.ndjson", clock=clock).start()
     full = FileDeadLetters("/dev/full", clock=clock)
     with pytest.raises(HandlerFailedError, match="No space left on device; the messages are not committed"):
