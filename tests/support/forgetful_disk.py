@@ -86,6 +86,7 @@ class ForgetfulDisk:
                 self._unlock(node)
 
     def _forget(self, directory: _Directory) -> None:
+        seen = dict(directory.names)
         for name in sorted(directory.names.keys() | directory.certain.keys()):
             now, before = directory.names.get(name), directory.certain.get(name)
             left = now if now is before else self._rng.choice([now, before])
@@ -96,6 +97,11 @@ class ForgetfulDisk:
                     self._forget(left)
                 else:
                     self._forget_blocks(left)
+        # A rename within a directory is atomic: a file that had a name before and after has one of them.
+        for name, node in directory.certain.items():
+            renamed = any(node is each for each in seen.values())
+            if renamed and name not in directory.names and not any(node is each for each in directory.names.values()):
+                directory.names[name] = node
         directory.certain = dict(directory.names)
 
     def _forget_blocks(self, file: _File) -> None:
@@ -191,6 +197,10 @@ class ForgetfulDisk:
     def status(self, fd: int) -> _Status:
         file = self._file(fd)
         return _Status(len(file.data), file.modified_ns)
+
+    def identity(self, fd: int) -> int:
+        """A number that tells files apart."""
+        return id(self._open[fd])
 
     def read(self, fd: int, length: int, position: int) -> bytes:
         return bytes(self._file(fd).data[position : position + length])

@@ -1,0 +1,70 @@
+"""Dead letters in a file that members share, on a disk that forgets: none is lost, and repeats need a crash.
+
+Crashes at each call to the disk and each `await` (`tests.simulation.letter_crashes`), and defects that these have to
+find (`tests.simulation.planted_letters`). Every run takes some of the steps; `make test-long` takes all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.simulation.letter_crashes import crash_of_letters
+from tests.simulation.planted_letters import MUTATIONS
+from tests.simulation.stepping import MOST, steps_of
+
+if TYPE_CHECKING:
+    from tests.simulation.sink_crashes import Fault
+
+pytestmark = pytest.mark.timeout(900)
+
+FAULTS: tuple[Fault, ...] = ("kill", "power")
+#: The calls that a member makes until all is committed, and a thread's beginning.
+CALLS = {"thread", "stat", "list", "open", "write", "fsync", "flock", "rename"}
+
+
+def test_crash_at_calls_to_the_disk_loses_no_letter() -> None:
+    run = crash_of_letters
+    assert len(steps_of(lambda number: run(number, FAULTS[number % 2], "calls"), range(4, MOST, 25))) > 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("fault", FAULTS)
+def test_crash_at_each_call_to_the_disk_loses_no_letter(fault: Fault, seed: int) -> None:
+    assert set(steps_of(lambda number: crash_of_letters(number, fault, "calls", seed), range(MOST))) >= CALLS
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", FAULTS)
+def test_crash_at_awaits_loses_no_letter(fault: Fault) -> None:
+    assert len(steps_of(lambda number: crash_of_letters(number, fault, "turns"), range(0, 3000, 3))) > 50
+
+
+#: Of each defect a crash that shows it: the step, the fault and the seed.
+FOUND_BY: dict[str, tuple[int, Fault, int]] = {
+    "letter_not_synced": (8, "kill", 0),
+    "torn_line_continued": (32, "kill", 0),
+    "name_not_synced": (8, "kill", 0),
+    "folders_not_synced": (8, "kill", 0),
+    "number_taken_twice": (40, "kill", 0),
+}
+
+
+@pytest.mark.parametrize("mutation", FOUND_BY)
+def test_finds_a_planted_defect_of_dead_letters(mutation: str) -> None:
+    number, fault, seed = FOUND_BY[mutation]
+    with MUTATIONS[mutation](), pytest.raises(AssertionError, match="without a letter"):
+        crash_of_letters(number, fault, "calls", seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mutation", FOUND_BY)
+def test_finds_nothing_without_the_planted_defect_of_dead_letters(mutation: str) -> None:
+    number, fault, seed = FOUND_BY[mutation]
+    crash_of_letters(number, fault, "calls", seed)
+
+
+def test_every_planted_defect_of_dead_letters_has_a_check() -> None:
+    assert FOUND_BY.keys() == MUTATIONS.keys()
