@@ -9,6 +9,7 @@ Fetches wait for data.
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -18,7 +19,7 @@ from consumerd.wire.v08 import apis
 from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.headers import ResponseHeader, read_api
 from consumerd.wire.v08.messages import ResponseMessage, decode_request, encode_response
-from consumerd.wire.v08.records import encode_message_set, encode_record_batch
+from consumerd.wire.v08.records import decode_records, encode_message_set, encode_record_batch
 from consumerd.wire.v08.subscription import PROTOCOL_TYPE, decode_assignment
 from tests.simulation.serving import ServedConnection
 from tests.support.simulator.coordinator import Coordinator, GroupState, Rules
@@ -34,6 +35,11 @@ if TYPE_CHECKING:
 #: The cost of a request, in seconds.
 REQUEST_TIME = 0.0001
 _EARLIEST = -2
+#: Of a record batch: where its magic is, that of batches with producer ids, and these with their sequence numbers.
+_MAGIC, _NUMBERED = 16, 2
+_PRODUCER, _PRODUCER_AT = struct.Struct(">q2xi"), 43
+#: Batches of a producer that brokers remember.
+_REMEMBERED = 5
 _NO_OFFSET = -1
 #: Error codes of fetches with the epoch of another leader.
 _FENCED_EPOCH, _UNKNOWN_EPOCH = 74, 75
@@ -76,6 +82,15 @@ ERAS = (
 )
 
 
+def _producing(era: Era, produce: int, init: int | None) -> Era:
+    versions = {**era.versions, apis.PRODUCE: (0, produce)}
+    return era._replace(versions=versions if init is None else {**versions, apis.INIT_PRODUCER_ID: (0, init)})
+
+
+#: The same with what producers need; those of 0.10 have no idempotence.
+PRODUCER_ERAS = (_producing(ERAS[0], 2, None), _producing(ERAS[1], 5, 0), _producing(ERAS[2], 9, 4))
+
+
 class PartitionLog:
     """The messages of one partition, and who leads it."""
 
@@ -85,6 +100,8 @@ class PartitionLog:
         #: The partitions in the metadata: (leader, epoch).
         self.told: tuple[int | None, int] = (leader, 0)
         self.payloads: list[bytes] = []
+        #: Of each producer id its last batches: (sequence number, messages, offset). All replicas have them.
+        self.producers: dict[int, list[tuple[int, int, int]]] = {}
         #: Fetches that wait for what comes.
         self.waiting: dict[_Fetch, None] = {}
         self._encoded: dict[tuple[int, bool], bytes] = {}
@@ -130,6 +147,9 @@ class SimulatedKafka:
         #: The process of each member id.
         self.processes: dict[str, str] = {}
         #: Called with the process, the member id and the offsets of each commit that is accepted.
+        #: Called before a PRODUCE request is worked on ("PRODUCE"), and before its answer is sent ("PRODUCE done").
+        self.watcher: Callable[[Link, str], None] = lambda link, step: None
+        self.producer_ids = 0
         self.commits: list[Callable[[str, str, dict[TopicPartition, int]], None]] = []
 
     # -- what the coordinator asks of its surroundings
@@ -170,6 +190,25 @@ class SimulatedKafka:
         log.payloads.append(payload)
         log.wake()
         return len(log.payloads) - 1
+
+    def store(self, log: PartitionLog, record_set: bytes) -> tuple[int, int]:
+        """Append the batch of a producer; the error and the offset. One that is known is not appended again."""
+        payloads = [bytes(payload) for payload in decode_records(record_set, 0).payloads]
+        offset = len(log.payloads)
+        magic = record_set[_MAGIC]
+        producer, sequence = _PRODUCER.unpack_from(record_set, _PRODUCER_AT) if magic == _NUMBERED else (-1, -1)
+        if producer >= 0:
+            batches = log.producers.setdefault(producer, [])
+            known = next((at for first, count, at in batches if (first, count) == (sequence, len(payloads))), None)
+            if known is not None:
+                return 0, known
+            expected = batches[-1][0] + batches[-1][1] if batches else 0
+            if sequence != expected:
+                return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+            log.producers[producer] = [*batches[1 - _REMEMBERED :], (sequence, len(payloads), offset)]
+        log.payloads += payloads
+        log.wake()
+        return 0, offset
 
     def lead(self, partition: TopicPartition, leader: int | None) -> None:
         """Another broker leads a partition from now on, or none."""
@@ -451,6 +490,27 @@ class _Connection(ServedConnection):
 
         reply(_for_each(body["topics"], at))
 
+    def _produce(self, version: int, body: dict[str, Any], reply: Callable[..., None]) -> None:
+        def store(topic: str, part: dict[str, Any]) -> dict[str, Any]:
+            code, log = self.led(topic, part["partition"])
+            offset = -1
+            if log is not None:
+                code, offset = self.kafka.store(log, bytes(part["record_set"]))
+            return {"error_code": code, "base_offset": offset}
+
+        self.kafka.watcher(self.link, "PRODUCE")
+        if not self.open:  # the request came too late
+            return
+        topics = [{"topic": each["topic"], "partitions": each["data"]} for each in body["topic_data"]]
+        answer = _for_each(topics, store)
+        self.kafka.watcher(self.link, "PRODUCE done")
+        if self.open:
+            reply(answer)
+
+    def _init_producer(self, version: int, body: dict[str, Any], reply: Callable[..., None]) -> None:
+        self.kafka.producer_ids += 1
+        reply({"error_code": 0, "producer_id": self.kafka.producer_ids, "producer_epoch": 0})
+
     # -- the group
 
     @property
@@ -570,6 +630,8 @@ class _Connection(ServedConnection):
         apis.METADATA.key: _metadata,
         apis.GROUP_COORDINATOR.key: _find,
         apis.FETCH.key: _fetch,
+        apis.PRODUCE.key: _produce,
+        apis.INIT_PRODUCER_ID.key: _init_producer,
         apis.OFFSETS.key: _offsets,
         apis.JOIN_GROUP.key: _join,
         apis.SYNC_GROUP.key: _sync,
