@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from consumerd.storage.archive import MESSAGE_FLAWS, ArchivedRun, Flaw, FlawKind
+from consumerd.storage.archive import MESSAGE_FLAWS, ArchivedRun, Flaw, FlawKind, IndexedMessages
 from consumerd.wire.v07 import Codec
 
 if TYPE_CHECKING:
@@ -101,9 +101,13 @@ class SegmentSummary:
         """The number of findings inside of the segment."""
         return len(self.findings) + self.untold
 
-    def see(self, item: ArchivedRun | Flaw) -> None:
-        """Count the next run or flaw of the segment."""
+    def see(self, item: ArchivedRun | IndexedMessages | Flaw) -> None:
+        """Count the next messages or the next flaw of the segment."""
         self.size = item.next_offset - self.start
+        if isinstance(item, IndexedMessages):
+            self.messages += len(item.payloads)
+            self.wrappers += sum(not overhead for _, _, overhead in item.payloads.runs)
+            return
         if isinstance(item, ArchivedRun):
             self.messages += len(item.payloads)
             self.wrappers += item.codec is not Codec.NONE

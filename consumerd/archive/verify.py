@@ -16,7 +16,7 @@ from consumerd.archive.findings import ArchiveFinding, ArchiveFindingKind, Segme
 from consumerd.archive.opening import OpenSegment, open_segments
 from consumerd.archive.pool import run_tasks
 from consumerd.archive.progress import BytesRead, ReadMeter
-from consumerd.storage.archive import DEFAULT_EXPANSION, read_runs
+from consumerd.storage.archive import DEFAULT_EXPANSION, read_indexed
 from consumerd.storage.archive_names import (
     DEFAULT_LAYOUT,
     INSIDE,
@@ -92,6 +92,6 @@ def _summed_up(opened: OpenSegment, layout: ArchiveLayout, options: VerifyOption
     if name is not None and name.broker is not None:
         folder = name.folder
     summary = SegmentSummary(opened.name, opened.stamp, folder, start, name)
-    for item in read_runs(opened.stream, start, resync=True, expansion=options.expansion):
+    for item in read_indexed(opened.stream, start, resync=True, expansion=options.expansion):
         summary.see(item)
     return summary

@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumerd import native
+from consumerd.archive.findings import SegmentSummary
 from consumerd.errors import ConsumerdError
 from consumerd.spark.source.columns import ParseMode
 from consumerd.storage import archive as reading
 from consumerd.storage.archive import ArchivedRun, Flaw, IndexedMessages, read_indexed, read_runs
-from consumerd.wire.v07 import Codec, Message, MessageBatch, encode_message, encode_message_set
+from consumerd.wire.v07 import Codec, Message, MessageBatch, encode_message, encode_message_set, walk
 from consumerd.wire.v07.batch import MessageRun
 from tests.fuzz.mangling import mangled
 from tests.property.test_spark_splits import LIMITS, NAMES, PLAIN, WRAPPED, listed, read
@@ -84,6 +85,37 @@ def test_wrappers_within_the_budget_are_those_of_the_pure_codec(monkeypatch: pyt
     expected = taken_apart(read_runs(io.BytesIO(data), START, expansion=20))
     assert sum(isinstance(row, Flaw) for row in expected) == 3
     assert taken_apart(read_indexed(io.BytesIO(data), START, expansion=20)) == expected
+
+
+@settings(max_examples=25, deadline=None)
+@given(messages=MESSAGES, seed=SEEDS)
+def test_summary_of_a_segment_is_that_of_the_pure_codec(messages: list[bytes], seed: int) -> None:
+    rng = random.Random(seed)
+    whole = b"".join(messages)
+    data = mangled(rng, whole, [whole]) if rng.random() < 0.7 else whole
+    summaries: list[SegmentSummary] = []
+    for codec in (None, native.codec()):
+        summary = SegmentSummary("source", "stamp", "events-0", START)
+        with native.using(codec):
+            for item in read_indexed(io.BytesIO(data), START, resync=True):
+                summary.see(item)
+        summaries.append(summary)
+    assert summaries[0] == summaries[1]
+
+
+@settings(max_examples=25, deadline=None)
+@given(messages=MESSAGES, seed=SEEDS, magic=st.sampled_from([0, 1]), longest=st.sampled_from([0, 10, 1 << 20]))
+def test_checked_messages_are_those_of_the_pure_codec(
+    messages: list[bytes], seed: int, magic: int, longest: int
+) -> None:
+    rng = random.Random(seed)
+    whole = b"".join(messages) * 3
+    data = mangled(rng, whole, [whole]) if rng.random() < 0.7 else whole
+    position = rng.choice([0, len(messages[0]), rng.randrange(len(data) + 2)])
+    with native.using(None):
+        expected = walk.verify(data, position, longest, walk.LAYOUTS[magic])
+    assert walk.verify(data, position, longest, walk.LAYOUTS[magic]) == expected
+    assert walk.verify(memoryview(data), position, longest, walk.LAYOUTS[magic]) == expected
 
 
 @settings(max_examples=25, deadline=None)

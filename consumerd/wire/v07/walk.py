@@ -100,11 +100,13 @@ def walk(data: bytes | memoryview, position: int, append: Callable[[bytes], None
 def verify(data: bytes | memoryview, position: int, longest: int, layout: MessageReaders) -> tuple[int, int]:
     """Check the run that starts at `position`; returns where the first other thing stands, and how many passed.
 
-    As `walk`, but a payload of more than `longest` bytes is another thing, too. The native codec goes ahead in windows
-    that grow while they are full of good messages: what it takes must be `bytes`, so that a window is a copy.
+    As `walk`, but a payload of more than `longest` bytes is another thing, too. The native codec goes ahead: in `bytes`
+    as far as it gets; of other data it gets copies, windows that grow while they are full of good messages.
     """
     count, native = 0, native_codec()
-    if native is not None:
+    if native is not None and isinstance(data, bytes):
+        position, count = native.verify(data, position, longest, layout.kind >> 8)
+    elif native is not None:
         window, full = _FIRST_WINDOW, True
         while full:
             piece = bytes(data[position : position + window])
