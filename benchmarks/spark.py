@@ -1,12 +1,13 @@
 """Rows per second of the data source beside `spark.read.text` over the same payloads as lines, in one run.
 
 Messages of 137 bytes in segments of at most 64 MB, each read as one split, on `local[2]`; every query counts the rows
-and sums the lengths of their values, so that each byte has crossed into the JVM. `narrow` asks for offset and value,
-`full` for all columns. All CRCs are checked. Then the narrow query over four times as much, which is to take no more
+and sums the lengths of their values, so that each byte has crossed into the JVM. `value` asks for the value alone,
+`narrow` for offset and value, `full` for all columns. All CRCs are checked. `to parquet` writes all columns, beside the
+lines with their one column. Then the narrow query over four times as much, which is to take no more
 than four times as long. Ratios hold, figures depend on the machine: queries take turns and the median of the rounds
 counts. What is read lies in the page cache.
 
-    python -m benchmarks spark [--megabytes 256] [--rounds 5] [--json]
+    python -m benchmarks spark [--megabytes 256] [--rounds 5] [--codec none] [--json]
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ from benchmarks import surroundings
 from benchmarks.race import Measurement, compared, laps, rates, show
 from consumerd.spark.session import build_session
 from consumerd.spark.source import register
-from consumerd.wire.v07 import encode_message_set
+from consumerd.wire.v07 import Codec, encode_message_set
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import DataFrame, SparkSession
 
 NAME = "spark"
@@ -36,6 +39,7 @@ NAME = "spark"
 TEXT = "read.text"
 #: The narrow query over four times as much.
 MUCH = "narrow, 4x"
+STORED_TEXT, STORED = "text to parquet", "full to parquet"
 PAYLOAD_BYTES = 137
 SEGMENT_BYTES = 64 << 20
 #: Of a segment's messages so many are different.
@@ -45,6 +49,8 @@ PROMISE = 0.55
 #: The same query over four times as much, times as long. Above 4 only for what a shared machine adds.
 LINEAR = 4.4
 NARROW = "offset bigint, value binary"
+#: Messages in a compressed one.
+WRAPPED = 200
 
 
 def payloads() -> list[bytes]:
@@ -62,12 +68,18 @@ def payloads() -> list[bytes]:
     return found
 
 
-def write(folder: Path, megabytes: int) -> int:
-    """Logs under `log-1` and `log-4` (four times as much), lines under `text`; returns the messages of `log-1`."""
+def write(folder: Path, megabytes: int, codec: Codec = Codec.NONE) -> int:
+    """Logs under `log-1` and `log-4` (four times as much), lines under `text`; returns the messages of `log-1`.
+
+    The log has `megabytes` before it is compressed.
+    """
     values = payloads()
     one, lines = encode_message_set(values), b"\n".join(values) + b"\n"
     repeats = max(1, min(SEGMENT_BYTES, (megabytes << 20) // 2) // len(one))
     segments = max(2, (megabytes << 20) // (repeats * len(one)))
+    if codec is not Codec.NONE:
+        sets = [values[at : at + WRAPPED] for at in range(0, len(values), WRAPPED)]
+        one = b"".join(encode_message_set(each, codec=codec) for each in sets)
     (folder / "text").mkdir(parents=True)
     first, text = folder / "segment", folder / "lines"
     first.write_bytes(one * repeats)
@@ -90,30 +102,44 @@ def summed(frame: DataFrame, expected: int) -> int:
     return int(row.bytes)
 
 
-def measure(spark: SparkSession, folder: Path, megabytes: int, rounds: int) -> list[Measurement]:
+def measure(
+    spark: SparkSession, folder: Path, megabytes: int, rounds: int, codec: Codec = Codec.NONE
+) -> list[Measurement]:
     """All queries in turns."""
-    count = write(folder, megabytes)
+    count = write(folder, megabytes, codec)
+    kind = f"{PAYLOAD_BYTES} B" if codec is Codec.NONE else f"{PAYLOAD_BYTES} B {codec.name.lower()}"
 
-    def source(times: int) -> DataFrame:
+    def source(schema: str | None, times: int = 1) -> DataFrame:
         reader = spark.read.format("consumerd").options(broker=0, subscribe="events", maxSplitBytes="64m")
-        reader = reader if times == 0 else reader.schema(NARROW)
-        return reader.load(str(folder / f"log-{max(times, 1)}"))
+        reader = reader if schema is None else reader.schema(schema)
+        return reader.load(str(folder / f"log-{times}"))
+
+    def stored(frame: DataFrame) -> None:
+        frame.write.mode("overwrite").parquet(str(folder / "parquet"))
 
     frames = {
         TEXT: (spark.read.text(str(folder / "text")), count),
-        "narrow": (source(1), count),
-        "full": (source(0), count),
-        MUCH: (source(4), 4 * count),
+        "value": (source("value binary"), count),
+        "narrow": (source(NARROW), count),
+        "full": (source(None), count),
+        MUCH: (source(NARROW, 4), 4 * count),
     }
+    written = {STORED_TEXT: frames[TEXT][0], STORED: frames["full"][0]}
     for name, (frame, rows) in frames.items():  # also warms up
         assert summed(frame, rows) == summed(frames[TEXT][0], count) * (rows // count), name
-    seconds = laps({name: partial(summed, frame, rows) for name, (frame, rows) in frames.items()}, rounds)
-    figures = {name: rates(seconds, rows / 1e6)[name] for name, (_, rows) in frames.items()}
+    queries: dict[str, Callable[[], object]] = {
+        name: partial(summed, frame, rows) for name, (frame, rows) in frames.items()
+    }
+    queries |= {name: partial(stored, frame) for name, frame in written.items()}
+    seconds = laps(queries, rounds)
+    figures = {name: rates(seconds, (4 if name == MUCH else 1) * count / 1e6)[name] for name in queries}
     results: list[Measurement] = []
     for name in frames:
         if name not in {TEXT, MUCH}:
-            case = f"{PAYLOAD_BYTES} B, local[2], {name}, {surroundings.codec()}"
+            case = f"{kind}, local[2], {name}, {surroundings.codec()}"
             results += compared(NAME, case, "M rows/s", figures, ours=name, others=[TEXT])
+    case = f"{kind}, local[2], full to parquet, {surroundings.codec()}"
+    results += compared(NAME, case, "M rows/s", figures, ours=STORED, others=[STORED_TEXT])
     case = f"four times as much, {surroundings.codec()}"
     return results + compared(NAME, case, "M rows/s", figures, ours=MUCH, others=["narrow"])
 
@@ -121,7 +147,8 @@ def measure(spark: SparkSession, folder: Path, megabytes: int, rounds: int) -> l
 def verdict(results: list[Measurement]) -> dict[str, bool]:
     """Each promise as a sentence, and whether it is kept."""
     ratios = {(result.case, result.subject): result.ratio for result in results if result.ratio is not None}
-    ratio = ratios[f"{PAYLOAD_BYTES} B, local[2], narrow, {surroundings.codec()}", TEXT]
+    ending = f", local[2], narrow, {surroundings.codec()}"
+    ratio = next(ratio for (case, peer), ratio in ratios.items() if case.endswith(ending) and peer == TEXT)
     longer = 4 / ratios[f"four times as much, {surroundings.codec()}", "narrow"]
     return {
         f"{NARROW}: at least {PROMISE}x as fast as spark.read.text: {ratio:.2f}x": ratio >= PROMISE,
@@ -135,13 +162,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     parser.add_argument("--megabytes", type=int, default=256, help="size of the log (default: 256)")
     parser.add_argument("--rounds", type=int, default=5, help="the median of so many counts (default: 5)")
+    codecs = [Codec.NONE, Codec.GZIP, Codec.SNAPPY]
+    parser.add_argument("--codec", choices=[codec.name.lower() for codec in codecs], default="none", help="of the log")
     options = parser.parse_args(arguments)
     quiet = {"spark.driver.memory": "1g", "spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
     spark = build_session("local[2]", app_name="benchmark", config=quiet)
     try:
         register(spark)
         with tempfile.TemporaryDirectory() as folder:
-            results = measure(spark, Path(folder), options.megabytes, options.rounds)
+            results = measure(spark, Path(folder), options.megabytes, options.rounds, Codec[options.codec.upper()])
     finally:
         spark.stop()
     return show(results, verdict(results), as_json=options.json)
