@@ -8,11 +8,12 @@ WORKERS ?= -n logical --maxprocesses 4 --dist loadfile
 INPUT ?=
 SECONDS ?= 60
 MINUTES ?= 2
+SPEED ?= 0.5
 SEEDS ?= 100000
 ROOM ?= group
 TARGET ?=
 
-.PHONY: setup gssapi demo test test-fast test-long mutants fuzz fuzz-native torture check audit sbom format docs bench bench-check dist spark-package clean lock
+.PHONY: setup gssapi demo test test-fast test-long mutants fuzz fuzz-native torture soak check audit sbom format docs bench bench-check dist spark-package clean lock
 
 $(VENV)/.installed: requirements/dev.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "consumerd needs Python 3.11 or newer")'
@@ -86,6 +87,11 @@ fuzz-native: setup $(VENV)/.fuzz $(FUZZED_NATIVE)  ## the same with coverage of 
 torture: setup  ## faults at random on real processes for MINUTES; counts what was lost, repeated, without an owner
 	@$(BIN)/python -m tests.torture --minutes $(MINUTES) $(if $(PARTITIONS),--partitions $(PARTITIONS)) \
 		$(if $(MEMBERS),--members $(MEMBERS)) $(if $(SEED),--seed $(SEED)) $(TORTURE_ARGS)
+
+soak: MINUTES = 60
+soak: setup  ## a long run for MINUTES at SPEED of full speed, a fault every ten seconds: memory, tasks, every message counted
+	@$(BIN)/python -m tests.soak --minutes $(MINUTES) --speed $(SPEED) $(if $(RATE),--rate $(RATE)) \
+		$(if $(SEED),--seed $(SEED)) $(SOAK_ARGS)
 
 mutants: setup  ## changes of ROOM or MODULE that no fast test of the room notices (LIMIT=n of them, chosen by SEED)
 	$(BIN)/python -m tests.mutants $(if $(MODULE),--module $(MODULE),--room $(ROOM)) \

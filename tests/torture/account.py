@@ -60,6 +60,15 @@ class Account:
         """Whether every message of the log was handed over."""
         return self.audit.distinct == self.stored
 
+    def count_expired_alone(self, ends: Sequence[Cause], causes: Sequence[Cause]) -> None:
+        """Count the ends of sessions that no fault explains."""
+        self.expired_alone = sum(
+            not any(
+                c.member in (None, e.member) and c.begin <= e.end and e.begin <= c.end + SESSION_TIMEOUT for c in causes
+            )
+            for e in ends
+        )
+
 
 def read_ledger(log_directory: Path, partitions: Iterable[TopicPartition]) -> tuple[Ledger, list[bytes]]:
     """The log as a ledger in which each message is as it was sent, and all payloads. Blocks."""
@@ -129,12 +138,7 @@ def count(stage: Stage, causes: Sequence[Cause]) -> Account:
         foreign=len(in_log - stage.sent),
         audit=audit(ledger, merge_records(paths), awakenings),
     )
-    account.expired_alone = sum(
-        not any(
-            c.member in (None, e.member) and c.begin <= e.end and e.begin <= c.end + SESSION_TIMEOUT for c in causes
-        )
-        for e in own
-    )
+    account.count_expired_alone(own, causes)
     classify(merge_records(paths), [*causes, *own], account)
     if account.repeated_within + account.repeated_beyond != account.audit.duplicated:
         raise AssertionError("repetitions were counted in two ways that differ")

@@ -165,7 +165,7 @@ class Player:
 
     def _leavers(self) -> list[Member]:
         members = self._members()
-        return members if len(members) > 1 else []
+        return [member for member in members if not member.stays] if len(members) > 1 else []
 
     def _members(self) -> list[Member]:
         return [member for member in self._stage.running if member.joined and member.running]

@@ -14,7 +14,7 @@ import random
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from consumerd.clock import SystemClock
 from consumerd.embedded.ports import free_port
@@ -63,6 +63,8 @@ class Member(DaemonProcess):
         self.ended_at: float | None = None
         #: Whether it has joined its group: only then may it suffer.
         self.joined = False
+        #: Whether it is never killed or stopped, whatever else it suffers.
+        self.stays = False
 
     async def _launch(self, command: Sequence[str], event: str, timeout: float, stdout: Path | None = None) -> None:
         # Its handler is a module of the tests.
@@ -78,6 +80,8 @@ class Stage:
         self.ensemble = ZooKeeperEnsemble(
             directory / "zookeeper", servers, tick_ms=250, config={"maxSessionTimeout": 60_000, "syncLimit": 8}
         )
+        #: Properties of the broker by their 0.7 names.
+        self.broker_settings: dict[str, str | int] = {**BROKER_SETTINGS, "zk.sessiontimeout.ms": 6000}
         self.disk = disk
         self.records = directory / "records"
         self.members: list[Member] = []
@@ -97,14 +101,17 @@ class Stage:
         """The members that shall run."""
         return [member for member in self.members if member.ended_at is None]
 
-    async def __aenter__(self) -> Stage:
+    async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.ensemble)
             chroot = f"{self.ensemble.connect}/kafka"
             port = free_port()
-            settings = {**BROKER_SETTINGS, "zk.sessiontimeout.ms": 6000}
             self.broker = ProxiedBroker(
-                self.directory / "broker", chroot, partitions=len(self.partitions), port=port, settings=settings
+                self.directory / "broker",
+                chroot,
+                partitions=len(self.partitions),
+                port=port,
+                settings=self.broker_settings,
             )
             self.broker_link = await stack.enter_async_context(FaultProxy(_BROKER_HOST, port, port=port))
             await stack.enter_async_context(self.broker)
@@ -123,9 +130,19 @@ class Stage:
             await self._stack.enter_async_context(FaultProxy("127.0.0.1", server.port)) for server in self.zookeepers
         ]
         connect = ",".join(link.connect for link in links)
-        config: dict[str, dict[str, Any]] = {
+        name = f"member-{len(self.members)}"
+        member = Member(self.directory, self.member_config(f"{connect}/kafka", pause), name, links)
+        self.members.append(member)
+        self._stack.push_async_callback(self._end, member)
+        await member.start(PATIENCE)
+        member.joined = True
+        return member
+
+    def member_config(self, connect: str, pause: float) -> dict[str, Any]:
+        """The tables of a member's configuration file; `connect` leads through its proxies."""
+        return {
             "group": {"id": GROUP, "topics": {TOPIC: 1}},
-            "zookeeper": {"connect": f"{connect}/kafka", "session_timeout": SESSION_TIMEOUT},
+            "zookeeper": {"connect": connect, "session_timeout": SESSION_TIMEOUT},
             "fetch": {"size": 20_000, "idle_backoff": 0.2, "socket_timeout": 3.0},
             "commit": {"interval": COMMIT_INTERVAL},
             "handler": {
@@ -134,12 +151,6 @@ class Stage:
                 "max_backoff": 1.0,
             },
         }
-        member = Member(self.directory, config, f"member-{len(self.members)}", links)
-        self.members.append(member)
-        self._stack.push_async_callback(self._end, member)
-        await member.start(PATIENCE)
-        member.joined = True
-        return member
 
     @staticmethod
     async def _end(member: Member) -> None:

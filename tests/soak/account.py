@@ -1,0 +1,322 @@
+"""What became of each message of a long run: counted by ranges, with the rules of `tests.torture.account`.
+
+Strategy: the log at the end is the truth, as in torture. Of each partition there are three arrays: the offsets of outer
+messages, the number of the first leaf of each, and the running sum of the CRCs of all payloads. So an identity is
+found by bisection, the content of any range is compared in one subtraction, and an hour takes tens of bytes a message.
+What exactly-once sinks hold is ticked off message by message.
+"""
+
+from __future__ import annotations
+
+import base64
+import heapq
+import json
+from array import array
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from zlib import crc32
+
+import asyncpg
+
+from consumerd.embedded.audit import AuditResult, Caught, Record
+from consumerd.partition import TopicPartition
+from consumerd.storage.dump import find_segments, read_segment
+from tests.soak.stage import LINES, lines_of, number_of
+from tests.torture.account import Account, expiries, explains
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from tests.soak.stage import SoakStage
+    from tests.torture.play import Cause
+
+_EXAMPLES: Final = 5
+_ROWS: Final = 20_000
+
+
+class PartitionLog:
+    """The messages of a partition by their numbers, from 0."""
+
+    def __init__(self) -> None:
+        self._offsets = array("q")
+        self._firsts = array("q")
+        self._sums = array("Q", [0])
+
+    def __len__(self) -> int:
+        return len(self._sums) - 1
+
+    def append(self, offset: int, payloads: Sequence[bytes]) -> None:
+        """Take an outer message with its leaves, after those before it."""
+        self._offsets.append(offset)
+        self._firsts.append(len(self))
+        total = self._sums[-1]
+        for payload in payloads:
+            total += crc32(payload)
+            self._sums.append(total)
+
+    def number(self, offset: int, index: int) -> int | None:
+        """The number of the message with this identity; None if there is none."""
+        at = bisect_left(self._offsets, offset)
+        if at == len(self._offsets) or self._offsets[at] != offset:
+            return None
+        number = self._firsts[at] + index
+        return number if number < (self._firsts[at + 1] if at + 1 < len(self._firsts) else len(self)) else None
+
+    def sum(self, first: int, end: int) -> int:
+        """The sum of the CRCs of a range."""
+        return self._sums[end] - self._sums[first]
+
+
+@dataclass(slots=True)
+class Contents:
+    """All logs, and what was found out while they were read."""
+
+    logs: dict[TopicPartition, PartitionLog] = field(default_factory=dict)
+    stored: int = 0
+    #: Messages that were never sent, or not like this.
+    foreign: int = 0
+    #: Confirmed messages that no log holds.
+    missing: int = 0
+
+
+def read_logs(stage: SoakStage) -> Contents:
+    """Read all logs and compare them with what was sent."""
+    found = Contents()
+    held = array("H", bytes(2 * len(stage.confirmed)))
+    for partition in stage.partitions:
+        log = found.logs[partition] = PartitionLog()
+        folder = stage.broker.log_directory / f"{partition.topic}-{partition.partition}"
+        for path, start in find_segments([folder]):
+            number, lines = -1, []
+            for entry in read_segment(path, start):
+                if not entry.valid:  # a torn end is cut off at the broker's next start
+                    continue
+                log.append(entry.offset, entry.payloads)
+                for payload in entry.payloads:
+                    batch = -1
+                    try:
+                        batch, line = number_of(payload)
+                        if batch != number:
+                            number, lines = batch, lines_of(batch)
+                        ours = batch < len(stage.confirmed) and lines[line] == payload
+                    except (ValueError, IndexError):
+                        ours = False
+                    if ours:
+                        held[batch] += 1
+                    else:
+                        found.foreign += 1
+        found.stored += len(log)
+    found.missing = sum(
+        LINES - min(LINES, count) for count, sure in zip(held, stage.confirmed, strict=True) if sure and count < LINES
+    )
+    return found
+
+
+class RangeRecord(NamedTuple):
+    """One line of a record file of `RangeRecordHandler`."""
+
+    at: float
+    member: str
+    partition: TopicPartition
+    claim: bool
+    first: tuple[int, int]
+    messages: int
+    checksum: int
+
+
+def read_ranges(path: Path) -> Iterator[RangeRecord]:
+    """The records of a file. A last line without its end is left out: its batch was never confirmed.
+
+    Raises ValueError when one is missing in the middle.
+    """
+    expected = 0
+    with path.open("rb") as file:
+        for line in file:
+            if not line.endswith(b"\n"):
+                return
+            fields: Mapping[str, Any] = json.loads(line)
+            if fields["sequence"] != expected:
+                raise ValueError(f"{path} jumps from record {expected - 1} to {fields['sequence']}")
+            expected += 1
+            offset, index = fields.get("first", (0, 0))
+            yield RangeRecord(
+                fields["at"],
+                fields["member"],
+                TopicPartition(fields["topic"], fields["broker"], fields["partition"]),
+                fields.get("claim", False),
+                (offset, index),
+                fields.get("count", 0),
+                fields.get("sum", 0),
+            )
+
+
+class _Deliveries:
+    """The check of one partition, record by record in the order of time."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        self.log = log
+        self.seen = bytearray(len(log))
+        #: The number of the record that had each message last.
+        self.last = array("L", bytes(array("L").itemsize * len(log)))
+        self.owner: str | None = None
+        self.reached: dict[str, int] = {}
+
+
+def check_deliveries(
+    contents: Contents, records: Iterable[RangeRecord], causes: Sequence[Cause], caught: Caught, account: Account
+) -> None:
+    """Count deliveries in `account` and its audit; records in the order of time."""
+    audit = account.audit
+    partitions = {partition: _Deliveries(log) for partition, log in contents.logs.items()}
+    had: list[tuple[float, str]] = []
+    for record in records:
+        excused = caught.excuses(Record(record.at, record.member, 0, record.partition, record.claim, []))
+        state = partitions[record.partition]
+        if record.claim:
+            state.owner = record.member
+            state.reached[record.member] = 0
+            continue
+        first = state.log.number(*record.first)
+        end = None if first is None else first + record.messages
+        audit.handled += record.messages
+        if first is None or end is None or end > len(state.log) or state.log.sum(first, end) != record.checksum:
+            audit.corrupted += record.messages
+            audit.find(f"{record} is not what the log holds")
+            continue
+        if state.owner != record.member and not excused:
+            audit.overlapping += record.messages
+            audit.find(f"{record.member} was handed {record.partition} {record.first} after {state.owner} claimed it")
+        if first < state.reached.get(record.member, 0):
+            audit.out_of_order += record.messages
+            audit.find(f"{record} goes back within one ownership")
+        state.reached[record.member] = end
+        if (repeated := state.seen.count(1, first, end)) > 0:
+            _classify_repeated(record, state, first, had, causes, account)
+            audit.duplicated += repeated
+        state.seen[first:end] = b"\x01" * record.messages
+        state.last[first:end] = array("L", [len(had)]) * record.messages
+        had.append((record.at, record.member))
+    for partition, state in partitions.items():
+        audit.distinct += state.seen.count(1)
+        if missed := state.seen.count(0):
+            audit.lost += missed
+            audit.find(f"{missed} messages of {partition} were never delivered, the first is {state.seen.find(0)}")
+
+
+def _classify_repeated(
+    record: RangeRecord,
+    state: _Deliveries,
+    first: int,
+    had: list[tuple[float, str]],
+    causes: Sequence[Cause],
+    account: Account,
+) -> None:
+    explained: dict[int, bool] = {}
+    for number in range(first, first + record.messages):
+        if not state.seen[number]:
+            continue
+        before = state.last[number]
+        if before not in explained:
+            at, member = had[before]
+            explained[before] = any(explains(cause, member, at, record.at) for cause in causes)
+            if not explained[before] and len(account.findings) < _EXAMPLES:
+                account.findings.append(
+                    f"{record.partition} message {number}: {member} had it at {at:.2f}, {record.member} again at "
+                    f"{record.at:.2f}"
+                )
+        if explained[before]:
+            account.repeated_within += 1
+        else:
+            account.repeated_beyond += 1
+
+
+@dataclass(slots=True)
+class SinkCount:
+    """What an exactly-once sink holds, compared with the log row by row."""
+
+    rows: int = 0
+    missing: int = 0
+    twice: int = 0
+    #: Rows that are not what the log holds.
+    wrong: int = 0
+
+    @property
+    def exact(self) -> bool:
+        """Whether each message of the log is there once, and nothing else."""
+        return not (self.missing or self.twice or self.wrong)
+
+
+class RowCheck:
+    """Ticks rows off."""
+
+    def __init__(self, contents: Contents) -> None:
+        self._contents = contents
+        self._seen = {partition: bytearray(len(log)) for partition, log in contents.logs.items()}
+        self._count = SinkCount()
+
+    def row(self, partition: TopicPartition, offset: int, index: int, payload: bytes) -> None:
+        """Take one."""
+        self._count.rows += 1
+        log = self._contents.logs.get(partition)
+        number = None if log is None else log.number(offset, index)
+        if log is None or number is None or log.sum(number, number + 1) != crc32(payload):
+            self._count.wrong += 1
+            return
+        seen = self._seen[partition]
+        self._count.twice += seen[number]
+        seen[number] = 1
+
+    def result(self) -> SinkCount:
+        """The count, after the last row."""
+        self._count.missing = sum(seen.count(0) for seen in self._seen.values())
+        return self._count
+
+
+def check_files(contents: Contents, directory: Path) -> SinkCount:
+    """Every row of all files of the files sink. Blocks."""
+    check = RowCheck(contents)
+    for path in sorted(directory.rglob("[0-9]*-[0-9]*.ndjson")):
+        with path.open("rb") as file:
+            for line in file:
+                row = json.loads(line)
+                text = row.get("payload")
+                payload = base64.b64decode(row["payload_base64"]) if text is None else text.encode()
+                place = TopicPartition(row["topic"], row["broker"], row["partition"])
+                check.row(place, row["offset"], row["index"], payload)
+    return check.result()
+
+
+async def check_database(contents: Contents, dsn: str) -> SinkCount:
+    """Every row of the sink's table."""
+    check = RowCheck(contents)
+    connection = await asyncpg.connect(dsn)
+    try:
+        async with connection.transaction():
+            query = 'SELECT topic, broker, partition, "offset", index, payload FROM messages'
+            async for topic, broker, partition, offset, index, payload in connection.cursor(query, prefetch=_ROWS):
+                check.row(TopicPartition(topic, broker, partition), offset, index, payload)
+    finally:
+        await connection.close()
+    return check.result()
+
+
+def count(stage: SoakStage, contents: Contents, causes: Sequence[Cause]) -> Account:
+    """Count the deliveries of the main group. Blocks."""
+    own = expiries(stage.members, stage.wall_to_monotonic)
+    sure = stage.confirmed.count(1) * LINES
+    account = Account(
+        produced=stage.sent_messages,
+        acknowledged=sure,
+        stored=contents.stored,
+        not_stored=contents.missing,
+        foreign=contents.foreign,
+        audit=AuditResult(produced=contents.stored),
+    )
+    account.count_expired_alone(own, causes)
+    records = heapq.merge(*map(read_ranges, sorted(stage.records.glob("*.ndjson"))), key=attrgetter("at"))
+    caught = Caught(each for member in stage.members for each in member.awakenings)
+    check_deliveries(contents, records, [*causes, *own], caught, account)
+    return account
