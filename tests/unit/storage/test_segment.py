@@ -64,7 +64,6 @@ def test_reopens_a_resting_file_on_use(tmp_path: Path) -> None:
     assert descriptor() is None
     uses: list[Callable[[], object]] = [
         file.size,
-        file.modified_ms,
         file.fileno,
         file.sync,
         lambda: file.read_at(0, 3),
@@ -78,10 +77,13 @@ def test_reopens_a_resting_file_on_use(tmp_path: Path) -> None:
         assert descriptor() is None
     assert file.read_at(0, 10) == b"abcd"
     file.rest(at_once=True)
+    assert file.modified_ms() == path.stat().st_mtime_ns // 1_000_000
+    assert descriptor() is None  # retention asks it of all segments at once
     segment.close()
     assert not segment.retain()
-    with pytest.raises(StorageError, match="Bad file descriptor"):
-        file.size()
+    for use in (file.size, file.modified_ms):
+        with pytest.raises(StorageError, match="Bad file descriptor"):
+            use()
 
 
 def test_reader_keeps_reading_a_file_put_to_rest(tmp_path: Path) -> None:
