@@ -1,8 +1,8 @@
-"""A handler of batches that takes every payload as an object, for `benchmarks.daemon`."""
+"""Handlers that take every payload as an object, or every message, for `benchmarks.daemon` and `benchmarks.flame`."""
 
 from __future__ import annotations
 
-from consumerd.handlers import Batch, Handler
+from consumerd.handlers import Batch, Handler, Message, message_handler
 
 
 class TakeValues(Handler):
@@ -13,3 +13,8 @@ class TakeValues(Handler):
 
     async def handle(self, batch: Batch) -> None:
         self.bytes += sum(map(len, batch.payloads))
+
+
+@message_handler
+async def each(message: Message) -> None:
+    """Take one message, for `benchmarks.flame`."""
