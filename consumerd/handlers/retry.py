@@ -223,13 +223,30 @@ class _Retrying(Handler):
         batch.mark(len(batch))
 
     async def _exhausted(self, batch: Batch) -> _Failures | None:
-        """Try the rest of `batch`; None once all is handled, else the failures of the unit at its front."""
+        """Try the rest of `batch`; None once all is handled, else the failures of the unit at its front.
+
+        The first attempt is made without tenacity, which takes 80 us for each batch: it only learns of a failure.
+        """
         failures = _Failures()
+        try:
+            await self._try([batch], failures)
+        except HandlerFailedError:
+            raise
+        except Exception as error:
+            first = [error]
+        else:
+            return None
         # Tenacity's objects refer to each other, so they live until the garbage collector comes. They must not keep the
         # batch for so long: its memory is returned to the budget when it is handled.
         held = [batch]
+
+        async def attempt() -> None:
+            if first:
+                raise first.pop()
+            await self._try(held, failures)
+
         try:
-            await self._attempts(failures, lambda state: self._log(held[0], failures, state))(self._try, held, failures)
+            await self._attempts(failures, lambda state: self._log(held[0], failures, state))(attempt)
         except RetryError:
             return failures
         finally:
