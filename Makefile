@@ -13,7 +13,7 @@ SEEDS ?= 100000
 ROOM ?= group
 TARGET ?=
 
-.PHONY: setup gssapi demo test test-fast test-long mutants fuzz fuzz-native torture soak check audit sbom format docs bench bench-check dist spark-package clean lock
+.PHONY: setup gssapi demo test test-fast test-long mutants fuzz fuzz-native torture soak check audit sbom format docs bench bench-check dist spark-package clean lock native-wheels
 
 $(VENV)/.installed: requirements/dev.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "consumerd needs Python 3.11 or newer")'
@@ -139,6 +139,18 @@ dist: setup  ## dist: sdist and wheel, built and checked as RELEASING.md says
 	$(BIN)/python -m build --no-isolation --outdir dist .
 	$(BIN)/python -m pytest tests/integration/test_packaging.py tests/unit/test_wheel.py $(PYTEST_ARGS)
 
+# `maturin` and its zig in an environment of their own: in .venv, zig would serve `make setup`, too.
+WHEEL_TOOLS := build/wheel-tools
+$(WHEEL_TOOLS)/.installed: requirements/native-wheels.txt
+	$(PYTHON) -m venv --clear $(WHEEL_TOOLS)
+	$(WHEEL_TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/native-wheels.txt
+	touch $@
+
+native-wheels: setup $(WHEEL_TOOLS)/.installed  ## dist: sdist and wheels of native/ for each Linux whose Rust target is installed, checked
+	rm -rf dist/consumerd_native-*
+	$(WHEEL_TOOLS)/bin/python -m native.wheels --out dist $(if $(PLATFORMS),--only $(PLATFORMS))
+	CONSUMERD_NATIVE_WHEELS=dist $(BIN)/python -m pytest -m "long or not long" tests/integration/test_native_wheels.py $(PYTEST_ARGS)
+
 spark-package: setup  ## dist/spark: the source, and an environment that Spark unpacks beside executors
 	$(BIN)/python deploy/spark/package.py -o dist/spark
 
@@ -158,5 +170,7 @@ lock:  ## resolve the requirements anew (needs uv); hashes only, no index lines
 	$(COMPILE) -c requirements/dev.txt --group fuzz -o requirements/fuzz.txt
 	$(COMPILE) -c requirements/dev.txt requirements/build.in -o requirements/build.txt
 	$(COMPILE) -c requirements/dev.txt requirements/native-build.in -o requirements/native-build.txt
+	$(COMPILE) -c requirements/dev.txt requirements/native-wheels.in -o requirements/native-wheels.txt
+	$(COMPILE) -c requirements/dev.txt requirements/native-test.in pyproject.toml -o requirements/native-test.txt
 	$(COMPILE) -c requirements/dev.txt --extra gssapi pyproject.toml -o requirements/gssapi.txt
 	$(COMPILE) -c requirements/dev.txt requirements/gssapi-build.in -o requirements/gssapi-build.txt
