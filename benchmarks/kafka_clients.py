@@ -2,7 +2,8 @@
 
 Every consumer gets the same fixed partitions from their beginnings to known ends, checks CRCs, commits nothing, and has
 to touch each value (its length is added up). Every producer sends the same values without keys and returns when all
-are confirmed. Time and processor time (of all threads) count from the first messages on, when all connections stand.
+are confirmed. Time and processor time (of all threads) count from the first messages on, when all connections stand;
+Kafka's own tools are processes that these start, and are measured otherwise (`benchmarks.kafka_perf`).
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ import random
 import resource
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import structlog
 import uvloop
 
+from benchmarks import kafka_perf
 from benchmarks.decode import payloads
+from benchmarks.kafka_job import Job, Result
 from consumerd.client import ChannelOpener, ClientSettings, ClusterClient
 from consumerd.clock import SystemClock
 from consumerd.consumer import ClusterBackend, ConsumerSettings, FixedConsumer
@@ -49,33 +52,6 @@ OURS_MESSAGES = "consumerd, messages"
 SAMPLED = 1000
 #: Bytes of one partition in one answer: the default of all.
 FETCH_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What one process does. `messages` of about `size` bytes over `partitions` partitions of `topic`."""
-
-    client: str
-    does: str
-    bootstrap: str
-    topic: str
-    partitions: int
-    messages: int
-    size: int
-    codec: str = "none"
-    acks: int = -1
-    batch_bytes: int = 64 << 10
-    linger: float = 0.005
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """Messages that were timed, seconds and processor seconds that they took; bytes of all values."""
-
-    messages: int
-    wall: float
-    cpu: float
-    bytes: int
 
 
 def quiet() -> None:
@@ -309,6 +285,24 @@ def produce_confluent(job: Job, meter: Meter) -> None:
     meter.take(job.messages - 1, 0)
 
 
+def consume_perf_tool(job: Job, meter: Meter) -> None:
+    """By kafka-consumer-perf-test.sh."""
+    settings = {"max.partition.fetch.bytes": FETCH_BYTES, "enable.auto.commit": "false"}
+    meter.result = kafka_perf.consume(job, settings)
+
+
+def produce_perf_tool(job: Job, meter: Meter) -> None:
+    """By kafka-producer-perf-test.sh."""
+    settings = {
+        "acks": job.acks,
+        "compression.type": job.codec,
+        "batch.size": job.batch_bytes,
+        "linger.ms": round(job.linger * 1000),
+        "enable.idempotence": str(job.acks == -1).lower(),
+    }
+    meter.result = kafka_perf.produce(job, settings)
+
+
 #: By what they do and their names. Coroutine functions run on uvloop, all of them.
 CLIENTS: dict[str, dict[str, Callable[[Job, Meter], Awaitable[None] | None]]] = {
     "consume": {
@@ -316,8 +310,14 @@ CLIENTS: dict[str, dict[str, Callable[[Job, Meter], Awaitable[None] | None]]] = 
         OURS_MESSAGES: consume_ours,
         "aiokafka": consume_aiokafka,
         "confluent-kafka": consume_confluent,
+        kafka_perf.NAME: consume_perf_tool,
     },
-    "produce": {OURS: produce_ours, "aiokafka": produce_aiokafka, "confluent-kafka": produce_confluent},
+    "produce": {
+        OURS: produce_ours,
+        "aiokafka": produce_aiokafka,
+        "confluent-kafka": produce_confluent,
+        kafka_perf.NAME: produce_perf_tool,
+    },
 }
 
 
@@ -339,7 +339,7 @@ def main(arguments: list[str] | None = None) -> None:
     work = CLIENTS[job.does][job.client]
     quiet()
     rows(job.size)
-    if job.client not in {OURS, OURS_MESSAGES}:
+    if job.client not in {OURS, OURS_MESSAGES, kafka_perf.NAME}:
         importlib.import_module(job.client.replace("-", "_"))
     meter = Meter(job.messages)
     profile: Any = importlib.import_module("cProfile").Profile() if options.profile else None

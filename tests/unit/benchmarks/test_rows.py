@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import broker, kafka, surroundings
-from benchmarks.kafka_clients import OURS, OURS_MESSAGES, Result
+from benchmarks.kafka_clients import OURS, OURS_MESSAGES
+from benchmarks.kafka_job import Result
 
 CODEC = surroundings.codec()
 
