@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
-# A test module's servers and sessions serve all its tests: modules are what processes share out.
-WORKERS ?= -n logical --maxprocesses 4 --dist loadfile
+# A test module's servers and sessions serve all its tests: modules are what processes share out. Tests wait for servers for
+# a good part of their time, so there is one process more than cores.
+CORES := $(shell getconf _NPROCESSORS_ONLN)
+WORKERS ?= -n $(shell expr $(CORES) + 1) --maxprocesses 4 --dist loadfile
 INPUT ?=
 SECONDS ?= 60
 MINUTES ?= 2
