@@ -100,6 +100,8 @@ class PartitionLog:
         #: The partitions in the metadata: (leader, epoch).
         self.told: tuple[int | None, int] = (leader, 0)
         self.payloads: list[bytes] = []
+        #: Of the messages that have any.
+        self.headers: dict[int, Any] = {}
         #: Of each producer id its last batches: (sequence number, messages, offset). All replicas have them.
         self.producers: dict[int, list[tuple[int, int, int]]] = {}
         #: Fetches that wait for what comes.
@@ -115,7 +117,8 @@ class PartitionLog:
             if part is None:
                 payload = [self.payloads[offset]]
                 if batches:
-                    part = encode_record_batch(payload, base_offset=offset, timestamps=1000)
+                    headers = {0: self.headers[offset]} if offset in self.headers else None
+                    part = encode_record_batch(payload, base_offset=offset, timestamps=1000, headers=headers)
                 else:
                     part = encode_message_set(payload, base_offset=offset, timestamps=1000)
                 self._encoded[offset, batches] = part
@@ -193,7 +196,8 @@ class SimulatedKafka:
 
     def store(self, log: PartitionLog, record_set: bytes) -> tuple[int, int]:
         """Append the batch of a producer; the error and the offset. One that is known is not appended again."""
-        payloads = [bytes(payload) for payload in decode_records(record_set, 0).payloads]
+        records = list(decode_records(record_set, 0).messages())
+        payloads = [record.payload or b"" for record in records]
         offset = len(log.payloads)
         magic = record_set[_MAGIC]
         producer, sequence = _PRODUCER.unpack_from(record_set, _PRODUCER_AT) if magic == _NUMBERED else (-1, -1)
@@ -207,6 +211,7 @@ class SimulatedKafka:
                 return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
             log.producers[producer] = [*batches[1 - _REMEMBERED :], (sequence, len(payloads), offset)]
         log.payloads += payloads
+        log.headers.update((offset + number, each.headers) for number, each in enumerate(records) if each.headers)
         log.wake()
         return 0, offset
 
