@@ -164,8 +164,8 @@ async def full_speed(seconds: float, directory: Path, progress: Callable[[str], 
             at_rest = psutil.Process(daemon.pid).memory_info().rss  # there is no broker yet
             async with broker:
                 progress("full speed")
+                started = sampler.started = time.monotonic()
                 sampling = asyncio.create_task(sampler.run())
-                started = time.monotonic()
                 try:
                     await asyncio.sleep(seconds)
                 finally:

@@ -88,12 +88,13 @@ def _panel(panel: Panel, top: int, x: Callable[[float], float], colours: Mapping
     if panel.limit is not None:
         at = y(panel.limit)
         parts.append(f'<path d="M{_LEFT} {at:.1f}H{_WIDTH - _RIGHT}" stroke="#000" stroke-dasharray="6 4"/>')
-        parts.append(f'<text x="{_WIDTH - _RIGHT + 16}" y="{at + 4:.1f}">limit {panel.limit:.0f}</text>')
+        parts.append(f'<path d="M{_WIDTH - _RIGHT + 16} {top + 8}h16" stroke="#000" stroke-dasharray="6 4"/>')
+        parts.append(f'<text x="{_WIDTH - _RIGHT + 38}" y="{top + 12}">limit {panel.limit:.0f}</text>')
     for row, (name, pieces) in enumerate(panel.lines.items()):
         for line in pieces:
             path = " ".join(f"{x(minute):.1f},{y(value):.1f}" for minute, value in _thin(line))
             parts.append(f'<polyline points="{path}" fill="none" stroke="{colours[name]}" stroke-width="1.5"/>')
-        at = top + (30 if panel.limit is not None else 12) + 16 * row
+        at = top + (28 if panel.limit is not None else 12) + 16 * row
         parts.append(f'<path d="M{_WIDTH - _RIGHT + 16} {at - 4}h16" stroke="{colours[name]}" stroke-width="3"/>')
         parts.append(f'<text x="{_WIDTH - _RIGHT + 38}" y="{at}">{escape(name)}</text>')
     return parts

@@ -40,7 +40,11 @@ def picture(record: Mapping[str, Any]) -> str:
     def pieces(key: str) -> dict[str, list[list[tuple[float, float]]]]:
         found: dict[str, list[list[tuple[float, float]]]] = {}
         for life in record["lives"]:
-            line = [(at / 60, value) for at, value in zip(life["at"], life[key], strict=True) if value is not None]
+            line = [
+                (at / 60, value)
+                for at, value in zip(life["at"], life[key], strict=True)
+                if value is not None and at <= record["seconds"]  # sampling goes on until all is committed
+            ]
             if line:
                 found.setdefault(_label(life["name"], record["stays"]), []).append(line)
         return dict(sorted(found.items()))
