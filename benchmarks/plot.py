@@ -1,4 +1,5 @@
-"""A plot of throughput against message size, as SVG: of the rows of `decode`, both axes logarithmic.
+"""Plots as SVG, both axes logarithmic: throughput against message size, of the rows of `decode`; cost of a daemon by
+partitions, of those of `footprint`; requests of a group by its members, of those of the model in `group`.
 
 Strategy: a few lines and words of SVG, without a library, so that the file is the same wherever it is made and a test
 can compare it with the recorded run.
@@ -41,6 +42,41 @@ def series(rows: Iterable[Measurement]) -> dict[str, dict[int, float]]:
 def decoding(rows: Iterable[Measurement]) -> str:
     """The plot."""
     return plot("Decoding plain messages of 0.7", "bytes per message", "M msg/cpu-s", series(rows))
+
+
+_FOOTPRINT = re.compile(r"(\d+) partitions, \d+ brokers")
+_MODEL = re.compile(r"model, (\d+) members, (\d+) partitions, .*")
+#: What `footprint` measures, and what its lines are called.
+_COSTS = {
+    "idle: memory": "resident memory, MiB",
+    "file descriptors": "file descriptors",
+    "start: processor": "start, processor seconds",
+    "idle: processor": "idle, % of a core",
+}
+
+
+def footprint(rows: Iterable[Measurement]) -> str:
+    """What partitions cost one daemon."""
+    found: dict[str, dict[int, float]] = {}
+    for row in rows:
+        match = _FOOTPRINT.fullmatch(row.case)
+        # A logarithm has no place for what was too little to measure.
+        if row.benchmark == "footprint" and match is not None and row.subject in _COSTS and row.value > 0:
+            found.setdefault(_COSTS[row.subject], {})[int(match[1])] = row.value
+    return plot("What partitions cost one daemon", "partitions", "unit beside each name", found)
+
+
+def group(rows: Iterable[Measurement]) -> str:
+    """Requests of a whole group to ZooKeeper at each event."""
+    found: dict[str, dict[int, float]] = {}
+    partitions = ""
+    for row in rows:
+        match = _MODEL.fullmatch(row.case)
+        event, _, what = row.subject.partition(": ")
+        if row.benchmark == "group" and match is not None and what == "requests" and event != "start":
+            partitions = match[2]
+            found.setdefault(event, {})[int(match[1])] = row.value
+    return plot(f"A group that owns {partitions} partitions", "members", "requests to ZooKeeper at an event", found)
 
 
 def plot(title: str, across: str, upwards: str, lines: Mapping[str, Mapping[int, float]]) -> str:
