@@ -17,9 +17,8 @@ from consumerd.wire.errors import EncodeError
 from consumerd.wire.v08.records import RecordCodec, encode_message_set, encode_record_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
 
-    from consumerd.fetch import Reservation
     from consumerd.partition import TopicPartition
     from consumerd.wire.v08.records import Headers
 
@@ -57,7 +56,7 @@ class Delivery(NamedTuple):
 
 
 #: As `Delivery`, from a tuple of its fields; saves a call for each message.
-_delivery = partial(tuple.__new__, Delivery)
+new_delivery = partial(tuple.__new__, Delivery)
 
 
 @dataclass(slots=True, eq=False)
@@ -67,10 +66,8 @@ class Batch:
     partition: TopicPartition
     due: float
     outcome: asyncio.Future[tuple[int | None, int]]
-    #: Of the messages in it, as `size` counts them.
-    reservation: Reservation
     values: list[bytes | None] = field(default_factory=list)
-    #: None while no message has one.
+    #: Up to the last message that has one; None while there is none.
     keys: list[bytes | None] | None = None
     timestamps: list[int] = field(default_factory=list)
     headers: dict[int, Headers] = field(default_factory=dict)
@@ -84,23 +81,25 @@ class Batch:
     producer_epoch: int = -1
     sequence: int = -1
 
-    def add(self, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers, size: int) -> Delivery:
-        """One message more, of the `message_size` `size`."""
-        number = len(self.values)
+    def add(
+        self, values: Sequence[bytes | None], key: bytes | None, timestamp: int, headers: Headers, size: int
+    ) -> int:
+        """Messages more, of the `message_size` `size` together; returns the number of the first."""
+        first, count = len(self.values), len(values)
         if headers:
-            self.headers[number] = headers
-        if self.keys is not None:
-            self.keys.append(key)
-        elif key is not None:
-            self.keys = [None] * number
-            self.keys.append(key)
-        self.values.append(value)
-        self.timestamps.append(timestamp)
+            self.headers.update(dict.fromkeys(range(first, first + count), headers))
+        if key is not None:
+            keys = self.keys = self.keys or []
+            keys += [None] * (first - len(keys)) + [key] * count
+        self.values += values
+        self.timestamps += [timestamp] * count
         self.size += size
-        return _delivery((self, number))
+        return first
 
     def encode(self, magic: int, codec: RecordCodec) -> bytes:
         """The record set. Raises EncodeError for fields that the format cannot hold."""
+        if self.keys is not None:
+            self.keys += [None] * (len(self.values) - len(self.keys))
         if magic == 2:
             return encode_record_batch(
                 self.values, codec=codec, keys=self.keys, timestamps=self.timestamps, headers=self.headers,

@@ -4,22 +4,23 @@ Strategy: `send` puts a message into its partition's open batch and returns at o
 old batches are sent by `Sender`, in the order of each partition, also with retries. With idempotence, which is the
 default where the brokers have it, a batch that is sent again is recognised, so that nothing is there twice either.
 
-The cost of a message is low: in the common case (a known topic, an open batch, room) `send` waits for nothing, and
-makes nothing but the `Delivery`. When it needs a new batch it yields to other tasks first, or nothing would be sent
-before the buffer is full.
+The cost of a message is low: in the common case (an open batch that takes messages without a key, room) `send` chooses
+nothing and waits for nothing, and makes nothing but the `Delivery`. When it needs a new batch it yields to other tasks
+first, or nothing would be sent before the buffer is full. Memory is taken from the budget in advance, a little for all
+batches, and given back when a caller has to wait for some.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from consumerd.fetch import ByteBudget
 from consumerd.partition import TopicPartition
 from consumerd.producer.errors import MessageSizeTooLargeError, ProducerClosedError
-from consumerd.producer.v08.batches import OVERHEAD, Batch, message_size
+from consumerd.producer.v08.batches import OVERHEAD, Batch, message_size, new_delivery
 from consumerd.producer.v08.routing import Route
 from consumerd.producer.v08.sender import Sender
 from consumerd.producer.v08.settings import V08ProducerSettings
@@ -30,12 +31,14 @@ if TYPE_CHECKING:
     from typing import Self
 
     from consumerd.client import ClusterClient
-    from consumerd.fetch import Reservation
     from consumerd.ports import Clock
     from consumerd.producer.v08.batches import Delivery, PartitionQueue
     from consumerd.wire.v08.records import Headers
 
 log = structlog.get_logger(__name__)
+
+#: Bytes that are taken from the budget in advance.
+_CREDIT: Final = 16 << 10
 
 
 class V08Producer:
@@ -54,11 +57,18 @@ class V08Producer:
         self._clock = clock
         self._rng = rng
         self._budget = ByteBudget(self.settings.buffer_bytes)
+        #: Of the messages in all batches, and the credit.
+        self._held = self._budget.charge(0)
+        self._credit = 0
         self._sender = Sender(client, self.settings, clock, rng, self._settle, self._unstick)
         self._routes: dict[str, Route] = {}
+        #: The open batch of each topic that messages without a key go to; no batch while the producer is closed.
+        self._filling: dict[str, Batch] = {}
         self._wall = clock.wall
         self._batch_bytes = self.settings.batch_bytes
         self._largest = min(self.settings.buffer_bytes, client.settings.max_request_bytes)
+        #: A batch that stays below this takes a message without a further check.
+        self._unchecked = min(self._batch_bytes, self._largest)
         self._open = False
         self._running: asyncio.Task[None] | None = None
 
@@ -72,7 +82,7 @@ class V08Producer:
 
     async def close(self, timeout: float | None = None) -> None:
         """Send the rest, for at most `timeout` seconds (by default the delivery timeout), and close."""
-        self._open = False
+        self._shut()
         try:
             async with asyncio.timeout(self.settings.delivery_timeout if timeout is None else timeout):
                 await self.flush()
@@ -83,13 +93,18 @@ class V08Producer:
 
     async def abort(self) -> None:
         """Close at once: nothing more is sent, and unsettled messages fail. Requests on the wire may still arrive."""
-        self._open = False
+        self._shut()
         await self._end()
+
+    def _shut(self) -> None:
+        """Take no more messages."""
+        self._open = False
+        self._filling.clear()
 
     def _ended(self, running: asyncio.Task[None]) -> None:
         """Sending has ended. After a defect, which `close` raises, pending deliveries fail at once."""
         if not running.cancelled() and (error := running.exception()) is not None:
-            self._open = False
+            self._shut()
             self._sender.give_up(ProducerClosedError(f"the producer failed with an internal error: {error!r}"))
 
     async def _end(self) -> None:
@@ -133,7 +148,7 @@ class V08Producer:
     @property
     def buffered_bytes(self) -> int:
         """Bytes of the messages that are not settled yet, as `buffer_bytes` counts them."""
-        return self._budget.used
+        return self._budget.used - self._credit
 
     # -- taking messages
 
@@ -153,27 +168,49 @@ class V08Producer:
         `timestamp`: milliseconds, now by default. Raises ProducerClosedError, MessageSizeTooLargeError, and BrokerError
         while nothing is known of the topic.
         """
-        size = OVERHEAD if value is None else OVERHEAD + len(value)
-        if headers:
+        if key is None and partition is None and value is not None and not headers:
+            batch = self._filling.get(topic)
+            size = OVERHEAD + len(value)
+            if batch is not None and size <= self._credit and batch.size + size < self._unchecked:
+                self._credit -= size
+                batch.size += size
+                values = batch.values
+                values.append(value)
+                batch.timestamps.append(int(self._wall() * 1000) if timestamp is None else timestamp)
+                return new_delivery((batch, len(values) - 1))
+        else:
             size = message_size(key, value, headers)
-        elif key is not None:
-            size += len(key)
+        self._require_size(size)
+        free = key is None and partition is None
+        batch = await self._batch(topic, key, partition, size)
+        wall = int(self._wall() * 1000) if timestamp is None else timestamp
+        number = batch.add((value,), key, wall, headers, size)
+        self._added(topic, batch, free=free)
+        return new_delivery((batch, number))
+
+    def _require_size(self, size: int) -> None:
         if size > self._largest:
             raise MessageSizeTooLargeError(
                 f"a message of {size} bytes exceeds the limit of a request or of buffer_bytes."
             )
+
+    async def _batch(self, topic: str, key: bytes | None, partition: int | None, size: int) -> Batch:
+        """An open batch with `size` bytes taken from the budget for a message, which has to be added at once."""
         route = self._routes.get(topic)
         if route is None or route.metadata is not self._client.metadata or not self._open:
             route = await self._route(topic)
         queue = route.queue(key, partition)
         batch = queue.open
-        if batch is None or batch.size + size > self._batch_bytes or not batch.reservation.grow(size):
+        if batch is None or batch.size + size > self._batch_bytes or not self._take(size):
             batch = await self._room(route, queue, size, free=key is None and partition is None)
-        wall = int(self._wall() * 1000) if timestamp is None else timestamp
-        delivery = batch.add(key, value, wall, headers, size)
+        return batch
+
+    def _added(self, topic: str, batch: Batch, *, free: bool) -> None:
+        """Messages were added to `batch`; `free`: they might have gone to any partition."""
         if batch.size >= self._batch_bytes:
             self._seal(self._sender.queue(batch.partition))
-        return delivery
+        elif free and self.settings.keyless == "sticky":
+            self._filling[topic] = batch
 
     async def _route(self, topic: str) -> Route:
         """The route of the topic by the current metadata. Raises ProducerClosedError, BrokerError."""
@@ -198,7 +235,7 @@ class V08Producer:
         It is one of `queue`, or, for a message that is `free` to go anywhere, of the one that `route` says then.
         """
         await asyncio.sleep(0)
-        reservation: Reservation | None = None
+        reservation = None
         try:
             while True:
                 self._require_open()
@@ -208,19 +245,34 @@ class V08Producer:
                 if batch is not None and batch.size + size > self._batch_bytes:
                     self._seal(queue)
                 elif reservation is not None:
-                    if batch is None:
-                        return self._new_batch(queue, reservation)
-                    batch.reservation.resize(batch.reservation.amount + size)
-                    reservation.release()
-                    return batch
-                elif batch is not None and batch.reservation.grow(size):
-                    return batch
+                    self._held.resize(self._held.amount + size)
+                    break
+                elif self._take(size):
+                    break
                 else:
+                    self._held.resize(self._held.amount - self._credit)
+                    self._credit = 0
                     reservation = await self._budget.reserve(size)
-        except BaseException:
+        finally:
             if reservation is not None:
                 reservation.release()
-            raise
+        return batch or self._new_batch(queue)
+
+    def _take(self, size: int) -> bool:
+        """Take `size` bytes from the budget, if they are free and no caller waits for some. Return whether it did."""
+        if size > self._credit and not self._borrow(size):
+            return False
+        self._credit -= size
+        return True
+
+    def _borrow(self, size: int) -> bool:
+        """Raise the credit to `size` bytes, or more; return False if they are not free."""
+        missing = size - self._credit
+        for amount in (missing + _CREDIT, missing):
+            if self._held.grow(amount):
+                self._credit += amount
+                return True
+        return False
 
     def _require_open(self) -> None:
         if not self._open:
@@ -241,9 +293,9 @@ class V08Producer:
 
         return await self._client.retrying(f"partitions of {topic}", count)
 
-    def _new_batch(self, queue: PartitionQueue, reservation: Reservation) -> Batch:
+    def _new_batch(self, queue: PartitionQueue) -> Batch:
         due = self._clock.monotonic() + self.settings.linger
-        queue.open = Batch(queue.partition, due, asyncio.get_running_loop().create_future(), reservation)
+        queue.open = Batch(queue.partition, due, asyncio.get_running_loop().create_future())
         self._sender.wake()
         return queue.open
 
@@ -253,10 +305,10 @@ class V08Producer:
         self._sender.wake()
 
     def _unstick(self, queue: PartitionQueue) -> None:
+        self._filling.pop(queue.partition.topic, None)
         route = self._routes.get(queue.partition.topic)
         if route is not None:
             route.unstick(queue)
 
-    @staticmethod
-    def _settle(batch: Batch) -> None:
-        batch.reservation.release()
+    def _settle(self, batch: Batch) -> None:
+        self._held.resize(self._held.amount - batch.size)

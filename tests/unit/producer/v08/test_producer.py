@@ -161,6 +161,45 @@ async def test_send_waits_for_room_in_the_buffer() -> None:
     await ours.close()
 
 
+async def test_memory_taken_in_advance_is_there_for_a_caller_that_needs_it() -> None:
+    cluster = MemoryCluster()
+    async with producer(cluster, batch_bytes=20_000, buffer_bytes=20_000, linger=3600) as ours:
+        await ours.send("t", b"x" * 64, partition=0)
+        assert ours.buffered_bytes == OVERHEAD + 64
+        async with asyncio.timeout(60):  # only a flush would settle the first message
+            await ours.send("t", b"x" * 19_000, partition=1)
+        assert ours.buffered_bytes == 2 * OVERHEAD + 19_064
+    assert ours.buffered_bytes == 0
+
+
+async def test_closed_producer_takes_no_message_into_an_open_batch() -> None:
+    cluster = MemoryCluster()
+    cluster.taking.clear()
+    ours = producer(cluster, linger=3600)
+    await ours.start()
+    await ours.send("t", b"x")
+    await ours.send("t", b"y")
+    closing = asyncio.create_task(ours.close())
+    await asyncio.sleep(0)
+    with pytest.raises(ProducerClosedError):
+        await ours.send("t", b"z")
+    cluster.taking.set()
+    await closing
+    assert sorted(record.payload or b"" for log in cluster.log.values() for record in log) == [b"x", b"y"]
+
+
+async def test_a_keyed_message_keeps_its_key_between_messages_without_one() -> None:
+    cluster = MemoryCluster()
+    async with producer(cluster, linger=3600) as ours:
+        place = (await ours.send("t", b"0")).batch.partition.partition
+        for number in range(1, 6):
+            await ours.send(
+                "t", b"%d" % number, key=b"k" if number == 3 else None, partition=place if number == 3 else None
+            )
+    keys = [record.key for record in cluster.log[place]]
+    assert keys == [None, None, None, b"k", None, None]
+
+
 async def test_flush_waits_only_for_earlier_messages() -> None:
     cluster = MemoryCluster()
     ended = False
