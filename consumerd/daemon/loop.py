@@ -1,4 +1,4 @@
-"""Running a coroutine on the configured event loop.
+"""Running a coroutine on the configured event loop, as the work of a whole process.
 
 A call of `sys.exit` in a task or a callback of its own ends the loop, and with it everything that is under way. A
 daemon continues with its loop then, to stop in order: its handlers are its users' code.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Literal, TypeVar
 
+from consumerd.daemon.memory import fix_malloc_thresholds
 from consumerd.errors import ConfigError, HandlerFailedError
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def run_on_loop(
     if loop == "uvloop" and factory is None:
         main.close()
         raise ConfigError("daemon.loop is uvloop, which is not installed; install it or set auto.")
+    fix_malloc_thresholds()
     with asyncio.Runner(loop_factory=factory) as runner:
         if signals is None:
             return runner.run(main)

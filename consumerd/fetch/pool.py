@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from consumerd.fetch.policies import FetchServices
     from consumerd.partition import TopicPartition
 
-#: Half of the freed memory that may be kept for further responses, in bytes.
-_KEPT = 8 << 20
-
 
 class FetchBrokers(Protocol):
     """The brokers of a cluster, as sources of partitions."""
@@ -86,7 +83,6 @@ class FetchPool:
 
     async def run(self) -> None:
         """Run all fetchers until cancelled. Called once."""
-        keep_freed_memory()
         async with asyncio.TaskGroup() as group:
             self._group = group
             self._brokers.start(group)
@@ -138,15 +134,3 @@ class FetchPool:
             task = self._group.create_task(entry.fetcher.run(), name=f"fetch {entry.fetcher.partition}")
             entry.tasks = [old for old in entry.tasks if not old.done()]
             entry.tasks.append(task)
-
-
-def keep_freed_memory() -> None:
-    """Have the C library keep some freed memory for later responses.
-
-    Responses of about 1 MiB come and go. glibc returns freed memory to the system when there is more than twice its
-    mmap threshold, which is the size of the largest block so far that was mapped for itself and freed (mallopt(3),
-    M_MMAP_THRESHOLD). The next response then costs a page fault for every 4 KiB, a fifth of the processor time of
-    fetching four partitions. A block of zeros, which is never touched, raises the threshold. Other C libraries have no
-    such rule, and nothing changes.
-    """
-    bytes(_KEPT)

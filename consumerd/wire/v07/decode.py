@@ -95,7 +95,7 @@ class _Decoder:
         self.offset = offset
         self.limits = limits
         #: As `limits`, for wrappers that are not large.
-        self.small = _small(limits)
+        self.small = _small(limits) if limits.max_decompressed_bytes > LARGE_WRAPPER else limits
         self.layouts = layouts_up_to(limits.max_message_bytes + HEADER_SIZE[1])
         self.payloads: list[bytes] = []
         self.runs: list[MessageRun] = []
@@ -303,8 +303,6 @@ class _NativeDecoder(_Decoder):
 
 @lru_cache(maxsize=16)
 def _small(limits: DecodeLimits) -> DecodeLimits:
-    if limits.max_decompressed_bytes <= LARGE_WRAPPER:
-        return limits
     return replace(limits, max_decompressed_bytes=LARGE_WRAPPER)
 
 
