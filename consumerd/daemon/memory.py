@@ -17,9 +17,9 @@ from typing import Final
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 #: Bytes: larger blocks are mapped for themselves, and go back to the system when they are freed.
-_MAPPED: Final = 4 << 20
+_MAPPED: Final = 2 << 20
 #: Bytes of free memory at the end of the heap that stay with the process.
-_KEPT: Final = 16 << 20
+_KEPT: Final = 8 << 20
 
 
 def fix_malloc_thresholds() -> bool:
