@@ -24,6 +24,8 @@ SHARED = {
     "compare",
     "jvm",
     "kafka_clients",
+    "kafka_job",
+    "kafka_perf",
     "plot",
     "race",
     "report",
