@@ -17,7 +17,7 @@ from consumerd.wire.errors import EncodeError
 from consumerd.wire.v08.records import RecordCodec, encode_message_set, encode_record_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator
 
     from consumerd.partition import TopicPartition
     from consumerd.wire.v08.records import Headers
@@ -81,20 +81,19 @@ class Batch:
     producer_epoch: int = -1
     sequence: int = -1
 
-    def add(
-        self, values: Sequence[bytes | None], key: bytes | None, timestamp: int, headers: Headers, size: int
-    ) -> int:
-        """Messages more, of the `message_size` `size` together; returns the number of the first."""
-        first, count = len(self.values), len(values)
+    def add(self, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers, size: int) -> Delivery:
+        """One message more, of the `message_size` `size`."""
+        number = len(self.values)
         if headers:
-            self.headers.update(dict.fromkeys(range(first, first + count), headers))
+            self.headers[number] = headers
         if key is not None:
             keys = self.keys = self.keys or []
-            keys += [None] * (first - len(keys)) + [key] * count
-        self.values += values
-        self.timestamps += [timestamp] * count
+            keys += [None] * (number - len(keys))
+            keys.append(key)
+        self.values.append(value)
+        self.timestamps.append(timestamp)
         self.size += size
-        return first
+        return new_delivery((self, number))
 
     def encode(self, magic: int, codec: RecordCodec) -> bytes:
         """The record set. Raises EncodeError for fields that the format cannot hold."""

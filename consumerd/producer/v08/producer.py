@@ -184,9 +184,9 @@ class V08Producer:
         free = key is None and partition is None
         batch = await self._batch(topic, key, partition, size)
         wall = int(self._wall() * 1000) if timestamp is None else timestamp
-        number = batch.add((value,), key, wall, headers, size)
+        delivery = batch.add(key, value, wall, headers, size)
         self._added(topic, batch, free=free)
-        return new_delivery((batch, number))
+        return delivery
 
     def _require_size(self, size: int) -> None:
         if size > self._largest:
@@ -206,7 +206,7 @@ class V08Producer:
         return batch
 
     def _added(self, topic: str, batch: Batch, *, free: bool) -> None:
-        """Messages were added to `batch`; `free`: they might have gone to any partition."""
+        """A message was added to `batch`; `free`: it might have gone to any partition."""
         if batch.size >= self._batch_bytes:
             self._seal(self._sender.queue(batch.partition))
         elif free and self.settings.keyless == "sticky":

@@ -172,6 +172,23 @@ async def test_memory_taken_in_advance_is_there_for_a_caller_that_needs_it() -> 
     assert ours.buffered_bytes == 0
 
 
+async def test_no_memory_is_taken_in_advance_while_a_caller_waits_for_some() -> None:
+    cluster = MemoryCluster()
+    cluster.taking.clear()
+    async with producer(cluster, batch_bytes=40_000, buffer_bytes=400_000, linger=3600) as ours:
+        await ours.send("t", b"x" * 380_000, partition=0)  # of its own, so it is sent at once, and not taken
+        await ours.send("t", b"x" * 64, partition=1)
+        assert ours._budget.used > ours.buffered_bytes
+        waiting = asyncio.create_task(ours.send("t", b"x" * 20_000, partition=2))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        assert ours._budget.used == ours.buffered_bytes
+        cluster.taking.set()
+        async with asyncio.timeout(60):
+            await waiting
+
+
 async def test_closed_producer_takes_no_message_into_an_open_batch() -> None:
     cluster = MemoryCluster()
     cluster.taking.clear()
