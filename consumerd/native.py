@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PURE = "CONSUMERD_PURE"
 _OFF = {"", "0", "false", "no"}
 #: The interface version that the native codec must have: raised with every change of its interface.
-INTERFACE = 8
+INTERFACE = 9
 
 
 class NativeLimits(Protocol):
@@ -98,6 +98,25 @@ class NativePayloads(Protocol):
         """Return messages from number `first` on as NDJSON, and the number of the next one.
 
         `head` begins each line, `offset` is that of the data; at most `lines`, and `size` bytes unless it is one line.
+        """
+        ...
+
+    def json_rows(
+        self,
+        first: int,
+        stop: int,
+        offset: int,
+        next_offset: int,
+        head: bytes,
+        kind: bytes,
+        tail: bytes,
+        base64: bool,
+        /,
+    ) -> bytes:
+        """Return the messages `first` to `stop`, which are of one run, as `consumerd.archive.ndjson` writes them.
+
+        `offset` is that of the data, `next_offset` follows the last message; `head` stands before the offset, `kind`
+        after the next offset, `tail` after the payload. Raises IndexError.
         """
         ...
 

@@ -18,8 +18,8 @@ from consumerd.archive.options import ExportFormat, ExportOptions, OnCorrupt
 from consumerd.archive.outputs import OutputFileSystem, PartialFile
 from consumerd.archive.parquet import ParquetRows
 from consumerd.archive.progress import ReadMeter
-from consumerd.archive.rows import RowOrigin, within
-from consumerd.storage.archive import MESSAGE_FLAWS, ArchivedRun, Flaw, FlawKind, read_runs
+from consumerd.archive.rows import RowOrigin, is_within, within
+from consumerd.storage.archive import MESSAGE_FLAWS, ArchivedRun, Flaw, FlawKind, IndexedMessages, read_indexed
 from consumerd.storage.archive_names import ArchiveLayout, MisnamedSegmentError, SegmentName
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _export_one(
     if not wanted(name, opened.size, options):
         return
     with _Segment(name, opened, options, folder, disk) as segment:
-        for item in read_runs(opened.stream, name.start, resync=options.resync, expansion=options.expansion):
+        for item in read_indexed(opened.stream, name.start, resync=options.resync, expansion=options.expansion):
             segment.take(item)
         made = segment.finish()
         emit(made)
@@ -117,17 +117,15 @@ class _Segment:
         if kind is not None and self._file is not None:
             self._file.discard()
 
-    def take(self, item: ArchivedRun | Flaw) -> None:
-        """Take the next run or flaw of the segment."""
+    def take(self, item: ArchivedRun | IndexedMessages | Flaw) -> None:
+        """Take the next messages or the next flaw of the segment."""
         options = self._options
         self._summary.see(item)
+        if isinstance(item, IndexedMessages):
+            self._take_indexed(item)
+            return
         if isinstance(item, ArchivedRun):
-            run = within(item, options.first, options.last)
-            if run is not None:
-                self._covers(run)
-                if run.payloads:
-                    self._rows += len(run.payloads)
-                    self._into().add_run(run)
+            self._take_run(item)
             return
         if item.kind is not FlawKind.TORN and options.on_corrupt is OnCorrupt.FAIL and self._touches(item):
             raise CorruptSegmentError(
@@ -140,6 +138,24 @@ class _Segment:
                 self._rows += 1
                 self._into().add_flaw(item)
 
+    def _take_indexed(self, messages: IndexedMessages) -> None:
+        if not is_within(messages, self._options.first, self._options.last):
+            for run in messages.as_runs():
+                self._take_run(run)
+            return
+        self._covers(messages)
+        if rows := len(messages.payloads):
+            self._rows += rows
+            self._into().add_indexed(messages)
+
+    def _take_run(self, item: ArchivedRun) -> None:
+        run = within(item, self._options.first, self._options.last)
+        if run is not None:
+            self._covers(run)
+            if run.payloads:
+                self._rows += len(run.payloads)
+                self._into().add_run(run)
+
     def _touches(self, flaw: Flaw) -> bool:
         """Whether the flaw may hide rows that were selected."""
         return flaw.next_offset >= self._options.first and (
@@ -149,7 +165,7 @@ class _Segment:
     def _is_wanted(self, flaw: Flaw) -> bool:
         return flaw.offset >= self._options.first and (self._options.last is None or flaw.offset < self._options.last)
 
-    def _covers(self, item: ArchivedRun | Flaw) -> None:
+    def _covers(self, item: ArchivedRun | IndexedMessages | Flaw) -> None:
         if self._start is None:
             self._start = item.offset
         self._end = item.next_offset

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from consumerd.archive.rows import RowOrigin
-    from consumerd.storage.archive import ArchivedRun, Flaw
+    from consumerd.storage.archive import ArchivedRun, Flaw, IndexedMessages
 
 #: Rows put together at once: a wrapper may have millions.
 _SLICE = 4096
@@ -61,20 +61,25 @@ def _all_base64(payloads: list[bytes]) -> Iterator[str]:
     return map(_base64, payloads)
 
 
+def _kind(codec: Codec, magic: int) -> str:
+    return f',"codec":"{codec.name.lower()}","magic":{magic},"crc_ok":true,'
+
+
 class NdjsonWriter:
     """See `consumerd.archive.rows.RowWriter`."""
 
     def __init__(self, sink: ByteSink, origin: RowOrigin, *, base64: bool) -> None:
         self._sink = sink
         broker = "null" if origin.broker is None else origin.broker
-        topic, self._source = encode_basestring(origin.topic), encode_basestring(origin.source)
+        topic = encode_basestring(origin.topic)
         self._head = f'{{"topic":{topic},"broker":{broker},"partition":{origin.partition},"offset":'
+        self._tail = f',"source":{encode_basestring(origin.source)}}}\n'
+        self._base64 = base64
         self._payloads: Callable[[list[bytes]], Iterator[str]] = _all_base64 if base64 else _texts
 
     def add_run(self, run: ArchivedRun) -> None:
         head, payloads = self._head, self._payloads(run.payloads)
-        kind = f',"codec":"{run.codec.name.lower()}","magic":{run.magic},"crc_ok":true,'
-        tail = f',"source":{self._source}}}\n'
+        kind, tail = _kind(run.codec, run.magic), self._tail
         if run.codec is Codec.NONE:
             rows = (
                 f'{head}{offset},"index":0,"next_offset":{after}{kind}{payload}{tail}'
@@ -90,13 +95,26 @@ class NdjsonWriter:
             )
         self._write(rows)
 
+    def add_indexed(self, messages: IndexedMessages) -> None:
+        head, tail, payloads = self._head.encode(), self._tail.encode(), messages.payloads
+        first = 0
+        for count, magic, codec in messages.kinds(0, len(payloads)):
+            kind, end = _kind(codec, magic).encode(), first + count
+            for start in range(first, end, _SLICE):
+                stop = min(start + _SLICE, end)
+                rows = payloads.json_rows(
+                    start, stop, messages.offset, messages.next_offset, head, kind, tail, self._base64
+                )
+                self._sink.write(rows)
+            first = end
+
     def add_flaw(self, flaw: Flaw) -> None:
         codec = "null" if flaw.codec is None else f'"{flaw.codec.name.lower()}"'
         magic = "null" if flaw.magic is None else flaw.magic
         row = (
             f'{self._head}{flaw.offset},"index":0,"next_offset":{flaw.next_offset},"codec":{codec},"magic":{magic},'
             f'"crc_ok":{"true" if flaw.crc_ok else "false"},{next(self._payloads([flaw.raw]))},'
-            f'"problem":{encode_basestring(flaw.problem)},"source":{self._source}}}\n'
+            f'"problem":{encode_basestring(flaw.problem)}{self._tail}'
         )
         self._write([row])
 

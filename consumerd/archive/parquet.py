@@ -1,27 +1,35 @@
 """Rows as Parquet.
 
-Strategy: columns are collected as plain lists and cut into row groups by rows and bytes, never by how the input came
-in, so that the same segment always gives the same file. Columns with few values are handed over as dictionaries,
-which cost next to nothing per row; readers see plain strings.
+Strategy: columns are collected as plain lists, or as the buffers that the native codec makes of its index. They are cut
+into row groups by rows and bytes, never by how the input came in, so that the same segment always gives the same file.
+Columns with few values are handed over as dictionaries, which cost next to nothing per row; readers see plain strings.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import sys
+from bisect import bisect_right
+from functools import partial
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from consumerd.archive.extras import extra
 from consumerd.archive.rows import boundaries
 from consumerd.wire.v07 import Codec
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
     from consumerd.archive.ndjson import ByteSink
     from consumerd.archive.options import ExportCompression
     from consumerd.archive.rows import RowOrigin
-    from consumerd.storage.archive import ArchivedRun, Flaw
+    from consumerd.storage.archive import ArchivedRun, Flaw, IndexedMessages
 
 #: A row group ends at the first of these.
 GROUP_ROWS = 1 << 17
 GROUP_BYTES = 64 << 20
+#: No column of bytes can be larger.
+_MOST_BYTES = 0x7FFFFFFF
 
 #: The names that a cell of `codec` is an index of; None where it is unknown.
 _CODECS = [codec.name.lower() for codec in Codec]
@@ -53,83 +61,178 @@ class ParquetRows:
         self._start_group()
 
     def _start_group(self) -> None:
+        self._rows = 0
         self._bytes = 0
-        self._offsets: list[int] = []
-        self._indexes: list[int] = []
-        self._nexts: list[int] = []
-        self._codecs: list[int | None] = []
-        self._magics: list[int | None] = []
-        self._payloads: list[bytes] = []
+        #: Columns that differ from row to row, of rows in a row; `_loose` are those after the last piece.
+        self._pieces: list[_Columns] = []
+        self._loose = _Loose()
         #: Row number -> the flaw that the row is.
         self._flaws: dict[int, Flaw] = {}
 
     def add_run(self, run: ArchivedRun) -> None:
         plain = run.codec is Codec.NONE
         ends = boundaries(run) if plain else []
-        total = len(run.payloads)
-        for start in range(0, total, GROUP_ROWS):  # a wrapper may have millions
-            end = min(start + GROUP_ROWS, total)
+        payloads = run.payloads
+        for start, end in self._parts(len(payloads), partial(_fitting, payloads)):
+            loose = self._loose
             count = end - start
             if plain:
-                self._offsets += ends[start:end]
-                self._nexts += ends[start + 1 : end + 1]
-                self._indexes += [0] * count
+                loose.offsets += ends[start:end]
+                loose.nexts += ends[start + 1 : end + 1]
+                loose.indexes += [0] * count
             else:
-                self._offsets += [run.offset] * count
-                self._nexts += [run.offset] * count
-                self._indexes += range(start, end)
-                if end == total:
-                    self._nexts[-1] = run.next_offset
-            payloads = run.payloads[start:end]
-            self._payloads += payloads
-            self._codecs += [int(run.codec)] * count
-            self._magics += [run.magic] * count
-            self._bytes += sum(map(len, payloads))
-            self._end_group_if_full()
+                loose.offsets += [run.offset] * count
+                loose.nexts += [run.offset] * count
+                loose.indexes += range(start, end)
+                if end == len(payloads):
+                    loose.nexts[-1] = run.next_offset
+            loose.payloads += payloads[start:end]
+            loose.codecs += [int(run.codec)] * count
+            loose.magics += [run.magic] * count
+
+    def add_indexed(self, messages: IndexedMessages) -> None:
+        for first, stop in self._parts(len(messages.payloads), messages.payloads.fitting):
+            self._seal()
+            self._pieces.append(_indexed(self._arrow, messages, first, stop))
 
     def add_flaw(self, flaw: Flaw) -> None:
-        self._flaws[len(self._payloads)] = flaw
-        self._offsets.append(flaw.offset)
-        self._nexts.append(flaw.next_offset)
-        self._indexes.append(0)
-        self._payloads.append(flaw.raw)
-        self._codecs.append(None if flaw.codec is None else int(flaw.codec))
-        self._magics.append(flaw.magic)
-        self._bytes += len(flaw.raw)
-        self._end_group_if_full()
+        for _ in self._parts(1, partial(_fitting, [flaw.raw])):
+            self._flaws[self._rows] = flaw
+            loose = self._loose
+            loose.offsets.append(flaw.offset)
+            loose.nexts.append(flaw.next_offset)
+            loose.indexes.append(0)
+            loose.payloads.append(flaw.raw)
+            loose.codecs.append(None if flaw.codec is None else int(flaw.codec))
+            loose.magics.append(flaw.magic)
 
     def finish(self) -> None:
-        if self._payloads:
+        if self._rows:
             self._end_group()
         self._writer.close()
 
-    def _end_group_if_full(self) -> None:
-        if len(self._payloads) >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
-            self._end_group()
+    def _parts(self, count: int, fitting: Callable[[int, int, int], tuple[int, int]]) -> Iterator[tuple[int, int]]:
+        """Cut messages 0 to `count` at the ends of row groups: yields the first number and the one behind the last.
+
+        Whoever iterates adds the rows before the next part. `fitting` is as `NativePayloads.fitting`.
+        """
+        first = 0
+        while first < count:
+            stop, size = fitting(first, min(first + GROUP_ROWS - self._rows, count), GROUP_BYTES - self._bytes)
+            if stop == first and self._rows:
+                self._end_group()
+                continue
+            if stop == first:  # larger than a group
+                stop, size = fitting(first, first + 1, sys.maxsize)
+            yield first, stop
+            self._rows += stop - first
+            first = stop
+            self._bytes += size
+            if self._rows == GROUP_ROWS or self._bytes >= GROUP_BYTES:
+                self._end_group()
+
+    def _seal(self) -> None:
+        """Make a piece of the loose rows."""
+        if self._loose.payloads:
+            self._pieces.append(self._loose.columns(self._arrow))
+            self._loose = _Loose()
 
     def _end_group(self) -> None:
-        arrow, origin, count = self._arrow, self._origin, len(self._payloads)
+        self._seal()
+        arrow, origin, count = self._arrow, self._origin, self._rows
         intact, problems = arrow.repeat(arrow.scalar(True), count), arrow.nulls(count, arrow.string())
         if self._flaws:
             found = [self._flaws.get(row) for row in range(count)]
             intact = arrow.array([flaw is None or flaw.crc_ok for flaw in found], arrow.bool_())
             problems = arrow.array([flaw and flaw.problem for flaw in found], arrow.string())
+        differing = _Columns(*(_joined(arrow, column) for column in zip(*self._pieces, strict=True)))
         columns = {
             "topic": same_text(arrow, origin.topic, count),
             "broker": arrow.repeat(arrow.scalar(origin.broker, arrow.int32()), count),
             "partition": arrow.repeat(arrow.scalar(origin.partition, arrow.int32()), count),
-            "offset": arrow.array(self._offsets, arrow.int64()),
-            "index": arrow.array(self._indexes, arrow.int32()),
-            "next_offset": arrow.array(self._nexts, arrow.int64()),
-            "codec": arrow.DictionaryArray.from_arrays(arrow.array(self._codecs, arrow.int8()), arrow.array(_CODECS)),
-            "magic": arrow.array(self._magics, arrow.uint8()),
+            "offset": differing.offset,
+            "index": differing.index,
+            "next_offset": differing.next_offset,
+            "codec": arrow.DictionaryArray.from_arrays(differing.codec, arrow.array(_CODECS)),
+            "magic": differing.magic,
             "crc_ok": intact,
-            "payload": arrow.array(self._payloads, arrow.binary()),
+            "payload": differing.payload,
             "problem": problems,
             "source": same_text(arrow, origin.source, count),
         }
         self._start_group()
         self._writer.write_table(arrow.table(columns, schema=self._schema), row_group_size=count)
+
+
+class _Columns(NamedTuple):
+    """Arrow arrays of equal length."""
+
+    offset: Any
+    index: Any
+    next_offset: Any
+    codec: Any
+    magic: Any
+    payload: Any
+
+
+class _Loose:
+    """Rows one by one."""
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+        self.indexes: list[int] = []
+        self.nexts: list[int] = []
+        self.codecs: list[int | None] = []
+        self.magics: list[int | None] = []
+        self.payloads: list[bytes] = []
+
+    def columns(self, arrow: Any) -> _Columns:
+        return _Columns(
+            arrow.array(self.offsets, arrow.int64()),
+            arrow.array(self.indexes, arrow.int32()),
+            arrow.array(self.nexts, arrow.int64()),
+            arrow.array(self.codecs, arrow.int8()),
+            arrow.array(self.magics, arrow.uint8()),
+            arrow.array(self.payloads, arrow.binary()),
+        )
+
+
+def _indexed(arrow: Any, messages: IndexedMessages, first: int, stop: int) -> _Columns:
+    count = stop - first
+    (validity, ends, data), offsets, indexes, nexts = messages.payloads.arrow(
+        first, stop, messages.offset, messages.next_offset, _MOST_BYTES, False
+    )
+    assert not validity
+    codecs, magics = bytearray(), bytearray()
+    for number, magic, codec in messages.kinds(first, stop):
+        codecs += bytes((codec,)) * number
+        magics += bytes((magic,)) * number
+
+    def column(kind: Any, *buffers: bytes | bytearray) -> Any:
+        return arrow.Array.from_buffers(kind, count, [None, *map(arrow.py_buffer, buffers)])
+
+    return _Columns(
+        column(arrow.int64(), offsets),
+        column(arrow.int32(), indexes),
+        column(arrow.int64(), nexts),
+        column(arrow.int8(), codecs),
+        column(arrow.uint8(), magics),
+        column(arrow.binary(), ends, data),
+    )
+
+
+def _joined(arrow: Any, pieces: Sequence[Any]) -> Any:
+    return pieces[0] if len(pieces) == 1 else arrow.concat_arrays(pieces)
+
+
+def _fitting(payloads: list[bytes], first: int, stop: int, size: int) -> tuple[int, int]:
+    """As `NativePayloads.fitting`."""
+    whole = sum(map(len, payloads[first:stop]))
+    if whole <= size:
+        return stop, whole
+    used = list(accumulate(map(len, payloads[first:stop]), initial=0))
+    count = bisect_right(used, size) - 1
+    return first + count, used[count]
 
 
 def same_text(arrow: Any, text: str, count: int) -> Any:

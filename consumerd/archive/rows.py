@@ -10,7 +10,7 @@ from bisect import bisect_left
 from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
 
-from consumerd.storage.archive import ArchivedRun, Flaw
+from consumerd.storage.archive import ArchivedRun, Flaw, IndexedMessages
 from consumerd.wire.v07 import Codec
 from consumerd.wire.v07.walk import LAYOUTS
 
@@ -22,6 +22,8 @@ class RowWriter(Protocol):
     """Writes the rows of one segment to one file, in their order."""
 
     def add_run(self, run: ArchivedRun) -> None: ...
+
+    def add_indexed(self, messages: IndexedMessages) -> None: ...
 
     def add_flaw(self, flaw: Flaw) -> None: ...
 
@@ -37,9 +39,14 @@ def boundaries(run: ArchivedRun) -> list[int]:
     return list(accumulate(map(overhead.__add__, lengths), initial=run.offset))
 
 
+def is_within(messages: ArchivedRun | IndexedMessages, first: int, last: int | None) -> bool:
+    """Whether all of them have outermost offsets of at least `first` and below `last`."""
+    return messages.offset >= first and (last is None or messages.next_offset <= last)
+
+
 def within(run: ArchivedRun, first: int, last: int | None) -> ArchivedRun | None:
     """The messages of `run` whose outermost offset is at least `first` and below `last`."""
-    if run.offset >= first and (last is None or run.next_offset <= last):
+    if is_within(run, first, last):
         return run
     if run.codec is not Codec.NONE:
         return run if first <= run.offset and (last is None or run.offset < last) else None

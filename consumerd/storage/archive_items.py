@@ -1,7 +1,6 @@
 """The items that a reader of segments yields: runs of messages and flaws; its input stream, and the limits of both.
 
-Strategy: values without behaviour, apart from the reader, because code that makes rows of them needs nothing else of
-this room.
+Strategy: values apart from the reader, because code that makes rows of them needs nothing else of this room.
 """
 
 from __future__ import annotations
@@ -9,9 +8,13 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from consumerd.wire.v07 import Codec
+from consumerd.wire.v07.walk import LAYOUTS
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from consumerd.native import NativePayloads
-    from consumerd.wire.v07 import Codec
 
 #: No segment is larger: log.file.size is an int32, and one message set of at most 2 GiB may overshoot it.
 MAX_SEGMENT_BYTES = 1 << 32
@@ -54,6 +57,31 @@ class IndexedMessages(NamedTuple):
     next_offset: int
     data: memoryview
     payloads: NativePayloads
+
+    def kinds(self, first: int, stop: int) -> Iterator[tuple[int, int, Codec]]:
+        """Of messages `first` to `stop`, by runs: how many there are, magic and codec of the outermost message."""
+        runs = self.payloads.runs
+        ends = [*(run[0] for run in runs[1:]), len(self.payloads)]
+        for (begin, position, overhead), end in zip(runs, ends, strict=True):
+            if (count := min(end, stop) - max(begin, first)) > 0:
+                yield count, *self._kind(position, overhead)
+
+    def as_runs(self) -> Iterator[ArchivedRun]:
+        """The same messages as the pure codec reads them, with an object for each payload."""
+        runs = self.payloads.runs
+        ends = [*((run[0], self.offset + run[1]) for run in runs[1:]), (len(self.payloads), self.next_offset)]
+        for (begin, position, overhead), (end, next_offset) in zip(runs, ends, strict=True):
+            magic, codec = self._kind(position, overhead)
+            yield ArchivedRun(self.offset + position, next_offset, magic, codec, self.payloads[begin:end])
+
+    def _kind(self, position: int, overhead: int) -> tuple[int, Codec]:
+        if not overhead:
+            return 1, Codec(self.data[position + _ATTRIBUTES] & _CODEC_BITS)
+        return int(overhead != LAYOUTS[0].overhead), Codec.NONE
+
+
+#: The byte of a message of magic 1 that has the codec, and its bits in there.
+_ATTRIBUTES, _CODEC_BITS = 5, 3
 
 
 class FlawKind(StrEnum):

@@ -7,18 +7,49 @@ const HEX: &[u8; 16] = b"0123456789abcdef";
 
 /// `{head}{offset},"index":{index},"payload":"{payload}"}` and a newline, to the end of `out`.
 pub fn write_line(out: &mut Vec<u8>, head: &[u8], offset: i64, index: usize, payload: &[u8]) {
+    write_place(out, head, offset, index);
+    out.push(b',');
+    write_payload(out, payload, false);
+    out.extend_from_slice(b"}\n");
+}
+
+/// What the rows of a run have in common in an export: the texts before the offset, before and after the payload, and whether
+/// payloads are written as base64 even where they are text.
+pub struct Frame<'a> {
+    pub head: &'a [u8],
+    pub kind: &'a [u8],
+    pub tail: &'a [u8],
+    pub base64: bool,
+}
+
+/// `{head}{offset},"index":{index},"next_offset":{next_offset}{kind}"payload":"{payload}"{tail}` to the end of `out`, as
+/// `consumerd.archive.ndjson` writes it.
+pub fn write_row(out: &mut Vec<u8>, frame: &Frame<'_>, place: (i64, usize, i64), payload: &[u8]) {
+    let (offset, index, next_offset) = place;
+    write_place(out, frame.head, offset, index);
+    out.extend_from_slice(b",\"next_offset\":");
+    out.extend_from_slice(itoa(next_offset, &mut [0; 20]));
+    out.extend_from_slice(frame.kind);
+    write_payload(out, payload, frame.base64);
+    out.extend_from_slice(frame.tail);
+}
+
+fn write_place(out: &mut Vec<u8>, head: &[u8], offset: i64, index: usize) {
     out.extend_from_slice(head);
     out.extend_from_slice(itoa(offset, &mut [0; 20]));
     out.extend_from_slice(b",\"index\":");
     out.extend_from_slice(itoa(index as i64, &mut [0; 20]));
-    if std::str::from_utf8(payload).is_ok() {
-        out.extend_from_slice(b",\"payload\":\"");
+}
+
+fn write_payload(out: &mut Vec<u8>, payload: &[u8], base64: bool) {
+    if !base64 && std::str::from_utf8(payload).is_ok() {
+        out.extend_from_slice(b"\"payload\":\"");
         write_escaped(out, payload);
     } else {
-        out.extend_from_slice(b",\"payload_base64\":\"");
+        out.extend_from_slice(b"\"payload_base64\":\"");
         write_base64(out, payload);
     }
-    out.extend_from_slice(b"\"}\n");
+    out.push(b'"');
 }
 
 fn write_escaped(out: &mut Vec<u8>, text: &[u8]) {

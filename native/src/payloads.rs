@@ -13,7 +13,7 @@ use pyo3::types::{PyBytes, PyList, PySlice, PySliceMethods};
 use crate::arrow::{between, filled, put_i64, write_binary, BinaryBuffers, Buffer, Shape, Width};
 use crate::inflate::{most_pieces, Allowance, Codec, Inflater};
 use crate::limits::Limits;
-use crate::lines::write_line;
+use crate::lines::{write_line, write_row, Frame};
 use crate::message::{look, Looked, Message, HEADER};
 
 /// What a payload costs as an object beside its bytes (`consumerd.wire.batch.OVERHEAD_PER_MESSAGE`).
@@ -321,6 +321,45 @@ impl Index {
         (text, stop.max(first))
     }
 
+    /// The messages `numbers`, which are of one run, as rows of an export at the end of `out`.
+    fn rows(
+        &self,
+        out: &mut Vec<u8>,
+        data: &[u8],
+        frame: &Frame<'_>,
+        numbers: Range<usize>,
+        offset: i64,
+        next_offset: i64,
+    ) {
+        let run = self.runs.partition_point(|run| run.0 <= numbers.start);
+        let (begin, position, overhead) = self.runs[run - 1];
+        let (end, behind) = self
+            .runs
+            .get(run)
+            .map_or((self.ranges.len(), next_offset), |next| {
+                (next.0, offset + next.1 as i64)
+            });
+        let mut position = if overhead > 0 {
+            self.position_in(self.runs[run - 1], numbers.start)
+        } else {
+            position
+        };
+        for number in numbers {
+            let (payload, at) = (self.slice(data, number), offset + position as i64);
+            let place = if overhead > 0 {
+                position += overhead + payload.len();
+                (at, 0, offset + position as i64)
+            } else {
+                (
+                    at,
+                    number - begin,
+                    if number + 1 == end { behind } else { at },
+                )
+            };
+            write_row(out, frame, place, payload);
+        }
+    }
+
     /// Copy what lies in the data, for which `whole` bytes are held, if that is little else than other things. Whether the data is still needed.
     fn settle(&mut self, data: &[u8], whole: usize) -> bool {
         let held = whole + self.arena.len() + RANGE * self.ranges.len();
@@ -578,6 +617,51 @@ impl Payloads {
         let (index, data) = (&self.index, self.data(py));
         let (text, next) = py.detach(|| index.json_lines(data, head, offset, first, lines, bytes));
         (PyBytes::new(py, &text), next)
+    }
+
+    /// The messages from number `first` to `stop`, which are of one run, as rows of an export in NDJSON.
+    ///
+    /// A row: `head`, offset, index, next offset, `kind`, payload (in base64 if `base64`), `tail`. `offset` is that of the
+    /// data, `next_offset` follows the last message. Raises IndexError for numbers that there are not in one run.
+    #[allow(clippy::too_many_arguments)]
+    fn json_rows<'py>(
+        &self,
+        py: Python<'py>,
+        first: usize,
+        stop: usize,
+        offset: i64,
+        next_offset: i64,
+        head: &[u8],
+        kind: &[u8],
+        tail: &[u8],
+        base64: bool,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let (index, data) = (&self.index, self.data(py));
+        let numbers = between(first, stop, index.ranges.len())?;
+        let run = index.runs.partition_point(|run| run.0 <= first);
+        if index.runs.get(run).is_some_and(|next| next.0 < stop) {
+            return Err(PyIndexError::new_err("the messages are of several runs"));
+        }
+        if numbers.is_empty() {
+            return Ok(PyBytes::new(py, b""));
+        }
+        let frame = Frame {
+            head,
+            kind,
+            tail,
+            base64,
+        };
+        let text = py.detach(|| {
+            let each = head.len() + kind.len() + tail.len() + 64;
+            let payloads: usize = index.ranges[numbers.clone()]
+                .iter()
+                .map(|range| range.1 as usize)
+                .sum();
+            let mut text = Vec::with_capacity(each * numbers.len() + payloads + payloads / 8);
+            index.rows(&mut text, data, &frame, numbers, offset, next_offset);
+            text
+        });
+        Ok(PyBytes::new(py, &text))
     }
 
     fn __len__(&self) -> usize {

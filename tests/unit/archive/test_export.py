@@ -14,6 +14,7 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
+from consumerd import native
 from consumerd.archive import (
     MANIFEST,
     ArchiveExport,
@@ -32,7 +33,9 @@ from consumerd.archive import (
     StopRequest,
     WriteFailedError,
     find_sources,
+    parquet,
 )
+from consumerd.wire.compression import compress
 from consumerd.wire.v07 import Codec, decode_batch, encode_message, encode_message_set
 
 if TYPE_CHECKING:
@@ -473,3 +476,47 @@ def test_core_works_without_the_archive_extra(
     for module in ("pyarrow", "pyarrow.parquet", "zstandard", "fsspec", "fsspec.core"):
         monkeypatch.setitem(sys.modules, module, None)
     assert export(log, out=out, compression=ExportCompression.GZIP).rows == 9
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"format": ExportFormat.PARQUET},
+        {"format": ExportFormat.NDJSON},
+        {"format": ExportFormat.NDJSON, "base64": True},
+    ],
+)
+@pytest.mark.parametrize(("first", "last"), [(0, None), (16, None), (1, 500), (300, 301)])
+def test_both_codecs_write_the_same_files(
+    native_codec: native.Codec,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    segments: Segments,
+    export: RunExport,
+    files: Files,
+    how: dict[str, Any],
+    first: int,
+    last: int | None,
+) -> None:
+    monkeypatch.setattr(parquet, "GROUP_ROWS", 7)
+    monkeypatch.setattr(parquet, "GROUP_BYTES", 100)
+    texts = [b'"', b"\\x", "\u00e9\u2028".encode(), b"\xc3", b"", b"\x7f\x00", b"plain"]
+    messages = [bytes((number,)) * (number % 40) for number in range(20)] + texts
+    plain = encode_message_set(messages)
+    old = encode_message_set(messages[:3], magic=0)
+    empty = encode_message(compress(Codec.GZIP, b""), codec=Codec.GZIP)
+    wrappers = [encode_message_set(messages, codec=codec) for codec in (Codec.GZIP, Codec.SNAPPY)]
+    large = encode_message(b"x" * 500)
+    segments(
+        tmp_path / "log" / "events-0", HELLO + old + plain + wrappers[0] + empty + large + BAD + wrappers[1] + plain
+    )
+    made = []
+    for chosen in (None, native_codec):
+        with native.using(chosen):
+            out = tmp_path / f"{chosen is None}"
+            report = export(
+                tmp_path / "log", out=out, broker=4, first=first, last=last, on_corrupt=OnCorrupt.KEEP, **how
+            )
+            made.append((files(out), report.rows, report.bytes))
+    assert made[0] == made[1]
+    assert made[0][1] > 0

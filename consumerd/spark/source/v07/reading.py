@@ -292,21 +292,14 @@ def _from_buffers(kind: pa.DataType, rows: int, validity: bytes, *buffers: bytes
 
 
 def _codecs(found: IndexedMessages, first: int, stop: int) -> pa.Array | None:
-    """The codec of each message, which is in the attributes of its outermost one; None if all are plain."""
-    runs = found.payloads.runs
-    if all(overhead for _, _, overhead in runs):
+    """The codec of each message, which is that of its outermost one; None if all are plain."""
+    kinds = list(found.kinds(first, stop))
+    if not any(codec for _, _, codec in kinds):
         return None
     codecs = array("b")
-    for (begin, position, overhead), end in zip(runs, [*(run[0] for run in runs[1:]), stop], strict=True):
-        count = min(end, stop) - max(begin, first)
-        if count > 0:
-            codec = Codec.NONE if overhead else found.data[position + _ATTRIBUTES] & _CODEC_BITS
-            codecs.extend(array("b", (codec,)) * count)
+    for count, _, codec in kinds:
+        codecs.extend(array("b", (codec,)) * count)
     return _CODECS.take(numbers(codecs, pa.int8()))
-
-
-#: The byte of a message of magic 1 that has the codec, and its bits in there.
-_ATTRIBUTES, _CODEC_BITS = 5, 3
 
 
 def _plain_piece(run: ArchivedRun, wanted: frozenset[str]) -> dict[str, pa.Array]:
