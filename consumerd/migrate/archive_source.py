@@ -17,7 +17,14 @@ from consumerd.archive.opening import open_segments
 from consumerd.errors import ConfigError, CorruptDataError, NotFoundError
 from consumerd.migrate.message_source import SourceMessage, UnreadableStretch
 from consumerd.partition import TopicPartition
-from consumerd.storage.archive import DEFAULT_EXPANSION, MAX_SEGMENT_BYTES, Flaw, FlawKind, read_runs
+from consumerd.storage.archive import (
+    DEFAULT_EXPANSION,
+    MAX_SEGMENT_BYTES,
+    Flaw,
+    FlawKind,
+    IndexedMessages,
+    read_indexed,
+)
 from consumerd.storage.archive_names import DEFAULT_LAYOUT, ArchiveLayout
 from consumerd.wire.v07.walk import LAYOUTS
 
@@ -94,7 +101,11 @@ class ArchiveSource:
         for each in opened:
             if isinstance(each, ArchiveFinding):
                 raise CorruptDataError(each.problem)
-            yield from read_runs(each.stream, segment.start, resync=True, stop=stop)
+            for item in read_indexed(each.stream, segment.start, resync=True, stop=stop):
+                if isinstance(item, IndexedMessages):
+                    yield from item.as_runs()
+                else:
+                    yield item
 
     async def read(
         self, partition: TopicPartition, start: int, end: int
