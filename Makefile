@@ -48,7 +48,12 @@ gssapi: setup  ## add the extra `gssapi` to .venv (needs a C compiler and Kerber
 demo: setup  ## a ZooKeeper, two brokers, three daemons, two deaths, a count of every message, and tables of them
 	@$(BIN)/consumerd demo $(if $(INPUT),--input "$(INPUT)")
 
-test: setup  ## all tests
+# A dynamic archive of Java's class-data sharing: without it, each JVM of Spark takes five seconds longer.
+$(VENV)/spark-classes.jsa: $(VENV)/.installed tests/support/spark_jvm.py | $(VENV)/.native
+	@$(BIN)/python -m tests.support.spark_jvm >$(VENV)/spark-classes.log 2>&1 || \
+		echo "Spark's classes are not shared, which makes its tests slower: see $(VENV)/spark-classes.log"
+
+test: setup $(VENV)/spark-classes.jsa  ## all tests
 	$(BIN)/python -m pytest $(WORKERS) $(PYTEST_ARGS)
 
 # The simulation of groups takes as long as half of the others: who changes them runs `make test PYTEST_ARGS=tests/property`.

@@ -26,6 +26,7 @@ from consumerd.embedded import JavaRuntime, MissingRuntimeError, ZooKeeperServer
 from consumerd.embedded.zookeeper_launch import zookeeper_jars
 from tests.support import maven, sharing
 from tests.support.codecs import installed_native_codec
+from tests.support.spark_jvm import share_classes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -95,6 +96,7 @@ class JdkGuard:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(sharing, "sharing")
+    share_classes()
     if _ASKS_FOR_A_JDK.is_file():  # not in the source distribution
         guard = JdkGuard(_ASKS_FOR_A_JDK.parents[1], _ASKS_FOR_A_JDK.read_text("utf-8").split())
         config.pluginmanager.register(guard, "jdk-guard")

@@ -26,6 +26,7 @@ import pytest
 from consumerd.spark.tables.layout import parse_folders, resolve
 from consumerd.wire.compression import Codec
 from consumerd.wire.v07 import encode_message_set
+from tests.support.spark_jvm import QUICK_JVM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -97,7 +98,7 @@ root = "{root}/lake"
 [spark.config]
 "spark.sql.shuffle.partitions" = "2"
 "spark.log.level" = "ERROR"
-"spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"spark.driver.extraJavaOptions" = "{QUICK_JVM}"
 [spark.pipelines.p]
 batches_per_trigger = 2
 [spark.pipelines.p.source]

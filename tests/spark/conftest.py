@@ -6,16 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.spark_jvm import QUICK_JVM
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
     from consumerd.java import JavaRuntime
-
-
-#: The second compiler costs more than it saves in a minute of small jobs.
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -23,7 +23,7 @@ from consumerd.embedded import Child, free_port
 from consumerd.embedded.processes import clean_environment, format_toml
 from consumerd.spark.session import LAUNCHER_VARIABLE, prepare_java
 from consumerd.wire.v07 import Codec, encode_message_set
-from tests.spark.conftest import QUICK_JVM
+from tests.support.spark_jvm import QUICK_JVM
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

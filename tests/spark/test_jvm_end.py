@@ -14,7 +14,7 @@ import pytest
 from consumerd.embedded.processes import format_toml
 from consumerd.errors import ExitCode
 from consumerd.wire.v07 import encode_message_set
-from tests.spark.conftest import QUICK_JVM
+from tests.support.spark_jvm import quick_options
 
 if TYPE_CHECKING:
     from consumerd.java import JavaRuntime
@@ -42,7 +42,7 @@ def environment(java: JavaRuntime) -> dict[str, str]:
     return {
         **os.environ,
         "JAVA_HOME": str(java.executable.absolute().parent.parent),
-        "SPARK_SUBMIT_OPTS": QUICK_JVM,
+        "SPARK_SUBMIT_OPTS": quick_options(),
     }
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.testing.fault_proxy import Direction
-from tests.spark.conftest import QUICK_JVM
+from tests.support.spark_jvm import quick_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +68,7 @@ def test_retries_a_task_and_names_a_dead_broker(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, "SPARK_SUBMIT_OPTS": QUICK_JVM},
+        env={**os.environ, "SPARK_SUBMIT_OPTS": quick_options()},
         text=True,
         bufsize=1,
     ) as session:
