@@ -2,15 +2,16 @@
 
 The broker runs in a process of its own, once on asyncio and once on uvloop; the client is a blocking socket that does
 no work, or, where it says `and decode`, takes the messages out of what it fetched. `blocking` is the same client
-against a loop that does nothing but a blocking `os.sendfile` (fetch) or a blocking receive (produce), without logs,
-checks or other connections. At the end a thousand partitions are asked for 8 kB
-each, in one MULTIFETCH and in a thousand FETCHes.
+against a loop that does nothing but a blocking `os.sendfile` (fetch), or a blocking receive and a write to a file
+(produce), without logs, checks or other connections. All servers run from the start, and take turns. Figures per
+`cpu-s` are of the server's processor time, which other programs on the machine change less than the clock. At the end
+a thousand partitions are asked for 8 kB each, in one MULTIFETCH and in a thousand FETCHes.
 
 Kafka 0.7.2's figures were measured once, on another day, with its own broker and clients on a machine of the same kind,
 one client thread, no compression: its SimpleConsumer stands beside fetch and decode, its sync producer beside produce.
 They say which order of magnitude to expect, not who is faster by a tenth.
 
-    python -m benchmarks.broker [--size 100 --size 1000] [--megabytes 128] [--rounds 3] [--json]
+    python -m benchmarks.broker [--size 100 --size 1000] [--megabytes 128] [--rounds 3] [--quick] [--json]
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,22 +49,25 @@ from consumerd.wire.v07 import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 NAME = "broker"
 FETCH = 1 << 20
 PER_SET = 200
 PROBE = OffsetsRequest("probe", 0, -1, 1).encode()
 PROBE_ANSWER = 18
+ROUND_TRIPS = 2000
 #: Partitions of one MULTIFETCH, and bytes asked of each.
 MANY, MANY_BYTES = 1000, 8 << 10
 MODES = ("blocking", "asyncio", "uvloop")
 DECODE = "fetch 1 MiB and decode"
+NO_FLUSH = 1_000_000_000
 PRODUCE = {
-    1_000_000_000: "produce, no flush",
+    NO_FLUSH: "produce, no flush",
     100_000: "produce, flush every 100000 messages",
     500: "produce, flush every 500 messages",
 }
+CLOCK, PROCESSOR = "M msg/s", "M msg/cpu-s"
 #: Million messages per second of Kafka 0.7.2 by size of the payload, lowest and highest of several runs.
 KAFKA_072 = {
     DECODE: {100: (2.8, 4.7), 200: (2.5, 3.9), 1000: (0.7, 1.5)},
@@ -82,10 +87,11 @@ async def serve(folder: Path, flush_interval: int) -> None:
 
 
 def serve_blocking(folder: Path) -> None:
-    """One connection: answer every 1 MiB fetch by sendfile, swallow everything larger, answer a probe."""
+    """One connection: answer every 1 MiB fetch by sendfile, write everything larger to a file, answer a probe."""
     listener = socket.create_server(("127.0.0.1", 0))
     print(listener.getsockname()[1], flush=True)
     fetch = FetchRequest("bench", 0, 0, FETCH).encode()
+    written = (folder / "blocking").open("wb", buffering=0)
     while True:
         sock, _ = listener.accept()
         with sock, (folder / "bench-0" / f"{0:020d}.kafka").open("rb") as file:
@@ -102,12 +108,26 @@ def serve_blocking(folder: Path) -> None:
                     while length:
                         sent = os.sendfile(sock.fileno(), file.fileno(), offset, length)
                         offset, length = offset + sent, length - sent
-                elif tail == PROBE:
+                    continue
+                written.write(view[:got])
+                if tail == PROBE:
                     sock.sendall(bytes(PROBE_ANSWER))
 
 
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server, and the connection of its client."""
+
+    pid: int
+    sock: socket.socket
+
+    def processor_seconds(self) -> float:
+        """Processor time of all its threads so far."""
+        return time.clock_gettime(~self.pid << 3 | 2)  # as clock_getcpuclockid(3) of Linux
+
+
 @contextmanager
-def running(mode: str, folder: Path, flush_interval: int) -> Iterator[socket.socket]:
+def running(mode: str, folder: Path, flush_interval: int) -> Iterator[Server]:
     argv = [sys.executable, "-m", "benchmarks.broker", "--serve", mode, str(folder), str(flush_interval)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
         try:
@@ -115,7 +135,7 @@ def running(mode: str, folder: Path, flush_interval: int) -> Iterator[socket.soc
             port = int(process.stdout.readline())
             with socket.create_connection(("127.0.0.1", port)) as sock:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                yield sock
+                yield Server(process.pid, sock)
         finally:
             process.kill()
 
@@ -136,81 +156,98 @@ def receive_into(sock: socket.socket, buffer: memoryview) -> None:
         buffer = buffer[received:]
 
 
-def fetch_and_decode(sock: socket.socket, end: int) -> float:
+def fetch_and_decode(sock: socket.socket, end: int) -> None:
     buffer = memoryview(bytearray(6 + FETCH))
     offset = 0
-    started = time.perf_counter()
     while offset < end:
         sock.sendall(FetchRequest("bench", 0, offset, FETCH).encode())
         size = 6 + min(FETCH, end - offset)
         receive(sock, buffer[:6], 6)
         receive_into(sock, buffer[6:size])
         offset = decode_batch(buffer[6:size], offset).next_offset
-    return time.perf_counter() - started
 
 
-def fetch_all(sock: socket.socket, end: int) -> float:
+def fetch_all(sock: socket.socket, end: int) -> None:
     buffer = memoryview(bytearray(FETCH))
-    started = time.perf_counter()
     for offset in range(0, end, FETCH):
         sock.sendall(FetchRequest("bench", 0, offset, FETCH).encode())
         receive(sock, buffer, 6 + min(FETCH, end - offset))
-    return time.perf_counter() - started
 
 
-def produce_all(sock: socket.socket, frame: bytes, count: int) -> float:
-    started = time.perf_counter()
+def produce_all(sock: socket.socket, frame: bytes, count: int) -> None:
     for _ in range(count):
         sock.sendall(frame)
     sock.sendall(PROBE)
     receive(sock, memoryview(bytearray(PROBE_ANSWER)), PROBE_ANSWER)
-    return time.perf_counter() - started
 
 
-def round_trips(sock: socket.socket, count: int) -> float:
+def round_trips(sock: socket.socket, count: int) -> None:
     buffer = memoryview(bytearray(PROBE_ANSWER))
-    started = time.perf_counter()
     for _ in range(count):
         sock.sendall(PROBE)
         receive(sock, buffer, PROBE_ANSWER)
-    return time.perf_counter() - started
 
 
-def measure(size: int, megabytes: int, rounds: int) -> dict[str, dict[str, list[float]]]:
-    """The figure of every kind and mode in each round: bytes per second, or round trips per second."""
+#: The figures of every kind and mode in each round: bytes per second, or round trips per second.
+Figures = dict[str, dict[str, list[float]]]
+
+
+class Exchange:
+    """What one size of messages gave, by the clock and by the servers' processor time."""
+
+    def __init__(self) -> None:
+        self.clock: Figures = {}
+        self.processor: Figures = {}
+
+    def take(self, kind: str, mode: str, server: Server, amount: int, work: Callable[[], None]) -> None:
+        """Measure `work`, in which the server handles `amount`."""
+        began, spent = time.perf_counter(), server.processor_seconds()
+        work()
+        seconds, spent = time.perf_counter() - began, server.processor_seconds() - spent
+        self.clock.setdefault(kind, {}).setdefault(mode, []).append(amount / seconds)
+        self.processor.setdefault(kind, {}).setdefault(mode, []).append(amount / spent)
+
+
+def measure(size: int, megabytes: int, rounds: int, *, flushes: bool) -> Exchange:
+    """Measure messages of one size. Without `flushes` produce only into a log that is not flushed."""
     rng = random.Random(2)
     batch = encode_message_set([rng.randbytes(size) for _ in range(PER_SET)])
     sets = (megabytes << 20) // len(batch)
-    frame = ProduceRequest("bench", 0, batch).encode()
-    found: dict[str, dict[str, list[float]]] = {}
-
-    def note(kind: str, mode: str, figure: float) -> None:
-        found.setdefault(kind, {}).setdefault(mode, []).append(figure)
-
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "fetch" / "bench-0"
-        log.mkdir(parents=True)
-        with (log / f"{0:020d}.kafka").open("wb") as segment:
-            for _ in range(sets):
-                segment.write(batch)
-            segment.flush()
-            os.fsync(segment.fileno())  # or the first to be measured shares the disk with the writing of this
-        end = sets * len(batch)
+    frame = ProduceRequest("made", 0, batch).encode()
+    found = Exchange()
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        servers: dict[tuple[str, int], Server] = {}
+        for mode in MODES:
+            for flush in PRODUCE if flushes and mode != "blocking" else [NO_FLUSH]:
+                directory = Path(folder) / f"{mode}-{flush}"
+                if flush == NO_FLUSH:
+                    write_log(directory / "bench-0", [batch] * sets)
+                servers[mode, flush] = stack.enter_context(running(mode, directory, flush))
         for number in range(rounds):
-            for mode in MODES if number % 2 else reversed(MODES):
-                with running(mode, log.parent, 500) as sock:
-                    note("fetch 1 MiB", mode, end / fetch_all(sock, end))
-                    if mode != "blocking":
-                        note(DECODE, mode, end / fetch_and_decode(sock, end))
-                        note("round trips", mode, 5000 / round_trips(sock, 5000))
-                for flush, kind in PRODUCE.items():
-                    if mode == "blocking" and flush != 1_000_000_000:
-                        continue
-                    target = log.parent if mode == "blocking" else Path(folder) / f"produce-{number}-{mode}-{flush}"
-                    count = sets if flush > 1000 else sets // 8
-                    with running(mode, target, flush) as sock:
-                        note(kind, mode, count * len(batch) / produce_all(sock, frame, count))
+            for mode, flush in servers if number % 2 else reversed(servers):
+                take_round(found, mode, flush, servers[mode, flush], frame, len(batch), sets)
     return found
+
+
+def write_log(directory: Path, pieces: Iterable[bytes]) -> None:
+    directory.mkdir(parents=True)
+    with (directory / f"{0:020d}.kafka").open("wb") as segment:
+        for piece in pieces:
+            segment.write(piece)
+        segment.flush()
+        os.fsync(segment.fileno())  # or the first to be measured shares the disk with the writing of this
+
+
+def take_round(found: Exchange, mode: str, flush: int, server: Server, frame: bytes, size: int, sets: int) -> None:
+    """One round of one server: `sets` sets of `size` bytes are fetched and produced."""
+    sock, end = server.sock, sets * size
+    if flush == NO_FLUSH:
+        found.take("fetch 1 MiB", mode, server, end, lambda: fetch_all(sock, end))
+        if mode != "blocking":
+            found.take(DECODE, mode, server, end, lambda: fetch_and_decode(sock, end))
+            found.take("round trips", mode, server, ROUND_TRIPS, lambda: round_trips(sock, ROUND_TRIPS))
+    count = sets if flush > 1000 else sets // 8
+    found.take(PRODUCE[flush], mode, server, count * size, lambda: produce_all(sock, frame, count))
 
 
 def fetch_partitions(sock: socket.socket, frames: list[bytes], answers: int) -> float:
@@ -241,34 +278,34 @@ def measure_partitions(rounds: int) -> list[Measurement]:
             (log / f"{0:020d}.kafka").write_bytes(segment)
         for mode in MODES[1:]:
             figures: dict[str, list[float]] = {name: [] for name in subjects}
-            with running(mode, Path(folder), 500) as sock:
+            with running(mode, Path(folder), 500) as server:
                 for _ in range(10 * rounds):
                     for name, (frames, answers) in subjects.items():
-                        figures[name].append(MANY / 1000 / fetch_partitions(sock, frames, answers))
+                        figures[name].append(MANY / 1000 / fetch_partitions(server.sock, frames, answers))
             one, many = subjects
             case = f"{MANY} partitions of {MANY_BYTES >> 10} KiB, {mode}"
             found += compared(NAME, f"{case}, one MULTIFETCH", "k partitions/s", figures, ours=one, others=[many])
     return found
 
 
-def results(size: int, figures: dict[str, dict[str, list[float]]]) -> list[Measurement]:
+def results(size: int, figures: Figures, unit: str = CLOCK) -> list[Measurement]:
     """The figures as million messages per second, each loop of ours beside the blocking one."""
     found: list[Measurement] = []
     for kind, modes in figures.items():
-        for mode in MODES[1:]:
+        for mode in [mode for mode in MODES[1:] if mode in modes]:
             # A produced set is checked by the codec; nothing of it is needed for a fetch.
             checked = f", {surroundings.codec()}" if kind == DECODE or kind in PRODUCE.values() else ""
             case = f"{kind}, {size} B, {mode}{checked}"
             if kind == "round trips":
                 value = statistics.median(modes[mode])
-                found.append(Measurement(NAME, case, OURS, value, "/s", rounds=len(modes[mode])))
+                found.append(Measurement(NAME, case, OURS, value, unit.removeprefix("M msg"), rounds=len(modes[mode])))
                 continue
             per_second = {name: [value / (size + 10) / 1e6 for value in modes[name]] for name in modes}
             others = [name for name in modes if name == "blocking"]
-            found += compared(NAME, case, "M msg/s", per_second, ours=mode, others=others)
-        if size in KAFKA_072.get(kind, {}):
+            found += compared(NAME, case, unit, per_second, ours=mode, others=others)
+        if unit == CLOCK and size in KAFKA_072.get(kind, {}):
             for which, value in zip(("lowest", "highest"), KAFKA_072[kind][size], strict=True):
-                found.append(Measurement(NAME, f"{kind}, {size} B", f"0.7.2 once, {which}", value, "M msg/s"))
+                found.append(Measurement(NAME, f"{kind}, {size} B", f"0.7.2 once, {which}", value, CLOCK))
     return found
 
 
@@ -277,6 +314,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--size", type=int, action="append", help="bytes of payload (default: 100 and 1000)")
     parser.add_argument("--megabytes", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="a quarter of the megabytes, and no flushes")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
@@ -288,8 +326,10 @@ def main(argv: list[str] | None = None) -> int:
             (uvloop.run if mode == "uvloop" else asyncio.run)(serve(Path(folder), int(flush)))
         return 0
     found: list[Measurement] = []
+    megabytes = arguments.megabytes // 4 if arguments.quick else arguments.megabytes
     for size in arguments.size or [100, 1000]:
-        found += results(size, measure(size, arguments.megabytes, arguments.rounds))
+        exchange = measure(size, megabytes, arguments.rounds, flushes=not arguments.quick)
+        found += results(size, exchange.clock) + results(size, exchange.processor, PROCESSOR)
     found += measure_partitions(arguments.rounds)
     return show(found, {}, as_json=arguments.json)
 

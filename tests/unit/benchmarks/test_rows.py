@@ -48,3 +48,15 @@ def test_each_loop_of_the_broker_stands_beside_the_blocking_one() -> None:
     ]
     assert [row.value for row in rows if row.case.startswith("round trips")] == [20.0, 40.0]
     assert next(row.value for row in rows if row.subject == "blocking") == pytest.approx(3e8 / 110 / 1e6)
+
+
+def test_figures_of_processor_time_are_of_the_same_cases() -> None:
+    figures = {
+        "produce, no flush": {"blocking": [8e8], "asyncio": [2e8], "uvloop": [4e8]},
+        "round trips": {"asyncio": [9.0]},
+    }
+    clock, processor = broker.results(1000, figures), broker.results(1000, figures, broker.PROCESSOR)
+    cases = [(row.case, row.subject, row.ratio) for row in processor]
+    assert cases == [(row.case, row.subject, row.ratio) for row in clock]
+    assert {row.unit for row in processor} == {"M msg/cpu-s", "/cpu-s"}
+    assert {row.unit for row in clock} == {"M msg/s", "/s"}
