@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PURE = "CONSUMERD_PURE"
 _OFF = {"", "0", "false", "no"}
 #: The interface version that the native codec must have: raised with every change of its interface.
-INTERFACE = 9
+INTERFACE = 10
 
 
 class NativeLimits(Protocol):
@@ -250,7 +250,9 @@ class Codec(Protocol):
         """Limits of a decoder."""
         ...
 
-    def verify(self, data: bytes, position: int, longest: int, magic: int, /) -> tuple[int, int]:
+    def verify(
+        self, data: bytes | bytearray | memoryview, position: int, longest: int, magic: int, last: bool, /
+    ) -> tuple[int, int]:
         """As `consumerd.wire.v07.walk.verify`, of the messages of one magic."""
         ...
 

@@ -29,7 +29,7 @@ from consumerd.errors import reason_of
 from consumerd.storage import CorruptLogError, FlushFailedError, StorageError
 from consumerd.turns import in_turns
 from consumerd.wire.errors import WireError
-from consumerd.wire.v07 import MultiProduceRequest, ProduceRequest, decode_request_steps
+from consumerd.wire.v07 import MultiProduceRequest, ProduceRequest, decode_request_steps, decode_single_request
 
 if TYPE_CHECKING:
     from consumerd.broker.config import BrokerConfig
@@ -200,14 +200,16 @@ async def serve(stream: ClientStream, requests: RequestHandlers, peer: str) -> N
         while (body := await stream.frame()) is not None:
             with body:
                 size = len(body)
-                request = await in_turns(decode_request_steps(body))
-            stream.let_go(size)
+                request = decode_single_request(body)
+                if request is None:
+                    request = await in_turns(decode_request_steps(body))
+            stream.let_go(size)  # large message sets of the request are still parts of the buffer
             if isinstance(request, (ProduceRequest, MultiProduceRequest)):
                 stream.produced = True
             reply = await requests.handle(request)
             if reply is not None and not await _send(stream, reply):
                 break
-            del request, reply  # else they would stay until the next request arrives
+            del request, reply  # before the buffer receives the next request
             await stream.worked(_REQUEST)
     except FlushFailedError:
         raise

@@ -54,6 +54,19 @@ class BrokerPartition:
         Raises StorageError with nothing appended, FlushFailedError when the log must not be used any more.
         """
         log = self.log
+        now = self._clock.monotonic()
+        if self._appending.locked() or len(data) > _LARGE or log.roll_due(now):
+            await self._append_in_thread(data, messages)
+        else:
+            log.append(data, messages, now)
+        self._counts.messages += messages
+        self._counts.bytes += len(data)
+        if log.flush_due():
+            await self.flush()
+
+    async def _append_in_thread(self, data: bytes, messages: int) -> None:
+        """Append after those that append now, and in a thread what can wait for the disk."""
+        log = self.log
         async with self._appending:
             now = self._clock.monotonic()
             if log.roll_due(now):
@@ -63,10 +76,6 @@ class BrokerPartition:
                 await in_thread(log.append, data, messages, now)
             else:
                 log.append(data, messages, now)
-            self._counts.messages += messages
-            self._counts.bytes += len(data)
-        if log.flush_due():
-            await self.flush()
 
     async def clean(self) -> list[str]:
         """Delete the segments that retention does not keep; return the names of the files. Raises StorageError."""

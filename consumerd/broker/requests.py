@@ -31,6 +31,7 @@ from consumerd.wire.v07 import (
     OffsetsResponse,
     ProduceRequest,
     Request,
+    check_plain_set,
     check_steps,
     fetch_response_header,
     multifetch_response_header,
@@ -147,12 +148,15 @@ class RequestHandlers:
             target, new_topic = await self._partitions.get_or_create(topic, partition)
             if new_topic and self._topic_created is not None:
                 self._topic_created(topic)
-        try:
-            checked = await in_turns(check_steps(request.messages, limits=self._limits), self._checking)
-        except OversizeMessageError as error:
-            self.stats.oversized_sets += 1
-            logger.warning("oversized_message_set_dropped", topic=topic, partition=partition, reason=reason_of(error))
-            return
+        checked = check_plain_set(request.messages, limits=self._limits)
+        if checked is None:
+            try:
+                checked = await in_turns(check_steps(request.messages, limits=self._limits), self._checking)
+            except OversizeMessageError as error:
+                self.stats.oversized_sets += 1
+                reason = reason_of(error)
+                logger.warning("oversized_message_set_dropped", topic=topic, partition=partition, reason=reason)
+                return
         await target.append(request.messages[: checked.valid_bytes], checked.leaf_count)
 
     def _permit_log(self, topic: str, partition: int) -> None:

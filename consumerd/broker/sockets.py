@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 _BUFFER = 1 << 10
 #: A buffer larger than this is released when the connection becomes idle.
 _KEEP = 1 << 18
+#: Of a request that is larger than the first of these, no more is read than the second one after its end: what
+#: follows it in the buffer must be moved to the front.
+_LONG, _AHEAD = 1 << 16, 1 << 10
 #: A buffer grows by at most this at a time: the kernel clears each page of it.
 _GROW = 1 << 22
 #: Work for one client before the others get their turn, in bytes read and sent.
@@ -90,16 +93,17 @@ class ClientStream:
     async def frame(self) -> memoryview | None:
         """Return the body of the next request; None when the client is done or the broker stops.
 
-        The view is valid until the next call, before which it must be released. Raises RequestRefusedError for a
-        length of 0 or less or beyond max.socket.request.bytes, ConnectionError when the connection broke.
+        The view, and any part of it, is valid until the next call, before which all must be released. Raises
+        RequestRefusedError for a length of 0 or less or beyond max.socket.request.bytes, ConnectionError when the
+        connection broke.
         """
         self._hold(len(self._buffer))
-        if not await self._have(4):
+        if self._end - self._begin < 4 and not await self._have(4):
             return None
         length = int.from_bytes(self._buffer[self._begin : self._begin + 4], "big", signed=True)
         if not 0 < length <= self._max_frame:
             raise RequestRefusedError(f"a request of {length} bytes is outside 1 to {self._max_frame}")
-        if not await self._have(4 + length):
+        if self._end - self._begin < 4 + length and not await self._have(4 + length):
             return None
         begin = self._begin + 4
         self._begin = begin + length
@@ -107,8 +111,8 @@ class ClientStream:
         return memoryview(self._buffer)[begin : begin + length]
 
     def let_go(self, size: int) -> None:
-        """Release a large buffer, as the last frame, of `size` bytes, was read. Until the next call of `frame` as much
-        stays charged, for the objects made of it.
+        """Begin another buffer in place of a large one, as the last frame, of `size` bytes, was read. Until the next
+        call of `frame` as much stays charged, for the parts of it that are still in use.
         """
         if len(self._buffer) > _KEEP:
             self._buffer = self._buffer[self._begin : self._end] or bytearray(_BUFFER)
@@ -117,6 +121,8 @@ class ClientStream:
 
     def _hold(self, size: int) -> None:
         """Charge `size` bytes that are allocated already."""
+        if size == self._held:
+            return
         held = self._memory.charge(self._held, size)
         if held is not None:
             self._held = held
@@ -154,21 +160,25 @@ class ClientStream:
                 if not await self._room(self._end + more):
                     return False
                 self._buffer.extend(bytes(more))
-            received = await self._receive()
+            room = len(self._buffer)
+            if count > _LONG:
+                room = min(room, self._begin + count + _AHEAD)
+            received = await self._receive(room)
             if not received:
                 return False
             self._end += received
             await self.worked(received)
         return True
 
-    async def _receive(self) -> int:
+    async def _receive(self, stop: int) -> int:
+        """Read into the buffer, up to `stop`; return the number of bytes, 0 at the end of the stream."""
         while True:
             if self._last_bytes is not None and self._last_bytes <= 0:
                 return 0
             if not self._buffer:  # released during the wait
                 self._buffer = bytearray(_BUFFER)
             try:
-                with memoryview(self._buffer) as view, view[self._end :] as room:
+                with memoryview(self._buffer) as view, view[self._end : stop] as room:
                     received = self._sock.recv_into(room)
             except (BlockingIOError, InterruptedError):
                 if self._last_bytes is not None:

@@ -173,13 +173,15 @@ class OsSegmentFile:
         return self._system.cached(fd, position + length - 1) and self._system.cached(fd, position)
 
     def write_at(self, position: int, data: bytes) -> None:
-        with _refusals("append to", self._path):
+        try:  # not `_refusals`, which takes longer than the rest for small sets
             try:
                 _write(self._system, self._fd, data, position)
             except OSError:
                 # Half a set must not stay: the next append would bury it in the middle of the file.
                 self._system.truncate(self._fd, position)
                 raise
+        except OSError as error:
+            raise _refused("append to", self._path, error) from error
 
     def truncate(self, size: int) -> None:
         with _refusals("truncate", self._path):
@@ -326,4 +328,8 @@ def _refusals(verb: str, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StorageError(f"cannot {verb} {path}: {error.strerror or error}") from error
+        raise _refused(verb, path, error) from error
+
+
+def _refused(verb: str, path: Path, error: OSError) -> StorageError:
+    return StorageError(f"cannot {verb} {path}: {error.strerror or error}")

@@ -14,29 +14,16 @@ mod lz4;
 mod message;
 mod payloads;
 mod records;
+mod verify;
 mod zstandard;
-
-/// Check the plain messages of `magic` from `position` on; returns where the first other thing stands, and how many passed.
-///
-/// A payload of more than `longest` bytes is another thing, and so is the last message of the data.
-#[pyfunction]
-fn verify(
-    py: Python<'_>,
-    data: &[u8],
-    position: usize,
-    longest: usize,
-    magic: u8,
-) -> (usize, usize) {
-    py.detach(|| message::verify(data, position, longest, magic))
-}
 
 /// The codec that `consumerd.native` loads.
 #[pymodule]
 fn consumerd_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     // What `consumerd` checks before it uses any of this: raised with every change of a signature.
-    module.add("INTERFACE", 9)?;
-    module.add_function(wrap_pyfunction!(verify, module)?)?;
+    module.add("INTERFACE", 10)?;
+    module.add_function(wrap_pyfunction!(verify::verify, module)?)?;
     module.add_function(wrap_pyfunction!(encode::encode_set, module)?)?;
     module.add_function(wrap_pyfunction!(encode::encode_messages, module)?)?;
     module.add_function(wrap_pyfunction!(encode::encode_records, module)?)?;

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from consumerd import native
 from consumerd.wire import CorruptMessageError, EncodeError, OversizeMessageError
-from consumerd.wire.v07 import DEFAULT_LIMITS, DecodeLimits, check_produced_set, decode_batch
+from consumerd.wire.v07 import DEFAULT_LIMITS, DecodeLimits, check_plain_set, check_produced_set, decode_batch
 from consumerd.wire.v07.walk import LAYOUTS, verify
 from consumerd.wire.v08.records import decode_records
 
@@ -70,10 +70,21 @@ def judge_by_both(data: bytes, limits: DecodeLimits) -> None:
     found: list[object] = []
     for chosen in (None, installed_native_codec()):
         with native.using(chosen):
-            runs = [verify(memoryview(data), 0, limits.max_message_bytes, readers) for readers in LAYOUTS]
+            views = memoryview(data), memoryview(bytearray(data))
+            runs = [
+                verify(view, 0, limits.max_message_bytes, readers, last=last)
+                for view in views
+                for readers in LAYOUTS
+                for last in (False, True)
+            ]
+            plain = check_plain_set(data, limits=limits)
             try:
-                found.append((runs, check_produced_set(data, limits=limits)))
+                judged = check_produced_set(data, limits=limits)
+                assert check_produced_set(cast("bytes", views[1]), limits=limits) == judged
+                assert plain in {None, judged}
+                found.append((runs, plain, judged))
             except (CorruptMessageError, OversizeMessageError) as error:
+                assert plain is None
                 found.append((runs, type(error), str(error)))
     assert found[0] == found[1]
 

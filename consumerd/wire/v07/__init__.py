@@ -16,7 +16,7 @@ from consumerd.wire.v07.decode import decode_batch, decode_steps
 from consumerd.wire.v07.encode import encode_message, encode_message_set
 from consumerd.wire.v07.outer import MessageSetTail, OuterMessage, iter_outer, read_outer
 from consumerd.wire.v07.packed import PackedPayloads
-from consumerd.wire.v07.produced import CheckedSet, check_produced_set, check_steps
+from consumerd.wire.v07.produced import CheckedSet, check_plain_set, check_produced_set, check_steps
 from consumerd.wire.v07.requests import (
     FetchRequest,
     MultiFetchRequest,
@@ -26,6 +26,7 @@ from consumerd.wire.v07.requests import (
     Request,
     decode_request,
     decode_request_steps,
+    decode_single_request,
 )
 from consumerd.wire.v07.responses import (
     FetchResponse,
@@ -66,6 +67,7 @@ __all__ = [
     "ProduceRequest",
     "Request",
     "RequestType",
+    "check_plain_set",
     "check_produced_set",
     "check_steps",
     "decode_batch",
@@ -74,6 +76,7 @@ __all__ = [
     "decode_offsets_response",
     "decode_request",
     "decode_request_steps",
+    "decode_single_request",
     "decode_steps",
     "encode_message",
     "encode_message_set",

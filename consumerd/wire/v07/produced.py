@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from consumerd.native import codec as native_codec
 from consumerd.wire.compression import STEP, Codec
 from consumerd.wire.errors import CorruptMessageError, OversizeMessageError
 from consumerd.wire.v07.constants import PRODUCE_LIMITS, DecodeLimits
@@ -24,7 +25,11 @@ from consumerd.wire.v07.walk import LAYOUTS, verify
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from consumerd.wire.v07.outer import OuterMessage
+
 _ANY_SIZE = 0x7FFFFFFF
+#: Bytes of plain messages that the native codec checks at once; the pure one checks `PIECE`.
+_NATIVE_PIECE = 1 << 20
 
 
 class CheckedSet(NamedTuple):
@@ -55,44 +60,14 @@ def check_produced_set(data: bytes, *, limits: DecodeLimits = PRODUCE_LIMITS) ->
 
 
 def check_steps(data: bytes, *, limits: DecodeLimits = PRODUCE_LIMITS) -> Generator[None, None, CheckedSet]:
-    """As `check_produced_set`, in steps of a millisecond or two; one step where the set is small."""
-    position, end = 0, len(data)
-    outer_count = work = 0
-    wrappers: list[tuple[Codec, bytes]] = []
-    view = memoryview(data)
-    while position < end:
-        start = position
-        if end - position <= PIECE:
-            position, count = verify(data, position, limits.max_message_bytes, LAYOUTS[1])
-        else:
-            used, count = verify(view[position : position + PIECE], 0, limits.max_message_bytes, LAYOUTS[1])
-            position += used
-        outer_count += count
-        item = read_outer(data, position, position, _ANY_SIZE)
-        if isinstance(item, MessageSetTail):
-            if item.problem is not None:
-                raise CorruptMessageError(f"the produced set has, at byte {position}, {item.problem}")
-            if position == 0 and item.needed is not None:
-                raise CorruptMessageError("the produced set holds nothing but a part of a message")
-            break
-        if not item.valid:
-            raise CorruptMessageError(f"the message at byte {position} of the produced set has {item.problem}")
-        if len(item.payload) > limits.max_message_bytes:
-            raise OversizeMessageError(
-                f"a message has a payload of {len(item.payload)} bytes, more than max.message.size = "
-                f"{limits.max_message_bytes}"
-            )
-        outer_count += 1
-        position = item.next_offset
-        if item.codec is not Codec.NONE:
-            assert item.codec is not None
-            wrappers.append((item.codec, item.payload))
-        work += work_of(position - start, count)
-        if work >= STEP:
-            work = 0
-            yield
-    leaf_count = outer_count - len(wrappers)
-    for codec, payload in wrappers:
+    """As `check_produced_set`, in steps of a millisecond or two; one step where the set is small.
+
+    `data` may also be a memoryview of bytes, which must stay as they are until the end; nothing of it is kept.
+    """
+    outer = yield from _outer_steps(data, limits)
+    leaf_count = outer.messages - len(outer.wrappers)
+    work = outer.work
+    for codec, payload in outer.wrappers:
         leaves = _Leaves(payload, limits)
         yield from open_steps(codec, payload, leaves.note, allowance_of(payload, limits), limits.max_depth)
         leaf_count += leaves.count
@@ -100,7 +75,74 @@ def check_steps(data: bytes, *, limits: DecodeLimits = PRODUCE_LIMITS) -> Genera
         if work >= STEP:
             work = 0
             yield
-    return CheckedSet(position, outer_count, leaf_count)
+    return CheckedSet(outer.end, outer.messages, leaf_count)
+
+
+def check_plain_set(data: bytes, *, limits: DecodeLimits = PRODUCE_LIMITS) -> CheckedSet | None:
+    """Judge the usual set: plain, whole, intact messages, few enough for one step. None: `check_steps` must judge."""
+    if len(data) > _piece():
+        return None
+    position, count = verify(data, 0, limits.max_message_bytes, LAYOUTS[1], last=True)
+    return CheckedSet(position, count, count) if position == len(data) else None
+
+
+def _piece() -> int:
+    return PIECE if native_codec() is None else _NATIVE_PIECE
+
+
+class _Outer(NamedTuple):
+    """What the first pass found: the end of the last whole message, the number of messages, the wrappers among them.
+
+    `work` is that of the step that has begun.
+    """
+
+    end: int
+    messages: int
+    wrappers: list[tuple[Codec, bytes]]
+    work: int
+
+
+def _outer_steps(data: bytes, limits: DecodeLimits) -> Generator[None, None, _Outer]:
+    """The first pass."""
+    position, end = 0, len(data)
+    outer_count = work = 0
+    wrappers: list[tuple[Codec, bytes]] = []
+    view, piece = memoryview(data), _piece()
+    while position < end:
+        start, stop = position, min(end, position + piece)
+        used, count = verify(view[start:stop], 0, limits.max_message_bytes, LAYOUTS[1], last=True)
+        position += used
+        outer_count += count
+        if position < stop:
+            item = read_outer(data, position, position, _ANY_SIZE)
+            if isinstance(item, MessageSetTail):
+                if item.problem is not None:
+                    raise CorruptMessageError(f"the produced set has, at byte {position}, {item.problem}")
+                if position == 0 and item.needed is not None:
+                    raise CorruptMessageError("the produced set holds nothing but a part of a message")
+                break
+            codec = _judged(item, position, limits)
+            if codec is not Codec.NONE:
+                wrappers.append((codec, bytes(item.payload)))
+            outer_count += 1
+            position = item.next_offset
+        work += work_of(position - start, count)
+        if work >= STEP:
+            work = 0
+            yield
+    return _Outer(position, outer_count, wrappers, work)
+
+
+def _judged(item: OuterMessage, position: int, limits: DecodeLimits) -> Codec:
+    """Return the codec of a message at `position`. Raises CorruptMessageError, OversizeMessageError."""
+    if not item.valid or item.codec is None:
+        raise CorruptMessageError(f"the message at byte {position} of the produced set has {item.problem}")
+    if len(item.payload) > limits.max_message_bytes:
+        raise OversizeMessageError(
+            f"a message has a payload of {len(item.payload)} bytes, more than max.message.size = "
+            f"{limits.max_message_bytes}"
+        )
+    return item.codec
 
 
 class _Leaves:

@@ -9,8 +9,8 @@ golden notes, 1).
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
 
 from consumerd.wire.errors import EncodeError, FrameError
 from consumerd.wire.v07.constants import RequestType
@@ -25,7 +25,7 @@ _FETCH = struct.Struct(">iqi")
 _OFFSETS = struct.Struct(">iqi")
 _PRODUCE = struct.Struct(">ii")
 
-#: A larger request is read where it stands, a smaller one from a copy, which is faster.
+#: A larger multi request or message set is read where it stands, a smaller one from a copy, which is faster.
 _COPIED = 1 << 16
 #: Entries and bytes of a multi request that are read in one step.
 _STEP_ENTRIES = 512
@@ -161,24 +161,33 @@ def decode_request(body: bytes | memoryview) -> Request:
         while True:
             next(steps)
     except StopIteration as end:
-        request: Request = end.value
-        return request
+        return _owned(end.value)
+
+
+def _owned(request: Request) -> Request:
+    """Return the request with message sets that are bytes, not parts of a buffer."""
+    if isinstance(request, MultiProduceRequest):
+        return MultiProduceRequest(tuple(_owned_entry(entry) for entry in request.produces))
+    return _owned_entry(request) if isinstance(request, ProduceRequest) else request
+
+
+def _owned_entry(entry: ProduceRequest) -> ProduceRequest:
+    return entry if len(entry.messages) <= _COPIED else replace(entry, messages=bytes(entry.messages))
 
 
 def decode_request_steps(body: bytes | memoryview) -> Generator[None, None, Request]:
     """As `decode_request`, in steps of a millisecond or two: a multi request may have 32,767 entries.
 
-    `body` must stay as it is until the end.
+    `body` must stay as it is until the end. Message sets of a large memoryview are parts of it, not copies: they are
+    good for as long as its bytes stay as they are.
     """
+    single = decode_single_request(body)
+    if single is not None:
+        return single
     data = body if len(body) > _COPIED else bytes(body)
     try:
         (number,) = _INT16.unpack_from(data)
-        read = _READERS.get(number)
-        if read is not None:
-            return read(data, 2)[0]
-        read = _ENTRY_READERS.get(number)
-        if read is None:
-            raise FrameError(f"request type {number} does not exist; 0 to 4 do")
+        read = _ENTRY_READERS[number]
         count, position = _read_count(data, 2)
         entries: list[Any] = []
         step = 0  # the first entry begins one
@@ -190,7 +199,25 @@ def decode_request_steps(body: bytes | memoryview) -> Generator[None, None, Requ
             entries.append(entry)
         return _MULTIPLE[number](tuple(entries))
     except struct.error as error:
-        raise FrameError(f"a request of {len(data)} bytes ends within a field") from error
+        raise _cut(data) from error
+
+
+def decode_single_request(body: bytes | memoryview) -> Request | None:
+    """As `decode_request_steps`, at once; None for a multi request, of which only the type was read."""
+    try:
+        (number,) = _INT16.unpack_from(body)
+        read = _READERS.get(number)
+        if read is not None:
+            return read(body, 2)[0]
+    except struct.error as error:
+        raise _cut(body) from error
+    if number not in _ENTRY_READERS:
+        raise FrameError(f"request type {number} does not exist; 0 to 4 do")
+    return None
+
+
+def _cut(data: bytes | memoryview) -> FrameError:
+    return FrameError(f"a request of {len(data)} bytes ends within a field")
 
 
 def _read_topic(data: bytes | memoryview, position: int) -> tuple[str, int]:
@@ -223,7 +250,10 @@ def _read_produce(data: bytes | memoryview, position: int) -> tuple[ProduceReque
     start, end = position + _PRODUCE.size, position + _PRODUCE.size + size
     if size < 0 or end > len(data):
         raise FrameError(f"a message set of {size} bytes where {len(data) - start} are left")
-    return ProduceRequest(topic, partition, bytes(data[start:end])), end
+    messages = data[start:end]
+    if size <= _COPIED:
+        messages = bytes(messages)
+    return ProduceRequest(topic, partition, cast("bytes", messages)), end
 
 
 def _read_offsets(data: bytes | memoryview, position: int) -> tuple[OffsetsRequest, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 
 from consumerd.wire.errors import InvalidTopicError
 
@@ -13,6 +14,8 @@ MAX_TOPIC_LENGTH = 255
 _ILLEGAL = re.compile("[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 
 
+#: A broker is asked for the same names again and again; what is raised is not kept.
+@lru_cache(maxsize=256)
 def validate_topic(name: str, *, max_length: int = MAX_TOPIC_LENGTH) -> None:
     """Raise InvalidTopicError for a name that the broker would refuse; `max_length` counts UTF-16 units as the JVM
     does.

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     _Unpack = Callable[[bytes | memoryview, int], tuple[bytes, int, int, int]]
 
 
-#: Bytes that the native codec gets at once, at first and at most.
-_FIRST_WINDOW, _LARGEST_WINDOW = 1 << 12, 1 << 16
 #: Largest value of a length field.
 ANY_LENGTH = 0x7FFFFFFF
 
@@ -97,30 +95,17 @@ def walk(data: bytes | memoryview, position: int, append: Callable[[bytes], None
     return position - layout.overhead
 
 
-def verify(data: bytes | memoryview, position: int, longest: int, layout: MessageReaders) -> tuple[int, int]:
+def verify(
+    data: bytes | memoryview, position: int, longest: int, layout: MessageReaders, *, last: bool = False
+) -> tuple[int, int]:
     """Check the run that starts at `position`; returns where the first other thing stands, and how many passed.
 
-    As `walk`, but a payload of more than `longest` bytes is another thing, too. The native codec goes ahead: in `bytes`
-    as far as it gets; of other data it gets copies, windows that grow while they are full of good messages.
+    As `walk`, but a payload of more than `longest` bytes is another thing, too; and with `last` a message counts as
+    well if no header follows it.
     """
-    count, native = 0, native_codec()
-    if native is not None and isinstance(data, bytes):
-        position, count = native.verify(data, position, longest, layout.kind >> 8)
-    elif native is not None:
-        window, full = _FIRST_WINDOW, True
-        while full:
-            piece = bytes(data[position : position + window])
-            used, passed = native.verify(piece, 0, longest, layout.kind >> 8)
-            position += used
-            count += passed
-            full = 2 * used >= window
-            window = min(2 * window, _LARGEST_WINDOW)
-    position, passed = _verify(data, position, longest, layout)
-    return position, count + passed
-
-
-def _verify(data: bytes | memoryview, position: int, longest: int, layout: MessageReaders) -> tuple[int, int]:
-    """`verify` by the pure codec."""
+    native = native_codec()
+    if native is not None:
+        return native.verify(data, position, longest, layout.kind >> 8, last)
     if len(data) - position < layout.overhead:
         return position, 0
     plain, crc_of = layout.kind, crc32
@@ -137,5 +122,7 @@ def _verify(data: bytes | memoryview, position: int, longest: int, layout: Messa
             position += length + 4
             length, crc = next_length, next_crc
     except struct.error:
-        pass
+        end = position + 4 + length - layout.overhead
+        if last and position <= end <= len(data) and crc_of(data[position:end]) == crc:
+            return end, count + 1
     return position - layout.overhead, count

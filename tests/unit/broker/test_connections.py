@@ -4,6 +4,7 @@ import asyncio
 import random
 import struct
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,7 +17,14 @@ from consumerd.broker import connections as connections_module
 from consumerd.broker.sockets import ClientStream
 from consumerd.clock import SystemClock
 from consumerd.storage import OsSegmentFile
-from consumerd.wire.v07 import FetchRequest, OffsetsRequest, ProduceRequest, encode_message
+from consumerd.wire.v07 import (
+    FetchRequest,
+    MultiProduceRequest,
+    OffsetsRequest,
+    ProduceRequest,
+    encode_message,
+    iter_outer,
+)
 
 pytestmark = pytest.mark.asyncio
 
@@ -126,6 +134,28 @@ async def test_does_not_count_a_slow_disk_as_idleness_of_the_client(
             assert await idle[0].read() == b""  # closed meanwhile, so the other one has been looked at, too
         go_on.set()
         assert await reader.readexactly(len(ANSWER)) == ANSWER
+
+
+async def test_stores_large_sets_as_they_came_while_more_arrive(tmp_path: Path) -> None:
+    """They are written from the buffer that receives: no next request may get into it before."""
+    rng = random.Random(1)
+    sizes = (100, 65_600, 200_000, 200_000, 300_000, 900_000, 70_000, 999_990)
+    sets = [encode_message(rng.randbytes(size)) for size in sizes] * 2
+    sets += [b"".join(sets[3:6]), b"".join(sets[:3])]
+    frames = [ProduceRequest("t", 0, each).encode() for each in sets]
+    frames.append(MultiProduceRequest(tuple(ProduceRequest("t", 0, each) for each in sets)).encode())
+    async with make(tmp_path) as broker, connected(broker) as one, connected(broker) as two:
+        for _, writer in (one, two):
+            writer.write(b"".join(frames))
+        assert await ask(*one) == await ask(*two) == ANSWER
+        stored = (tmp_path / "t-0" / f"{0:020d}.kafka").read_bytes()
+    assert len(stored) == 4 * sum(map(len, sets))
+    sent = Counter(message for each in sets for message in messages_of(each))
+    assert Counter(messages_of(stored)) == Counter({message: 4 * count for message, count in sent.items()})
+
+
+def messages_of(data: bytes) -> list[bytes]:
+    return [data[message.offset : message.next_offset] for message in iter_outer(data) if message.valid]
 
 
 async def test_resting_connections_release_their_buffers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,38 @@ async def test_reads_frames_in_any_pieces(pair: tuple[socket.socket, socket.sock
 
 
 @pytest.mark.asyncio
+async def test_reads_little_of_what_follows_a_long_request(pair: tuple[socket.socket, socket.socket]) -> None:
+    """It would have to be moved to the front of the buffer, and most of it again with the next request."""
+    stream = ClientStream(pair[0], 1 << 20)
+    bodies = [os.urandom(200_000) for _ in range(3)]
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        group.create_task(send(pair[1], b"".join(map(frame, bodies)) + frame(b"x") * 300))
+        for body in bodies:
+            assert await read(stream) == body
+            assert stream._end - stream._begin <= 1 << 10
+        assert [await read(stream) for _ in range(300)] == [b"x"] * 300
+
+
+@pytest.mark.asyncio
+async def test_parts_of_a_request_are_good_until_the_next_one_is_asked_for(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    stream = ClientStream(pair[0], 1 << 20)
+    bodies = [os.urandom(size) for size in (70_000, 250_000, 300_000, 1 << 20, 1000)]
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        group.create_task(send(pair[1], b"".join(map(frame, bodies))))
+        for body in bodies:
+            view = await stream.frame()
+            assert view is not None
+            with view:
+                part = view[10:-10]
+            stream.let_go(len(body))
+            await asyncio.sleep(0)
+            assert part == body[10:-10]
+            part.release()
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("length", [0, -1, -(1 << 31), 101, (1 << 31) - 1])
 async def test_rejects_impossible_lengths(pair: tuple[socket.socket, socket.socket], length: int) -> None:
     await send(pair[1], struct.pack(">i", length))

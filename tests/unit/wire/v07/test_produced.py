@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import gzip
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -11,6 +11,7 @@ from consumerd.wire.v07 import (
     CheckedSet,
     Codec,
     DecodeLimits,
+    check_plain_set,
     check_produced_set,
     check_steps,
     encode_message,
@@ -150,7 +151,8 @@ def number_of_steps(data: bytes) -> int:
     return 1 + sum(1 for _ in check_steps(data))
 
 
-def test_checks_plain_messages_in_pieces_of_64_kib(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_plain_messages_in_pieces(either_codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kibibytes = 64 if either_codec == "pure" else 1024
     pieces: list[tuple[int, int]] = []
     work = iter([STEP, STEP - 1, 1, STEP - 1, 0, 0])
 
@@ -160,8 +162,61 @@ def test_checks_plain_messages_in_pieces_of_64_kib(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(produced_module, "work_of", work_of)
     kibibyte = encode_message(bytes(1014))
-    assert number_of_steps(kibibyte * 322) == 3
-    assert pieces == [(1 << 16, 63)] * 5 + [(2 << 10, 1)]
+    assert number_of_steps(kibibyte * (5 * kibibytes + 2)) == 3
+    assert pieces == [(kibibytes << 10, kibibytes)] * 5 + [(2 << 10, 2)]
+
+
+def test_a_piece_ends_after_the_message_in_which_it_would_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces: list[tuple[int, int]] = []
+
+    def work_of(size: int, count: int) -> int:
+        pieces.append((size, count))
+        return 0
+
+    monkeypatch.setattr(produced_module, "work_of", work_of)
+    monkeypatch.setattr(produced_module, "_piece", lambda: 100)
+    checked = check(HELLO * 10)
+    assert checked == CheckedSet(150, 10, 10)
+    assert pieces == [(105, 6), (45, 3)]
+
+
+@pytest.mark.parametrize("data", [b"", HELLO, HELLO * 3 + encode_message(b""), encode_message(b"x" * 100)])
+def test_judges_plain_sets_at_once(data: bytes) -> None:
+    assert check_plain_set(data, limits=LIMITS) == check(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\0",
+        HELLO[:-1],
+        HELLO + HELLO[:-1],
+        HELLO + b"\0",
+        BAD_CRC,
+        HELLO + OLD,
+        wrapper(HELLO),
+        HELLO + wrapper(HELLO),
+        encode_message(b"x" * 101),
+    ],
+)
+def test_leaves_every_other_set_to_the_steps(data: bytes) -> None:
+    assert check_plain_set(data, limits=LIMITS) is None
+
+
+def test_leaves_large_sets_to_the_steps(either_codec: str) -> None:
+    kibibytes = 64 if either_codec == "pure" else 1024
+    data = encode_message(bytes(1014)) * kibibytes
+    assert check_plain_set(data) == CheckedSet(len(data), kibibytes, kibibytes)
+    assert check_plain_set(data + HELLO) is None
+    assert check_produced_set(data + HELLO).valid_bytes == len(data) + len(HELLO)
+
+
+def test_keeps_nothing_of_a_view() -> None:
+    """What a broker has received is in a buffer that it wants to use again."""
+    buffer = bytearray(HELLO + wrapper(HELLO) + OLD)
+    with memoryview(buffer) as view:
+        assert check_produced_set(cast("bytes", view)).leaf_count == 3
+    buffer.clear()  # a BufferError if it was still in use
 
 
 def test_ends_a_step_after_many_leaves_of_wrappers(monkeypatch: pytest.MonkeyPatch) -> None:

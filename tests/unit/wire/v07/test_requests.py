@@ -19,6 +19,7 @@ from consumerd.wire.v07 import (
     RequestType,
     decode_request,
     decode_request_steps,
+    decode_single_request,
 )
 from consumerd.wire.v07.requests import _frame
 
@@ -132,15 +133,21 @@ def test_does_not_decode_a_long_invalid_topic_to_its_end() -> None:
     assert request.topic.endswith("\ufffd")
 
 
+def kept(steps: Generator[None, None, Request], found: list[Request]) -> Generator[None, None, None]:
+    """The steps; their result is added to `found`."""
+    found.append((yield from steps))
+
+
+def types_of_sets(request: Request) -> set[type]:
+    entries = request.produces if isinstance(request, MultiProduceRequest) else (request,)
+    return {type(entry.messages) for entry in entries if isinstance(entry, ProduceRequest)}
+
+
 @pytest.mark.parametrize("count", [1, 1000, 32767])
 def test_decodes_a_large_request_in_steps(count: int) -> None:
     request = MultiFetchRequest(tuple(FetchRequest("topic", number, number, 8) for number in range(count)))
     found: list[Request] = []
-
-    def kept() -> Generator[None, None, None]:
-        found.append((yield from decode_request_steps(memoryview(request.encode())[4:])))
-
-    assert len(list(kept())) == (count - 1) // 512 + 1
+    assert len(list(kept(decode_request_steps(memoryview(request.encode())[4:]), found))) == (count - 1) // 512 + 1
     assert found == [request]
 
 
@@ -154,8 +161,8 @@ def test_ends_a_step_after_four_mebibytes_of_messages() -> None:
 
 
 @pytest.mark.parametrize("size", [1 << 16, (1 << 16) + 1])
-def test_large_request_is_not_copied(size: int) -> None:
-    body = FetchRequest("t", 0, 0, 1).encode()[4:].ljust(size)
+def test_large_multi_request_is_not_copied(size: int) -> None:
+    body = MultiFetchRequest((FetchRequest("t", 0, 0, 1),)).encode()[4:].ljust(size)
     tracemalloc.start()
     try:
         decode_request(memoryview(body))
@@ -163,6 +170,31 @@ def test_large_request_is_not_copied(size: int) -> None:
     finally:
         tracemalloc.stop()
     assert copied is (size == 1 << 16)
+
+
+@pytest.mark.parametrize("size", [1 << 16, (1 << 16) + 1])
+def test_large_message_set_is_a_part_of_the_request_it_came_in(size: int) -> None:
+    entry = ProduceRequest("t", 0, bytes(size))
+    for request in (entry, MultiProduceRequest((entry, entry))):
+        body = bytearray(request.encode()[4:])
+        part: list[Request] = []
+        list(kept(decode_request_steps(memoryview(body)), part))
+        copy = decode_request(memoryview(body))
+        assert part == [copy] == [request]
+        assert types_of_sets(part[0]) == {memoryview if size > 1 << 16 else bytes}
+        assert types_of_sets(copy) == {bytes}
+
+
+def test_only_multi_requests_need_steps() -> None:
+    fetch, produce, offsets = FetchRequest("t", 0, 0, 1), ProduceRequest("t", 0, b"m"), OffsetsRequest("t", 0, -1, 1)
+    for request in (fetch, produce, offsets):
+        assert decode_single_request(request.encode()[4:]) == request
+    for multiple in (MultiFetchRequest((fetch,)), MultiProduceRequest((produce,))):
+        assert decode_single_request(multiple.encode()[4:]) is None
+    with pytest.raises(FrameError, match="request type 5 does not exist"):
+        decode_single_request(b"\0\5")
+    with pytest.raises(FrameError, match="a request of 1 bytes ends within a field"):
+        decode_single_request(b"\0")
 
 
 @pytest.mark.parametrize("size", [1024, 1025])

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from consumerd.wire.v07 import encode_message, encode_message_set
-from consumerd.wire.v07 import walk as walk_module
 from consumerd.wire.v07.outer import HEADER_SIZE
 from consumerd.wire.v07.walk import LAYOUTS, MessageReaders, layouts_up_to, verify, walk
 
@@ -91,36 +92,35 @@ def test_a_length_above_the_longest_has_no_reader() -> None:
     assert found == [b"12345"]
 
 
-class Native:
-    """A native codec that takes given numbers of messages, of a size, and notes the windows that it gets."""
-
-    def __init__(self, size: int, counts: list[int]) -> None:
-        self._size = size
-        self._counts = iter(counts)
-        self.windows: list[int] = []
-        self.arguments: set[tuple[int, int, int]] = set()
-
-    def verify(self, data: bytes, position: int, longest: int, magic: int) -> tuple[int, int]:
-        assert type(data) is bytes
-        self.windows.append(len(data))
-        self.arguments.add((position, longest, magic))
-        passed = next(self._counts)
-        return self._size * passed, passed
-
-
 @pytest.mark.parametrize("magic", [0, 1])
-def test_windows_of_the_native_codec_grow_while_half_of_each_is_good(
-    magic: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = encode_message_set([bytes(247 - magic)] * 1025, magic=magic)
-    assert len(data) == 256 * 1025
-    for counts, windows in (
-        ([8, 15], [4096, 8192]),
-        ([7], [4096]),
-        ([16, 32, 64, 128, 256, 256, 128, 0], [4096, 8192, 16384, 32768, 65536, 65536, 65536, 36 * 1024 + 256]),
-    ):
-        native = Native(256, counts)
-        monkeypatch.setattr(walk_module, "native_codec", lambda native=native: native)
-        assert verify(memoryview(data), 0, 1000, LAYOUTS[magic]) == (256 * 1024, 1024)
-        assert native.windows == windows
-        assert native.arguments == {(0, 1000, magic)}
+def test_verify_counts_the_last_message_where_that_is_asked_for(magic: int) -> None:
+    data = encode_message_set(PAYLOADS, magic=magic)
+    assert verify(data, 0, 99, LAYOUTS[magic], last=True) == (len(data), len(PAYLOADS))
+    assert verify(data + b"\0\0\0", 0, 99, LAYOUTS[magic], last=True) == (len(data), len(PAYLOADS))
+    last = len(encode_message(PAYLOADS[-1], magic=magic))
+    rest = (len(data) - last, len(PAYLOADS) - 1)
+    wrong = data[:-1] + b"\0"
+    for other in (wrong, data[:-1], data[: 1 - last], data[:-last] + (-1).to_bytes(4, signed=True) + data[4 - last :]):
+        assert verify(other, 0, 99, LAYOUTS[magic], last=True) == rest
+    assert verify(data, 0, 15, LAYOUTS[magic], last=True)[1] == 2
+    for end in range(len(encode_message(b"", magic=magic))):
+        assert verify(data[:end], 0, 99, LAYOUTS[magic], last=True) == (0, 0)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_verify_reads_any_buffer_of_any_length(last: bool) -> None:
+    """Windows of the native codec end within messages, at their ends, and in headers."""
+    rng = random.Random(3)
+    sizes = [0, 1, 100, 1000, 4085, 4086, 4087, 4090, 9000, 16_373, 16_374, 16_380, 70_000, 200_000]
+    for _ in range(20):
+        payloads = [bytes(rng.choice(sizes)) for _ in range(rng.randint(1, 12))] + [b""] * rng.randint(0, 9000)
+        data = bytearray(encode_message_set(payloads))
+        if rng.random() < 0.5:
+            data[rng.randrange(len(data))] ^= 1
+        del data[len(data) - rng.choice([0, 0, 1, 9, 10, 11, 50]) :]
+        start = rng.choice([0, 0, 1])
+        expected = verify(bytes(data), start, 150_000, LAYOUTS[1], last=last)
+        for whole in (bytes(data), data):
+            assert verify(memoryview(whole), start, 150_000, LAYOUTS[1], last=last) == expected
+        for whole in (b"x" + bytes(data), bytearray(b"x" + data)):
+            assert verify(memoryview(whole)[1:], start, 150_000, LAYOUTS[1], last=last) == expected
