@@ -210,7 +210,8 @@ async def serve(stream: ClientStream, requests: RequestHandlers, peer: str) -> N
             if reply is not None and not await _send(stream, reply):
                 break
             del request, reply  # before the buffer receives the next request
-            await stream.worked(_REQUEST)
+            if stream.turn_ends(_REQUEST):
+                await asyncio.sleep(0)
     except FlushFailedError:
         raise
     except (WireError, RequestRefusedError) as error:

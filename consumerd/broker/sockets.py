@@ -97,6 +97,8 @@ class ClientStream:
         RequestRefusedError for a length of 0 or less or beyond max.socket.request.bytes, ConnectionError when the
         connection broke.
         """
+        if not self._buffer:  # released while the client did not read its response
+            self._buffer = bytearray(_BUFFER)
         self._hold(len(self._buffer))
         if self._end - self._begin < 4 and not await self._have(4):
             return None
@@ -163,36 +165,38 @@ class ClientStream:
             room = len(self._buffer)
             if count > _LONG:
                 room = min(room, self._begin + count + _AHEAD)
-            received = await self._receive(room)
+            while (received := self._receive(room)) is None:
+                await self._arrival()
             if not received:
                 return False
             self._end += received
-            await self.worked(received)
+            if self.turn_ends(received):
+                await asyncio.sleep(0)
         return True
 
-    async def _receive(self, stop: int) -> int:
-        """Read into the buffer, up to `stop`; return the number of bytes, 0 at the end of the stream."""
-        while True:
-            if self._last_bytes is not None and self._last_bytes <= 0:
-                return 0
-            if not self._buffer:  # released during the wait
-                self._buffer = bytearray(_BUFFER)
-            try:
-                with memoryview(self._buffer) as view, view[self._end : stop] as room:
-                    received = self._sock.recv_into(room)
-            except (BlockingIOError, InterruptedError):
-                if self._last_bytes is not None:
-                    return 0
-                if self._begin == self._end and len(self._buffer) > _KEEP:
-                    self._buffer, self._begin, self._end = bytearray(_BUFFER), 0, 0
-                    self._hold(_BUFFER)
-                await self._readable()
-                continue
-            self._moved = True
-            self._stats.received_bytes += received
-            if self._last_bytes is not None:
-                self._last_bytes -= received
-            return received
+    def _receive(self, stop: int) -> int | None:
+        """Read into the buffer, up to `stop`; return the number of bytes, 0 at the end, None if nothing has arrived."""
+        if self._last_bytes is not None and self._last_bytes <= 0:
+            return 0
+        try:
+            with memoryview(self._buffer)[self._end : stop] as room:
+                received = self._sock.recv_into(room)
+        except (BlockingIOError, InterruptedError):
+            return None if self._last_bytes is None else 0
+        self._moved = True
+        self._stats.received_bytes += received
+        if self._last_bytes is not None:
+            self._last_bytes -= received
+        return received
+
+    async def _arrival(self) -> None:
+        """Wait for bytes, or the end; without a large buffer if nothing is in it."""
+        if self._begin == self._end and len(self._buffer) > _KEEP:
+            self._buffer, self._begin, self._end = bytearray(_BUFFER), 0, 0
+            self._hold(_BUFFER)
+        await self._readable()
+        if not self._buffer:  # released meanwhile
+            self._buffer = bytearray(_BUFFER)
 
     async def _readable(self) -> None:
         waiter = self._waiter = self._loop.create_future()
@@ -275,11 +279,17 @@ class ClientStream:
         if pending:
             await self._send_bytes(b"".join(pending), 0)
 
+    def turn_ends(self, amount: int) -> bool:
+        """Count work for this client, in bytes; return whether it was enough for one turn: others are due then."""
+        self._turn -= amount
+        if self._turn > 0:
+            return False
+        self._turn = _TURN
+        return True
+
     async def worked(self, amount: int) -> None:
         """Count work for this client, in bytes; let other tasks run when it was enough for one turn."""
-        self._turn -= amount
-        if self._turn <= 0:
-            self._turn = _TURN
+        if self.turn_ends(amount):
             await asyncio.sleep(0)
 
     async def _copied(self, part: SegmentSlice) -> bytes:

@@ -58,13 +58,13 @@ class Segment:
 
     def append(self, data: bytes, now: float) -> int:
         """Write a message set at the end; returns its offset in the log. Not visible until flushed."""
-        offset = self.end
+        size = self.size
         if data:
-            self.file.write_at(self.size, data)
-            self.size += len(data)
+            self.file.write_at(size, data)
+            self.size = size + len(data)
             if self.first_append is None:
                 self.first_append = now
-        return offset
+        return self.start + size
 
     def retain(self) -> bool:
         """Keep the file open for one reader; False when it is closed already. Raises StorageError."""

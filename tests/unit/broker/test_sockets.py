@@ -140,6 +140,29 @@ async def test_releases_the_buffer_of_a_large_request_when_idle(pair: tuple[sock
 
 
 @pytest.mark.asyncio
+async def test_reads_on_after_its_buffer_was_released_during_a_response(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    stream = ClientStream(pair[0], 100)
+    await send(pair[1], frame(b"one"))
+    assert await read(stream) == b"one"
+    answer = bytes(1 << 23)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        sending = group.create_task(stream.send([answer]))
+        while not stream.rest():  # until nothing more fits into the socket
+            await asyncio.sleep(0)
+        assert not stream._buffer
+        received = 0
+        while received < len(answer):
+            received += len(await asyncio.get_running_loop().sock_recv(pair[1], 1 << 20))
+        await sending
+        reading = group.create_task(read(stream))
+        await asyncio.sleep(0)
+        await send(pair[1], frame(b"two"))
+        assert await reading == b"two"
+
+
+@pytest.mark.asyncio
 async def test_stop_wakes_an_idle_reader_but_what_arrived_is_still_read(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
