@@ -7,6 +7,7 @@ would otherwise repeat the value.
 from __future__ import annotations
 
 from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +20,14 @@ def default_of(settings: Callable[..., Any], name: str) -> Any:
 
     Raises LookupError where there is none, or one that is created for each instance.
     """
-    if is_dataclass(settings):
-        defaults = {field.name: field.default for field in fields(settings)}
-    else:
-        defaults = {key: keyword.default for key, keyword in signature(settings).parameters.items()}
-    found = defaults.get(name, MISSING)
+    found = _defaults(settings).get(name, MISSING)
     if found is MISSING or found is Parameter.empty:
         raise LookupError(f"{settings.__name__} has no default for {name}")
     return found
+
+
+@cache  # a table of the configuration asks for each of its keys, at every start
+def _defaults(settings: Callable[..., Any]) -> dict[str, Any]:
+    if is_dataclass(settings):
+        return {field.name: field.default for field in fields(settings)}
+    return {key: keyword.default for key, keyword in signature(settings).parameters.items()}

@@ -1,24 +1,49 @@
 """Client of brokers since 0.8 (ring 1): API versions per connection, metadata, leaders, coordinators, retries."""
 
-from consumerd.client.channel import Channel
-from consumerd.client.cluster import ClusterClient, topic_partitions
-from consumerd.client.errors import (
-    AuthenticationError,
-    BrokerRefusedError,
-    NoBrokerError,
-    RequestTooLargeError,
-    UnavailableError,
-    error_of,
-)
-from consumerd.client.fetching import FetchedPartition, FetchedPartitions, PartitionFetch, fetch_partitions
-from consumerd.client.making import find_broker, make_client
-from consumerd.client.metadata import ClusterMetadata, Node, PartitionMetadata
-from consumerd.client.offsets import ListedOffsets, list_offsets
-from consumerd.client.opening import ChannelOpener
-from consumerd.client.sasl import Plain, SaslAuthenticator, Scram
-from consumerd.client.settings import ClientSettings
-from consumerd.wire.v08.errors import UnsupportedApiError
-from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
+from typing import TYPE_CHECKING
+
+from consumerd.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from consumerd.client.channel import Channel
+    from consumerd.client.cluster import ClusterClient, topic_partitions
+    from consumerd.client.errors import (
+        AuthenticationError,
+        BrokerRefusedError,
+        NoBrokerError,
+        RequestTooLargeError,
+        UnavailableError,
+        error_of,
+    )
+    from consumerd.client.fetching import FetchedPartition, FetchedPartitions, PartitionFetch, fetch_partitions
+    from consumerd.client.making import find_broker, make_client
+    from consumerd.client.metadata import ClusterMetadata, Node, PartitionMetadata
+    from consumerd.client.offsets import ListedOffsets, list_offsets
+    from consumerd.client.opening import ChannelOpener
+    from consumerd.client.sasl import Plain, SaslAuthenticator, Scram
+    from consumerd.client.settings import ClientSettings
+    from consumerd.wire.v08.errors import UnsupportedApiError
+    from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
+else:
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "consumerd.client.channel": "Channel",
+            "consumerd.client.cluster": "ClusterClient topic_partitions",
+            "consumerd.client.errors": (
+                "AuthenticationError BrokerRefusedError NoBrokerError RequestTooLargeError UnavailableError error_of"
+            ),
+            "consumerd.client.fetching": "FetchedPartition FetchedPartitions PartitionFetch fetch_partitions",
+            "consumerd.client.making": "find_broker make_client",
+            "consumerd.client.metadata": "ClusterMetadata Node PartitionMetadata",
+            "consumerd.client.offsets": "ListedOffsets list_offsets",
+            "consumerd.client.opening": "ChannelOpener",
+            "consumerd.client.sasl": "Plain SaslAuthenticator Scram",
+            "consumerd.client.settings": "ClientSettings",
+            "consumerd.wire.v08.errors": "UnsupportedApiError",
+            "consumerd.wire.v08.versions": "BrokerRelease BrokerVersions",
+        },
+    )
 
 __all__ = [
     "AuthenticationError",

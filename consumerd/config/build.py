@@ -6,7 +6,6 @@ import socket
 import ssl
 from typing import TYPE_CHECKING
 
-from consumerd.client.sasl_gssapi import GssapiIdentity
 from consumerd.consumer import ConsumerSettings
 from consumerd.consumer.settings import make_connection_settings, make_fetch_settings
 from consumerd.credentials import find_file
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
+    from consumerd.client.sasl_gssapi import GssapiIdentity
     from consumerd.config.group import GroupSection
     from consumerd.config.model import Config
     from consumerd.config.monitoring import HealthTlsSection
@@ -94,6 +94,8 @@ def build_gssapi(section: LoginSection, table: str) -> GssapiIdentity:
             keytab.open("rb").close()
         except OSError as error:
             raise ConfigError(f"{table}.keytab: {error}.") from error
+    from consumerd.client.sasl_gssapi import GssapiIdentity  # noqa: PLC0415 - with the client of 0.8+ brokers
+
     return GssapiIdentity(service=section.service, principal=section.principal, keytab=keytab)
 
 

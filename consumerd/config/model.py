@@ -12,13 +12,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from consumerd.config.base import BrokenRulesError, Rule
 from consumerd.config.group import CommitSection, GroupSection, RebalanceSection
 from consumerd.config.monitoring import HealthSection, MetricsSection, TelemetrySection
 from consumerd.config.problems import (
     ConfigProblemsError,
+    UnreadableVariableError,
+    has_variables,
     problems_of,
     read_document,
     unknown_variables,
@@ -41,33 +42,10 @@ class SparkTable(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True)
 
 
-class FileSettings(BaseSettings):
-    """Settings of a document, which variables of the environment override."""
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment wins over the file (whose content comes in as init arguments)."""
-        return env_settings, init_settings
-
-
-class Config(FileSettings):
+class Config(BaseModel):
     """The whole configuration of `consumerd run`."""
 
-    model_config = SettingsConfigDict(
-        extra="forbid",
-        frozen=True,
-        env_prefix="CONSUMERD_",
-        env_nested_delimiter="__",
-        env_nested_max_split=2,
-        hide_input_in_errors=True,
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, defer_build=True)
 
     group: GroupSection
     zookeeper: ZooKeeperSection = Field(default_factory=ZooKeeperSection)
@@ -92,6 +70,11 @@ class Config(FileSettings):
         ):
             raise ValueError("it must be an array of tables: begin each of them with [[subscriptions]]")
         return value
+
+    @classmethod
+    def read(cls, document: dict[str, Any]) -> Self:
+        """Validate `document`. Raises ValidationError."""
+        return cls(**document)
 
     def by_subscription(self) -> dict[str, Config]:
         """Return each subscription's configuration, as if it were the only one, by its name; `[group]` comes first."""
@@ -134,19 +117,14 @@ class Config(FileSettings):
         return self
 
 
-class _WithoutEnvironment(Config):
-    """The configuration of the document alone."""
+def _model(environment: bool) -> type[Config]:
+    """The model of the document, under the environment where that has variables for us."""
+    if not (environment and has_variables()):
+        return Config
+    # 3 MiB and a twentieth of the start, which daemons without variables are spared.
+    from consumerd.config.environment import ConfigWithEnvironment  # noqa: PLC0415
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return (init_settings,)
+    return ConfigWithEnvironment
 
 
 def parse(document: dict[str, Any], source: str, *, environment: bool = True) -> Config:
@@ -156,10 +134,10 @@ def parse(document: dict[str, Any], source: str, *, environment: bool = True) ->
     """
     problems = unknown_variables(Config) if environment else []
     try:
-        config = (Config if environment else _WithoutEnvironment)(**document)
+        config = _model(environment).read(document)
     except ValidationError as error:
         raise ConfigProblemsError(source, problems + problems_of(error, Config, document)) from error
-    except (SettingsError, RecursionError) as error:
+    except (UnreadableVariableError, RecursionError) as error:
         problems += unreadable_variables(error, Config)
     else:
         if not problems:
@@ -175,10 +153,11 @@ def load(path: Path) -> Config:
 def parse_valid_tables(document: dict[str, Any], invalid: frozenset[str]) -> Config:
     """The configuration with defaults for the `invalid` tables, so that the others can be checked further.
 
-    Rules about several tables are not checked. Raises ValidationError if another table is invalid, too.
+    Rules about several tables are not checked. Raises ValidationError if another table is invalid, too, and
+    UnreadableVariableError.
     """
 
-    class Valid(Config):
+    class Valid(_model(environment=True)):  # type: ignore[misc]
         @model_validator(mode="before")
         @classmethod
         def _leave_out(cls, tables: dict[str, Any]) -> dict[str, Any]:
@@ -188,4 +167,5 @@ def parse_valid_tables(document: dict[str, Any], invalid: frozenset[str]) -> Con
         def rules(self) -> Iterator[str | Rule]:
             return iter(())
 
-    return Valid(**document)
+    valid: Config = Valid.read(document)
+    return valid

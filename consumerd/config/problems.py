@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from pydantic import ValidationError
     from pydantic_core import ErrorDetails
-    from pydantic_settings import SettingsError
 
 PREFIX, DELIMITER = "CONSUMERD_", "__"
 
@@ -95,6 +94,15 @@ class ConfigProblemsError(ConfigError):
         super().__init__("\n".join(each.format(source) for each in self.problems))
         codes = {each.exit_code for each in self.problems}
         self.exit_code = codes.pop() if len(codes) == 1 else ExitCode.CONFIG  # type: ignore[misc]
+
+
+class UnreadableVariableError(ValueError):
+    """A variable of the environment should hold JSON, and does not; the message is that of pydantic-settings."""
+
+
+def has_variables() -> bool:
+    """Whether the environment may override a document."""
+    return any(name.upper().startswith(PREFIX) for name in os.environ)
 
 
 def problem_of_error(error: ConsumerdError, path: KeyPath, source: str, document: Mapping[str, Any]) -> Problem:
@@ -223,7 +231,7 @@ def _variables_under(path: KeyPath) -> list[str]:
     return sorted(name for name in os.environ if name.upper().startswith(prefix))
 
 
-def unreadable_variables(error: SettingsError | RecursionError, root: type[BaseModel]) -> list[Problem]:
+def unreadable_variables(error: UnreadableVariableError | RecursionError, root: type[BaseModel]) -> list[Problem]:
     """The problems of environment variables that should hold JSON, and do not, or nest it too deeply."""
     remedy = "write lists and tables as JSON, as in CONSUMERD_KAFKA__BOOTSTRAP='[\"kafka1:9092\"]'."
     found = re.search(r'field "(\w+)"', str(error))

@@ -9,25 +9,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from consumerd.cluster import BrokerDirectory, V08BrokerDirectory
-from consumerd.consumer.snapshot import V07SnapshotReader, V08SnapshotReader
+from consumerd.cluster import BrokerDirectory
+from consumerd.consumer.snapshot import V07SnapshotReader
 from consumerd.fetch import FetchListener, FetchPool, V07Brokers
-from consumerd.fetch.v08.brokers import V08Brokers
-from consumerd.group import V07Rules, V08Rules
+from consumerd.group import V07Rules
 from consumerd.offsets import OffsetSettings, make_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from random import Random
 
-    from consumerd.client import ClusterClient
     from consumerd.consumer.protocols import PartitionPool
     from consumerd.consumer.settings import ConsumerSettings
     from consumerd.consumer.snapshot import SnapshotReader
     from consumerd.fetch import ByteBudget
     from consumerd.group import GroupRules
     from consumerd.net import Connector
-    from consumerd.offsets import Membership, OffsetStore
+    from consumerd.offsets import OffsetStore
     from consumerd.offsets.guards import Ownership
     from consumerd.ports import Clock, ZooKeeper
 
@@ -89,61 +87,3 @@ class V07Backend:
     def store(self, zk: ZooKeeper, group: str, ownership: Ownership) -> OffsetStore:
         """Return the store in ZooKeeper, the only one of 0.7."""
         return make_store(OffsetSettings("zookeeper"), group, zk=zk, claimed=True, ownership=ownership)
-
-
-class V08Backend:
-    """Kafka 0.8 and later. `client` stays the caller's, who closes it after the member's `run`.
-
-    `protocol`: the client begins with the brokers in ZooKeeper that listen for this security protocol (`PLAINTEXT`,
-    `SSL`, ...); None leaves it the brokers that it was made with. `offsets`: by default in ZooKeeper.
-    """
-
-    reader = V08SnapshotReader
-
-    def __init__(
-        self,
-        client: ClusterClient,
-        rules: V08Rules | None = None,
-        *,
-        protocol: str | None = None,
-        offsets: OffsetSettings | None = None,
-    ) -> None:
-        self._client = client
-        self._protocol = protocol
-        self._offsets = offsets or OffsetSettings("zookeeper")
-        self.rules = rules or V08Rules()
-
-    def fetching(self, zk: ZooKeeper, owner: FetchOwner, rng: Random) -> Fetching:
-        """Return a pool that fetches from leaders. Brokers in ZooKeeper are watched: one of 0.7 ends the member."""
-        directory = V08BrokerDirectory(zk, clock=owner.clock)
-        protocol = self._protocol
-        if protocol is not None:
-            directory.subscribe(lambda _: self._client.begin_with(directory.addresses(protocol)))
-        pool = FetchPool(V08Brokers(self._client, owner.settings.fetch, owner.clock, rng, owner))
-        return Fetching(pool, [directory.run, pool.run])
-
-    def store(self, zk: ZooKeeper, group: str, ownership: Ownership) -> OffsetStore:
-        """Return the configured store; the one in ZooKeeper is fenced by the owner nodes."""
-        return make_store(self._offsets, group, client=self._client, zk=zk, claimed=True, ownership=ownership)
-
-
-class ClusterBackend:
-    """Kafka 0.8 and later, for members that ZooKeeper does not coordinate. `client` and `zk` stay the caller's.
-
-    `offsets`: by default in Kafka. `zk` is a started session, needed only where they are in ZooKeeper, too.
-    """
-
-    def __init__(
-        self, client: ClusterClient, *, offsets: OffsetSettings | None = None, zk: ZooKeeper | None = None
-    ) -> None:
-        self.client = client
-        self._offsets = offsets or OffsetSettings()
-        self._zk = zk
-
-    def pool(self, owner: FetchOwner, rng: Random) -> FetchPool:
-        """Return the pool that fetches partitions from their leaders."""
-        return FetchPool(V08Brokers(self.client, owner.settings.fetch, owner.clock, rng, owner))
-
-    def store(self, group: str, membership: Membership | None = None) -> OffsetStore:
-        """Return the offset store; it commits as `membership`, if the group has a coordinator."""
-        return make_store(self._offsets, group, client=self.client, zk=self._zk, membership=membership)

@@ -17,7 +17,8 @@ import structlog
 from consumerd.address import parse_addresses
 from consumerd.client.making import find_broker, make_client, security_protocol
 from consumerd.cluster import read_dialect, wait_for_dialect
-from consumerd.consumer.backends import ClusterBackend, V07Backend, V08Backend
+from consumerd.consumer.backends import V07Backend
+from consumerd.consumer.backends_v08 import ClusterBackend, V08Backend
 from consumerd.consumer.consumer import GroupConsumer
 from consumerd.consumer.coordinated import CoordinatedConsumer
 from consumerd.consumer.errors import GroupRefusedError

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from random import Random
 
-    from consumerd.consumer.backends import ClusterBackend
+    from consumerd.consumer.backends_v08 import ClusterBackend
     from consumerd.consumer.listeners import RebalanceListener
     from consumerd.consumer.settings import ConsumerSettings
     from consumerd.consumer.sinks import PartitionedHandler

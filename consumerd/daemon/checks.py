@@ -10,14 +10,13 @@ from random import SystemRandom
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pydantic import ValidationError
-from pydantic_settings import SettingsError
 
 from consumerd.clock import SystemClock
 from consumerd.config.build import build_handler, build_offset_settings, build_session, build_settings
 from consumerd.config.build_subscriptions import errors_of
 from consumerd.config.build_v08 import build_client, build_coordination, fixed_partitions
 from consumerd.config.model import parse, parse_valid_tables
-from consumerd.config.problems import ConfigProblemsError, problem_of_error
+from consumerd.config.problems import ConfigProblemsError, UnreadableVariableError, problem_of_error
 from consumerd.daemon.endpoints import check_http
 from consumerd.daemon.telemetry import check_telemetry
 from consumerd.errors import ConfigError, ConsumerdError
@@ -48,7 +47,7 @@ def check_daemon(document: TomlDocument, source: str) -> Checked:
         problems += error.problems
         try:
             checked = parse_valid_tables(document, frozenset(each.table for each in problems if each.table is not None))
-        except (ValidationError, SettingsError):
+        except (ValidationError, UnreadableVariableError):
             return Checked(None, [], problems)
     invalid = {each.table for each in problems}
     what: list[str] = []

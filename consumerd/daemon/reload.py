@@ -17,7 +17,6 @@ from consumerd.config.build_subscriptions import build_members
 from consumerd.config.problems import problem_of_error, read_document
 from consumerd.config.reloading import compare
 from consumerd.config.subscriptions import MAIN
-from consumerd.daemon.checks import check_daemon, check_parts
 from consumerd.daemon.logs import configure_logs
 from consumerd.daemon.notify import READY, RELOADING, notify, reloading_since, status
 from consumerd.errors import ConsumerdError, reason_of
@@ -95,6 +94,9 @@ class Reloader:
     def _read(self) -> tuple[Comparison | None, list[str]]:
         """Return the changes, or the problems. Called in a thread."""
         source = str(self._path)
+        # It builds what serves each dialect, which no daemon needs before its first reload.
+        from consumerd.daemon.checks import check_daemon, check_parts  # noqa: PLC0415
+
         document = read_document(self._path)
         checked = check_daemon(document, source)
         problems = list(checked.problems)

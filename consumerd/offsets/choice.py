@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from consumerd.offsets.claimed_store import ClaimedStore
-from consumerd.offsets.dual_store import DualOffsetStore
 from consumerd.offsets.guards import OwnedGuard
-from consumerd.offsets.kafka_store import KafkaOffsetStore
 from consumerd.offsets.store import CommitResult, UnclaimedZooKeeperOffsetStore, ZooKeeperOffsetStore
 
 if TYPE_CHECKING:
@@ -99,6 +97,8 @@ def make_store(
     if settings.in_kafka:
         if client is None:
             raise ValueError("offsets in Kafka need a client")
+        from consumerd.offsets.kafka_store import KafkaOffsetStore  # noqa: PLC0415 - a member of 0.7 never needs it
+
         in_kafka = KafkaOffsetStore(
             client,
             group,
@@ -108,6 +108,8 @@ def make_store(
             version=settings.version,
         )
     if in_zookeeper is not None and in_kafka is not None:
+        from consumerd.offsets.dual_store import DualOffsetStore  # noqa: PLC0415 - as above
+
         if claimed:
             return DualOffsetStore(group, in_zookeeper, in_kafka, "Kafka")
         return DualOffsetStore(group, in_kafka, in_zookeeper, "ZooKeeper")

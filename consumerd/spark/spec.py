@@ -17,10 +17,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
-from pydantic_settings import SettingsConfigDict, SettingsError
+from pydantic_settings import SettingsConfigDict
 
-from consumerd.config.model import FileSettings
-from consumerd.config.problems import ConfigProblemsError, problems_of, read_document, unreadable_variables
+from consumerd.config.environment import FileSettings
+from consumerd.config.problems import (
+    ConfigProblemsError,
+    UnreadableVariableError,
+    problems_of,
+    read_document,
+    unreadable_variables,
+)
 from consumerd.errors import ConfigError, NotFoundError
 from consumerd.spark.spec_model import (
     AggregateSpec,
@@ -157,10 +163,10 @@ def parse_spark(document: Mapping[str, Any], source: str) -> SparkSpec:
     if "spark" not in document:
         raise ConfigError(f"{source} has no [spark] table: declare pipelines in it.")
     try:
-        section = _Document(spark=document["spark"]).spark
+        section = _Document.read({"spark": document["spark"]}).spark
     except ValidationError as error:
         raise ConfigProblemsError(source, problems_of(error, _Document, document)) from error
-    except (SettingsError, RecursionError) as error:
+    except (UnreadableVariableError, RecursionError) as error:
         raise ConfigProblemsError(source, unreadable_variables(error, _Document)) from None
     pipelines = {name: _pipeline(name, each, section) for name, each in section.pipelines.items()}
     return SparkSpec(section.root, section.format, section.master, section.config, pipelines, source)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
-import snappy
 from isal import isal_zlib
 
 from consumerd.wire.crc import crc32
@@ -245,8 +245,16 @@ def _inflate_member(data: bytes, start: int, left: int, limit: int) -> tuple[byt
     return b"".join(pieces), position - len(inflater.unused_data) - start
 
 
+@cache
+def _snappy() -> Any:
+    """python-snappy, whose 2 MiB are left out of a process that meets no snappy data, or has the native codec."""
+    import snappy  # noqa: PLC0415
+
+    return snappy
+
+
 def _xerial(data: bytes) -> bytes:
-    pieces = [XERIAL_HEADER]
+    pieces, snappy = [XERIAL_HEADER], _snappy()
     for start in range(0, len(data), XERIAL_BLOCK):
         block: bytes = snappy.compress(data[start : start + XERIAL_BLOCK])
         pieces += (_INT32.pack(len(block)), block)
@@ -298,8 +306,8 @@ def _unsnap(block: bytes, left: int, limit: int) -> bytes:
     if claimed > SNAPPY_MAX_RATIO * len(block):
         raise DecompressionError(f"a snappy block of {len(block)} bytes claims to hold {claimed}")
     try:
-        piece: bytes = snappy.uncompress(block)
-    except snappy.UncompressError as error:
+        piece: bytes = _snappy().uncompress(block)
+    except _snappy().UncompressError as error:
         raise DecompressionError("the snappy payload is damaged") from error
     return piece
 

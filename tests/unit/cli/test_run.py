@@ -1,3 +1,4 @@
+import os
 import socket
 import subprocess
 import sys
@@ -5,22 +6,43 @@ from pathlib import Path
 
 from consumerd.errors import ExitCode
 
-#: What a daemon with the handler `null`, without HTTP and without worker processes, does not need. Each takes memory in
-#: every daemon and time at every start.
+#: What a daemon with the handler `null`, without HTTP, worker processes and variables in the environment, does not need
+#: before it knows that it speaks 0.8. Each takes memory in every daemon and time at every start.
 UNUSED = (
     "aiohttp",
     "asyncpg",
     "consumerd.admin",
     "consumerd.broker",
+    "consumerd.client.cluster",
+    "consumerd.cluster.view",
+    "consumerd.config.build_v08",
+    "consumerd.config.environment",
+    "consumerd.consumer.backends_v08",
+    "consumerd.consumer.connector",
+    "consumerd.consumer.coordinated",
+    "consumerd.consumer.fixed",
+    "consumerd.consumer.simple",
+    "consumerd.daemon.checks",
     "consumerd.daemon.status_page",
     "consumerd.embedded",
+    "consumerd.fetch.v08",
+    "consumerd.group.coordinated_events",
     "consumerd.handlers.dead_letter_topic",
     "consumerd.migrate",
+    "consumerd.offsets.dual_store",
+    "consumerd.offsets.kafka_store",
     "consumerd.producer",
     "consumerd.spark",
     "consumerd.testing",
+    "consumerd.wire.v08.apis",
+    "consumerd.wire.v08.codec",
+    "consumerd.wire.v08.records.encode",
+    "consumerd.wire.v08.records.fetched",
+    "cramjam",
+    "dotenv",
     "fastavro",
     "fsspec",
+    "google_crc32c",
     "matplotlib",
     "msgspec",
     "multiprocessing",
@@ -29,9 +51,11 @@ UNUSED = (
     "pandas",
     "prometheus_client",
     "pyarrow",
+    "pydantic_settings",
     "pygments",
     "pyspark",
     "rich",
+    "snappy",
 )
 
 #: Runs the whole command; nothing listens where its configuration has ZooKeeper.
@@ -41,6 +65,8 @@ from consumerd.cli.main import run
 code = run(["run", "-c", sys.argv[1]])
 print(*(name for name in sys.modules if name.startswith(tuple(sys.argv[2:]))))
 import rich.console  # can still be imported
+import gc
+assert gc.isenabled() and gc.get_freeze_count() > 10_000
 sys.exit(code)
 """
 
@@ -56,6 +82,7 @@ def test_imports_no_module_that_a_plain_daemon_does_not_use(tmp_path: Path) -> N
         ended = subprocess.run(
             [sys.executable, "-P", "-c", PROGRAM, str(path), *UNUSED],
             capture_output=True, text=True, check=False, timeout=120,
+            env={name: value for name, value in os.environ.items() if not name.startswith("CONSUMERD_")},
         )  # fmt: skip
     assert ended.stdout.split() == []
     assert ended.returncode == ExitCode.ZOOKEEPER, ended.stderr

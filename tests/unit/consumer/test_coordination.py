@@ -10,7 +10,8 @@ import pytest_asyncio
 
 from consumerd.clock import SystemClock
 from consumerd.consumer import coordination
-from consumerd.consumer.backends import V07Backend, V08Backend
+from consumerd.consumer.backends import V07Backend
+from consumerd.consumer.backends_v08 import V08Backend
 from consumerd.consumer.coordination import LOOK_AGAIN, NODES_PER_MULTI, GroupCoordination
 from consumerd.consumer.settings import ConsumerSettings
 from consumerd.group import V08Rules

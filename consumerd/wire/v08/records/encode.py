@@ -14,10 +14,11 @@ from itertools import repeat
 from typing import TYPE_CHECKING
 
 from consumerd.native import codec as native_codec
-from consumerd.wire.crc import crc32, crc32c, extend_crc32c
+from consumerd.wire.crc import crc32
 from consumerd.wire.errors import EncodeError
 from consumerd.wire.v08.records import record_batch
 from consumerd.wire.v08.records.codecs import RecordCodec, compress
+from consumerd.wire.v08.records.crc32c import crc32c, extend_crc32c
 from consumerd.wire.v08.records.record_set import NO_TIMESTAMP
 from consumerd.wire.v08.records.varint import VARINTS, varint
 

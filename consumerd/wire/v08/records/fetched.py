@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, cast
 
 from consumerd.native import codec as native_codec
 from consumerd.wire.batch import BatchEnd, memory_of
-from consumerd.wire.crc import crc32c
 from consumerd.wire.errors import CorruptMessageError, DecompressionError
 from consumerd.wire.v07.constants import DEFAULT_LIMITS, DecodeLimits
 from consumerd.wire.v08.records import message_set, record_batch
 from consumerd.wire.v08.records.codecs import CODEC_MASK, decompress
 from consumerd.wire.v08.records.columns import RecordColumns
+from consumerd.wire.v08.records.crc32c import crc32c
 from consumerd.wire.v08.records.record_set import RecordRun, RecordSet, TimestampType
 
 if TYPE_CHECKING:

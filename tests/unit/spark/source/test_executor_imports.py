@@ -29,7 +29,7 @@ HEAVY = {
 }
 ROOMS = {"address", "errors", "native", "partition", "wire", "storage", "spark"}
 #: The rooms that connect to brokers of 0.8 and later, on a loop.
-CLIENT_ROOMS = {"client", "clock", "net"}
+CLIENT_ROOMS = {"client", "clock", "lazy", "net"}
 
 
 def test_executors_import_only_wire_and_storage() -> None:

@@ -20,9 +20,9 @@ from consumerd.spark.source.option_values import BootstrapLocation
 from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.source.v08.reading import read_v08_split
 from consumerd.spark.source.v08.split import V08Split, cut
-from consumerd.wire.crc import crc32c
 from consumerd.wire.v07 import DecodeLimits
 from consumerd.wire.v08.records import RecordCodec, encode_message_set, encode_record_batch
+from consumerd.wire.v08.records.crc32c import crc32c
 from tests.unit.spark.source.v08.fake_broker import V08Broker
 
 NOTHING = (0, 100, b"")

@@ -1,0 +1,32 @@
+"""Names of a package that are imported when something first uses them (PEP 562).
+
+Strategy: a daemon speaks one dialect, and knows which one once it has read ZooKeeper. Rooms that serve both export the
+names of the other one with `lazy_names`, so that its modules take neither memory nor time of a start. Type checkers
+read the imports of such a package from its `if TYPE_CHECKING:` block; `tests/unit/test_lazy.py` compares the two.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], object]:
+    """Return the `__getattr__` of `package`: module -> the names that it defines, with spaces between them.
+
+    It raises AttributeError for any other name.
+    """
+    module_of = {name: module for module, names in modules.items() for name in names.split()}
+
+    def get(name: str) -> object:
+        if name not in module_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(import_module(module_of[name]), name)
+        setattr(sys.modules[package], name, value)  # found there the next time
+        return value
+
+    return get
