@@ -260,6 +260,15 @@ class Codec(Protocol):
         """Encode messages of 0.7 of magic 1; return None for an argument that is not a list of bytes, or too long."""
         ...
 
+    def encode_produce(
+        self, topic: bytes, partition: int, payloads: object, largest: int, most: int, /
+    ) -> bytes | None:
+        """Encode a whole PRODUCE request of 0.7 with messages of magic 1; return None as `encode_set`.
+
+        Also for a payload of more than `largest` bytes, and a message set of more than `most`.
+        """
+        ...
+
     def encode_messages(
         self, payloads: object, keys: object, times: object, magic: int, attributes: int, offset: int, /
     ) -> bytes | None:

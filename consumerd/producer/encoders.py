@@ -39,6 +39,8 @@ class DefaultEncoder(Encoder):
 def encode_all(encoder: Encoder, messages: Sequence[Any]) -> list[bytes]:
     """The payloads of `messages`. Raises EncodingError, and what the encoder raises."""
     if type(encoder) is DefaultEncoder:
+        if {*map(type, messages)} <= {bytes}:
+            return list(messages)
         return [message if type(message) is bytes else encoder.encode(message) for message in messages]
     encoded = []
     for message in messages:

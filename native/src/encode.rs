@@ -12,6 +12,8 @@ use crate::records::varint::{size_of, write};
 
 /// Of messages of 0.8 and later: up to and with the CRC.
 const HEAD: usize = 16;
+/// Of a message of 0.7 of magic 1: the bytes before its payload.
+const MESSAGE: usize = LENGTH + HEADER[1];
 /// What a message or record has beside its bytes, about.
 const ROOM: usize = 40;
 
@@ -100,23 +102,107 @@ fn at<'py>(list: &Bound<'py, PyList>, number: usize) -> Option<Field<'py>> {
     Some(Field(Some(item.cast_into::<PyBytes>().ok()?)))
 }
 
+/// Payloads of messages of 0.7, and the bytes of their set.
+struct Plain<'py> {
+    payloads: Vec<Bound<'py, PyBytes>>,
+    size: usize,
+}
+
+impl<'py> Plain<'py> {
+    /// Nothing where `payloads` is no list of `bytes` of at most `largest` bytes each.
+    fn new(payloads: &Bound<'py, PyAny>, largest: usize) -> Option<Self> {
+        let list = payloads.cast::<PyList>().ok()?;
+        let mut payloads = Vec::with_capacity(list.len());
+        let mut size = 0;
+        for number in 0..list.len() {
+            let payload = at(list, number)?.0?;
+            let length = payload.as_bytes().len();
+            if length > largest {
+                return None;
+            }
+            size += MESSAGE + length;
+            payloads.push(payload);
+        }
+        Some(Plain { payloads, size })
+    }
+
+    /// Write one message of magic 1 for each payload; nothing if one is too long for a message.
+    fn write(&self, mut out: &mut [u8]) -> Option<()> {
+        for payload in &self.payloads {
+            let bytes = payload.as_bytes();
+            let length = i32::try_from(bytes.len() + HEADER[1]).ok()?;
+            let (message, rest) = out.split_at_mut_checked(MESSAGE + bytes.len())?;
+            message[..LENGTH].copy_from_slice(&length.to_be_bytes());
+            message[LENGTH] = 1;
+            message[LENGTH + 2..MESSAGE].copy_from_slice(&crc32(bytes).to_be_bytes());
+            message[MESSAGE..].copy_from_slice(bytes);
+            out = rest;
+        }
+        Some(())
+    }
+}
+
+/// Bytes made by `fill`, in a buffer of zeros; nothing if it gives nothing.
+fn filled<'py>(
+    py: Python<'py>,
+    size: usize,
+    fill: impl FnOnce(&mut [u8]) -> Option<()>,
+) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    let mut whole = false;
+    let made = PyBytes::new_with(py, size, |buffer| {
+        whole = fill(buffer).is_some();
+        Ok(())
+    })?;
+    Ok(whole.then_some(made))
+}
+
 /// Messages of 0.7, of magic 1, one for each payload.
 #[pyfunction]
-pub fn encode_set<'py>(payloads: &Bound<'py, PyAny>) -> Option<Bound<'py, PyBytes>> {
-    let payloads = payloads.cast::<PyList>().ok()?;
-    let mut out = Vec::with_capacity(payloads.len() * ROOM);
-    for number in 0..payloads.len() {
-        let payload = at(payloads, number)?.0?;
-        let bytes = payload.as_bytes();
-        let length = i32::try_from(bytes.len() + HEADER[1]).ok()?;
-        let mut head = [0; LENGTH + HEADER[1]];
-        head[..LENGTH].copy_from_slice(&length.to_be_bytes());
-        head[LENGTH] = 1;
-        head[LENGTH + 2..].copy_from_slice(&crc32(bytes).to_be_bytes());
-        out.extend_from_slice(&head);
-        out.extend_from_slice(bytes);
-    }
-    Some(PyBytes::new(payloads.py(), &out))
+pub fn encode_set<'py>(payloads: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    let Some(plain) = Plain::new(payloads, usize::MAX) else {
+        return Ok(None);
+    };
+    filled(payloads.py(), plain.size, |buffer| plain.write(buffer))
+}
+
+/// A whole PRODUCE request of 0.7 with such messages: length, type, topic, partition, size of the set, set.
+///
+/// Nothing also where a payload has more than `largest` bytes, or the set more than `most`.
+#[pyfunction]
+pub fn encode_produce<'py>(
+    topic: &[u8],
+    partition: &Bound<'py, PyAny>,
+    payloads: &Bound<'py, PyAny>,
+    largest: usize,
+    most: usize,
+) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    let Some((plain, head)) = Plain::new(payloads, largest)
+        .filter(|plain| plain.size <= most)
+        .and_then(|plain| {
+            let head = produce_head(topic, partition.extract().ok()?, plain.size)?;
+            Some((plain, head))
+        })
+    else {
+        return Ok(None);
+    };
+    filled(payloads.py(), head.len() + plain.size, |buffer| {
+        let (first, set) = buffer.split_at_mut_checked(head.len())?;
+        first.copy_from_slice(&head);
+        plain.write(set)
+    })
+}
+
+/// What stands before the set of a PRODUCE request; nothing if a length does not fit into its field.
+fn produce_head(topic: &[u8], partition: i32, set: usize) -> Option<Vec<u8>> {
+    let length = i32::try_from(2 + 2 + topic.len() + 4 + 4 + set).ok()?;
+    let mut head = Vec::with_capacity(LENGTH + 12 + topic.len());
+    head.extend_from_slice(&length.to_be_bytes());
+    head.extend_from_slice(&0_i16.to_be_bytes()); // PRODUCE
+    head.extend_from_slice(&i16::try_from(topic.len()).ok()?.to_be_bytes());
+    head.extend_from_slice(topic);
+    head.extend_from_slice(&partition.to_be_bytes());
+    head.extend_from_slice(&i32::try_from(set).ok()?.to_be_bytes());
+    Some(head)
 }
 
 /// Messages of 0.8 to 0.10, of magic 0 or 1, whose offsets begin at `offset`.

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from consumerd import native
+from consumerd.wire.v07 import EncodedProduceRequest, ProduceRequest
 from consumerd.wire.v07 import encode_message_set as encode_v07
 from consumerd.wire.v08.records import RecordCodec, encode_message_set, encode_record_batch
 from tests.support.codecs import written_by_both
@@ -29,6 +31,40 @@ def test_message_sets_of_0_7(payloads: list[bytes], magic: int) -> None:
     written_by_both(encode_v07, payloads, magic=magic)
     written_by_both(encode_v07, tuple(payloads), magic=magic)
     written_by_both(encode_v07, [bytearray(payload) for payload in payloads], magic=magic)
+
+
+@given(
+    st.lists(st.binary(max_size=20) | SIZES.map(bytes), max_size=20),
+    st.text(max_size=10) | st.just("t" * 32767) | st.just("t" * 32768),
+    st.integers(-2, 9) | st.sampled_from([-(1 << 31), (1 << 31) - 1, 1 << 31, 1 << 70]),
+    st.sampled_from([0, 19, 63, 1 << 20]),
+    st.sampled_from([0, 100, 1 << 20]),
+)
+def test_produce_requests(payloads: list[bytes], topic: str, partition: int, largest: int, most: int) -> None:
+    found = EncodedProduceRequest.of(topic, partition, payloads, largest, most)
+    messages = encode_v07(payloads)
+    if (
+        len(messages) > most
+        or max(map(len, payloads), default=0) > largest
+        or len(topic.encode()) >= 1 << 15
+        or partition >= 1 << 31
+    ):
+        assert found is None
+    else:
+        frame = ProduceRequest(topic, partition, messages).encode()
+        assert found == EncodedProduceRequest(topic, partition, frame)
+
+
+@pytest.mark.parametrize("payloads", [(b"a",), [bytearray(b"a")], ["a"], [None], [b"a", 1], b"a", None])
+def test_leaves_produce_requests_of_unusual_payloads_to_the_pure_code(payloads: Any) -> None:
+    assert EncodedProduceRequest.of("t", 0, payloads, 100, 1000) is None
+
+
+def test_leaves_produce_requests_of_unusual_topics_to_the_pure_code() -> None:
+    assert EncodedProduceRequest.of("\ud800", 0, [b"a"], 100, 1000) is None
+    assert EncodedProduceRequest.of("t", 0, [b"a"], 100, 1000) is not None
+    with native.using(None):
+        assert EncodedProduceRequest.of("t", 0, [b"a"], 100, 1000) is None
 
 
 @given(

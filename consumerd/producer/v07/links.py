@@ -22,12 +22,12 @@ from consumerd.wire.v07 import FetchRequest
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from consumerd.net import Connection, Connector
     from consumerd.ports import Clock
     from consumerd.producer.v07.settings import ProducerSettings
-    from consumerd.wire.v07 import ProduceRequest
+    from consumerd.wire.v07 import EncodedProduceRequest, ProduceRequest
 
 log = structlog.get_logger(__name__)
 
@@ -71,19 +71,26 @@ class BrokerLinks:
         if self._settings.verify:
             verification = await Verification.begin(connection, address, entries, rng=self._rng)
             entries = verification.entries
-        await self._send(link, connection, entries, multi, confirm=self._settings.confirm or verification is not None)
+        requests = frames(entries, self._settings.max_request_bytes, multi=multi)
+        confirm = self._settings.confirm or verification is not None
+        await self._send(link, connection, entries[-1].topic, requests, confirm=confirm)
         if verification is not None:
             try:
                 await verification.finish(self._clock, self._settings.verify_timeout)
             except ConnectionClosedError as error:
                 raise _uncertain(error) from error
 
+    async def deliver_encoded(self, address: Address, request: EncodedProduceRequest) -> None:
+        """As `deliver`, one request that is encoded already; without verification."""
+        link = self._links[address]
+        connection = await self._connected(address, link)
+        await self._send(link, connection, request.topic, (request.frame,), confirm=self._settings.confirm)
+
     async def _send(
-        self, link: _Link, connection: Connection, entries: Sequence[ProduceRequest], multi: bool, *, confirm: bool
+        self, link: _Link, connection: Connection, topic: str, requests: Iterable[bytes], *, confirm: bool
     ) -> None:
-        topic = entries[-1].topic
         try:
-            for frame in frames(entries, self._settings.max_request_bytes, multi=multi):
+            for frame in requests:
                 await connection.send(frame)
             if confirm:
                 await self._confirm(connection, topic)

@@ -21,7 +21,6 @@ send or not at all, and only `flush` (which `close` and `async with` do) asks fo
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from consumerd.producer.encoders import DefaultEncoder, Encoder, encode_all
@@ -92,7 +91,9 @@ class Producer:
         """
         for item in data:
             require_plain(item)
-        pending = [replace(item, payloads=encode_all(self.encoder, item.payloads)) for item in data]
+        pending = [
+            ProducerData(item.topic, encode_all(self.encoder, item.payloads), item.key, item.partition) for item in data
+        ]
         await self.sender.send(pending, merge=merge)
 
     async def flush(self) -> None:

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from consumerd.errors import reason_of
+from consumerd.native import codec as native_codec
 from consumerd.net import ConnectError
 from consumerd.producer.errors import NoBrokerError, UncertainError
 from consumerd.producer.v07.encoding import encode_sets
 from consumerd.producer.v07.links import BrokerLinks
 from consumerd.producer.v07.requests import entry_overhead
-from consumerd.wire.v07 import ProduceRequest, validate_topic
+from consumerd.wire.compression import Codec
+from consumerd.wire.v07 import EncodedProduceRequest, ProduceRequest, validate_topic
 from consumerd.zk.errors import ConnectionLost, NotConnected
 
 if TYPE_CHECKING:
@@ -99,6 +101,9 @@ class Sender:
     # One attempt.
 
     async def _attempt(self, pending: list[ProducerData], merge: bool, multi: bool) -> None:
+        if len(pending) == 1 and not multi and await self._send_alone(pending[0]):
+            pending.clear()
+            return
         by_broker: defaultdict[Address, list[tuple[ProducerData, int]]] = defaultdict(list)
         routes: dict[tuple[str, Any, int | None], Route] = {}
         for item in pending:
@@ -113,6 +118,21 @@ class Sender:
             await self.links.deliver(address, entries, multi=multi)
             done = {id(item) for item, _ in by_broker[address]}
             pending[:] = [item for item in pending if id(item) not in done]
+
+    async def _send_alone(self, item: ProducerData) -> bool:
+        """Send one plain batch, from its payloads to the request in one buffer. False: `_attempt` has to."""
+        settings = self._settings
+        if native_codec() is None or settings.magic != 1 or settings.verify:
+            return False
+        if settings.codec_for(item.topic) is not Codec.NONE:
+            return False
+        largest, most = settings.max_message_bytes, settings.max_request_bytes - entry_overhead(item.topic)
+        route = await self._router.route(item.topic, item.key, item.partition)
+        request = EncodedProduceRequest.of(item.topic, route.partition, item.payloads, largest, most)
+        if request is None:
+            return False
+        await self.links.deliver_encoded((route.host, route.port), request)
+        return True
 
     def _encode(self, items: Sequence[tuple[ProducerData, int]], merge: bool) -> list[ProduceRequest]:
         groups: list[tuple[str, int, list[bytes]]] = []

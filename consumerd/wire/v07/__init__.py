@@ -18,6 +18,7 @@ from consumerd.wire.v07.outer import MessageSetTail, OuterMessage, iter_outer, r
 from consumerd.wire.v07.packed import PackedPayloads
 from consumerd.wire.v07.produced import CheckedSet, check_plain_set, check_produced_set, check_steps
 from consumerd.wire.v07.requests import (
+    EncodedProduceRequest,
     FetchRequest,
     MultiFetchRequest,
     MultiProduceRequest,
@@ -51,6 +52,7 @@ __all__ = [
     "CheckedSet",
     "Codec",
     "DecodeLimits",
+    "EncodedProduceRequest",
     "ErrorCode",
     "FetchRequest",
     "FetchResponse",

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
+from consumerd.native import codec as native_codec
 from consumerd.wire.errors import EncodeError, FrameError
 from consumerd.wire.v07.constants import RequestType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Sequence
+    from typing import Self
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -104,14 +107,40 @@ class ProduceRequest:
     partition: int
     messages: bytes
 
-    def entry(self) -> bytes:
-        """The request without frame and type: what a MULTIPRODUCE repeats."""
+    def parts(self) -> tuple[bytes, bytes, bytes]:
+        """The request without frame and type, in parts: what a MULTIPRODUCE repeats."""
         sizes = _numbers(_PRODUCE, "produce request", self.partition, len(self.messages))
-        return b"".join((_topic(self.topic), sizes, self.messages))
+        return _topic(self.topic), sizes, self.messages
 
     def encode(self) -> bytes:
         """The whole frame. Raises EncodeError."""
-        return _frame(RequestType.PRODUCE, self.entry())
+        return _frame(RequestType.PRODUCE, *self.parts())
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedProduceRequest:
+    """A `ProduceRequest` of plain messages that was encoded at once, from its payloads into one buffer: `frame`."""
+
+    topic: str
+    partition: int
+    frame: bytes
+
+    @classmethod
+    def of(cls, topic: str, partition: int, payloads: Sequence[bytes], largest: int, most: int) -> Self | None:
+        """The request with a message of magic 1 for each payload, by the native codec.
+
+        None without it, or where the pure code has to decide: payloads that are not a list of bytes, one of more than
+        `largest` bytes, a message set of more than `most`, and what no request can have.
+        """
+        native = native_codec()
+        if native is None:
+            return None
+        try:
+            name = topic.encode()
+        except UnicodeEncodeError:
+            return None
+        frame = native.encode_produce(name, partition, payloads, largest, most)
+        return None if frame is None else cls(topic, partition, frame)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +152,9 @@ class MultiProduceRequest:
     def encode(self) -> bytes:
         """The whole frame. Raises EncodeError."""
         kind = RequestType.MULTIPRODUCE
-        return _frame(kind, _count(kind, len(self.produces)), *(produce.entry() for produce in self.produces))
+        return _frame(
+            kind, _count(kind, len(self.produces)), *chain.from_iterable(each.parts() for each in self.produces)
+        )
 
 
 @dataclass(frozen=True, slots=True)
