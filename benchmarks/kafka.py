@@ -26,7 +26,18 @@ from typing import TYPE_CHECKING
 
 from benchmarks import kafka_perf, surroundings
 from benchmarks.decode import payloads
-from benchmarks.kafka_clients import CLIENTS, OURS, OURS_MESSAGES, cluster, quiet
+from benchmarks.kafka_clients import (
+    CLIENTS,
+    CONFLUENT,
+    CONFLUENT_DELIVERIES,
+    CONFLUENT_MANY,
+    OURS,
+    OURS_MANY,
+    OURS_MESSAGES,
+    cluster,
+    module,
+    quiet,
+)
 from benchmarks.kafka_job import Job, Result
 from benchmarks.race import Measurement, compared, show
 from consumerd.clock import SystemClock
@@ -188,11 +199,12 @@ def rows(case: str, rounds: list[dict[str, Result]]) -> list[Measurement]:
     # The first messages, which start the clocks, are more or fewer.
     wall = {name: [each[name].messages / each[name].wall / 1e6 for each in rounds] for name in rounds[0]}
     cpu = {name: [each[name].messages / each[name].cpu / 1e6 for each in rounds] for name in rounds[0]}
-    others = [name for name in rounds[0] if name not in {OURS, OURS_MESSAGES}]
+    ways = {OURS: "", OURS_MESSAGES: ", messages", OURS_MANY: ", send_many"}
+    others = [name for name in rounds[0] if name not in ways]
     found: list[Measurement] = []
-    for ours in (OURS, OURS_MESSAGES):
+    for ours, way in ways.items():
         if ours in rounds[0]:
-            named = f"{case}{', messages' if ours == OURS_MESSAGES else ''}, {surroundings.codec()}"
+            named = f"{case}{way}, {surroundings.codec()}"
             found += compared(NAME, named, "M msg/s", wall, ours=ours, others=others)
             found += compared(NAME, named, "M msg/cpu-s", cpu, ours=ours, others=others)
     return found
@@ -262,9 +274,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--codecs", type=listed, default=["none", "gzip", "snappy", "lz4"], help="default: these four")
     options = parser.parse_args(arguments)
     quiet()
-    names = [OURS, OURS_MESSAGES]
-    for name in ("aiokafka", "confluent-kafka"):
-        if find_spec(name.replace("-", "_")) is None:
+    names = [OURS, OURS_MESSAGES, OURS_MANY]
+    for name in ("aiokafka", CONFLUENT, CONFLUENT_DELIVERIES, CONFLUENT_MANY):
+        if find_spec(module(name)) is None:
             print(f"{name} is left out: it is not installed", file=sys.stderr)
         else:
             names.append(name)

@@ -48,6 +48,15 @@ if TYPE_CHECKING:
 OURS = "consumerd"
 #: Our handler asks for every message with all its fields, as peers always make them.
 OURS_MESSAGES = "consumerd, messages"
+#: Our producer gets lists of messages.
+OURS_MANY = "consumerd, send_many"
+CONFLUENT = "confluent-kafka"
+#: A function is called for each message when it is confirmed, as each message of ours has a `Delivery`.
+CONFLUENT_DELIVERIES = "confluent-kafka, on_delivery"
+#: Its producer gets lists of messages.
+CONFLUENT_MANY = "confluent-kafka, produce_batch"
+#: Messages in such a list.
+TOGETHER = 1000
 #: What became of every so manieth message is asked at the end; that all arrived is seen on the broker.
 SAMPLED = 1000
 #: Bytes of one partition in one answer: the default of all.
@@ -156,7 +165,7 @@ async def consume_ours(job: Job, meter: Meter) -> None:
 
 
 async def produce_ours(job: Job, meter: Meter) -> None:
-    """By `send`, awaited for room alone."""
+    """By `send` or `send_many`, awaited for room alone."""
     settings = V08ProducerSettings(
         acks=job.acks,  # type: ignore[arg-type]  # one of them
         codec=RecordCodec[job.codec.upper()],
@@ -170,10 +179,13 @@ async def produce_ours(job: Job, meter: Meter) -> None:
         await (await producer.send(job.topic, b""))
         meter.take(1, 0)
         samples = []
-        for number, value in enumerate(values(job)):
-            delivery = await producer.send(job.topic, value)
-            if number % SAMPLED == 0:
-                samples.append(delivery)
+        if job.client == OURS_MANY:
+            samples = [(await producer.send_many(job.topic, together))[0] for together in lists(job)]
+        else:
+            for number, value in enumerate(values(job)):
+                delivery = await producer.send(job.topic, value)
+                if number % SAMPLED == 0:
+                    samples.append(delivery)
         await producer.flush()
         for delivery in samples:
             await delivery
@@ -257,7 +269,7 @@ def consume_confluent(job: Job, meter: Meter) -> None:
 
 
 def produce_confluent(job: Job, meter: Meter) -> None:
-    """By `produce`, and `poll` where there is no room."""
+    """By `produce` or `produce_batch`, and `poll` where there is no room."""
     confluent: Any = importlib.import_module("confluent_kafka")
     producer = confluent.Producer(
         {
@@ -273,16 +285,59 @@ def produce_confluent(job: Job, meter: Meter) -> None:
     if producer.flush():
         raise SystemExit("the first message was not sent")
     meter.take(1, 0)
-    for value in values(job):
+    if job.client == CONFLUENT_MANY:
+        confirmed = _produce_lists(producer, job)
+    elif job.client == CONFLUENT_DELIVERIES:
+        confirmed = _produce_with_deliveries(producer, job)
+    else:
+        confirmed = job.messages - 1
+        for value in values(job):
+            while True:
+                try:
+                    producer.produce(job.topic, value)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+        if producer.flush():
+            raise SystemExit("not all messages were sent")
+    meter.take(confirmed, 0)
+
+
+def _produce_with_deliveries(producer: Any, job: Job) -> int:
+    """The number of messages whose function was called without an error."""
+    confirmed = 0
+
+    def delivered(error: object, _message: object) -> None:
+        nonlocal confirmed
+        confirmed += error is None
+
+    for number, value in enumerate(values(job)):
         while True:
             try:
-                producer.produce(job.topic, value)
+                producer.produce(job.topic, value, on_delivery=delivered)
                 break
             except BufferError:
                 producer.poll(0.1)
+        if number % SAMPLED == 0:
+            producer.poll(0)
     if producer.flush():
         raise SystemExit("not all messages were sent")
-    meter.take(job.messages - 1, 0)
+    return confirmed
+
+
+def _produce_lists(producer: Any, job: Job) -> int:
+    """The number of messages taken; those for which there is no room are given again."""
+    taken = 0
+    for together in lists(job):
+        messages = [{"value": value} for value in together]
+        while messages:
+            taken += producer.produce_batch(job.topic, messages)
+            messages = [{"value": message["value"]} for message in messages if "_error" in message]
+            if messages:
+                producer.poll(0.1)
+    if producer.flush():
+        raise SystemExit("not all messages were sent")
+    return taken
 
 
 def consume_perf_tool(job: Job, meter: Meter) -> None:
@@ -309,13 +364,16 @@ CLIENTS: dict[str, dict[str, Callable[[Job, Meter], Awaitable[None] | None]]] = 
         OURS: consume_ours,
         OURS_MESSAGES: consume_ours,
         "aiokafka": consume_aiokafka,
-        "confluent-kafka": consume_confluent,
+        CONFLUENT: consume_confluent,
         kafka_perf.NAME: consume_perf_tool,
     },
     "produce": {
         OURS: produce_ours,
+        OURS_MANY: produce_ours,
         "aiokafka": produce_aiokafka,
-        "confluent-kafka": produce_confluent,
+        CONFLUENT: produce_confluent,
+        CONFLUENT_DELIVERIES: produce_confluent,
+        CONFLUENT_MANY: produce_confluent,
         kafka_perf.NAME: produce_perf_tool,
     },
 }
@@ -326,7 +384,18 @@ def values(job: Job) -> Iterable[bytes]:
     return itertools.islice(itertools.cycle(rows(job.size)), job.messages - 1)
 
 
+def lists(job: Job) -> Iterable[list[bytes]]:
+    """The same in lists."""
+    written = iter(values(job))
+    return iter(lambda: list(itertools.islice(written, TOGETHER)), [])
+
+
 rows = functools.cache(payloads)
+
+
+def module(client: str) -> str:
+    """The module of a peer; its name may be followed by a comma and the way in which it is used."""
+    return client.partition(",")[0].replace("-", "_")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -339,8 +408,8 @@ def main(arguments: list[str] | None = None) -> None:
     work = CLIENTS[job.does][job.client]
     quiet()
     rows(job.size)
-    if job.client not in {OURS, OURS_MESSAGES, kafka_perf.NAME}:
-        importlib.import_module(job.client.replace("-", "_"))
+    if job.client not in {OURS, OURS_MESSAGES, OURS_MANY, kafka_perf.NAME}:
+        importlib.import_module(module(job.client))
     meter = Meter(job.messages)
     profile: Any = importlib.import_module("cProfile").Profile() if options.profile else None
     if profile is not None:

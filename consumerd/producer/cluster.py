@@ -17,6 +17,7 @@ from consumerd.producer.encoders import DefaultEncoder, Encoder, encode_all
 from consumerd.producer.errors import EncodingError, NotSentError
 from consumerd.producer.partitioners import checked_index
 from consumerd.producer.v07.data import NOT_A_LIST
+from consumerd.producer.v08.batches import BatchRange, Deliveries
 
 if TYPE_CHECKING:
     import asyncio
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from consumerd.producer.partitioners import Partitioner
     from consumerd.producer.v07.data import ProducerData
-    from consumerd.producer.v08.batches import Batch, Delivery
+    from consumerd.producer.v08.batches import Batch
     from consumerd.producer.v08.producer import V08Producer
     from consumerd.wire.v08.records import Headers
 
@@ -80,7 +81,7 @@ class ClusterProducer:
 
     async def send_all(self, data: Sequence[ProducerData], *, merge: bool = True) -> None:
         """The same for several. Messages to one partition are joined with any value of `merge`."""
-        deliveries: list[Delivery] = []
+        deliveries: list[Deliveries] = []
         for item in data:
             deliveries += await self._taken(
                 item.topic, item.payloads, item.key, item.partition, item.headers, item.timestamp
@@ -95,31 +96,38 @@ class ClusterProducer:
         partition: int | None,
         headers: Headers,
         timestamp: int | None,
-    ) -> list[Delivery]:
-        values = [None if payload is None else encode_all(self.encoder, [payload])[0] for payload in payloads]
+    ) -> list[Deliveries]:
+        filled = encode_all(self.encoder, [payload for payload in payloads if payload is not None])
+        values: list[bytes | None] = [*filled]
+        if len(values) != len(payloads):
+            rest = iter(filled)
+            values = [None if payload is None else next(rest) for payload in payloads]
         encoded = _encoded_key(key)
         if values and partition is None and key is not None and self._partitioner is not None:
             partition = checked_index(self._partitioner, key, await self._producer.partition_count(topic))
-        send = self._producer.send
-        deliveries = []
-        for value in values:
-            delivery = await send(topic, value, key=encoded, partition=partition, timestamp=timestamp, headers=headers)
-            if self._background:
-                self._watch(delivery.batch)
-            else:
-                deliveries.append(delivery)
-        return deliveries
+        send, watch = self._producer.send, self._watch if self._background else None
+        if len(values) == 1:
+            one = await send(topic, values[0], key=encoded, partition=partition, timestamp=timestamp, headers=headers)
+            deliveries = Deliveries([BatchRange(one.batch, one.number, 1)])
+            if watch is not None:
+                watch(deliveries.ranges[0])
+        else:
+            deliveries = await self._producer.send_many(
+                topic, values, key=encoded, partition=partition, timestamp=timestamp, headers=headers, taken=watch
+            )
+        return [] if self._background else [deliveries]
 
     @staticmethod
-    async def _confirmed(deliveries: list[Delivery]) -> None:
-        for delivery in deliveries:
-            await delivery
+    async def _confirmed(deliveries: list[Deliveries]) -> None:
+        for each in deliveries:
+            await each.confirm()
 
-    def _watch(self, batch: Batch) -> None:
+    def _watch(self, part: BatchRange) -> None:
+        batch = part.batch
         if batch not in self._pending:
             self._pending[batch] = 0
             batch.outcome.add_done_callback(partial(self._settled, batch))
-        self._pending[batch] += 1
+        self._pending[batch] += part.messages
 
     def _settled(self, batch: Batch, outcome: asyncio.Future[Any]) -> None:
         count = self._pending.pop(batch, 0)  # none where `_tell` was faster

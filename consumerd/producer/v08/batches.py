@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 from consumerd.wire.errors import EncodeError
 from consumerd.wire.v08.records import RecordCodec, encode_message_set, encode_record_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterator
 
     from consumerd.partition import TopicPartition
     from consumerd.wire.v08.records import Headers
@@ -59,6 +60,72 @@ class Delivery(NamedTuple):
 new_delivery = partial(tuple.__new__, Delivery)
 
 
+class BatchRange(NamedTuple):
+    """Messages of a batch that stand side by side: the number of the first, and how many."""
+
+    batch: Batch
+    first: int
+    messages: int
+
+
+class Deliveries(Sequence[Delivery]):
+    """The future outcomes of messages that one call sent, in their order: a `Delivery` for each, made at access.
+
+    `await` it for a list of `Delivered`, or the error of the first message that failed. Need not be awaited.
+    """
+
+    __slots__ = ("ranges",)
+
+    def __init__(self, ranges: Sequence[BatchRange]) -> None:
+        #: The batches that the messages are in; a batch may have messages of other callers, too.
+        self.ranges = ranges
+
+    @property
+    def done(self) -> bool:
+        """Whether all are known."""
+        return all(each.batch.outcome.done() for each in self.ranges)
+
+    async def confirm(self) -> None:
+        """Wait until all messages are confirmed. Costs a little for each batch and nothing for a message.
+
+        Raises the error of the first message that failed; others may have arrived.
+        """
+        for batch, _, _ in self.ranges:
+            await asyncio.shield(batch.outcome)
+
+    def __len__(self) -> int:
+        return sum(count for _, _, count in self.ranges)
+
+    @overload
+    def __getitem__(self, place: int) -> Delivery: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Delivery]: ...
+    def __getitem__(self, place: int | slice) -> Delivery | list[Delivery]:
+        if isinstance(place, slice):
+            return list(self)[place]
+        left = place + len(self) if place < 0 else place
+        if left >= 0:
+            for batch, first, count in self.ranges:
+                if left < count:
+                    return new_delivery((batch, first + left))
+                left -= count
+        raise IndexError(f"delivery {place} of {len(self)}")
+
+    def __iter__(self) -> Iterator[Delivery]:
+        for batch, first, count in self.ranges:
+            for number in range(first, first + count):
+                yield new_delivery((batch, number))
+
+    def __await__(self) -> Generator[object, None, list[Delivered]]:
+        found: list[Delivered] = []
+        for batch, first, count in self.ranges:
+            base, timestamp = yield from asyncio.shield(batch.outcome).__await__()
+            for number in range(first, first + count):
+                offset = None if base is None else base + number
+                found.append(Delivered(batch.partition, offset, timestamp))
+        return found
+
+
 @dataclass(slots=True, eq=False)
 class Batch:
     """Messages that go together. `outcome`: (offset of the first or None, timestamp of appending or -1)."""
@@ -94,6 +161,21 @@ class Batch:
         self.timestamps.append(timestamp)
         self.size += size
         return new_delivery((self, number))
+
+    def extend(
+        self, key: bytes | None, values: Sequence[bytes | None], timestamp: int, headers: Headers, size: int
+    ) -> BatchRange:
+        """Several messages more, which have `size` bytes together, all with the same key, timestamp and headers."""
+        first, count = len(self.values), len(values)
+        if headers:
+            self.headers.update(dict.fromkeys(range(first, first + count), headers))
+        if key is not None:
+            keys = self.keys = self.keys or []
+            keys += [None] * (first - len(keys)) + [key] * count
+        self.values += values
+        self.timestamps += [timestamp] * count
+        self.size += size
+        return BatchRange(self, first, count)
 
     def encode(self, magic: int, codec: RecordCodec) -> bytes:
         """The record set. Raises EncodeError for fields that the format cannot hold."""

@@ -1,7 +1,7 @@
 """Lines to a topic of 0.8 or later: each becomes a message, and the first that fails is named.
 
-Strategy: lines are sent as they come; beside that, batches are confirmed in the order of their first lines. So when one
-fails, all lines before its first are stored, and a retry begins at that line.
+Strategy: lines are sent as they come, all that were read at once together; beside that, batches are confirmed in the
+order of their first lines. So when one fails, all lines before its first are stored, and a retry begins at that line.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from consumerd.client import BrokerRefusedError
 from consumerd.errors import BrokerError, ConsumerdError
 from consumerd.producer.errors import MessageSizeTooLargeError
 from consumerd.producer.lines import InputError
+from consumerd.producer.v08.batches import BatchRange
 from consumerd.wire.v08.error_codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -68,8 +69,7 @@ class LineSender:
             group.create_task(self._confirm())
             try:
                 while (lines := await reader.read()) is not None:
-                    for line in lines:
-                        await self._send(line)
+                    await self._send(lines)
             except (InputError, MessageSizeTooLargeError) as error:
                 problem = error
             await self._producer.flush()
@@ -78,7 +78,30 @@ class LineSender:
         if problem is not None:
             raise problem
 
-    async def _send(self, line: bytes) -> None:
+    async def _send(self, lines: list[bytes]) -> None:
+        """All at once, or one after another where they differ, or one of them cannot be sent."""
+        plan = self._plan
+        if plan.separator is None and (plan.max_bytes is None or max(map(len, lines)) <= plan.max_bytes):
+            place = 0
+
+            def taken(part: BatchRange) -> None:
+                nonlocal place
+                size = sum(map(len, lines[place : place + part.messages]))
+                place += part.messages
+                self._taken(part, size, size)
+
+            try:
+                await self._producer.send_many(
+                    plan.topic, lines, partition=plan.partition, headers=plan.headers, taken=taken
+                )
+            except MessageSizeTooLargeError:  # and nothing was sent
+                pass
+            else:
+                return
+        for line in lines:
+            await self._send_one(line)
+
+    async def _send_one(self, line: bytes) -> None:
         plan, number = self._plan, self.lines + 1
         key, value = None, line
         if plan.separator is not None:
@@ -94,15 +117,19 @@ class LineSender:
             )
         except MessageSizeTooLargeError as error:
             raise MessageSizeTooLargeError(f"line {number} is too large: {error}") from error
-        outcome = delivery.batch.outcome
+        self._taken(BatchRange(delivery.batch, delivery.number, 1), size, len(line))
+
+    def _taken(self, part: BatchRange, size: int, line_bytes: int) -> None:
+        """The next lines are in a batch. `size`: of their keys and values; `line_bytes`: their own."""
+        outcome = part.batch.outcome
         share = self._open.get(outcome)
         if share is None:
-            share = self._open[outcome] = _Share(number)
+            share = self._open[outcome] = _Share(self.lines + 1)
             self._news.set()
-        share.lines += 1
+        share.lines += part.messages
         share.size += size
-        self.lines = number
-        self.bytes += len(line)
+        self.lines += part.messages
+        self.bytes += line_bytes
 
     async def _confirm(self) -> None:
         """Await the acknowledgement of all batches. Raises the error of the first that fails."""

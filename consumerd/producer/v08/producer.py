@@ -5,14 +5,17 @@ old batches are sent by `Sender`, in the order of each partition, also with retr
 default where the brokers have it, a batch that is sent again is recognised, so that nothing is there twice either.
 
 The cost of a message is low: in the common case (an open batch that takes messages without a key, room) `send` chooses
-nothing and waits for nothing, and makes nothing but the `Delivery`. When it needs a new batch it yields to other tasks
-first, or nothing would be sent before the buffer is full. Memory is taken from the budget in advance, a little for all
-batches, and given back when a caller has to wait for some.
+nothing and waits for nothing, and makes nothing but the `Delivery`. `send_many` does all of it once for as many
+messages as a batch has room for. When they need a new batch they yield to other tasks first, or nothing would be sent
+before the buffer is full. Memory is taken from the budget in advance, a little for all batches, and given back when a
+caller has to wait for some.
 """
 
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -20,12 +23,13 @@ import structlog
 from consumerd.fetch import ByteBudget
 from consumerd.partition import TopicPartition
 from consumerd.producer.errors import MessageSizeTooLargeError, ProducerClosedError
-from consumerd.producer.v08.batches import OVERHEAD, Batch, message_size, new_delivery
+from consumerd.producer.v08.batches import OVERHEAD, Batch, BatchRange, Deliveries, message_size, new_delivery
 from consumerd.producer.v08.routing import Route
 from consumerd.producer.v08.sender import Sender
 from consumerd.producer.v08.settings import V08ProducerSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from random import Random
     from types import TracebackType
     from typing import Self
@@ -188,6 +192,59 @@ class V08Producer:
         self._added(topic, batch, free=free)
         return delivery
 
+    async def send_many(
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: Headers = (),
+        taken: Callable[[BatchRange], object] | None = None,
+    ) -> Deliveries:
+        """Take messages in order, all with the same key, timestamp and headers; returns when there was room for all.
+
+        The same as `send` for each, at a fraction of its cost. Messages without a key fill a batch before they go to
+        another partition. `taken` is called for each part as soon as it is in a batch: after a cancellation or an error
+        other than MessageSizeTooLargeError, those parts are sent, and the rest is not. Raises as `send`, and TypeError
+        for `values` that are one value.
+        """
+        if isinstance(values, (str, bytes, bytearray, memoryview)):
+            raise TypeError("values is a list of messages: put a single one into brackets")
+        rows = list(values)  # the caller may change its list while we wait for room
+        ranges: list[BatchRange] = []
+        if not rows:
+            return Deliveries(ranges)
+        beside = message_size(key, None, headers)
+        try:
+            ends = list(accumulate([beside + len(row) for row in rows]))  # type: ignore[arg-type]  # see below
+        except TypeError:  # some values are null
+            ends = list(accumulate([beside + len(row or b"") for row in rows]))
+        if ends[-1] > self._largest:
+            self._require_size(beside + max([len(row or b"") for row in rows]))
+        free = key is None and partition is None
+        alone = free and self.settings.keyless == "round_robin"
+        start = before = 0
+        while start < len(rows):
+            size = ends[start] - before
+            batch = await self._batch(topic, key, partition, size)
+            stop = start + 1
+            if not alone:
+                room = min(self._batch_bytes - batch.size, ends[-1] - before) - size
+                if room > self._credit:
+                    self._borrow(room)
+                stop = bisect_right(ends, ends[start] + min(room, self._credit), stop)
+                size = ends[stop - 1] - before
+                self._credit -= ends[stop - 1] - ends[start]
+            wall = int(self._wall() * 1000) if timestamp is None else timestamp
+            ranges.append(batch.extend(key, rows[start:stop], wall, headers, size))
+            self._added(topic, batch, free=free)
+            if taken is not None:
+                taken(ranges[-1])
+            start, before = stop, ends[stop - 1]
+        return Deliveries(ranges)
+
     def _require_size(self, size: int) -> None:
         if size > self._largest:
             raise MessageSizeTooLargeError(
@@ -206,7 +263,7 @@ class V08Producer:
         return batch
 
     def _added(self, topic: str, batch: Batch, *, free: bool) -> None:
-        """A message was added to `batch`; `free`: it might have gone to any partition."""
+        """Messages were added to `batch`; `free`: they might have gone to any partition."""
         if batch.size >= self._batch_bytes:
             self._seal(self._sender.queue(batch.partition))
         elif free and self.settings.keyless == "sticky":
