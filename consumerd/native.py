@@ -10,10 +10,10 @@ from __future__ import annotations
 import importlib
 import os
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, TypeAlias, cast, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, overload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 #: The environment variable that chooses the pure codec, with any value but these.
 PURE = "CONSUMERD_PURE"
@@ -229,6 +229,20 @@ class NativeRecords(Protocol):
     def __getitem__(self, position: slice, /) -> list[bytes | None]: ...
 
 
+class NativeFilling(Protocol):
+    """Adds messages to the lists of a batch as long as they have at most `room` bytes, with an overhead for each."""
+
+    batch: Any
+    room: int
+
+    def add(self, value: bytes | None, timestamp: int | None, /) -> Any:
+        """Add a message, of now if `timestamp` is None, and return its delivery; return None if there is no room.
+
+        Returns None, too, for a value that is not bytes.
+        """
+        ...
+
+
 class Codec(Protocol):
     """The module `consumerd_native`."""
 
@@ -280,6 +294,19 @@ class Codec(Protocol):
 
     def encode_records(self, payloads: object, keys: object, times: object, /) -> tuple[bytes, int, int] | None:
         """Encode records without headers; return them, first and highest timestamp; None as with `encode_messages`."""
+        ...
+
+    def Filling(  # noqa: N802
+        self,
+        batch: object,
+        values: list[bytes | None],
+        times: list[int],
+        wait: Callable[..., Any],
+        clock: Callable[[], float] | None,
+        overhead: int,
+        /,
+    ) -> NativeFilling:
+        """A filling without room; its deliveries wait with `wait(batch, number)`. `clock`: the system's if None."""
         ...
 
     def Payloads(self, data: bytes | memoryview, /) -> NativePayloads:  # noqa: N802

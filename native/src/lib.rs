@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 
 mod arrow;
 mod encode;
+mod filling;
 mod inflate;
 mod limits;
 mod lines;
@@ -28,6 +29,8 @@ fn consumerd_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(encode::encode_produce, module)?)?;
     module.add_function(wrap_pyfunction!(encode::encode_messages, module)?)?;
     module.add_function(wrap_pyfunction!(encode::encode_records, module)?)?;
+    module.add_class::<filling::Delivery>()?;
+    module.add_class::<filling::Filling>()?;
     module.add_class::<limits::Limits>()?;
     module.add_class::<payloads::Payloads>()?;
     module.add_class::<records::Records>()

@@ -51,9 +51,13 @@ class Delivery(NamedTuple):
         return self.batch.outcome.done()
 
     def __await__(self) -> Generator[object, None, Delivered]:
-        base, timestamp = yield from asyncio.shield(self.batch.outcome).__await__()
-        offset = None if base is None else base + self.number
-        return Delivered(self.batch.partition, offset, timestamp)
+        return delivered(self.batch, self.number)
+
+
+def delivered(batch: Batch, number: int) -> Generator[object, None, Delivered]:
+    """Wait for the outcome of a message. Raises its error."""
+    base, timestamp = yield from asyncio.shield(batch.outcome).__await__()
+    return Delivered(batch.partition, None if base is None else base + number, timestamp)
 
 
 #: As `Delivery`, from a tuple of its fields; saves a call for each message.
@@ -138,7 +142,9 @@ class Batch:
     keys: list[bytes | None] | None = None
     timestamps: list[int] = field(default_factory=list)
     headers: dict[int, Headers] = field(default_factory=dict)
+    #: Of its messages, and of the memory that is leased to its filling.
     size: int = 0
+    leased: bool = False
     #: When it was first sent; None before.
     first_sent: float | None = None
     #: A broker may have it.

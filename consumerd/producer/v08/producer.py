@@ -5,10 +5,10 @@ old batches are sent by `Sender`, in the order of each partition, also with retr
 default where the brokers have it, a batch that is sent again is recognised, so that nothing is there twice either.
 
 The cost of a message is low: in the common case (an open batch that takes messages without a key, room) `send` chooses
-nothing and waits for nothing, and makes nothing but the `Delivery`. `send_many` does all of it once for as many
-messages as a batch has room for. When they need a new batch they yield to other tasks first, or nothing would be sent
-before the buffer is full. Memory is taken from the budget in advance, a little for all batches, and given back when a
-caller has to wait for some.
+nothing and waits for nothing: one call of the batch's `Filling` adds the message and makes its `Delivery`. `send_many`
+does all of it once for as many messages as a batch has room for. When they need a new batch they yield to other tasks
+first, or nothing would be sent before the buffer is full. Memory is taken from the budget in advance, a little for all
+batches (the credit), most of which is leased to fillings, and given back when a caller has to wait for some.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ import structlog
 from consumerd.fetch import ByteBudget
 from consumerd.partition import TopicPartition
 from consumerd.producer.errors import MessageSizeTooLargeError, ProducerClosedError
-from consumerd.producer.v08.batches import OVERHEAD, Batch, BatchRange, Deliveries, message_size, new_delivery
+from consumerd.producer.v08.batches import Batch, BatchRange, Deliveries, message_size
+from consumerd.producer.v08.filling import new_filling
 from consumerd.producer.v08.routing import Route
 from consumerd.producer.v08.sender import Sender
 from consumerd.producer.v08.settings import V08ProducerSettings
@@ -37,12 +38,15 @@ if TYPE_CHECKING:
     from consumerd.client import ClusterClient
     from consumerd.ports import Clock
     from consumerd.producer.v08.batches import Delivery, PartitionQueue
+    from consumerd.producer.v08.filling import Filling
     from consumerd.wire.v08.records import Headers
 
 log = structlog.get_logger(__name__)
 
-#: Bytes that are taken from the budget in advance.
-_CREDIT: Final = 16 << 10
+#: Most bytes that are taken from the budget in advance at once, ...
+_CREDIT: Final = 64 << 10
+#: ... if they are no more than this part of the budget, which the fillings divide.
+_PART: Final = 32
 
 
 class V08Producer:
@@ -64,10 +68,11 @@ class V08Producer:
         #: Of the messages in all batches, and the credit.
         self._held = self._budget.charge(0)
         self._credit = 0
+        self._advance = self.settings.buffer_bytes // _PART
         self._sender = Sender(client, self.settings, clock, rng, self._settle, self._unstick)
         self._routes: dict[str, Route] = {}
-        #: The open batch of each topic that messages without a key go to; no batch while the producer is closed.
-        self._filling: dict[str, Batch] = {}
+        #: Of each topic's open batch that messages without a key go to; none while the producer is closed.
+        self._fillings: dict[str, Filling] = {}
         self._wall = clock.wall
         self._batch_bytes = self.settings.batch_bytes
         self._largest = min(self.settings.buffer_bytes, client.settings.max_request_bytes)
@@ -103,7 +108,7 @@ class V08Producer:
     def _shut(self) -> None:
         """Take no more messages."""
         self._open = False
-        self._filling.clear()
+        self._recall_all()
 
     def _ended(self, running: asyncio.Task[None]) -> None:
         """Sending has ended. After a defect, which `close` raises, pending deliveries fail at once."""
@@ -152,7 +157,7 @@ class V08Producer:
     @property
     def buffered_bytes(self) -> int:
         """Bytes of the messages that are not settled yet, as `buffer_bytes` counts them."""
-        return self._budget.used - self._credit
+        return self._budget.used - self._credit - sum([filling.room for filling in self._fillings.values()])
 
     # -- taking messages
 
@@ -172,18 +177,13 @@ class V08Producer:
         `timestamp`: milliseconds, now by default. Raises ProducerClosedError, MessageSizeTooLargeError, and BrokerError
         while nothing is known of the topic.
         """
-        if key is None and partition is None and value is not None and not headers:
-            batch = self._filling.get(topic)
-            size = OVERHEAD + len(value)
-            if batch is not None and size <= self._credit and batch.size + size < self._unchecked:
-                self._credit -= size
-                batch.size += size
-                values = batch.values
-                values.append(value)
-                batch.timestamps.append(int(self._wall() * 1000) if timestamp is None else timestamp)
-                return new_delivery((batch, len(values) - 1))
-        else:
-            size = message_size(key, value, headers)
+        if key is None and partition is None and not headers:
+            filling = self._fillings.get(topic)
+            if filling is not None:
+                delivery = filling.add(value, timestamp)
+                if delivery is not None:
+                    return delivery
+        size = message_size(key, value, headers)
         self._require_size(size)
         free = key is None and partition is None
         batch = await self._batch(topic, key, partition, size)
@@ -233,13 +233,13 @@ class V08Producer:
             if not alone:
                 room = min(self._batch_bytes - batch.size, ends[-1] - before) - size
                 if room > self._credit:
-                    self._borrow(room)
+                    self._grow(room - self._credit)
                 stop = bisect_right(ends, ends[start] + min(room, self._credit), stop)
                 size = ends[stop - 1] - before
                 self._credit -= ends[stop - 1] - ends[start]
             wall = int(self._wall() * 1000) if timestamp is None else timestamp
             ranges.append(batch.extend(key, rows[start:stop], wall, headers, size))
-            self._added(topic, batch, free=free)
+            self._added(topic, batch, free=free and stop == len(rows))
             if taken is not None:
                 taken(ranges[-1])
             start, before = stop, ends[stop - 1]
@@ -258,6 +258,8 @@ class V08Producer:
             route = await self._route(topic)
         queue = route.queue(key, partition)
         batch = queue.open
+        if batch is not None and batch.leased:
+            self._recall(topic)
         if batch is None or batch.size + size > self._batch_bytes or not self._take(size):
             batch = await self._room(route, queue, size, free=key is None and partition is None)
         return batch
@@ -267,7 +269,7 @@ class V08Producer:
         if batch.size >= self._batch_bytes:
             self._seal(self._sender.queue(batch.partition))
         elif free and self.settings.keyless == "sticky":
-            self._filling[topic] = batch
+            self._lease(topic, batch)
 
     async def _route(self, topic: str) -> Route:
         """The route of the topic by the current metadata. Raises ProducerClosedError, BrokerError."""
@@ -299,6 +301,8 @@ class V08Producer:
                 if free:
                     queue = route.keyless(queue)
                 batch = queue.open
+                if batch is not None and batch.leased:
+                    self._recall(route.topic)
                 if batch is not None and batch.size + size > self._batch_bytes:
                     self._seal(queue)
                 elif reservation is not None:
@@ -323,13 +327,46 @@ class V08Producer:
         return True
 
     def _borrow(self, size: int) -> bool:
-        """Raise the credit to `size` bytes, or more; return False if they are not free."""
-        missing = size - self._credit
-        for amount in (missing + _CREDIT, missing):
+        """Raise the credit to `size` bytes, or more; return False if they are not free, and then nothing is leased."""
+        if self._grow(size - self._credit):
+            return True
+        self._recall_all()
+        return size <= self._credit or self._grow(size - self._credit)
+
+    def _grow(self, missing: int) -> bool:
+        """Raise the credit by `missing` bytes, or more; return False if they are not free."""
+        for amount in (missing + min(_CREDIT, self._advance // (1 + len(self._fillings))), missing):
             if self._held.grow(amount):
                 self._credit += amount
                 return True
         return False
+
+    # -- memory that messages of one batch may use without a further check
+
+    def _lease(self, topic: str, batch: Batch) -> None:
+        """Messages without a key may use the credit; `batch.size` includes that part of it until it is recalled."""
+        self._recall(topic)
+        room = min(self._credit, self._unchecked - 1 - batch.size)
+        if room > 0:
+            self._fillings[topic] = filling = new_filling(batch, self._wall)
+            filling.room = room
+            self._credit -= room
+            batch.size += room
+            batch.leased = True
+
+    def _recall(self, topic: str) -> None:
+        """Let the batch of `topic` that is filled have the size of its messages, and no further one without a check."""
+        filling = self._fillings.pop(topic, None)
+        if filling is not None:
+            left, filling.room = filling.room, 0
+            batch = filling.batch
+            batch.leased = False
+            batch.size -= left
+            self._credit += left
+
+    def _recall_all(self) -> None:
+        for topic in list(self._fillings):
+            self._recall(topic)
 
     def _require_open(self) -> None:
         if not self._open:
@@ -362,7 +399,7 @@ class V08Producer:
         self._sender.wake()
 
     def _unstick(self, queue: PartitionQueue) -> None:
-        self._filling.pop(queue.partition.topic, None)
+        self._recall(queue.partition.topic)
         route = self._routes.get(queue.partition.topic)
         if route is not None:
             route.unstick(queue)

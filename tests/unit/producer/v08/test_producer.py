@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter, defaultdict
+from itertools import chain, zip_longest
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,13 +16,13 @@ from consumerd.client.metadata import Node, PartitionMetadata, TopicMetadata
 from consumerd.clock import SystemClock
 from consumerd.errors import BrokerError
 from consumerd.producer.errors import MessageSizeTooLargeError, ProducerClosedError
-from consumerd.producer.v08.batches import OVERHEAD
+from consumerd.producer.v08.batches import OVERHEAD, message_size
 from consumerd.producer.v08.murmur2 import key_partition
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.v08.records import Record, decode_records
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("either_codec")]
 PARTITIONS = 3
 
 
@@ -65,6 +66,12 @@ class MemoryCluster:
             sizes[part["partition"]] = sum(OVERHEAD + len(payload or b"") for payload in records.payloads)
         self.requests.append(sizes)
         return {"responses": [{"topic": "t", "partition_responses": answers}]}
+
+
+class StandingClock(SystemClock):
+    """A clock whose time of day does not change."""
+
+    wall = staticmethod(lambda: 1234.5678)
 
 
 def producer(cluster: Any, **settings: Any) -> V08Producer:
@@ -187,6 +194,67 @@ async def test_no_memory_is_taken_in_advance_while_a_caller_waits_for_some() -> 
         cluster.taking.set()
         async with asyncio.timeout(60):
             await waiting
+
+
+async def test_memory_leased_to_many_topics_is_there_for_a_message_that_needs_it() -> None:
+    cluster = MemoryCluster()
+    cluster.taking.clear()
+    topics = [f"t{number}" for number in range(40)]
+    parts = cluster.metadata.topics["t"].partitions
+    cluster.metadata = ClusterMetadata(
+        cluster.metadata.nodes, {name: TopicMetadata(0, parts) for name in ["t", *topics]}
+    )
+    async with producer(cluster, batch_bytes=40_000, buffer_bytes=100_000, linger=3600) as ours:
+        for topic in topics:
+            await ours.send(topic, b"x" * 64)
+        size = len(topics) * (OVERHEAD + 64)
+        assert ours.buffered_bytes == size
+        leased = ours._budget.used - size
+        large = b"y" * (100_000 - size - OVERHEAD)
+        assert leased > 1000
+        async with asyncio.timeout(60):  # only a flush would settle the first messages
+            await ours.send("t", large)
+        assert ours._budget.used == ours.buffered_bytes == 100_000
+        await ours.abort()
+    assert ours.buffered_bytes == ours._budget.used == 0
+
+
+async def test_gives_back_all_memory_after_messages_of_all_kinds() -> None:
+    cluster, rng = MemoryCluster(), random.Random(5)
+    async with producer(cluster, batch_bytes=3000, buffer_bytes=30_000, linger=0.001) as ours:
+        for number in range(600):
+            await ours.send(
+                "t",
+                rng.choice([None, b"", b"x" * rng.randrange(400)]),
+                key=rng.choice([None, None, None, b"k"]),
+                timestamp=rng.choice([None, number]),
+            )
+            assert ours.buffered_bytes == sum(
+                message_size(key, value, ())
+                for queue in ours._sender._queues.values()
+                for batch in (*queue.sealed, queue.open)
+                if batch is not None
+                for key, value in zip_longest(batch.keys or (), batch.values)
+            )
+    assert ours.buffered_bytes == 0
+
+
+async def test_stamps_messages_with_the_time_of_the_call() -> None:
+    cluster = MemoryCluster()
+    client: Any = cluster
+    settings = V08ProducerSettings(linger=3600)
+    async with V08Producer(client, settings, clock=StandingClock(), rng=random.Random(1)) as ours:
+        for timestamp in (None, None, 77, None):
+            await ours.send("t", b"x", timestamp=timestamp)
+    before = SystemClock().wall() * 1000
+    async with producer(cluster, linger=3600) as ours:
+        for _ in range(3):
+            await ours.send("t", b"y")
+    times: dict[bytes | None, list[int]] = {b"x": [], b"y": []}
+    for record in chain(*cluster.log.values()):
+        times[record.payload].append(record.timestamp)
+    assert times[b"x"] == [1_234_567, 1_234_567, 77, 1_234_567]
+    assert all(before - 1 <= time <= SystemClock().wall() * 1000 + 1 for time in times[b"y"])
 
 
 async def test_closed_producer_takes_no_message_into_an_open_batch() -> None:
