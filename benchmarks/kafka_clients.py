@@ -55,10 +55,9 @@ CONFLUENT = "confluent-kafka"
 CONFLUENT_DELIVERIES = "confluent-kafka, on_delivery"
 #: Its producer gets lists of messages.
 CONFLUENT_MANY = "confluent-kafka, produce_batch"
-#: Messages in such a list.
+#: All producers take the messages from lists of this size, so that they cost the same. The outcome of one message of
+#: each is awaited at the end; that all arrived is seen on the broker.
 TOGETHER = 1000
-#: What became of every so manieth message is asked at the end; that all arrived is seen on the broker.
-SAMPLED = 1000
 #: Bytes of one partition in one answer: the default of all.
 FETCH_BYTES = 1 << 20
 
@@ -182,10 +181,10 @@ async def produce_ours(job: Job, meter: Meter) -> None:
         if job.client == OURS_MANY:
             samples = [(await producer.send_many(job.topic, together))[0] for together in lists(job)]
         else:
-            for number, value in enumerate(values(job)):
-                delivery = await producer.send(job.topic, value)
-                if number % SAMPLED == 0:
-                    samples.append(delivery)
+            for together in lists(job):
+                for value in together[:-1]:
+                    await producer.send(job.topic, value)
+                samples.append(await producer.send(job.topic, together[-1]))
         await producer.flush()
         for delivery in samples:
             await delivery
@@ -232,10 +231,10 @@ async def produce_aiokafka(job: Job, meter: Meter) -> None:
         await (await producer.send(job.topic, b""))
         meter.take(1, 0)
         samples = []
-        for number, value in enumerate(values(job)):
-            delivery = await producer.send(job.topic, value)
-            if number % SAMPLED == 0:
-                samples.append(delivery)
+        for together in lists(job):
+            for value in together[:-1]:
+                await producer.send(job.topic, value)
+            samples.append(await producer.send(job.topic, together[-1]))
         await producer.flush()
         for delivery in samples:
             await delivery
@@ -291,13 +290,14 @@ def produce_confluent(job: Job, meter: Meter) -> None:
         confirmed = _produce_with_deliveries(producer, job)
     else:
         confirmed = job.messages - 1
-        for value in values(job):
-            while True:
-                try:
-                    producer.produce(job.topic, value)
-                    break
-                except BufferError:
-                    producer.poll(0.1)
+        for together in lists(job):
+            for value in together:
+                while True:
+                    try:
+                        producer.produce(job.topic, value)
+                        break
+                    except BufferError:
+                        producer.poll(0.1)
         if producer.flush():
             raise SystemExit("not all messages were sent")
     meter.take(confirmed, 0)
@@ -311,15 +311,15 @@ def _produce_with_deliveries(producer: Any, job: Job) -> int:
         nonlocal confirmed
         confirmed += error is None
 
-    for number, value in enumerate(values(job)):
-        while True:
-            try:
-                producer.produce(job.topic, value, on_delivery=delivered)
-                break
-            except BufferError:
-                producer.poll(0.1)
-        if number % SAMPLED == 0:
-            producer.poll(0)
+    for together in lists(job):
+        for value in together:
+            while True:
+                try:
+                    producer.produce(job.topic, value, on_delivery=delivered)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+        producer.poll(0)
     if producer.flush():
         raise SystemExit("not all messages were sent")
     return confirmed
@@ -379,14 +379,9 @@ CLIENTS: dict[str, dict[str, Callable[[Job, Meter], Awaitable[None] | None]]] = 
 }
 
 
-def values(job: Job) -> Iterable[bytes]:
-    """What is written: the same for all."""
-    return itertools.islice(itertools.cycle(rows(job.size)), job.messages - 1)
-
-
 def lists(job: Job) -> Iterable[list[bytes]]:
-    """The same in lists."""
-    written = iter(values(job))
+    """What is written: the same for all."""
+    written = itertools.islice(itertools.cycle(rows(job.size)), job.messages - 1)
     return iter(lambda: list(itertools.islice(written, TOGETHER)), [])
 
 

@@ -296,6 +296,17 @@ class Codec(Protocol):
         """Encode records without headers; return them, first and highest timestamp; None as with `encode_messages`."""
         ...
 
+    def value_sizes(self, values: object, /) -> tuple[int, int] | None:
+        """Return the bytes of all values and of the longest; None for what is not a list of bytes and nulls."""
+        ...
+
+    def fitting_values(self, values: list[bytes | None], first: int, size: int, beside: int, /) -> tuple[int, int]:
+        """Return the number behind the values from `first` on that have at most `size` bytes, and their bytes.
+
+        Each counts with `beside` bytes more. The list is one that `value_sizes` counted.
+        """
+        ...
+
     def Filling(  # noqa: N802
         self,
         batch: object,

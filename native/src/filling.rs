@@ -7,6 +7,51 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
+/// The bytes of all values, and of the longest; nothing for what is not a list of bytes and nulls.
+#[pyfunction]
+pub fn value_sizes(values: &Bound<'_, PyAny>) -> Option<(usize, usize)> {
+    let values = values.cast::<PyList>().ok()?;
+    let (mut total, mut longest) = (0, 0);
+    for value in values.iter() {
+        let length = length(&value)?;
+        total += length;
+        longest = longest.max(length);
+    }
+    Some((total, longest))
+}
+
+/// The number behind the values from `first` on that have at most `size` bytes, `beside` for each included, and those.
+///
+/// The list is one that `value_sizes` counted; anything else in it ends what fits.
+#[pyfunction]
+#[pyo3(signature = (values, first, size, beside, /))]
+pub fn fitting_values(
+    values: &Bound<'_, PyList>,
+    first: usize,
+    size: isize,
+    beside: usize,
+) -> (usize, usize) {
+    let size = usize::try_from(size).unwrap_or(0);
+    let (mut stop, mut used) = (first, 0);
+    while let Some(length) = values.get_item(stop).ok().and_then(|value| length(&value)) {
+        let more = beside + length;
+        if more > size - used {
+            break;
+        }
+        used += more;
+        stop += 1;
+    }
+    (stop, used)
+}
+
+/// Of a value; a null has none.
+fn length(value: &Bound<'_, PyAny>) -> Option<usize> {
+    if value.is_none() {
+        return Some(0);
+    }
+    Some(value.cast::<PyBytes>().ok()?.as_bytes().len())
+}
+
 /// The future outcome of a message: its batch, and its number in it.
 ///
 /// `settle(batch, number)` gives the generator that waits for it.

@@ -29,6 +29,8 @@ fn consumerd_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(encode::encode_produce, module)?)?;
     module.add_function(wrap_pyfunction!(encode::encode_messages, module)?)?;
     module.add_function(wrap_pyfunction!(encode::encode_records, module)?)?;
+    module.add_function(wrap_pyfunction!(filling::value_sizes, module)?)?;
+    module.add_function(wrap_pyfunction!(filling::fitting_values, module)?)?;
     module.add_class::<filling::Delivery>()?;
     module.add_class::<filling::Filling>()?;
     module.add_class::<limits::Limits>()?;

@@ -138,11 +138,13 @@ class Sender:
         if next_at is None:
             await self._news.wait()
             return
+        # Cheaper than a timeout: this is done for every batch.
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(max(0.0, next_at - self._clock.monotonic()), self._news.set)
         try:
-            async with asyncio.timeout(max(0.0, next_at - self._clock.monotonic())):
-                await self._news.wait()
-        except TimeoutError:
-            return
+            await self._news.wait()
+        finally:
+            timer.cancel()
 
     async def _by_leader(self, ready: list[PartitionQueue]) -> tuple[dict[int, list[PartitionQueue]], set[int]]:
         """The queues by their leaders, as many as one request may hold, and the leaders that have more of them.
