@@ -305,7 +305,7 @@ async def check_database(contents: Contents, dsn: str) -> SinkCount:
 
 def count(stage: SoakStage, contents: Contents, causes: Sequence[Cause]) -> Account:
     """Count the deliveries of the main group. Blocks."""
-    own = expiries(stage.members, stage.wall_to_monotonic)
+    own = expiries(stage.members, stage.wall_to_monotonic, stage.group.lost_event)
     sure = stage.confirmed.count(1) * LINES
     account = Account(
         produced=stage.sent_messages,

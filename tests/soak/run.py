@@ -87,7 +87,7 @@ async def soak(
             if behind := await stage.wait_committed(_CALM_SECONDS):
                 player.findings.append(f"not committed {_CALM_SECONDS:g} s after the last fault: {behind}")
             await watch.read_offsets()
-            shares = await watch.shares()
+            shares = await stage.group.shares()
             stopped = time.monotonic()
             for task in tasks:
                 task.cancel()
@@ -110,7 +110,7 @@ async def soak(
             await asyncio.gather(*tasks, return_exceptions=True)
         report = Report(
             options.seed, seconds, options.partitions, options.servers, account, player, watch.set_back, shares,
-            stage.load(),
+            stage.load(), stage.title,
         )  # fmt: skip
         return _record(options, stage, report, sampler, sinks, faults_at, sent / seconds, rate, full)
 

@@ -20,13 +20,15 @@ from consumerd.embedded.ports import free_port
 from consumerd.errors import ConsumerdError
 from consumerd.zk import NoNode
 from tests.kill.mirrors import TOPIC, producers
-from tests.torture.stage import GROUP, PATIENCE, Stage
+from tests.torture.stage import GROUP, PATIENCE
+from tests.torture.stage_v07 import OwnBrokerStage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from consumerd.partition import TopicPartition
+    from consumerd.testing.fault_proxy import FaultProxy
     from tests.torture.stage import Member
 
 #: The groups of the exactly-once sinks.
@@ -60,7 +62,7 @@ def number_of(payload: bytes) -> tuple[int, int]:
     return int(number), int(line)
 
 
-class SoakStage(Stage):
+class SoakStage(OwnBrokerStage):
     """`rate` is messages per second, or None for as many as the broker takes."""
 
     def __init__(self, directory: Path, *, partitions: int, servers: int, disk: Path, dsn: str) -> None:
@@ -99,10 +101,10 @@ class SoakStage(Stage):
         """Where a member serves its metrics."""
         return self._ports[member.name]
 
-    def member_config(self, connect: str, pause: float) -> dict[str, Any]:
+    def member_config(self, name: str, links: Sequence[FaultProxy], pause: float) -> dict[str, Any]:
         """As the stage's, with the further subscriptions, and an address for the metrics."""
-        tables = super().member_config(connect, pause)
-        port = self._ports[f"member-{len(self.members)}"] = free_port()
+        tables = super().member_config(name, links, pause)
+        port = self._ports[name] = free_port()
         tables["fetch"] = {**tables["fetch"], "size": 256 << 10, "budget": BUDGET, "partition_budget": BUDGET // 4}
         tables["handler"] = {**tables["handler"], "name": "tests.soak.handler:RangeRecordHandler"}
         sinks = {
@@ -115,12 +117,12 @@ class SoakStage(Stage):
             "metrics": {"lag_interval": 5.0, "partition_labels": False},
             "subscriptions": [
                 {
-                    "name": name,
-                    "group": {"id": name},
+                    "name": group,
+                    "group": {"id": group},
                     "topics": {TOPIC: 1},
                     "handler": {**handler, "max_batch": 5000, "max_backoff": 1.0},
                 }
-                for name, handler in sinks.items()
+                for group, handler in sinks.items()
             ],
         }
 

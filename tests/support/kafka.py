@@ -130,7 +130,8 @@ class KafkaBroker(LoopbackServer):
     `zookeeper`: connect string of a running ZooKeeper (a chroot must exist); None for KRaft. `jvm`: more options for
     Java. `environ`: variables for the process (KRB5_CONFIG and the like). `format_options`: more arguments of KRaft's
     storage tool (`--add-scram` makes users). `voters`: the controllers' ports by node id, of a KRaft cluster of several
-    servers, which all have the same `cluster_id` (22 characters of URL-safe base64).
+    servers, which all have the same `cluster_id` (22 characters of URL-safe base64). `host`: where it listens; it
+    advertises 127.0.0.1 with the same port, where a proxy may be.
     """
 
     start_error: ClassVar = KafkaStartError
@@ -152,8 +153,10 @@ class KafkaBroker(LoopbackServer):
         format_options: Sequence[str] = (),
         voters: Mapping[int, int] | None = None,
         cluster_id: str | None = None,
+        host: str = LOOPBACK,
     ) -> None:
         super().__init__(directory, port)
+        self._host = host
         if zookeeper is None and not release.kraft:
             raise ValueError(f"Kafka {release.version} needs a ZooKeeper")
         if zookeeper is not None and not release.zookeeper:
@@ -198,11 +201,13 @@ class KafkaBroker(LoopbackServer):
         }
         if number < (0, 9):
             settings |= {
-                "host.name": LOOPBACK, "port": self.port,
+                "host.name": self._host, "port": self.port,
                 "advertised.host.name": LOOPBACK, "advertised.port": self.port,
             }  # fmt: skip
         else:
-            settings |= {"listeners": f"PLAINTEXT://{self.address}", "group.min.session.timeout.ms": 1000}
+            settings |= {"listeners": self._listener, "group.min.session.timeout.ms": 1000}
+            if self._host != LOOPBACK:
+                settings["advertised.listeners"] = f"PLAINTEXT://{self.address}"
         if number >= (0, 10):
             # Retention goes by messages' own timestamps; old ones would be gone half a minute after the start.
             settings["log.retention.ms"] = -1
@@ -221,7 +226,7 @@ class KafkaBroker(LoopbackServer):
             "node.id": self.broker_id,
             "controller.quorum.voters": ",".join(f"{id_}@{LOOPBACK}:{port}" for id_, port in self._voters.items()),
             "controller.listener.names": "CONTROLLER",
-            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://{LOOPBACK}:{self._voters[self.broker_id]}",
+            "listeners": f"{self._listener},CONTROLLER://{LOOPBACK}:{self._voters[self.broker_id]}",
         }
 
     def prepare(self) -> None:
@@ -233,6 +238,10 @@ class KafkaBroker(LoopbackServer):
         self._properties.write_text(format_properties(self._settings() | self._config), "ascii")
         if self.zookeeper is None and not (self.log_directory / NAMES).exists():
             self._format_storage(self._properties)
+
+    @property
+    def _listener(self) -> str:
+        return f"PLAINTEXT://{self._host}:{self.port}"
 
     @property
     def _properties(self) -> Path:
@@ -284,9 +293,9 @@ class KafkaBroker(LoopbackServer):
 
     async def _answers(self) -> bool:
         if self.release.number >= (4,):
-            return bool(await ask(self.port, _API_VERSIONS, 8))
+            return bool(await ask(self.port, _API_VERSIONS, 8, self._host))
         # It serves before it is registered, and makes topics when it names itself; 0.8 does so when there is a topic.
-        _size, _correlation_id, brokers = struct.unpack(">iii", await ask(self.port, _METADATA, 12))
+        _size, _correlation_id, brokers = struct.unpack(">iii", await ask(self.port, _METADATA, 12, self._host))
         if self.release.number < (0, 9) and self.zookeeper is not None:
             return bool(brokers) or await self._is_registered(self.zookeeper)
         return bool(brokers)

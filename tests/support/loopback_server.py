@@ -101,9 +101,9 @@ class LoopbackServer(StartedChild):
             return False
 
 
-async def ask(port: int, request: bytes, answer: int) -> bytes:
+async def ask(port: int, request: bytes, answer: int, host: str = LOOPBACK) -> bytes:
     """The first `answer` bytes that come back for `request` on loopback. Raises OSError, EOFError."""
-    reader, writer = await asyncio.open_connection(LOOPBACK, port)
+    reader, writer = await asyncio.open_connection(host, port)
     try:
         writer.write(request)
         return await reader.readexactly(answer)

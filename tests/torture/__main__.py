@@ -15,7 +15,8 @@ from pathlib import Path
 
 import structlog
 
-from tests.torture.run import Options, torture
+from tests.support.kafka import RELEASES
+from tests.torture.run import Options, choose_coordination, torture
 from tests.torture.schedule import KINDS
 
 
@@ -27,6 +28,14 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=2.0, help="minutes of faults (default: 2)")
     parser.add_argument("--partitions", type=int, default=8, help="1 to 1000 (default: 8)")
     parser.add_argument("--members", type=int, default=3, help="daemons at the beginning and at most (default: 3)")
+    parser.add_argument(
+        "--brokers", choices=RELEASES, metavar="RELEASE",
+        help=f"a real Kafka broker: {', '.join(RELEASES)} (default: consumerd's own of 0.7)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--coordination", choices=("zookeeper", "kafka"),
+        help="of the group, by its members in ZooKeeper or by the broker (default: in ZooKeeper up to 2.8)",
+    )  # fmt: skip
     parser.add_argument("--servers", type=int, choices=(1, 3), help="of ZooKeeper (default: 3 from one minute on)")
     parser.add_argument("--seed", type=int, help="repeat the schedule of a former run (default: a random one)")
     parser.add_argument("--kinds", nargs="+", choices=sorted(KINDS), default=(), help="only these faults")
@@ -36,6 +45,10 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     given = parser.parse_args(arguments)
     if not (given.minutes > 0 and 1 <= given.partitions <= 1000 and 1 <= given.members <= 20):
         parser.error("MINUTES must be positive, PARTITIONS from 1 to 1000, MEMBERS from 1 to 20")
+    try:
+        choose_coordination(given.brokers, given.coordination)
+    except ValueError as error:
+        parser.error(str(error))
     return given
 
 
@@ -63,12 +76,14 @@ class Progress:
 def main(arguments: list[str] | None = None) -> int:
     """Run once; 1 if a promise is broken."""
     given = _arguments(arguments)
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    # What the producer cannot send is counted; its errors would stand between the lines of the progress.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     seed = random.SystemRandom().randrange(1 << 32) if given.seed is None else given.seed
     servers = given.servers or (3 if given.minutes >= 1 else 1)
     options = Options(
-        seed, given.minutes * 60, given.partitions, given.members, servers, tuple(given.kinds), not given.no_full_disk
-    )
+        seed, given.minutes * 60, given.partitions, given.members, servers, tuple(given.kinds), not given.no_full_disk,
+        brokers=given.brokers, coordination=given.coordination,
+    )  # fmt: skip
     directory = Path(given.directory or tempfile.mkdtemp(prefix="torture-"))
     directory.mkdir(parents=True, exist_ok=True)
     print(f"seed {seed}, files in {directory}", file=sys.stderr, flush=True)

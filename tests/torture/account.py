@@ -3,8 +3,9 @@
 Strategy: the broker's log at the end is the truth about what there was to deliver: a batch that was not confirmed may
 be in it. So the ledger is made from the log, and apart from that every confirmed message has to be in the log.
 
-A message may come again if the member that had it was killed, frozen or cut off from ZooKeeper (docs/semantics.md), and
-had it at most a commit interval, and the time that a commit takes, before that; or until its session could end.
+A message may come again if the member that had it was killed, frozen or cut off from its coordinator, ZooKeeper or a
+broker (docs/semantics.md), and had it at most a commit interval, and the time that a commit takes, before that; or
+until its session could end.
 """
 
 from __future__ import annotations
@@ -15,17 +16,15 @@ from typing import TYPE_CHECKING, Final
 
 from consumerd.embedded.audit import audit, merge_records
 from consumerd.embedded.ledger import Ledger
-from consumerd.storage.dump import find_segments, read_segment
 from tests.torture.play import Cause
 from tests.torture.stage import COMMIT_INTERVAL, SESSION_TIMEOUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
 
     from consumerd.embedded.audit import AuditResult, Record
     from consumerd.partition import TopicPartition
-    from tests.torture.stage import Member, Stage
+    from tests.torture.stage import Log, Member, Stage
 
 #: What a commit takes at most on a busy machine, in seconds.
 COMMIT_SECONDS: Final = 2.0
@@ -46,6 +45,8 @@ class Account:
     audit: AuditResult
     repeated_within: int = 0
     repeated_beyond: int = 0
+    #: Messages that the log holds again although they were sent once and the broker should have noticed.
+    stored_twice: int = 0
     #: Sessions that ended although no fault concerned their member: the machine was too slow.
     expired_alone: int = 0
     findings: list[str] = field(default_factory=list)
@@ -70,29 +71,26 @@ class Account:
         )
 
 
-def read_ledger(log_directory: Path, partitions: Iterable[TopicPartition]) -> tuple[Ledger, list[bytes]]:
-    """The log as a ledger in which each message is as it was sent, and all payloads. Blocks."""
+def ledger_of(log: Log) -> tuple[Ledger, list[bytes]]:
+    """The log as a ledger in which each message is as it was sent, and all payloads."""
     ledger, payloads = Ledger(), []
-    for partition in partitions:
+    for partition, messages in log.items():
         each = ledger.partition(partition)
-        folder = log_directory / f"{partition.topic}-{partition.partition}"
-        for path, start in find_segments([folder]) if folder.is_dir() else ():
-            for entry in read_segment(path, start):
-                if entry.valid:  # a torn end is cut off at the broker's next start
-                    each.send(entry.payloads)
-                    each.store(entry.offset, entry.payloads)
-                    payloads += entry.payloads
+        for offset, leaves in messages:
+            each.send(leaves)
+            each.store(offset, leaves)
+            payloads += leaves
     return ledger, payloads
 
 
-def expiries(members: Sequence[Member], to_monotonic: Callable[[float], float]) -> list[Cause]:
-    """The ends of sessions that members logged."""
+def expiries(members: Sequence[Member], to_monotonic: Callable[[float], float], name: str) -> list[Cause]:
+    """The ends of sessions that members logged as events of this name."""
     found = []
     for member in members:
         for event in member.events():
-            if event["event"] == "session_expired":
+            if event["event"] == name:
                 at = to_monotonic(datetime.fromisoformat(event["timestamp"]).timestamp())
-                found.append(Cause(member.consumer_id, at - SESSION_TIMEOUT, at, "session_expired"))
+                found.append(Cause(member.consumer_id, at - SESSION_TIMEOUT, at, name))
     return found
 
 
@@ -123,13 +121,13 @@ def classify(records: Iterable[Record], causes: Sequence[Cause], account: Accoun
             last[place] = (record.at, record.member)
 
 
-def count(stage: Stage, causes: Sequence[Cause]) -> Account:
+def count(stage: Stage, log: Log, causes: Sequence[Cause]) -> Account:
     """Count everything. Blocks for seconds."""
-    ledger, payloads = read_ledger(stage.broker.log_directory, stage.partitions)
+    ledger, payloads = ledger_of(log)
     in_log = set(payloads)
     awakenings = [each for member in stage.members for each in member.awakenings]
     paths = sorted(stage.records.glob("*.ndjson"))
-    own = expiries(stage.members, stage.wall_to_monotonic)
+    own = expiries(stage.members, stage.wall_to_monotonic, stage.group.lost_event)
     account = Account(
         produced=len(stage.sent),
         acknowledged=len(stage.acknowledged),
@@ -137,6 +135,7 @@ def count(stage: Stage, causes: Sequence[Cause]) -> Account:
         not_stored=len(stage.acknowledged - in_log),
         foreign=len(in_log - stage.sent),
         audit=audit(ledger, merge_records(paths), awakenings),
+        stored_twice=len(payloads) - len(in_log) if stage.stores_once else 0,
     )
     account.count_expired_alone(own, causes)
     classify(merge_records(paths), [*causes, *own], account)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from consumerd.embedded import ZooKeeperServer
     from consumerd.embedded.processes import Process
-    from tests.torture.stage import Member, Stage
+    from tests.torture.stage import BrokerServer, Member, Stage
     from tests.torture.watch import Watch
 
 #: Members spend that many seconds on a batch, by the fault's target.
@@ -116,15 +116,16 @@ class Player:
         try:
             yield
         finally:
-            name = None if member is None else member.consumer_id
-            self.causes.append(Cause(name, begin, time.monotonic(), kind))
+            if self._stage.group.suffers_from(kind):
+                name = None if member is None else member.consumer_id
+                self.causes.append(Cause(name, begin, time.monotonic(), kind))
 
     async def _replace_dead(self) -> None:
-        """No fault makes a member or the broker end: one that did is a finding, and another takes its place."""
-        if not self._stage.broker.running:
-            broker = self._stage.broker
-            self.findings.append(f"the broker ended with {broker.returncode}: {broker.child.tail(2)}")
-            await broker.start(PATIENCE)
+        """No fault makes a member or a broker end: one that did is a finding, and another takes its place."""
+        for broker in self._stage.brokers:
+            if not broker.running:
+                self.findings.append(f"the broker ended with {broker.returncode}: {broker.child.tail(2)}")
+                await broker.start(PATIENCE)
         for member in self._stage.running:
             if not member.running:
                 now = member.ended_at = time.monotonic()
@@ -220,7 +221,7 @@ class Player:
                     await self._starve(fault, member)
 
     @staticmethod
-    async def _starve(fault: Fault, process: Process) -> None:
+    async def _starve(fault: Fault, process: Process | BrokerServer) -> None:
         soft, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
         used = max(map(int, os.listdir(f"/proc/{process.pid}/fd"))) + 1
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (used + _SPARE_DESCRIPTORS, hard))
@@ -254,7 +255,7 @@ class Player:
 
     async def _leader(self) -> list[ZooKeeperServer]:
         try:
-            return [self._stage.zookeepers[await self._stage.ensemble.leader()]]
+            return [await self._stage.leader()]
         except ZooKeeperStartError:  # no leader is elected while other faults last
             return []
 
@@ -293,48 +294,57 @@ class Player:
                     finally:
                         self._suffering.discard(id(server))
 
-    # -- the broker
+    # -- brokers
 
     async def _broker_kill(self, fault: Fault) -> None:
-        with self._one(fault, [self._stage.broker]) as broker:
+        with self._one(fault, self._stage.brokers) as broker:
             if broker is not None:
-                broker.kill()
-                await asyncio.sleep(fault.seconds)
-                await broker.start(PATIENCE)
+                with self._cause(fault.kind, None):
+                    broker.kill()
+                    await asyncio.sleep(fault.seconds)
+                    await broker.start(PATIENCE)
 
     async def _broker_restart(self, fault: Fault) -> None:
-        with self._one(fault, [self._stage.broker]) as broker:
+        with self._one(fault, self._stage.brokers) as broker:
             if broker is not None:
-                if (code := await broker.stop(PATIENCE)) != 0:
-                    self.findings.append(f"the broker ended with {code} after SIGTERM: {broker.child.tail(2)}")
-                await broker.start(PATIENCE)
+                with self._cause(fault.kind, None):
+                    if (code := await broker.stop(PATIENCE)) != 0:
+                        self.findings.append(f"the broker ended with {code} after SIGTERM: {broker.child.tail(2)}")
+                    await broker.start(PATIENCE)
 
     async def _broker_freeze(self, fault: Fault) -> None:
-        with self._one(fault, [self._stage.broker]) as broker:
+        with self._one(fault, self._stage.brokers) as broker:
             if broker is not None:
-                broker.pause()
-                await asyncio.sleep(fault.seconds)
-                broker.resume()
+                with self._cause(fault.kind, None):
+                    broker.pause()
+                    await asyncio.sleep(fault.seconds)
+                    broker.resume()
 
     async def _broker_descriptors(self, fault: Fault) -> None:
-        with self._one(fault, [self._stage.broker]) as broker:
+        with self._one(fault, self._stage.brokers) as broker:
             if broker is not None:
-                await self._starve(fault, broker)
+                with self._cause(fault.kind, None):
+                    await self._starve(fault, broker)
+                    if not broker.running and self._stage.brokers_may_end:
+                        await broker.start(PATIENCE)
 
     async def _broker_cut(self, fault: Fault) -> None:
-        with self._one(fault, [self._stage.broker_link]) as link:
+        with self._one(fault, self._stage.broker_links) as link:
             if link is not None:
-                link.cut(rst=fault.amount > 0.1)
+                with self._cause(fault.kind, None):
+                    link.cut(rst=fault.amount > 0.1)
 
     async def _broker_stall(self, fault: Fault) -> None:
-        with self._one(fault, [self._stage.broker_link]) as link:
+        with self._one(fault, self._stage.broker_links) as link:
             if link is not None:
-                await self._disturb(fault, [link], FaultProxy.stall)
+                with self._cause(fault.kind, None):
+                    await self._disturb(fault, [link], FaultProxy.stall)
 
     async def _broker_delay(self, fault: Fault) -> None:
-        with self._one(fault, [self._stage.broker_link]) as link:
+        with self._one(fault, self._stage.broker_links) as link:
             if link is not None:
-                await self._disturb(fault, [link], lambda link: link.delay(fault.amount))
+                with self._cause(fault.kind, None):
+                    await self._disturb(fault, [link], lambda link: link.delay(fault.amount))
 
     # -- the disk
 

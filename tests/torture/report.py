@@ -30,6 +30,8 @@ class Report:
     shares: list[int]
     #: 1-minute, 5-minute and 15-minute load of the machine at the end.
     load: str
+    #: The kind of the stage.
+    brokers: str
 
     def longest(self, kind: str) -> float | None:
         """The longest ownerless time after faults of this kind that came alone, in seconds; None if none came."""
@@ -46,6 +48,7 @@ class Report:
         account, found = self.account, list(self.player.findings)
         for number, what in (
             (account.not_stored, "confirmed messages are not in the broker's log"),
+            (account.stored_twice, "messages are in the broker's log more than once"),
             (account.audit.lost, "messages were never delivered"),
             (account.foreign + account.audit.corrupted, "messages are not what was sent"),
             (account.audit.out_of_order, "messages came out of order"),
@@ -74,6 +77,7 @@ class Report:
         """The same as one object."""
         account = self.account
         return {
+            "brokers": self.brokers,
             "seed": self.seed,
             "seconds": round(self.seconds, 1),
             "partitions": self.partitions,

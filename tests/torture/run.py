@@ -6,14 +6,17 @@ import asyncio
 import contextlib
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
+from tests.support.kafka import RELEASES
 from tests.support.small_disk import small_disk
 from tests.torture.account import count
 from tests.torture.play import Player
 from tests.torture.report import Report
 from tests.torture.schedule import Size, episodes
-from tests.torture.stage import PATIENCE, SESSION_TIMEOUT, Stage
+from tests.torture.stage import PATIENCE, SESSION_TIMEOUT
+from tests.torture.stage_v07 import OwnBrokerStage
+from tests.torture.stage_v08 import CoordinatedStage, ZooKeeperKafkaStage
 from tests.torture.watch import Watch
 
 if TYPE_CHECKING:
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.torture.account import Account
+    from tests.torture.stage import Stage
 
 _DISK_BYTES: Final = 4 << 20
 _CALM_SECONDS: Final = 120.0
@@ -29,7 +33,11 @@ _COUNT_PAUSE: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`seconds` of faults; `episodes` ends them earlier. `full_disks`: a small file system can be mounted here."""
+    """`seconds` of faults; `episodes` ends them earlier. `full_disks`: a small file system can be mounted here.
+
+    `brokers`: a release of Kafka, None for consumerd's own broker of 0.7. `coordination`: `zookeeper` or `kafka`; by
+    default in ZooKeeper, if the release has one.
+    """
 
     seed: int
     seconds: float
@@ -39,6 +47,38 @@ class Options:
     kinds: tuple[str, ...] = ()
     full_disks: bool = True
     episodes: int | None = None
+    brokers: str | None = None
+    coordination: Literal["zookeeper", "kafka"] | None = None
+
+
+def choose_coordination(
+    brokers: str | None, coordination: Literal["zookeeper", "kafka"] | None
+) -> Literal["zookeeper", "kafka"]:
+    """Where groups are coordinated. Raises ValueError for what the brokers do not have."""
+    if brokers is None:
+        if coordination == "kafka":
+            raise ValueError("consumerd's own broker does not coordinate groups: give --brokers a release of Kafka")
+        return "zookeeper"
+    release = RELEASES[brokers]
+    chosen = coordination or ("kafka" if release.kraft else "zookeeper")
+    if chosen == "kafka" and release.number < (0, 9):
+        raise ValueError(f"brokers of Kafka {brokers} do not coordinate groups: those of 0.9 and later do")
+    if chosen == "zookeeper" and not release.zookeeper:
+        raise ValueError(f"Kafka {brokers} has no ZooKeeper: those before 4.0 have")
+    return chosen
+
+
+def make_stage(options: Options, directory: Path, disk: Path) -> Stage:
+    """The kind of stage that is asked for. Raises ValueError for one that does not exist."""
+    coordination = choose_coordination(options.brokers, options.coordination)
+    partitions, servers = options.partitions, options.servers
+    if options.brokers is None:
+        return OwnBrokerStage(directory, partitions=partitions, servers=servers, disk=disk)
+    release = RELEASES[options.brokers]
+    if coordination == "zookeeper":
+        return ZooKeeperKafkaStage(directory, release, partitions=partitions, servers=servers, disk=disk)
+    # Brokers before KRaft need one that does not suffer.
+    return CoordinatedStage(directory, release, partitions=partitions, servers=0 if release.kraft else 1, disk=disk)
 
 
 async def torture(options: Options, directory: Path, progress: Callable[[str], None]) -> Report:
@@ -53,9 +93,9 @@ async def torture(options: Options, directory: Path, progress: Callable[[str], N
 
 
 async def _torture(options: Options, directory: Path, disk: Path, progress: Callable[[str], None]) -> Report:
-    size = Size(options.members, options.servers, SESSION_TIMEOUT, options.kinds, options.full_disks)
     stop = asyncio.Event()
-    async with Stage(directory, partitions=options.partitions, servers=options.servers, disk=disk) as stage:
+    async with make_stage(options, directory, disk) as stage:
+        size = Size(options.members, stage.zookeeper_faults, SESSION_TIMEOUT, options.kinds, options.full_disks)
         watch = Watch(stage)
         player = Player(stage, watch, options.members, progress)
         watching = asyncio.create_task(watch.run())
@@ -83,8 +123,8 @@ async def _torture(options: Options, directory: Path, disk: Path, progress: Call
             account = await _count(stage, player)
             await watch.read_offsets()
             return Report(
-                options.seed, seconds, options.partitions, options.servers, account, player, watch.set_back,
-                await watch.shares(), stage.load(),
+                options.seed, seconds, options.partitions, len(stage.zookeepers), account, player, watch.set_back,
+                await stage.group.shares(), stage.load(), stage.title,
             )  # fmt: skip
         finally:
             stop.set()
@@ -97,7 +137,7 @@ async def _count(stage: Stage, player: Player) -> Account:
     """Count until everything was delivered, or no longer than it may take."""
     end = time.monotonic() + _CALM_SECONDS
     while True:
-        account = await asyncio.to_thread(count, stage, player.causes)
+        account = await asyncio.to_thread(count, stage, await stage.read_log(), player.causes)
         if account.complete or time.monotonic() > end:
             return account
         await asyncio.sleep(_COUNT_PAUSE)

@@ -24,7 +24,10 @@ _ALONE: Final = 0.4
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What the schedule depends on besides its seed. `session_timeout` in seconds, of the members."""
+    """What the schedule depends on besides its seed. `servers` of ZooKeeper that members depend on, 0 for none.
+
+    `session_timeout` in seconds, of the members.
+    """
 
     members: int
     servers: int
@@ -104,6 +107,8 @@ KINDS: Final[dict[str, Callable[[random.Random, Size], float]]] = {
     "broker_delay": _some_seconds,
     "disk_full": _some_seconds,
 }
+#: Kinds that need a ZooKeeper that members depend on.
+ZOOKEEPER: Final = frozenset(kind for kind in KINDS if "zookeeper" in kind)
 #: Kinds that only an ensemble has.
 ENSEMBLE: Final = frozenset(
     kind for kind in KINDS if kind.startswith(("zookeeper_leader", "zookeeper_is", "zookeeper_ro"))
@@ -120,15 +125,21 @@ def possible_kinds(size: Size) -> tuple[str, ...]:
         kind
         for kind in KINDS
         if (not size.kinds or kind in size.kinds)
+        and (size.servers > 0 or kind not in ZOOKEEPER)
         and (size.servers > 1 or kind not in ENSEMBLE)
         and (size.full_disks or kind != "disk_full")
     )
 
 
 def episodes(seed: int, size: Size) -> Iterator[Episode]:
-    """Episodes without end. The first one finds `size.members` members running."""
+    """Episodes without end. The first one finds `size.members` members running.
+
+    Raises ValueError if no kind is possible.
+    """
     rng = random.Random(seed)
     deck = [kind for kind in possible_kinds(size) for _ in range(_CARDS.get(kind, 1))]
+    if not deck:
+        raise ValueError(f"a stage of this size cannot perform any of {sorted(size.kinds)}")
     timed = sorted(TIMED.intersection(deck))
     cards: list[str] = []
     running = size.members

@@ -1,56 +1,94 @@
-"""ZooKeeper, a broker, members and a producer as processes, with a fault proxy before each server for each client.
+"""Everything that a run of torture consists of, and what its parts ask of it.
 
-Strategy: members reach each ZooKeeper server through proxies of their own, so that a fault may concern one of them. The
-broker listens on 127.0.0.2 and registers 127.0.0.1, where its proxy listens on the same port: members and the
-producer come through that. The watch and the broker itself reach ZooKeeper directly.
+Strategy: a `Stage` is a kind of brokers with a kind of group coordination; each kind is one subclass, in a module of
+its own: `stage_v07` (consumerd's own broker), `stage_v08` (real brokers of 0.8 and later). `make_stage` in `run`
+chooses one. What is the same for all is here: members with proxies of their own, the messages that were sent and those
+that were confirmed.
+
+What is asked of a stage, and by whom:
+
+- The player injects faults into `brokers`, `broker_links`, `zookeepers`, `members` and their `links`, and the `disk`;
+  `join` starts a member, `leader` names ZooKeeper's. `group.suffers_from` tells whether a fault may end sessions.
+- The watch polls `group` (`tests.torture.groups`): members, owners, committed offsets.
+- The account reads `read_log`, the truth about what there was to deliver, and compares it with `sent`, `acknowledged`
+  and `records`. `stores_once`: whether a message that was sent once may be in the log once only.
+- The schedule gets `zookeeper_faults`: how many servers of ZooKeeper may suffer.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import random
 import time
+from abc import ABC, abstractmethod
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, Self
 
 from consumerd.clock import SystemClock
-from consumerd.embedded.ports import free_port
-from consumerd.embedded.processes import BrokerProcess, DaemonProcess
-from consumerd.errors import ConsumerdError
-from consumerd.partition import TopicPartition
+from consumerd.embedded.processes import DaemonProcess
 from consumerd.testing.fault_proxy import FaultProxy
 from consumerd.zk import Session
-from tests.kill.mirrors import BROKER_SETTINGS, TOPIC, producers
 from tests.support.zookeeper_ensemble import ZooKeeperEnsemble
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from consumerd.embedded import ZooKeeperServer
+    from consumerd.embedded.children import Child
+    from consumerd.partition import TopicPartition
+    from tests.torture.groups import Group
 
 GROUP: Final = "group"
 ROOT: Final = Path(__file__).parents[2]
+#: Where the chroot of brokers and members is in ZooKeeper.
+CHROOT: Final = "/kafka"
 #: Of the members' sessions, in seconds. The servers' ticks are 250 ms.
 SESSION_TIMEOUT: Final = 4.0
 #: Of commits, in seconds.
 COMMIT_INTERVAL: Final = 1.0
 #: Longest wait for a process to be ready, in seconds.
 PATIENCE: Final = 90.0
-_BROKER_HOST: Final = "127.0.0.2"
-_LINES = 10
-_PRODUCER_PAUSE: Final = 0.02
-_PRODUCER_BACKOFF: Final = 0.2
+#: Where brokers listen. They register 127.0.0.1, where their proxies listen on the same ports.
+BROKER_HOST: Final = "127.0.0.2"
+#: Messages of a batch of the producer.
+LINES: Final = 10
+#: Seconds between two batches, and after one that was not confirmed.
+PRODUCER_PAUSE: Final = 0.02
+PRODUCER_BACKOFF: Final = 0.2
 
 
-class ProxiedBroker(BrokerProcess):
-    """A broker on 127.0.0.2 that registers 127.0.0.1 with the same port."""
+#: The messages of each partition in the order of the log: the offset of each outermost message, and its payloads.
+Log = dict["TopicPartition", list[tuple[int, list[bytes]]]]
 
-    async def _launch(self, command: Sequence[str], event: str, timeout: float, stdout: Path | None = None) -> None:
-        host = ["--host", _BROKER_HOST, "--set=hostname=127.0.0.1"]
-        await super()._launch([*command, *host], event, timeout, stdout)
+
+class BrokerServer(Protocol):
+    """A broker as the player sees it: a process that can be started again on its files and port."""
+
+    @property
+    def running(self) -> bool: ...
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    @property
+    def child(self) -> Child: ...
+
+    async def start(self, timeout: float) -> None:
+        """Return when it serves. Raises ConsumerdError."""
+
+    async def stop(self, grace: float | None = None) -> int | None:
+        """SIGTERM, then SIGKILL after `grace` seconds. Return 0 after an orderly end."""
+
+    def kill(self) -> None: ...
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
 
 
 class Member(DaemonProcess):
@@ -71,17 +109,29 @@ class Member(DaemonProcess):
         await super()._launch(["env", f"PYTHONPATH={ROOT}", *command], event, timeout, stdout)
 
 
-class Stage:
-    """Everything that runs. Start it with `async with`."""
+class Stage(ABC):
+    """Everything that runs. Start it with `async with`. Subclasses start brokers and say how members are configured."""
 
-    def __init__(self, directory: Path, *, partitions: int, servers: int, disk: Path) -> None:
+    #: The kind in words, for the report.
+    title: str
+    #: Whether no message may be in the log twice.
+    stores_once: bool = True
+    #: Whether a broker may end by itself while it has no descriptors left.
+    brokers_may_end: ClassVar[bool] = False
+    #: Set by `_start`.
+    group: Group
+
+    def __init__(self, directory: Path, partitions: Sequence[TopicPartition], disk: Path, *, servers: int) -> None:
         self.directory = directory
-        self.partitions = [TopicPartition(TOPIC, 0, number) for number in range(partitions)]
-        self.ensemble = ZooKeeperEnsemble(
-            directory / "zookeeper", servers, tick_ms=250, config={"maxSessionTimeout": 60_000, "syncLimit": 8}
-        )
-        #: Properties of the broker by their 0.7 names.
-        self.broker_settings: dict[str, str | int] = {**BROKER_SETTINGS, "zk.sessiontimeout.ms": 6000}
+        self.partitions = list(partitions)
+        self.ensemble: ZooKeeperEnsemble | None = None
+        if servers:
+            self.ensemble = ZooKeeperEnsemble(
+                directory / "zookeeper", servers, tick_ms=250, config={"maxSessionTimeout": 60_000, "syncLimit": 8}
+            )
+        self.brokers: list[BrokerServer] = []
+        #: The proxies before the brokers, in their order.
+        self.broker_links: list[FaultProxy] = []
         self.disk = disk
         self.records = directory / "records"
         self.members: list[Member] = []
@@ -93,56 +143,73 @@ class Stage:
 
     @property
     def zookeepers(self) -> list[ZooKeeperServer]:
-        """The servers of ZooKeeper."""
-        return self.ensemble.servers
+        """The servers of ZooKeeper; none where there is no ZooKeeper."""
+        return [] if self.ensemble is None else self.ensemble.servers
+
+    @property
+    def zookeeper_faults(self) -> int:
+        """How many servers of ZooKeeper members depend on."""
+        return len(self.zookeepers)
+
+    async def leader(self) -> ZooKeeperServer:
+        """The leader of ZooKeeper. Raises ZooKeeperStartError while there is none."""
+        assert self.ensemble is not None
+        return self.zookeepers[await self.ensemble.leader()]
 
     @property
     def running(self) -> list[Member]:
         """The members that shall run."""
         return [member for member in self.members if member.ended_at is None]
 
+    # -- life
+
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self.ensemble)
-            chroot = f"{self.ensemble.connect}/kafka"
-            port = free_port()
-            self.broker = ProxiedBroker(
-                self.directory / "broker",
-                chroot,
-                partitions=len(self.partitions),
-                port=port,
-                settings=self.broker_settings,
-            )
-            self.broker_link = await stack.enter_async_context(FaultProxy(_BROKER_HOST, port, port=port))
-            await stack.enter_async_context(self.broker)
-            self.session = await stack.enter_async_context(
-                Session(chroot, clock=SystemClock(), rng=random.Random(), session_timeout=30.0, wait_connected=2.0)
-            )
+            if self.ensemble is not None:
+                await stack.enter_async_context(self.ensemble)
+            await self._start(stack)
             self._stack = stack.pop_all()
         return self
 
     async def __aexit__(self, *error: object) -> None:
         await self._stack.aclose()
 
+    @abstractmethod
+    async def _start(self, stack: AsyncExitStack) -> None:
+        """Start brokers and their proxies, and set `group`; `stack` ends all of it."""
+
+    async def _open_session(self, stack: AsyncExitStack) -> Session:
+        """A session of our own at the chroot, directly."""
+        assert self.ensemble is not None
+        connect = f"{self.ensemble.connect}{CHROOT}"
+        return await stack.enter_async_context(
+            Session(connect, clock=SystemClock(), rng=random.Random(), session_timeout=30.0, wait_connected=2.0)
+        )
+
+    # -- members
+
     async def join(self, pause: float) -> Member:
         """Start one more member, which spends `pause` seconds on each batch."""
-        links = [
-            await self._stack.enter_async_context(FaultProxy("127.0.0.1", server.port)) for server in self.zookeepers
-        ]
-        connect = ",".join(link.connect for link in links)
         name = f"member-{len(self.members)}"
-        member = Member(self.directory, self.member_config(f"{connect}/kafka", pause), name, links)
+        links = [await self._stack.enter_async_context(FaultProxy("127.0.0.1", port)) for port in self._linked_ports()]
+        member = Member(self.directory, self.member_config(name, links, pause), name, links)
         self.members.append(member)
         self._stack.push_async_callback(self._end, member)
         await member.start(PATIENCE)
         member.joined = True
         return member
 
-    def member_config(self, connect: str, pause: float) -> dict[str, Any]:
-        """The tables of a member's configuration file; `connect` leads through its proxies."""
+    def _linked_ports(self) -> list[int]:
+        """The ports on 127.0.0.1 that each member reaches through proxies of its own."""
+        return [server.port for server in self.zookeepers]
+
+    @abstractmethod
+    def member_config(self, name: str, links: Sequence[FaultProxy], pause: float) -> dict[str, Any]:
+        """The tables of a member's configuration file; `links` are its proxies."""
+
+    def _common_config(self, pause: float) -> dict[str, Any]:
+        """The tables that do not depend on brokers and coordination."""
         return {
-            "group": {"id": GROUP, "topics": {TOPIC: 1}},
-            "zookeeper": {"connect": connect, "session_timeout": SESSION_TIMEOUT},
             "fetch": {"size": 20_000, "idle_backoff": 0.2, "socket_timeout": 3.0},
             "commit": {"interval": COMMIT_INTERVAL},
             "handler": {
@@ -156,32 +223,26 @@ class Stage:
     async def _end(member: Member) -> None:
         member.kill()
 
+    # -- messages
+
+    @abstractmethod
     async def produce(self, stop: asyncio.Event) -> None:
         """Send numbered messages of every codec round the partitions until `stop` is set.
 
         A batch that was not confirmed is not sent again: whether the log has it is seen at the end.
         """
-        number = 0
-        while not stop.is_set():
-            with contextlib.suppress(ConsumerdError):
-                async with producers(self.broker.port, resends=0, retries=0) as each:
-                    while not stop.is_set():
-                        partition = self.partitions[number % len(self.partitions)].partition
-                        lines = [b"%d-%d " % (number, line) * (1 + line % 5) for line in range(_LINES)]
-                        number += 1
-                        self.sent.update(lines)
-                        await each[number % 3].send(TOPIC, lines, partition=partition)
-                        self.acknowledged.update(lines)
-                        await asyncio.sleep(_PRODUCER_PAUSE)
-            if not stop.is_set():
-                self.producer_errors += 1
-                await asyncio.sleep(_PRODUCER_BACKOFF)
 
     async def warm_up(self) -> None:
         """Return when something was sent to each partition: only then are they registered."""
         async with asyncio.timeout(PATIENCE):
-            while len(self.acknowledged) < _LINES * len(self.partitions):
+            while len(self.acknowledged) < LINES * len(self.partitions):
                 await asyncio.sleep(0.05)
+
+    @abstractmethod
+    async def read_log(self) -> Log:
+        """All that the brokers hold now. Raises ConsumerdError."""
+
+    # -- for the report
 
     def load(self) -> str:
         """The load of the machine, for the report."""
@@ -191,3 +252,8 @@ class Stage:
     def wall_to_monotonic(wall: float) -> float:
         """A time of a log on the clock of the records."""
         return wall - time.time() + time.monotonic()
+
+
+def lines_of(number: int) -> list[bytes]:
+    """The messages of a batch."""
+    return [b"%d-%d " % (number, line) * (1 + line % 5) for line in range(LINES)]

@@ -1,6 +1,6 @@
-"""What an outside client sees of the group: owners, members, committed offsets.
+"""What an outside client sees of the group over time: partitions without an owner, offsets that went back.
 
-ZooKeeper's tree is the outside world: it is polled, since watching it would change what is tested.
+The servers are the outside world: they are polled, since watching them would change what is tested.
 """
 
 from __future__ import annotations
@@ -11,17 +11,12 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from consumerd.errors import ConsumerdError
-from consumerd.registry import owner_path
-from consumerd.zk import NoNode
-from tests.kill.mirrors import TOPIC
-from tests.torture.stage import GROUP
 
 if TYPE_CHECKING:
     from tests.torture.stage import Stage
 
 _POLL_SECONDS: Final = 0.05
 _OFFSETS_SECONDS: Final = 1.0
-_AT_ONCE: Final = 50
 
 
 class Watch:
@@ -29,14 +24,14 @@ class Watch:
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
-        self._names = {partition.name for partition in stage.partitions}
+        self._names = frozenset(partition.name for partition in stage.partitions)
         self._absent: dict[str, float] = {}
-        #: Since `reset`: the longest time for which one partition had no owner node.
+        #: Since `reset`: the longest time for which one partition had no owner.
         self.longest_gap = 0.0
-        #: Polls that ZooKeeper did not answer.
+        #: Looks that the servers did not answer.
         self.blind = 0
-        self.owned: set[str] = set()
-        self.ids: set[str] = set()
+        self.owned: frozenset[str] = frozenset()
+        self.ids: tuple[str, ...] = ()
         #: When owners and members were read last.
         self.seen_at = 0.0
         self._offsets: dict[str, int] = {}
@@ -55,20 +50,16 @@ class Watch:
             group.create_task(self._watch_offsets())
 
     async def _watch_owners(self) -> None:
-        session = self._stage.session
         while True:
             asked = time.monotonic()
             try:
-                ids = await session.children(f"/consumers/{GROUP}/ids")
-                owned = await session.children(f"/consumers/{GROUP}/owners/{TOPIC}")
-            except NoNode:
-                ids, owned = [], []
+                seen = await self._stage.group.look()
             except ConsumerdError:
                 self.blind += 1
                 self._absent.clear()  # how long it was is not known
                 await asyncio.sleep(_POLL_SECONDS)
                 continue
-            self.owned, self.ids = self._names.intersection(owned), set(ids)
+            self.owned, self.ids = self._names & seen.owned, seen.ids
             now = self.seen_at = time.monotonic()
             for name in self._names - self.owned:
                 self._absent.setdefault(name, asked)
@@ -87,28 +78,16 @@ class Watch:
 
     async def read_offsets(self) -> dict[str, int]:
         """The committed offsets by partition; notes those that went back."""
-        names = sorted(self._names)
-        for first in range(0, len(names), _AT_ONCE):
-            some = names[first : first + _AT_ONCE]
-            for name, offset in zip(some, await asyncio.gather(*map(self._offset, some)), strict=True):
-                if offset is None:
-                    continue
-                if offset < (before := self._offsets.get(name, 0)):
-                    self.set_back.append(f"the offset of {name} went from {before} to {offset}")
-                self._offsets[name] = offset
+        for name, offset in sorted((await self._stage.group.offsets()).items()):
+            if offset < (before := self._offsets.get(name, 0)):
+                self.set_back.append(f"the offset of {name} went from {before} to {offset}")
+            self._offsets[name] = offset
         return self._offsets
-
-    async def _offset(self, name: str) -> int | None:
-        try:
-            data, _ = await self._stage.session.get(f"/consumers/{GROUP}/offsets/{TOPIC}/{name}")
-        except NoNode:
-            return None
-        return int(data or b"0")
 
     def settled(self, since: float) -> bool:
         """Whether, seen after `since`, the members are those that shall run and every partition has an owner."""
         try:
-            expected = {member.consumer_id for member in self._stage.running}
+            expected = tuple(sorted(map(self._stage.group.id_of, self._stage.running)))
         except ConsumerdError:  # one that has not logged its id yet
             return False
         return self.seen_at > since and self.ids == expected and self.owned == self._names
@@ -122,11 +101,3 @@ class Watch:
                 return False
             await asyncio.sleep(_POLL_SECONDS)
         return True
-
-    async def shares(self) -> list[int]:
-        """How many partitions each owner has."""
-        held: dict[int, int] = {}
-        for partition in self._stage.partitions:
-            if (stat := await self._stage.session.exists(owner_path(GROUP, partition))) is not None:
-                held[stat.ephemeral_owner] = held.get(stat.ephemeral_owner, 0) + 1
-        return sorted(held.values())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +15,15 @@ from consumerd.embedded.audit import AuditResult, Record
 from consumerd.embedded.ledger import digest
 from consumerd.partition import TopicPartition
 from consumerd.wire.v07 import encode_message_set
-from tests.torture.account import Account, classify, explains, read_ledger
+from consumerd.wire.v08.subscription import MemberAssignment
+from tests.torture.account import Account, classify, explains, ledger_of
+from tests.torture.groups import BrokerGroup, ZooKeeperGroup
 from tests.torture.play import Cause, Player, Timed
 from tests.torture.report import Report
-from tests.torture.schedule import ENSEMBLE, KINDS, Size, episodes, possible_kinds
+from tests.torture.run import choose_coordination
+from tests.torture.schedule import ENSEMBLE, KINDS, ZOOKEEPER, Size, episodes, possible_kinds
 from tests.torture.stage import COMMIT_INTERVAL, SESSION_TIMEOUT
+from tests.torture.stage_v07 import read_segments
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,6 +46,46 @@ def test_schedule_has_every_kind_and_the_player_performs_it() -> None:
 def test_schedule_of_one_server_and_no_full_disk_leaves_those_kinds_out() -> None:
     kinds = possible_kinds(Size(3, 1, SESSION_TIMEOUT, full_disks=False))
     assert set(KINDS) - set(kinds) == {*ENSEMBLE, "disk_full"}
+
+
+def test_schedule_without_zookeeper_has_every_kind_that_does_not_name_it() -> None:
+    kinds = possible_kinds(replace(SIZE, servers=0))
+    assert set(KINDS) - set(kinds) == {kind for kind in KINDS if "zookeeper" in kind} == ZOOKEEPER
+    assert {"broker_kill", "broker_stall", "member_kill", "member_freeze"} < set(kinds)
+
+
+def test_schedule_of_impossible_kinds_is_refused() -> None:
+    with pytest.raises(ValueError, match="zookeeper_kill"):
+        next(episodes(1, replace(SIZE, servers=0, kinds=("zookeeper_kill",))))
+
+
+@pytest.mark.parametrize(
+    ("brokers", "asked", "chosen"),
+    [
+        (None, None, "zookeeper"),
+        ("0.8.2.2", None, "zookeeper"),
+        ("2.8.2", None, "zookeeper"),
+        ("2.8.2", "kafka", "kafka"),
+        ("3.9.1", None, "kafka"),
+        ("3.9.1", "zookeeper", "zookeeper"),
+        ("4.1.0", None, "kafka"),
+    ],
+)
+def test_coordination_follows_the_release(brokers: str | None, asked: Any, chosen: str) -> None:
+    assert choose_coordination(brokers, asked) == chosen
+
+
+@pytest.mark.parametrize(
+    ("brokers", "asked", "words"),
+    [
+        (None, "kafka", "own broker does not coordinate"),
+        ("0.8.2.2", "kafka", "those of 0.9 and later"),
+        ("4.1.0", "zookeeper", "no ZooKeeper"),
+    ],
+)
+def test_coordination_that_the_brokers_lack_is_refused(brokers: str | None, asked: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        choose_coordination(brokers, asked)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -88,14 +134,14 @@ def test_ledger_is_that_of_the_log_without_a_torn_end(tmp_path: Path) -> None:
     folder.mkdir()
     whole = encode_message_set([b"1", b"2"])
     (folder / "00000000000000000000.kafka").write_bytes(whole + encode_message_set([b"3"])[:-1])
-    ledger, payloads = read_ledger(tmp_path, [HERE])
+    ledger, payloads = ledger_of(read_segments(tmp_path, [HERE]))
     assert payloads == [b"1", b"2"]
     assert ledger.partition(HERE).held == ledger.partition(HERE).sent == 2
 
 
 def report(counted: Account, timed: tuple[Timed, ...] = (), **changes: Any) -> Report:
     player: Any = SimpleNamespace(kinds=Counter(member_kill=1), skipped=0, findings=[], timed=list(timed))
-    figures: dict[str, Any] = {"set_back": [], "shares": [4, 4], "load": "1.0", **changes}
+    figures: dict[str, Any] = {"set_back": [], "shares": [4, 4], "load": "1.0", "brokers": "own", **changes}
     return Report(1, 60.0, 8, 3, counted, player, **figures)
 
 
@@ -128,6 +174,46 @@ def test_repetition_beyond_the_window_is_a_violation_about_seconds() -> None:
     counted.repeated_beyond = 2
     assert report(counted).broken == []
     assert report(counted).violations == ["2 messages came again without a fault that explains it"]
+
+
+def test_message_that_the_log_holds_twice_is_a_violation() -> None:
+    counted = account()
+    counted.stored_twice = 3
+    assert report(counted).violations == ["3 messages are in the broker's log more than once"]
+
+
+def test_broker_fault_explains_repetitions_only_where_the_broker_coordinates() -> None:
+    nothing: Any = None
+    in_zookeeper, by_broker = ZooKeeperGroup(nothing, [HERE]), BrokerGroup(nothing, [HERE])
+    kinds = [kind for kind in KINDS if kind.startswith("broker")]
+    assert not any(map(in_zookeeper.suffers_from, kinds))
+    assert all(map(by_broker.suffers_from, kinds))
+    assert in_zookeeper.suffers_from("member_kill")
+    assert in_zookeeper.suffers_from("zookeeper_leader_freeze")
+
+
+def _assignment(numbers: list[int]) -> bytes:
+    return MemberAssignment((("events", tuple(numbers)),)).encode() if numbers else b""
+
+
+class Coordinator:
+    """A client whose coordinator describes a group of these members: client id and assigned partitions of `events`."""
+
+    def __init__(self, *members: tuple[str, list[int]]) -> None:
+        self._members = [{"client_id": name, "member_assignment": _assignment(numbers)} for name, numbers in members]
+
+    async def call_coordinator(self, *_: object) -> dict[str, Any]:
+        return {"groups": [{"error_code": 0, "members": self._members}]}
+
+
+def test_group_of_a_broker_is_seen_as_its_coordinator_describes_it() -> None:
+    places = [TopicPartition.numbered("events", number) for number in range(3)]
+    client: Any = Coordinator(("member-1", [0, 2]), ("member-0", []), ("member-1", [1]))
+    group = BrokerGroup(client, places)
+    seen = asyncio.run(group.look())
+    assert seen.ids == ("member-0", "member-1", "member-1")  # one joined again before its former self was removed
+    assert seen.owned == {"0", "1", "2"}
+    assert asyncio.run(group.shares()) == [1, 2]
 
 
 def test_confirmed_message_that_is_not_in_the_log_is_lost() -> None:

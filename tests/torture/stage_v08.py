@@ -1,0 +1,296 @@
+"""Real brokers of Kafka 0.8 and later: with groups in ZooKeeper, or with groups that the broker coordinates.
+
+Strategy: the broker listens on 127.0.0.2 and advertises 127.0.0.1, where its proxy listens on the same port: members,
+the producer and the broker itself come through that. The watch and the account have a client whose connections go past
+the proxy. A JVM that is killed leaves what it confirmed in the page cache, and there is one replica, so all that was
+confirmed must be in the log.
+
+The producer stays open for the whole run, unlike that of 0.7: a failed batch must not spoil the ones that follow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from abc import abstractmethod
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from consumerd.client import ClusterClient, PartitionFetch, error_of, fetch_partitions, make_client
+from consumerd.clock import SystemClock
+from consumerd.embedded.ports import LOOPBACK, free_port
+from consumerd.errors import ConsumerdError
+from consumerd.java import find_java
+from consumerd.net import ConnectionSettings, connect
+from consumerd.partition import TopicPartition
+from consumerd.producer.v08.producer import V08Producer
+from consumerd.producer.v08.settings import V08ProducerSettings
+from consumerd.testing.fault_proxy import FaultProxy
+from consumerd.wire.v08.records import BatchEnd, RecordCodec, decode_records
+from tests.kill.mirrors import TOPIC
+from tests.support.errors import KafkaStartError
+from tests.support.kafka import SHORT_SESSION, KafkaBroker, kafka_jars
+from tests.torture.groups import BrokerGroup, ZooKeeperGroup
+from tests.torture.stage import (
+    BROKER_HOST,
+    CHROOT,
+    GROUP,
+    PATIENCE,
+    PRODUCER_BACKOFF,
+    PRODUCER_PAUSE,
+    SESSION_TIMEOUT,
+    Log,
+    Stage,
+    lines_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from consumerd.net import Connection
+    from tests.support.kafka import KafkaRelease
+
+#: The exit status of a JVM that has ended in order after SIGTERM.
+_JVM_TERMINATED: Final = 128 + 15
+#: Attempts to start a broker: one whose ZooKeeper is unavailable at that moment ends.
+_STARTS: Final = 3
+#: Seconds after which a request of the producer has failed, and a batch for good.
+_REQUEST_SECONDS: Final = 2.0
+_DELIVERY_SECONDS: Final = 6.0
+_CODECS: Final = (RecordCodec.NONE, RecordCodec.GZIP, RecordCodec.SNAPPY)
+#: Bytes of one fetch when the log is read.
+_FETCH_BYTES: Final = 4 << 20
+_CLOCK: Final = SystemClock()
+#: Of the members' heartbeats where the broker coordinates, and how long a rebalance waits for a member, in seconds.
+HEARTBEAT_INTERVAL: Final = 0.5
+REBALANCE_TIMEOUT: Final = 15.0
+#: The first release whose brokers recognise a repeated batch.
+_IDEMPOTENT_SINCE: Final = (0, 11)
+_SETTINGS: Final[Mapping[str, str | int]] = {
+    **SHORT_SESSION,
+    "zookeeper.session.timeout.ms": 6000,
+    "zookeeper.connection.timeout.ms": 30_000,
+    "log.segment.bytes": 1 << 20,  # so that logs roll within a run
+}
+
+
+class ProxiedKafkaBroker(KafkaBroker):
+    """A broker on 127.0.0.2 that advertises 127.0.0.1 with the same port."""
+
+    @property
+    def pid(self) -> int:
+        """The pid of the present (or last) process."""
+        return self.child.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit status of the last process; None while it runs."""
+        return self.child.returncode
+
+    async def start(self, timeout: float = PATIENCE) -> None:
+        """Start and wait until it answers; a broker that was killed waits for the end of its former session."""
+        for attempt in range(_STARTS):
+            if not self.running and self.zookeeper is not None:
+                await self._until_forgotten(self.zookeeper, timeout)
+            try:
+                await super().start(timeout)
+            except KafkaStartError:
+                if attempt == _STARTS - 1:
+                    raise
+            else:
+                return
+
+    async def _until_forgotten(self, zookeeper: str, timeout: float) -> None:
+        async with asyncio.timeout(timeout):
+            while True:
+                with contextlib.suppress(ConsumerdError):  # ZooKeeper may suffer, too
+                    if not await self._is_registered(zookeeper):
+                        return
+                await asyncio.sleep(0.1)
+
+    async def stop(self, grace: float | None = None) -> int | None:
+        """As of every server, with 0 for the orderly end of a JVM."""
+        status = await super().stop(grace)
+        return 0 if status == _JVM_TERMINATED else status
+
+
+class KafkaStage(Stage):
+    """One real broker of `release`. Subclasses say who coordinates."""
+
+    brokers_may_end = True
+    #: Where the group is coordinated, for the title.
+    coordinator: ClassVar[str]
+
+    def __init__(self, directory: Path, release: KafkaRelease, *, partitions: int, servers: int, disk: Path) -> None:
+        names = [TopicPartition.numbered(TOPIC, number) for number in range(partitions)]
+        super().__init__(directory, names, disk, servers=servers)
+        self.title = f"Kafka {release.version}, coordination {self.coordinator}"
+        self.release = release
+        self.stores_once = release.number >= _IDEMPOTENT_SINCE
+        self._bootstrap = (LOOPBACK, free_port())
+
+    # -- life
+
+    async def _start(self, stack: AsyncExitStack) -> None:
+        java = await asyncio.to_thread(find_java, minimum=25 if self.release.number >= (4, 1) else 17)
+        jars = await asyncio.to_thread(kafka_jars, self.release)
+        zookeeper = None
+        if self.ensemble is not None:
+            self._session = await self._open_session(stack)
+            await self._session.ensure("/")
+            zookeeper = f"{self.ensemble.connect}{CHROOT}"
+        _, port = self._bootstrap
+        broker = ProxiedKafkaBroker(
+            self.directory / "broker", self.release, zookeeper,
+            java=java, jars=jars, partitions=len(self.partitions), port=port, config=_SETTINGS, host=BROKER_HOST,
+        )  # fmt: skip
+        self.brokers = [broker]
+        self.broker_links = [await stack.enter_async_context(FaultProxy(BROKER_HOST, port, port=port))]
+        stack.callback(broker.kill)
+        await broker.start(PATIENCE)
+        settings = ConnectionSettings(connect_timeout=1.0, request_timeout=_REQUEST_SECONDS)
+        self._direct = await stack.enter_async_context(
+            _client([(BROKER_HOST, port)], settings, "watch", partial(_past_the_proxy, settings))
+        )
+        self.group = self._group()
+
+    @abstractmethod
+    def _group(self) -> ZooKeeperGroup | BrokerGroup:
+        """The group, of a stage whose servers run."""
+
+    # -- messages
+
+    async def produce(self, stop: asyncio.Event) -> None:
+        settings = ConnectionSettings(connect_timeout=1.0, request_timeout=_REQUEST_SECONDS)
+        async with AsyncExitStack() as stack:
+            client = await stack.enter_async_context(_client([self._bootstrap], settings, "producer"))
+            producers = [
+                V08Producer(
+                    client,
+                    V08ProducerSettings(
+                        codec=codec, request_timeout=_REQUEST_SECONDS, delivery_timeout=_DELIVERY_SECONDS, linger=0.0
+                    ),
+                    clock=_CLOCK,
+                    rng=random.Random(),
+                )
+                for codec in _CODECS
+            ]
+            for producer in producers:
+                await stack.enter_async_context(producer)
+            number = 0
+            while not stop.is_set():
+                try:
+                    await self._send(producers, number)
+                except ConsumerdError:
+                    self.producer_errors += 1
+                    await asyncio.sleep(PRODUCER_BACKOFF)
+                number += 1
+                await asyncio.sleep(PRODUCER_PAUSE)
+
+    async def _send(self, producers: Sequence[V08Producer], number: int) -> None:
+        """Send one batch; what the broker confirmed is noted message by message. Raises ConsumerdError."""
+        turn, place = divmod(number, len(self.partitions))
+        # Each partition gets every codec, whatever the number of partitions.
+        producer = producers[(turn + place) % len(producers)]
+        deliveries = []
+        for line in lines_of(number):
+            delivery = await producer.send(TOPIC, line, partition=self.partitions[place].partition)
+            self.sent.add(line)
+            deliveries.append((line, delivery))
+        for line, delivery in deliveries:
+            await delivery
+            self.acknowledged.add(line)
+
+    async def read_log(self) -> Log:
+        return {partition: await self._read_partition(partition) for partition in self.partitions}
+
+    async def _read_partition(self, partition: TopicPartition) -> list[tuple[int, list[bytes]]]:
+        found: list[tuple[int, list[bytes]]] = []
+        place = (partition.topic, partition.partition)
+        offset = 0
+        while True:
+
+            async def fetch(offset: int = offset) -> bytes:
+                leader = await self._direct.leader(*place)
+                channel = await self._direct.node_channel(leader.id)
+                request = PartitionFetch(*place, offset, _FETCH_BYTES)
+                answer = (await fetch_partitions(channel, [request], max_bytes=_FETCH_BYTES)).partitions[place]
+                if error := error_of(answer.error, f"{partition} cannot be read from {offset}"):
+                    self._direct.stale([partition.topic])
+                    raise error
+                return answer.data
+
+            records = decode_records(await self._direct.retrying(f"read {partition}", fetch), offset)
+            if records.end is BatchEnd.CORRUPT:
+                raise AssertionError(f"{partition} is corrupt at {records.next_offset}: {records.problem}")
+            offsets = records.offsets
+            found += [(each, [value or b""]) for each, value in zip(offsets, records.payloads, strict=True)]
+            if records.next_offset == offset:
+                return found
+            offset = records.next_offset
+
+
+class ZooKeeperKafkaStage(KafkaStage):
+    """Members coordinate themselves in ZooKeeper, in the dialect of 0.8, and commit there."""
+
+    coordinator = "in ZooKeeper"
+
+    def _group(self) -> ZooKeeperGroup:
+        return ZooKeeperGroup(self._session, self.partitions)
+
+    def member_config(self, name: str, links: Sequence[FaultProxy], pause: float) -> dict[str, Any]:
+        connect = ",".join(link.connect for link in links)
+        return {
+            "group": {"id": GROUP, "topics": {TOPIC: 1}, "coordination": "zookeeper", "dialect": "0.8"},
+            "zookeeper": {"connect": f"{connect}{CHROOT}", "session_timeout": SESSION_TIMEOUT},
+            **self._common_config(pause),
+        }
+
+
+class CoordinatedStage(KafkaStage):
+    """The broker coordinates the group and keeps its offsets; members do not know ZooKeeper."""
+
+    coordinator = "by the broker"
+
+    @property
+    def zookeeper_faults(self) -> int:
+        """None, although brokers before 4.0 may have a ZooKeeper."""
+        return 0
+
+    def _linked_ports(self) -> list[int]:
+        return []
+
+    def _group(self) -> BrokerGroup:
+        return BrokerGroup(self._direct, self.partitions)
+
+    def member_config(self, name: str, links: Sequence[FaultProxy], pause: float) -> dict[str, Any]:
+        host, port = self._bootstrap
+        return {
+            "group": {
+                "id": GROUP,
+                "topics": {TOPIC: 1},
+                "coordination": "kafka",
+                "session_timeout": SESSION_TIMEOUT,
+                "heartbeat_interval": HEARTBEAT_INTERVAL,
+                "rebalance_timeout": REBALANCE_TIMEOUT,
+            },
+            "kafka": {"bootstrap": [f"{host}:{port}"], "client_id": name},
+            **self._common_config(pause),
+        }
+
+
+def _client(
+    bootstrap: Sequence[tuple[str, int]], settings: ConnectionSettings, name: str, connector: Any = None
+) -> ClusterClient:
+    return make_client(
+        bootstrap, settings, client_id=name, tls=None, sasl=None, clock=_CLOCK, rng=random.Random(), connector=connector
+    )
+
+
+async def _past_the_proxy(settings: ConnectionSettings, host: str, port: int) -> Connection:
+    """Connect to the broker itself, whatever host metadata name."""
+    del host
+    return await connect(BROKER_HOST, port, settings=settings)
