@@ -31,7 +31,7 @@ SEED = int(os.environ.get("CONSUMERD_SEED", str(random.SystemRandom().randrange(
 #: Every day the same faults; the long runs have others each time.
 EVERYDAY_SEED = int(os.environ.get("CONSUMERD_SEED", "11"))
 #: Faults whose end need not be waited for: a tiny run has a few seconds.
-QUICK = ("member_kill", "member_stop", "member_join", "member_zookeeper_cut", "broker_cut", "broker_delay")
+QUICK = ("member_kill", "member_stop", "member_join", "member_cut", "broker_cut", "broker_delay")
 
 
 def assert_kept(report: Report, directory: Path) -> None:
@@ -60,8 +60,14 @@ async def test_random_faults_lose_nothing(java: JavaRuntime, tmp_path: Path, par
 @pytest.mark.interop
 @pytest.mark.timeout(SECONDS * 3 + 600)
 @pytest.mark.parametrize(
-    ("brokers", "coordination"),
-    [("0.8.2.2", "zookeeper"), ("1.1.1", "zookeeper"), ("1.1.1", "kafka"), ("3.9.1", "kafka"), ("4.1.0", "kafka")],
+    ("brokers", "coordination", "cluster"),
+    [
+        ("0.8.2.2", "zookeeper", 1),
+        ("1.1.1", "zookeeper", 1),
+        ("1.1.1", "kafka", 3),
+        ("3.9.1", "kafka", 1),
+        ("4.1.0", "kafka", 3),
+    ],
 )
 async def test_random_faults_lose_nothing_with_brokers_since_0_8(
     java: JavaRuntime,
@@ -69,10 +75,12 @@ async def test_random_faults_lose_nothing_with_brokers_since_0_8(
     missing: Callable[[str], NoReturn],
     brokers: str,
     coordination: Literal["zookeeper", "kafka"],
+    cluster: int,
 ) -> None:
     options = Options(
-        SEED, SECONDS, servers=1, full_disks=os.geteuid() == 0, brokers=brokers, coordination=coordination
-    )
+        SEED, SECONDS, servers=1, full_disks=os.geteuid() == 0,
+        brokers=brokers, coordination=coordination, cluster=cluster,
+    )  # fmt: skip
     try:
         report = await torture(options, tmp_path, lambda _: None)
     except MissingRuntimeError as error:  # Java or the release itself

@@ -24,11 +24,10 @@ from tests.torture.stage import GROUP, PATIENCE
 from tests.torture.stage_v07 import OwnBrokerStage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
     from consumerd.partition import TopicPartition
-    from consumerd.testing.fault_proxy import FaultProxy
     from tests.torture.stage import Member
 
 #: The groups of the exactly-once sinks.
@@ -101,9 +100,9 @@ class SoakStage(OwnBrokerStage):
         """Where a member serves its metrics."""
         return self._ports[member.name]
 
-    def member_config(self, name: str, links: Sequence[FaultProxy], pause: float) -> dict[str, Any]:
+    def member_config(self, name: str, connect: str, pause: float) -> dict[str, Any]:
         """As the stage's, with the further subscriptions, and an address for the metrics."""
-        tables = super().member_config(name, links, pause)
+        tables = super().member_config(name, connect, pause)
         port = self._ports[name] = free_port()
         tables["fetch"] = {**tables["fetch"], "size": 256 << 10, "budget": BUDGET, "partition_budget": BUDGET // 4}
         tables["handler"] = {**tables["handler"], "name": "tests.soak.handler:RangeRecordHandler"}

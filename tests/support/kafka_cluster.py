@@ -23,7 +23,7 @@ from tests.support.kafka import KafkaBroker, kafka_jars
 from tests.support.kafka_storage import new_kraft_id
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
     from typing import Self
@@ -49,6 +49,7 @@ class KafkaCluster:
     """`count` brokers of one release, with ids from 1 on, in folders of `directory`. `async with` starts and stops it.
 
     `zookeeper`: a connect string whose chroot exists, None for KRaft. `config`: more keys for each server.properties.
+    `make`: a subclass of `KafkaBroker`, or what makes one from its arguments.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class KafkaCluster:
         count: int = 3,
         partitions: int = 6,
         config: Mapping[str, str | int] | None = None,
+        make: Callable[..., KafkaBroker] = KafkaBroker,
     ) -> None:
         ids = range(1, count + 1)
         ports = free_ports(2 * count)
@@ -74,7 +76,7 @@ class KafkaCluster:
         cluster_id = new_kraft_id()
         jars = kafka_jars(release) if jars is None else jars
         self.brokers = {
-            id_: KafkaBroker(
+            id_: make(
                 directory / f"broker-{id_}",
                 release,
                 zookeeper,

@@ -36,6 +36,9 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--coordination", choices=("zookeeper", "kafka"),
         help="of the group, by its members in ZooKeeper or by the broker (default: in ZooKeeper up to 2.8)",
     )  # fmt: skip
+    parser.add_argument(
+        "--cluster", type=int, choices=(1, 3), default=1, help="how many real brokers; three replicate (default: 1)"
+    )
     parser.add_argument("--servers", type=int, choices=(1, 3), help="of ZooKeeper (default: 3 from one minute on)")
     parser.add_argument("--seed", type=int, help="repeat the schedule of a former run (default: a random one)")
     parser.add_argument("--kinds", nargs="+", choices=sorted(KINDS), default=(), help="only these faults")
@@ -47,6 +50,8 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
         parser.error("MINUTES must be positive, PARTITIONS from 1 to 1000, MEMBERS from 1 to 20")
     try:
         choose_coordination(given.brokers, given.coordination)
+        if given.brokers is None and given.cluster > 1:
+            raise ValueError("consumerd's own broker does not replicate: give --brokers a release of Kafka")
     except ValueError as error:
         parser.error(str(error))
     return given
@@ -82,7 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
     servers = given.servers or (3 if given.minutes >= 1 else 1)
     options = Options(
         seed, given.minutes * 60, given.partitions, given.members, servers, tuple(given.kinds), not given.no_full_disk,
-        brokers=given.brokers, coordination=given.coordination,
+        brokers=given.brokers, coordination=given.coordination, cluster=given.cluster,
     )  # fmt: skip
     directory = Path(given.directory or tempfile.mkdtemp(prefix="torture-"))
     directory.mkdir(parents=True, exist_ok=True)

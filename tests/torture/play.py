@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from consumerd.embedded.errors import ChildError, ZooKeeperStartError
-from consumerd.testing.fault_proxy import FaultProxy
 from tests.support.small_disk import fill
 from tests.torture.schedule import Episode, Fault
 from tests.torture.stage import PATIENCE
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
     from consumerd.embedded import ZooKeeperServer
     from consumerd.embedded.processes import Process
-    from tests.torture.stage import BrokerServer, Member, Stage
+    from tests.torture.stage import BrokerServer, Link, Member, Stage
     from tests.torture.watch import Watch
 
 #: Members spend that many seconds on a batch, by the fault's target.
@@ -185,27 +184,27 @@ class Player:
             for target in (fault.target, fault.target + 1):
                 group.create_task(self._member_freeze(Fault(fault.kind, 0, fault.seconds, target)))
 
-    async def _member_zookeeper_cut(self, fault: Fault) -> None:
+    async def _member_cut(self, fault: Fault) -> None:
         with self._one(fault, self._members()) as member:
             if member is not None:
                 with self._cause(fault.kind, member):
                     for link in member.links:
                         link.cut(rst=fault.amount > 0.1)
 
-    async def _member_zookeeper_stall(self, fault: Fault) -> None:
+    async def _member_stall(self, fault: Fault) -> None:
         with self._one(fault, self._members()) as member:
             if member is not None:
                 with self._cause(fault.kind, member):
-                    await self._disturb(fault, member.links, FaultProxy.stall)
+                    await self._disturb(fault, member.links, lambda link: link.stall())
 
-    async def _member_zookeeper_delay(self, fault: Fault) -> None:
+    async def _member_delay(self, fault: Fault) -> None:
         with self._one(fault, self._members()) as member:
             if member is not None:
                 with self._cause(fault.kind, member):
                     await self._disturb(fault, member.links, lambda link: link.delay(fault.amount))
 
     @staticmethod
-    async def _disturb(fault: Fault, links: Sequence[FaultProxy], disturb: Callable[[FaultProxy], None]) -> None:
+    async def _disturb(fault: Fault, links: Sequence[Link], disturb: Callable[[Link], None]) -> None:
         """Do it to links for as long as the fault lasts."""
         for link in links:
             disturb(link)
@@ -278,7 +277,7 @@ class Player:
                 members = [member for member in self._members() if id(member) not in self._suffering]
                 self._suffering.update(map(id, members))
                 with self._cause(fault.kind, None):
-                    await self._disturb(fault, [member.links[number] for member in members], FaultProxy.stall)
+                    await self._disturb(fault, [member.links[number] for member in members], lambda link: link.stall())
                 self._suffering.difference_update(map(id, members))
 
     async def _zookeeper_rolling_restart(self, fault: Fault) -> None:
@@ -312,6 +311,30 @@ class Player:
                         self.findings.append(f"the broker ended with {code} after SIGTERM: {broker.child.tail(2)}")
                     await broker.start(PATIENCE)
 
+    async def _broker_leader_kill(self, fault: Fault) -> None:
+        """It is down until another broker leads what it led."""
+        leader = await self._stage.leading_broker(fault.target)
+        with self._one(fault, [] if leader is None else [leader]) as broker:
+            if broker is not None:
+                with self._cause(fault.kind, None):
+                    broker.kill()
+                    await asyncio.sleep(fault.seconds)
+                    await broker.start(PATIENCE)
+
+    async def _broker_rolling_restart(self, fault: Fault) -> None:
+        """One after the other, each when the one before serves again."""
+        self.kinds[fault.kind] += 1
+        with self._cause(fault.kind, None):
+            for broker in self._stage.brokers:
+                if id(broker) not in self._suffering:
+                    self._suffering.add(id(broker))
+                    try:
+                        if (code := await broker.stop(PATIENCE)) != 0:
+                            self.findings.append(f"a broker ended with {code} after SIGTERM: {broker.child.tail(2)}")
+                        await broker.start(PATIENCE)
+                    finally:
+                        self._suffering.discard(id(broker))
+
     async def _broker_freeze(self, fault: Fault) -> None:
         with self._one(fault, self._stage.brokers) as broker:
             if broker is not None:
@@ -338,7 +361,7 @@ class Player:
         with self._one(fault, self._stage.broker_links) as link:
             if link is not None:
                 with self._cause(fault.kind, None):
-                    await self._disturb(fault, [link], FaultProxy.stall)
+                    await self._disturb(fault, [link], lambda link: link.stall())
 
     async def _broker_delay(self, fault: Fault) -> None:
         with self._one(fault, self._stage.broker_links) as link:

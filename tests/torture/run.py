@@ -36,7 +36,7 @@ class Options:
     """`seconds` of faults; `episodes` ends them earlier. `full_disks`: a small file system can be mounted here.
 
     `brokers`: a release of Kafka, None for consumerd's own broker of 0.7. `coordination`: `zookeeper` or `kafka`; by
-    default in ZooKeeper, if the release has one.
+    default in ZooKeeper up to 2.8. `cluster`: how many real brokers.
     """
 
     seed: int
@@ -49,6 +49,7 @@ class Options:
     episodes: int | None = None
     brokers: str | None = None
     coordination: Literal["zookeeper", "kafka"] | None = None
+    cluster: int = 1
 
 
 def choose_coordination(
@@ -76,9 +77,14 @@ def make_stage(options: Options, directory: Path, disk: Path) -> Stage:
         return OwnBrokerStage(directory, partitions=partitions, servers=servers, disk=disk)
     release = RELEASES[options.brokers]
     if coordination == "zookeeper":
-        return ZooKeeperKafkaStage(directory, release, partitions=partitions, servers=servers, disk=disk)
-    # Brokers before KRaft need one that does not suffer.
-    return CoordinatedStage(directory, release, partitions=partitions, servers=0 if release.kraft else 1, disk=disk)
+        return ZooKeeperKafkaStage(
+            directory, release, partitions=partitions, servers=servers, disk=disk, count=options.cluster
+        )
+    return CoordinatedStage(
+        directory, release,
+        members=options.members, partitions=partitions, disk=disk, count=options.cluster,
+        servers=0 if release.kraft else 1,  # of ZooKeeper for brokers before KRaft, which does not suffer
+    )  # fmt: skip
 
 
 async def torture(options: Options, directory: Path, progress: Callable[[str], None]) -> Report:
@@ -95,7 +101,10 @@ async def torture(options: Options, directory: Path, progress: Callable[[str], N
 async def _torture(options: Options, directory: Path, disk: Path, progress: Callable[[str], None]) -> Report:
     stop = asyncio.Event()
     async with make_stage(options, directory, disk) as stage:
-        size = Size(options.members, stage.zookeeper_faults, SESSION_TIMEOUT, options.kinds, options.full_disks)
+        size = Size(
+            options.members, stage.zookeeper_faults, SESSION_TIMEOUT, options.kinds, options.full_disks,
+            member_links=stage.member_links, brokers=len(stage.brokers),
+        )  # fmt: skip
         watch = Watch(stage)
         player = Player(stage, watch, options.members, progress)
         watching = asyncio.create_task(watch.run())

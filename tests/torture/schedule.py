@@ -26,7 +26,8 @@ _ALONE: Final = 0.4
 class Size:
     """What the schedule depends on besides its seed. `servers` of ZooKeeper that members depend on, 0 for none.
 
-    `session_timeout` in seconds, of the members.
+    `session_timeout` in seconds, of the members. `member_links`: whether one member alone can be cut off from what
+    coordinates its group. `brokers`: how many there are.
     """
 
     members: int
@@ -35,6 +36,8 @@ class Size:
     #: Kinds to draw from; empty: all that the stage can perform.
     kinds: tuple[str, ...] = ()
     full_disks: bool = True
+    member_links: bool = True
+    brokers: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,11 @@ def _either(rng: random.Random, size: Size) -> float:
     return rng.choice((*_SHORT, 0.7 * size.session_timeout, 1.3 * size.session_timeout, 1.8 * size.session_timeout))
 
 
+def _long(rng: random.Random, size: Size) -> float:
+    """Longer than the session of a broker, which is not longer than that of a member and a half."""
+    return rng.choice((1.5, 2.0, 2.5)) * size.session_timeout
+
+
 def _some_seconds(rng: random.Random, _: Size) -> float:
     return rng.uniform(1.0, 5.0)
 
@@ -88,9 +96,9 @@ KINDS: Final[dict[str, Callable[[random.Random, Size], float]]] = {
     "member_join": _none,
     "member_freeze": _either,
     "members_freeze": _either,
-    "member_zookeeper_cut": _none,
-    "member_zookeeper_stall": _either,
-    "member_zookeeper_delay": _some_seconds,
+    "member_cut": _none,
+    "member_stall": _either,
+    "member_delay": _some_seconds,
     "member_descriptors": _some_seconds,
     "zookeeper_kill": _either,
     "zookeeper_freeze": _short,
@@ -100,6 +108,8 @@ KINDS: Final[dict[str, Callable[[random.Random, Size], float]]] = {
     "zookeeper_rolling_restart": _none,
     "broker_kill": _short,
     "broker_restart": _none,
+    "broker_leader_kill": _long,
+    "broker_rolling_restart": _none,
     "broker_freeze": _short,
     "broker_descriptors": _some_seconds,
     "broker_cut": _none,
@@ -107,6 +117,10 @@ KINDS: Final[dict[str, Callable[[random.Random, Size], float]]] = {
     "broker_delay": _some_seconds,
     "disk_full": _some_seconds,
 }
+#: Kinds about the connections of one member to what coordinates its group.
+MEMBER_LINKS: Final = frozenset({"member_cut", "member_stall", "member_delay"})
+#: Kinds that only a cluster of brokers has.
+CLUSTER: Final = frozenset({"broker_leader_kill", "broker_rolling_restart"})
 #: Kinds that need a ZooKeeper that members depend on.
 ZOOKEEPER: Final = frozenset(kind for kind in KINDS if "zookeeper" in kind)
 #: Kinds that only an ensemble has.
@@ -127,6 +141,8 @@ def possible_kinds(size: Size) -> tuple[str, ...]:
         if (not size.kinds or kind in size.kinds)
         and (size.servers > 0 or kind not in ZOOKEEPER)
         and (size.servers > 1 or kind not in ENSEMBLE)
+        and (size.member_links or kind not in MEMBER_LINKS)
+        and (size.brokers > 1 or kind not in CLUSTER)
         and (size.full_disks or kind != "disk_full")
     )
 

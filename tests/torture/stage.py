@@ -8,11 +8,13 @@ that were confirmed.
 What is asked of a stage, and by whom:
 
 - The player injects faults into `brokers`, `broker_links`, `zookeepers`, `members` and their `links`, and the `disk`;
-  `join` starts a member, `leader` names ZooKeeper's. `group.suffers_from` tells whether a fault may end sessions.
+  `join` starts a member, `leader` names ZooKeeper's, `leading_broker` one that has something to lose.
+  `group.suffers_from` tells whether a fault may end sessions.
 - The watch polls `group` (`tests.torture.groups`): members, owners, committed offsets.
 - The account reads `read_log`, the truth about what there was to deliver, and compares it with `sent`, `acknowledged`
   and `records`. `stores_once`: whether a message that was sent once may be in the log once only.
-- The schedule gets `zookeeper_faults`: how many servers of ZooKeeper may suffer.
+- The schedule gets `zookeeper_faults`, how many servers of ZooKeeper may suffer; `member_links`, whether a member
+  has links of its own; and the number of `brokers`.
 """
 
 from __future__ import annotations
@@ -91,12 +93,51 @@ class BrokerServer(Protocol):
     def resume(self) -> None: ...
 
 
-class Member(DaemonProcess):
-    """A daemon with its own proxies to the servers of ZooKeeper."""
+class Link(Protocol):
+    """A `FaultProxy`, or several that suffer as one."""
 
-    def __init__(self, directory: Path, config: dict[str, Any], name: str, links: list[FaultProxy]) -> None:
+    def cut(self, *, rst: bool = False) -> None: ...
+
+    def stall(self) -> None: ...
+
+    def delay(self, seconds: float) -> None: ...
+
+    def heal(self) -> None: ...
+
+
+class LinkBundle:
+    """Proxies that suffer as one."""
+
+    def __init__(self, links: Sequence[Link]) -> None:
+        self._links = list(links)
+
+    def cut(self, *, rst: bool = False) -> None:
+        """Close all connections."""
+        for link in self._links:
+            link.cut(rst=rst)
+
+    def stall(self) -> None:
+        """Hold back all bytes."""
+        for link in self._links:
+            link.stall()
+
+    def delay(self, seconds: float) -> None:
+        """Add latency."""
+        for link in self._links:
+            link.delay(seconds)
+
+    def heal(self) -> None:
+        """End all faults."""
+        for link in self._links:
+            link.heal()
+
+
+class Member(DaemonProcess):
+    """A daemon with its own proxies to what coordinates its group: `links`."""
+
+    def __init__(self, directory: Path, config: dict[str, Any], name: str, links: Sequence[Link]) -> None:
         super().__init__(directory, config, name=name)
-        self.links = links
+        self.links = list(links)
         #: When it was told to end; None while it shall run. On the monotonic clock, as all times here.
         self.ended_at: float | None = None
         #: Whether it has joined its group: only then may it suffer.
@@ -131,7 +172,7 @@ class Stage(ABC):
             )
         self.brokers: list[BrokerServer] = []
         #: The proxies before the brokers, in their order.
-        self.broker_links: list[FaultProxy] = []
+        self.broker_links: list[Link] = []
         self.disk = disk
         self.records = directory / "records"
         self.members: list[Member] = []
@@ -150,6 +191,15 @@ class Stage(ABC):
     def zookeeper_faults(self) -> int:
         """How many servers of ZooKeeper members depend on."""
         return len(self.zookeepers)
+
+    @property
+    def member_links(self) -> bool:
+        """Whether each member reaches what coordinates its group through links of its own."""
+        return True
+
+    async def leading_broker(self, number: int) -> BrokerServer | None:
+        """The broker that leads the partition of this number, or coordinates the group; None while there is none."""
+        return self.brokers[number % len(self.brokers)]
 
     async def leader(self) -> ZooKeeperServer:
         """The leader of ZooKeeper. Raises ZooKeeperStartError while there is none."""
@@ -191,21 +241,28 @@ class Stage(ABC):
     async def join(self, pause: float) -> Member:
         """Start one more member, which spends `pause` seconds on each batch."""
         name = f"member-{len(self.members)}"
-        links = [await self._stack.enter_async_context(FaultProxy("127.0.0.1", port)) for port in self._linked_ports()]
-        member = Member(self.directory, self.member_config(name, links, pause), name, links)
+        member = await self._new_member(name, pause)
         self.members.append(member)
         self._stack.push_async_callback(self._end, member)
         await member.start(PATIENCE)
         member.joined = True
         return member
 
-    def _linked_ports(self) -> list[int]:
-        """The ports on 127.0.0.1 that each member reaches through proxies of its own."""
-        return [server.port for server in self.zookeepers]
+    @abstractmethod
+    async def _new_member(self, name: str, pause: float) -> Member:
+        """A member with its links, which is not started."""
+
+    async def _zookeeper_member(self, name: str, pause: float) -> Member:
+        """A member that reaches each server of ZooKeeper through a proxy of its own."""
+        links = [
+            await self._stack.enter_async_context(FaultProxy("127.0.0.1", server.port)) for server in self.zookeepers
+        ]
+        connect = ",".join(link.connect for link in links)
+        return Member(self.directory, self.member_config(name, f"{connect}{CHROOT}", pause), name, links)
 
     @abstractmethod
-    def member_config(self, name: str, links: Sequence[FaultProxy], pause: float) -> dict[str, Any]:
-        """The tables of a member's configuration file; `links` are its proxies."""
+    def member_config(self, name: str, connect: str, pause: float) -> dict[str, Any]:
+        """The tables of a member's configuration file; `connect` leads through its links."""
 
     def _common_config(self, pause: float) -> dict[str, Any]:
         """The tables that do not depend on brokers and coordination."""

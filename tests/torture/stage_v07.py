@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from consumerd.zk import Session
+    from tests.torture.stage import Member
 
 
 class ProxiedBroker(BrokerProcess):
@@ -76,11 +77,13 @@ class OwnBrokerStage(Stage):
         self.session = await self._open_session(stack)
         self.group = ZooKeeperGroup(self.session, self.partitions)
 
-    def member_config(self, name: str, links: Sequence[FaultProxy], pause: float) -> dict[str, Any]:
-        connect = ",".join(link.connect for link in links)
+    async def _new_member(self, name: str, pause: float) -> Member:
+        return await self._zookeeper_member(name, pause)
+
+    def member_config(self, name: str, connect: str, pause: float) -> dict[str, Any]:
         return {
             "group": {"id": GROUP, "topics": {TOPIC: 1}},
-            "zookeeper": {"connect": f"{connect}{CHROOT}", "session_timeout": SESSION_TIMEOUT},
+            "zookeeper": {"connect": connect, "session_timeout": SESSION_TIMEOUT},
             **self._common_config(pause),
         }
 

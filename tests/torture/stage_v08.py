@@ -1,9 +1,15 @@
 """Real brokers of Kafka 0.8 and later: with groups in ZooKeeper, or with groups that the broker coordinates.
 
-Strategy: the broker listens on 127.0.0.2 and advertises 127.0.0.1, where its proxy listens on the same port: members,
-the producer and the broker itself come through that. The watch and the account have a client whose connections go past
-the proxy. A JVM that is killed leaves what it confirmed in the page cache, and there is one replica, so all that was
-confirmed must be in the log.
+Strategy: brokers listen on 127.0.0.2 and advertise 127.0.0.1, where their proxies listen on the same ports: members,
+the producer and the brokers themselves come through those. The watch and the account have a client whose connections go
+past the proxies. A JVM that is killed leaves what it confirmed in the page cache, so all that was confirmed must be in
+the log, with one replica as with three.
+
+Where the broker coordinates the group, each member has listeners of its own on every broker (0.10.2 and later), because
+brokers advertise one address for each listener. Its bytes pass two proxies, one that is the member's link and one that
+belongs to the broker's, so that a fault of the one never ends a fault of the other:
+
+    member ── 127.0.0.1:p (Member.links) ── 127.0.0.1:q (Stage.broker_links) ── 127.0.0.2:p, listener MEMBERn
 
 The producer stays open for the whole run, unlike that of 0.7: a failed batch must not spoil the ones that follow.
 """
@@ -20,7 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from consumerd.client import ClusterClient, PartitionFetch, error_of, fetch_partitions, make_client
 from consumerd.clock import SystemClock
-from consumerd.embedded.ports import LOOPBACK, free_port
+from consumerd.embedded.ports import LOOPBACK, free_ports
 from consumerd.errors import ConsumerdError
 from consumerd.java import find_java
 from consumerd.net import ConnectionSettings, connect
@@ -32,6 +38,7 @@ from consumerd.wire.v08.records import BatchEnd, RecordCodec, decode_records
 from tests.kill.mirrors import TOPIC
 from tests.support.errors import KafkaStartError
 from tests.support.kafka import SHORT_SESSION, KafkaBroker, kafka_jars
+from tests.support.kafka_cluster import KafkaCluster
 from tests.torture.groups import BrokerGroup, ZooKeeperGroup
 from tests.torture.stage import (
     BROKER_HOST,
@@ -41,7 +48,9 @@ from tests.torture.stage import (
     PRODUCER_BACKOFF,
     PRODUCER_PAUSE,
     SESSION_TIMEOUT,
+    LinkBundle,
     Log,
+    Member,
     Stage,
     lines_of,
 )
@@ -52,6 +61,7 @@ if TYPE_CHECKING:
 
     from consumerd.net import Connection
     from tests.support.kafka import KafkaRelease
+    from tests.torture.stage import BrokerServer
 
 #: The exit status of a JVM that has ended in order after SIGTERM.
 _JVM_TERMINATED: Final = 128 + 15
@@ -69,6 +79,8 @@ HEARTBEAT_INTERVAL: Final = 0.5
 REBALANCE_TIMEOUT: Final = 15.0
 #: The first release whose brokers recognise a repeated batch.
 _IDEMPOTENT_SINCE: Final = (0, 11)
+#: The first release whose listeners may have any names.
+_LISTENERS_SINCE: Final = (0, 10, 2)
 _SETTINGS: Final[Mapping[str, str | int]] = {
     **SHORT_SESSION,
     "zookeeper.session.timeout.ms": 6000,
@@ -78,7 +90,21 @@ _SETTINGS: Final[Mapping[str, str | int]] = {
 
 
 class ProxiedKafkaBroker(KafkaBroker):
-    """A broker on 127.0.0.2 that advertises 127.0.0.1 with the same port."""
+    """A broker on 127.0.0.2 that advertises 127.0.0.1 with the same ports; one more listener for each of `slots`."""
+
+    def __init__(self, *arguments: Any, slots: int, **options: Any) -> None:
+        super().__init__(*arguments, host=BROKER_HOST, **options)
+        self.slot_ports = free_ports(slots)
+
+    def _settings(self) -> dict[str, str | int]:
+        settings = super()._settings()
+        if not self.slot_ports:
+            return settings
+        ports = {f"MEMBER{number}": port for number, port in enumerate(self.slot_ports)}
+        for key, host in (("listeners", BROKER_HOST), ("advertised.listeners", LOOPBACK)):
+            settings[key] = ",".join([str(settings[key]), *(f"{name}://{host}:{port}" for name, port in ports.items())])
+        names = ["PLAINTEXT", "CONTROLLER", *ports]
+        return settings | {"listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in names)}
 
     @property
     def pid(self) -> int:
@@ -118,19 +144,36 @@ class ProxiedKafkaBroker(KafkaBroker):
 
 
 class KafkaStage(Stage):
-    """One real broker of `release`. Subclasses say who coordinates."""
+    """Real brokers of `release`, `count` of them. Subclasses say who coordinates.
+
+    `slots`: how many members may have links of their own to the brokers at a time.
+    """
 
     brokers_may_end = True
     #: Where the group is coordinated, for the title.
     coordinator: ClassVar[str]
 
-    def __init__(self, directory: Path, release: KafkaRelease, *, partitions: int, servers: int, disk: Path) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        release: KafkaRelease,
+        *,
+        partitions: int,
+        servers: int,
+        disk: Path,
+        count: int = 1,
+        slots: int = 0,
+    ) -> None:
         names = [TopicPartition.numbered(TOPIC, number) for number in range(partitions)]
         super().__init__(directory, names, disk, servers=servers)
-        self.title = f"Kafka {release.version}, coordination {self.coordinator}"
+        several = f"{count} brokers of " if count > 1 else ""
+        self.title = f"{several}Kafka {release.version}, coordination {self.coordinator}"
         self.release = release
         self.stores_once = release.number >= _IDEMPOTENT_SINCE
-        self._bootstrap = (LOOPBACK, free_port())
+        self._count = count
+        self._slots = slots
+        #: The links of each slot to all brokers, in their order.
+        self._slot_links: list[list[FaultProxy]] = [[] for _ in range(slots)]
 
     # -- life
 
@@ -142,20 +185,47 @@ class KafkaStage(Stage):
             self._session = await self._open_session(stack)
             await self._session.ensure("/")
             zookeeper = f"{self.ensemble.connect}{CHROOT}"
-        _, port = self._bootstrap
-        broker = ProxiedKafkaBroker(
-            self.directory / "broker", self.release, zookeeper,
-            java=java, jars=jars, partitions=len(self.partitions), port=port, config=_SETTINGS, host=BROKER_HOST,
+        self._cluster = KafkaCluster(
+            self.directory, self.release, zookeeper, java=java, jars=jars, count=self._count,
+            partitions=len(self.partitions), config=_SETTINGS, make=partial(ProxiedKafkaBroker, slots=self._slots),
         )  # fmt: skip
-        self.brokers = [broker]
-        self.broker_links = [await stack.enter_async_context(FaultProxy(BROKER_HOST, port, port=port))]
-        stack.callback(broker.kill)
-        await broker.start(PATIENCE)
+        for broker in self._cluster.brokers.values():
+            assert isinstance(broker, ProxiedKafkaBroker)
+            self.brokers.append(broker)
+            self.broker_links.append(await self._link(broker, stack))
+        stack.callback(self._cluster.kill)
+        await self._cluster.start(PATIENCE)
         settings = ConnectionSettings(connect_timeout=1.0, request_timeout=_REQUEST_SECONDS)
+        addresses = [(BROKER_HOST, port) for _, port in self._bootstrap]
         self._direct = await stack.enter_async_context(
-            _client([(BROKER_HOST, port)], settings, "watch", partial(_past_the_proxy, settings))
+            _client(addresses, settings, "watch", partial(_past_the_proxy, settings))
         )
         self.group = self._group()
+
+    async def _link(self, broker: ProxiedKafkaBroker, stack: AsyncExitStack) -> LinkBundle:
+        """Start the proxies of a broker and those of the slots to it."""
+        own = [FaultProxy(BROKER_HOST, broker.port, port=broker.port)]
+        for port, links in zip(broker.slot_ports, self._slot_links, strict=True):
+            own.append(FaultProxy(BROKER_HOST, port))
+            links.append(await stack.enter_async_context(FaultProxy(LOOPBACK, own[-1].port, port=port)))
+        for proxy in own:
+            await stack.enter_async_context(proxy)
+        return LinkBundle(own)
+
+    @property
+    def _bootstrap(self) -> list[tuple[str, int]]:
+        return [(LOOPBACK, broker.port) for broker in self._cluster.brokers.values()]
+
+    async def leading_broker(self, number: int) -> BrokerServer | None:
+        try:
+            node_id = await self._leader_of(number)
+        except ConsumerdError:
+            return None
+        return self.brokers[list(self._cluster.brokers).index(node_id)]
+
+    async def _leader_of(self, number: int) -> int:
+        self._direct.stale([TOPIC])
+        return (await self._direct.leader(TOPIC, number % len(self.partitions))).id
 
     @abstractmethod
     def _group(self) -> ZooKeeperGroup | BrokerGroup:
@@ -166,7 +236,7 @@ class KafkaStage(Stage):
     async def produce(self, stop: asyncio.Event) -> None:
         settings = ConnectionSettings(connect_timeout=1.0, request_timeout=_REQUEST_SECONDS)
         async with AsyncExitStack() as stack:
-            client = await stack.enter_async_context(_client([self._bootstrap], settings, "producer"))
+            client = await stack.enter_async_context(_client(self._bootstrap, settings, "producer"))
             producers = [
                 V08Producer(
                     client,
@@ -241,11 +311,13 @@ class ZooKeeperKafkaStage(KafkaStage):
     def _group(self) -> ZooKeeperGroup:
         return ZooKeeperGroup(self._session, self.partitions)
 
-    def member_config(self, name: str, links: Sequence[FaultProxy], pause: float) -> dict[str, Any]:
-        connect = ",".join(link.connect for link in links)
+    async def _new_member(self, name: str, pause: float) -> Member:
+        return await self._zookeeper_member(name, pause)
+
+    def member_config(self, name: str, connect: str, pause: float) -> dict[str, Any]:
         return {
             "group": {"id": GROUP, "topics": {TOPIC: 1}, "coordination": "zookeeper", "dialect": "0.8"},
-            "zookeeper": {"connect": f"{connect}{CHROOT}", "session_timeout": SESSION_TIMEOUT},
+            "zookeeper": {"connect": connect, "session_timeout": SESSION_TIMEOUT},
             **self._common_config(pause),
         }
 
@@ -255,19 +327,49 @@ class CoordinatedStage(KafkaStage):
 
     coordinator = "by the broker"
 
+    def __init__(self, directory: Path, release: KafkaRelease, *, members: int, **options: Any) -> None:
+        # One that stops may still run when the next one joins.
+        slots = 2 * members if release.number >= _LISTENERS_SINCE else 0
+        super().__init__(directory, release, slots=slots, **options)
+        self._in_slots: dict[int, Member] = {}
+
     @property
     def zookeeper_faults(self) -> int:
         """None, although brokers before 4.0 may have a ZooKeeper."""
         return 0
 
-    def _linked_ports(self) -> list[int]:
-        return []
+    @property
+    def member_links(self) -> bool:
+        """Only where brokers have listeners with names of our choice."""
+        return self._slots > 0
+
+    async def _leader_of(self, number: int) -> int:
+        if number % (len(self.partitions) + 1) == len(self.partitions):
+            self._direct.forget_coordinator(GROUP)
+            return await self._direct.coordinator(GROUP)
+        return await super()._leader_of(number)
 
     def _group(self) -> BrokerGroup:
         return BrokerGroup(self._direct, self.partitions)
 
-    def member_config(self, name: str, links: Sequence[FaultProxy], pause: float) -> dict[str, Any]:
-        host, port = self._bootstrap
+    async def _new_member(self, name: str, pause: float) -> Member:
+        if not self.member_links:
+            connect = ",".join(f"{host}:{port}" for host, port in self._bootstrap)
+            return Member(self.directory, self.member_config(name, connect, pause), name, [])
+        slot = self._free_slot()
+        links = self._slot_links[slot]
+        config = self.member_config(name, ",".join(link.connect for link in links), pause)
+        self._in_slots[slot] = member = Member(self.directory, config, name, links)
+        return member
+
+    def _free_slot(self) -> int:
+        for slot in range(self._slots):
+            last = self._in_slots.get(slot)
+            if last is None or (last.ended_at is not None and not last.running):
+                return slot
+        raise AssertionError(f"more than {self._slots} members at a time")
+
+    def member_config(self, name: str, connect: str, pause: float) -> dict[str, Any]:
         return {
             "group": {
                 "id": GROUP,
@@ -277,7 +379,7 @@ class CoordinatedStage(KafkaStage):
                 "heartbeat_interval": HEARTBEAT_INTERVAL,
                 "rebalance_timeout": REBALANCE_TIMEOUT,
             },
-            "kafka": {"bootstrap": [f"{host}:{port}"], "client_id": name},
+            "kafka": {"bootstrap": connect.split(","), "client_id": name},
             **self._common_config(pause),
         }
 

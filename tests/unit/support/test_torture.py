@@ -21,7 +21,7 @@ from tests.torture.groups import BrokerGroup, ZooKeeperGroup
 from tests.torture.play import Cause, Player, Timed
 from tests.torture.report import Report
 from tests.torture.run import choose_coordination
-from tests.torture.schedule import ENSEMBLE, KINDS, ZOOKEEPER, Size, episodes, possible_kinds
+from tests.torture.schedule import CLUSTER, ENSEMBLE, KINDS, MEMBER_LINKS, ZOOKEEPER, Size, episodes, possible_kinds
 from tests.torture.stage import COMMIT_INTERVAL, SESSION_TIMEOUT
 from tests.torture.stage_v07 import read_segments
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HERE = TopicPartition("events", 0, 0)
-SIZE = Size(members=3, servers=3, session_timeout=SESSION_TIMEOUT)
+SIZE = Size(members=3, servers=3, session_timeout=SESSION_TIMEOUT, brokers=3)
 
 
 def test_seed_repeats_the_schedule() -> None:
@@ -45,13 +45,24 @@ def test_schedule_has_every_kind_and_the_player_performs_it() -> None:
 
 def test_schedule_of_one_server_and_no_full_disk_leaves_those_kinds_out() -> None:
     kinds = possible_kinds(Size(3, 1, SESSION_TIMEOUT, full_disks=False))
-    assert set(KINDS) - set(kinds) == {*ENSEMBLE, "disk_full"}
+    assert set(KINDS) - set(kinds) == {*ENSEMBLE, *CLUSTER, "disk_full"}
 
 
 def test_schedule_without_zookeeper_has_every_kind_that_does_not_name_it() -> None:
     kinds = possible_kinds(replace(SIZE, servers=0))
     assert set(KINDS) - set(kinds) == {kind for kind in KINDS if "zookeeper" in kind} == ZOOKEEPER
-    assert {"broker_kill", "broker_stall", "member_kill", "member_freeze"} < set(kinds)
+    assert {"broker_kill", "broker_leader_kill", "member_kill", "member_freeze", "member_stall"} < set(kinds)
+
+
+def test_schedule_leaves_out_what_the_brokers_cannot_suffer() -> None:
+    assert set(possible_kinds(SIZE)) - set(possible_kinds(replace(SIZE, brokers=1))) == CLUSTER
+    assert set(possible_kinds(SIZE)) - set(possible_kinds(replace(SIZE, member_links=False))) == MEMBER_LINKS
+
+
+def test_leader_is_down_for_longer_than_its_session() -> None:
+    faults = [fault for each in itertools.islice(episodes(3, SIZE), 200) for fault in each.faults]
+    downs = [fault.seconds for fault in faults if fault.kind == "broker_leader_kill"]
+    assert min(downs) > SESSION_TIMEOUT
 
 
 def test_schedule_of_impossible_kinds_is_refused() -> None:
