@@ -194,7 +194,10 @@ def check_deliveries(
             audit.find(f"{record} goes back within one ownership")
         state.reached[record.member] = end
         if (repeated := state.seen.count(1, first, end)) > 0:
-            _classify_repeated(record, state, first, had, causes, account)
+            if excused:  # the next owner has had this batch while its member stood still
+                account.repeated_within += repeated
+            else:
+                _classify_repeated(record, state, first, had, causes, account)
             audit.duplicated += repeated
         state.seen[first:end] = b"\x01" * record.messages
         state.last[first:end] = array("L", [len(had)]) * record.messages

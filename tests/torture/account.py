@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from consumerd.embedded.audit import audit, merge_records
+from consumerd.embedded.audit import Caught, audit, merge_records
 from consumerd.embedded.ledger import Ledger
 from tests.torture.play import Cause
 from tests.torture.stage import COMMIT_INTERVAL, SESSION_TIMEOUT
@@ -101,15 +101,19 @@ def explains(cause: Cause, member: str, first: float, again: float) -> bool:
     return cause.begin - COMMIT_INTERVAL - COMMIT_SECONDS <= first <= cause.end + SESSION_TIMEOUT
 
 
-def classify(records: Iterable[Record], causes: Sequence[Cause], account: Account) -> None:
-    """Count the repetitions that causes explain, and those that they do not. `records` in the order of time."""
+def classify(records: Iterable[Record], causes: Sequence[Cause], caught: Caught, account: Account) -> None:
+    """Count the repetitions that causes explain, and those that they do not. `records` in the order of time.
+
+    A batch that was under way while its member stood still comes again if the next owner has had it meanwhile.
+    """
     last: dict[tuple[TopicPartition, int, int], tuple[float, str]] = {}
     for record in records:
+        excused = caught.excuses(record)
         for offset, index, _ in record.messages:
             place = (record.partition, offset, index)
             if (before := last.get(place)) is not None:
                 at, member = before
-                if any(explains(cause, member, at, record.at) for cause in causes):
+                if excused or any(explains(cause, member, at, record.at) for cause in causes):
                     account.repeated_within += 1
                 else:
                     account.repeated_beyond += 1
@@ -138,7 +142,7 @@ def count(stage: Stage, log: Log, causes: Sequence[Cause]) -> Account:
         stored_twice=len(payloads) - len(in_log) if stage.stores_once else 0,
     )
     account.count_expired_alone(own, causes)
-    classify(merge_records(paths), [*causes, *own], account)
+    classify(merge_records(paths), [*causes, *own], Caught(awakenings), account)
     if account.repeated_within + account.repeated_beyond != account.audit.duplicated:
         raise AssertionError("repetitions were counted in two ways that differ")
     return account

@@ -103,6 +103,14 @@ def test_counts_deliveries_of_a_former_owner_unless_it_was_frozen_in_one(content
     assert counted(contents, records, awakenings=[Awakening("m", 9.5, 3.0)]).audit.overlapping == 0
 
 
+def test_a_batch_under_way_while_its_member_was_frozen_may_repeat_what_the_next_owner_had(contents: Contents) -> None:
+    records = [claim(1, "m"), batch(2, "m", 0, 1), claim(9, "n"), batch(10, "n", 1, 5), batch(11, "m", 1, 2)]
+    account = counted(contents, records)
+    assert (account.repeated_within, account.repeated_beyond) == (0, 1)
+    account = counted(contents, records, awakenings=[Awakening("m", 10.5, 3.0)])
+    assert (account.repeated_within, account.repeated_beyond) == (1, 0)
+
+
 def test_exactly_once_means_each_row_once(contents: Contents) -> None:
     check = RowCheck(contents)
     for place, payload in zip(PLACES, ALL, strict=True):

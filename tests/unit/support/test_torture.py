@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.embedded.audit import AuditResult, Record
+from consumerd.embedded.audit import AuditResult, Caught, Record
 from consumerd.embedded.ledger import digest
 from consumerd.partition import TopicPartition
 from consumerd.wire.v07 import encode_message_set
@@ -135,7 +135,7 @@ def test_repetition_without_a_cause_is_beyond_the_window() -> None:
     message = (0, 0, digest(b"x"))
     records = [Record(at, member, 0, HERE, False, [message]) for at, member in ((1.0, "a"), (2.0, "b"), (50.0, "a"))]
     counted = account()
-    classify(records, [Cause("a", 1.5, 1.5, "member_kill")], counted)
+    classify(records, [Cause("a", 1.5, 1.5, "member_kill")], Caught([]), counted)
     assert (counted.repeated_within, counted.repeated_beyond) == (1, 1)
     assert "b had it at 2.00, a again at 50.00" in counted.findings[0]
 
