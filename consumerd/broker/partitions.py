@@ -53,18 +53,25 @@ class BrokerPartition:
 
         Raises StorageError with nothing appended, FlushFailedError when the log must not be used any more.
         """
-        log = self.log
         now = self._clock.monotonic()
-        if self._appending.locked() or len(data) > _LARGE or log.roll_due(now):
-            await self._append_in_thread(data, messages)
+        if self.appends_at_once(len(data), now):
+            self.append_at_once(data, messages, now)
         else:
-            log.append(data, messages, now)
-        self._counts.messages += messages
-        self._counts.bytes += len(data)
-        if log.flush_due():
+            await self._append_in_turn(data, messages)
+        if self.log.flush_due():
             await self.flush()
 
-    async def _append_in_thread(self, data: bytes, messages: int) -> None:
+    def appends_at_once(self, size: int, now: float) -> bool:
+        """Whether a set of `size` bytes would wait for nothing: other appends, a roll, a thread."""
+        return not self._appending.locked() and size <= _LARGE and not self.log.roll_due(now)
+
+    def append_at_once(self, data: bytes, messages: int, now: float) -> None:
+        """As `append` without the flush, where `appends_at_once` says so."""
+        self.log.append(data, messages, now)
+        self._counts.messages += messages
+        self._counts.bytes += len(data)
+
+    async def _append_in_turn(self, data: bytes, messages: int) -> None:
         """Append after those that append now, and in a thread what can wait for the disk."""
         log = self.log
         async with self._appending:
@@ -76,6 +83,8 @@ class BrokerPartition:
                 await in_thread(log.append, data, messages, now)
             else:
                 log.append(data, messages, now)
+            self._counts.messages += messages
+            self._counts.bytes += len(data)
 
     async def clean(self) -> list[str]:
         """Delete the segments that retention does not keep; return the names of the files. Raises StorageError."""

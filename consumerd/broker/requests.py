@@ -97,6 +97,8 @@ class RequestHandlers:
         self._topic_created = topic_created
         self.stats = partitions.stats
         self._limits = replace(PRODUCE_LIMITS, max_message_bytes=config.max_message_bytes)
+        #: The partitions that messages were produced to: their names and numbers are good.
+        self._targets: dict[tuple[str, int], BrokerPartition] = {}
         #: Held while a set is checked in more than one step.
         self._checking = asyncio.Semaphore(_CHECKS)
 
@@ -109,10 +111,14 @@ class RequestHandlers:
         counts.count += 1
         reply: BrokerReply | None = None
         match request:
+            case ProduceRequest():
+                target = self._produced_at_once(request, began)
+                if target is None:
+                    await self._produce(request)
+                elif target.log.flush_due():
+                    await target.flush()
             case FetchRequest():
                 reply = self._fetch(request)
-            case ProduceRequest():
-                await self._produce(request)
             case MultiFetchRequest():
                 reply = await self._multifetch(request)
             case MultiProduceRequest():
@@ -138,6 +144,20 @@ class RequestHandlers:
             )
         return self._partitions.get(topic, partition)
 
+    def _produced_at_once(self, request: ProduceRequest, now: float) -> BrokerPartition | None:
+        """As `_produce`, but the flush: for plain messages that are appended to a log in use without waiting.
+
+        Returns the partition, or None, with nothing done: then `_produce` must do it. Raises as it does.
+        """
+        target = self._targets.get((request.topic, request.partition))
+        if target is None or not target.appends_at_once(len(request.messages), now):
+            return None
+        checked = check_plain_set(request.messages, limits=self._limits)
+        if checked is None:
+            return None
+        target.append_at_once(request.messages, checked.leaf_count, now)
+        return target
+
     async def _produce(self, request: ProduceRequest) -> None:
         topic, partition = request.topic, request.partition
         if partition == -1:
@@ -157,6 +177,7 @@ class RequestHandlers:
                 reason = reason_of(error)
                 logger.warning("oversized_message_set_dropped", topic=topic, partition=partition, reason=reason)
                 return
+        self._targets[topic, partition] = target
         await target.append(request.messages[: checked.valid_bytes], checked.leaf_count)
 
     def _permit_log(self, topic: str, partition: int) -> None:

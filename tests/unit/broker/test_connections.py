@@ -18,11 +18,13 @@ from consumerd.broker.sockets import ClientStream
 from consumerd.clock import SystemClock
 from consumerd.storage import OsSegmentFile
 from consumerd.wire.v07 import (
+    Codec,
     FetchRequest,
     MultiProduceRequest,
     OffsetsRequest,
     ProduceRequest,
     encode_message,
+    encode_message_set,
     iter_outer,
 )
 
@@ -152,6 +154,26 @@ async def test_stores_large_sets_as_they_came_while_more_arrive(tmp_path: Path) 
     assert len(stored) == 4 * sum(map(len, sets))
     sent = Counter(message for each in sets for message in messages_of(each))
     assert Counter(messages_of(stored)) == Counter({message: 4 * count for message, count in sent.items()})
+
+
+async def test_judges_each_set_for_a_log_in_use(tmp_path: Path) -> None:
+    """Sets that are stored at once are followed by all that is not: the order and the verdicts are the same."""
+    plain = encode_message(b"plain")
+    wrapper = encode_message_set([b"one", b"two"], codec=Codec.GZIP)
+    oversized = encode_message(bytes(1001))
+    sets = [plain, plain, b"", plain + b"cut", wrapper, oversized, plain * 3, wrapper + plain]
+    async with make(tmp_path, max_message_bytes=1000) as broker:
+        async with connected(broker) as (reader, writer):
+            for each in sets:
+                writer.write(ProduceRequest("t", 0, each).encode())
+            assert await ask(reader, writer) == ANSWER
+            writer.write(ProduceRequest("t", 0, plain[:-1] + b"?").encode())
+            assert await ask(reader, writer) == b""
+        stored = (tmp_path / "t-0" / f"{0:020d}.kafka").read_bytes()
+        assert stored == plain * 3 + wrapper + plain * 3 + wrapper + plain
+        stats = broker.stats
+        assert (stats.requests["produce"].count, stats.oversized_sets, stats.refused) == (len(sets) + 1, 1, 1)
+        assert (stats.produced["t", 0].messages, stats.produced["t", 0].bytes) == (11, len(stored))
 
 
 def messages_of(data: bytes) -> list[bytes]:
