@@ -313,8 +313,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=int, action="append", help="bytes of payload (default: 100 and 1000)")
     parser.add_argument("--megabytes", type=int, default=128)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="a quarter of the megabytes, and no flushes")
+    parser.add_argument("--rounds", type=int, help="(default: 3, with --quick 5)")
+    parser.add_argument("--quick", action="store_true", help="an eighth of the megabytes, and no flushes")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
@@ -326,11 +326,12 @@ def main(argv: list[str] | None = None) -> int:
             (uvloop.run if mode == "uvloop" else asyncio.run)(serve(Path(folder), int(flush)))
         return 0
     found: list[Measurement] = []
-    megabytes = arguments.megabytes // 4 if arguments.quick else arguments.megabytes
+    megabytes = arguments.megabytes // 8 if arguments.quick else arguments.megabytes
+    rounds = arguments.rounds or (5 if arguments.quick else 3)
     for size in arguments.size or [100, 1000]:
-        exchange = measure(size, megabytes, arguments.rounds, flushes=not arguments.quick)
+        exchange = measure(size, megabytes, rounds, flushes=not arguments.quick)
         found += results(size, exchange.clock) + results(size, exchange.processor, PROCESSOR)
-    found += measure_partitions(arguments.rounds)
+    found += measure_partitions(1 if arguments.quick else rounds)
     return show(found, {}, as_json=arguments.json)
 
 
