@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import functools
 import os
 import random
 import statistics
@@ -29,17 +28,15 @@ from typing import Any
 import psutil
 
 from benchmarks import surroundings
-from benchmarks.jvm import JafkaCounter
+from benchmarks.jvm import JafkaCounter, jafka_is_there
 from benchmarks.race import OURS, Measurement, compared, quiet, show
 from consumerd.clock import SystemClock
 from consumerd.embedded import ZooKeeperServer
 from consumerd.embedded.processes import BrokerProcess, DaemonProcess
-from consumerd.java import MissingRuntimeError, find_java
 from consumerd.partition import TopicPartition
 from consumerd.registry import offset_path
 from consumerd.wire.v07 import Codec, encode_message_set
 from consumerd.zk import NoNode, Session
-from tests.support.jafka import jafka_jars
 
 NAME = "daemon"
 PARTITIONS = 4
@@ -176,24 +173,11 @@ async def measure(messages: int, size: int, rounds: int, topics: list[str]) -> l
                         group = f"{topic}-{label.replace(' ', '-')}-{number}"
                         run = await consume(folder, connect, zk, ends, group, handler)
                         runs.setdefault(label, []).append(run)
-                    if peer_is_there():
+                    if jafka_is_there():
                         run = await consume_by_jafka(folder, connect, zk, ends, f"{topic}-jafka-{number}", count)
                         runs.setdefault(JAFKA, []).append(run)
                 results += figures(f"{topic} {size} B", runs, count / 1e6)
     return results
-
-
-@functools.cache
-def peer_is_there() -> bool:
-    """Whether Jafka's jars and a compiler can be found; says once what is missing."""
-    try:
-        jafka_jars()
-        if find_java().compiler is None:
-            raise MissingRuntimeError("there is no javac")
-    except MissingRuntimeError as error:
-        print(f"the JVM consumer is left out: {error}", file=sys.stderr)
-        return False
-    return True
 
 
 def figures(topic: str, runs: dict[str, list[Run]], millions: float) -> list[Measurement]:

@@ -49,7 +49,7 @@ ENTRIES = (
     Entry("fetch", ["--rounds", "3", "--messages", "200000"], ["--rounds", "5"], both=True),
     Entry("streams", ["--rounds", "3", "--messages", "60000"], ["--rounds", "5"], both=True),
     Entry("daemon", ["--rounds", "2", "--messages", "300000", "--codecs", "plain"], ["--rounds", "5"], both=True),
-    Entry("producer", ["--rounds", "3", "--messages", "10000", "--codec", "none"], ["--rounds", "5"]),
+    Entry("producer", ["--rounds", "3", "--messages", "100000", "--codec", "none"], ["--rounds", "5"]),
     Entry("kafka", ["--rounds", "2", "--quick", "--sizes", "100", "--codecs", "none"], ["--rounds", "5"]),
     Entry("spark", ["--rounds", "2", "--megabytes", "29"]),
     Entry("broker", ["--quick"], ["--rounds", "5"]),

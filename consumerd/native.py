@@ -283,6 +283,10 @@ class Codec(Protocol):
         """
         ...
 
+    def copy_bytes(self, messages: object, /) -> list[bytes] | None:
+        """Return a copy of `messages`; None if it is not a list of nothing but bytes."""
+        ...
+
     def encode_messages(
         self, payloads: object, keys: object, times: object, magic: int, attributes: int, offset: int, /
     ) -> bytes | None:

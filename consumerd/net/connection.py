@@ -144,8 +144,10 @@ class BrokerConnection(asyncio.BufferedProtocol):
         accepts no byte for `request_timeout` seconds hangs, and the connection is closed. Raises ConnectionClosedError.
         """
         async with self._turn:
-            (await self._room()).write(frame)
-            await self._room()
+            transport = self._open() if self._writable.is_set() else await self._room()
+            transport.write(frame)
+            if not self._writable.is_set() or self.closed:
+                await self._room()
 
     async def wait_closed(self) -> None:
         """Return when the socket is gone."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from consumerd.native import codec as native_codec
 from consumerd.producer.errors import EncodingError
 
 if TYPE_CHECKING:
@@ -39,8 +40,10 @@ class DefaultEncoder(Encoder):
 def encode_all(encoder: Encoder, messages: Sequence[Any]) -> list[bytes]:
     """The payloads of `messages`. Raises EncodingError, and what the encoder raises."""
     if type(encoder) is DefaultEncoder:
-        if {*map(type, messages)} <= {bytes}:
-            return list(messages)
+        native = native_codec()
+        plain = None if native is None else native.copy_bytes(messages)
+        if plain is not None:
+            return plain
         return [message if type(message) is bytes else encoder.encode(message) for message in messages]
     encoded = []
     for message in messages:

@@ -165,6 +165,16 @@ pub fn encode_set<'py>(payloads: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'p
     filled(payloads.py(), plain.size, |buffer| plain.write(buffer))
 }
 
+/// A copy of `messages`; nothing if it is not a list of nothing but `bytes`.
+#[pyfunction]
+pub fn copy_bytes<'py>(messages: &Bound<'py, PyAny>) -> Option<Bound<'py, PyList>> {
+    let list = messages.cast_exact::<PyList>().ok()?;
+    let plain = list
+        .iter()
+        .all(|message| message.is_exact_instance_of::<PyBytes>());
+    plain.then(|| list.get_slice(0, list.len()))
+}
+
 /// A whole PRODUCE request of 0.7 with such messages: length, type, topic, partition, size of the set, set.
 ///
 /// Nothing also where a payload has more than `largest` bytes, or the set more than `most`.

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumerd import native
+from consumerd.producer.encoders import DefaultEncoder, encode_all
+from consumerd.producer.errors import EncodingError
 from consumerd.wire.v07 import EncodedProduceRequest, ProduceRequest
 from consumerd.wire.v07 import encode_message_set as encode_v07
 from consumerd.wire.v08.records import RecordCodec, encode_message_set, encode_record_batch
@@ -65,6 +67,29 @@ def test_leaves_produce_requests_of_unusual_topics_to_the_pure_code() -> None:
     assert EncodedProduceRequest.of("t", 0, [b"a"], 100, 1000) is not None
     with native.using(None):
         assert EncodedProduceRequest.of("t", 0, [b"a"], 100, 1000) is None
+
+
+class _Bytes(bytes):
+    pass
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [[], [b"a", b""], (b"a",), [b"a", "text"], [b"a", bytearray(b"b"), memoryview(b"c")], [_Bytes(b"a"), b"b"]],
+)
+def test_payloads_of_a_producer(messages: Any) -> None:
+    found = encode_all(DefaultEncoder(), messages)
+    with native.using(None):
+        assert found == encode_all(DefaultEncoder(), messages)
+    assert [type(payload) for payload in found] == [bytes] * len(messages)
+    assert found is not messages
+
+
+@pytest.mark.parametrize("wrong", [[b"a", None], [1], [b"a", ["b"]]])
+def test_rejects_payloads_that_are_neither_bytes_nor_text(wrong: Any) -> None:
+    for codec in (None, native.codec()):
+        with native.using(codec), pytest.raises(EncodingError, match="a message must be bytes or text"):
+            encode_all(DefaultEncoder(), wrong)
 
 
 @given(
