@@ -127,19 +127,24 @@ class Reservation:
             budget._change(change)  # noqa: SLF001 - two halves of one thing
             budget = budget._parent  # noqa: SLF001
 
-    def grow(self, amount: int) -> bool:
-        """Hold `amount` more bytes if they are free and no reservation waits. Return whether it did."""
+    def grow(self, least: int, most: int) -> int:
+        """Hold as many free bytes more as there are, up to `most`, if no reservation waits; return how many.
+
+        If fewer than `least` are free, holds none of them and returns 0.
+        """
+        amount = most
         budget: ByteBudget | None = self._budget
         while budget is not None:
-            if budget._line or budget._used + amount > budget.limit:  # noqa: SLF001
-                return False
+            amount = min(amount, budget.limit - budget._used)  # noqa: SLF001
+            if budget._line or amount < least:  # noqa: SLF001
+                return 0
             budget = budget._parent  # noqa: SLF001
         self.amount += amount
         budget = self._budget
         while budget is not None:
             budget._used += amount  # noqa: SLF001
             budget = budget._parent  # noqa: SLF001
-        return True
+        return amount
 
     def release(self) -> None:
         """Release all bytes."""

@@ -230,7 +230,7 @@ class V08Producer:
             if not alone:
                 room = min(self._batch_bytes - batch.size, left) - size
                 if room > self._credit:
-                    self._grow(room - self._credit)
+                    self._credit += self._held.grow(1, room - self._credit)
                 stop, more = sizes.fitting(stop, min(room, self._credit))
                 self._credit -= more
                 size += more
@@ -332,11 +332,10 @@ class V08Producer:
 
     def _grow(self, missing: int) -> bool:
         """Raise the credit by `missing` bytes, or more; return False if they are not free."""
-        for amount in (missing + min(_CREDIT, self._advance // (1 + len(self._fillings))), missing):
-            if self._held.grow(amount):
-                self._credit += amount
-                return True
-        return False
+        advance = min(_CREDIT, self._advance // (1 + len(self._fillings)))
+        grown = self._held.grow(missing, missing + advance)
+        self._credit += grown
+        return grown > 0
 
     # -- memory that messages of one batch may use without a further check
 

@@ -156,18 +156,22 @@ async def test_grow_takes_free_bytes_but_not_before_waiters() -> None:
     parent = ByteBudget(100)
     budget = ByteBudget(80, parent)
     held = await budget.reserve(10)
-    assert held.grow(60)
+    assert held.grow(60, 60) == 60
     assert (held.amount, budget.used, parent.used) == (70, 70, 70)
-    assert not held.grow(11)
+    assert held.grow(11, 20) == 0
     beside = parent.charge(25)
-    assert not held.grow(6)
+    assert held.grow(6, 6) == 0
     assert (held.amount, budget.used, parent.used) == (70, 70, 95)
+    assert held.grow(2, 8) == 5
+    assert (held.amount, budget.used, parent.used) == (75, 75, 100)
+    assert held.grow(1, 8) == 0
+    held.resize(70)
     beside.release()
     waiting = asyncio.create_task(budget.reserve(5))
     first = asyncio.create_task(budget.reserve(5))
     behind = asyncio.create_task(budget.reserve(4))
     await settle()
-    assert not held.grow(1)
+    assert held.grow(1, 1) == 0
     held.release()
     for task in (waiting, first, behind):
         (await task).release()
