@@ -55,7 +55,7 @@ fn length(value: &Bound<'_, PyAny>) -> Option<usize> {
 /// The future outcome of a message: its batch, and its number in it.
 ///
 /// `settle(batch, number)` gives the generator that waits for it.
-#[pyclass(module = "consumerd_native", frozen)]
+#[pyclass(module = "consumerd_native", frozen, freelist = 256)]
 pub struct Delivery {
     #[pyo3(get)]
     batch: Py<PyAny>,
