@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from consumerd.embedded.errors import ChildError, ZooKeeperStartError
+from consumerd.testing.fault_proxy import Direction
 from tests.support.small_disk import fill
 from tests.torture.schedule import Episode, Fault
 from tests.torture.stage import PATIENCE
@@ -188,20 +189,22 @@ class Player:
         with self._one(fault, self._members()) as member:
             if member is not None:
                 with self._cause(fault.kind, member):
-                    for link in member.links:
+                    for link in await self._stage.coordinator_links(member):
                         link.cut(rst=fault.amount > 0.1)
 
     async def _member_stall(self, fault: Fault) -> None:
         with self._one(fault, self._members()) as member:
             if member is not None:
                 with self._cause(fault.kind, member):
-                    await self._disturb(fault, member.links, lambda link: link.stall())
+                    links = await self._stage.coordinator_links(member)
+                    await self._disturb(fault, links, lambda link: link.stall())
 
     async def _member_delay(self, fault: Fault) -> None:
         with self._one(fault, self._members()) as member:
             if member is not None:
                 with self._cause(fault.kind, member):
-                    await self._disturb(fault, member.links, lambda link: link.delay(fault.amount))
+                    links = await self._stage.coordinator_links(member)
+                    await self._disturb(fault, links, lambda link: link.delay(fault.amount))
 
     @staticmethod
     async def _disturb(fault: Fault, links: Sequence[Link], disturb: Callable[[Link], None]) -> None:
@@ -356,6 +359,16 @@ class Player:
             if link is not None:
                 with self._cause(fault.kind, None):
                     link.cut(rst=fault.amount > 0.1)
+
+    async def _broker_mute(self, fault: Fault) -> None:
+        """Requests arrive and answers are lost: a client cannot know what the broker has done."""
+        with self._one(fault, self._stage.broker_links) as link:
+            if link is not None:
+                with self._cause(fault.kind, None):
+                    link.stall(Direction.TO_CLIENT)
+                    await asyncio.sleep(fault.seconds)
+                    link.cut(rst=fault.amount > 0.1)
+                    link.heal()
 
     async def _broker_stall(self, fault: Fault) -> None:
         with self._one(fault, self._stage.broker_links) as link:

@@ -113,6 +113,7 @@ KINDS: Final[dict[str, Callable[[random.Random, Size], float]]] = {
     "broker_freeze": _short,
     "broker_descriptors": _some_seconds,
     "broker_cut": _none,
+    "broker_mute": _short,
     "broker_stall": _some_seconds,
     "broker_delay": _some_seconds,
     "disk_full": _some_seconds,

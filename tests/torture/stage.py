@@ -8,7 +8,8 @@ that were confirmed.
 What is asked of a stage, and by whom:
 
 - The player injects faults into `brokers`, `broker_links`, `zookeepers`, `members` and their `links`, and the `disk`;
-  `join` starts a member, `leader` names ZooKeeper's, `leading_broker` one that has something to lose.
+  `join` starts a member, `coordinator_links` are those without which it loses its session, `leader` names
+  ZooKeeper's, `leading_broker` one that has something to lose.
   `group.suffers_from` tells whether a fault may end sessions.
 - The watch polls `group` (`tests.torture.groups`): members, owners, committed offsets.
 - The account reads `read_log`, the truth about what there was to deliver, and compares it with `sent`, `acknowledged`
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from consumerd.embedded import ZooKeeperServer
     from consumerd.embedded.children import Child
     from consumerd.partition import TopicPartition
+    from consumerd.testing.fault_proxy import Direction
     from tests.torture.groups import Group
 
 GROUP: Final = "group"
@@ -98,7 +100,7 @@ class Link(Protocol):
 
     def cut(self, *, rst: bool = False) -> None: ...
 
-    def stall(self) -> None: ...
+    def stall(self, *directions: Direction) -> None: ...
 
     def delay(self, seconds: float) -> None: ...
 
@@ -116,10 +118,10 @@ class LinkBundle:
         for link in self._links:
             link.cut(rst=rst)
 
-    def stall(self) -> None:
-        """Hold back all bytes."""
+    def stall(self, *directions: Direction) -> None:
+        """Hold back all bytes, of these directions or of both."""
         for link in self._links:
-            link.stall()
+            link.stall(*directions)
 
     def delay(self, seconds: float) -> None:
         """Add latency."""
@@ -196,6 +198,10 @@ class Stage(ABC):
     def member_links(self) -> bool:
         """Whether each member reaches what coordinates its group through links of its own."""
         return True
+
+    async def coordinator_links(self, member: Member) -> list[Link]:
+        """The links of a member to what coordinates its group now."""
+        return member.links
 
     async def leading_broker(self, number: int) -> BrokerServer | None:
         """The broker that leads the partition of this number, or coordinates the group; None while there is none."""

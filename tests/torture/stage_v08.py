@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
     from consumerd.net import Connection
     from tests.support.kafka import KafkaRelease
-    from tests.torture.stage import BrokerServer
+    from tests.torture.stage import BrokerServer, Link
 
 #: The exit status of a JVM that has ended in order after SIGTERM.
 _JVM_TERMINATED: Final = 128 + 15
@@ -345,9 +345,20 @@ class CoordinatedStage(KafkaStage):
 
     async def _leader_of(self, number: int) -> int:
         if number % (len(self.partitions) + 1) == len(self.partitions):
-            self._direct.forget_coordinator(GROUP)
-            return await self._direct.coordinator(GROUP)
+            return await self._coordinator()
         return await super()._leader_of(number)
+
+    async def coordinator_links(self, member: Member) -> list[Link]:
+        """The link to the coordinator alone: the member still gets messages from the other brokers of a cluster."""
+        try:
+            node_id = await self._coordinator()
+        except ConsumerdError:
+            return member.links
+        return [member.links[list(self._cluster.brokers).index(node_id)]]
+
+    async def _coordinator(self) -> int:
+        self._direct.forget_coordinator(GROUP)
+        return await self._direct.coordinator(GROUP)
 
     def _group(self) -> BrokerGroup:
         return BrokerGroup(self._direct, self.partitions)

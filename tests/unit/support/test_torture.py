@@ -14,6 +14,7 @@ import pytest
 from consumerd.embedded.audit import AuditResult, Caught, Record
 from consumerd.embedded.ledger import digest
 from consumerd.partition import TopicPartition
+from consumerd.testing.fault_proxy import Direction, FaultProxy
 from consumerd.wire.v07 import encode_message_set
 from consumerd.wire.v08.subscription import MemberAssignment
 from tests.torture.account import Account, classify, explains, ledger_of
@@ -22,7 +23,7 @@ from tests.torture.play import Cause, Player, Timed
 from tests.torture.report import Report
 from tests.torture.run import choose_coordination
 from tests.torture.schedule import CLUSTER, ENSEMBLE, KINDS, MEMBER_LINKS, ZOOKEEPER, Size, episodes, possible_kinds
-from tests.torture.stage import COMMIT_INTERVAL, SESSION_TIMEOUT
+from tests.torture.stage import COMMIT_INTERVAL, SESSION_TIMEOUT, LinkBundle
 from tests.torture.stage_v07 import read_segments
 
 if TYPE_CHECKING:
@@ -225,6 +226,16 @@ def test_group_of_a_broker_is_seen_as_its_coordinator_describes_it() -> None:
     assert seen.ids == ("member-0", "member-1", "member-1")  # one joined again before its former self was removed
     assert seen.owned == {"0", "1", "2"}
     assert asyncio.run(group.shares()) == [1, 2]
+
+
+def test_bundled_links_suffer_as_one() -> None:
+    links: list[Any] = [FaultProxy("127.0.0.1", 1, port=2), FaultProxy("127.0.0.1", 1, port=3)]
+    bundle = LinkBundle(links)
+    bundle.delay(0.5)
+    bundle.stall(Direction.TO_CLIENT)
+    assert [link.latency for link in links] == [0.5, 0.5]
+    bundle.heal()
+    assert [link.latency for link in links] == [0.0, 0.0]
 
 
 def test_confirmed_message_that_is_not_in_the_log_is_lost() -> None:
