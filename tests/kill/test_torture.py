@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import random
 import sys
-from typing import TYPE_CHECKING, Literal, NoReturn
+from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.embedded import MissingRuntimeError
 from tests.torture.run import Options, torture
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from consumerd.embedded import JavaRuntime
@@ -54,35 +52,3 @@ async def test_few_faults_lose_nothing(java: JavaRuntime, tmp_path: Path) -> Non
 async def test_random_faults_lose_nothing(java: JavaRuntime, tmp_path: Path, partitions: int, servers: int) -> None:
     options = Options(SEED, SECONDS, partitions, members=4, servers=servers, full_disks=os.geteuid() == 0)
     assert_kept(await torture(options, tmp_path, lambda _: None), tmp_path)
-
-
-@pytest.mark.long
-@pytest.mark.interop
-@pytest.mark.timeout(SECONDS * 3 + 600)
-@pytest.mark.parametrize(
-    ("brokers", "coordination", "cluster"),
-    [
-        ("0.8.2.2", "zookeeper", 1),
-        ("1.1.1", "zookeeper", 1),
-        ("1.1.1", "kafka", 3),
-        ("3.9.1", "kafka", 1),
-        ("4.1.0", "kafka", 3),
-    ],
-)
-async def test_random_faults_lose_nothing_with_brokers_since_0_8(
-    java: JavaRuntime,
-    tmp_path: Path,
-    missing: Callable[[str], NoReturn],
-    brokers: str,
-    coordination: Literal["zookeeper", "kafka"],
-    cluster: int,
-) -> None:
-    options = Options(
-        SEED, SECONDS, servers=1, full_disks=os.geteuid() == 0,
-        brokers=brokers, coordination=coordination, cluster=cluster,
-    )  # fmt: skip
-    try:
-        report = await torture(options, tmp_path, lambda _: None)
-    except MissingRuntimeError as error:  # Java or the release itself
-        missing(str(error))
-    assert_kept(report, tmp_path)

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 
 #: Nodes that are read at once.
 _AT_ONCE: Final = 50
-#: Seconds after which a broker that does not answer leaves the watch blind.
-_ANSWER_SECONDS: Final = 2.0
+#: Seconds after which a broker that does not answer leaves the watch blind. With a new connection, brokers of 0.9 take
+#: three seconds, because they never answer the request for their versions.
+_ANSWER_SECONDS: Final = 6.0
 
 
 class Sighting(NamedTuple):
