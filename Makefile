@@ -15,6 +15,9 @@ SEEDS ?= 100000
 ROOM ?= group
 TARGET ?=
 
+# Where this is set, each process of the tests and benchmarks would compile the package anew: half of a daemon's start.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: setup gssapi demo test test-fast test-long mutants fuzz fuzz-native torture soak check audit sbom format docs bench bench-check dist spark-package clean lock native-wheels
 
 $(VENV)/.installed: requirements/dev.txt pyproject.toml
