@@ -58,8 +58,11 @@ class Account:
 
     @property
     def complete(self) -> bool:
-        """Whether every message of the log was handed over."""
-        return self.audit.distinct == self.stored
+        """Whether every message of the log was handed over, and the log was read to its end.
+
+        A new leader serves the last confirmed messages only when its followers have told it that they have them.
+        """
+        return self.audit.distinct == self.stored and not (self.not_stored or self.audit.corrupted)
 
     def count_expired_alone(self, ends: Sequence[Cause], causes: Sequence[Cause]) -> None:
         """Count the ends of sessions that no fault explains."""

@@ -228,6 +228,13 @@ def test_group_of_a_broker_is_seen_as_its_coordinator_describes_it() -> None:
     assert asyncio.run(group.shares()) == [1, 2]
 
 
+def test_log_without_a_confirmed_message_is_read_again() -> None:
+    counted = account()
+    assert counted.complete
+    counted.not_stored = 1
+    assert not counted.complete
+
+
 def test_bundled_links_suffer_as_one() -> None:
     links: list[Any] = [FaultProxy("127.0.0.1", 1, port=2), FaultProxy("127.0.0.1", 1, port=3)]
     bundle = LinkBundle(links)
