@@ -40,6 +40,51 @@ async def send(sock: socket.socket, data: bytes) -> None:
     await asyncio.get_running_loop().sock_sendall(sock, data)
 
 
+class Observed(socket.socket):
+    """Notes which options are set."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(fileno=sock.detach())
+        self.options: list[Any] = []
+
+    def setsockopt(self, *option: Any) -> None:
+        self.options.append(option)
+        super().setsockopt(*option)
+
+
+@pytest.mark.asyncio
+@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="only Linux lets a program ask for acknowledgements")
+async def test_acknowledges_what_no_answer_will_acknowledge() -> None:
+    """A JVM producer whose send buffer is smaller than its request waits 40 to 100 ms for each acknowledgement."""
+    acknowledge = (socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as theirs:
+        theirs.setblocking(False)
+        with Observed(server.accept()[0]) as ours:
+            ours.setblocking(False)
+            stream = ClientStream(ours, 1 << 20)
+
+            async def waited() -> None:
+                while stream._waiter is None or not stream._reading:
+                    await asyncio.sleep(0)
+
+            async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+                reading = group.create_task(read(stream))
+                await waited()
+                assert ours.options == []  # of a client that has sent nothing
+                await send(theirs, frame(b"body")[:5])
+                while acknowledge not in ours.options:
+                    await asyncio.sleep(0)
+                await send(theirs, b"ody")
+                assert await reading == b"body"
+                ours.options.clear()
+                stream.produced = True
+                reading = group.create_task(read(stream))
+                while acknowledge not in ours.options:
+                    await asyncio.sleep(0)
+                await send(theirs, frame(b"next"))
+                assert await reading == b"next"
+
+
 @pytest.mark.asyncio
 async def test_reads_frames_in_any_pieces(pair: tuple[socket.socket, socket.socket]) -> None:
     stream = ClientStream(pair[0], 1 << 20)
