@@ -68,6 +68,24 @@ def test_extension_for_musl_uses_the_c_library_of_its_python() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("platform", "overall", "symbols", "libraries", "confirmed"),
+    [
+        ("manylinux_2_17_x86_64", "manylinux_2_17_x86_64", "manylinux_2_17_x86_64", [], True),
+        ("manylinux_2_17_x86_64", "manylinux_2_28_x86_64", "manylinux_2_28_x86_64", [], False),
+        ("manylinux_2_17_x86_64", "linux_x86_64", "manylinux_2_17_x86_64", ["libunwind.so.8"], False),
+        ("musllinux_1_2_x86_64", "linux_x86_64", "musllinux_1_2_x86_64", ["libc.so"], True),
+        ("musllinux_1_2_x86_64", "linux_x86_64", "musllinux_1_2_x86_64", ["libc.so", "libgcc_s.so.1"], False),
+        ("musllinux_1_2_x86_64", "linux_x86_64", "linux_x86_64", ["libc.so"], False),
+    ],
+)
+def test_wheel_is_confirmed_for_its_platform_if_it_needs_no_other_library(
+    platform: str, overall: str, symbols: str, libraries: list[str], confirmed: bool
+) -> None:
+    report = {"overall_tag": overall, "sym_tag": symbols, "external_libs": dict.fromkeys(libraries)}
+    assert wheels.confirms(report, platform) is confirmed
+
+
 def test_bill_of_materials_has_no_path_of_the_machine_and_the_record_fits() -> None:
     place, info = NATIVE.as_posix(), "consumerd_native-0.1.0.dist-info"
     content = {"consumerd_native/__init__.py": b"", f"{info}/sboms/a.json": f"file://{place}#a".encode()}
