@@ -8,7 +8,7 @@ use std::cell::Cell;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyMemoryView, PySlice};
 
 use crate::message::{self, HEADER, LENGTH};
 use crate::payloads::part_of;
@@ -70,9 +70,8 @@ pub fn verify(
         let data = &holder.as_bytes()[begin..begin + size];
         return Ok(py.detach(|| plain.verify(data, position)));
     }
-    let buffer = PyBuffer::<u8>::get(data)?;
     let mut window = WINDOW.take();
-    let found = in_windows(py, &buffer, position, plain, &mut window);
+    let found = in_windows(&PyMemoryView::from(data)?, position, plain, &mut window);
     if window.capacity() <= LARGEST {
         WINDOW.set(window);
     }
@@ -80,28 +79,31 @@ pub fn verify(
 }
 
 fn in_windows(
-    py: Python<'_>,
-    buffer: &PyBuffer<u8>,
+    view: &Bound<'_, PyMemoryView>,
     mut position: usize,
     plain: Plain,
     window: &mut Vec<u8>,
 ) -> PyResult<(usize, usize)> {
+    let py = view.py();
+    let whole = PyBuffer::<u8>::get(view)?;
+    if !whole.is_c_contiguous() {
+        return Err(PyValueError::new_err("the data is not contiguous"));
+    }
     let (mut count, mut size) = (0, FIRST);
     loop {
-        let cells = buffer
-            .as_slice(py)
-            .ok_or_else(|| PyValueError::new_err("the data is not contiguous"))?;
-        let Some(rest) = cells.get(position..) else {
+        let Some(rest) = whole.item_count().checked_sub(position) else {
             return Ok((position, count));
         };
-        let part = &rest[..size.min(rest.len())];
-        window.clear();
-        window.reserve_exact(part.len());
-        window.extend(part.iter().map(|cell| cell.get()));
+        let length = size.min(rest);
+        window.reserve_exact(length.saturating_sub(window.len()));
+        window.resize(length, 0);
+        let end = position + length;
+        let part = view.get_item(PySlice::new(py, position as isize, end as isize, 1))?;
+        PyBuffer::<u8>::get(&part)?.copy_to_slice(py, window)?;
         let (used, passed) = py.detach(|| plain.verify(window, 0));
         position += used;
         count += passed;
-        if part.len() == rest.len() {
+        if length == rest {
             return Ok((position, count));
         }
         if 2 * used >= window.len() {
@@ -110,7 +112,7 @@ fn in_windows(
         if used + LENGTH <= window.len() {
             match plain.end(window, used) {
                 // It goes on behind the window.
-                Some(end) if end > window.len() && end <= rest.len() => size = size.max(end - used),
+                Some(end) if end > window.len() && end <= rest => size = size.max(end - used),
                 _ => return Ok((position, count)),
             }
         }
