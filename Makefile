@@ -81,7 +81,7 @@ fuzz: setup $(VENV)/.fuzz  ## coverage-guided fuzzing of a parser (TARGET=name),
 
 # The native codec with the fuzzer's counters, and with the checks of overflow that a release leaves out. On stable Rust.
 FUZZED_NATIVE := dist/fuzz-native/consumerd_native.abi3.so
-FUZZED_TARGETS = v07-messages v08-records $(addprefix native-,sets records lines encoding gzip snappy lz4 zstd)
+FUZZED_TARGETS = v07-messages v08-records $(addprefix native-,sets records lines archive encoding gzip snappy lz4 zstd)
 COUNTERS := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=3 -Cllvm-args=-sanitizer-coverage-pc-table \
 	-Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Coverflow-checks=on -Cdebug-assertions=on
 $(FUZZED_NATIVE): $(NATIVE) | $(VENV)/.native

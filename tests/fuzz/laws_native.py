@@ -5,15 +5,21 @@ Where the native codec is not built, the pure one runs alone, and has to end wit
 
 from __future__ import annotations
 
+import io
+import json
 import struct
 from typing import Any, Final
 
 from google_crc32c import value as crc32c
 
 from consumerd import native
+from consumerd.archive.ndjson import NdjsonWriter
+from consumerd.archive.rows import RowOrigin
 from consumerd.handlers import Batch
 from consumerd.handlers.builtin.records import encode_pieces, encode_records
 from consumerd.partition import TopicPartition
+from consumerd.storage.archive import ArchivedRun, Flaw, read_indexed
+from consumerd.storage.archive_names import SegmentName
 from consumerd.wire import compress, crc32
 from consumerd.wire.v07 import Codec, decode_batch, encode_message
 from consumerd.wire.v07 import DecodeLimits as SetLimits
@@ -36,6 +42,10 @@ from tests.support.codecs import (
 _LARGE: Final = 1 << 20
 #: Sizes of values and keys where a length takes another byte, or a buffer grows.
 SIZES: Final = (None, 0, 1, 2, 40, 57, 58, 59, 62, 63, 64, 127, 128, 8100, 8185, 8200)
+#: Bytes of the first window of `verify`.
+WINDOW: Final = 4096
+_SEGMENT: Final = SegmentName("t\u00e4", None, 3, 1000)
+_ARCHIVED: Final = SetLimits(max_message_bytes=_LARGE, max_decompressed_bytes=_LARGE)
 #: Producers and first offsets of aborted transactions.
 _ABORTED: Final = ((-1, 0), (-1, 1000), (7, 1000), (7, 1004))
 _ROW: Final = struct.Struct(">BBq")
@@ -52,7 +62,9 @@ def exercise_sets(data: bytes) -> None:
         max_pieces=(1000, 0, 2, 10)[second & 3],
     )
     _decode_set(data[2:], limits)
-    judge_by_both(data[2:], limits)
+    # Of a buffer that others may write to, the native codec checks a window at a time.
+    before = (0, WINDOW - 100, WINDOW - 10, WINDOW - 2)[second >> 2 & 3] * (1 + (second >> 4 & 3))
+    judge_by_both((encode_message(bytes(before - 10)) if before else b"") + data[2:], limits)
 
 
 def _decode_set(data: bytes, limits: SetLimits) -> None:
@@ -92,6 +104,30 @@ def exercise_lines(data: bytes) -> None:
             found.append(list(encode_pieces(batch, lines + 1, 2 * size + 1)))
             assert b"".join(found[-1]) == b"".join(encode_records(batch))
     assert found[0] == found[1]
+
+
+def exercise_archive(data: bytes) -> None:
+    """A segment as rows of NDJSON. The first two bytes choose the size of a read, the form of payloads and the end."""
+    first, second = (data + bytes(2))[:2]
+    found = []
+    for codec in (None, installed_native_codec()):
+        flaws, sink = [], io.BytesIO()
+        writer = NdjsonWriter(sink, RowOrigin(_SEGMENT, 'a "log"'), base64=bool(first & 4))
+        with native.using(codec):
+            window, stop = (1 << 16, 300, 50, 7)[first & 3], 1000 + 8 * second if first & 8 else None
+            items = read_indexed(io.BytesIO(data[2:]), 1000, limits=_ARCHIVED, window=window, resync=True, stop=stop)
+            for item in items:
+                if isinstance(item, Flaw):
+                    flaws.append(item)
+                    writer.add_flaw(item)
+                elif isinstance(item, ArchivedRun):
+                    writer.add_run(item)
+                else:
+                    writer.add_indexed(item)
+            writer.finish()
+        found.append((sink.getvalue(), flaws))
+    assert found[0] == found[1]
+    assert all(json.loads(line)["topic"] == "t\u00e4" for line in found[0][0].splitlines())
 
 
 def exercise_encoding(data: bytes) -> None:

@@ -14,6 +14,7 @@ from consumerd.wire.v07 import encode_message_set as encode_set_v07
 from consumerd.wire.v08.records import RecordCodec, encode_message_set, encode_record_batch
 from consumerd.wire.v08.records.codecs import compress
 from tests.fuzz.laws_native import (
+    exercise_archive,
     exercise_compressed,
     exercise_encoding,
     exercise_lines,
@@ -56,6 +57,15 @@ def _lines() -> dict[str, bytes]:
     return {codec.name.lower(): b"\0\3\x30" + encode_set_v07(values, codec=codec) for codec in Codec}
 
 
+def _segments() -> dict[str, bytes]:
+    found = {}
+    for codec in Codec:
+        plain, packed = encode_set_v07([*_VALUES], magic=0), encode_set_v07([*_VALUES], codec=codec)
+        for name, choice in (("whole", b"\0\0"), ("base64", b"\7\0"), ("part", b"\x0a\x10")):
+            found[f"{codec.name.lower()}-{name}"] = choice + plain + packed + bytes(9) + packed
+    return found
+
+
 def _columns() -> dict[str, bytes]:
     rows = b"".join(bytes([size, size + 1]) + (number << 40).to_bytes(8) for number, size in enumerate(range(16)))
     return {f"kind-{flags}": bytes([flags]) + (1000).to_bytes(8) + rows for flags in (0, 1, 2, 3, 6, 14, 21, 34, 71)}
@@ -95,6 +105,10 @@ TARGETS: Final = (
     Target(
         "native-lines", "Both codecs write the same lines of JSON, however these are divided.",
         exercise_lines, _lines, behind(3, changed_set),
+    ),
+    Target(
+        "native-archive", "Both codecs write the same rows of a segment, and find the same flaws.",
+        exercise_archive, _segments, behind(2, changed_set),
     ),
     Target("native-encoding", "Both codecs write the same bytes or raise the same error.", exercise_encoding, _columns),
     *(
