@@ -107,16 +107,15 @@ def exercise_lines(data: bytes) -> None:
 
 
 def exercise_archive(data: bytes) -> None:
-    """A segment as rows of NDJSON. The first two bytes choose the size of a read, the form of payloads and the end."""
-    first, second = (data + bytes(2))[:2]
+    """A segment as rows of NDJSON. The first byte chooses the size of a read and the form of payloads."""
+    first = data[0] if data else 0
     found = []
     for codec in (None, installed_native_codec()):
         flaws, sink = [], io.BytesIO()
         writer = NdjsonWriter(sink, RowOrigin(_SEGMENT, 'a "log"'), base64=bool(first & 4))
         with native.using(codec):
-            window, stop = (1 << 16, 300, 50, 7)[first & 3], 1000 + 8 * second if first & 8 else None
-            items = read_indexed(io.BytesIO(data[2:]), 1000, limits=_ARCHIVED, window=window, resync=True, stop=stop)
-            for item in items:
+            window = (1 << 16, 300, 50, 7)[first & 3]
+            for item in read_indexed(io.BytesIO(data[1:]), 1000, limits=_ARCHIVED, window=window, resync=True):
                 if isinstance(item, Flaw):
                     flaws.append(item)
                     writer.add_flaw(item)
