@@ -15,6 +15,9 @@ from consumerd.wire.v07 import decode_request
 from tests.simulation.serving import ServedConnection
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consumerd.wire.v07 import Request
     from tests.simulation.kernel import Kernel
     from tests.simulation.network import Line, Link, Network
 
@@ -32,6 +35,8 @@ class SimulatedBroker:
         self.host, self.port = host, port
         self.store = MemoryBroker()
         self.requests: Counter[str] = Counter()
+        #: Called before a request is worked on, and with " done" behind its name before it is answered.
+        self.watcher: Callable[[Link, str, Request], None] = lambda link, step, request: None
         self._network = network
         self._line = line
         self._connections: dict[_Connection, None] = {}
@@ -89,9 +94,14 @@ class _Connection(ServedConnection):
         except WireError:
             answer: bytes | Exception | None = WireError("it cannot be read")
         else:
-            self._broker.requests[type(request).__name__] += 1
+            name = type(request).__name__
+            self._broker.requests[name] += 1
+            self._broker.watcher(self.link, name, request)
+            if not self.open:  # the request came too late
+                return
             store.requests.clear()
             answer = store.answer(request)
+            self._broker.watcher(self.link, f"{name} done", request)
         size = len(answer) if isinstance(answer, bytes) else 0
 
         def done() -> None:

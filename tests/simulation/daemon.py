@@ -212,19 +212,23 @@ class Daemon(SimulatedProcess):
         """The handler with its failure policy, as a member gets it."""
         return retrying(self.plugin(), RetryPolicy(), clock=clock, rng=rng)
 
+    async def serve(self, config: Config, clock: ProcessClock, rng: random.Random) -> None:
+        """Run the member until it is stopped, as its command does."""
+        settings = build_settings(config, clock=clock, rng=rng)
+        handler = self.make_handler(clock, rng)
+        if config.group.coordination != "zookeeper":
+            await run_on_brokers(config, settings, handler, None, clock=clock, rng=rng)
+            return
+        async with AsyncExitStack() as stack:
+            session = build_session(config.zookeeper, clock=clock, rng=rng)
+            stack.push_async_callback(session.close)
+            await start_session(session, config)
+            await run_member(config, settings, handler, session, clock=clock, rng=rng)
+
     async def _main(self) -> None:
         clock, rng = ProcessClock(self.loop), random.Random(f"{self.world.seed}/{self.name}")
         try:
-            settings = build_settings(self._config, clock=clock, rng=rng)
-            handler = self.make_handler(clock, rng)
-            if self._config.group.coordination != "zookeeper":
-                await run_on_brokers(self._config, settings, handler, None, clock=clock, rng=rng)
-                return
-            async with AsyncExitStack() as stack:
-                session = build_session(self._config.zookeeper, clock=clock, rng=rng)
-                stack.push_async_callback(session.close)
-                await start_session(session, self._config)
-                await run_member(self._config, settings, handler, session, clock=clock, rng=rng)
+            await self.serve(self._config, clock, rng)
         except BaseException as error:
             self.failure = error
             if not isinstance(error, Exception):
