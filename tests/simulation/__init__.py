@@ -14,8 +14,9 @@ coordinator. `world.World` and `kafka_world.KafkaWorld` put them together and ke
 
 What members store is simulated, too: `disk` forgets what was not synced (`sink_world`, `letter_disk`), and
 `postgres_server` is a database at the level of its protocol (`table_world`). `producer_crashes` and `forward_crashes`
-have no group: there the cluster is the place where messages go. `mirror_world` has a cluster on both sides of a mirror
-that runs as its command does. Each has a module `planted_*` with defects to find.
+have no group: there the cluster is the place where messages go. `copy_world` has a
+cluster on both sides of mirrors (`mirror_world`) or of daemons that forward (`forward_world`). Each has a module
+`planted_*` with defects to find.
 
 A process that is killed simply gets no more turns and its sockets close; one that is stopped (SIGSTOP) gets none until
 it is continued, while time and its leases run on. Nothing here depends on the machine's clock or on the addresses of

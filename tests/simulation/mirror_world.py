@@ -1,56 +1,49 @@
-"""Two clusters of 0.7 and mirrors between them, which run as their command runs them; and the account of both sides.
+"""Two clusters of 0.7 and mirrors between them, which run as their command runs them.
 
-Strategy: the source is `tests.simulation.world.World`; the target is a ZooKeeper of its own with two brokers, which
-register a topic a while after its first message. A message counts as handled when the target has confirmed it: when it
-is in a log there, and a later FETCH on the same connection was answered, or with `verify` answered with messages. So
-the account reports each offset that is committed before the target confirmed what is before it.
+Strategy: the target is a ZooKeeper of its own with two brokers, which register a topic a while after its first message.
+It has confirmed a message when that is in a log there, and a later FETCH on the same connection was answered, or with
+`verify` answered with the message. So the account reports each offset that is committed before the target confirmed
+what is before it. For the source and the comparison see `tests.simulation.copy_world`.
 """
 
 from __future__ import annotations
 
-import asyncio
-import random
-from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from unittest import mock
 
 from consumerd.daemon import mirroring
 from consumerd.daemon.mirroring import MirrorTarget, mirror
 from consumerd.mirror import handler as mirror_handler
-from consumerd.partition import TopicPartition
-from consumerd.registry import broker_path, offset_path, parse_offset, topic_broker_path
-from consumerd.wire.v07 import Codec, FetchRequest, MultiProduceRequest, ProduceRequest, decode_batch
+from consumerd.registry import broker_path, topic_broker_path
+from consumerd.wire.v07 import FetchRequest, MultiProduceRequest, ProduceRequest, decode_batch
 from tests.simulation.broker import REQUEST_TIME, SimulatedBroker
-from tests.simulation.daemon import Daemon, ProcessClock
-from tests.simulation.kernel import SimulationError
+from tests.simulation.copy_world import PARTITIONS, TOPIC, CopyMember, CopyWorld, process_loop
+from tests.simulation.daemon import ProcessClock
 from tests.simulation.network import Line
-from tests.simulation.process import ProcessLoop
-from tests.simulation.threads import ThreadedLoop
-from tests.simulation.world import World
 from tests.simulation.zookeeper import SimulatedZooKeeper
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import random
+    from collections.abc import Callable, Sequence
+    from typing import Any
 
     from consumerd.config.model import Config
+    from consumerd.partition import TopicPartition
     from consumerd.producer import ProducerSettings
     from consumerd.wire.v07 import Request
     from tests.simulation.network import Link
 
-TOPIC = "t"
-#: Partitions of the topic on the source's broker, and on each of the target's.
-PARTITIONS, TARGET_PARTITIONS = 3, 2
+#: Partitions of the topic on each of the target's brokers.
+TARGET_PARTITIONS = 2
 #: Messages that the mirror sends at once: a batch takes several pieces.
 PIECE = 3
 #: Seconds until a broker has registered a topic that it has got messages of.
 _REGISTERS = 0.02
+#: Seconds for which a broker is away: longer than the producer tries, so that the handler tries again.
+_AWAY = 6.0
 #: Seconds to a broker of the target, one way, and those in which an answer arrives.
 _LATENCY = 0.0002
 _ARRIVES = REQUEST_TIME + 1.5 * _LATENCY
-_SETTINGS: dict[str, dict[str, Any]] = {"fetch": {"initial": "earliest"}, "commit": {"interval": 0.05}}
-
-#: A message: its partition on the source, the offset of the message that holds it, and its number in the partition.
-Message = tuple[TopicPartition, int, int]
 
 
 class TargetBroker(SimulatedBroker):
@@ -81,64 +74,62 @@ class TargetBroker(SimulatedBroker):
                 self.registry.remove(path)
 
 
-class MirrorWorld(World):
-    """One run. `watcher` sees the steps of the target's brokers, `turns` each turn of a mirror's loop."""
+class MirrorWorld(CopyWorld):
+    """One run, with the settings of the mirror's producer."""
 
     def __init__(self, seed: int, settings: ProducerSettings) -> None:
         super().__init__(seed)
         self.settings = settings
-        self.watcher: Callable[[TargetBroker, Link, str], None] = lambda broker, link, step: None
-        self.turns: Callable[[Daemon], None] = lambda daemon: None
         self.target = SimulatedZooKeeper(self.kernel, self.network, host="target", line=Line(0.0005))
         self.targets: dict[int, TargetBroker] = {}
-        #: The messages of each payload.
-        self.messages: dict[bytes, Message] = {}
         #: Of each connection to a broker of the target, what is stored there and not confirmed yet.
         self._unconfirmed: dict[Link, list[bytes]] = {}
         #: When and to which connection the confirmation of a message was sent, the last time.
         self._confirmed: dict[bytes, tuple[float, Link]] = {}
-        #: Whether the mirror has sent something.
-        self.begun = False
         self._patches += [
             mock.patch.object(mirror_handler, "MESSAGES", PIECE),
             mock.patch.object(mirroring, "SystemClock", _clock),
-            mock.patch.object(mirroring, "SystemRandom", self._random),
+            mock.patch.object(mirroring, "SystemRandom", self.random),
         ]
 
-    def _random(self) -> random.Random:
-        return random.Random(f"{self.seed}/{_loop().name}")
-
-    def begin(self) -> None:
-        super().begin()
-        self.account.count_all()
-        self.topic(TOPIC, PARTITIONS)
+    def start_target(self) -> None:
         for number in range(2):
             made = TargetBroker(self.kernel, self.network, number, f"target{number}", 9092, Line(_LATENCY))
             made.registry, self.targets[number] = self.target, made
             made.watcher = self._watch_on(made)
             made.join()
 
-    def produce(self, partition: TopicPartition, count: int = 1) -> None:
-        """Append messages, some of which are compressed and hold several."""
-        store = self.brokers[partition.broker].store
-        for _ in range(count):
-            inner = self.rng.choice((1, 1, 2, 4))
-            offset = store.end(partition.topic, partition.partition)
-            payloads = []
-            for _ in range(inner):
-                payloads.append(b"%d" % len(self.messages))
-                number = sum(each[0] == partition for each in self.messages.values())
-                self.messages[payloads[-1]] = partition, offset, number
-            codec = Codec.GZIP if inner > 1 else Codec.NONE
-            store.append(partition.topic, partition.partition, *payloads, codec=codec)
-            self.account.produced(partition, offset)
+    def make_member(self, name: str) -> CopyMember:
+        return _Mirror(self, name)
 
-    def join(self, name: str) -> Daemon:
-        """Start a mirror."""
-        made = self.daemons[name] = _Mirror(self, name)
-        return made
+    def strike(self, fault: str, link: Link) -> set[bytes]:
+        """`cut` the connection, let its broker restart, or leave its cluster for a while."""
+        if fault == "cut":
+            found = self._unknown(link.address, link)
+            link.cut()
+            return found
+        broker = next(each for each in self.targets.values() if (each.host, each.port) == link.address)
+        found = self._unknown(link.address)
+        if fault == "broker restarts":
+            broker.stop()
+        else:
+            broker.leave()
+            self.kernel.after(_AWAY, broker.join)
+        self.kernel.after(_AWAY, broker.start)
+        return found
 
-    # -- the target's side
+    def _unknown(self, address: tuple[str, int], link: Link | None = None) -> set[bytes]:
+        """What is stored and, as far as the mirror knows, not confirmed on one connection, or all to a broker.
+
+        A confirmation that is on its way gets lost with its connection.
+        """
+
+        def concerns(other: Link) -> bool:
+            return other is link if link is not None else other.address == address
+
+        since = self.kernel.now - _ARRIVES
+        found = {payload for other, sent in self._unconfirmed.items() if concerns(other) for payload in sent}
+        return found | {payload for payload, (at, other) in self._confirmed.items() if at >= since and concerns(other)}
 
     def _watch_on(self, broker: TargetBroker) -> Callable[[Link, str, Request], None]:
         def watch(link: Link, step: str, request: Request) -> None:
@@ -148,93 +139,39 @@ class MirrorWorld(World):
             if produced and done:
                 self._unconfirmed.setdefault(link, []).extend(_payloads(request))
                 self.kernel.after(_REGISTERS, lambda: broker.register(TOPIC))
-            self.watcher(broker, link, step)
-            if done and not link.ended and self._is_confirmation(request):
-                self._confirm(link, self._unconfirmed.pop(link, []))
+            self.watcher(link, step)
+            if done and not link.ended and isinstance(request, FetchRequest):
+                waiting = self._unconfirmed.pop(link, [])
+                told = self._told(broker, request, waiting)
+                self._unconfirmed[link] = [payload for payload in waiting if payload not in told]
+                self._confirmed.update(dict.fromkeys(told, (self.kernel.now, link)))
+                self.confirmed(told, self._confirmed)
 
         return watch
 
-    def _is_confirmation(self, request: Request) -> bool:
-        """Whether its answer says that all before is stored: a verifying mirror wants to read it."""
-        return isinstance(request, FetchRequest) and (request.max_size > 0 or not self.settings.verify)
+    def _told(self, broker: TargetBroker, request: FetchRequest, waiting: list[bytes]) -> set[bytes]:
+        """Those of `waiting` that the answer confirms: all that came before, or with `verify` those in it."""
+        if not self.settings.verify:
+            return set(waiting)
+        log = bytes(broker.store.logs.get((request.topic, request.partition), b""))
+        read = decode_batch(log[request.offset : request.offset + request.max_size], request.offset).payloads
+        return {payload for payload in waiting if payload in read}
 
-    def _confirm(self, link: Link, payloads: list[bytes]) -> None:
-        self._confirmed.update(dict.fromkeys(payloads, (self.kernel.now, link)))
-        touched = {self.messages[payload][:2] for payload in payloads}
-        for place in touched:
-            if all(payload in self._confirmed for payload, each in self.messages.items() if each[:2] == place):
-                self.account.handled(place[0], [place[1]])
-
-    def unconfirmed(self, broker: TargetBroker, link: Link | None = None) -> set[bytes]:
-        """What is stored and not confirmed, on a connection or on all connections to a broker.
-
-        A confirmation that is on its way gets lost with its connection.
-        """
-
-        def concerns(other: Link) -> bool:
-            return other is link if link is not None else other.address == (broker.host, broker.port)
-
-        since = self.kernel.now - _ARRIVES
-        found = {payload for other, sent in self._unconfirmed.items() if concerns(other) for payload in sent}
-        return found | {payload for payload, (at, other) in self._confirmed.items() if at >= since and concerns(other)}
-
-    # -- the source's side
-
-    def committed(self, partition: TopicPartition) -> int:
-        """The offset of a partition in the source's ZooKeeper; 0 without one."""
-        node = self.zookeeper.tree.nodes.get(offset_path(self.group, partition))
-        return 0 if node is None or not node.data else parse_offset(node.data)
-
-    def uncommitted(self) -> set[bytes]:
-        """Messages that are not committed on the source."""
-        ends = {partition: self.committed(partition) for partition in self.partitions}
-        return {payload for payload, (partition, offset, _) in self.messages.items() if offset >= ends[partition]}
-
-    def all_committed(self) -> bool:
-        """Whether all messages are."""
-        return all(self.committed(partition) == self.end(partition) for partition in self.partitions)
-
-    # -- the comparison
-
-    def check(self, may_repeat: set[bytes], *, places_kept: bool) -> None:
-        """Raise SimulationError where the target has not what it should.
-
-        `may_repeat`: messages that it may have twice. `places_kept`: whether the target's brokers were there all the
-        time, so that each source partition has one place.
-        """
-        if self.account.violations:
-            raise SimulationError("\n".join(self.account.violations))
-        logs = self._target_logs()
-        counts = Counter(payload for log in logs.values() for payload in log)
-        if counts.keys() != self.messages.keys():
-            missing = self.messages.keys() - counts.keys()
-            raise SimulationError(f"not on the target: {sorted(missing)}, or not of the source: {counts - Counter()}")
-        wrong = [payload for payload, times in counts.items() if times > (2 if payload in may_repeat else 1)]
-        if wrong:
-            raise SimulationError(f"repeated on the target without a reason: {sorted(wrong)}")
-        for place, log in logs.items():
-            for partition in self.partitions:
-                found = [self.messages[payload][2] for payload in dict.fromkeys(log) if self._is_of(payload, partition)]
-                if found != sorted(found):
-                    raise SimulationError(f"{partition} is out of order in {place}: {found}")
-                if found and places_kept and place != _place_of(partition):
-                    raise SimulationError(f"{partition} is in {place} instead of {_place_of(partition)}")
-
-    def _is_of(self, payload: bytes, partition: TopicPartition) -> bool:
-        return self.messages[payload][0] == partition
-
-    def _target_logs(self) -> dict[tuple[int, int], list[bytes]]:
+    def logs(self) -> dict[Any, Sequence[bytes]]:
         return {
-            (number, partition): list(decode_batch(bytes(log), 0).payloads)
+            (number, partition): decode_batch(bytes(log), 0).payloads
             for number, broker in self.targets.items()
             for (_, partition), log in broker.store.logs.items()
         }
 
+    def place_of(self, partition: TopicPartition) -> tuple[int, int]:
+        """As docs/tools.md says: (broker * p + partition) mod n of the target's partitions, by broker and number."""
+        places = [(broker, number) for broker in range(2) for number in range(TARGET_PARTITIONS)]
+        return places[(partition.broker * PARTITIONS + partition.partition) % len(places)]
 
-def _place_of(partition: TopicPartition) -> tuple[int, int]:
-    """As docs/tools.md says: (broker * p + partition) mod n of the target's partitions, by broker and number."""
-    places = [(broker, number) for broker in range(2) for number in range(TARGET_PARTITIONS)]
-    return places[(partition.broker * PARTITIONS + partition.partition) % len(places)]
+
+def _clock() -> ProcessClock:
+    return ProcessClock(process_loop())
 
 
 def _payloads(request: Request) -> list[bytes]:
@@ -247,31 +184,10 @@ def _payloads(request: Request) -> list[bytes]:
     ]
 
 
-def _loop() -> ProcessLoop:
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, ProcessLoop)
-    return loop
-
-
-def _clock() -> ProcessClock:
-    return ProcessClock(_loop())
-
-
-class _Mirror(Daemon):
+class _Mirror(CopyMember):
     """`consumerd mirror --to-zookeeper`."""
 
     world: MirrorWorld
-
-    def __init__(self, world: MirrorWorld, name: str) -> None:
-        settings = {**_SETTINGS, "group": {"consumer_id": name}}
-        super().__init__(world, name, settings, 0.0, stubborn=False, lingering=False)
-
-    def make_loop(self) -> ThreadedLoop:
-        return ThreadedLoop(self.world.kernel, self.world.network, self.name, self._watched)
-
-    def _watched(self, step: str) -> None:
-        if self.world.begun:
-            self.world.turns(self)
 
     async def serve(self, config: Config, clock: ProcessClock, rng: random.Random) -> None:
         zookeeper = self.world.target

@@ -10,27 +10,28 @@ from typing import get_args
 
 import pytest
 
-from tests.simulation.mirror_crashes import MirrorFault, TargetFault, disturb_mirror
+from tests.simulation.copy_crashes import MemberFault
+from tests.simulation.mirror_crashes import TargetFault, disturb_mirror
 from tests.simulation.planted_mirror import MUTATIONS
 from tests.simulation.stepping import MOST, steps_of
 
 pytestmark = pytest.mark.timeout(900)
 
 TARGET_FAULTS: tuple[TargetFault, ...] = get_args(TargetFault)
-MIRROR_FAULTS: tuple[MirrorFault, ...] = get_args(MirrorFault)
+MEMBER_FAULTS: tuple[MemberFault, ...] = get_args(MemberFault)
 #: Turns of the first mirror from its first message on: fewer than this.
 MOST_TURNS = 1000
 REQUESTS = {"ProduceRequest", "ProduceRequest done", "FetchRequest", "FetchRequest done"}
 
 
 def test_target_has_each_message_in_order_when_requests_are_disturbed() -> None:
-    names = steps_of(lambda number: disturb_mirror(number, TARGET_FAULTS[number % 3]), range(1, MOST, 13))
+    names = steps_of(lambda number: disturb_mirror(number, TARGET_FAULTS[number % 3]), range(1, MOST, 17))
     assert set(names) == REQUESTS
 
 
 def test_target_has_each_message_when_a_mirror_ends_or_another_one_joins() -> None:
     run = disturb_mirror
-    found = steps_of(lambda number: run(number, MIRROR_FAULTS[number % 3], "turns"), range(0, MOST_TURNS, 40))
+    found = steps_of(lambda number: run(number, MEMBER_FAULTS[number % 3], "turns"), range(0, MOST_TURNS, 56))
     assert len(found) > 3
 
 
@@ -46,8 +47,8 @@ def test_target_has_each_message_in_order_when_any_request_is_disturbed(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("fault", MIRROR_FAULTS)
-def test_target_has_each_message_when_a_mirror_ends_at_any_await(fault: MirrorFault) -> None:
+@pytest.mark.parametrize("fault", MEMBER_FAULTS)
+def test_target_has_each_message_when_a_mirror_ends_at_any_await(fault: MemberFault) -> None:
     assert len(steps_of(lambda number: disturb_mirror(number, fault, "turns"), range(MOST_TURNS))) > 200
 
 
