@@ -10,7 +10,7 @@ import base64
 import json
 import random
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from consumerd.handlers.builtin import files
@@ -22,17 +22,20 @@ from tests.simulation.kernel import SimulationError
 from tests.simulation.rows_world import Row, RowsWorld
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from consumerd.handlers import Handler
 
 #: Lines that the sink writes at once: few, so that a batch takes several writes.
 _LINES = 2
-_NAME = re.compile(r"([0-9]{20})-([0-9]{20})\.ndjson")
 
 
 class SinkWorld(RowsWorld):
     """One run. Steps of members are calls of their threads to the disk, too."""
+
+    #: The names of files, with the ends of their ranges.
+    names = re.compile(r"([0-9]{20})-([0-9]{20})\.ndjson")
 
     def __init__(self, seed: int = 0, *, round_trip: float = 0.001) -> None:
         super().__init__(seed, round_trip=round_trip)
@@ -75,20 +78,33 @@ class SinkWorld(RowsWorld):
         return [directory / name for name in names if not name.startswith(".")]
 
     def _rows(self, path: Path, partition: TopicPartition) -> list[Row]:
-        match, data = _NAME.fullmatch(path.name), self.disk.read(path)
-        if match is None or (data and not data.endswith(b"\n")):
-            raise SimulationError(f"{path} is not a whole file of rows: {data!r}")
+        match = self.names.fullmatch(path.name)
+        if match is None:
+            raise SimulationError(f"{path} has not the name of a file of rows")
         rows = []
-        for line in data.splitlines():
+        for record in self.records(path, self.disk.read(path)):
             try:
-                record = json.loads(line)
                 identity = TopicPartition(record["topic"], record["broker"], record["partition"])
-                text, encoded = record.get("payload"), record.get("payload_base64")
-                payload = base64.b64decode(encoded) if text is None else text.encode()
-                row = Row(record["offset"], record["index"], payload)
+                row = Row(record["offset"], record["index"], self.payload(record))
             except (ValueError, KeyError, TypeError) as error:
-                raise SimulationError(f"{path} has a row that is not one: {line!r} ({error!r})") from error
+                raise SimulationError(f"{path} has a row that is not one: {record!r} ({error!r})") from error
             if identity != partition or not int(match[1]) <= row.offset < int(match[2]):
-                raise SimulationError(f"{path} has a row of another range: {line!r}")
+                raise SimulationError(f"{path} has a row of another range: {record!r}")
             rows.append(row)
         return rows
+
+    # -- what is in a file
+
+    def records(self, path: Path, data: bytes) -> Iterable[dict[str, Any]]:
+        """The rows of a file, by the names of their columns. Raises SimulationError for bytes that are not rows."""
+        if data and not data.endswith(b"\n"):
+            raise SimulationError(f"{path} is not a whole file of rows: {data!r}")
+        try:
+            return [json.loads(line) for line in data.splitlines()]
+        except ValueError as error:
+            raise SimulationError(f"{path} has a row that is not one: {data!r} ({error!r})") from error
+
+    def payload(self, record: dict[str, Any]) -> bytes:
+        """The message of a row."""
+        text: str | None = record.get("payload")
+        return base64.b64decode(record["payload_base64"]) if text is None else text.encode()
