@@ -17,6 +17,7 @@ from consumerd.mirror import handler as mirror_handler
 from consumerd.registry import broker_path, topic_broker_path
 from consumerd.wire.v07 import FetchRequest, MultiProduceRequest, ProduceRequest, decode_batch
 from tests.simulation.broker import REQUEST_TIME, SimulatedBroker
+from tests.simulation.confirmations import Confirmations
 from tests.simulation.copy_world import PARTITIONS, TOPIC, CopyMember, CopyWorld, process_loop
 from tests.simulation.daemon import ProcessClock
 from tests.simulation.network import Line
@@ -41,9 +42,8 @@ PIECE = 3
 _REGISTERS = 0.02
 #: Seconds for which a broker is away: longer than the producer tries, so that the handler tries again.
 _AWAY = 6.0
-#: Seconds to a broker of the target, one way, and those in which an answer arrives.
+#: Seconds to a broker of the target, one way.
 _LATENCY = 0.0002
-_ARRIVES = REQUEST_TIME + 1.5 * _LATENCY
 
 
 class TargetBroker(SimulatedBroker):
@@ -82,10 +82,7 @@ class MirrorWorld(CopyWorld):
         self.settings = settings
         self.target = SimulatedZooKeeper(self.kernel, self.network, host="target", line=Line(0.0005))
         self.targets: dict[int, TargetBroker] = {}
-        #: Of each connection to a broker of the target, what is stored there and not confirmed yet.
-        self._unconfirmed: dict[Link, list[bytes]] = {}
-        #: When and to which connection the confirmation of a message was sent, the last time.
-        self._confirmed: dict[bytes, tuple[float, Link]] = {}
+        self._confirmations = Confirmations(self.kernel, REQUEST_TIME + 1.5 * _LATENCY)
         self._patches += [
             mock.patch.object(mirror_handler, "MESSAGES", PIECE),
             mock.patch.object(mirroring, "SystemClock", _clock),
@@ -105,11 +102,11 @@ class MirrorWorld(CopyWorld):
     def strike(self, fault: str, link: Link) -> set[bytes]:
         """`cut` the connection, let its broker restart, or leave its cluster for a while."""
         if fault == "cut":
-            found = self._unknown(link.address, link)
+            found = self._confirmations.unknown(link.address, link)
             link.cut()
             return found
         broker = next(each for each in self.targets.values() if (each.host, each.port) == link.address)
-        found = self._unknown(link.address)
+        found = self._confirmations.unknown(link.address)
         if fault == "broker restarts":
             broker.stop()
         else:
@@ -118,41 +115,26 @@ class MirrorWorld(CopyWorld):
         self.kernel.after(_AWAY, broker.start)
         return found
 
-    def _unknown(self, address: tuple[str, int], link: Link | None = None) -> set[bytes]:
-        """What is stored and, as far as the mirror knows, not confirmed on one connection, or all to a broker.
-
-        A confirmation that is on its way gets lost with its connection.
-        """
-
-        def concerns(other: Link) -> bool:
-            return other is link if link is not None else other.address == address
-
-        since = self.kernel.now - _ARRIVES
-        found = {payload for other, sent in self._unconfirmed.items() if concerns(other) for payload in sent}
-        return found | {payload for payload, (at, other) in self._confirmed.items() if at >= since and concerns(other)}
-
     def _watch_on(self, broker: TargetBroker) -> Callable[[Link, str, Request], None]:
         def watch(link: Link, step: str, request: Request) -> None:
             produced = step.startswith(("ProduceRequest", "MultiProduceRequest"))
             done = step.endswith("done")
-            self.begun = self.begun or bool(produced and _payloads(request))
+            self.begun = self.begun or bool(produced and produced_payloads(request))
             if produced and done:
-                self._unconfirmed.setdefault(link, []).extend(_payloads(request))
+                self._confirmations.stored(link, produced_payloads(request))
                 self.kernel.after(_REGISTERS, lambda: broker.register(TOPIC))
             self.watcher(link, step)
             if done and not link.ended and isinstance(request, FetchRequest):
-                waiting = self._unconfirmed.pop(link, [])
-                told = self._told(broker, request, waiting)
-                self._unconfirmed[link] = [payload for payload in waiting if payload not in told]
-                self._confirmed.update(dict.fromkeys(told, (self.kernel.now, link)))
-                self.confirmed(told, self._confirmed)
+                told = self._told(broker, request, self._confirmations.waiting(link))
+                self._confirmations.confirm(link, told)
+                self.confirmed(told, self._confirmations.confirmed)
 
         return watch
 
-    def _told(self, broker: TargetBroker, request: FetchRequest, waiting: list[bytes]) -> set[bytes]:
+    def _told(self, broker: TargetBroker, request: FetchRequest, waiting: set[bytes]) -> set[bytes]:
         """Those of `waiting` that the answer confirms: all that came before, or with `verify` those in it."""
         if not self.settings.verify:
-            return set(waiting)
+            return waiting
         log = bytes(broker.store.logs.get((request.topic, request.partition), b""))
         read = decode_batch(log[request.offset : request.offset + request.max_size], request.offset).payloads
         return {payload for payload in waiting if payload in read}
@@ -174,7 +156,8 @@ def _clock() -> ProcessClock:
     return ProcessClock(process_loop())
 
 
-def _payloads(request: Request) -> list[bytes]:
+def produced_payloads(request: Request) -> list[bytes]:
+    """The messages of a PRODUCE or MULTIPRODUCE request; none of another one."""
     produces = request.produces if isinstance(request, MultiProduceRequest) else (request,)
     return [
         payload
