@@ -2,7 +2,9 @@
 
 Strategy: two members share the file, which is renamed after every few letters. The first one crashes before its step
 number so-and-so; the other one takes over and commits everything; then the machine loses power. Each rejected message
-must have its letter on the disk then, and no letter more often than members wrote it without committing.
+must have its letter on the disk then, and no letter more often than members wrote it without committing. In
+`stop_of_letters` the first member is stopped instead, and continues when the other one has written some letters: so
+each step of one member's write comes between those of another one's, where only the lock keeps them apart.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 MESSAGES = 6
 #: Bytes of a file: about two letters.
 FILE_SIZE = 500
+#: Letters that another member writes while the first one is stopped: more than a file holds.
+_BETWEEN = 3
 _SETTINGS: dict[str, dict[str, Any]] = {"fetch": {"initial": "earliest"}, "commit": {"interval": 0.1}}
 
 
@@ -45,6 +49,8 @@ class LetterWorld(World):
         self.disk = LetterDisk(random.Random(f"disk/{seed}"))
         self.path = self.disk.path("/srv/letters/dead.ndjson")
         self.watcher: Callable[[Daemon, str], None] = lambda daemon, step: None
+        #: Letters by the member that wrote them.
+        self.written: Counter[str] = Counter()
         self._patches += self.disk.letter_patches()
 
     def begin(self) -> None:
@@ -116,6 +122,7 @@ class _Observed(FileDeadLetters):
     async def write(self, letters: Sequence[Letter]) -> None:
         await super().write(letters)
         if not self.daemon.loop.dead:
+            self.world.written[self.daemon.name] += len(letters)
             for each in letters:
                 self.world.account.handled(each.message.partition, [each.message.offset])
 
@@ -186,3 +193,44 @@ def crash_of_letters(number: int, fault: Fault, steps: Steps, seed: int = 0) -> 
         world.lose_power()
         world.check(2 if fault == "power" else 1)
         return crashed[0]
+
+
+def stop_of_letters(number: int, seed: int = 0) -> str | None:
+    """Stop the first member before its call `number`, and continue it when the other one has written some letters.
+
+    Returns the name of that call; None if everything is committed before. Raises SimulationError as `crash_of_letters`.
+    """
+    with LetterWorld(seed) as world:
+        count = itertools.count()
+        stopped: list[str] = []
+        world.disk.make_durable_directory(world.path.parent.parent)
+
+        def watch(daemon: Daemon, step: str) -> None:
+            if not stopped and daemon.name == "a" and step != "turn" and next(count) == number:
+                stopped.append(step)
+                daemon.freeze()
+
+        world.watcher = watch
+        first, second = world.join("a"), world.join("b")
+        world.kernel.until(
+            lambda: bool(stopped) or world.committed(), 60.0, what="the member is stopped, or has committed"
+        )
+        if not stopped:
+            return None
+        before = world.written["b"]
+        world.kernel.until(
+            lambda: world.written["b"] >= before + _BETWEEN or world.committed() or not second.alive,
+            120.0,
+            what="the other member has written letters",
+            every=0.005,
+        )
+        first.thaw()
+        world.kernel.until(
+            lambda: world.committed() or not second.alive, 120.0, what="everything is committed", every=0.01
+        )
+        world.run(1.0)
+        if second.failure is not None:
+            raise SimulationError(f"{second.name} failed: {second.failure!r}")
+        world.lose_power()
+        world.check(1)
+        return stopped[0]

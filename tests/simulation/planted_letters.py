@@ -83,6 +83,34 @@ def number_taken_twice() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def not_locked() -> Iterator[None]:
+    """Members rename the file at once, without its lock."""
+    with _PATCH(dead_letter_files, "_lock", lambda descriptor, until: True):
+        yield
+
+
+@contextmanager
+def locked_while_written_alone() -> Iterator[None]:
+    """The lock is given back before the file is renamed."""
+    rotate = FileDeadLetters._rotate
+
+    def unlock_and_rotate(self: FileDeadLetters) -> None:
+        system: Any = vars(dead_letter_files)["fcntl"]
+        system.flock(self._descriptor, system.LOCK_UN)
+        rotate(self)
+
+    with _PATCH(FileDeadLetters, "_rotate", unlock_and_rotate):
+        yield
+
+
+@contextmanager
+def rename_not_noticed() -> Iterator[None]:
+    """A member that has waited for the lock does not look whether the file was renamed meanwhile."""
+    with _PATCH(FileDeadLetters, "_was_moved", lambda self, descriptor: False):
+        yield
+
+
 MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     each.__name__: each
     for each in (
@@ -91,5 +119,8 @@ MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
         name_not_synced,
         folders_not_synced,
         number_taken_twice,
+        not_locked,
+        locked_while_written_alone,
+        rename_not_noticed,
     )
 }

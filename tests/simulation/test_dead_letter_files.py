@@ -1,7 +1,8 @@
 """Dead letters in a file that members share, on a disk that forgets: none is lost, and repeats need a crash.
 
-Crashes at each call to the disk and each `await` (`tests.simulation.letter_crashes`), and defects that these have to
-find (`tests.simulation.planted_letters`). Every run takes some of the steps; `make test-long` takes all.
+Crashes at each call to the disk and each `await`, and stops between the calls of another member
+(`tests.simulation.letter_crashes`), and defects that these have to find (`tests.simulation.planted_letters`). Every run
+takes some of the steps; `make test-long` takes all.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.simulation.letter_crashes import crash_of_letters
+from tests.simulation.letter_crashes import crash_of_letters, stop_of_letters
 from tests.simulation.planted_letters import MUTATIONS
 from tests.simulation.stepping import MOST, steps_of
 
@@ -42,6 +43,16 @@ def test_crash_at_awaits_loses_no_letter(fault: Fault) -> None:
     assert len(steps_of(lambda number: crash_of_letters(number, fault, "turns"), range(0, 3000, 3))) > 50
 
 
+def test_member_that_stops_between_the_calls_of_others_loses_no_letter() -> None:
+    assert len(steps_of(stop_of_letters, range(18, MOST, 36))) > 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(3))
+def test_member_that_stops_at_any_call_between_those_of_others_loses_no_letter(seed: int) -> None:
+    assert set(steps_of(lambda number: stop_of_letters(number, seed), range(MOST))) >= CALLS
+
+
 #: Of each defect a crash that shows it: the step, the fault and the seed.
 FOUND_BY: dict[str, tuple[int, Fault, int]] = {
     "letter_not_synced": (8, "kill", 0),
@@ -66,5 +77,20 @@ def test_finds_nothing_without_the_planted_defect_of_dead_letters(mutation: str)
     crash_of_letters(number, fault, "calls", seed)
 
 
+#: Of each defect of the lock that members share a call before which a stop shows it, and what it says.
+FOUND_BY_STOPS: dict[str, tuple[int, str]] = {
+    "not_locked": (45, "without a letter"),
+    "locked_while_written_alone": (42, "without a letter"),
+    "rename_not_noticed": (15, "b failed"),
+}
+
+
+@pytest.mark.parametrize("mutation", FOUND_BY_STOPS)
+def test_finds_a_planted_defect_of_the_lock(mutation: str) -> None:
+    number, message = FOUND_BY_STOPS[mutation]
+    with MUTATIONS[mutation](), pytest.raises(AssertionError, match=message):
+        stop_of_letters(number)
+
+
 def test_every_planted_defect_of_dead_letters_has_a_check() -> None:
-    assert FOUND_BY.keys() == MUTATIONS.keys()
+    assert FOUND_BY.keys() | FOUND_BY_STOPS.keys() == MUTATIONS.keys()
