@@ -42,7 +42,7 @@ def thawed(number: int, stopped: str = "rename") -> str | None:
 
 
 def test_crash_at_calls_to_the_disk_loses_no_row() -> None:
-    assert len(steps_of(lambda number: crashed(number, FAULTS[number % 2]), range(2, MOST, 19))) > 1
+    assert len(steps_of(lambda number: crashed(number, FAULTS[number % 2]), range(2, MOST, 23))) > 1
 
 
 def test_former_owner_that_resumes_repeats_no_row() -> None:
