@@ -42,7 +42,8 @@ class ForwardWorld(CopyWorld):
         self.resume = resume
         self.kafka = SimulatedKafka(self.kernel, self.network, PRODUCER_ERAS[-1])
         self.kafka.watcher = self._watch
-        #: The next owner begins at the last message that the target has, to compare it.
+        # The next owner begins at the last message that the target has, to compare it, and writes that offset if it
+        # ends before it has forwarded the message behind it.
         self.account.may_go_back = resume is ForwardResume.TARGET
         self._patches.append(mock.patch.object(forwarding, "SystemRandom", self.random))
 
