@@ -105,6 +105,8 @@ class KafkaCluster:
 
     async def wait_until_whole(self, timeout: float = 60.0) -> None:
         """Return when each broker names all of them. Raises KafkaStartError."""
+        if len(self.brokers) == 1:  # one of 0.8 names nobody, not even itself, before there is a topic
+            return
         try:
             async with asyncio.timeout(timeout):
                 for broker in self.brokers.values():
