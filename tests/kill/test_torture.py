@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.torture.run import Options, torture
+from tests.torture.sinks import FILES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,9 +42,24 @@ def assert_kept(report: Report, directory: Path) -> None:
 
 async def test_few_faults_lose_nothing(java: JavaRuntime, tmp_path: Path) -> None:
     options = Options(
-        EVERYDAY_SEED, seconds=5.0, members=2, partitions=4, servers=1, kinds=QUICK, full_disks=False, episodes=2
-    )
-    assert_kept(await torture(options, tmp_path, lambda _: None), tmp_path)
+        EVERYDAY_SEED, seconds=5.0, members=2, partitions=4, servers=1, kinds=QUICK, full_disks=False, episodes=2,
+        sinks=(FILES,),
+    )  # fmt: skip
+    report = await torture(options, tmp_path, lambda _: None)
+    assert_kept(report, tmp_path)
+    assert report.sinks[FILES].rows == report.account.stored > 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+async def test_sink_that_forgets_its_position_breaks_the_run(java: JavaRuntime, tmp_path: Path) -> None:
+    options = Options(
+        3, seconds=60.0, partitions=4, members=2, servers=1, kinds=("member_kill", "member_join"), full_disks=False,
+        episodes=6, sinks=(FILES,), files_handler="tests.torture.handler:ForgetfulFilesHandler",
+    )  # fmt: skip
+    report = await torture(options, tmp_path, lambda _: None)
+    assert report.sinks[FILES].twice > 0
+    assert any("the sink files is not exact: 0 messages are missing" in text for text in report.broken)
 
 
 @pytest.mark.long

@@ -1,30 +1,24 @@
 """What became of each message of a long run: counted by ranges, with the rules of `tests.torture.account`.
 
-Strategy: the log at the end is the truth, as in torture. Of each partition there are three arrays: the offsets of outer
-messages, the number of the first leaf of each, and the running sum of the CRCs of all payloads. So an identity is
+Strategy: the log at the end is the truth, as in torture. It is kept as in `tests.torture.sinks`, so an identity is
 found by bisection, the content of any range is compared in one subtraction, and an hour takes tens of bytes a message.
-What exactly-once sinks hold is ticked off message by message.
 """
 
 from __future__ import annotations
 
-import base64
 import heapq
 import json
 from array import array
-from bisect import bisect_left
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from zlib import crc32
-
-import asyncpg
 
 from consumerd.embedded.audit import AuditResult, Caught, Record
 from consumerd.partition import TopicPartition
 from consumerd.storage.dump import find_segments, read_segment
 from tests.soak.stage import LINES, lines_of, number_of
 from tests.torture.account import Account, expiries, explains
+from tests.torture.sinks import PartitionLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,40 +28,6 @@ if TYPE_CHECKING:
     from tests.torture.play import Cause
 
 _EXAMPLES: Final = 5
-_ROWS: Final = 20_000
-
-
-class PartitionLog:
-    """The messages of a partition by their numbers, from 0."""
-
-    def __init__(self) -> None:
-        self._offsets = array("q")
-        self._firsts = array("q")
-        self._sums = array("Q", [0])
-
-    def __len__(self) -> int:
-        return len(self._sums) - 1
-
-    def append(self, offset: int, payloads: Sequence[bytes]) -> None:
-        """Take an outer message with its leaves, after those before it."""
-        self._offsets.append(offset)
-        self._firsts.append(len(self))
-        total = self._sums[-1]
-        for payload in payloads:
-            total += crc32(payload)
-            self._sums.append(total)
-
-    def number(self, offset: int, index: int) -> int | None:
-        """The number of the message with this identity; None if there is none."""
-        at = bisect_left(self._offsets, offset)
-        if at == len(self._offsets) or self._offsets[at] != offset:
-            return None
-        number = self._firsts[at] + index
-        return number if number < (self._firsts[at + 1] if at + 1 < len(self._firsts) else len(self)) else None
-
-    def sum(self, first: int, end: int) -> int:
-        """The sum of the CRCs of a range."""
-        return self._sums[end] - self._sums[first]
 
 
 @dataclass(slots=True)
@@ -234,76 +194,6 @@ def _classify_repeated(
             account.repeated_within += 1
         else:
             account.repeated_beyond += 1
-
-
-@dataclass(slots=True)
-class SinkCount:
-    """What an exactly-once sink holds, compared with the log row by row."""
-
-    rows: int = 0
-    missing: int = 0
-    twice: int = 0
-    #: Rows that are not what the log holds.
-    wrong: int = 0
-
-    @property
-    def exact(self) -> bool:
-        """Whether each message of the log is there once, and nothing else."""
-        return not (self.missing or self.twice or self.wrong)
-
-
-class RowCheck:
-    """Ticks rows off."""
-
-    def __init__(self, contents: Contents) -> None:
-        self._contents = contents
-        self._seen = {partition: bytearray(len(log)) for partition, log in contents.logs.items()}
-        self._count = SinkCount()
-
-    def row(self, partition: TopicPartition, offset: int, index: int, payload: bytes) -> None:
-        """Take one."""
-        self._count.rows += 1
-        log = self._contents.logs.get(partition)
-        number = None if log is None else log.number(offset, index)
-        if log is None or number is None or log.sum(number, number + 1) != crc32(payload):
-            self._count.wrong += 1
-            return
-        seen = self._seen[partition]
-        self._count.twice += seen[number]
-        seen[number] = 1
-
-    def result(self) -> SinkCount:
-        """The count, after the last row."""
-        self._count.missing = sum(seen.count(0) for seen in self._seen.values())
-        return self._count
-
-
-def check_files(contents: Contents, directory: Path) -> SinkCount:
-    """Every row of all files of the files sink. Blocks."""
-    check = RowCheck(contents)
-    for path in sorted(directory.rglob("[0-9]*-[0-9]*.ndjson")):
-        with path.open("rb") as file:
-            for line in file:
-                row = json.loads(line)
-                text = row.get("payload")
-                payload = base64.b64decode(row["payload_base64"]) if text is None else text.encode()
-                place = TopicPartition(row["topic"], row["broker"], row["partition"])
-                check.row(place, row["offset"], row["index"], payload)
-    return check.result()
-
-
-async def check_database(contents: Contents, dsn: str) -> SinkCount:
-    """Every row of the sink's table."""
-    check = RowCheck(contents)
-    connection = await asyncpg.connect(dsn)
-    try:
-        async with connection.transaction():
-            query = 'SELECT topic, broker, partition, "offset", index, payload FROM messages'
-            async for topic, broker, partition, offset, index, payload in connection.cursor(query, prefetch=_ROWS):
-                check.row(TopicPartition(topic, broker, partition), offset, index, payload)
-    finally:
-        await connection.close()
-    return check.result()
 
 
 def count(stage: SoakStage, contents: Contents, causes: Sequence[Cause]) -> Account:

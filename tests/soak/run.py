@@ -7,13 +7,14 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.soak.account import check_database, check_files, count, read_logs
+from tests.soak.account import count, read_logs
 from tests.soak.sampling import Sampler
 from tests.soak.stage import BUDGET, SoakStage
 from tests.soak.verdict import measure, memory_limit, not_flat, too_large
 from tests.torture.play import Player
 from tests.torture.report import Report
 from tests.torture.schedule import Size, episodes
+from tests.torture.sinks import check_database, check_files
 from tests.torture.stage import GROUP, PATIENCE, SESSION_TIMEOUT
 from tests.torture.watch import Watch
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from consumerd.embedded.processes import Process
-    from tests.soak.account import SinkCount
+    from tests.torture.sinks import SinkCount
 
 #: Limit for all groups to commit all of the log after the last fault, in seconds.
 _CALM_SECONDS: Final = 600.0
@@ -100,8 +101,8 @@ async def soak(
             contents = await asyncio.to_thread(read_logs, stage)
             account = await asyncio.to_thread(count, stage, contents, player.causes)
             sinks = {
-                "files": await asyncio.to_thread(check_files, contents, stage.files),
-                "database": await check_database(contents, dsn),
+                "files": await asyncio.to_thread(check_files, contents.logs, stage.files),
+                "database": await check_database(contents.logs, dsn),
             }
         finally:
             stop.set()

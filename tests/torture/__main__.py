@@ -18,6 +18,7 @@ import structlog
 from tests.support.kafka import RELEASES
 from tests.torture.run import Options, choose_coordination, torture
 from tests.torture.schedule import KINDS
+from tests.torture.sinks import DATABASE, FILES
 
 
 def _arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -42,6 +43,10 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--servers", type=int, choices=(1, 3), help="of ZooKeeper (default: 3 from one minute on)")
     parser.add_argument("--seed", type=int, help="repeat the schedule of a former run (default: a random one)")
     parser.add_argument("--kinds", nargs="+", choices=sorted(KINDS), default=(), help="only these faults")
+    parser.add_argument(
+        "--sinks", nargs="*", choices=(FILES, DATABASE),
+        help="exactly-once sinks beside the members (default: both, the table where PostgreSQL is installed)",
+    )  # fmt: skip
     parser.add_argument("--no-full-disk", action="store_true", help="do without the small file system (needs root)")
     parser.add_argument("--json", action="store_true", help="print the figures as one line of JSON")
     parser.add_argument("--directory", type=Path, help="keep all files there (default: a temporary directory)")
@@ -88,6 +93,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = Options(
         seed, given.minutes * 60, given.partitions, given.members, servers, tuple(given.kinds), not given.no_full_disk,
         brokers=given.brokers, coordination=given.coordination, cluster=given.cluster,
+        sinks=None if given.sinks is None else tuple(given.sinks),
     )  # fmt: skip
     directory = Path(given.directory or tempfile.mkdtemp(prefix="torture-"))
     directory.mkdir(parents=True, exist_ok=True)

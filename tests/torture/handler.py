@@ -1,4 +1,7 @@
-"""The members' handler: it stores each batch on a disk that may be full, then records it for the audit."""
+"""The members' handler: it stores each batch on a disk that may be full, then records it for the audit.
+
+Beside it a sink with a planted defect, which a run has to find.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from consumerd.embedded.recorder import RecordHandler
+from consumerd.handlers.builtin.files import FilesHandler
 
 if TYPE_CHECKING:
     from consumerd.handlers import Batch
+    from consumerd.partition import TopicPartition
 
 
 class StoringRecordHandler(RecordHandler):
@@ -33,3 +38,17 @@ class StoringRecordHandler(RecordHandler):
         finally:
             path.unlink(missing_ok=True)
         await super().handle(batch)
+
+
+class ForgetfulFilesHandler(FilesHandler):
+    """As the handler `files`, but it does not tell where the files of a former owner end: what was not committed is
+    stored again. For tests of the torture itself.
+    """
+
+    def __init__(self, directory: str) -> None:
+        super().__init__(Path(directory) / str(os.getpid()))
+
+    async def position(self, partition: TopicPartition) -> int | None:
+        """Take the folder over, and forget what it holds."""
+        await super().position(partition)
+        return None

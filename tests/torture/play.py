@@ -131,7 +131,12 @@ class Player:
                 now = member.ended_at = time.monotonic()
                 self.causes.append(Cause(member.consumer_id, now - PATIENCE, now, "ended"))
                 self.findings.append(f"{member.name} ended with {member.returncode}: {member.child.tail(2)}")
+                member.kill()  # its companions
                 await self._join(_PAUSES[1])
+            for each in member.companions:
+                if not each.running and member.ended_at is None:
+                    self.findings.append(f"{each.name} ended with {each.returncode}: {each.child.tail(2)}")
+                    await each.start(PATIENCE)
 
     # -- members
 
@@ -220,7 +225,9 @@ class Player:
         with self._one(fault, self._members()) as member:
             if member is not None:
                 with self._cause(fault.kind, member):
-                    await self._starve(fault, member)
+                    async with asyncio.TaskGroup() as group:
+                        for each in member.processes:
+                            group.create_task(self._starve(fault, each))
 
     @staticmethod
     async def _starve(fault: Fault, process: Process | BrokerServer) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.torture.stage import SESSION_TIMEOUT
@@ -10,6 +10,7 @@ from tests.torture.stage import SESSION_TIMEOUT
 if TYPE_CHECKING:
     from tests.torture.account import Account
     from tests.torture.play import Player
+    from tests.torture.sinks import SinkCount
 
 #: Seconds for which a partition may have no owner after a clean stop, and after a kill.
 STOP_LIMIT: Final = 2.0
@@ -32,6 +33,8 @@ class Report:
     load: str
     #: The kind of the stage.
     brokers: str
+    #: What the exactly-once sinks hold, by their names.
+    sinks: dict[str, SinkCount] = field(default_factory=dict)
 
     def longest(self, kind: str) -> float | None:
         """The longest ownerless time after faults of this kind that came alone, in seconds; None if none came."""
@@ -58,6 +61,12 @@ class Report:
             if number:
                 found.append(f"{number} {what}")
         found += [*account.audit.findings, *self.set_back[:10]]
+        for name, held in self.sinks.items():
+            if not held.exact:
+                found.append(
+                    f"the sink {name} is not exact: {held.missing} messages are missing, {held.twice} are there twice, "
+                    f"{held.wrong} rows are not what the log holds"
+                )
         if self.shares and max(self.shares) - min(self.shares) > 1:
             found.append(f"the shares of the members at the end are not equal: {self.shares}")
         return found
@@ -92,6 +101,7 @@ class Report:
             "repeated_beyond": account.repeated_beyond,
             "out_of_order": account.audit.out_of_order,
             "overlapping": account.audit.overlapping,
+            "sinks": {name: asdict(held) for name, held in self.sinks.items()},
             "sessions_expired_alone": account.expired_alone,
             "offsets_set_back": len(self.set_back),
             "ownerless_after_stop": self.longest("member_stop"),
@@ -104,8 +114,10 @@ class Report:
         """Lines of names and figures; the violations follow."""
         figures = self.as_json()
         violations = figures.pop("violations")
-        faults = figures.pop("faults")
+        faults, sinks = figures.pop("faults"), figures.pop("sinks")
         rows = {name.replace("_", " "): value for name, value in figures.items()}
+        for name, held in sinks.items():
+            rows[f"sink {name}"] = ", ".join(f"{what} {number}" for what, number in held.items())
         rows["faults"] = sum(faults.values())
         rows |= {f"  {kind.replace('_', ' ')}": number for kind, number in faults.items()}
         width = max(map(len, rows))

@@ -8,12 +8,15 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
+from consumerd.embedded import MissingRuntimeError
 from tests.support.kafka import RELEASES
+from tests.support.postgres import PostgresServer, find_postgres
 from tests.support.small_disk import small_disk
 from tests.torture.account import count
 from tests.torture.play import Player
 from tests.torture.report import Report
 from tests.torture.schedule import Size, episodes
+from tests.torture.sinks import DATABASE, FILES, Sinks
 from tests.torture.stage import PATIENCE, SESSION_TIMEOUT
 from tests.torture.stage_v07 import OwnBrokerStage
 from tests.torture.stage_v08 import CoordinatedStage, ZooKeeperKafkaStage
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.torture.account import Account
-    from tests.torture.stage import Stage
+    from tests.torture.stage import Log, Stage
 
 _DISK_BYTES: Final = 4 << 20
 _CALM_SECONDS: Final = 120.0
@@ -36,7 +39,8 @@ class Options:
     """`seconds` of faults; `episodes` ends them earlier. `full_disks`: a small file system can be mounted here.
 
     `brokers`: a release of Kafka, None for consumerd's own broker of 0.7. `coordination`: `zookeeper` or `kafka`; by
-    default in ZooKeeper up to 2.8. `cluster`: how many real brokers.
+    default in ZooKeeper up to 2.8. `cluster`: how many real brokers. `sinks`: exactly-once sinks beside the members;
+    None: `files`, and `database` where PostgreSQL is installed. `files_handler`: another one in place of `files`.
     """
 
     seed: int
@@ -50,6 +54,8 @@ class Options:
     brokers: str | None = None
     coordination: Literal["zookeeper", "kafka"] | None = None
     cluster: int = 1
+    sinks: tuple[str, ...] | None = None
+    files_handler: str = "files"
 
 
 def choose_coordination(
@@ -95,12 +101,31 @@ async def torture(options: Options, directory: Path, progress: Callable[[str], N
             stack.enter_context(small_disk(disk, _DISK_BYTES))
         else:
             disk.mkdir()
-        return await _torture(options, directory, disk, progress)
+        sinks = None
+        if chosen := choose_sinks(options.sinks):
+            dsn = None
+            if DATABASE in chosen:
+                dsn = (await asyncio.to_thread(stack.enter_context, PostgresServer())).dsn
+            sinks = Sinks(directory / "files", dsn, files_handler=options.files_handler)
+        stage = make_stage(options, directory, disk)
+        stage.sinks = sinks
+        return await _torture(options, directory, stage, progress)
 
 
-async def _torture(options: Options, directory: Path, disk: Path, progress: Callable[[str], None]) -> Report:
+def choose_sinks(asked: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The sinks of a run: those that are asked for, else all that this machine has."""
+    if asked is not None:
+        return asked
+    try:
+        find_postgres()
+    except MissingRuntimeError:
+        return (FILES,)
+    return (FILES, DATABASE)
+
+
+async def _torture(options: Options, directory: Path, stage: Stage, progress: Callable[[str], None]) -> Report:
     stop = asyncio.Event()
-    async with make_stage(options, directory, disk) as stage:
+    async with stage:
         size = Size(
             options.members, stage.zookeeper_faults, SESSION_TIMEOUT, options.kinds, options.full_disks,
             member_links=stage.member_links, brokers=len(stage.brokers),
@@ -129,11 +154,12 @@ async def _torture(options: Options, directory: Path, disk: Path, progress: Call
             await producing
             if not await watch.wait_settled(PATIENCE):
                 player.findings.append(f"not every partition had an owner {PATIENCE:g} s after the last fault")
-            account = await _count(stage, player)
+            account, log = await _count(stage, player)
+            sinks = {} if stage.sinks is None else await stage.sinks.wait_exact(log, _CALM_SECONDS)
             await watch.read_offsets()
             return Report(
                 options.seed, seconds, options.partitions, len(stage.zookeepers), account, player, watch.set_back,
-                await stage.group.shares(), stage.load(), stage.title,
+                await stage.group.shares(), stage.load(), stage.title, sinks,
             )  # fmt: skip
         finally:
             stop.set()
@@ -142,11 +168,12 @@ async def _torture(options: Options, directory: Path, disk: Path, progress: Call
             await asyncio.gather(watching, producing, return_exceptions=True)
 
 
-async def _count(stage: Stage, player: Player) -> Account:
-    """Count until everything was delivered, or no longer than it may take."""
+async def _count(stage: Stage, player: Player) -> tuple[Account, Log]:
+    """Count until everything was delivered, or no longer than it may take; the log with which it was compared."""
     end = time.monotonic() + _CALM_SECONDS
     while True:
-        account = await asyncio.to_thread(count, stage, await stage.read_log(), player.causes)
+        log = await stage.read_log()
+        account = await asyncio.to_thread(count, stage, log, player.causes)
         if account.complete or time.monotonic() > end:
-            return account
+            return account, log
         await asyncio.sleep(_COUNT_PAUSE)

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from consumerd.partition import TopicPartition
     from consumerd.testing.fault_proxy import Direction
     from tests.torture.groups import Group
+    from tests.torture.sinks import Sinks
 
 GROUP: Final = "group"
 ROOT: Final = Path(__file__).parents[2]
@@ -146,9 +147,59 @@ class Member(DaemonProcess):
         self.joined = False
         #: Whether it is never killed or stopped, whatever else it suffers.
         self.stays = False
+        #: Daemons with exactly-once sinks that live and suffer with it.
+        self.companions: list[Companion] = []
 
     async def _launch(self, command: Sequence[str], event: str, timeout: float, stdout: Path | None = None) -> None:
         # Its handler is a module of the tests.
+        await super()._launch(["env", f"PYTHONPATH={ROOT}", *command], event, timeout, stdout)
+
+    @property
+    def processes(self) -> list[DaemonProcess]:
+        """Itself and its companions."""
+        return [self, *self.companions]
+
+    async def start(self, timeout: float = PATIENCE) -> None:
+        """Start all. Raises ChildError."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(super().start(timeout))
+                for each in self.companions:
+                    group.create_task(each.start(timeout))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from errors
+
+    async def stop(self, grace: float | None = None) -> int | None:
+        """SIGTERM to all, SIGKILL after `grace` seconds. Return the first exit status that is not 0, else 0."""
+        async with asyncio.TaskGroup() as group:
+            ends = [group.create_task(super().stop(grace))]
+            ends += [group.create_task(each.stop(grace)) for each in self.companions]
+        return next((code for end in ends if (code := end.result()) != 0), 0)
+
+    def kill(self) -> None:
+        """SIGKILL to all."""
+        super().kill()
+        for each in self.companions:
+            each.kill()
+
+    def pause(self) -> None:
+        """Freeze all."""
+        super().pause()
+        for each in self.companions:
+            each.pause()
+
+    def resume(self) -> None:
+        """Resume all."""
+        super().resume()
+        for each in self.companions:
+            each.resume()
+
+
+class Companion(DaemonProcess):
+    """A daemon beside a member, in a group of its own."""
+
+    async def _launch(self, command: Sequence[str], event: str, timeout: float, stdout: Path | None = None) -> None:
+        # The handler may be a module of the tests.
         await super()._launch(["env", f"PYTHONPATH={ROOT}", *command], event, timeout, stdout)
 
 
@@ -176,6 +227,8 @@ class Stage(ABC):
         #: The proxies before the brokers, in their order.
         self.broker_links: list[Link] = []
         self.disk = disk
+        #: Exactly-once sinks beside the members, in groups of their own; set before the start.
+        self.sinks: Sinks | None = None
         self.records = directory / "records"
         self.members: list[Member] = []
         #: Payloads that were sent, and those that the broker confirmed.
@@ -264,7 +317,10 @@ class Stage(ABC):
             await self._stack.enter_async_context(FaultProxy("127.0.0.1", server.port)) for server in self.zookeepers
         ]
         connect = ",".join(link.connect for link in links)
-        return Member(self.directory, self.member_config(name, f"{connect}{CHROOT}", pause), name, links)
+        config = self.member_config(name, f"{connect}{CHROOT}", pause)
+        if self.sinks is not None:
+            config["subscriptions"] = self.sinks.subscriptions()
+        return Member(self.directory, config, name, links)
 
     @abstractmethod
     def member_config(self, name: str, connect: str, pause: float) -> dict[str, Any]:

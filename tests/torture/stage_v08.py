@@ -48,6 +48,7 @@ from tests.torture.stage import (
     PRODUCER_BACKOFF,
     PRODUCER_PAUSE,
     SESSION_TIMEOUT,
+    Companion,
     LinkBundle,
     Log,
     Member,
@@ -366,11 +367,22 @@ class CoordinatedStage(KafkaStage):
     async def _new_member(self, name: str, pause: float) -> Member:
         if not self.member_links:
             connect = ",".join(f"{host}:{port}" for host, port in self._bootstrap)
-            return Member(self.directory, self.member_config(name, connect, pause), name, [])
+            return self._with_companions(name, connect, pause, [])
         slot = self._free_slot()
         links = self._slot_links[slot]
-        config = self.member_config(name, ",".join(link.connect for link in links), pause)
-        self._in_slots[slot] = member = Member(self.directory, config, name, links)
+        connect = ",".join(link.connect for link in links)
+        self._in_slots[slot] = member = self._with_companions(name, connect, pause, links)
+        return member
+
+    def _with_companions(self, name: str, connect: str, pause: float, links: Sequence[FaultProxy]) -> Member:
+        """The member, with a daemon for each sink on the same links: a broker's groups are one to a daemon."""
+        config = self.member_config(name, connect, pause)
+        member = Member(self.directory, config, name, links)
+        for group, handler in {} if self.sinks is None else self.sinks.handlers.items():
+            table = {**config["group"], "id": group}
+            kafka = {**config["kafka"], "client_id": f"{name}-{group}"}
+            tables = {**config, "group": table, "kafka": kafka, "handler": handler}
+            member.companions.append(Companion(self.directory, tables, name=f"{name}-{group}"))
         return member
 
     def _free_slot(self) -> int:

@@ -9,9 +9,10 @@ import pytest
 
 from consumerd.embedded.audit import AuditResult, Awakening, Caught
 from consumerd.partition import TopicPartition
-from tests.soak.account import Contents, PartitionLog, RangeRecord, RowCheck, check_deliveries
+from tests.soak.account import Contents, RangeRecord, check_deliveries
 from tests.torture.account import Account
 from tests.torture.play import Cause
+from tests.torture.sinks import PartitionLog, RowCheck
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -112,12 +113,12 @@ def test_a_batch_under_way_while_its_member_was_frozen_may_repeat_what_the_next_
 
 
 def test_exactly_once_means_each_row_once(contents: Contents) -> None:
-    check = RowCheck(contents)
+    check = RowCheck(contents.logs)
     for place, payload in zip(PLACES, ALL, strict=True):
         check.row(P, *place, payload)
     assert check.result().exact
 
-    check = RowCheck(contents)
+    check = RowCheck(contents.logs)
     check.row(P, 0, 0, b"a")
     check.row(P, 0, 0, b"a")
     check.row(P, 0, 1, b"another")

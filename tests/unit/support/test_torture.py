@@ -23,11 +23,14 @@ from tests.torture.play import Cause, Player, Timed
 from tests.torture.report import Report
 from tests.torture.run import choose_coordination
 from tests.torture.schedule import CLUSTER, ENSEMBLE, KINDS, MEMBER_LINKS, ZOOKEEPER, Size, episodes, possible_kinds
+from tests.torture.sinks import SinkCount, Sinks
 from tests.torture.stage import COMMIT_INTERVAL, SESSION_TIMEOUT, LinkBundle
 from tests.torture.stage_v07 import read_segments
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.torture.stage import Log
 
 HERE = TopicPartition("events", 0, 0)
 SIZE = Size(members=3, servers=3, session_timeout=SESSION_TIMEOUT, brokers=3)
@@ -179,6 +182,33 @@ def test_run_without_faults_in_its_figures_has_no_violation() -> None:
 def test_each_broken_promise_is_a_violation(bad: Report, words: str) -> None:
     assert any(words in text for text in bad.violations)
     assert "VIOLATION" in bad.as_table()
+
+
+def test_sink_that_is_not_exact_is_a_violation() -> None:
+    exact = report(account(), sinks={"files": SinkCount(rows=10)})
+    assert exact.violations == []
+    assert "rows 10, missing 0, twice 0, wrong 0" in exact.as_table()
+    for bad in (SinkCount(9, missing=1), SinkCount(11, twice=1), SinkCount(11, wrong=1)):
+        [text] = report(account(), sinks={"files": bad}).broken
+        assert "the sink files is not exact" in text
+
+
+def test_files_of_a_sink_are_compared_with_the_log(tmp_path: Path) -> None:
+    sinks = Sinks(tmp_path)
+    places = [HERE, TopicPartition.numbered("events", 1)]
+    log: Log = {places[0]: [(0, [b"a", b"b"]), (50, [b"\xff"])], places[1]: [(0, [b"c"])]}
+    lines = [
+        b'{"topic":"events","broker":0,"partition":0,"offset":0,"index":0,"payload":"a"}\n',
+        b'{"topic":"events","broker":0,"partition":0,"offset":0,"index":1,"payload":"b"}\n',
+        b'{"topic":"events","broker":0,"partition":0,"offset":50,"index":0,"payload_base64":"/w=="}\n',
+        b'{"topic":"events","broker":null,"partition":1,"offset":0,"index":0,"payload":"c"}\n',
+    ]
+    (tmp_path / "0-50.ndjson").write_bytes(b"".join(lines[:-1]))
+    assert asyncio.run(sinks.count(log)) == {"files": SinkCount(rows=3, missing=1)}
+    (tmp_path / "50-99.ndjson").write_bytes(lines[-1])
+    assert asyncio.run(sinks.wait_exact(log, 60.0))["files"].exact
+    (tmp_path / "99-100.ndjson").write_bytes(lines[0])
+    assert asyncio.run(sinks.wait_exact(log, 60.0)) == {"files": SinkCount(rows=5, twice=1)}
 
 
 def test_repetition_beyond_the_window_is_a_violation_about_seconds() -> None:
