@@ -1,14 +1,32 @@
-"""Blocking work of a handler in a thread, such that the thread has ended when a cancelled handler returns."""
+"""Blocking work of a handler in a thread, such that the thread has ended when a cancelled handler returns.
+
+Strategy: handlers have threads of their own. With those of the event loop (`asyncio.to_thread`) as many partitions as
+there are threads would occupy them all on a slow disk, and asyncio looks up host names there: a connection to
+ZooKeeper that breaks meanwhile could not be established again, and the session would end.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, TypeVar
+import os
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import cache
+from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 Result = TypeVar("Result")
+
+#: As many as the event loop has: more would not make a disk faster.
+_THREADS: Final = min(32, (os.cpu_count() or 1) + 4)
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    """The threads of all handlers of this process; none is started before there is work."""
+    return ThreadPoolExecutor(_THREADS, "handler")
 
 
 async def in_thread(work: Callable[[], Result], *, interrupt: Callable[[], None] | None = None) -> Result:
@@ -19,7 +37,7 @@ async def in_thread(work: Callable[[], Result], *, interrupt: Callable[[], None]
     and a thread that still wrote would write beside the partition's next owner. The outcome of an interrupted `work`
     is dropped.
     """
-    running = asyncio.ensure_future(asyncio.to_thread(work))
+    running = asyncio.get_running_loop().run_in_executor(_threads(), copy_context().run, work)
     cancelled: asyncio.CancelledError | None = None
     while not running.done():
         try:

@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from consumerd.handlers.threads import in_thread
+from consumerd.net.addresses import addresses_of
 
 
 @pytest.mark.asyncio
@@ -40,3 +41,18 @@ async def test_cancelled_caller_waits_for_the_thread_through_repeated_cancellati
     with pytest.raises(asyncio.CancelledError):
         await task
     assert ended == ["thread"]
+
+
+@pytest.mark.asyncio
+async def test_host_names_are_looked_up_while_all_threads_of_handlers_wait_for_a_disk() -> None:
+    """Otherwise no connection to ZooKeeper could be established meanwhile."""
+    go_on = threading.Event()
+    waiting = [asyncio.create_task(in_thread(go_on.wait)) for _ in range(100)]  # more than there are threads
+    try:
+        for _ in range(10):  # until each has begun, or stands in the line
+            await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            assert await addresses_of("localhost", 1)
+    finally:
+        go_on.set()
+        await asyncio.gather(*waiting)
