@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -119,6 +119,13 @@ def cli(ctx: click.Context, debug: bool) -> None:
     ctx.obj = {"debug": debug}
 
 
+#: The system's limit on the process, or the machine's memory; the kernel may as well kill the process without a word.
+_NO_MEMORY: Final = (
+    "no memory is left: raise the memory limit of the process (of its service, its container, or ulimit -v), or lower "
+    "what it may hold (fetch.budget of a daemon). What was not committed is delivered again."
+)
+
+
 def _leaves(error: BaseException) -> Iterator[BaseException]:
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
@@ -135,6 +142,8 @@ def explain(error: BaseException) -> tuple[ExitCode, str | None]:
     leaves = list(_leaves(error))
     if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):
         return ExitCode.INTERRUPTED, "interrupted"
+    if any(isinstance(leaf, MemoryError) for leaf in leaves):  # what else failed may be a consequence
+        return ExitCode.INTERNAL, _NO_MEMORY
     declared = [leaf for leaf in leaves if isinstance(leaf, ConsumerdError)]
     if declared and len(declared) == len(leaves):
         return declared[0].exit_code, str(declared[0])

@@ -49,6 +49,15 @@ def test_interrupts_take_precedence_over_other_errors() -> None:
     assert explain(BaseExceptionGroup("g", [BrokerError("gone"), KeyboardInterrupt()]))[0] == ExitCode.INTERRUPTED
 
 
+def test_exhausted_memory_is_named_whatever_else_failed_with_it() -> None:
+    code, sentence = explain(
+        ExceptionGroup("g", [BrokerError("gone"), ExceptionGroup("h", [MemoryError()]), KeyError()])
+    )
+    assert code == ExitCode.INTERNAL
+    assert sentence is not None
+    assert sentence.startswith("no memory is left: raise the memory limit")
+
+
 def test_every_error_class_has_a_documented_code() -> None:
     def below(cls: type[ConsumerdError]) -> list[type[ConsumerdError]]:
         return [cls, *(c for sub in cls.__subclasses__() for c in below(sub))]
