@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from consumerd.embedded.errors import ChildError, ZooKeeperStartError
@@ -27,11 +28,15 @@ if TYPE_CHECKING:
 
     from consumerd.embedded import ZooKeeperServer
     from consumerd.embedded.processes import Process
+    from tests.support.slow_disk import SlowDisk
     from tests.torture.stage import BrokerServer, Link, Member, Stage
     from tests.torture.watch import Watch
 
 #: Members spend that many seconds on a batch, by the fault's target.
 _PAUSES: Final = (0.0, 0.02, 0.2)
+#: Seconds that a sync takes on a slow disk, and a write to it.
+_SLOW_SYNCS: Final = (0.5, 1.0, 2.0)
+_SLOW_WRITE: Final = 0.01
 #: Descriptors that a process may open beyond those that it has.
 _SPARE_DESCRIPTORS: Final = 1
 
@@ -238,6 +243,32 @@ class Player:
         if process.running:
             resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (soft, hard))
 
+    async def _member_memory(self, fault: Fault) -> None:
+        """It can take no more memory from the system than it has. It may end of that, as if it was killed."""
+        with self._one(fault, self._leavers()) as member:
+            if member is None:
+                return
+            with self._cause(fault.kind, member):
+                async with asyncio.TaskGroup() as group:
+                    for each in member.processes:
+                        group.create_task(self._limit_memory(fault, each))
+                if all(each.running for each in member.processes):
+                    return
+                self.kinds["member_memory_ended"] += 1
+                member.ended_at = time.monotonic()
+                member.kill()
+        await self._join(_PAUSES[1])
+
+    @staticmethod
+    async def _limit_memory(fault: Fault, process: Process) -> None:
+        soft, hard = resource.prlimit(process.pid, resource.RLIMIT_AS)
+        pages = int(Path(f"/proc/{process.pid}/statm").read_text("ascii").split()[0])
+        limit = pages * resource.getpagesize()
+        resource.prlimit(process.pid, resource.RLIMIT_AS, (limit, hard))
+        await asyncio.sleep(fault.seconds)
+        if process.running:
+            resource.prlimit(process.pid, resource.RLIMIT_AS, (soft, hard))
+
     # -- ZooKeeper
 
     async def _zookeeper_kill(self, fault: Fault) -> None:
@@ -397,3 +428,23 @@ class Player:
                 ballast = fill(disk)
                 await asyncio.sleep(fault.seconds)
                 ballast.unlink()
+
+    async def _member_disk_slow(self, fault: Fault) -> None:
+        """Each sync and rename of its exactly-once files takes longer. That explains no repetition."""
+        members = [member for member in self._members() if member.slow_disk is not None]
+        with self._one(fault, members) as member:
+            if member is not None:
+                await self._slow(fault, member.slow_disk)
+
+    async def _broker_disk_slow(self, fault: Fault) -> None:
+        with self._one(fault, self._stage.slow_brokers) as disk:
+            if disk is not None:
+                disk.write_seconds = _SLOW_WRITE
+                await self._slow(fault, disk)
+                disk.write_seconds = 0.0
+
+    @staticmethod
+    async def _slow(fault: Fault, disk: SlowDisk) -> None:
+        disk.seconds = _SLOW_SYNCS[fault.target % len(_SLOW_SYNCS)]
+        await asyncio.sleep(fault.seconds)
+        disk.seconds = 0.0

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from consumerd.embedded import MissingRuntimeError
 from tests.support.kafka import RELEASES
 from tests.support.postgres import PostgresServer, find_postgres
+from tests.support.slow_disk import build_library
 from tests.support.small_disk import small_disk
 from tests.torture.account import count
 from tests.torture.play import Player
@@ -109,7 +110,15 @@ async def torture(options: Options, directory: Path, progress: Callable[[str], N
             sinks = Sinks(directory / "files", dsn, files_handler=options.files_handler)
         stage = make_stage(options, directory, disk)
         stage.sinks = sinks
+        with contextlib.suppress(MissingRuntimeError):
+            stage.slow_library = await asyncio.to_thread(build_library, directory)
         return await _torture(options, directory, stage, progress)
+
+
+def slow_disks(stage: Stage) -> tuple[str, ...]:
+    """Whose disks can be slow: those of members with files, of consumerd's own broker."""
+    members = stage.slow_library is not None and stage.sinks is not None
+    return (*(["member"] if members else []), *(["broker"] if stage.slow_brokers else []))
 
 
 def choose_sinks(asked: tuple[str, ...] | None) -> tuple[str, ...]:
@@ -129,6 +138,7 @@ async def _torture(options: Options, directory: Path, stage: Stage, progress: Ca
         size = Size(
             options.members, stage.zookeeper_faults, SESSION_TIMEOUT, options.kinds, options.full_disks,
             member_links=stage.member_links, brokers=len(stage.brokers),
+            slow_disks=slow_disks(stage), little_memory=True,
         )  # fmt: skip
         watch = Watch(stage)
         player = Player(stage, watch, options.members, progress)

@@ -27,7 +27,8 @@ class Size:
     """What the schedule depends on besides its seed. `servers` of ZooKeeper that members depend on, 0 for none.
 
     `session_timeout` in seconds, of the members. `member_links`: whether one member alone can be cut off from what
-    coordinates its group. `brokers`: how many there are.
+    coordinates its group. `brokers`: how many there are. `slow_disks`: whose disks can be made slow (`member`,
+    `broker`). `little_memory`: whether the memory of members may be limited.
     """
 
     members: int
@@ -38,6 +39,8 @@ class Size:
     full_disks: bool = True
     member_links: bool = True
     brokers: int = 1
+    slow_disks: tuple[str, ...] = ()
+    little_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +120,16 @@ KINDS: Final[dict[str, Callable[[random.Random, Size], float]]] = {
     "broker_stall": _some_seconds,
     "broker_delay": _some_seconds,
     "disk_full": _some_seconds,
+    "member_disk_slow": _some_seconds,
+    "broker_disk_slow": _some_seconds,
+    "member_memory": _some_seconds,
 }
 #: Kinds about the connections of one member to what coordinates its group.
 MEMBER_LINKS: Final = frozenset({"member_cut", "member_stall", "member_delay"})
 #: Kinds that only a cluster of brokers has.
 CLUSTER: Final = frozenset({"broker_leader_kill", "broker_rolling_restart"})
+#: Kinds about disks that need a library in the process.
+SLOW_DISKS: Final = frozenset({"member_disk_slow", "broker_disk_slow"})
 #: Kinds that need a ZooKeeper that members depend on.
 ZOOKEEPER: Final = frozenset(kind for kind in KINDS if "zookeeper" in kind)
 #: Kinds that only an ensemble has.
@@ -145,6 +153,8 @@ def possible_kinds(size: Size) -> tuple[str, ...]:
         and (size.member_links or kind not in MEMBER_LINKS)
         and (size.brokers > 1 or kind not in CLUSTER)
         and (size.full_disks or kind != "disk_full")
+        and (kind not in SLOW_DISKS or kind.partition("_")[0] in size.slow_disks)
+        and (size.little_memory or kind != "member_memory")
     )
 
 

@@ -148,7 +148,7 @@ class Sinks:
     """
 
     def __init__(self, directory: Path, dsn: str | None = None, *, files_handler: str = "files") -> None:
-        self._directory = directory
+        self.directory = directory
         self._dsn = dsn
         #: The tables `[handler]` by the group.
         self.handlers: dict[str, dict[str, Any]] = {
@@ -169,7 +169,7 @@ class Sinks:
     async def count(self, log: Log) -> dict[str, SinkCount]:
         """Compare each sink with the log."""
         logs = partition_logs(log)
-        found = {FILES: await asyncio.to_thread(check_files, logs, self._directory)}
+        found = {FILES: await asyncio.to_thread(check_files, logs, self.directory)}
         if self._dsn is not None:
             found[DATABASE] = await check_database(logs, self._dsn)
         return found

@@ -33,6 +33,7 @@ from consumerd.clock import SystemClock
 from consumerd.embedded.processes import DaemonProcess
 from consumerd.testing.fault_proxy import FaultProxy
 from consumerd.zk import Session
+from tests.support.slow_disk import SlowDisk
 from tests.support.zookeeper_ensemble import ZooKeeperEnsemble
 
 if TYPE_CHECKING:
@@ -149,10 +150,12 @@ class Member(DaemonProcess):
         self.stays = False
         #: Daemons with exactly-once sinks that live and suffer with it.
         self.companions: list[Companion] = []
+        #: Of the exactly-once files.
+        self.slow_disk: SlowDisk | None = None
 
     async def _launch(self, command: Sequence[str], event: str, timeout: float, stdout: Path | None = None) -> None:
         # Its handler is a module of the tests.
-        await super()._launch(["env", f"PYTHONPATH={ROOT}", *command], event, timeout, stdout)
+        await super()._launch([*_environment(self.slow_disk), *command], event, timeout, stdout)
 
     @property
     def processes(self) -> list[DaemonProcess]:
@@ -198,9 +201,17 @@ class Member(DaemonProcess):
 class Companion(DaemonProcess):
     """A daemon beside a member, in a group of its own."""
 
+    slow_disk: SlowDisk | None = None
+
     async def _launch(self, command: Sequence[str], event: str, timeout: float, stdout: Path | None = None) -> None:
         # The handler may be a module of the tests.
-        await super()._launch(["env", f"PYTHONPATH={ROOT}", *command], event, timeout, stdout)
+        await super()._launch([*_environment(self.slow_disk), *command], event, timeout, stdout)
+
+
+def _environment(disk: SlowDisk | None) -> list[str]:
+    """The beginning of a command that runs in the environment of a member."""
+    variables = {"PYTHONPATH": str(ROOT), **({} if disk is None else disk.environment)}
+    return ["env", *(f"{name}={value}" for name, value in variables.items())]
 
 
 class Stage(ABC):
@@ -229,6 +240,10 @@ class Stage(ABC):
         self.disk = disk
         #: Exactly-once sinks beside the members, in groups of their own; set before the start.
         self.sinks: Sinks | None = None
+        #: The library of slow disks, where there is one; set before the start.
+        self.slow_library: Path | None = None
+        #: The disks of brokers that can be slow.
+        self.slow_brokers: list[SlowDisk] = []
         self.records = directory / "records"
         self.members: list[Member] = []
         #: Payloads that were sent, and those that the broker confirmed.
@@ -301,11 +316,21 @@ class Stage(ABC):
         """Start one more member, which spends `pause` seconds on each batch."""
         name = f"member-{len(self.members)}"
         member = await self._new_member(name, pause)
+        if self.slow_library is not None and self.sinks is not None:
+            member.slow_disk = self.make_slow_disk(name, self.sinks.directory)
+            for each in member.companions:
+                each.slow_disk = member.slow_disk
         self.members.append(member)
         self._stack.push_async_callback(self._end, member)
         await member.start(PATIENCE)
         member.joined = True
         return member
+
+    def make_slow_disk(self, name: str, folder: Path) -> SlowDisk:
+        """The switch of a process, for files below `folder`, which is made."""
+        assert self.slow_library is not None
+        folder.mkdir(parents=True, exist_ok=True)
+        return SlowDisk(self.slow_library, self.directory / f"{name}.slow", folder)
 
     @abstractmethod
     async def _new_member(self, name: str, pause: float) -> Member:

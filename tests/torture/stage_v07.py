@@ -37,14 +37,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from consumerd.zk import Session
+    from tests.support.slow_disk import SlowDisk
     from tests.torture.stage import Member
 
 
 class ProxiedBroker(BrokerProcess):
     """A broker on 127.0.0.2 that registers 127.0.0.1 with the same port."""
 
+    slow_disk: SlowDisk | None = None
+
     async def _launch(self, command: Sequence[str], event: str, timeout: float, stdout: Path | None = None) -> None:
         host = ["--host", BROKER_HOST, "--set=hostname=127.0.0.1"]
+        if self.slow_disk is not None:
+            command = ["env", *(f"{name}={value}" for name, value in self.slow_disk.environment.items()), *command]
         await super()._launch([*command, *host], event, timeout, stdout)
 
 
@@ -71,6 +76,9 @@ class OwnBrokerStage(Stage):
             port=port,
             settings=self.broker_settings,
         )
+        if self.slow_library is not None:
+            self.broker.slow_disk = self.make_slow_disk("broker", self.broker.log_directory)
+            self.slow_brokers = [self.broker.slow_disk]
         self.brokers = [self.broker]
         self.broker_links = [await stack.enter_async_context(FaultProxy(BROKER_HOST, port, port=port))]
         await stack.enter_async_context(self.broker)

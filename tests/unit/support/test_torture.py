@@ -22,7 +22,17 @@ from tests.torture.groups import BrokerGroup, ZooKeeperGroup
 from tests.torture.play import Cause, Player, Timed
 from tests.torture.report import Report
 from tests.torture.run import choose_coordination
-from tests.torture.schedule import CLUSTER, ENSEMBLE, KINDS, MEMBER_LINKS, ZOOKEEPER, Size, episodes, possible_kinds
+from tests.torture.schedule import (
+    CLUSTER,
+    ENSEMBLE,
+    KINDS,
+    MEMBER_LINKS,
+    SLOW_DISKS,
+    ZOOKEEPER,
+    Size,
+    episodes,
+    possible_kinds,
+)
 from tests.torture.sinks import SinkCount, Sinks
 from tests.torture.stage import COMMIT_INTERVAL, SESSION_TIMEOUT, LinkBundle
 from tests.torture.stage_v07 import read_segments
@@ -33,7 +43,8 @@ if TYPE_CHECKING:
     from tests.torture.stage import Log
 
 HERE = TopicPartition("events", 0, 0)
-SIZE = Size(members=3, servers=3, session_timeout=SESSION_TIMEOUT, brokers=3)
+DISKS = ("member", "broker")
+SIZE = Size(3, servers=3, session_timeout=SESSION_TIMEOUT, brokers=3, slow_disks=DISKS, little_memory=True)
 
 
 def test_seed_repeats_the_schedule() -> None:
@@ -49,7 +60,7 @@ def test_schedule_has_every_kind_and_the_player_performs_it() -> None:
 
 def test_schedule_of_one_server_and_no_full_disk_leaves_those_kinds_out() -> None:
     kinds = possible_kinds(Size(3, 1, SESSION_TIMEOUT, full_disks=False))
-    assert set(KINDS) - set(kinds) == {*ENSEMBLE, *CLUSTER, "disk_full"}
+    assert set(KINDS) - set(kinds) == {*ENSEMBLE, *CLUSTER, *SLOW_DISKS, "disk_full", "member_memory"}
 
 
 def test_schedule_without_zookeeper_has_every_kind_that_does_not_name_it() -> None:
@@ -61,6 +72,11 @@ def test_schedule_without_zookeeper_has_every_kind_that_does_not_name_it() -> No
 def test_schedule_leaves_out_what_the_brokers_cannot_suffer() -> None:
     assert set(possible_kinds(SIZE)) - set(possible_kinds(replace(SIZE, brokers=1))) == CLUSTER
     assert set(possible_kinds(SIZE)) - set(possible_kinds(replace(SIZE, member_links=False))) == MEMBER_LINKS
+
+
+def test_schedule_makes_only_those_disks_slow_that_can_be() -> None:
+    assert set(possible_kinds(SIZE)) - set(possible_kinds(replace(SIZE, slow_disks=()))) == SLOW_DISKS
+    assert "broker_disk_slow" not in possible_kinds(replace(SIZE, slow_disks=("member",)))
 
 
 def test_leader_is_down_for_longer_than_its_session() -> None:
