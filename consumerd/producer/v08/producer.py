@@ -385,14 +385,15 @@ class V08Producer:
 
     def _new_batch(self, queue: PartitionQueue) -> Batch:
         due = self._clock.monotonic() + self.settings.linger
-        queue.open = Batch(queue.partition, due, asyncio.get_running_loop().create_future())
-        self._sender.wake()
-        return queue.open
+        batch = queue.open = Batch(queue.partition, due, asyncio.get_running_loop().create_future())
+        if not queue.busy:  # else at the end of its request
+            self._sender.opened(batch)
+        return batch
 
     def _seal(self, queue: PartitionQueue) -> None:
         queue.seal()
         self._unstick(queue)
-        self._sender.wake()
+        self._sender.full(queue)
 
     def _unstick(self, queue: PartitionQueue) -> None:
         self._recall(queue.partition.topic)

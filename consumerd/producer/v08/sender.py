@@ -2,7 +2,8 @@
 
 Strategy: one dispatcher selects the batches that are ready, finds their leaders, and gives each leader one request with
 all of its; an answer settles batches or puts them back, with a pause. A partition's next batch is sent only when the
-last is settled: that keeps the order, also with retries.
+last is settled: that keeps the order, also with retries. The dispatcher runs when there is something to send, and not
+for each batch that is opened or settled: for those that have to wait there is one timer, for the earliest of them.
 """
 
 from __future__ import annotations
@@ -57,7 +58,11 @@ class Sender:
         self._exchange = Exchange(client, settings)
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._news = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
         self._in_flight: defaultdict[int, int] = defaultdict(int)
+        #: Some batches wait for the end of a request.
+        self._held_back = False
         self._flushing = 0
 
     def queue(self, partition: TopicPartition) -> PartitionQueue:
@@ -67,9 +72,17 @@ class Sender:
             queue = self._queues[partition] = PartitionQueue(partition)
         return queue
 
-    def wake(self) -> None:
-        """Wake the dispatcher: a batch may be ready, or have a time at which it will be."""
-        self._news.set()
+    def opened(self, batch: Batch) -> None:
+        """Have a new open batch sent when it is due."""
+        if self._flushing:
+            self._news.set()
+        else:
+            self._wake_at(batch.due)
+
+    def full(self, queue: PartitionQueue) -> None:
+        """Have the sealed batches of a queue sent."""
+        if not queue.busy:  # else at the end of its request
+            self._news.set()
 
     def hurry(self, more: int) -> None:
         """Send open batches at once while a flush is active (`more` is 1 to begin one and -1 to end it)."""
@@ -96,25 +109,33 @@ class Sender:
 
     async def run(self) -> None:
         """Send until cancelled. Every request is a task of this one."""
-        async with asyncio.TaskGroup() as group:
-            while True:
-                await self._round(group)
+        try:
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    await self._round(group)
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
 
     async def _round(self, group: asyncio.TaskGroup) -> None:
         """Send the batches that are ready, then wait for a change or for the next one."""
         self._news.clear()
+        self._held_back = False
         ready, next_at = self._ready(self._clock.monotonic())
         found, left = await self._by_leader(ready)
         for node_id, queues in found.items():
             if self._in_flight[node_id] >= self.settings.in_flight:
-                continue  # the end of one of those is news
+                self._held_back = True
+                continue
             for queue in queues:
                 queue.busy = True
             self._in_flight[node_id] += 1
             group.create_task(self._send(node_id, queues))
-            if node_id in left and self._in_flight[node_id] < self.settings.in_flight:
+            if node_id in left:
                 self._news.set()
-        await self._wait(next_at)
+        if next_at is not None:
+            self._wake_at(next_at)
+        await self._news.wait()
 
     def _ready(self, now: float) -> tuple[list[PartitionQueue], float | None]:
         ready: list[PartitionQueue] = []
@@ -134,17 +155,19 @@ class Sender:
                 next_at = at if next_at is None else min(next_at, at)
         return ready, next_at
 
-    async def _wait(self, next_at: float | None) -> None:
-        if next_at is None:
-            await self._news.wait()
-            return
-        # Cheaper than a timeout: this is done for every batch.
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(max(0.0, next_at - self._clock.monotonic()), self._news.set)
-        try:
-            await self._news.wait()
-        finally:
-            timer.cancel()
+    def _wake_at(self, at: float) -> None:
+        """Wake the dispatcher at a time, or earlier."""
+        if self._timer is not None:
+            if self._timer_at <= at:
+                return
+            self._timer.cancel()
+        self._timer_at = at
+        delay = max(0.0, at - self._clock.monotonic())
+        self._timer = asyncio.get_running_loop().call_later(delay, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._news.set()
 
     async def _by_leader(self, ready: list[PartitionQueue]) -> tuple[dict[int, list[PartitionQueue]], set[int]]:
         """The queues by their leaders, as many as one request may hold, and the leaders that have more of them.
@@ -182,9 +205,14 @@ class Sender:
             for queue in queues:
                 queue.busy = False
             self._in_flight[node_id] -= 1
+        if self._held_back:
             self._news.set()
         for queue in queues:
             self._digest(queue, outcomes[queue.partition])
+            if queue.sealed:
+                self._news.set()
+            elif queue.open is not None:
+                self.opened(queue.open)
 
     def _digest(self, queue: PartitionQueue, outcome: Outcome) -> None:
         if outcome.error is None:

@@ -37,6 +37,8 @@ class MemoryCluster:
         self.address = "memory:1"
         self.taking = asyncio.Event()
         self.taking.set()
+        #: A request is here.
+        self.asked = asyncio.Event()
         self.log: defaultdict[int, list[Record]] = defaultdict(list)
         self.requests: list[dict[int, int]] = []
         self.learn()
@@ -55,6 +57,7 @@ class MemoryCluster:
         return self
 
     async def call(self, api: Any, body: dict[str, Any], **_: Any) -> dict[str, Any]:
+        self.asked.set()
         await self.taking.wait()
         answers, sizes = [], {}
         for part in body["topic_data"][0]["data"]:
@@ -104,6 +107,21 @@ async def test_sends_batches_of_the_configured_size_in_order(keyless: str) -> No
     for number, log in cluster.log.items():
         assert [(each.payload, each.key, each.timestamp, each.headers) for each in log] == sent[number]
     assert max(size for request in cluster.requests for size in request.values()) <= 500
+
+
+@pytest.mark.parametrize("second", [0, 1])
+async def test_a_batch_that_had_to_wait_for_a_request_to_end_is_sent_without_a_flush(second: int) -> None:
+    """Because its partition was busy, or because the broker had as many requests as it may have."""
+    cluster = MemoryCluster()
+    cluster.taking.clear()
+    async with producer(cluster, linger=0.0, in_flight=1) as ours, asyncio.timeout(10):
+        deliveries = [await ours.send("t", b"1", partition=0)]
+        await cluster.asked.wait()
+        deliveries.append(await ours.send("t", b"2", partition=second))
+        for _ in range(5):  # the dispatcher sees that it has to wait
+            await asyncio.sleep(0)
+        cluster.taking.set()
+        assert [(await each).offset for each in deliveries] == [0, 1 if second == 0 else 0]
 
 
 async def test_sticky_partitioning_fills_a_batch_before_it_changes_partition() -> None:
