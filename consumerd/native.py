@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PURE = "CONSUMERD_PURE"
 _OFF = {"", "0", "false", "no"}
 #: The interface version that the native codec must have: raised with every change of its interface.
-INTERFACE = 10
+INTERFACE = 11
 
 
 class NativeLimits(Protocol):
@@ -298,6 +298,23 @@ class Codec(Protocol):
 
     def encode_records(self, payloads: object, keys: object, times: object, /) -> tuple[bytes, int, int] | None:
         """Encode records without headers; return them, first and highest timestamp; None as with `encode_messages`."""
+        ...
+
+    def encode_batch(
+        self,
+        payloads: object,
+        keys: object,
+        times: object,
+        numbers: tuple[int, int, int, int, int, int],
+        around: tuple[bytes, bool, bytes] | None,
+        /,
+    ) -> bytes | None:
+        """Encode a record batch without compression and headers; None as with `encode_messages`.
+
+        `numbers`: attributes, base offset, leader epoch, producer id, producer epoch, base sequence. `around`: what
+        stands before and behind the batch in a request, which is made as a whole, with the size before it; and whether
+        the length of the batch is a compact one.
+        """
         ...
 
     def value_sizes(self, values: object, /) -> tuple[int, int] | None:

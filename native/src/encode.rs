@@ -4,11 +4,12 @@
 //! no `bytes`, numbers that do not fit) gives nothing, and the pure code writes it or says why it cannot be written.
 use libdeflater::crc32;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyInt, PyList};
+use pyo3::types::{PyBytes, PyInt, PyList, PyTuple};
 
 use crate::message::{HEADER, LENGTH};
+use crate::records::batch::{CRC_END, HEADER as BATCH_HEADER};
 use crate::records::old::LOG_OVERHEAD;
-use crate::records::varint::{size_of, write};
+use crate::records::varint::{size_of, zigzag};
 
 /// Of messages of 0.8 and later: up to and with the CRC.
 const HEAD: usize = 16;
@@ -83,6 +84,15 @@ struct Field<'py>(Option<Bound<'py, PyBytes>>);
 impl Field<'_> {
     fn bytes(&self) -> &[u8] {
         self.0.as_ref().map_or(&[], |found| found.as_bytes())
+    }
+
+    /// Length, as `length` gives it, and bytes.
+    fn part(&self) -> Option<(i64, &[u8])> {
+        let Some(found) = &self.0 else {
+            return Some((-1, &[]));
+        };
+        let bytes = found.as_bytes();
+        Some((i64::from(i32::try_from(bytes.len()).ok()?), bytes))
     }
 
     /// -1 for null; nothing if it does not fit into 32 bits.
@@ -251,6 +261,80 @@ pub fn encode_messages<'py>(
     Some(PyBytes::new(payloads.py(), &out))
 }
 
+/// The numbers at the beginning of a record, which are appended at once.
+#[derive(Default)]
+struct Head {
+    bytes: [u8; 32],
+    used: usize,
+}
+
+impl Head {
+    fn byte(&mut self, byte: u8) {
+        self.bytes[self.used] = byte;
+        self.used += 1;
+    }
+
+    /// Add a varint, as `size_of` counts it.
+    #[inline]
+    fn push(&mut self, number: i64) {
+        let mut raw = zigzag(number);
+        while raw > 0x7F {
+            self.byte(raw as u8 | 0x80);
+            raw >>= 7;
+        }
+        self.byte(raw as u8);
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.used]
+    }
+}
+
+/// Append records without headers; gives the first and the highest timestamp.
+fn write_records(rows: &Rows, out: &mut Vec<u8>) -> Option<(i64, i64)> {
+    let base = rows.time(0)?;
+    let mut highest = base;
+    // Many messages have the same object as their time.
+    let mut last = (std::ptr::null_mut(), base);
+    for number in 0..rows.payloads.len() {
+        let (key, value) = (rows.key(number)?, at(rows.payloads, number)?);
+        let time = match rows.times {
+            Times::Same(time) => time,
+            Times::Each(times) => {
+                let item = times.get_item(number).ok()?;
+                if item.as_ptr() != last.0 {
+                    last = (item.as_ptr(), item.extract().ok()?);
+                }
+                last.1
+            }
+        };
+        highest = highest.max(time);
+        let delta = time.checked_sub(base)?;
+        let place = i64::try_from(number).ok()?;
+        let (key_length, key) = key.part()?;
+        let (length, value) = value.part()?;
+        // Without its own length; with the attributes and the number of headers, a byte each.
+        let numbers = 2 + size_of(delta) + size_of(place) + size_of(key_length) + size_of(length);
+        let size = i32::try_from(numbers + key.len() + value.len()).ok()?;
+        let mut head = Head::default();
+        head.push(i64::from(size));
+        head.byte(0);
+        head.push(delta);
+        head.push(place);
+        head.push(key_length);
+        if !key.is_empty() {
+            out.extend_from_slice(head.bytes());
+            out.extend_from_slice(key);
+            head = Head::default();
+        }
+        head.push(length);
+        out.extend_from_slice(head.bytes());
+        out.extend_from_slice(value);
+        out.push(0);
+    }
+    Some((base, highest))
+}
+
 /// Records without headers; and the first and the highest timestamp.
 #[pyfunction]
 pub fn encode_records<'py>(
@@ -259,28 +343,110 @@ pub fn encode_records<'py>(
     times: &Bound<'py, PyAny>,
 ) -> Option<(Bound<'py, PyBytes>, i64, i64)> {
     let rows = Rows::new(payloads, keys, times)?;
-    let base = rows.time(0)?;
-    let mut highest = base;
     let mut out = Vec::with_capacity(rows.room());
-    for number in 0..rows.payloads.len() {
-        let (key, value) = (rows.key(number)?, at(rows.payloads, number)?);
-        let time = rows.time(number)?;
-        highest = highest.max(time);
-        let delta = time.checked_sub(base)?;
-        let place = i64::try_from(number).ok()?;
-        let (key_length, length) = (i64::from(key.length()?), i64::from(value.length()?));
-        // With the attributes and the number of headers, a byte each.
-        let numbers = 2 + size_of(delta) + size_of(place) + size_of(key_length) + size_of(length);
-        let size = numbers + key.bytes().len() + value.bytes().len();
-        write(&mut out, i64::from(i32::try_from(size).ok()?));
-        out.push(0);
-        write(&mut out, delta);
-        write(&mut out, place);
-        write(&mut out, key_length);
-        out.extend_from_slice(key.bytes());
-        write(&mut out, length);
-        out.extend_from_slice(value.bytes());
-        out.push(0);
-    }
+    let (base, highest) = write_records(&rows, &mut out)?;
     Some((PyBytes::new(payloads.py(), &out), base, highest))
+}
+
+/// A record batch without compression and headers; `around` it a whole request, if there is one.
+///
+/// `numbers`: attributes, base offset, leader epoch, producer id, producer epoch, base sequence. `around`: what stands
+/// before the batch (between the size of the request and that of the record set), whether the latter is a compact
+/// length, and what stands behind the batch.
+#[pyfunction]
+#[pyo3(signature = (payloads, keys, times, numbers, around, /))]
+pub fn encode_batch<'py>(
+    payloads: &Bound<'py, PyAny>,
+    keys: Option<&Bound<'py, PyAny>>,
+    times: &Bound<'py, PyAny>,
+    numbers: &Bound<'py, PyTuple>,
+    around: Option<(Bound<'py, PyBytes>, bool, Bound<'py, PyBytes>)>,
+) -> Option<Bound<'py, PyBytes>> {
+    let rows = Rows::new(payloads, keys, times)?;
+    let (before, compact, after) = match &around {
+        None => (&[][..], false, &[][..]),
+        Some((before, compact, after)) => (before.as_bytes(), *compact, after.as_bytes()),
+    };
+    // The head is written last, because its lengths vary: to the end of the room for it.
+    let room = LENGTH + before.len() + MAX_COMPACT;
+    let mut out = Vec::with_capacity(room + BATCH_HEADER + rows.room() + after.len());
+    out.resize(room + BATCH_HEADER, 0);
+    let (base, highest) = write_records(&rows, &mut out)?;
+    write_batch_header(
+        &mut out[room..],
+        rows.payloads.len(),
+        base,
+        highest,
+        numbers,
+    )?;
+    if around.is_none() {
+        return Some(PyBytes::new(payloads.py(), &out[room..]));
+    }
+    let set = out.len() - room;
+    let length = if compact {
+        compact_length(set)?
+    } else {
+        i32::try_from(set).ok()?.to_be_bytes().to_vec()
+    };
+    out.extend_from_slice(after);
+    let start = room - LENGTH - before.len() - length.len();
+    let size = i32::try_from(out.len() - start - LENGTH).ok()?;
+    let mut place = start;
+    for piece in [&size.to_be_bytes()[..], before, &length] {
+        out[place..place + piece.len()].copy_from_slice(piece);
+        place += piece.len();
+    }
+    Some(PyBytes::new(payloads.py(), &out[start..]))
+}
+
+/// Bytes of the longest compact length of what fits into a request.
+const MAX_COMPACT: usize = 5;
+
+/// Of something that may be null: one more, as an unsigned varint.
+fn compact_length(size: usize) -> Option<Vec<u8>> {
+    let mut left = u32::try_from(i32::try_from(size).ok()?).ok()? + 1;
+    let mut out = Vec::with_capacity(MAX_COMPACT);
+    while left > 0x7F {
+        out.push(left as u8 | 0x80);
+        left >>= 7;
+    }
+    out.push(left as u8);
+    Some(out)
+}
+
+/// Write the header of the batch that `batch` is, up to its end.
+fn write_batch_header(
+    batch: &mut [u8],
+    count: usize,
+    base: i64,
+    highest: i64,
+    numbers: &Bound<'_, PyTuple>,
+) -> Option<()> {
+    type Numbers = (i16, i64, i32, i64, i16, i32);
+    let (attributes, offset, leader_epoch, producer, epoch, sequence) =
+        numbers.extract::<Numbers>().ok()?;
+    let count = i32::try_from(count).ok()?;
+    let length = i32::try_from(batch.len() - LOG_OVERHEAD).ok()?;
+    let fields: [&[u8]; 12] = [
+        &offset.to_be_bytes(),
+        &length.to_be_bytes(),
+        &leader_epoch.to_be_bytes(),
+        &[2, 0, 0, 0, 0], // magic; the CRC, which is written when the rest is there
+        &attributes.to_be_bytes(),
+        &(count - 1).to_be_bytes(),
+        &base.to_be_bytes(),
+        &highest.to_be_bytes(),
+        &producer.to_be_bytes(),
+        &epoch.to_be_bytes(),
+        &sequence.to_be_bytes(),
+        &count.to_be_bytes(),
+    ];
+    let mut place = 0;
+    for field in fields {
+        batch[place..place + field.len()].copy_from_slice(field);
+        place += field.len();
+    }
+    let crc = crc32c::crc32c(&batch[CRC_END..]);
+    batch[CRC_END - 4..CRC_END].copy_from_slice(&crc.to_be_bytes());
+    Some(())
 }

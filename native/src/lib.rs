@@ -23,13 +23,14 @@ mod zstandard;
 fn consumerd_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     // What `consumerd` checks before it uses any of this: raised with every change of a signature.
-    module.add("INTERFACE", 10)?;
+    module.add("INTERFACE", 11)?;
     module.add_function(wrap_pyfunction!(verify::verify, module)?)?;
     module.add_function(wrap_pyfunction!(encode::encode_set, module)?)?;
     module.add_function(wrap_pyfunction!(encode::encode_produce, module)?)?;
     module.add_function(wrap_pyfunction!(encode::copy_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(encode::encode_messages, module)?)?;
     module.add_function(wrap_pyfunction!(encode::encode_records, module)?)?;
+    module.add_function(wrap_pyfunction!(encode::encode_batch, module)?)?;
     module.add_function(wrap_pyfunction!(filling::value_sizes, module)?)?;
     module.add_function(wrap_pyfunction!(filling::fitting_values, module)?)?;
     module.add_class::<filling::Delivery>()?;

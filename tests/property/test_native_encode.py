@@ -15,6 +15,7 @@ from consumerd.producer.errors import EncodingError
 from consumerd.wire.v07 import EncodedProduceRequest, ProduceRequest
 from consumerd.wire.v07 import encode_message_set as encode_v07
 from consumerd.wire.v08.records import RecordCodec, encode_message_set, encode_record_batch
+from consumerd.wire.v08.records.encode import Surroundings
 from tests.support.codecs import written_by_both
 
 if TYPE_CHECKING:
@@ -111,6 +112,26 @@ def test_messages_and_records(
         written_by_both(encode_message_set, values, magic=magic, **options)
     else:
         written_by_both(encode_record_batch, values, headers={0: (("name", None),)} if packed else {}, **options)
+
+
+@given(
+    ROWS,
+    st.sampled_from([-1, 0, 7, (1 << 15) - 1, 1 << 15, (1 << 31) - 1, 1 << 31, (1 << 63) - 1, 1 << 63]),
+    st.sampled_from(["producer_id", "producer_epoch", "base_sequence", "base_offset", "leader_epoch"]),
+    st.none() | st.builds(Surroundings, st.binary(max_size=40), st.booleans(), st.binary(max_size=4)),
+    st.booleans(),
+)
+def test_batches_in_requests(
+    rows: list[tuple[bytes | None, bytes | None, int]],
+    number: int,
+    name: str,
+    around: Surroundings | None,
+    transactional: bool,
+) -> None:
+    columns: dict[str, Any] = {"keys": [key for _, key, _ in rows], "timestamps": [stamp for _, _, stamp in rows]}
+    values = [value for value, _, _ in rows]
+    options: dict[str, Any] = {name: number, "around": around, "transactional": transactional}
+    written_by_both(encode_record_batch, values, **columns, **options)
 
 
 @pytest.mark.parametrize("encode", [encode_message_set, encode_record_batch])

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from consumerd.partition import TopicPartition
     from consumerd.wire.v08.records import Headers
+    from consumerd.wire.v08.records.encode import Surroundings
 
 #: Bytes of a message beside key and value, at most: a header of magic 1, or of a record with its varints.
 OVERHEAD = 36
@@ -183,14 +184,18 @@ class Batch:
         self.size += size
         return BatchRange(self, first, count)
 
-    def encode(self, magic: int, codec: RecordCodec) -> bytes:
-        """The record set. Raises EncodeError for fields that the format cannot hold."""
+    def encode(self, magic: int, codec: RecordCodec, around: Surroundings | None = None) -> bytes:
+        """The record set, in the request `around` it if there is one (magic 2).
+
+        Raises EncodeError for fields that the format cannot hold.
+        """
         if self.keys is not None:
             self.keys += [None] * (len(self.values) - len(self.keys))
         if magic == 2:
             return encode_record_batch(
                 self.values, codec=codec, keys=self.keys, timestamps=self.timestamps, headers=self.headers,
                 producer_id=self.producer_id, producer_epoch=self.producer_epoch, base_sequence=self.sequence,
+                around=around,
             )  # fmt: skip
         if self.headers:
             raise EncodeError("brokers before 0.11 do not support headers: remove them, or use newer brokers")

@@ -1,7 +1,8 @@
 """One PRODUCE request: batches of partitions that a broker leads -> the outcome of each.
 
 Strategy: the format of a batch on the wire follows from the version that the broker serves: magic 0 up to version 1,
-magic 1 in version 2, record batches from 3 on. Temporary and permanent errors are distinguished.
+magic 1 in version 2, record batches from 3 on. Temporary and permanent errors are distinguished. A request with one
+batch, as most are, is written by a template of its partition: the batch goes into it in one step.
 
 Idempotence: each partition has a producer id of its own, requested before its first batch, and counts its messages. A
 batch that is sent again has the same numbers, so the broker knows it; "duplicate" means that it is there. When a batch
@@ -25,6 +26,8 @@ from consumerd.net import ConnectionClosedError
 from consumerd.wire.errors import EncodeError
 from consumerd.wire.v08.apis import INIT_PRODUCER_ID, PRODUCE
 from consumerd.wire.v08.error_codes import ErrorCode
+from consumerd.wire.v08.produce_template import FIRST_VERSION as RECORD_BATCHES
+from consumerd.wire.v08.produce_template import LAST_VERSION, ProduceTemplate
 from consumerd.wire.v08.records import RecordCodec
 
 if TYPE_CHECKING:
@@ -37,10 +40,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: The last version that names topics and not their ids.
-LAST_VERSION: Final = 12
-#: The first version with record batches, and that with magic 1.
-_RECORD_BATCHES: Final = 3
+#: The version with magic 1; record batches follow.
 _MAGIC_1: Final = 2
 #: The first version in which a broker takes zstd.
 _ZSTD: Final = 7
@@ -76,6 +76,21 @@ class Identity:
     epoch: int
 
 
+class BatchRequest:
+    """The body of a request with one batch, which is encoded when the request is sent."""
+
+    __slots__ = ("_batch", "_template", "decode")
+
+    def __init__(self, batch: Batch, template: ProduceTemplate) -> None:
+        self._batch = batch
+        self._template = template
+        self.decode = template.decode
+
+    def encode(self, correlation_id: int, client_id: str | None) -> bytes:
+        """The whole frame. Raises EncodeError."""
+        return self._batch.encode(2, RecordCodec.NONE, self._template.around(correlation_id, client_id))
+
+
 class Exchange:
     """Sends the first sealed batch of queues to their leader."""
 
@@ -85,6 +100,7 @@ class Exchange:
         #: Seconds for which a broker may wait for replicas: no longer than a batch is tried at all.
         self._held_back = min(settings.request_timeout, settings.delivery_timeout)
         self._identities: dict[TopicPartition, Identity] = {}
+        self._templates: dict[TopicPartition, ProduceTemplate] = {}
         #: With acks 0: the channel over which a broker was sent something last.
         self._unconfirmed: dict[int, Channel] = {}
         #: We may have no producer ids.
@@ -104,23 +120,9 @@ class Exchange:
         channel = await self._client.node_channel(node_id)
         version = channel.versions.pick(PRODUCE, at_most=LAST_VERSION)
         outcomes: dict[TopicPartition, Outcome] = {}
-        by_topic: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
-        for partition, queue in queues.items():
-            try:
-                data = await self._encoded(channel, version, queue)
-            except (EncodeError, DeliveryError) as error:
-                outcomes[partition] = Outcome(DeliveryError(f"a batch of {partition} cannot be sent: {error}"))
-                continue
-            by_topic[partition.topic].append({"partition": partition.partition, "record_set": data})
-        if not by_topic:
+        body = await self._body(channel, version, queues, outcomes)
+        if body is None:
             return outcomes
-        body: dict[str, Any] = {
-            "acks": self._settings.acks,
-            "timeout": int(self._held_back * 1000),
-            "topic_data": [{"topic": topic, "data": parts} for topic, parts in by_topic.items()],
-        }
-        if version >= _RECORD_BATCHES:
-            body["transactional_id"] = None
         rest = [partition for partition in queues if partition not in outcomes]
         # No broker can have those that are sent for the first time, should this one refuse them.
         fresh = {partition for partition in rest if not queues[partition].sealed[0].sent}
@@ -135,6 +137,8 @@ class Exchange:
         except (RequestTooLargeError, UnsupportedApiError) as error:
             failed = DeliveryError(str(error))
             return outcomes | dict.fromkeys(rest, Outcome(failed))
+        except EncodeError as error:
+            return outcomes | {partition: _unsendable(partition, error) for partition in rest}
         parts = {
             (topic["topic"], part["partition"]): part
             for topic in answer["responses"]
@@ -150,6 +154,46 @@ class Exchange:
             else:
                 outcomes[partition] = self._outcome(partition, part)
         return outcomes
+
+    async def _body(
+        self,
+        channel: Channel,
+        version: int,
+        queues: Mapping[TopicPartition, PartitionQueue],
+        outcomes: dict[TopicPartition, Outcome],
+    ) -> dict[str, Any] | BatchRequest | None:
+        """The body of a request; None if no batch can be sent. The outcomes of those that cannot be are added."""
+        alone = len(queues) == 1 and version >= RECORD_BATCHES and self._settings.codec is RecordCodec.NONE
+        timeout = int(self._held_back * 1000)
+        by_topic: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+        for partition, queue in queues.items():
+            try:
+                magic = await self._prepare(channel, version, queue)
+                if alone:
+                    return BatchRequest(queue.sealed[0], self._template(version, timeout, partition))
+                data = await self._encoded(queue.sealed[0], magic)
+            except (EncodeError, DeliveryError) as error:
+                outcomes[partition] = _unsendable(partition, error)
+                continue
+            by_topic[partition.topic].append({"partition": partition.partition, "record_set": data})
+        if not by_topic:
+            return None
+        body: dict[str, Any] = {
+            "acks": self._settings.acks,
+            "timeout": timeout,
+            "topic_data": [{"topic": topic, "data": parts} for topic, parts in by_topic.items()],
+        }
+        if version >= RECORD_BATCHES:
+            body["transactional_id"] = None
+        return body
+
+    def _template(self, version: int, timeout: int, partition: TopicPartition) -> ProduceTemplate:
+        template = self._templates.get(partition)
+        if template is None or template.version != version:
+            template = self._templates[partition] = ProduceTemplate(
+                version, self._settings.acks, timeout, partition.topic, partition.partition
+            )
+        return template
 
     def _see_refusal(self, node_id: int) -> None:
         """Raise ConnectionClosedError if the broker closed the connection: with acks 0 it has no other way to refuse.
@@ -187,16 +231,19 @@ class Exchange:
         assert error is not None
         return error
 
-    async def _encoded(self, channel: Channel, version: int, queue: PartitionQueue) -> bytes:
-        batch = queue.sealed[0]
-        codec = self._settings.codec
-        if codec is RecordCodec.ZSTD and version < _ZSTD:
+    async def _prepare(self, channel: Channel, version: int, queue: PartitionQueue) -> int:
+        """Number the first batch if it has to be; return its magic. Raises EncodeError, DeliveryError, BrokerError."""
+        if self._settings.codec is RecordCodec.ZSTD and version < _ZSTD:
             raise EncodeError(f"broker {channel.address} does not support zstd; use gzip, snappy or lz4")
-        magic = 2 if version >= _RECORD_BATCHES else 1 if version == _MAGIC_1 else 0
+        magic = 2 if version >= RECORD_BATCHES else 1 if version == _MAGIC_1 else 0
         if magic == 2 and self._is_idempotent(channel):
-            await self._number(queue, batch, channel)
+            await self._number(queue, queue.sealed[0], channel)
         elif self._settings.idempotent:
             raise EncodeError(f"broker {channel.address} does not support idempotent producers (idempotent = true)")
+        return magic
+
+    async def _encoded(self, batch: Batch, magic: int) -> bytes:
+        codec = self._settings.codec
         if codec is not RecordCodec.NONE and batch.size > _THREAD_BYTES[codec]:
             return await asyncio.to_thread(batch.encode, magic, codec)
         return batch.encode(magic, codec)
@@ -237,3 +284,7 @@ class Exchange:
             log.warning("idempotence_unavailable", reason=reason_of(error))
             return None
         raise error if error.retriable else DeliveryError(str(error))
+
+
+def _unsendable(partition: TopicPartition, error: Exception) -> Outcome:
+    return Outcome(DeliveryError(f"a batch of {partition} cannot be sent: {error}"))

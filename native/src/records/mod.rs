@@ -12,7 +12,7 @@ use crate::inflate::Inflater;
 use crate::limits::Limits;
 use crate::payloads::{part_of, within};
 
-mod batch;
+pub mod batch;
 mod columns;
 pub mod old;
 mod reader;

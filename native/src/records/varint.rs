@@ -37,8 +37,9 @@ fn raw<const LONGEST: usize, const HIGHEST: u8>(data: &[u8], position: &mut usiz
     None
 }
 
+/// The bits of a number as they are written: seven in a byte, the lowest first.
 #[inline]
-fn zigzag(number: i64) -> u64 {
+pub fn zigzag(number: i64) -> u64 {
     (number << 1 ^ number >> 63) as u64
 }
 
@@ -47,15 +48,4 @@ fn zigzag(number: i64) -> u64 {
 pub fn size_of(number: i64) -> usize {
     let bits = 64 - (zigzag(number) | 1).leading_zeros() as usize;
     bits.div_ceil(7)
-}
-
-/// Append a number.
-#[inline]
-pub fn write(out: &mut Vec<u8>, number: i64) {
-    let mut raw = zigzag(number);
-    while raw > 0x7F {
-        out.push(raw as u8 | 0x80);
-        raw >>= 7;
-    }
-    out.push(raw as u8);
 }

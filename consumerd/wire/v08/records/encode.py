@@ -3,7 +3,8 @@
 Strategy: columns in, bytes out: pieces are gathered in a list and joined once; numbers of up to two bytes come from a
 table. Offsets count from `base_offset`, which is 0 for a producer: the broker gives the real ones. A wrapper has the
 offset of its last message and the highest timestamp, as the JVM's producers write it. The formats are described in
-`message_set` and `record_batch`. The native codec writes lists of `bytes` in one call, and leaves everything else.
+`message_set` and `record_batch`. The native codec writes lists of `bytes` in one call, and leaves everything else. A
+batch may be written into the request around it (`Surroundings`), which saves copies of both.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import struct
 from functools import lru_cache
 from itertools import repeat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.native import codec as native_codec
 from consumerd.wire.crc import crc32
@@ -21,6 +22,7 @@ from consumerd.wire.v08.records.codecs import RecordCodec, compress
 from consumerd.wire.v08.records.crc32c import crc32c, extend_crc32c
 from consumerd.wire.v08.records.record_set import NO_TIMESTAMP
 from consumerd.wire.v08.records.varint import VARINTS, varint
+from consumerd.wire.v08.varint import uvarint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -44,6 +46,14 @@ _TABLE = len(VARINTS)
 #: its own length.
 _KEYLESS = tuple(number + _NULL_VARINT for number in VARINTS)
 _AFTER_PLAIN = tuple(_NONE + number for number in VARINTS)
+
+
+class Surroundings(NamedTuple):
+    """A request without its size and its only record set. `compact`: whether the set has a compact length."""
+
+    before: bytes
+    compact: bool
+    after: bytes
 
 
 def encode_message_set(
@@ -133,23 +143,29 @@ def encode_record_batch(
     base_sequence: int = -1,
     transactional: bool = False,
     log_append_time: int | None = None,
+    around: Surroundings | None = None,
 ) -> bytes:
     """One batch of a record per payload (magic 2).
 
     `keys`: one per payload, or none at all. `timestamps`: milliseconds, one for all or one each. `headers`: by the
     number of the payload. `producer_id`, `producer_epoch`, `base_sequence`: of an idempotent producer.
-    `log_append_time`: what a broker sets whose topic has it. No payloads give no bytes. Raises EncodeError for what no
-    field can hold.
+    `log_append_time`: what a broker sets whose topic has it. `around`: what the batch is written into; the whole frame
+    is returned then, with its size. No payloads give no bytes. Raises EncodeError for what no field can hold.
     """
     if not payloads:
         return b""
     count = len(payloads)
-    native = native_codec()
-    written = None if native is None or headers else native.encode_records(payloads, keys or None, timestamps)
-    records, base_time, max_time = written or _columns(payloads, keys, timestamps, headers)
     attributes = int(codec)
     if transactional:
         attributes |= _TRANSACTIONAL
+    native = native_codec()
+    if native is not None and not headers and codec is RecordCodec.NONE and log_append_time is None:
+        numbers = attributes, base_offset, leader_epoch, producer_id, producer_epoch, base_sequence
+        batch = native.encode_batch(payloads, keys or None, timestamps, numbers, around)
+        if batch is not None:
+            return batch
+    written = None if native is None or headers else native.encode_records(payloads, keys or None, timestamps)
+    records, base_time, max_time = written or _columns(payloads, keys, timestamps, headers)
     if log_append_time is not None:
         attributes, max_time = attributes | _LOG_APPEND_TIME, log_append_time
     body = compress(codec, records, record_batch.MAGIC)
@@ -162,7 +178,18 @@ def encode_record_batch(
         head = _BATCH_HEAD.pack(base_offset, length, leader_epoch, record_batch.MAGIC, crc)
     except struct.error as error:
         raise EncodeError(f"a batch of {count} records and {len(records)} bytes cannot be written: {error}") from error
-    return b"".join((head, fields, body))
+    return b"".join((head, fields, body)) if around is None else _framed(around, head, fields, body)
+
+
+def _framed(around: Surroundings, head: bytes, fields: bytes, body: bytes) -> bytes:
+    before, compact, after = around
+    size = len(head) + len(fields) + len(body)
+    try:
+        length = uvarint(size + 1) if compact else _SIZE.pack(size)
+        frame = _SIZE.pack(len(before) + len(length) + size + len(after))
+    except struct.error:
+        raise EncodeError(f"{size} bytes are too many for one frame") from None
+    return b"".join((frame, before, length, head, fields, body, after))
 
 
 def _columns(

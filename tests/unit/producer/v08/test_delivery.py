@@ -18,6 +18,7 @@ from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.v08.apis import INIT_PRODUCER_ID, PRODUCE
 from consumerd.wire.v08.records import decode_records
+from tests.support.prepared_requests import request_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,6 +59,7 @@ class CountingBroker:
         return self
 
     async def call(self, api: Api, body: dict[str, Any], *, timeout: float = 0, **_: Any) -> dict[str, Any]:
+        body = request_body(api, body)
         self.patience[api] = (timeout, body.get("timeout", 0))
         error = self.before(api)
         answer = self._producer_id(error) if api is INIT_PRODUCER_ID else self._produce(error, body)

@@ -22,6 +22,7 @@ from consumerd.producer.v08.murmur2 import key_partition
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.v08.records import Record, decode_records
+from tests.support.prepared_requests import request_body
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,6 +55,7 @@ class MemoryBroker:
         return self
 
     async def call(self, api: Any, body: dict[str, Any], **_: Any) -> dict[str, Any]:
+        body = request_body(api, body)
         await self.taking.wait()
         answers = []
         for part in body["topic_data"][0]["data"]:

@@ -21,6 +21,7 @@ from consumerd.producer.v08.murmur2 import key_partition
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.v08.records import Record, decode_records
+from tests.support.prepared_requests import request_body
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("either_codec")]
 PARTITIONS = 3
@@ -57,6 +58,7 @@ class MemoryCluster:
         return self
 
     async def call(self, api: Any, body: dict[str, Any], **_: Any) -> dict[str, Any]:
+        body = request_body(api, body)
         self.asked.set()
         await self.taking.wait()
         answers, sizes = [], {}
@@ -398,7 +400,7 @@ class Link(SimpleNamespace):
         if self.node != self.cluster.leading:
             self.closed = True
             return
-        for part in body["topic_data"][0]["data"]:
+        for part in request_body(api, body)["topic_data"][0]["data"]:
             self.cluster.log[part["partition"]] += decode_records(part["record_set"], 0).messages()
 
 
