@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 LAST_WITH_NAMES: Final = 12
 #: The value of an unknown offset or epoch.
 _UNKNOWN: Final = -1
+#: A record set may be a view if no more than this part of its response is something else.
+_REST: Final = 16
 
 
 class PartitionFetch(NamedTuple):
@@ -43,14 +45,14 @@ class PartitionFetch(NamedTuple):
 
 
 class FetchedPartition(NamedTuple):
-    """One partition of a response. `error`: its code, 0 for none.
+    """One partition of a response. `error`: its code, 0 for none. `data`: bytes, or with `views` a view of bytes.
 
     `readable_end`: the end of the readable messages: those that are replicated and, with `read_committed`, of
     transactions that have ended; -1 for unknown. `aborted`: (producer id, first offset) of aborted transactions.
     """
 
     error: int
-    data: bytes
+    data: bytes | memoryview
     readable_end: int
     aborted: tuple[tuple[int, int], ...]
 
@@ -73,11 +75,13 @@ async def fetch_partitions(
     read_committed: bool = False,
     max_response: int | None = None,
     timeout: float | None = None,
+    views: bool = False,
 ) -> FetchedPartitions:
     """Fetch from each partition; the broker answers with an error where it does not lead.
 
     The broker waits up to `max_wait` seconds for `min_bytes`; `timeout` (seconds) includes that. `read_committed`:
-    only messages of committed transactions. Raises as `Channel.call`, and BadFrameError for a partition that comes
+    only messages of committed transactions. `views`: record sets may be views of the response, which they keep in
+    memory, if that is hardly larger. Raises as `Channel.call`, and BadFrameError for a partition that comes
     twice; the connection is closed then.
     """
     names = {each.topic_id: each.topic for each in partitions}
@@ -102,7 +106,7 @@ async def fetch_partitions(
             for (topic, topic_id), entries in by_topic.items()
         ],
     }
-    answer = await channel.call(FETCH, body, version=version, max_response=max_response, timeout=timeout)
+    answer = await channel.call(FETCH, body, version=version, max_response=max_response, timeout=timeout, views=views)
     found: dict[Place, FetchedPartition] = {}
     for topic in answer["responses"]:
         name = topic["topic"] if version <= LAST_WITH_NAMES else names.get(topic["topic_id"])
@@ -124,7 +128,14 @@ def _fetched(part: dict[str, Any], *, read_committed: bool) -> FetchedPartition:
     aborted = part.get("aborted_transactions") or () if read_committed else ()
     return FetchedPartition(
         part["error_code"],
-        part["record_set"] or b"",
+        _alone(part["record_set"]) or b"",
         stable if read_committed and stable != _UNKNOWN else part["high_watermark"],
         tuple((each["producer_id"], each["first_offset"]) for each in aborted),
     )
+
+
+def _alone(data: bytes | memoryview | None) -> bytes | memoryview | None:
+    """A record set that keeps little else in memory."""
+    if isinstance(data, memoryview) and _REST * (len(data.obj) - len(data)) > len(data.obj):  # type: ignore[arg-type]
+        return bytes(data)
+    return data

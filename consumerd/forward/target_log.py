@@ -89,7 +89,7 @@ class TargetLog:
         self._raise_for(fetched.error or (part.error if part else 0), channel, topic, partition)
         if part is None:
             raise BadFrameError(f"broker {channel.address} left {topic}/{partition} out of its FETCH response")
-        return part.data
+        return bytes(part.data)
 
     async def _offset(self, topic: str, partition: int, time: int) -> int:
         place = topic, partition

@@ -292,7 +292,7 @@ class KafkaStage(Stage):
                 if error := error_of(answer.error, f"{partition} cannot be read from {offset}"):
                     self._direct.stale([partition.topic])
                     raise error
-                return answer.data
+                return bytes(answer.data)
 
             records = decode_records(await self._direct.retrying(f"read {partition}", fetch), offset)
             if records.end is BatchEnd.CORRUPT:

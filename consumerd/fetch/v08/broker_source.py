@@ -174,6 +174,7 @@ class BrokerSource:
             min_bytes=settings.min_bytes if queue.wait else 0,
             read_committed=settings.read_committed,
             timeout=self._client.settings.connection.request_timeout + queue.wait,
+            views=True,
         )
         self._counters.fetches += 1
         try:

@@ -35,7 +35,9 @@ class OneVersion:
     def abort(self) -> None:
         self.closed = True
 
-    async def call(self, api: Any, body: dict[str, Any], *, version: int, **_: Any) -> dict[str, Any]:
+    async def call(
+        self, api: Any, body: dict[str, Any], *, version: int, views: bool = False, **_: Any
+    ) -> dict[str, Any]:
         self.version = version
         self.asked = decode_request(api, encode_request(api, version, body, correlation_id=1, client_id="c")[4:]).body
         responses = [
@@ -51,7 +53,7 @@ class OneVersion:
         if version >= 1:
             answer["throttle_time_ms"] = 20
         data = encode_response(api, version, ResponseMessage(ResponseHeader(1), answer))
-        return decode_response(api, version, data[4:]).body
+        return decode_response(api, version, memoryview(data[4:]) if views else data[4:]).body
 
 
 def wanted(*, ids: bool = True) -> list[PartitionFetch]:
@@ -105,3 +107,18 @@ async def test_rejects_a_response_that_has_a_partition_twice(version: int) -> No
     with pytest.raises(BadFrameError, match="broker h:9 sent t/0 twice in a FETCH response"):
         await fetch_partitions(channel, wanted(), max_bytes=100)
     assert channel.closed
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_view_of_the_response_is_given_for_a_record_set_that_is_most_of_it(version: int) -> None:
+    channel: Any = OneVersion(version, record_set=b"r" * 10_000)
+    place = ("t", 0)
+    for views, kind in ((False, bytes), (True, memoryview)):
+        fetched = await fetch_partitions(channel, wanted()[:1], max_bytes=100, views=views)
+        assert type(fetched.partitions[place].data) is kind
+        assert bytes(fetched.partitions[place].data) == b"r" * 10_000
+    fetched = await fetch_partitions(channel, wanted(), max_bytes=100, views=True)
+    assert [(type(part.data), part.data) for part in fetched.partitions.values()] == [(bytes, b"r" * 10_000)] * 3
+    channel.part["record_set"] = b""
+    fetched = await fetch_partitions(channel, wanted()[:1], max_bytes=100, views=True)
+    assert fetched.partitions[place].data == b""

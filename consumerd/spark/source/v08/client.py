@@ -277,7 +277,7 @@ class KafkaClient:
             raise BrokerReadError(
                 f"cannot fetch {where}: broker {channel.address} left the partition out of its response"
             )
-        return FetchedRecords(part.data, part.readable_end, part.aborted, fetched.throttled)
+        return FetchedRecords(bytes(part.data), part.readable_end, part.aborted, fetched.throttled)
 
     async def _leader(self, partition: Partition) -> Channel:
         """The channel to the leader of a partition."""
