@@ -332,17 +332,23 @@ class V08Producer:
 
     def _grow(self, missing: int) -> bool:
         """Raise the credit by `missing` bytes, or more; return False if they are not free."""
-        advance = min(_CREDIT, self._advance // (1 + len(self._fillings)))
-        grown = self._held.grow(missing, missing + advance)
+        grown = self._held.grow(missing, missing + self._in_advance())
         self._credit += grown
         return grown > 0
+
+    def _in_advance(self) -> int:
+        """Bytes that may be taken from the budget in advance now."""
+        return min(_CREDIT, self._advance // (1 + len(self._fillings)))
 
     # -- memory that messages of one batch may use without a further check
 
     def _lease(self, topic: str, batch: Batch) -> None:
         """Messages without a key may use the credit; `batch.size` includes that part of it until it is recalled."""
         self._recall(topic)
-        room = min(self._credit, self._unchecked - 1 - batch.size)
+        most = self._unchecked - 1 - batch.size
+        if most > self._credit:  # what the last batch left would do for a few messages only
+            self._credit += self._held.grow(1, min(most - self._credit, self._in_advance()))
+        room = min(self._credit, most)
         if room > 0:
             self._fillings[topic] = filling = new_filling(batch, self._wall)
             filling.room = room

@@ -199,6 +199,23 @@ async def test_memory_taken_in_advance_is_there_for_a_caller_that_needs_it() -> 
     assert ours.buffered_bytes == 0
 
 
+async def test_memory_for_a_whole_batch_is_taken_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all messages of a batch, the first alone has to look for it."""
+    cluster, searches, search = MemoryCluster(), 0, V08Producer._batch
+
+    async def counted(self: V08Producer, *arguments: Any) -> Any:
+        nonlocal searches
+        searches += 1
+        return await search(self, *arguments)
+
+    monkeypatch.setattr(V08Producer, "_batch", counted)
+    async with producer(cluster, batch_bytes=64 << 10, linger=60) as ours:
+        deliveries = [await ours.send("t", bytes(100)) for _ in range(5000)]
+    await deliveries[-1]
+    assert sum(map(len, cluster.log.values())) == 5000
+    assert searches == sum(map(len, cluster.requests))
+
+
 async def test_no_memory_is_taken_in_advance_while_a_caller_waits_for_some() -> None:
     cluster = MemoryCluster()
     cluster.taking.clear()
