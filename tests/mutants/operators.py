@@ -5,7 +5,8 @@ one node. So the n-th mutant of a source text is always the same one, and it exi
 to a file. A mutant is shown as the text of the expression's or statement's lines before and after.
 
 Left out are changes without an effect on behaviour: docstrings, annotations, decorators, `assert` (asserts narrow
-types), f-strings and other text (messages are for people), calls of loggers, and blocks for type checkers.
+types) and `strict=` of `zip`, which assert as well, f-strings and other text (messages are for people), calls of
+loggers, and blocks for type checkers. `return False` becomes `return True` but not `return None`: both are false.
 """
 
 from __future__ import annotations
@@ -241,6 +242,8 @@ def _left_out(node: ast.AST) -> bool:
             return True
         case ast.Call(func=ast.Name(id="cast" | "TypeVar" | "ParamSpec")):
             return True
+        case ast.keyword(arg="strict"):
+            return True
     return False
 
 
@@ -255,7 +258,7 @@ def _replacements(parent: ast.AST, field: str, node: ast.AST, walk: _Walk) -> It
 
 def _statement(node: ast.stmt, walk: _Walk) -> Iterator[tuple[str, ast.AST]]:
     match node:
-        case ast.Return(value=value) if value is not None and walk.returns and not _is_none(value):
+        case ast.Return(value=value) if value is not None and walk.returns and not _is_none_or_false(value):
             yield "None returned", ast.Return(ast.Constant(None))
         case ast.Expr(value=ast.Call() | ast.Await(value=ast.Call())):
             yield "call removed", ast.Pass()
@@ -341,8 +344,8 @@ def _constant(value: object, is_key: bool) -> Iterator[tuple[str, ast.AST]]:
             yield "constant changed", ast.Constant(value + "?")
 
 
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
+def _is_none_or_false(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and (node.value is None or node.value is False)
 
 
 def _is_union(node: ast.expr) -> bool:

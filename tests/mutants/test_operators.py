@@ -56,6 +56,7 @@ def test_changes_one_thing_at_a_time(line: str, changed: set[str]) -> None:
         'x = f"{a + 1}"',
         'x = "text"',
         'log.info("text", n=1)',
+        "x = zip(a, b, strict=True)",
         'self._log.warning("text", n=a + 1)',
         "if TYPE_CHECKING:\n    x = 1",
         "import a",
@@ -100,8 +101,10 @@ def test_returns_none_where_a_result_is_annotated() -> None:
             return e
         def none() -> A | None:
             return None
+        def refused() -> bool:
+            return False
     """
-    assert planted(source) == {("return a", "return None")}
+    assert planted(source) == {("return a", "return None"), ("return False", "return True")}
 
 
 def test_removes_assignments_after_which_the_name_has_another_value() -> None:
