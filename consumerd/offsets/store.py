@@ -288,8 +288,8 @@ class _Commit:
         for partition, position in list(self._open.items()):
             self._respect_floor(partition, position)
         send = self._send_together if self._zk.has_multi else self._send_one
-        while self._open and not await send():
-            pass
+        while self._open:
+            await send()
 
     def _respect_floor(self, partition: TopicPartition, position: int) -> None:
         """Write nothing below what others have written, except by a seek back."""
@@ -307,19 +307,18 @@ class _Commit:
 
     # -- sending
 
-    async def _send_together(self) -> bool:
-        """Send one multi with all open partitions. Return False to send again, after a repair."""
+    async def _send_together(self) -> None:
+        """Send one multi with all open partitions; after a refusal that was mended, some of them are still open."""
         steps = [step for partition in self._open for step in self._steps(partition)]
         self._note_sent()
         try:
             await self._zk.multi([step.operation for step in steps], session_id=self._session_id)
         except MultiFailed as failure:
             await self._mend(steps[failure.index], failure.cause)
-            return False
-        self._note_written()
-        return True
+        else:
+            self._note_written()
 
-    async def _send_one(self) -> bool:
+    async def _send_one(self) -> None:
         """Send without multi, for one partition."""
         (partition,) = self._open
         self._nodes.require(self._session_id)
@@ -332,9 +331,8 @@ class _Commit:
                 await self._zk.set(write.path, write.data, version=write.version)
         except (BadVersion, NodeExists, NoNode) as cause:
             await self._mend(_Step(partition, write, guards=False), cause)
-            return False
-        self._note_written()
-        return True
+        else:
+            self._note_written()
 
     def _steps(self, partition: TopicPartition) -> list[_Step]:
         around = self._guard.operations(partition)
@@ -357,7 +355,6 @@ class _Commit:
         for partition in list(self._open):
             known = self._known[partition]
             known.version = 0 if known.version is None else known.version + 1
-            known.floor = None
             known.going_back = False
             known.sent.clear()
             self._settle(partition)

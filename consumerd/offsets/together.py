@@ -38,9 +38,8 @@ async def all_of(calls: Sequence[Callable[[], Coroutine[None, None, _T]]]) -> li
             return await call()
         except Exception as error:
             failures.append(error)
-            for task in tasks:
-                if task is not asyncio.current_task():
-                    task.cancel()
+            for task in tasks:  # also this one, which ends without another await
+                task.cancel()
             return None
 
     async with asyncio.TaskGroup() as group:
