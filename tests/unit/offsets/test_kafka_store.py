@@ -13,7 +13,9 @@ from consumerd.offsets import CommitResult, KafkaOffsetStore, OffsetsUnavailable
 from consumerd.offsets.kafka_store import CommittedOffset
 from consumerd.partition import TopicPartition
 from consumerd.wire.v08.apis import OFFSET_COMMIT, OFFSET_FETCH
+from consumerd.wire.v08.errors import UnsupportedApiError
 from consumerd.wire.v08.messages import encode_request
+from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +41,7 @@ class Cluster:
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
         self.asked: list[tuple[Api, int, dict[str, Any]]] = []
-        self.versions = Versions()
+        self.versions: Versions | BrokerVersions = Versions()
         self.forgotten = 0
         #: Happens while the channel is opened.
         self.meanwhile: Callable[[], None] = lambda: None
@@ -288,3 +290,57 @@ async def test_version_0_needs_no_coordinator() -> None:
     cluster.known = [BrokerError("there is no coordinator")]
     assert (await store(cluster, version=0).commit({PLACE: 1}, session_id=0)).committed == {PLACE}
     assert cluster.asked[0][1] == 0
+
+
+def older_broker(commit: int, fetch: int) -> BrokerVersions:
+    """The versions of a broker whose newest of OFFSET_COMMIT and OFFSET_FETCH these are."""
+    ranges = {OFFSET_COMMIT.key: (0, commit), OFFSET_FETCH.key: (0, fetch)}
+    return BrokerVersions("a:1", BrokerRelease.V0_10_OR_NEWER, ranges)
+
+
+@pytest.mark.parametrize(("served", "asked", "named"), [(1, 1, False), (6, 6, False), (7, 7, True), (10, 9, True)])
+async def test_commits_with_the_newest_version_that_names_topics(served: int, asked: int, named: bool) -> None:
+    """Version 10 has topic ids in their place; from version 7 on a static member is named."""
+    member = Membership()
+    member.instance_id = "i"
+    cluster = Cluster(told(0))
+    cluster.versions = older_broker(served, 7)
+    assert (await store(cluster, member).commit({PLACE: 9}, session_id=1)).committed == {PLACE}
+    ((_, version, body),) = cluster.asked
+    assert version == asked
+    assert ("group_instance_id" in body) is named
+
+
+@pytest.mark.parametrize("served", [1, 2, 3])
+async def test_reads_with_the_newest_version_of_an_older_broker(served: int) -> None:
+    cluster = Cluster(told(0, offset=8, metadata=""))
+    cluster.versions = older_broker(2, served)
+    assert await store(cluster).load([PLACE]) == {PLACE: 8}
+    ((_, version, body),) = cluster.asked
+    assert version == served
+    assert body["topics"] == [{"topic": "t", "partitions": [{"partition": 0}] if served < 2 else [0]}]
+
+
+async def test_reads_all_offsets_of_the_group_since_version_2() -> None:
+    cluster = Cluster({"error_code": 0, "responses": []})
+    cluster.versions = older_broker(2, 2)
+    assert await store(cluster).read(None) == {}
+    assert cluster.asked[0][1] == 2
+    cluster.versions = older_broker(2, 1)
+    with pytest.raises(UnsupportedApiError, match="OffsetFetch in versions 0 to 1"):
+        await store(cluster).read(None)
+
+
+async def test_never_takes_a_broker_for_a_store_in_zookeeper() -> None:
+    """Version 0, which is all that such a broker has, is another store."""
+    cluster = Cluster()
+    cluster.versions = older_broker(0, 0)
+    with pytest.raises(UnsupportedApiError):
+        await store(cluster).commit({PLACE: 9}, session_id=0)
+    with pytest.raises(UnsupportedApiError):
+        await store(cluster).load([PLACE])
+
+
+async def test_reports_no_offsets_as_written_by_others() -> None:
+    """The coordinator has no versions of offsets: it refuses the commits of those who are no members."""
+    assert await store(Cluster()).changed([PLACE]) == frozenset()

@@ -10,13 +10,13 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
-from consumerd.offsets import ZooKeeperOffsetStore
+from consumerd.offsets import UnclaimedZooKeeperOffsetStore, ZooKeeperOffsetStore
 from consumerd.partition import TopicPartition
 from consumerd.ports import Create, SetData
 from consumerd.registry.errors import RegistryError
 from consumerd.registry.paths import offset_path, offsets_path, owner_path
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
-from consumerd.zk.errors import ConnectionLost, MultiFailed, NoAuth, NodeExists, NoNode, SessionChanged
+from consumerd.zk.errors import BadVersion, ConnectionLost, MultiFailed, NoAuth, NodeExists, NoNode, SessionChanged
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -518,3 +518,202 @@ async def test_propagates_cancellation_during_failure(turns: int) -> None:
         task.cancel()
         await asyncio.wait([task])
         assert task.cancelled()
+
+
+async def test_reads_and_creates_nothing_that_is_known() -> None:
+    """Nodes that were loaded need no parents, and the parents of a topic are created once."""
+    server = MemoryZooKeeper()
+    async with server.session() as session:
+        zk = Calls(session)
+        one, two, three = (TopicPartition("t", 0, number) for number in range(3))
+        claim(server, zk, [one, two, three])
+        server.put(offset_path(GROUP, one), b"1")
+        store = ZooKeeperOffsetStore(zk, GROUP)
+        await store.load([one])
+        await store.commit({one: 2}, session_id=zk.session_id)
+        assert zk.counts["ensure"] == 0
+        for partition in (two, three):
+            await store.commit({partition: 2}, session_id=zk.session_id)
+            assert zk.counts["ensure"] == 1
+
+
+async def test_commits_many_partitions_without_multi() -> None:
+    server = MemoryZooKeeper()
+    async with server.session() as zk:
+        zk._lifecycle.has_multi = False
+        partitions = many(5)
+        claim(server, zk, partitions)
+        store = ZooKeeperOffsetStore(zk, GROUP)
+        for position in (5, 6):
+            result = await store.commit(dict.fromkeys(partitions, position), session_id=zk.session_id)
+            assert result.committed == frozenset(partitions)
+            assert [stored(server, each) for each in partitions] == [b"%d" % position] * 5
+
+
+async def test_asks_nothing_for_a_session_that_is_over() -> None:
+    server = MemoryZooKeeper()
+    async with server.session() as session:
+        zk = Calls(session)
+        old = zk.session_id
+        server.expire(session)
+        with pytest.raises(SessionChanged):
+            await ZooKeeperOffsetStore(zk, GROUP).commit({many(1)[0]: 5}, session_id=old)
+        assert zk.counts == {}
+
+
+async def test_writes_nothing_without_multi_when_the_session_ends_after_the_look_at_owners() -> None:
+    server = MemoryZooKeeper()
+    async with server.session() as zk:
+        commits = Commits(server, zk, with_multi=False)
+        await commits.commit(5)
+        look = zk.exists
+
+        async def then_expire(path: str, *, watch: bool = False) -> NodeStat | None:
+            stat = await look(path, watch=watch)
+            server.expire(zk)
+            return stat
+
+        zk.exists = then_expire  # type: ignore[method-assign]
+        with pytest.raises(SessionChanged):
+            await commits.commit(7)
+        assert commits.stored == b"5"
+
+
+async def test_reports_what_was_committed_before_the_session_ended() -> None:
+    server = MemoryZooKeeper()
+    async with server.session() as zk:
+        commits = Commits(server, zk, with_multi=True)
+        send = zk.multi
+
+        async def then_expire(operations: Sequence[Operation], *, session_id: int | None = None) -> None:
+            await send(operations, session_id=session_id)
+            server.expire(zk)
+
+        zk.multi = then_expire  # type: ignore[method-assign]
+        assert (await commits.commit(7)).committed == {commits.partition}
+
+
+async def test_repeated_commit_does_not_count_as_a_seek_back(commits: Commits) -> None:
+    await commits.commit(10)
+    commits.foreign(b"20")
+    for _ in range(2):
+        await commits.commit(12)
+        assert commits.stored == b"20"
+
+
+async def test_offset_that_another_process_writes_is_not_taken_for_an_old_one_of_ours(commits: Commits) -> None:
+    await commits.commit(20)
+    await commits.commit(4)
+    commits.foreign(b"20")
+    await commits.commit(6)
+    assert commits.stored == b"20"
+
+
+async def test_seek_back_with_a_lost_reply_ends_when_it_is_found_written(commits: Commits) -> None:
+    """It is not written twice, and what others write afterwards is later than the seek."""
+    await commits.commit(10)
+    real = commits.zk._zk
+    name = "multi" if commits.with_multi else "set"
+    call = getattr(real, name)
+
+    async def lose(*args: Any, **options: Any) -> Any:
+        setattr(real, name, call)
+        commits.server.cut_next_call(real, carried_out=True)
+        return await call(*args, **options)
+
+    setattr(real, name, lose)
+    with pytest.raises(ConnectionLost):
+        await commits.commit(4)
+    commits.server.reconnect(real)
+    before = await real.exists(offset_path(GROUP, commits.partition))
+    assert (await commits.commit(4)).committed == {commits.partition}
+    assert await real.exists(offset_path(GROUP, commits.partition)) == before
+    commits.foreign(b"20")
+    await commits.commit(6)
+    assert commits.stored == b"20"
+
+
+async def test_deleted_offset_node_is_not_reported_as_a_write_of_others(commits: Commits) -> None:
+    await commits.commit(5)
+    commits.server.remove(offset_path(GROUP, commits.partition))
+    with capture_logs() as logs:
+        await commits.commit(6)
+    assert commits.stored == b"6"
+    assert [entry["event"] for entry in logs if entry["log_level"] == "warning"] == []
+
+
+async def test_conflict_of_one_partition_concerns_no_other() -> None:
+    """The owner of that one is looked at again, its write is reported, and no parents are created."""
+    server = MemoryZooKeeper()
+    async with server.session() as session:
+        zk = Calls(session)
+        partitions = many(3)
+        claim(server, zk, partitions)
+        store = ZooKeeperOffsetStore(zk, GROUP)
+        await store.commit(dict.fromkeys(partitions, 5), session_id=zk.session_id)
+        server.put(offset_path(GROUP, partitions[1]), b"3")
+        zk.counts.clear()
+        with capture_logs() as logs:
+            await store.commit(dict.fromkeys(partitions, 6), session_id=zk.session_id)
+        assert [entry["partition"] for entry in logs] == [str(partitions[1])]
+        assert zk.counts == {"exists": 3 + 1, "multi": 2, "get": 3}
+        assert [stored(server, each) for each in partitions] == [b"6"] * 3
+
+
+async def test_forgets_lost_partition() -> None:
+    server = MemoryZooKeeper()
+    async with server.session() as zk, server.session() as peer:
+        commits = Commits(server, zk, with_multi=True)
+        await commits.commit(10)
+        server.remove(owner_path(GROUP, commits.partition))
+        claim(server, peer, [commits.partition])
+        commits.foreign(b"20")
+        assert (await commits.commit(12)).lost == {commits.partition}
+        assert await commits.store.changed([commits.partition]) == frozenset()
+
+
+@pytest.mark.parametrize(("index", "cause"), [(0, BadVersion), (1, BadVersion), (1, NodeExists)])
+async def test_gives_up_a_write_after_four_repairs(index: int, cause: type[ZooKeeperError]) -> None:
+    """Whether the check of the owner fails, though the node is ours, or the write."""
+    server = MemoryZooKeeper()
+    async with server.session() as zk:
+        commits = Commits(server, zk, with_multi=True)
+
+        def refuse(operations: Sequence[Operation]) -> None:
+            raise MultiFailed(index, cause(operations[index].path))
+
+        commits.zk.before = refuse
+        with pytest.raises(cause):
+            await commits.commit(5)
+        assert len(commits.zk.sent) == 1 + 4
+
+
+async def test_unclaimed_partition_is_refused_at_once_where_owner_nodes_may_not_be_created() -> None:
+    server = MemoryZooKeeper()
+    async with server.session() as zk:
+
+        def refuse(operations: Sequence[Operation]) -> None:
+            raise MultiFailed(0, NoAuth(operations[0].path))
+
+        multis = Multis(zk, refuse)
+        with pytest.raises(NoAuth):
+            await UnclaimedZooKeeperOffsetStore(multis, GROUP).commit({many(1)[0]: 5}, session_id=0)
+        assert len(multis.sent) == 1
+
+
+async def test_unclaimed_partition_is_lost_though_its_owner_has_gone_again() -> None:
+    """What the owner has handled in the meantime is not known."""
+    server = MemoryZooKeeper()
+    async with server.session() as zk, server.session() as peer:
+        (partition,) = many(1)
+        claim(server, peer, [partition])
+
+        class Leaving(Multis):
+            async def exists(self, path: str, *, watch: bool = False) -> NodeStat | None:
+                if path == owner_path(GROUP, partition):
+                    server.remove(path)
+                return await zk.exists(path, watch=watch)
+
+        result = await UnclaimedZooKeeperOffsetStore(Leaving(zk), GROUP).commit({partition: 5}, session_id=0)
+        assert result.lost == {partition}
+        assert stored(server, partition) is None
