@@ -29,9 +29,19 @@ ROOMS: Final = {
     "group": Room(
         "consumerd/group", ("tests/unit/group", *_properties("assignment", "assignors", "membership_events"))
     ),
-    "consumer": Room("consumerd/consumer", ("tests/unit/consumer",)),
+    "consumer": Room(
+        "consumerd/consumer",
+        (
+            "tests/unit/consumer",
+            *(f"tests/unit/testing/test_{name}.py" for name in ("group", "harness", "harness_sync", "revocation")),
+            *(f"tests/simulation/test_{name}.py" for name in ("groups", "kafka_handover")),
+        ),
+    ),
     "offsets": Room("consumerd/offsets", ("tests/unit/offsets", *_properties("handled_prefix"))),
-    "zk": Room("consumerd/zk", ("tests/unit/zk", *_properties("zk_replies", "zk_requests"))),
+    "zk": Room(
+        "consumerd/zk",
+        ("tests/unit/zk", "tests/simulation/test_zookeeper.py", *_properties("zk_replies", "zk_requests")),
+    ),
     "storage": Room("consumerd/storage", ("tests/unit/storage", *_properties("log", "log_crashes"))),
     "wire/v07": Room(
         "consumerd/wire/v07",
