@@ -73,7 +73,7 @@ class LogManager:
         self._files = files
         self._settings = settings
         self._logs: dict[tuple[str, int], Log] = {}
-        self._topics: dict[str, int] = {}
+        self._topics: set[str] = set()
         self._damaged: dict[tuple[str, int], str] = {}
         self._creating = threading.Lock()
         self._holding = contextlib.ExitStack()
@@ -124,9 +124,9 @@ class LogManager:
 
     def _keep(self, topic: str, partition: int, log: Log) -> bool:
         self._logs[topic, partition] = log
-        known = self._topics.get(topic, 0)
-        self._topics[topic] = known + 1
-        return not known
+        new = topic not in self._topics
+        self._topics.add(topic)
+        return new
 
     def get(self, topic: str, partition: int) -> Log | None:
         """Return the log, or None if nothing was ever produced. Raises CorruptLogError if it is out of service."""
