@@ -7,17 +7,15 @@ import random
 import struct
 import sys
 import time
-from typing import TYPE_CHECKING
 
 import pytest
+from structlog.testing import capture_logs
 
 from consumerd.clock import SystemClock
 from consumerd.ports import SessionEvent, SessionState
 from consumerd.zk import AuthFailed, ConnectionLimits, ConnectionLost, NotConnected
+from consumerd.zk.connection import Connection
 from tests.support.scripted_zookeeper import EXISTS, SYNC, Peer, Server, framed, good, granted, replied, until
-
-if TYPE_CHECKING:
-    from consumerd.zk.connection import Connection
 
 pytestmark = pytest.mark.asyncio
 
@@ -172,6 +170,80 @@ async def test_silent_address_of_a_name_leaves_time_for_the_next(monkeypatch: py
             async with session:
                 assert events == [NEW]
         assert {"silent", "well"} == set(tried)
+
+
+async def test_tries_again_while_the_name_of_the_server_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[Exception] = [OSError("there is no such name"), UnicodeError("label too long"), TimeoutError()]
+
+    async def resolve(name: str, port: int) -> list[str]:
+        if answers:
+            raise answers.pop(0)
+        return ["127.0.0.1"]
+
+    monkeypatch.setattr(sys.modules["consumerd.zk.supervisor"], "addresses_of", resolve)
+    async with Server(good) as server:
+        session, events = server.session()
+        with capture_logs() as logs:
+            await session.start(60)
+        assert events == [NEW]
+        await session.close()
+    assert [entry["reason"] for entry in logs if entry["event"] == "connect_failed"] == [
+        f"127.0.0.1:{server.port}: there is no such name",
+        f"127.0.0.1:{server.port}: UnicodeError: label too long",
+        "the name 127.0.0.1 was not resolved in time",
+    ]
+
+
+async def test_heartbeats_extend_the_lease() -> None:
+    async def is_brief(peer: Peer) -> None:
+        await peer.handshake()
+        peer.write(granted(5, 300))
+        await peer.behave()
+
+    async with Server(is_brief) as server:
+        session, _ = server.session(clock=HurriedClock(), session_timeout=0.3)
+        async with session:
+            began = time.monotonic()
+            lease_ends = began + session.lease_left()
+            await until(lambda: time.monotonic() > lease_ends and session.lease_left() > 0)
+
+
+async def test_keeps_the_zxid_while_servers_refuse_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They say nothing about a transaction that they do not have."""
+    zxids: list[int] = []
+
+    async def goes(peer: Peer) -> None:
+        await peer.handshake()
+        peer.write(granted(5, 200))
+        xid, _ = await peer.request()
+        peer.write(replied(xid, struct.pack("!i", 1) + b"/", zxid=77))
+        await until(lambda: refusing is not None)
+
+    async def returns(peer: Peer) -> None:
+        zxid, session_id = await peer.handshake()
+        zxids.append(zxid)
+        peer.write(granted(session_id, 200))
+        await peer.behave()
+
+    refusing: float | None = None
+    connect = Connection.connect
+
+    async def refuse(connection: Connection) -> None:
+        if refusing is not None and time.monotonic() < refusing:
+            raise ConnectionRefusedError(111, "refused")
+        await connect(connection)
+
+    monkeypatch.setattr(Connection, "connect", refuse)
+    async with Server(goes, returns) as server:
+        session, _ = server.session(session_timeout=0.2)
+        async with session:
+            await until(lambda: session._supervisor._zxid == 77)
+            refusing = time.monotonic() + 0.6
+            live = session._lifecycle._connection
+            if live is not None:
+                live.kill("for the test")
+            await until(lambda: bool(zxids))
+    assert zxids[0] == 77
 
 
 async def test_treats_another_session_id_as_expiry() -> None:
