@@ -360,3 +360,60 @@ def test_appends_during_a_flush(tmp_path: Path, message: Message, monkeypatch: p
         flusher.join(10)
         assert log.read(0, 100) == message(b"a")
         assert log.flush_due()
+
+
+def test_settings_are_those_of_0_7_2_by_default() -> None:
+    """Golden notes, 8; but nothing is deleted unless it is configured."""
+    assert LogSettings() == LogSettings(
+        segment_bytes=1024**3, roll_seconds=7 * 24 * 3600, flush_messages=500, flush_seconds=3, delete_policies=()
+    )
+
+
+def test_flush_by_time_counts_from_the_last_flush(tmp_path: Path, message: Message) -> None:
+    (tmp_path / "t-0").mkdir()
+    log, _ = Log.open(tmp_path / "t-0", OsFiles(), LogSettings(flush_seconds=3.0), now=100.0)
+    log.append(message(b"x"), 1, 101.0)
+    assert [log.flush_overdue(now) for now in (102.9, 103.0, 200.0)] == [False, True, True]
+    log.flush(110.0)
+    log.append(message(b"x"), 1, 111.0)
+    assert [log.flush_overdue(now) for now in (112.9, 113.0)] == [False, True]
+    log.close()
+
+
+def test_flush_by_count_counts_messages_since_the_last_flush(tmp_path: Path, message: Message) -> None:
+    with opened(tmp_path / "t-0", LogSettings(flush_messages=3)) as log:
+        for _ in range(2):
+            log.append(message(b"x"), 2, 0.0)
+            assert not log.flush_due()
+            log.append(message(b"x"), 1, 0.0)
+            assert log.flush_due()
+            log.flush(0.0)
+            assert not log.flush_due()
+
+
+def test_rejects_sizes_and_limits_below_zero(tmp_path: Path) -> None:
+    with opened(tmp_path / "t-0") as log:
+        assert log.read(0, 0) == b""
+        with pytest.raises(ValueError, match="cannot read -1 bytes"):
+            log.read(0, -1)
+        assert log.offsets_before(-1, 0, 0) == ()
+        with pytest.raises(ValueError, match="cannot list -1 offsets"):
+            log.offsets_before(-1, -1, 0)
+
+
+@pytest.mark.parametrize(("answer", "kept"), [(-1, [0, 11]), (1, [11]), (99, [22]), (1.9, [11])])
+def test_takes_any_number_from_a_policy_of_others(
+    tmp_path: Path, message: Message, answer: float, kept: list[int]
+) -> None:
+    class Odd:
+        def deletable(self, segments: Sequence[SegmentFacts], now_ms: int) -> int:
+            return answer  # type: ignore[return-value]
+
+    with opened(tmp_path / "t-0", LogSettings(delete_policies=(Odd(),))) as log:
+        log.append(message(b"a"), 1, 0.0)
+        log.roll(0.0)
+        log.append(message(b"b"), 1, 0.0)
+        log.flush(0.0)
+        log.clean(0.0, 0)
+        assert [segment.start for segment in log.segments] == kept
+        assert list(sizes(tmp_path / "t-0")) == kept

@@ -186,3 +186,38 @@ def test_reports_a_name_that_the_file_system_rejects(tmp_path: Path) -> None:
         with pytest.raises(StorageError, match="File name too long"):
             logs.get_or_create("n" * 255, 0, 0.0)
         assert logs.topics() == []
+
+
+def test_damaged_log_is_out_of_service_and_still_known(tmp_path: Path, message: Message) -> None:
+    for topic in ("whole", "gap"):
+        (tmp_path / f"{topic}-0").mkdir()
+        (tmp_path / f"{topic}-0" / SEGMENT).write_bytes(message(b"a"))
+    (tmp_path / "gap-0" / f"{12:020d}.kafka").write_bytes(b"")
+    with opened(tmp_path) as logs:
+        assert [logs.in_service(topic, 0) for topic in ("whole", "gap", "none")] == [True, False, True]
+        assert [logs.has_topic(topic) for topic in ("whole", "gap", "none")] == [True, True, False]
+        assert logs.damaged == 1
+        assert len(logs) == 1
+        assert [(topic, partition, log.name) for topic, partition, log in logs.in_use()] == [("whole", 0, "whole-0")]
+        assert [log.name for log in logs] == ["whole-0"]
+        logs.close(0.0)
+        assert logs.damaged == 0
+        assert (len(logs), logs.topics(), logs.has_topic("whole")) == (0, [], False)
+
+
+def test_marker_names_logs_in_order(tmp_path: Path) -> None:
+    """So that equal logs have equal markers."""
+    with opened(tmp_path) as logs:
+        for topic in ("b", "a", "c"):
+            logs.get_or_create(topic, 0, 0.0)
+        logs.close(0.0)
+    assert (tmp_path / CLEAN_MARKER).read_bytes() == b'{"ends": {"a-0": 0, "b-0": 0, "c-0": 0}, "version": 1}'
+
+
+def test_stop_flushes_every_log(tmp_path: Path, message: Message) -> None:
+    with opened(tmp_path) as logs:
+        log, _ = logs.get_or_create("t", 0, 0.0)
+        log.append(message(b"a"), 1, 0.0)
+        assert log.flushed_offset == 0
+        logs.close(1.0)
+        assert log.flushed_offset == 11
