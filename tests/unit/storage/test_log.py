@@ -417,3 +417,67 @@ def test_takes_any_number_from_a_policy_of_others(
         log.clean(0.0, 0)
         assert [segment.start for segment in log.segments] == kept
         assert list(sizes(tmp_path / "t-0")) == kept
+
+
+def test_append_during_a_roll_is_an_error_of_the_caller(
+    tmp_path: Path, message: Message, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path / "t-0") as log:
+        log.append(message(b"a"), 1, 0.0)
+        sync = OsSegmentFile.sync
+
+        def append_meanwhile(file: OsSegmentFile) -> None:
+            log.append(message(b"b"), 1, 0.0)
+            sync(file)
+
+        monkeypatch.setattr(OsSegmentFile, "sync", append_meanwhile)
+        with pytest.raises(RuntimeError, match="t-0 was appended to during a roll"):
+            log.roll(0.0)
+        monkeypatch.undo()
+        log.roll(0.0)
+        assert [segment.start for segment in log.segments] == [0, 22]
+
+
+def test_failed_flush_is_final(tmp_path: Path, message: Message, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel forgets what it could not write, so that a later sync would succeed."""
+    with opened(tmp_path / "t-0") as log:
+        log.append(message(b"a"), 1, 0.0)
+        synced = []
+
+        def fail(file: OsSegmentFile) -> None:
+            synced.append(file)
+            if len(synced) == 1:
+                raise StorageError("the disk is gone")
+
+        monkeypatch.setattr(OsSegmentFile, "sync", fail)
+        for _ in range(2):
+            with pytest.raises(FlushFailedError, match="the disk is gone; the log t-0 must be checked"):
+                log.flush(1.0)
+        assert len(synced) == 1
+        assert log.flushed_offset == 0
+
+
+def test_deleted_segments_are_closed(tmp_path: Path, message: Message) -> None:
+    with opened(tmp_path / "t-0", LogSettings(delete_policies=(MaxBytes(0),))) as log:
+        log.append(message(b"a"), 1, 0.0)
+        log.roll(0.0)
+        first = log.segments[0]
+        assert first.retain()
+        first.release()
+        log.clean(0.0, 0)
+        assert not first.retain()
+
+
+def test_files_rest_except_during_a_flush(tmp_path: Path, message: Message, monkeypatch: pytest.MonkeyPatch) -> None:
+    rested: list[bool] = []
+    monkeypatch.setattr(OsSegmentFile, "rest", lambda file, *, at_once: rested.append(at_once))
+    with opened(tmp_path / "t-0") as log:
+        log.rest()
+        log.rest(at_once=True)
+        assert rested == [False, True]
+        log.append(message(b"a"), 1, 0.0)
+        monkeypatch.setattr(OsSegmentFile, "sync", lambda file: log.rest(at_once=True))
+        log.flush(0.0)
+        assert rested == [False, True]
+        log.rest()
+        assert rested == [False, True, False]
