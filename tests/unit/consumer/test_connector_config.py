@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from consumerd.client import NoBrokerError
+from consumerd.clock import SystemClock
 from consumerd.consumer import ConnectorStateError, ConsumerConfig, ConsumerConnector, GroupRefusedError
 from consumerd.consumer.composition import AssignedStreams
 from consumerd.consumer.stats import ConsumerStats
 from consumerd.embedded import free_port
 from consumerd.errors import ConfigError
+from consumerd.net import ConnectionSettings
 from consumerd.offsets import OffsetSettings
 from consumerd.partition import TopicPartition
 from consumerd.registry import FilterSubscription, StaticSubscription, Whitelist
+
+if TYPE_CHECKING:
+    from consumerd.consumer.settings import ConsumerSettings
 
 KAFKA: dict[str, Any] = {"bootstrap": ["kafka1:9092"]}
 
@@ -43,6 +48,99 @@ KAFKA: dict[str, Any] = {"bootstrap": ["kafka1:9092"]}
 def test_rejects_conflicting_settings_in_one_sentence(given: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         ConsumerConfig(group="g", **given)
+
+
+def configured(**given: Any) -> ConsumerConfig:
+    return ConsumerConfig(group="g", **given)
+
+
+@pytest.mark.parametrize("name", ["commit_interval", "listener_timeout", "stop_timeout", "budget", "partition_budget"])
+def test_limits_must_be_above_zero(name: str) -> None:
+    for value in (0, -1):
+        with pytest.raises(ConfigError, match=f"{name} must be above 0, not {value}"):
+            configured(**{name: value})
+    configured(**{name: 1})
+
+
+@pytest.mark.parametrize("name", ["drain_timeout", "consumer_timeout"])
+def test_waits_must_not_be_negative(name: str) -> None:
+    with pytest.raises(ConfigError, match="drain_timeout and consumer_timeout must not be negative"):
+        configured(**{name: -0.5})
+    configured(**{name: 0})
+
+
+def test_rejects_names_and_positions_that_do_not_exist() -> None:
+    with pytest.raises(ConfigError, match="group"):
+        ConsumerConfig(group="a/b")
+    with pytest.raises(ConfigError, match="initial must be earliest or latest, not 'first'"):
+        ConsumerConfig(group="g", initial="first")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="a/b"):
+        made("g", consumer_id="a/b")
+
+
+@pytest.mark.parametrize(
+    "given", [{"offsets": "kafka"}, {"isolation": "read_committed"}, {"metadata": "m"}, {"assignor": "roundrobin"}]
+)
+def test_0_7_has_no_settings_of_later_releases(given: dict[str, Any]) -> None:
+    (name,) = given
+    with pytest.raises(ConfigError, match=f"{name} = .* is not supported by Kafka 0.7"):
+        ConsumerConfig(group="g", dialect="0.7", **given)
+    ConsumerConfig(group="g", dialect="0.8", **given).offset_settings()
+    ConsumerConfig(group="g", dialect="0.7", offsets="zookeeper")
+
+
+def made(group: str, **given: Any) -> ConsumerSettings:
+    subscription = StaticSubscription({"t": 1})
+    return ConsumerConfig(group=group, **given).settings(subscription, clock=SystemClock(), rng=random.Random(1))
+
+
+def test_member_gets_the_settings_of_the_connector() -> None:
+    settings = made(
+        "g",
+        consumer_id="a",
+        initial="latest",
+        commit_interval=3.0,
+        auto_commit=False,
+        drain_timeout=2.5,
+        listener_timeout=0.5,
+        budget=1000,
+        partition_budget=2000,
+        idle_backoff=0.001,
+        fetch_size=100,
+        max_fetch_size=50,
+        isolation="read_committed",
+    )
+    assert (settings.group, settings.consumer_id, settings.fixed_id) == ("g", "g_a", True)
+    assert settings.subscription == StaticSubscription({"t": 1})
+    assert (settings.initial, settings.commit_interval, settings.auto_commit) == ("latest", 3.0, False)
+    assert (settings.membership.drain_timeout, settings.listener_timeout) == (2.5, 0.5)
+    assert (settings.budget, settings.partition_budget) == (1000, 1000)  # one partition takes no more than all
+    fetch = settings.fetch
+    assert (fetch.fetch_bytes, fetch.poll_bytes, fetch.max_fetch_bytes) == (100, 100, 100)
+    assert (fetch.poll_backoff_min, fetch.poll_backoff_max) == (0.001, 0.001)
+    assert fetch.read_committed
+    assert not made("g").fixed_id
+    assert made("g").consumer_id.startswith("g_")
+    assert not made("g").fetch.read_committed
+
+
+def test_frames_of_brokers_have_room_for_the_largest_fetch() -> None:
+    config = ConsumerConfig(group="g", max_fetch_size=1 << 30, socket_timeout=7.0, connect_timeout=3.0)
+    settings = config.connection_settings()
+    assert settings.max_frame_bytes == (1 << 30) + (1 << 20)
+    assert (settings.request_timeout, settings.connect_timeout) == (7.0, 3.0)
+    small = ConsumerConfig(group="g", fetch_size=1000, max_fetch_size=1000).connection_settings()
+    assert small.max_frame_bytes == ConnectionSettings().max_frame_bytes
+
+
+def test_defaults_are_those_of_0_7_2_and_of_the_documentation() -> None:
+    settings = made("g")
+    assert (settings.commit_interval, settings.auto_commit, settings.initial) == (10, True, "earliest")
+    assert (settings.budget, settings.partition_budget) == (128 * 1024**2, 16 * 1024**2)
+    assert (settings.listener_timeout, settings.lease_margin, settings.stop_at_end) == (1, 0.5, False)
+    config = ConsumerConfig(group="g")
+    assert (config.stop_timeout, config.session_timeout, config.connection_timeout) == (20, 6, 6)
+    assert (config.zookeeper, config.consumer_timeout) == ("127.0.0.1:2181", None)
 
 
 def test_bootstrap_brokers_choose_coordinator_by_default() -> None:

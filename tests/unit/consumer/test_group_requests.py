@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from consumerd.client import AuthenticationError, UnsupportedApiError, error_of
 from consumerd.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
@@ -279,3 +280,77 @@ async def test_reopens_dropped_connection() -> None:
     asked.forget()
     await asked.beat(BEAT)
     assert [channel.closed for channel in client.channels] == [True, False]
+
+
+async def test_each_request_names_group_generation_and_member() -> None:
+    client = Client(JOINED, {"error_code": 0, "member_assignment": b""}, {"error_code": 0}, {"error_code": 0})
+    asking = requests(client)
+    await asking.join(e.Join(1, "me", (("range", b"m"),)))
+    await asking.sync(e.Sync(2, 4, "me", "range", (("me", b"a"), ("you", b"b"))))
+    await asking.beat(e.Heartbeat(3, 4, "me"))
+    await asking.leave(e.Leave(4, "me"))
+    assert [(api, body) for api, _, body in client.channels[0].asked] == [
+        (
+            JOIN_GROUP,
+            {
+                "group_id": "g",
+                "session_timeout": 45000,
+                "rebalance_timeout": 60000,
+                "member_id": "me",
+                "protocol_type": "consumer",
+                "group_protocols": [{"protocol_name": "range", "protocol_metadata": b"m"}],
+            },
+        ),
+        (
+            SYNC_GROUP,
+            {
+                "group_id": "g",
+                "generation_id": 4,
+                "member_id": "me",
+                "protocol_type": "consumer",
+                "protocol_name": "range",
+                "group_assignment": [
+                    {"member_id": "me", "member_assignment": b"a"},
+                    {"member_id": "you", "member_assignment": b"b"},
+                ],
+            },
+        ),
+        (HEARTBEAT, {"group_id": "g", "group_generation_id": 4, "member_id": "me"}),
+        (LEAVE_GROUP, {"group_id": "g", "members": [{"member_id": "me", "group_instance_id": None}]}),
+    ]
+
+
+@pytest.mark.parametrize("code", [15, 27, 30])
+async def test_refused_sync_and_leave_are_reported(code: int) -> None:
+    expected = e.Failed(7) if code == 15 else e.Refused(7, code)
+    answer = {"error_code": code}
+    assert await requests(Client(answer)).sync(e.Sync(7, 4, "me", "range", ())) == expected
+    assert await requests(Client(answer)).leave(e.Leave(7, "me")) == expected
+
+
+async def test_join_of_a_follower_has_no_members() -> None:
+    """A follower is told less: no members, no protocol, and nothing about keeping the assignment."""
+    answer = JOINED | {"group_protocol": None, "leader_id": "you", "members": []}
+    del answer["skip_assignment"]
+    event = await requests(Client(answer)).join(e.Join(1, "me", ()))
+    assert event == e.Joined(1, 4, "me", "", False, (), 60.0, keep_assignment=False)
+
+
+@pytest.mark.parametrize(("at_most", "timeout"), [(3, 305.0), (4, 65.0)])
+async def test_new_member_gets_its_id_at_once_since_version_4(at_most: int, timeout: float) -> None:
+    client = Client(JOINED, at_most=at_most)
+    await requests(client).join(e.Join(1, "", ()))
+    assert client.channels[0].timeouts == [timeout]
+
+
+async def test_logs_an_unavailable_coordinator_once_until_it_answers() -> None:
+    client = Client(*[{"error_code": code} for code in (14, 14, 0, 14)])
+    asking = requests(client)
+    with capture_logs() as logs:
+        for _ in range(4):
+            await asking.beat(BEAT)
+    assert [entry["event"] for entry in logs] == ["coordinator_unavailable"] * 2
+
+
+async def test_reads_no_topics_of_a_broker_that_just_started() -> None:
+    assert await requests(Client()).read_topics(e.ReadTopics(5, None)) == e.Failed(5)

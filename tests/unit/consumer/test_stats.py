@@ -1,0 +1,72 @@
+"""What a member counts, and whom it tells."""
+
+from __future__ import annotations
+
+from consumerd.consumer.stats import REMEMBERED, CommitResult, ConsumerStats, Rebalance
+from consumerd.partition import TopicPartition
+
+T0, T1, U0 = (TopicPartition("t", 0, 0), TopicPartition("t", 0, 1), TopicPartition("u", 0, 0))
+
+
+class Observer:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def committed(self, result: CommitResult) -> None:
+        self.told.append(result)
+
+    def rebalanced(self, rebalance: Rebalance) -> None:
+        self.told.append(rebalance)
+
+
+def test_counts_batches_by_partition_and_topic() -> None:
+    stats = ConsumerStats()
+    assert set(stats.totals().values()) == {0}
+    assert stats.of(T0).handled_at is None
+    stats.handled(stats.of(T0), 3, 100, began=10.0, ended=10.5)
+    stats.handled(stats.of(T0), 2, 50, began=11.0, ended=11.25)
+    stats.handled(stats.of(T1), 1, 7, began=12.0, ended=13.0)
+    assert (stats.messages, stats.bytes) == (6, 157)
+    assert stats.of(T0) is stats.partitions[T0]
+    assert (stats.of(T0).messages, stats.of(T0).bytes, stats.of(T0).handled_at) == (5, 150, 11.25)
+    assert (stats.of(T1).messages, stats.of(T1).bytes, stats.of(T1).handled_at) == (1, 7, 13.0)
+    assert stats.of(T0).topic is stats.of(T1).topic is stats.topics["t"]
+    assert (stats.topics["t"].durations.total, stats.topics["t"].sizes.total) == (1.75, 6)
+    assert stats.topics["t"].sizes.count == 3
+    assert stats.of(U0).topic is not stats.topics["t"]
+
+
+def test_totals_are_the_counters() -> None:
+    stats = ConsumerStats(messages=1, bytes=2, commits=3, failed_commits=4, rebalances=5, lost_partitions=6)
+    assert stats.totals() == {
+        "messages": 1,
+        "bytes": 2,
+        "commits": 3,
+        "failed_commits": 4,
+        "rebalances": 5,
+        "lost_partitions": 6,
+    }
+
+
+def test_tells_the_observer_of_commits_and_rebalances() -> None:
+    stats = ConsumerStats()
+    rebalance = Rebalance(ended=9.0, seconds=2.0, partitions=1, gained=(T0,), lost=())
+    error = OSError("gone")
+    for observer in (None, Observer()):
+        stats.observer = observer
+        stats.committed(1.0, 2.0, committed=3, lost=1)
+        stats.commit_failed(3.0, 4.0, 5, error)
+        stats.rebalanced(rebalance)
+    assert observer is not None
+    assert observer.told == [CommitResult(1.0, 2.0, 3, 1), CommitResult(3.0, 4.0, 0, 0, error), rebalance]
+    assert (stats.commits, stats.failed_commits) == (6, 10)
+    assert (stats.rebalance_seconds.count, stats.rebalance_seconds.total) == (2, 4.0)
+
+
+def test_remembers_the_last_rebalances() -> None:
+    stats = ConsumerStats()
+    for number in range(REMEMBERED + 5):
+        stats.rebalanced(Rebalance(float(number), 1.0, 0, (), ()))
+    assert [rebalance.ended for rebalance in stats.history] == [float(number) for number in range(5, REMEMBERED + 5)]
