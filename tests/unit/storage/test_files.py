@@ -136,3 +136,140 @@ def test_locks_a_directory_for_one_process(files: OsFiles, tmp_path: Path) -> No
         pass
     with files.lock(tmp_path):
         pass
+
+
+class Counted(OsSystemCalls):
+    """Reads and writes three bytes at a time, keeps count of descriptors, and notes what is synced."""
+
+    def __init__(self) -> None:
+        self.paths: dict[int, Path] = {}
+        self.synced: list[Path] = []
+
+    def open(self, path: Path, flags: int) -> int:
+        fd = super().open(path, flags)
+        self.paths[fd] = path
+        return fd
+
+    def close(self, fd: int) -> None:
+        del self.paths[fd]
+        os.close(fd)
+
+    def read(self, fd: int, length: int, position: int) -> bytes:
+        return os.pread(fd, min(3, length), position)
+
+    def write(self, fd: int, data: bytes | memoryview, position: int) -> int:  # type: ignore[override]
+        return os.pwrite(fd, data[:3], position)
+
+    def sync(self, fd: int) -> None:  # type: ignore[override]
+        self.synced.append(self.paths[fd])
+        os.fsync(fd)
+
+    def sync_data(self, fd: int) -> None:  # type: ignore[override]
+        self.sync(fd)
+
+
+def test_completes_reads_and_writes_that_the_system_cuts_short(tmp_path: Path) -> None:
+    system = Counted()
+    files = OsFiles(system)
+    file = files.open(tmp_path / "f", create=True)
+    file.write_at(0, b"0123456789")
+    file.write_at(10, b"abcdefgh")
+    assert file.read_at(1, 12) == b"123456789abc"
+    assert file.read_at(15, 100) == b"fgh"
+    files.write(tmp_path / "m", [b"0123456789", b"abcd", b""])
+    assert files.read(tmp_path / "m") == b"0123456789abcd"
+    file.close()
+    assert system.paths == {}
+
+
+def test_syncs_what_must_last_and_keeps_no_descriptor(tmp_path: Path) -> None:
+    system = Counted()
+    files = OsFiles(system)
+
+    def synced() -> list[Path]:
+        paths, system.synced = system.synced, []
+        assert not set(system.paths) or list(system.paths.values()) == [tmp_path / "a" / "f"]
+        return paths
+
+    files.make_directory(tmp_path / "a" / "b")
+    assert synced() == [tmp_path.parent, tmp_path, tmp_path / "a"]
+    files.make_directory(tmp_path / "a")
+    assert synced() == [tmp_path]  # a killed process may have made it and not synced it
+    file = files.open(tmp_path / "a" / "f", create=True)
+    assert synced() == [tmp_path / "a"]
+    file.write_at(0, b"x")
+    assert synced() == []
+    file.sync()
+    assert synced() == [tmp_path / "a" / "f"]
+    file.truncate(0)
+    assert synced() == [tmp_path / "a" / "f"]
+    file.modified_ms()
+    file.close()
+    files.open(tmp_path / "a" / "f", create=False).close()
+    assert synced() == []
+    files.write(tmp_path / "m", [b"x"])
+    assert synced() == [tmp_path / "m.tmp", tmp_path]
+    files.remove(tmp_path / "m")
+    assert synced() == [tmp_path]
+    files.sync_directory(tmp_path / "a")
+    assert synced() == [tmp_path / "a"]
+    with files.lock(tmp_path):
+        pass
+    assert system.paths == {}
+
+
+def test_rests_until_it_is_used_again(tmp_path: Path) -> None:
+    system = Counted()
+    file = OsFiles(system).open(tmp_path / "f", create=True)
+    file.write_at(0, b"abc")
+    file.rest()
+    assert len(system.paths) == 1  # it was used since the last call
+    file.rest()
+    assert system.paths == {}
+    assert file.read_at(0, 3) == b"abc"
+    file.rest(at_once=True)
+    assert system.paths == {}
+    assert file.size() == 3
+    file.close()
+    file.close()
+    assert system.paths == {}
+    for use in (file.size, file.modified_ms, file.fileno, lambda: file.read_at(0, 1)):
+        with pytest.raises(StorageError, match="Bad file descriptor"):
+            use()
+
+
+def test_another_process_may_make_the_directory_first(tmp_path: Path) -> None:
+    class Slow(OsSystemCalls):
+        def make_directory(self, path: Path) -> None:
+            path.mkdir()
+            raise FileExistsError(errno.EEXIST, "File exists")
+
+    OsFiles(Slow()).make_directory(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+    (tmp_path / "f").write_bytes(b"")
+    with pytest.raises(StorageError, match=r"cannot create .*/f: File exists"):
+        OsFiles().make_directory(tmp_path / "f")
+
+
+def test_reports_a_lock_that_the_file_system_does_not_have(tmp_path: Path) -> None:
+    class Unlockable(Counted):
+        def lock(self, fd: int) -> None:
+            raise OSError(errno.ENOLCK, "No locks available")
+
+    system = Unlockable()
+    with pytest.raises(StorageError, match=r"cannot lock .*: No locks available"), OsFiles(system).lock(tmp_path):
+        pass
+    assert system.paths == {}
+
+
+def test_failed_replacement_keeps_the_former_file(tmp_path: Path) -> None:
+    class Broken(Counted):
+        def replace(self, source: Path, target: Path) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+    OsFiles().write(tmp_path / "m", [b"old"])
+    system = Broken()
+    with pytest.raises(StorageError, match=r"cannot write .*/m: Input/output error"):
+        OsFiles(system).write(tmp_path / "m", [b"new"])
+    assert (tmp_path / "m").read_bytes() == b"old"
+    assert system.paths == {}

@@ -187,3 +187,61 @@ def test_recovers_messages_larger_than_the_window_and_across_its_edge(
     bad = message(b"y" * 300)[:-1] + b"x"
     big = message(b"z" * 500)
     assert _recover(tmp_path / "0.kafka", data + bad + big)[2] == {f"0.kafka.cut-{len(data)}": bad + big}
+
+
+def test_looks_where_the_damaged_length_points_to_beyond_the_search(
+    tmp_path: Path, message: Message, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The damaged message is larger than what is searched for intact ones."""
+    monkeypatch.setattr(recovery_module, "RESYNC_WINDOW", 64)
+    bad = message(b"y" * 300)[:-1] + b"x"
+    for rest, is_kept in (
+        (message(b"b"), True),
+        (message(b"b", magic=0), True),
+        (message(b""), True),
+        (message(b"b" * 500), True),
+        (b"", False),
+        (bad, False),
+        (message(b"b")[:-1], False),
+        (bytes(50), False),
+    ):
+        kept, damage, others = _recover(tmp_path / "0.kafka", message(b"a") + bad + rest)
+        assert (kept, damage) == (message(b"a"), TailDamage.BAD_CRC)
+        assert list(others.values()) == ([bad + rest] if is_kept else [])
+        for name in others:
+            (tmp_path / name).unlink()
+
+
+def test_numbers_the_files_that_keep_what_was_cut_at_one_place(tmp_path: Path, message: Message) -> None:
+    path = tmp_path / "0.kafka"
+    tails = [struct.pack(">iBBI", 7, 2, 0, 0) + bytes([number]) for number in range(4)]
+    for tail in tails:
+        _recover(path, tail)
+    assert [(tmp_path / f"0.kafka.cut-0{end}").read_bytes() for end in ("", "-2", "-3", "-4")] == tails
+
+
+@pytest.mark.parametrize("size", [63, 64, 65, 128, 130])
+def test_keeps_all_of_the_bytes_that_it_cuts(
+    tmp_path: Path, message: Message, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(recovery_module, "_WINDOW", 64)
+    tail = struct.pack(">iB", size - 4, 2) + bytes(range(size - 5))
+    assert _recover(tmp_path / "0.kafka", message(b"a") + tail)[2] == {"0.kafka.cut-11": tail}
+
+
+@pytest.mark.parametrize(
+    ("tail", "damage"),
+    [
+        (b"\0\0\0\x05", TailDamage.PARTIAL),  # the magic is missing
+        (struct.pack(">iB", 5, 0) + b"xxxx", TailDamage.BAD_CRC),
+        (struct.pack(">iBI", 5, 0, 0), None),  # the smallest messages, with an empty payload
+        (struct.pack(">iBBI", 6, 1, 0, 0), None),
+        (struct.pack(">iBBI", 7, 1, 0, 0), TailDamage.PARTIAL),
+        (struct.pack(">iBBI", 6, 1, 0, 1), TailDamage.BAD_CRC),
+        (struct.pack(">iBBI", 6, 2, 0, 0), TailDamage.UNKNOWN_MAGIC),
+    ],
+)
+def test_judges_the_smallest_messages(tmp_path: Path, message: Message, tail: bytes, damage: TailDamage | None) -> None:
+    kept, found, _ = _recover(tmp_path / "0.kafka", message(b"a") + tail)
+    assert found is damage
+    assert kept == message(b"a") + (b"" if damage else tail)
