@@ -318,7 +318,7 @@ def _expression(parent: ast.AST, node: ast.expr, condition: bool) -> Iterator[tu
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC and not _is_union(node):
             yield "operator exchanged", ast.BinOp(left, _ARITHMETIC[type(op)](), right)
         case ast.Constant(value=value):
-            yield from _constant(value, isinstance(parent, ast.Compare | ast.Subscript | ast.Dict))
+            yield from _constant(value, _is_key(parent, node))
 
 
 def _comparison(node: ast.Compare, condition: bool) -> Iterator[tuple[str, ast.AST]]:
@@ -342,6 +342,11 @@ def _constant(value: object, is_key: bool) -> Iterator[tuple[str, ast.AST]]:
             yield "constant changed", ast.Constant(value + b"?")
         case str() if is_key:
             yield "constant changed", ast.Constant(value + "?")
+
+
+def _is_key(parent: ast.AST, node: ast.expr) -> bool:
+    """Whether a text is compared or looked up, and not written for people."""
+    return isinstance(parent, ast.Compare | ast.Subscript) or (isinstance(parent, ast.Dict) and node in parent.keys)
 
 
 def _is_none_or_false(node: ast.expr) -> bool:

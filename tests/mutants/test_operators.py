@@ -34,6 +34,7 @@ def planted(source: str) -> set[tuple[str, str]]:
         ("x = True", {"x = False"}),
         ("x = b'a'", {"x = b'a?'"}),
         ("x = d['k']", {"x = d['k?']"}),
+        ("x = {'k': 'text'}", {"x = {'k?': 'text'}"}),
         ("x += 2", {"pass", "x -= 2", "x += 3"}),
         ("del x[k]", {"pass"}),
         ("f(a)", {"pass"}),
