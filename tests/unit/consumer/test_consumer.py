@@ -728,7 +728,7 @@ async def test_follows_new_partitions_and_brokers(group: Any) -> None:
     await group.until(lambda: len(member.consumer.owned) == 4)
     group.zookeeper.remove("/brokers/topics/t/3")
     await group.until(lambda: len(member.consumer.owned) == 2)
-    assert group.owner(TopicPartition("t", 3, 0)) is None
+    await group.until(lambda: group.owner(TopicPartition("t", 3, 0)) is None)
 
 
 async def test_filter_follows_topics(group: Any) -> None:
