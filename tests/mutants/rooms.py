@@ -34,7 +34,9 @@ ROOMS: Final = {
         (
             "tests/unit/consumer",
             *(f"tests/unit/testing/test_{name}.py" for name in ("group", "harness", "harness_sync", "revocation")),
-            *(f"tests/simulation/test_{name}.py" for name in ("groups", "kafka_handover")),
+            "tests/simulation/test_groups.py::test_delivers_every_message_once_while_a_member_joins_and_leaves",
+            "tests/simulation/test_kafka_handover.py::test_fixed_partitions_resume_from_their_commits_after_a_restart",
+            "tests/simulation/test_kafka_handover.py::test_second_member_joins_and_leaves[latest-3.0]",
         ),
     ),
     "offsets": Room("consumerd/offsets", ("tests/unit/offsets", *_properties("handled_prefix"))),
