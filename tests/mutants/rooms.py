@@ -11,7 +11,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """A folder of modules, and folders and files of tests; all below the checkout."""
+    """A folder of modules, and folders, files and names of tests; all below the checkout."""
 
     folder: str
     tests: tuple[str, ...]
