@@ -1,0 +1,131 @@
+"""The run of a member in a task of its own: how it ends, and what is kept of its failure."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from consumerd.consumer.member_run import MemberRun
+from consumerd.errors import ConsumerdError, ZooKeeperError
+
+if TYPE_CHECKING:
+    from consumerd.consumer.consumer import GroupConsumer
+    from consumerd.zk import Session as ZooKeeperSession
+
+pytestmark = pytest.mark.asyncio
+
+
+class Consumer:
+    """A member that leaves when it is told to, or hangs."""
+
+    def __init__(self, *, hangs: bool = False) -> None:
+        self.ready, self.stopping, self.left = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.failure: ConsumerdError | None = None
+        self.hangs = hangs
+
+    def request_stop(self, failure: ConsumerdError | None = None) -> None:
+        self.failure = self.failure or failure
+        self.stopping.set()
+        if not self.hangs:
+            self.left.set()
+
+    async def run(self) -> None:
+        await self.left.wait()
+        if self.failure is not None:
+            raise self.failure
+
+
+class Session:
+    """A session that ends when it is told to."""
+
+    def __init__(self) -> None:
+        self.failure: ConsumerdError | None = None
+        self.closed = asyncio.Event()
+
+    async def wait_closed(self) -> None:
+        await self.closed.wait()
+        if self.failure is not None:
+            raise self.failure
+
+
+class Setup:
+    """A run that has begun."""
+
+    def __init__(self, *, hangs: bool = False, with_session: bool = True, stop_timeout: float = 60.0) -> None:
+        self.ends: list[BaseException | None] = []
+        self.consumer, self.session = Consumer(hangs=hangs), Session()
+        self.run = MemberRun(
+            cast("GroupConsumer", self.consumer),
+            cast("ZooKeeperSession", self.session) if with_session else None,
+            stop_timeout=stop_timeout,
+            ended=self.ends.append,
+        )
+
+
+async def test_leaves_in_order() -> None:
+    for with_session in (True, False):
+        setup = Setup(with_session=with_session)
+        assert setup.ends == []
+        await setup.run.leave()
+        assert setup.ends == [None]
+        assert setup.run.failure is None
+
+
+async def test_keeps_the_failure_of_the_member() -> None:
+    setup = Setup()
+    failure = ConsumerdError("a handler failed")
+    setup.consumer.request_stop(failure)
+    await setup.run.wait_ready()
+    assert setup.ends == [failure]
+    assert setup.run.failure is failure
+
+
+async def test_ready_member_does_not_have_to_end() -> None:
+    setup = Setup()
+    waiting = asyncio.create_task(setup.run.wait_ready())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    setup.consumer.ready.set()
+    await waiting
+    assert setup.ends == []
+    await setup.run.leave()
+
+
+async def test_session_that_ended_for_good_stops_the_member() -> None:
+    setup = Setup()
+    setup.session.failure = ZooKeeperError("the credentials were refused")
+    setup.session.closed.set()
+    await setup.run.wait_ready()
+    assert setup.ends == [setup.session.failure]
+
+
+async def test_closed_session_alone_does_not_stop_the_member() -> None:
+    setup = Setup()
+    setup.session.closed.set()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not setup.consumer.stopping.is_set()
+    await setup.run.leave()
+
+
+async def test_member_that_does_not_leave_is_cancelled_and_its_failure_kept() -> None:
+    setup = Setup(hangs=True, stop_timeout=0.01)
+    failure = ConsumerdError("the disk is full")
+    setup.consumer.request_stop(failure)
+    async with asyncio.timeout(60):
+        await setup.run.wait_ready()
+    assert setup.ends == [failure]
+
+
+async def test_cancelled_leave_ends_the_member_at_once() -> None:
+    setup = Setup(hangs=True)
+    leaving = asyncio.create_task(setup.run.leave())
+    await asyncio.sleep(0)
+    leaving.cancel()
+    async with asyncio.timeout(60):
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+    assert setup.ends == [None]
