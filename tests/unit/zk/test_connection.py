@@ -412,6 +412,23 @@ async def test_planned_write_to_a_closed_socket_ends_the_connection() -> None:
 
 
 @pytest.mark.asyncio
+async def test_each_unanswered_request_fails_at_its_own_time() -> None:
+    rig = Harness()
+    rig.connection.answer_limit = 0.04
+    first, answered = (asyncio.create_task(rig.connection.request(get(path))) for path in ("/1", "/2"))
+    await asyncio.sleep(0.03)
+    second = asyncio.create_task(rig.connection.request(get("/3")))
+    rig.reply(2, struct.pack("!i", -1) + STAT)
+    async with asyncio.timeout(60):
+        with pytest.raises(ConnectionLost):
+            await first
+        with pytest.raises(ConnectionLost):
+            await second
+        assert (await answered)[0] is None
+    assert not rig.connection.closing
+
+
+@pytest.mark.asyncio
 async def test_unanswered_requests_fail_after_the_session_timeout_and_others_do_not() -> None:
     rig = Harness(ConnectionLimits(outstanding=2))
     rig.connection.answer_limit = 0.05
