@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 import pytest_asyncio
+from structlog.testing import capture_logs
 
 from consumerd.clock import SystemClock
 from consumerd.consumer import coordination
@@ -505,3 +506,29 @@ async def test_omits_node_missing_on_every_read(setup: Setup) -> None:
 
     setup.zk.get = too_early  # type: ignore[method-assign]
     assert await setup.io.claim(setup.claim()) == e.Claimed(5, frozenset(), frozenset())
+
+
+@pytest.mark.asyncio
+async def test_creates_the_parent_of_owner_nodes_once(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    ensured: list[str] = []
+    ensure = setup.zk.ensure
+
+    async def note(path: str) -> None:
+        ensured.append(path)
+        await ensure(path)
+
+    monkeypatch.setattr(setup.zk, "ensure", note)
+    for _ in range(2):
+        assert await setup.io.claim(setup.claim_all()) == e.Claimed(5, frozenset(ALL), frozenset())
+        await setup.io.release(setup.release_all())
+        assert ensured == ["/consumers/g/owners/t"]
+
+
+@pytest.mark.asyncio
+async def test_session_that_is_over_fails_an_action_without_a_warning(setup: Setup) -> None:
+    """The machine hears of its end anyway."""
+    register = e.Register(1, setup.zk.session_id)
+    setup.zookeeper.expire(setup.zk)
+    with capture_logs() as logs:
+        assert isinstance(await setup.io.register(register), e.Failed)
+    assert [entry for entry in logs if entry["event"] == "group_action_failed"] == []

@@ -14,9 +14,10 @@ from consumerd.consumer import snapshot as module
 from consumerd.consumer.snapshot import MAX_MEMBER_BYTES, V07SnapshotReader, _beyond, _MemberTexts
 from consumerd.group import V07Rules
 from consumerd.group.events import TakeSnapshot
+from consumerd.partition import TopicPartition
 from consumerd.ports import NodeStat
 from consumerd.testing.clock import FakeClock
-from consumerd.zk import NoNode
+from consumerd.zk import NoAuth, NoNode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -154,3 +155,47 @@ async def test_tools_name_nodes_that_no_path_can_have() -> None:
     assert _named(view, "/consumers/g/ids", "consumer id", ["g_a", "..", "x\0"]) == ["g_a"]
     assert view.faults.keys() == {"/consumers/g/ids/..", "/consumers/g/ids/x\0"}
     assert len(view.problems) == 2
+
+
+async def test_topic_that_cannot_be_read_stays_as_it_was() -> None:
+    """Reported once, and again when it was readable in between."""
+
+    class Guarded(Tree):
+        forbidden = False
+
+        async def get(self, path: str, *, watch: bool = False) -> tuple[bytes, NodeStat]:
+            if self.forbidden and path.startswith("/brokers/topics/t"):
+                raise NoAuth(path)
+            return await super().get(path, watch=watch)
+
+    tree = Guarded({"/brokers/topics/t/0": b"2", "/brokers/topics/u/0": b"1"})
+    taking = reader(tree)
+    whole = {"t": {0: range(2)}, "u": {0: range(1)}}
+    topics = frozenset({"t", "u"})
+    with structlog.testing.capture_logs() as logs:
+        for forbidden, times in ((False, 1), (True, 3), (False, 1), (True, 1)):
+            tree.forbidden = forbidden
+            for _ in range(times):
+                assert (await taking.read("g_m", take(topics, survey=True))).topics == whole
+    assert [(each["event"], each["node"], each["topic"]) for each in logs] == [("topic_not_readable", "t", "t")] * 2
+    tree.forbidden = True
+    assert (await reader(tree).read("g_m", take(topics))).topics == {"u": {0: range(1)}}  # never read before
+
+
+async def test_remembers_a_limited_number_of_complaints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_REMEMBERED", 3)
+    names = [f"bell{number}\a" for number in range(4)]
+    taking = reader(Tree({f"/consumers/g/ids/{name}": b"" for name in names}))
+    with structlog.testing.capture_logs() as logs:
+        await taking.read("g_m", take())
+        assert len(logs) == 4
+        await taking.read("g_m", take())
+    assert len(logs) > 4  # those that were forgotten are reported again
+
+
+async def test_reports_owner_nodes_of_other_names() -> None:
+    tree = Tree({"/brokers/topics/t/0": b"2", "/consumers/g/owners/t/0-1": b"x", "/consumers/g/owners/t/junk": b"x"})
+    with structlog.testing.capture_logs() as logs:
+        found = await reader(tree).read("g_m", take(survey=True))
+    assert found.claimed == frozenset({TopicPartition("t", 0, 1)})
+    assert [(each["event"], each["node"], each["topic"]) for each in logs] == [("owner_node_unreadable", "t/junk", "t")]
