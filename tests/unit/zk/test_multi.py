@@ -65,6 +65,12 @@ def test_decodes_a_reply_without_errors() -> None:
     assert first_failure(END) is None
 
 
+@pytest.mark.parametrize("kind", [1, 15])
+def test_finds_the_failure_after_a_created_node(kind: int) -> None:
+    created = struct.pack("!i", 2) + b"/a" + bytes(68 if kind == 15 else 0)
+    assert first_failure(ok(kind, created) + failed(-110) + END) == (1, -110)
+
+
 @pytest.mark.parametrize("index", [0, 1, 4])
 def test_first_specific_code_names_the_failed_operation(index: int) -> None:
     codes = [0] * index + [-101] + [-2] * (4 - index)
