@@ -376,6 +376,18 @@ async def test_creates_the_parents_of_an_owned_node() -> None:
     assert [path for _, path in rig.line.asked] == ["/a", "/a"]
 
 
+async def test_creates_an_owned_node_on_the_connection_that_is_there_after_its_parents() -> None:
+    rig = Rig()
+
+    def exchange() -> None:
+        rig.attach(None)
+
+    first = rig.attach(NO_NODE, NO_NODE, exchange)
+    await rig.create_ephemeral("/g/a", b"x", wait=0)
+    assert [path for _, path in first.asked] == ["/g/a", "/g", "/g"]
+    assert [path for _, path in rig.line.asked] == ["/g/a"]
+
+
 async def test_keeps_an_owned_node_and_corrects_its_data() -> None:
     rig = Rig(NODE_EXISTS, stat(OURS), (b"x", stat(OURS, 3)))
     await rig.create_ephemeral("/a", b"x", wait=0)

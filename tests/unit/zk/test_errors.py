@@ -47,3 +47,9 @@ def test_every_error_has_an_exit_code() -> None:
         assert error.exit_code is ExitCode.ZOOKEEPER
     assert "5" in str(errors.UnexpectedReply("/a", 5))
     assert "0x10" in str(errors.SessionChanged(16))
+
+
+def test_refusal_of_a_server_says_its_code() -> None:
+    error = errors.ServerError(-112)
+    assert error.code == -112
+    assert str(error) == "ZooKeeper answered with error -112"

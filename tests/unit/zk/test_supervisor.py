@@ -59,7 +59,7 @@ async def test_rejected_heartbeat_ends_the_connection_and_the_next_handshake_dec
         peer.write(granted(5))
         xid, _ = await peer.request()
         peer.write(replied(xid, code=code))
-        await peer.request()
+        await peer.behave()  # the server would go on
 
     async def says_expired(peer: Peer) -> None:
         assert (await peer.handshake())[1] == 5
