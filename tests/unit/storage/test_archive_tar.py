@@ -218,3 +218,33 @@ def test_rejects_a_member_larger_than_the_file() -> None:
 
 def test_member_with_a_relative_path_is_safe() -> None:
     assert TarMember("a/b", 1, TarKind.FILE, 512, 0).is_unsafe is False
+
+
+def pax(size: int) -> bytes:
+    """A pax header of that many bytes, which renames the member after it to `renamed`."""
+    name = b"16 path=renamed\n"
+    comment = b"%d comment=" % (size - len(name))
+    records = name + comment.ljust(size - len(name) - 1, b"x") + b"\n"
+    assert len(records) == size
+    return long_header(b"x", size) + records.ljust(-(-size // 512) * 512, b"\0")
+
+
+def test_reads_headers_of_headers_up_to_a_mebibyte() -> None:
+    member = made({"a": b"1"}, tarfile.USTAR_FORMAT)
+    assert [found.name for found, _ in read_members(io.BytesIO(pax(1 << 20) + member))] == ["renamed"]
+    with pytest.raises(DamagedArchiveError, match="a header of 1048577 bytes"):
+        list(read_members(io.BytesIO(pax((1 << 20) + 1) + member)))
+
+
+def test_member_without_a_time_has_the_time_zero() -> None:
+    data = patched(made({"a": b"1"}, tarfile.USTAR_FORMAT), 136, b"not a number")
+    assert [member.modified for member, _ in read_members(io.BytesIO(data))] == [0]
+    data = patched(made({"a": b"1"}, tarfile.USTAR_FORMAT), 136, bytes(12))
+    assert [member.modified for member, _ in read_members(io.BytesIO(data))] == [0]
+
+
+def test_reads_nothing_of_a_member_that_has_been_read() -> None:
+    for member, stream in read_members(io.BytesIO(made({"a": b"12"}, tarfile.USTAR_FORMAT))):
+        assert stream.read(0) == b""
+        assert stream.read(100) == b"12"
+        assert (stream.read(1), stream.left, member.size) == (b"", 0, 2)
