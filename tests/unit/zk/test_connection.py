@@ -416,9 +416,10 @@ async def test_each_unanswered_request_fails_at_its_own_time() -> None:
     rig = Harness()
     rig.connection.answer_limit = 0.04
     first, answered = (asyncio.create_task(rig.connection.request(get(path))) for path in ("/1", "/2"))
+    await asyncio.sleep(0)
+    rig.reply(2, struct.pack("!i", -1) + STAT)
     await asyncio.sleep(0.03)
     second = asyncio.create_task(rig.connection.request(get("/3")))
-    rig.reply(2, struct.pack("!i", -1) + STAT)
     async with asyncio.timeout(60):
         with pytest.raises(ConnectionLost):
             await first

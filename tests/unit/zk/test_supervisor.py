@@ -212,18 +212,14 @@ async def test_keeps_the_zxid_while_servers_refuse_connections(monkeypatch: pyte
     """They say nothing about a transaction that they do not have."""
     zxids: list[int] = []
 
-    async def goes(peer: Peer) -> None:
-        await peer.handshake()
-        peer.write(granted(5, 200))
-        xid, _ = await peer.request()
-        peer.write(replied(xid, struct.pack("!i", 1) + b"/", zxid=77))
-        await until(lambda: refusing is not None)
-
-    async def returns(peer: Peer) -> None:
+    async def serves(peer: Peer) -> None:
         zxid, session_id = await peer.handshake()
-        zxids.append(zxid)
-        peer.write(granted(session_id, 200))
-        await peer.behave()
+        if refusing is not None:
+            zxids.append(zxid)
+        peer.write(granted(session_id or 5, 200))
+        while True:
+            xid, _ = await peer.request()
+            peer.write(replied(xid, struct.pack("!i", 1) + b"/", zxid=77))
 
     refusing: float | None = None
     connect = Connection.connect
@@ -234,14 +230,15 @@ async def test_keeps_the_zxid_while_servers_refuse_connections(monkeypatch: pyte
         await connect(connection)
 
     monkeypatch.setattr(Connection, "connect", refuse)
-    async with Server(goes, returns) as server:
+    async with Server(serves) as server:
         session, _ = server.session(session_timeout=0.2)
         async with session:
-            await until(lambda: session._supervisor._zxid == 77)
+            live: Connection | None = None
+            while live is None or live.last_zxid != 77:
+                await asyncio.sleep(0.005)
+                live = session._lifecycle._connection
             refusing = time.monotonic() + 0.6
-            live = session._lifecycle._connection
-            if live is not None:
-                live.kill("for the test")
+            live.kill("for the test")
             await until(lambda: bool(zxids))
     assert zxids[0] == 77
 
