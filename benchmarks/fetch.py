@@ -29,7 +29,7 @@ from benchmarks import surroundings
 from benchmarks.race import Measurement, compared, quiet, show
 from consumerd.broker import Broker, BrokerConfig
 from consumerd.clock import SystemClock
-from consumerd.daemon.memory import fix_malloc_thresholds
+from consumerd.daemon.memory import tune_malloc
 from consumerd.fetch import ByteBudget, FetchPool, FetchSettings, Lane, V07Brokers
 from consumerd.net import connect
 from consumerd.partition import TopicPartition
@@ -175,7 +175,7 @@ def on_loop(factory: Callable[[], asyncio.AbstractEventLoop], port: int, count: 
 def measure(messages: int, size: int, rounds: int) -> list[Measurement]:
     """All ways in turns, by the clock and by processor time."""
     messages = max(1, messages // BLOCK) * BLOCK
-    fix_malloc_thresholds()  # as the daemon does; all ways run in this process
+    tune_malloc()  # as the daemon does; all ways run in this process
     with broker(messages, size) as port:
         ways: dict[str, Callable[[], int]] = {
             RECEIVED: lambda: blocking(port, messages * (size + 10), decode=False) // (size + 10),

@@ -131,18 +131,27 @@ class PartitionWork:
 
     async def run(self) -> None:
         """Deliver until the lane is closed. Raises HandlerFailedError when the handler's policy says to stop."""
-        while True:
-            try:
-                fetched = await self._gather()
-            except LaneClosedError:
-                return
-            try:
-                if not self._tracker.in_hand:  # else the sink winds down: nothing may overtake what it gave back
-                    await self._hand_over_parts(Batch(self.partition, join(fetched)))
-            except HandedBackError:
-                continue
-            finally:
-                self._finished(fetched)
+        while await self._deliver_next():
+            pass
+
+    async def _deliver_next(self) -> bool:
+        """Deliver the next batch; return False when the lane is closed. Raises as `run`.
+
+        A call of its own, so that nothing refers to a handled batch while the next one is awaited: its memory counts
+        as free.
+        """
+        try:
+            fetched = await self._gather()
+        except LaneClosedError:
+            return False
+        try:
+            if not self._tracker.in_hand:  # else the sink winds down: nothing may overtake what it gave back
+                await self._hand_over_parts(Batch(self.partition, join(fetched)))
+        except HandedBackError:
+            pass
+        finally:
+            self._finished(fetched)
+        return True
 
     async def _gather(self) -> list[Fetched]:
         """Return the parts of the next batch, none from before a seek. Raises LaneClosedError, with nothing held."""

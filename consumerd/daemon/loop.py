@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from consumerd.daemon.memory import fix_malloc_thresholds
+from consumerd.daemon.memory import tune_malloc
 from consumerd.errors import ConfigError, HandlerFailedError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def run_on_loop(
     if loop == "uvloop" and factory is None:
         main.close()
         raise ConfigError("daemon.loop is uvloop, which is not installed; install it or set auto.")
-    fix_malloc_thresholds()
+    tune_malloc()
     with asyncio.Runner(loop_factory=factory) as runner:
         if signals is None:
             return runner.run(main)

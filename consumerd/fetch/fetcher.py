@@ -128,14 +128,21 @@ class Fetcher:
             try:
                 await self._resumed.wait()
                 await self._lane.wait_for_room()
-                response = await self._source.ask(self.offset, self._size)
-                if response is not None:
-                    await self._process(response)
+                await self._fetch_next()
             except (BrokerError, WireError) as error:
                 if self._source.failed(error):
                     await self._back_off("fetch_failed", reason_of(error))
             except (LaneClosedError, FetchingOverError):
                 return
+
+    async def _fetch_next(self) -> None:
+        """Fetch once.
+
+        A call of its own, so that nothing refers to a response while the next one is awaited, which may take long.
+        """
+        response = await self._source.ask(self.offset, self._size)
+        if response is not None:
+            await self._process(response)
 
     async def _process(self, response: PartitionResponse) -> None:
         self._policies.broker = response.broker

@@ -1,5 +1,6 @@
 """A member never grows past its byte budget + 100 MB, whatever the messages look like: neither while its handler is
-stalled, nor while a handler that comes with consumerd works through the largest message there can be.
+stalled, nor while a handler that comes with consumerd works through the largest message there can be, nor while several
+partitions have large ones.
 
 Strategy: the daemon is a process of its own and waits for its topic, so its size while idle can be read. Then a broker
 comes up with logs that were written before. When the handler has a batch and the process is idle again, the kernel's
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -142,7 +144,7 @@ async def test_memory_is_bounded_by_a_message_that_expands_to_very_many(
         fetch={"budget": BUDGET, "partition_budget": BUDGET},
         handler=HANDLERS[handler],
     )
-    await grows_by(world, daemon, allowed, lambda: world.broker(partitions=1), TopicPartition("t", 0, 0), len(block))
+    await grows_by(world, daemon, allowed, lambda: world.broker(partitions=1), (TopicPartition("t", 0, 0), len(block)))
 
 
 @pytest.mark.parametrize(("leaves", "allowed"), SIZES)
@@ -158,7 +160,24 @@ async def test_mirror_memory_is_bounded_by_a_message_that_expands_to_very_many(
     mirror = Mirror(world.directory, world.write(format_toml(config)), target.address)
     async with target, mirror:
         await world.until(lambda: world.offset(TopicPartition("t", 0, 0)))
-        await grows_by(world, mirror, allowed, lambda: world.broker(1), TopicPartition("t", 1, 0), len(block))
+        await grows_by(world, mirror, allowed, lambda: world.broker(1), (TopicPartition("t", 1, 0), len(block)))
+
+
+@pytest.mark.parametrize("handler", [{"name": "null"}, HANDLERS["files"]], ids=["null", "files"])
+async def test_memory_is_bounded_while_partitions_get_large_messages_in_turn(
+    world: Any, handler: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing keeps a batch that was handled, and no thread keeps the memory of its lines."""
+    monkeypatch.chdir(world.directory)
+    block = encode_message_set([b"%07d" % number * 1000 for number in range(4000)], codec=Codec.GZIP)  # 28 MB
+    write_logs(world.log_dir(), block, 2 * len(block))
+    daemon = await world.daemon(
+        group={"dialect": "0.7"},
+        fetch={"budget": BUDGET, "partition_budget": BUDGET},
+        handler=handler,
+    )
+    ends = [(TopicPartition("t", 0, number), 2 * len(block)) for number in range(PARTITIONS)]
+    await grows_by(world, daemon, ALLOWED, lambda: world.broker(partitions=PARTITIONS), *ends)
 
 
 class Mirror(Process):
@@ -173,14 +192,15 @@ class Mirror(Process):
 
 
 async def grows_by(
-    world: Any, process: Any, allowed: int, begin: Callable[[], Any], partition: TopicPartition, end: int
+    world: Any, process: Any, allowed: int, begin: Callable[[], Any], *ends: tuple[TopicPartition, int]
 ) -> None:
-    """Let an idle process handle `partition`, and measure its growth once all of it is committed."""
+    """Let an idle process handle partitions, and measure its growth once they are committed to their ends."""
     one = psutil.Process(process.pid)
     await quiet(one)
     rest = one.memory_info().rss
     await begin()
-    await world.until(lambda: committed(world, process, partition, end), 1500)
+    for partition, end in ends:
+        await world.until(partial(committed, world, process, partition, end), 1500)
     grown = peak(process.pid) - rest
     assert grown <= allowed, f"{grown / 1e6:.0f} MB more than the {rest / 1e6:.0f} MB at rest"
 

@@ -124,20 +124,27 @@ class BrokerSource:
     async def _send(self, queue: _RequestQueue) -> None:
         while True:
             await queue.filled.wait()
-            requests = self._gathered(queue)
-            if not requests:
-                continue
-            try:
-                await self._exchange(queue, requests)
-            except (BrokerError, WireError) as error:
-                self._counters.disconnects += 1
-                for request in requests:
-                    if not request.answer.done():
-                        request.answer.set_exception(error)
-            except BaseException:
-                for request in requests:
-                    request.answer.cancel()
-                raise
+            await self._send_next(queue)
+
+    async def _send_next(self, queue: _RequestQueue) -> None:
+        """Send one FETCH if there are requests.
+
+        A call of its own, so that nothing refers to the answers while the next requests are awaited.
+        """
+        requests = self._gathered(queue)
+        if not requests:
+            return
+        try:
+            await self._exchange(queue, requests)
+        except (BrokerError, WireError) as error:
+            self._counters.disconnects += 1
+            for request in requests:
+                if not request.answer.done():
+                    request.answer.set_exception(error)
+        except BaseException:
+            for request in requests:
+                request.answer.cancel()
+            raise
 
     def _gathered(self, queue: _RequestQueue) -> list[PartitionRequest]:
         """Return the requests for one FETCH; those beyond its size wait for the next."""

@@ -1,6 +1,7 @@
 """The delivery of one partition: order, the fence, drains and handled positions."""
 
 import asyncio
+import weakref
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -21,7 +22,8 @@ from consumerd.handlers.batching import BatchSettings
 from consumerd.partition import TopicPartition
 from consumerd.registry import StaticSubscription
 from consumerd.testing.clock import FakeClock
-from consumerd.wire.v07 import MessageBatch, decode_batch, encode_message_set
+from consumerd.wire.v07 import BatchEnd, MessageBatch, decode_batch, encode_message_set
+from consumerd.wire.v07.batch import MessageRun
 
 if TYPE_CHECKING:
     from consumerd.ports import Clock
@@ -117,6 +119,24 @@ async def test_delivers_batches_in_order(setups: list[Setup]) -> None:
     assert handler.seen == [b"a", b"b", b"c"]
     assert s.budget.used == 0
     assert (s.stats.messages, s.stats.bytes) == (3, end)
+
+
+class WatchedBatch(MessageBatch):
+    """A decoded batch that can be referred to weakly."""
+
+    __slots__ = ("__weakref__",)
+
+
+@pytest.mark.asyncio
+async def test_nothing_refers_to_a_handled_batch_while_the_next_one_is_awaited(setups: list[Setup]) -> None:
+    setups.append(s := Setup(Recorder()))
+    messages = WatchedBatch([b"a"], [MessageRun(0, 0, 10)], 0, 11, 1, end=BatchEnd.COMPLETE)
+    handled = weakref.ref(messages)
+    end = s.put(messages)
+    del messages
+    await s.position(end)
+    assert s.budget.used == 0
+    assert handled() is None
 
 
 @pytest.mark.asyncio

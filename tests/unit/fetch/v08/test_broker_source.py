@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -178,3 +179,15 @@ async def test_closes_connection_when_partition_is_missing(source: BrokerSource,
     with pytest.raises(BadFrameError, match="left t/0 out"):
         await source.fetch(request(0, MIB))
     assert broker.closed
+
+
+async def test_nothing_refers_to_an_answer_while_the_next_request_is_awaited(
+    source: BrokerSource, broker: MemoryBroker
+) -> None:
+    broker.released.set()
+    asked = request(0, MIB)
+    answer = weakref.ref(asked.answer)
+    assert (await source.fetch(asked)).data == b"x"
+    del asked
+    await asyncio.sleep(0)  # the sender goes on
+    assert answer() is None
