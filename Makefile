@@ -56,7 +56,12 @@ $(VENV)/spark-classes.jsa: $(VENV)/.installed tests/support/spark_jvm.py | $(VEN
 	@$(BIN)/python -m tests.support.spark_jvm >$(VENV)/spark-classes.log 2>&1 || \
 		echo "Spark's classes are not shared, which makes its tests slower: see $(VENV)/spark-classes.log"
 
-test: setup $(VENV)/spark-classes.jsa  ## all tests
+# The same for the Kafka that most tests start.
+$(VENV)/kafka-classes.jsa: $(VENV)/.installed tests/support/kafka_classes.py | $(VENV)/.native
+	@$(BIN)/python -m tests.support.kafka_classes >$(VENV)/kafka-classes.log 2>&1 || \
+		echo "Kafka's classes are not shared, which makes its tests slower: see $(VENV)/kafka-classes.log"
+
+test: setup $(VENV)/spark-classes.jsa $(VENV)/kafka-classes.jsa  ## all tests
 	$(BIN)/python -m pytest $(WORKERS) $(PYTEST_ARGS)
 
 # The simulation of groups takes as long as half of the others: who changes them runs `make test PYTEST_ARGS=tests/property`.

@@ -12,7 +12,9 @@ import os
 import random
 import struct
 import subprocess
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from consumerd.clock import SystemClock
@@ -28,7 +30,6 @@ from tests.support.maven import fetch_jars
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from consumerd.java import JavaRuntime
 
@@ -104,6 +105,17 @@ _LOG4J2: Final = {
 def _request(api_key: int, body: bytes) -> bytes:
     frame = struct.pack(">hhih5s", api_key, 0, 1, 5, b"ready") + body
     return struct.pack(">i", len(frame)) + frame
+
+
+#: The release that most tests start, and its classes as `tests.support.kafka_classes` stores them: a JVM that maps them
+#: uses two thirds of the processor time until it answers.
+SHARED_RELEASE: Final = "3.9.1"
+CLASSES: Final = Path(sys.prefix) / "kafka-classes.jsa"
+
+
+def shared_classes() -> tuple[str, ...]:
+    """Options of a JVM that uses the stored classes, if there are any; one that cannot ignores them."""
+    return (f"-XX:SharedArchiveFile={CLASSES}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off") if CLASSES.is_file() else ()
 
 
 #: METADATA of all topics; API_VERSIONS.
@@ -267,8 +279,9 @@ class KafkaBroker(LoopbackServer):
         else:
             logging.write_text(format_properties(_LOG4J2), "ascii")
             option = f"-Dlog4j2.configurationFile={logging}"
+        shared = shared_classes() if self.release.version == SHARED_RELEASE and not self._jvm else ()
         return [
-            str(self._java.executable), *_JVM, *self._jvm, option, f"-Djava.io.tmpdir={self.directory}",
+            str(self._java.executable), *_JVM, *shared, *self._jvm, option, f"-Djava.io.tmpdir={self.directory}",
             "-cp", ":".join(map(str, self._jars)), main, *arguments,
         ]  # fmt: skip
 
