@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from consumerd.embedded import ZooKeeperServer
+    from tests.support.zookeeper_ensemble import ZooKeeperEnsemble
 
 GROUP = "group"
 PARTITIONS = 6
@@ -44,7 +45,7 @@ LEAST_BATCHES = 30
 class Cluster:
     """One ZooKeeper (given), one broker, any number of members."""
 
-    def __init__(self, directory: Path, zookeeper: ZooKeeperServer, stack: AsyncExitStack) -> None:
+    def __init__(self, directory: Path, zookeeper: ZooKeeperServer | ZooKeeperEnsemble, stack: AsyncExitStack) -> None:
         self.directory = directory
         self.zookeeper = zookeeper
         self.chroot = f"{zookeeper.connect}/kafka"

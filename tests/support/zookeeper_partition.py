@@ -1,0 +1,92 @@
+"""A ZooKeeper ensemble whose servers have hosts of their own and can be cut from each other, not from their clients."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import TYPE_CHECKING, Final
+
+from consumerd.embedded.zookeeper import PROBE_SECONDS, ZooKeeperServer, four_letter_word
+from tests.support.zookeeper_ensemble import ZooKeeperEnsemble
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from consumerd.java import JavaRuntime
+    from tests.support.server_network import ServerNetwork
+
+_CLIENT_PORT, _QUORUM_PORT, _ELECTION_PORT = 2181, 2888, 3888
+_SESSION: Final = re.compile(r"sid=0x([0-9a-f]+)")
+
+
+class HostServer(ZooKeeperServer):
+    """A server that listens on an address of its own."""
+
+    host: str
+
+    @property
+    def connect(self) -> str:
+        """`host:port`, as a client's connect string."""
+        return f"{self.host}:{self.port}"
+
+    async def mode(self, timeout: float = 2.0) -> str | None:
+        """`leader`, `follower`; None while it does not serve."""
+        answer = await self._ask("srvr", timeout)
+        found = re.search(r"^Mode: (\w+)", answer, re.MULTILINE)
+        return found and found[1]
+
+    async def sessions(self) -> set[int]:
+        """The ids of the sessions whose clients are connected to this server; none while it does not serve."""
+        return {int(each, 16) for each in _SESSION.findall(await self._ask("cons", PROBE_SECONDS))}
+
+    async def _is_ours(self) -> bool:
+        return f"dataDir={self.data_directory}/" in await self._ask("conf", PROBE_SECONDS)
+
+    async def _ask(self, word: str, timeout: float) -> str:
+        try:
+            return await four_letter_word(self.port, word, host=self.host, timeout=timeout)
+        except (OSError, TimeoutError):
+            return ""
+
+
+class PartitionedEnsemble(ZooKeeperEnsemble):
+    """One server in each namespace of `network`, which must be there before the start and until the end."""
+
+    def __init__(
+        self,
+        directory: Path,
+        network: ServerNetwork,
+        *,
+        java: JavaRuntime,
+        tick_ms: int = 250,
+        config: Mapping[str, str | int] | None = None,
+    ) -> None:
+        self.network = network
+        self._runtime = java
+        super().__init__(directory, len(network.hosts), tick_ms=tick_ms, config=config, java=java)
+
+    def _make_servers(self) -> list[ZooKeeperServer]:
+        return list(map(self._make_server, range(self._size)))
+
+    def _make_server(self, number: int) -> HostServer:
+        directory = self._directory / str(number + 1)
+        hosts = self.network.hosts
+        java = self.network.wrapper(number, self._runtime.executable, directory / "java")
+        server = HostServer(
+            directory,
+            _CLIENT_PORT,
+            tick_ms=self._tick_ms,
+            config={**(self._config or {}), "clientPortAddress": hosts[number]},
+            java=dataclasses.replace(self._runtime, executable=java),
+            servers={i + 1: f"{host}:{_QUORUM_PORT}:{_ELECTION_PORT}" for i, host in enumerate(hosts)},
+            my_id=number + 1,
+        )
+        server.host = hosts[number]
+        return server
+
+    def host_server(self, number: int) -> HostServer:
+        """The server in a namespace of the network."""
+        server = self.servers[number]
+        assert isinstance(server, HostServer)
+        return server
