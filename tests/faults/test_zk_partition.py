@@ -16,7 +16,7 @@ from consumerd.clock import SystemClock
 from consumerd.errors import ConsumerdError
 from consumerd.zk import Session
 from tests.kill.conftest import PATIENCE, Cluster
-from tests.support.server_network import ServerNetwork
+from tests.support.server_network import NoNetworkError, ServerNetwork
 from tests.support.zookeeper_partition import PartitionedEnsemble
 from tests.support.zookeeper_retry import retry
 
@@ -40,7 +40,12 @@ log = structlog.get_logger(__name__)
 
 @pytest.fixture
 def network() -> Iterator[ServerNetwork]:
-    with ServerNetwork(3) as made:
+    """Skips where namespaces are not allowed, also with CI=true: they take root."""
+    with contextlib.ExitStack() as stack:
+        try:
+            made = stack.enter_context(ServerNetwork(3))
+        except NoNetworkError as error:
+            pytest.skip(f"{error} (this also skips with CI=true)")
         yield made
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from consumerd.embedded.errors import ChildError, ZooKeeperStartError
 from consumerd.testing.fault_proxy import Direction
+from tests.support.server_network import ServerNetwork
 from tests.support.small_disk import fill
 from tests.torture.schedule import Episode, Fault
 from tests.torture.stage import PATIENCE
@@ -320,6 +321,35 @@ class Player:
                 with self._cause(fault.kind, None):
                     await self._disturb(fault, [member.links[number] for member in members], lambda link: link.stall())
                 self._suffering.difference_update(map(id, members))
+
+    async def _zookeeper_cut_off(self, fault: Fault) -> None:
+        """One server and all others lose each other; the clients of each stay connected."""
+        with self._one(fault, self._stage.zookeepers) as server:
+            if server is not None:
+                await self._zookeeper_links(fault, server, ServerNetwork.isolate)
+
+    async def _zookeeper_leader_cut_off(self, fault: Fault) -> None:
+        """The leader is in the minority, with its clients."""
+        with self._one(fault, await self._leader()) as server:
+            if server is not None:
+                await self._zookeeper_links(fault, server, ServerNetwork.isolate)
+
+    async def _zookeeper_mute(self, fault: Fault) -> None:
+        """What one server sends does not arrive at the others; what they send arrives."""
+        with self._one(fault, self._stage.zookeepers) as server:
+            if server is not None:
+                await self._zookeeper_links(fault, server, ServerNetwork.mute)
+
+    async def _zookeeper_links(
+        self, fault: Fault, server: ZooKeeperServer, cut: Callable[[ServerNetwork, int], None]
+    ) -> None:
+        network = self._stage.network
+        assert network is not None  # the schedule has such faults only where there is one
+        number = self._stage.zookeepers.index(server)
+        with self._cause(fault.kind, None):
+            await asyncio.to_thread(cut, network, number)
+            await asyncio.sleep(fault.seconds)
+            await asyncio.to_thread(network.heal, number)
 
     async def _zookeeper_rolling_restart(self, fault: Fault) -> None:
         """One after the other, each when the one before serves again."""

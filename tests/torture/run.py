@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from consumerd.embedded import MissingRuntimeError
+from consumerd.java import find_java
 from tests.support.kafka import RELEASES
 from tests.support.postgres import PostgresServer, find_postgres
+from tests.support.server_network import NoNetworkError, ServerNetwork
 from tests.support.slow_disk import build_library
 from tests.support.small_disk import small_disk
 from tests.torture.account import count
@@ -109,6 +111,13 @@ async def torture(options: Options, directory: Path, progress: Callable[[str], N
                 dsn = (await asyncio.to_thread(stack.enter_context, PostgresServer())).dsn
             sinks = Sinks(directory / "files", dsn, files_handler=options.files_handler)
         stage = make_stage(options, directory, disk)
+        if len(stage.zookeepers) > 1:
+            try:
+                network = await asyncio.to_thread(stack.enter_context, ServerNetwork(len(stage.zookeepers)))
+            except NoNetworkError as error:
+                progress(f"servers of ZooKeeper are never cut from each other: {error}")
+            else:
+                stage.use_network(network, await asyncio.to_thread(find_java))
         stage.sinks = sinks
         with contextlib.suppress(MissingRuntimeError):
             stage.slow_library = await asyncio.to_thread(build_library, directory)
@@ -138,7 +147,7 @@ async def _torture(options: Options, directory: Path, stage: Stage, progress: Ca
         size = Size(
             options.members, stage.zookeeper_faults, SESSION_TIMEOUT, options.kinds, options.full_disks,
             member_links=stage.member_links, brokers=len(stage.brokers),
-            slow_disks=slow_disks(stage), little_memory=True,
+            slow_disks=slow_disks(stage), little_memory=True, zookeeper_links=stage.network is not None,
         )  # fmt: skip
         watch = Watch(stage)
         player = Player(stage, watch, options.members, progress)

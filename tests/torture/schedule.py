@@ -29,6 +29,7 @@ class Size:
     `session_timeout` in seconds, of the members. `member_links`: whether one member alone can be cut off from what
     coordinates its group. `brokers`: how many there are. `slow_disks`: whose disks can be made slow (`member`,
     `broker`). `little_memory`: whether the memory of members may be limited.
+    `zookeeper_links`: whether the servers of ZooKeeper can be cut from each other.
     """
 
     members: int
@@ -41,6 +42,7 @@ class Size:
     brokers: int = 1
     slow_disks: tuple[str, ...] = ()
     little_memory: bool = False
+    zookeeper_links: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,9 @@ KINDS: Final[dict[str, Callable[[random.Random, Size], float]]] = {
     "zookeeper_leader_kill": _either,
     "zookeeper_leader_freeze": _either,
     "zookeeper_isolated": _either,
+    "zookeeper_cut_off": _either,
+    "zookeeper_leader_cut_off": _either,
+    "zookeeper_mute": _either,
     "zookeeper_rolling_restart": _none,
     "broker_kill": _short,
     "broker_restart": _none,
@@ -136,6 +141,8 @@ ZOOKEEPER: Final = frozenset(kind for kind in KINDS if "zookeeper" in kind)
 ENSEMBLE: Final = frozenset(
     kind for kind in KINDS if kind.startswith(("zookeeper_leader", "zookeeper_is", "zookeeper_ro"))
 )
+#: Kinds about the links between servers of ZooKeeper.
+ZOOKEEPER_LINKS: Final = frozenset({"zookeeper_cut_off", "zookeeper_leader_cut_off", "zookeeper_mute"})
 #: Kinds that have an episode of their own, which is timed.
 TIMED: Final = frozenset({"member_kill", "member_stop"})
 #: Cards in the deck of kinds that come more than once.
@@ -154,6 +161,7 @@ def possible_kinds(size: Size) -> tuple[str, ...]:
         and (size.brokers > 1 or kind not in CLUSTER)
         and (size.full_disks or kind != "disk_full")
         and (kind not in SLOW_DISKS or kind.partition("_")[0] in size.slow_disks)
+        and (size.zookeeper_links or kind not in ZOOKEEPER_LINKS)
         and (size.little_memory or kind != "member_memory")
     )
 

@@ -32,17 +32,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, Self
 from consumerd.clock import SystemClock
 from consumerd.embedded.processes import DaemonProcess
 from consumerd.testing.fault_proxy import FaultProxy
-from consumerd.zk import Session
+from consumerd.zk import Session, parse_connect_string
 from tests.support.slow_disk import SlowDisk
 from tests.support.zookeeper_ensemble import ZooKeeperEnsemble
+from tests.support.zookeeper_partition import PartitionedEnsemble
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from consumerd.embedded import ZooKeeperServer
     from consumerd.embedded.children import Child
+    from consumerd.java import JavaRuntime
     from consumerd.partition import TopicPartition
     from consumerd.testing.fault_proxy import Direction
+    from tests.support.server_network import ServerNetwork
     from tests.torture.groups import Group
     from tests.torture.sinks import Sinks
 
@@ -52,6 +55,8 @@ ROOT: Final = Path(__file__).parents[2]
 CHROOT: Final = "/kafka"
 #: Of the members' sessions, in seconds. The servers' ticks are 250 ms.
 SESSION_TIMEOUT: Final = 4.0
+_TICK_MS: Final = 250
+_ZOOKEEPER_CONFIG: Final[dict[str, str | int]] = {"maxSessionTimeout": 60_000, "syncLimit": 8}
 #: Of commits, in seconds.
 COMMIT_INTERVAL: Final = 1.0
 #: Longest wait for a process to be ready, in seconds.
@@ -230,9 +235,11 @@ class Stage(ABC):
         self.directory = directory
         self.partitions = list(partitions)
         self.ensemble: ZooKeeperEnsemble | None = None
+        #: Between the servers of ZooKeeper, where they have one of their own.
+        self.network: ServerNetwork | None = None
         if servers:
             self.ensemble = ZooKeeperEnsemble(
-                directory / "zookeeper", servers, tick_ms=250, config={"maxSessionTimeout": 60_000, "syncLimit": 8}
+                directory / "zookeeper", servers, tick_ms=_TICK_MS, config=_ZOOKEEPER_CONFIG
             )
         self.brokers: list[BrokerServer] = []
         #: The proxies before the brokers, in their order.
@@ -251,6 +258,13 @@ class Stage(ABC):
         self.acknowledged: set[bytes] = set()
         self.producer_errors = 0
         self._stack = AsyncExitStack()
+
+    def use_network(self, network: ServerNetwork, java: JavaRuntime) -> None:
+        """Have the servers of ZooKeeper in this network, which outlives the stage; before the start."""
+        self.network = network
+        self.ensemble = PartitionedEnsemble(
+            self.directory / "zookeeper", network, java=java, tick_ms=_TICK_MS, config=_ZOOKEEPER_CONFIG
+        )
 
     @property
     def zookeepers(self) -> list[ZooKeeperServer]:
@@ -338,9 +352,8 @@ class Stage(ABC):
 
     async def _zookeeper_member(self, name: str, pause: float) -> Member:
         """A member that reaches each server of ZooKeeper through a proxy of its own."""
-        links = [
-            await self._stack.enter_async_context(FaultProxy("127.0.0.1", server.port)) for server in self.zookeepers
-        ]
+        hosts = [parse_connect_string(server.connect).hosts[0] for server in self.zookeepers]
+        links = [await self._stack.enter_async_context(FaultProxy(host.name, host.port)) for host in hosts]
         connect = ",".join(link.connect for link in links)
         config = self.member_config(name, f"{connect}{CHROOT}", pause)
         if self.sinks is not None:

@@ -29,6 +29,7 @@ from tests.torture.schedule import (
     MEMBER_LINKS,
     SLOW_DISKS,
     ZOOKEEPER,
+    ZOOKEEPER_LINKS,
     Size,
     episodes,
     possible_kinds,
@@ -44,7 +45,9 @@ if TYPE_CHECKING:
 
 HERE = TopicPartition("events", 0, 0)
 DISKS = ("member", "broker")
-SIZE = Size(3, servers=3, session_timeout=SESSION_TIMEOUT, brokers=3, slow_disks=DISKS, little_memory=True)
+SIZE = Size(
+    3, servers=3, session_timeout=SESSION_TIMEOUT, brokers=3, slow_disks=DISKS, little_memory=True, zookeeper_links=True
+)
 
 
 def test_seed_repeats_the_schedule() -> None:
@@ -60,7 +63,12 @@ def test_schedule_has_every_kind_and_the_player_performs_it() -> None:
 
 def test_schedule_of_one_server_and_no_full_disk_leaves_those_kinds_out() -> None:
     kinds = possible_kinds(Size(3, 1, SESSION_TIMEOUT, full_disks=False))
-    assert set(KINDS) - set(kinds) == {*ENSEMBLE, *CLUSTER, *SLOW_DISKS, "disk_full", "member_memory"}
+    left_out = {*ENSEMBLE, *CLUSTER, *SLOW_DISKS, *ZOOKEEPER_LINKS, "disk_full", "member_memory"}
+    assert set(KINDS) - set(kinds) == left_out
+
+
+def test_schedule_cuts_servers_from_each_other_only_where_they_have_a_network() -> None:
+    assert set(possible_kinds(SIZE)) - set(possible_kinds(replace(SIZE, zookeeper_links=False))) == ZOOKEEPER_LINKS
 
 
 def test_schedule_without_zookeeper_has_every_kind_that_does_not_name_it() -> None:
