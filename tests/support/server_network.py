@@ -46,8 +46,9 @@ class ServerNetwork:
     def __init__(self, size: int) -> None:
         if not 1 <= size <= 2 ** (32 - _PREFIX) - 3:
             raise ValueError(f"a network has 1 to {2 ** (32 - _PREFIX) - 3} servers, not {size}")
-        self._id = f"cd{secrets.token_hex(4)}"
-        self._switch = f"{self._id}-switch"
+        #: What the names of its namespaces and its interface begin with.
+        self.name = f"cd{secrets.token_hex(4)}"
+        self._switch = f"{self.name}-switch"
         start = int(_RANGE.network_address) + secrets.randbelow(2 ** (_PREFIX - _RANGE.prefixlen)) * 2 ** (32 - _PREFIX)
         #: The address of the tests' own namespace.
         self.client = str(ipaddress.IPv4Address(start + 1))
@@ -58,7 +59,7 @@ class ServerNetwork:
         self._lock = threading.Lock()
 
     def _namespace(self, number: int) -> str:
-        return f"{self._id}-{number}"
+        return f"{self.name}-{number}"
 
     # -- life
 
@@ -92,10 +93,12 @@ class ServerNetwork:
                 ["-n", name, "-batch", "-"],
                 ["link set lo up", f"address add {host}/{_PREFIX} dev eth0", "link set eth0 up"],
             )
-        _run(["-n", self._switch, "link", "add", "uplink", "type", "veth", "peer", self._id, "netns", str(os.getpid())])
+        _run(
+            ["-n", self._switch, "link", "add", "uplink", "type", "veth", "peer", self.name, "netns", str(os.getpid())]
+        )
         _run(["-n", self._switch, "link", "set", "uplink", "master", "bridge", "up"])
-        _run(["address", "add", f"{self.client}/{_PREFIX}", "dev", self._id])
-        _run(["link", "set", self._id, "up"])
+        _run(["address", "add", f"{self.client}/{_PREFIX}", "dev", self.name])
+        _run(["link", "set", self.name, "up"])
 
     def _remove(self) -> None:
         """Remove all that is there: the interfaces go with the namespaces that hold their other ends."""
@@ -104,7 +107,7 @@ class ServerNetwork:
                 _run(["netns", "delete", name])
         # The kernel ends a namespace later than the command does.
         with contextlib.suppress(subprocess.CalledProcessError):
-            _run(["link", "delete", self._id])
+            _run(["link", "delete", self.name])
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -113,7 +116,7 @@ class ServerNetwork:
 
     # -- for servers
 
-    def wrapper(self, number: int, executable: Path, script: Path) -> Path:
+    def wrapper(self, number: int, executable: Path | str, script: Path) -> Path:
         """Write `script`, which runs `executable` in the namespace of a server, with the same process id."""
         command = ["ip", "netns", "exec", self._namespace(number), str(executable)]
         script.parent.mkdir(parents=True, exist_ok=True)
