@@ -69,8 +69,8 @@ class Baseline:
     def tests_of(self, path: str, span: tuple[int, int] | None = None) -> list[str]:
         """Return the tests that execute one of the lines, or any line of the module; the quickest first.
 
-        Constants and the bodies of enumerations and dataclasses have no lines that run in a test: of a module that has
-        nothing else, these are all tests.
+        Constants and the bodies of enumerations and dataclasses have no lines that run in a test: without a span the
+        tests in the file named after the module come along, and of a module that has nothing else, these are all tests.
         """
         wanted = None if span is None else set(range(span[0], span[1] + 1))
         tests = [
@@ -78,8 +78,12 @@ class Baseline:
             for test, files in self.lines.items()
             if path in files and (wanted is None or not wanted.isdisjoint(files[path]))
         ]
-        if span is None and not tests:
-            tests = list(self.lines)
+        if span is None:
+            ending = f"/test_{Path(path).stem}.py"
+            chosen = set(tests)
+            tests = [
+                test for test in self.lines if not chosen or test in chosen or test.partition("::")[0].endswith(ending)
+            ]
         return sorted(tests, key=lambda test: self.seconds[test])
 
     def limit(self, test: str) -> float:

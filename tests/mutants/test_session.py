@@ -100,3 +100,13 @@ def test_judges_a_module_and_leaves_the_checkout_as_it_was() -> None:
     assert run.returncode == 0, run.stdout + run.stderr
     assert " 0 survived (0.0 %)" in run.stdout
     assert state() == before
+
+
+def test_constants_are_tested_by_the_tests_in_the_file_named_after_the_module_too() -> None:
+    runs, builds, other = "tests/unit/a/test_use.py::t", "tests/unit/a/test_items.py::t", "tests/unit/a/test_b.py::t"
+    path = "consumerd/a/items.py"
+    seconds = {runs: 2.0, builds: 1.0, other: 0.5}
+    baseline = session.Baseline(lines={runs: {path: {7}}, builds: {}, other: {}}, seconds=seconds)
+    assert baseline.tests_of(path) == [builds, runs]
+    assert baseline.tests_of(path, (7, 7)) == [runs]
+    assert baseline.tests_of("consumerd/a/constants.py") == [other, builds, runs]
