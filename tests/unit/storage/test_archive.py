@@ -4,13 +4,14 @@ import gzip
 import io
 import struct
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from consumerd import native
 from consumerd.storage import DamagedArchiveError
 from consumerd.storage import archive as reading
-from consumerd.storage.archive import ArchivedRun, Flaw, FlawKind, read_runs
+from consumerd.storage.archive import ArchivedRun, Flaw, FlawKind, IndexedMessages, read_indexed, read_runs
 from consumerd.wire.v07 import Codec, DecodeLimits, Message, decode_batch, encode_message, encode_message_set
 
 if TYPE_CHECKING:
@@ -110,6 +111,8 @@ def test_reads_nothing_from_an_empty_segment() -> None:
         (CODEC, FlawKind.CODEC, 1, None, True, b"hello"),
         (HEADER, FlawKind.HEADER, 1, None, False, HEADER[4:]),
         (BOTCHED, FlawKind.WRAPPER, 1, Codec.GZIP, True, b"no gzip"),
+        (bytes.fromhex("00000006 01 00 00000001"), FlawKind.CRC, 1, Codec.NONE, False, b""),
+        (bytes.fromhex("00000005 00 00000001"), FlawKind.CRC, 0, Codec.NONE, False, b""),
     ],
 )
 @pytest.mark.parametrize("resync", [False, True])
@@ -138,6 +141,7 @@ def test_wrapper_with_a_bad_inner_crc_is_unreadable() -> None:
         (HELLO[:12], FlawKind.TORN, "the message at offset 115 is torn: it has 12 of its 15 bytes"),
         (HELLO[:4], FlawKind.TORN, "the message at offset 115 is torn: it has 4 of its 15 bytes"),
         (b"\0\0\0", FlawKind.TORN, "the segment ends 3 bytes into a length field, at offset 115"),
+        (b"\0", FlawKind.TORN, "the segment ends 1 bytes into a length field, at offset 115"),
         (bytes(50), FlawKind.NONSENSE, "at offset 115 stands a length of 0, which no message has; the last 50 bytes"),
         (b"\xff" * 5000, FlawKind.NONSENSE, "at offset 115 stands a length of -1, which no message has; the last 5000"),
         (
@@ -155,6 +159,7 @@ def test_reports_a_torn_or_nonsensical_end(
     _, last = messages(read(HELLO + tail, 100, window=window, resync=resync, limits=DecodeLimits(1000)))
     assert isinstance(last, Flaw)
     assert last[:3] == (kind, 115, 115 + len(tail))
+    assert last[4:] == (None, None, False, b"")
     assert last.problem.startswith(problem)
 
 
@@ -209,7 +214,33 @@ def test_message_beyond_the_limit_is_nonsense_in_any_window() -> None:
     for window in (16, 1 << 20):
         found = messages(read(good * 3 + long * 3 + good, window=window, limits=limits))
         assert [isinstance(item, Flaw) for item in found] == [False, False, False, True]
-        assert found[3].next_offset == 4 * len(good) + 3 * len(long)
+        assert (found[3].offset, found[3].next_offset) == (3 * len(good), 4 * len(good) + 3 * len(long))
+
+
+@pytest.mark.parametrize(("magic", "longest"), [(0, 101), (1, 100)])
+def test_messages_before_one_beyond_the_limit_come_in_runs(magic: int, longest: int) -> None:
+    """The limit is that of the length, which counts a byte more in magic 1."""
+
+    def made(size: int) -> bytes:
+        header = struct.pack(">iBB" if magic else ">iB", 5 + magic + size, *(magic, 0)[: magic + 1])
+        return header + struct.pack(">I", zlib.crc32(b"x" * size)) + b"x" * size
+
+    data = made(longest) * 4 + made(longest + 1) + made(longest) * 2
+    *runs, flaw = read(data, 50, limits=DecodeLimits(max_message_bytes=100))
+    # the first message of magic 0 is read by itself
+    assert [len(run.payloads) for run in runs if isinstance(run, ArchivedRun)] == ([4] if magic else [1, 3])
+    assert isinstance(flaw, Flaw)
+    assert (flaw.kind, flaw.offset, flaw.next_offset) == (
+        FlawKind.NONSENSE,
+        50 + 4 * len(made(longest)),
+        50 + len(data),
+    )
+
+
+def test_messages_of_magic_0_come_in_runs_too() -> None:
+    sizes = [len(run.payloads) for run in read(OLD * 10) if isinstance(run, ArchivedRun)]
+    assert sum(sizes) == 10
+    assert max(sizes) >= 8
 
 
 def test_reports_damage_of_the_container_as_one_flaw() -> None:
@@ -285,6 +316,29 @@ def test_stops_reading_at_the_given_offset() -> None:
     assert list(read_runs(io.BytesIO(data), 10, stop=10)) == []
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_requests_nothing_beyond_the_stop_of_plain_messages(count: int) -> None:
+    stream = io.BytesIO(HELLO * 5)
+    stop = count * len(HELLO)
+    found = list(read_runs(stream, 10, stop=10 + stop))
+    assert found[-1].next_offset == 10 + stop
+    assert stream.tell() == stop
+
+
+def test_requests_large_pieces_of_the_stream() -> None:
+    stream = io.BytesIO(HELLO * (1 << 15))
+    next(read_runs(stream, 0))
+    assert stream.tell() >= 1 << 18
+
+
+def test_believes_the_length_of_a_bad_message_after_a_mebibyte() -> None:
+    stream = io.BytesIO(BAD + HELLO * (1 << 18))
+    first = next(read_runs(stream, 0, window=1, resync=True))
+    assert isinstance(first, Flaw)
+    assert (first.offset, first.next_offset) == (0, len(BAD))
+    assert stream.tell() == len(BAD) + (1 << 20)
+
+
 def test_yields_a_message_across_the_stop_whole() -> None:
     (found,) = read_runs(io.BytesIO(GZIPPED + HELLO), 0, stop=7, resync=True)
     assert isinstance(found, ArchivedRun)
@@ -314,3 +368,89 @@ def test_resyncs_after_a_length_that_leads_beyond_the_end() -> None:
     assert isinstance(first, Flaw)
     assert (first.offset, first.next_offset) == (0, len(wrong))
     assert sum(len(run.payloads) for run in rest if isinstance(run, ArchivedRun)) == 50
+
+
+def test_resyncs_at_the_very_next_byte() -> None:
+    found = messages(read(HELLO + b"\xff" + HELLO * 3, resync=True))
+    assert [(type(item), item.offset) for item in found] == [
+        (Message, 0), (Flaw, 15), (Message, 16), (Message, 31), (Message, 46)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("tried", "kind"), [(1, FlawKind.TORN), (2, FlawKind.NONSENSE)])
+def test_tries_so_many_chains_after_a_torn_message(monkeypatch: pytest.MonkeyPatch, tried: int, kind: FlawKind) -> None:
+    """The first chain ends at other bytes, so it may be part of the torn message; the second goes on to the end."""
+    monkeypatch.setattr(reading, "_CHAINS_TRIED", tried)
+    skipped = struct.pack(">iBB", 1 << 10, 1, 0) + HELLO * 2 + b"\xff" * 5
+    first, *_ = read(skipped + HELLO * 2, resync=True)
+    assert isinstance(first, Flaw)
+    assert (first.kind, first.next_offset) == (kind, len(skipped) + (2 * len(HELLO) if tried == 1 else 0))
+
+
+def test_decompresses_as_many_bytes_as_are_free_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = len(encode_message_set([bytes(5000)]))
+    data = encode_message_set([bytes(5000)], codec=Codec.GZIP) * 2
+    for free, flaws in ((2 * inner, 0), (2 * inner - 1, 1), (inner, 1), (inner - 1, 2)):
+        monkeypatch.setattr(reading, "FREE_EXPANSION", free)
+        found = list(read_runs(io.BytesIO(data), 1 << 30, expansion=1))
+        assert sum(isinstance(item, Flaw) for item in found) == flaws
+
+
+def indexed(data: bytes, start: int = 1000, **options: Any) -> list[tuple[type, int, int]]:
+    found = list(read_indexed(io.BytesIO(data), start, **options))
+    return [(type(item), item.offset, item.next_offset) for item in found]
+
+
+@pytest.mark.usefixtures("native_codec")
+def test_indexes_what_is_intact_between_bad_messages() -> None:
+    good = HELLO + GZIPPED + OLD
+    data = good + BAD + good
+    ends = [1000 + end for end in (0, len(good), len(good) + len(BAD), len(data))]
+    expected = list(zip([IndexedMessages, Flaw, IndexedMessages], ends, ends[1:], strict=False))
+    assert indexed(data) == expected
+    assert indexed(b"") == []
+    with native.using(None):
+        assert {kind for kind, _, _ in indexed(data)} == {ArchivedRun, Flaw}
+    torn = indexed(good + HELLO[:7])
+    assert torn == [expected[0], (Flaw, ends[1], ends[1] + 7)]
+
+
+@pytest.mark.usefixtures("native_codec")
+@pytest.mark.parametrize("window", [20, 1 << 20])
+def test_indexed_messages_end_at_the_stop(window: int) -> None:
+    stop = 1000 + 3 * len(HELLO)
+    found = indexed(HELLO * 8, stop=stop, window=window)
+    assert {kind for kind, _, _ in found} == {IndexedMessages}
+    assert found[-1][2] == stop
+
+
+@pytest.mark.usefixtures("native_codec")
+def test_indexes_nothing_if_a_step_could_exceed_what_may_be_decompressed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_STEP_ROOM", 5000)
+    for free, kind in ((5000, IndexedMessages), (4999, ArchivedRun)):
+        monkeypatch.setattr(reading, "FREE_EXPANSION", free)
+        assert indexed(HELLO)[0][0] is kind
+
+
+@pytest.mark.usefixtures("native_codec")
+def test_indexes_no_more_bytes_than_the_native_codec_can_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    for most, kind in ((len(HELLO), IndexedMessages), (len(HELLO) - 1, ArchivedRun)):
+        monkeypatch.setattr(reading, "NATIVE_BYTES", most)
+        assert indexed(HELLO)[0][0] is kind
+
+
+@pytest.mark.usefixtures("native_codec")
+def test_decompressed_bytes_of_indexed_messages_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_STEP_ROOM", 1)
+    monkeypatch.setattr(reading, "FREE_EXPANSION", 6000)
+    data = encode_message_set([bytes(5000)], codec=Codec.GZIP)
+    found = indexed(data * 3, window=len(data), expansion=0)
+    assert [kind for kind, _, _ in found] == [IndexedMessages, IndexedMessages, Flaw]
+
+
+@pytest.mark.usefixtures("native_codec")
+def test_indexes_large_wrappers_in_steps() -> None:
+    data = encode_message_set([bytes(700_000)] * 2, codec=Codec.GZIP)
+    found = indexed(data * 3)
+    assert [kind for kind, _, _ in found] == [IndexedMessages] * 3
+    assert [offset for _, offset, _ in found] == [1000 + number * len(data) for number in range(3)]
