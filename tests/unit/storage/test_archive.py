@@ -151,7 +151,7 @@ def test_wrapper_with_a_bad_inner_crc_is_unreadable() -> None:
         ),
     ],
 )
-@pytest.mark.parametrize("window", [8, 1 << 20])
+@pytest.mark.parametrize("window", [1, 8, 1 << 20])
 @pytest.mark.parametrize("resync", [False, True])
 def test_reports_a_torn_or_nonsensical_end(
     tail: bytes, kind: FlawKind, problem: str, window: int, resync: bool
@@ -370,6 +370,59 @@ def test_resyncs_after_a_length_that_leads_beyond_the_end() -> None:
     assert sum(len(run.payloads) for run in rest if isinstance(run, ArchivedRun)) == 50
 
 
+def test_follows_the_length_of_a_bad_message_unless_resync_is_on() -> None:
+    """It leads into a later message, where no length is possible."""
+    data = HELLO + HELLO[:-3] + HELLO * 4
+    first, bad, rest = read(data, limits=DecodeLimits(1000))
+    assert isinstance(first, ArchivedRun)
+    assert isinstance(bad, Flaw)
+    assert isinstance(rest, Flaw)
+    assert (bad.kind, bad.offset, bad.next_offset) == (FlawKind.CRC, 15, 30)
+    assert (rest.kind, rest.next_offset) == (FlawKind.NONSENSE, len(data))
+
+
+def test_bad_message_before_nonsense_has_its_own_length() -> None:
+    found = [item for item in read(HELLO + BAD + bytes(50), resync=True) if isinstance(item, Flaw)]
+    assert [(flaw.kind, flaw.offset, flaw.next_offset) for flaw in found] == [
+        (FlawKind.CRC, 15, 30), (FlawKind.NONSENSE, 30, 80)
+    ]  # fmt: skip
+
+
+def test_resyncs_after_a_bad_message_and_never_before_it() -> None:
+    """A message begins at the last byte of the good one; but what was read once is not read again."""
+    good = encode_message(b"x\0")
+    data = good + HELLO[1:] + HELLO * 200
+    first, flaw, *rest = messages(read(data, resync=True, limits=DecodeLimits(10_000)))
+    assert first[3] == b"x\0"
+    assert isinstance(flaw, Flaw)
+    assert (flaw.offset, flaw.next_offset) == (len(good), len(good) + len(HELLO) - 1)
+    assert len(rest) == 200
+
+
+def test_reports_a_wrapper_beyond_the_limit_of_one_message_set() -> None:
+    data = encode_message_set([bytes(5000)], codec=Codec.GZIP)
+    for limit, is_flaw in ((5000, True), (6000, False)):
+        (found,) = read(data, limits=DecodeLimits(max_decompressed_bytes=limit))
+        assert isinstance(found, Flaw) is is_flaw
+
+
+@pytest.mark.parametrize(("free", "is_flaw"), [(0, True), (1, False)])
+def test_decompresses_not_one_byte_where_none_is_free(
+    monkeypatch: pytest.MonkeyPatch, free: int, is_flaw: bool
+) -> None:
+    monkeypatch.setattr(reading, "FREE_EXPANSION", free)
+    data = encode_message(gzip.compress(b"\0"), codec=Codec.GZIP)
+    (found,) = read_runs(io.BytesIO(data), 0, expansion=0)
+    assert isinstance(found, Flaw) is is_flaw
+
+
+def test_segment_of_the_largest_size_may_not_continue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "MAX_SEGMENT_BYTES", 45)
+    *_, last = read(HELLO * 4, 1000, max_bytes=45)
+    assert isinstance(last, Flaw)
+    assert last[:3] == (FlawKind.OVERSIZE, 1045, 1045)
+
+
 def test_resyncs_at_the_very_next_byte() -> None:
     found = messages(read(HELLO + b"\xff" + HELLO * 3, resync=True))
     assert [(type(item), item.offset) for item in found] == [
@@ -454,3 +507,18 @@ def test_indexes_large_wrappers_in_steps() -> None:
     found = indexed(data * 3)
     assert [kind for kind, _, _ in found] == [IndexedMessages] * 3
     assert [offset for _, offset, _ in found] == [1000 + number * len(data) for number in range(3)]
+
+
+@pytest.mark.usefixtures("native_codec")
+def test_step_of_the_native_codec_may_decompress_8_mebibytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for free, kind in ((8 << 20, IndexedMessages), ((8 << 20) - 1, ArchivedRun)):
+        monkeypatch.setattr(reading, "FREE_EXPANSION", free)
+        assert indexed(HELLO, 0)[0][0] is kind
+
+
+@pytest.mark.usefixtures("native_codec")
+def test_indexing_stops_at_nonsense_unless_resync_is_on() -> None:
+    data = HELLO * 2 + b"\xff" * 50 + HELLO * 3
+    assert [kind for kind, _, _ in indexed(data)] == [IndexedMessages, Flaw]
+    assert indexed(data)[-1][2] == 1000 + len(data)
+    assert [kind for kind, _, _ in indexed(data, resync=True)] == [IndexedMessages, Flaw, IndexedMessages]

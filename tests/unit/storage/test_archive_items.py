@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from consumerd.storage.archive import ArchivedRun, FlawKind, IndexedMessages, read_indexed
+from consumerd.storage.archive import ArchivedRun, Flaw, FlawKind, IndexedMessages, read_indexed
 from consumerd.storage.archive_items import DEFAULT_EXPANSION, FREE_EXPANSION, MAX_SEGMENT_BYTES, MESSAGE_FLAWS
 from consumerd.wire.v07 import Codec, encode_message, encode_message_set
 
@@ -77,3 +77,7 @@ def test_flaws_of_messages_and_of_other_stretches() -> None:
     assert {kind.value for kind in set(FlawKind) - MESSAGE_FLAWS} == {
         "nonsense-block", "torn-tail", "damaged-archive", "oversize-segment"
     }  # fmt: skip
+
+
+def test_flaw_without_a_message_has_neither_a_payload_nor_a_checked_crc() -> None:
+    assert Flaw(FlawKind.TORN, 5, 9, "torn")[4:] == (None, None, False, b"")

@@ -189,6 +189,22 @@ def test_recovers_messages_larger_than_the_window_and_across_its_edge(
     assert _recover(tmp_path / "0.kafka", data + bad + big)[2] == {f"0.kafka.cut-{len(data)}": bad + big}
 
 
+@pytest.mark.parametrize("window", [16, 64, 1000])
+def test_walks_no_further_than_the_given_size(
+    tmp_path: Path, message: Message, monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    """The messages after it are intact, too."""
+    monkeypatch.setattr(recovery_module, "_WINDOW", window)
+    made = [message(bytes([i]) * (i * 7 % 40)) for i in range(20)]
+    file = _file(tmp_path / "0.kafka", b"".join(made))
+    end = 0
+    for one in made:
+        assert walk(file, end + len(one) - 1) == (end, TailDamage.PARTIAL)
+        end += len(one)
+        assert walk(file, end) == (end, None)
+    file.close()
+
+
 def test_looks_where_the_damaged_length_points_to_beyond_the_search(
     tmp_path: Path, message: Message, monkeypatch: pytest.MonkeyPatch
 ) -> None:
