@@ -145,7 +145,7 @@ def test_wrapper_with_a_bad_inner_crc_is_unreadable() -> None:
         (bytes(50), FlawKind.NONSENSE, "at offset 115 stands a length of 0, which no message has; the last 50 bytes"),
         (b"\xff" * 5000, FlawKind.NONSENSE, "at offset 115 stands a length of -1, which no message has; the last 5000"),
         (
-            b"\0\0\x01\0\x09" + b"x" * 40,
+            b"\0\0\x01\0\x02" + b"x" * 40,
             FlawKind.NONSENSE,
             "at offset 115 stands the beginning of a message of unknown",
         ),
@@ -323,6 +323,12 @@ def test_requests_nothing_beyond_the_stop_of_plain_messages(count: int) -> None:
     found = list(read_runs(stream, 10, stop=10 + stop))
     assert found[-1].next_offset == 10 + stop
     assert stream.tell() == stop
+
+
+def test_reports_nothing_after_the_stop() -> None:
+    found = list(read_runs(io.BytesIO(HELLO * 4), 0, stop=30, max_bytes=30))
+    assert found[-1].next_offset == 30
+    assert not any(isinstance(item, Flaw) for item in found)
 
 
 def test_requests_large_pieces_of_the_stream() -> None:

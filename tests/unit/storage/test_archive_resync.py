@@ -1,0 +1,40 @@
+import pytest
+
+from consumerd.storage import archive_resync
+from consumerd.storage.archive_resync import BoundarySearch
+from consumerd.wire.v07 import encode_message
+
+HELLO = encode_message(b"hello")
+
+
+def test_finds_messages_of_the_largest_size() -> None:
+    for size, found in ((100, 7), (101, None)):
+        data = b"\xff" * 7 + encode_message(b"x" * size) * 2
+        assert BoundarySearch(100).find(data, 0, len(data), at_end=True) == found
+
+
+def test_finds_a_message_whose_length_has_four_bytes() -> None:
+    data = b"\xff" * 7 + encode_message(bytes(1 << 24)) + HELLO
+    assert BoundarySearch(1 << 24).find(data, 0, len(data), at_end=True) == 7
+
+
+def test_finds_only_chains_that_begin_between_the_bounds() -> None:
+    data = b"\xff" * 15 + HELLO * 3
+    search = BoundarySearch(1000)
+    assert search.find(data, 0, 15, at_end=True) is None
+    assert search.find(data, 0, 16, at_end=True) == 15
+    assert search.find(data, 15, 16, at_end=True) == 15
+    assert search.find(data, 16, len(data), at_end=True) == 30
+
+
+def test_work_is_allowed_for_the_bytes_that_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive_resync, "_FREE_WORK", 0)
+    data = b"\xff" * 1000 + HELLO * 2
+    assert BoundarySearch(1000).find(data, 0, len(data), at_end=True) == 1000
+    assert BoundarySearch(1000).find(data, 1000, len(data), at_end=True) is None
+
+
+def test_looks_only_where_a_magic_could_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive_resync, "_FREE_WORK", 0)
+    data = b"\5" * 1000 + HELLO * 2
+    assert BoundarySearch(1 << 27).find(data, 0, len(data), at_end=True) == 1000
