@@ -5,6 +5,8 @@ from consumerd.storage.archive_resync import BoundarySearch
 from consumerd.wire.v07 import encode_message
 
 HELLO = encode_message(b"hello")
+BAD = HELLO[:-1] + b"!"
+NONSENSE = bytes(50)
 
 
 def test_finds_messages_of_the_largest_size() -> None:
@@ -38,3 +40,28 @@ def test_looks_only_where_a_magic_could_stand(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(archive_resync, "_FREE_WORK", 0)
     data = b"\5" * 1000 + HELLO * 2
     assert BoundarySearch(1 << 27).find(data, 0, len(data), at_end=True) == 1000
+
+
+@pytest.mark.parametrize(
+    ("data", "followed"),
+    [
+        (b"", True),
+        (HELLO + NONSENSE, True),
+        (BAD, True),
+        (BAD + HELLO + NONSENSE, True),
+        (BAD + NONSENSE, False),
+        (BAD * 15 + NONSENSE, False),
+        (BAD * 16 + NONSENSE, True),
+        (BAD[:4] + b"\2" + BAD[5:] + HELLO, False),
+        (bytes.fromhex("00000005 01 00 3610a6") + HELLO, False),
+        (bytes.fromhex("00000006 01 00 00000001") + HELLO, True),
+    ],
+)
+def test_follows_lengths_to_an_intact_message_or_16_bad_ones(data: bytes, followed: bool) -> None:
+    assert BoundarySearch(1000).is_followed(data, 0) is followed
+
+
+def test_chain_of_empty_messages_is_not_believed() -> None:
+    empty = encode_message(b"")
+    for data, found in ((empty + HELLO, 0), (HELLO + empty, 0), (empty * 2, None), (HELLO + BAD, None)):
+        assert BoundarySearch(1000).find(data, 0, 1, at_end=True) == found
