@@ -106,10 +106,9 @@ class Channel:
                     f"broker {self.address} answered request {answered} where {correlation_id} was the next",
                     blamed=True,
                 )
-            usual = None if isinstance(body, dict) else body.decode(data)
-            if usual is None:
-                usual = decode_response(api, version, memoryview(data) if views else data).body
-            answer = usual
+            answer = None if isinstance(body, dict) else body.decode(data)
+            if answer is None:
+                answer = decode_response(api, version, memoryview(data) if views else data).body
         except WireError as error:
             self._connection.abort()
             raise BadFrameError(f"broker {self.address} sent an invalid response: {error}", blamed=True) from error

@@ -111,11 +111,13 @@ def _request(api_key: int, body: bytes) -> bytes:
 #: uses two thirds of the processor time until it answers.
 SHARED_RELEASE: Final = "3.9.1"
 CLASSES: Final = Path(sys.prefix) / "kafka-classes.jsa"
+#: Say nothing about an archive of classes: it is only for speed.
+SILENT: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 
 
 def shared_classes() -> tuple[str, ...]:
     """Options of a JVM that uses the stored classes, if there are any; one that cannot ignores them."""
-    return (f"-XX:SharedArchiveFile={CLASSES}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off") if CLASSES.is_file() else ()
+    return (f"-XX:SharedArchiveFile={CLASSES}", *SILENT) if CLASSES.is_file() else ()
 
 
 #: METADATA of all topics; API_VERSIONS.

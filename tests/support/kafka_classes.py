@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from consumerd.java import find_java
-from tests.support.kafka import CLASSES, RELEASES, SHARED_RELEASE, KafkaBroker
+from tests.support.kafka import CLASSES, RELEASES, SHARED_RELEASE, SILENT, KafkaBroker
 
 _START_SECONDS = 60.0
 
@@ -19,7 +19,7 @@ _START_SECONDS = 60.0
 async def store_classes(archive: Path) -> None:
     """Start a broker, and stop it. Raises MissingRuntimeError and KafkaStartError."""
     with tempfile.TemporaryDirectory() as folder:
-        options = (f"-XX:ArchiveClassesAtExit={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
+        options = (f"-XX:ArchiveClassesAtExit={archive}", *SILENT)
         broker = KafkaBroker(Path(folder) / "broker", RELEASES[SHARED_RELEASE], None, java=find_java(), jvm=options)
         await broker.start(_START_SECONDS)
         await broker.stop()

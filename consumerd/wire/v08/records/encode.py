@@ -188,7 +188,8 @@ def _framed(around: Surroundings, head: bytes, fields: bytes, body: bytes) -> by
         length = uvarint(size + 1) if compact else _SIZE.pack(size)
         frame = _SIZE.pack(len(before) + len(length) + size + len(after))
     except struct.error:
-        raise EncodeError(f"{size} bytes are too many for one frame") from None
+        problem = f"a record batch of {size} bytes does not fit into one request: send smaller batches"
+        raise EncodeError(problem) from None
     return b"".join((frame, before, length, head, fields, body, after))
 
 

@@ -14,6 +14,7 @@ from consumerd.client.metadata import Node, PartitionMetadata, TopicMetadata
 from consumerd.clock import SystemClock
 from consumerd.errors import BrokerError
 from consumerd.net import ConnectionClosedError
+from consumerd.producer.v08.delivery import DeliveryError
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.v08.apis import INIT_PRODUCER_ID, PRODUCE
@@ -158,3 +159,12 @@ async def test_limits_an_attempt_by_the_delivery_timeout() -> None:
         async with producer(broker, **given) as ours:
             await (await ours.send("t", b"x"))
         assert broker.patience[PRODUCE] == expected
+
+
+async def test_batch_that_cannot_be_encoded_fails_alone() -> None:
+    broker = CountingBroker()
+    async with producer(broker) as ours:
+        with pytest.raises(DeliveryError, match="a batch of t/0 cannot be sent"):
+            await (await ours.send("t", b"0", timestamp=1 << 63))
+        await (await ours.send("t", b"1"))
+    assert broker.log == [b"1"]
