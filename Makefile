@@ -110,7 +110,7 @@ soak: setup  ## a long run for MINUTES at SPEED of full speed, a fault every ten
 
 mutants: setup  ## changes of ROOM or MODULE that no fast test of the room notices (LIMIT=n of them, chosen by SEED)
 	$(BIN)/python -m tests.mutants $(if $(MODULE),--module $(MODULE),--room $(ROOM)) \
-		$(if $(LIMIT),--limit $(LIMIT)) $(if $(SEED),--seed $(SEED)) $(if $(KEYWORDS),-k "$(KEYWORDS)")
+		$(if $(LIMIT),--limit $(LIMIT)) $(if $(SEED),--seed $(SEED)) $(if $(AGAIN),--again "$(AGAIN)") $(if $(KEYWORDS),-k "$(KEYWORDS)")
 
 check: setup  ## ruff, codespell, the phrases of docs/style.md, mypy --strict, import-linter
 	$(BIN)/ruff check .

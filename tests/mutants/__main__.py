@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tests.mutants import equivalents, session
 from tests.mutants.operators import Module, Mutant
@@ -90,6 +91,9 @@ def main() -> int:
     parser.add_argument("--limit", type=int, help="judge this many mutants, chosen at random")
     parser.add_argument("--seed", type=int, default=0, help="the choice of --limit")
     parser.add_argument("-k", dest="keywords", default="", help="of the tests only these, as pytest selects them")
+    parser.add_argument(
+        "--again", type=Path, metavar="FILE", help="of the mutants only those that FILE, a former run's output, names"
+    )
     parser.add_argument("--list", action="store_true", help="print the mutants and run nothing")
     options = parser.parse_args()
     try:
@@ -99,6 +103,9 @@ def main() -> int:
     paths = [options.module] if options.module else room.modules()
     modules = {path: Module((ROOT / path).read_text("utf-8"), path) for path in paths}
     mutants = [mutant for module in modules.values() for mutant in module.mutants]
+    if options.again is not None:
+        named = read_named(options.again.read_text("utf-8"))
+        mutants = [mutant for mutant in mutants if _name(mutant) in named]
     if options.limit is not None and options.limit < len(mutants):
         chosen = set(random.Random(options.seed).sample(range(len(mutants)), options.limit))
         mutants = [mutant for number, mutant in enumerate(mutants) if number in chosen]
@@ -107,6 +114,20 @@ def main() -> int:
             say(str(mutant))
         return 0
     return judge(Run(modules, mutants, (*room.tests, "-k", options.keywords)))
+
+
+def read_named(output: str) -> set[tuple[str, str, str]]:
+    """Return path, old and new text of each mutant in the output of a run, wherever its line has moved to."""
+    lines = output.splitlines()
+    return {
+        (first.removeprefix("survived: ").removeprefix("timed out: ").partition(":")[0], old[4:], new[4:])
+        for first, old, new in zip(lines, lines[1:], lines[2:], strict=False)
+        if old.startswith("  - ") and new.startswith("  + ")
+    }
+
+
+def _name(mutant: Mutant) -> tuple[str, str, str]:
+    return mutant.path, mutant.old, mutant.new
 
 
 def judge(run: Run) -> int:
