@@ -13,11 +13,13 @@ import pytest
 from consumerd.clock import SystemClock
 from consumerd.ports import Check, SessionEvent, SessionState, SetData
 from consumerd.zk import ConnectionLost, NotConnected, Session
+from tests.support.slow_disk import SlowDisk, library_or_skip
 from tests.support.zookeeper_ensemble import ZooKeeperEnsemble
 from tests.support.zookeeper_retry import retry
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
+    from pathlib import Path
 
     from consumerd.embedded import JavaRuntime
     from consumerd.ports import Operation
@@ -28,9 +30,27 @@ def _on_a_loop_of_its_own(main: Coroutine[object, object, None]) -> None:
         pool.submit(asyncio.run, main).result()
 
 
+#: Seconds that each sync of a slow disk takes longer.
+SLOW = 0.2
+
+
 @pytest.fixture(scope="module")
-def ensemble(java: JavaRuntime, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnsemble]:
-    servers = ZooKeeperEnsemble(tmp_path_factory.mktemp("ensemble"), java=java, tick_ms=500)
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ensemble")
+
+
+@pytest.fixture(scope="module")
+def disks(directory: Path) -> list[SlowDisk]:
+    library = library_or_skip(directory)
+    folders = [directory / str(number) for number in (1, 2, 3)]
+    for folder in folders:
+        folder.mkdir()
+    return [SlowDisk(library, folder.with_suffix(".control"), folder) for folder in folders]
+
+
+@pytest.fixture(scope="module")
+def ensemble(java: JavaRuntime, directory: Path, disks: list[SlowDisk]) -> Iterator[ZooKeeperEnsemble]:
+    servers = ZooKeeperEnsemble(directory, java=java, tick_ms=500, disks=disks)
     _on_a_loop_of_its_own(servers.start())
     yield servers
     for index in range(len(servers.servers)):
@@ -63,6 +83,31 @@ async def test_lease_ends_while_a_follower_without_a_leader_still_answers(ensemb
             while session.state is not SessionState.CONNECTED:
                 await events.get()
         assert session.lease_left() > 0
+
+
+@pytest.mark.zookeeper
+@pytest.mark.asyncio
+async def test_keeps_session_while_each_write_waits_for_slow_disks(
+    ensemble: ZooKeeperEnsemble, disks: list[SlowDisk]
+) -> None:
+    await ensemble.leader()
+    async with Session(ensemble.connect, clock=SystemClock(), rng=random.Random(4), session_timeout=10) as session:
+        events: list[SessionEvent] = []
+        await session.create("/slow", b"")
+        session.subscribe(lambda event, session_id: events.append(event))
+        for disk in disks:
+            disk.seconds = SLOW
+        try:
+            started = time.monotonic()
+            await session.multi([SetData("/slow", b"1"), SetData("/slow", b"2")])
+            assert time.monotonic() - started >= SLOW
+            await asyncio.gather(*(session.set("/slow", b"%d" % number) for number in range(20)))
+        finally:
+            for disk in disks:
+                disk.seconds = 0.0
+        assert (await session.get("/slow"))[0] == b"19"
+        assert session.lease_left() > 0
+        assert events == []
 
 
 @pytest.mark.zookeeper

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import shlex
 import shutil
 import struct
 import subprocess
@@ -89,6 +90,14 @@ class SlowDisk:
         """How many calls wait for the disk now."""
         waiting: int = _CONTROL.unpack_from(self._map)[2]
         return waiting
+
+    def wrapper(self, executable: Path | str, script: Path) -> Path:
+        """Write `script`, which runs `executable` with this disk, with the same process id."""
+        variables = [f"{name}={value}" for name, value in self.environment.items()]
+        script.parent.mkdir(parents=True, exist_ok=True)
+        script.write_text(f'#!/bin/sh\nexec {shlex.join(["env", *variables, str(executable)])} "$@"\n')
+        script.chmod(0o755)
+        return script
 
     def __enter__(self) -> Self:
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import TYPE_CHECKING, Final, Self
 
 import structlog
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from tests.support.slow_disk import SlowDisk
+
 _ATTEMPTS: Final = 4
 _POLL_SECONDS: Final = 0.02
 
@@ -24,7 +27,10 @@ log = structlog.get_logger(__name__)
 
 
 class ZooKeeperEnsemble:
-    """Servers that elect a leader among them, in `servers` (index 0, 1, ...). Arguments as `ZooKeeperServer`'s."""
+    """Servers that elect a leader among them, in `servers` (index 0, 1, ...). Arguments as `ZooKeeperServer`'s.
+
+    `disks`: those of the servers, which can be slow; none, or one for each.
+    """
 
     def __init__(
         self,
@@ -35,13 +41,17 @@ class ZooKeeperEnsemble:
         config: Mapping[str, str | int] | None = None,
         jvm: Sequence[str] = (),
         java: JavaRuntime | None = None,
+        disks: Sequence[SlowDisk] = (),
     ) -> None:
         self._directory = directory
         self._size = size
         self._tick_ms = tick_ms
-        self._config = config
+        self._config = dict(config or {})
+        if disks:
+            self._config["forceSync"] = "yes"  # tests are faster without
         self._jvm = jvm
         self._java = java
+        self._disks = list(disks)
         self._known = False
         self.servers: list[ZooKeeperServer] = self._make_servers()
 
@@ -51,10 +61,17 @@ class ZooKeeperEnsemble:
         return [
             ZooKeeperServer(
                 self._directory / str(i + 1), ports[3 * i + 2], tick_ms=self._tick_ms, config=self._config,
-                jvm=self._jvm, java=self._java, servers=quorum, my_id=i + 1,
+                jvm=self._jvm, java=self._java_of(i), servers=quorum, my_id=i + 1,
             )
             for i in range(self._size)
         ]  # fmt: skip
+
+    def _java_of(self, number: int) -> JavaRuntime | None:
+        """The Java of a server, on its disk."""
+        if self._java is None or not self._disks:
+            return self._java
+        script = self._directory / f"java-{number + 1}"
+        return dataclasses.replace(self._java, executable=self._disks[number].wrapper(self._java.executable, script))
 
     @property
     def connect(self) -> str:

@@ -10,11 +10,12 @@ from consumerd.embedded.zookeeper import PROBE_SECONDS, ZooKeeperServer, four_le
 from tests.support.zookeeper_ensemble import ZooKeeperEnsemble
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from consumerd.java import JavaRuntime
     from tests.support.server_network import ServerNetwork
+    from tests.support.slow_disk import SlowDisk
 
 _CLIENT_PORT, _QUORUM_PORT, _ELECTION_PORT = 2181, 2888, 3888
 _SESSION: Final = re.compile(r"sid=0x([0-9a-f]+)")
@@ -61,10 +62,10 @@ class PartitionedEnsemble(ZooKeeperEnsemble):
         java: JavaRuntime,
         tick_ms: int = 250,
         config: Mapping[str, str | int] | None = None,
+        disks: Sequence[SlowDisk] = (),
     ) -> None:
         self.network = network
-        self._runtime = java
-        super().__init__(directory, len(network.hosts), tick_ms=tick_ms, config=config, java=java)
+        super().__init__(directory, len(network.hosts), tick_ms=tick_ms, config=config, java=java, disks=disks)
 
     def _make_servers(self) -> list[ZooKeeperServer]:
         return list(map(self._make_server, range(self._size)))
@@ -72,13 +73,15 @@ class PartitionedEnsemble(ZooKeeperEnsemble):
     def _make_server(self, number: int) -> HostServer:
         directory = self._directory / str(number + 1)
         hosts = self.network.hosts
-        java = self.network.wrapper(number, self._runtime.executable, directory / "java")
+        runtime = self._java_of(number)
+        assert runtime is not None
+        java = self.network.wrapper(number, runtime.executable, directory / "java")
         server = HostServer(
             directory,
             _CLIENT_PORT,
             tick_ms=self._tick_ms,
-            config={**(self._config or {}), "clientPortAddress": hosts[number]},
-            java=dataclasses.replace(self._runtime, executable=java),
+            config={**self._config, "clientPortAddress": hosts[number]},
+            java=dataclasses.replace(runtime, executable=java),
             servers={i + 1: f"{host}:{_QUORUM_PORT}:{_ELECTION_PORT}" for i, host in enumerate(hosts)},
             my_id=number + 1,
         )

@@ -473,6 +473,17 @@ class Player:
                 await self._slow(fault, disk)
                 disk.write_seconds = 0.0
 
+    async def _zookeeper_disks_slow(self, fault: Fault) -> None:
+        """Each sync of each server takes longer, and so does each write to ZooKeeper. That explains no repetition."""
+        disks = self._stage.slow_zookeepers
+        with self._one(fault, [disks]) as free:
+            if free is not None:
+                for disk in disks:
+                    disk.seconds = fault.amount
+                await asyncio.sleep(fault.seconds)
+                for disk in disks:
+                    disk.seconds = 0.0
+
     @staticmethod
     async def _slow(fault: Fault, disk: SlowDisk) -> None:
         disk.seconds = _SLOW_SYNCS[fault.target % len(_SLOW_SYNCS)]

@@ -111,23 +111,28 @@ async def torture(options: Options, directory: Path, progress: Callable[[str], N
                 dsn = (await asyncio.to_thread(stack.enter_context, PostgresServer())).dsn
             sinks = Sinks(directory / "files", dsn, files_handler=options.files_handler)
         stage = make_stage(options, directory, disk)
-        if len(stage.zookeepers) > 1:
-            try:
-                network = await asyncio.to_thread(stack.enter_context, ServerNetwork(len(stage.zookeepers)))
-            except NoNetworkError as error:
-                progress(f"servers of ZooKeeper are never cut from each other: {error}")
-            else:
-                stage.use_network(network, await asyncio.to_thread(find_java))
         stage.sinks = sinks
         with contextlib.suppress(MissingRuntimeError):
             stage.slow_library = await asyncio.to_thread(build_library, directory)
+        if stage.zookeeper_faults:
+            network = None
+            if len(stage.zookeepers) > 1:
+                try:
+                    network = await asyncio.to_thread(stack.enter_context, ServerNetwork(len(stage.zookeepers)))
+                except NoNetworkError as error:
+                    progress(f"servers of ZooKeeper are never cut from each other: {error}")
+            stage.equip_zookeeper(await asyncio.to_thread(find_java), network)
         return await _torture(options, directory, stage, progress)
 
 
 def slow_disks(stage: Stage) -> tuple[str, ...]:
-    """Whose disks can be slow: those of members with files, of consumerd's own broker."""
-    members = stage.slow_library is not None and stage.sinks is not None
-    return (*(["member"] if members else []), *(["broker"] if stage.slow_brokers else []))
+    """Whose disks can be slow: those of members with files, of consumerd's own broker, of ZooKeeper."""
+    can = {
+        "member": stage.slow_library is not None and stage.sinks is not None,
+        "broker": bool(stage.slow_brokers),
+        "zookeeper": bool(stage.slow_zookeepers),
+    }
+    return tuple(name for name, slow in can.items() if slow)
 
 
 def choose_sinks(asked: tuple[str, ...] | None) -> tuple[str, ...]:

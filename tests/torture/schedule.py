@@ -28,7 +28,7 @@ class Size:
 
     `session_timeout` in seconds, of the members. `member_links`: whether one member alone can be cut off from what
     coordinates its group. `brokers`: how many there are. `slow_disks`: whose disks can be made slow (`member`,
-    `broker`). `little_memory`: whether the memory of members may be limited.
+    `broker`, `zookeeper`). `little_memory`: whether the memory of members may be limited.
     `zookeeper_links`: whether the servers of ZooKeeper can be cut from each other.
     """
 
@@ -127,6 +127,7 @@ KINDS: Final[dict[str, Callable[[random.Random, Size], float]]] = {
     "disk_full": _some_seconds,
     "member_disk_slow": _some_seconds,
     "broker_disk_slow": _some_seconds,
+    "zookeeper_disks_slow": _some_seconds,
     "member_memory": _some_seconds,
 }
 #: Kinds about the connections of one member to what coordinates its group.
@@ -134,7 +135,7 @@ MEMBER_LINKS: Final = frozenset({"member_cut", "member_stall", "member_delay"})
 #: Kinds that only a cluster of brokers has.
 CLUSTER: Final = frozenset({"broker_leader_kill", "broker_rolling_restart"})
 #: Kinds about disks that need a library in the process.
-SLOW_DISKS: Final = frozenset({"member_disk_slow", "broker_disk_slow"})
+SLOW_DISKS: Final = frozenset({"member_disk_slow", "broker_disk_slow", "zookeeper_disks_slow"})
 #: Kinds that need a ZooKeeper that members depend on.
 ZOOKEEPER: Final = frozenset(kind for kind in KINDS if "zookeeper" in kind)
 #: Kinds that only an ensemble has.

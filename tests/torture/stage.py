@@ -249,8 +249,9 @@ class Stage(ABC):
         self.sinks: Sinks | None = None
         #: The library of slow disks, where there is one; set before the start.
         self.slow_library: Path | None = None
-        #: The disks of brokers that can be slow.
+        #: The disks of brokers that can be slow, and those of ZooKeeper.
         self.slow_brokers: list[SlowDisk] = []
+        self.slow_zookeepers: list[SlowDisk] = []
         self.records = directory / "records"
         self.members: list[Member] = []
         #: Payloads that were sent, and those that the broker confirmed.
@@ -259,12 +260,26 @@ class Stage(ABC):
         self.producer_errors = 0
         self._stack = AsyncExitStack()
 
-    def use_network(self, network: ServerNetwork, java: JavaRuntime) -> None:
-        """Have the servers of ZooKeeper in this network, which outlives the stage; before the start."""
+    def equip_zookeeper(self, java: JavaRuntime, network: ServerNetwork | None) -> None:
+        """Have the servers of ZooKeeper in this network, which outlives the stage, and on disks that can be slow.
+
+        Before the start, and after `slow_library` was set.
+        """
+        directory, count = self.directory / "zookeeper", len(self.zookeepers)
+        if self.slow_library is not None:
+            self.slow_zookeepers = [
+                self.make_slow_disk(f"zookeeper-{number}", directory / str(number)) for number in range(1, count + 1)
+            ]
+        disks = self.slow_zookeepers
         self.network = network
-        self.ensemble = PartitionedEnsemble(
-            self.directory / "zookeeper", network, java=java, tick_ms=_TICK_MS, config=_ZOOKEEPER_CONFIG
-        )
+        if network is None:
+            self.ensemble = ZooKeeperEnsemble(
+                directory, count, tick_ms=_TICK_MS, config=_ZOOKEEPER_CONFIG, java=java, disks=disks
+            )
+        else:
+            self.ensemble = PartitionedEnsemble(
+                directory, network, java=java, tick_ms=_TICK_MS, config=_ZOOKEEPER_CONFIG, disks=disks
+            )
 
     @property
     def zookeepers(self) -> list[ZooKeeperServer]:

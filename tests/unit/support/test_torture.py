@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tests.torture.stage import Log
 
 HERE = TopicPartition("events", 0, 0)
-DISKS = ("member", "broker")
+DISKS = ("member", "broker", "zookeeper")
 SIZE = Size(
     3, servers=3, session_timeout=SESSION_TIMEOUT, brokers=3, slow_disks=DISKS, little_memory=True, zookeeper_links=True
 )
