@@ -52,6 +52,7 @@ ENTRIES = (
     Entry("producer", ["--rounds", "3", "--messages", "100000", "--codec", "none"], ["--rounds", "5"]),
     Entry("kafka", ["--rounds", "2", "--quick", "--sizes", "100", "--codecs", "none"], ["--rounds", "5"]),
     Entry("spark", ["--rounds", "2", "--megabytes", "29"]),
+    Entry("spark_kafka", ["--rounds", "2", "--messages", "500000"]),
     Entry("broker", ["--quick"], ["--rounds", "5"]),
 )
 
