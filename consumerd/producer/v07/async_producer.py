@@ -14,6 +14,7 @@ other, so the order of a partition is the order of `send`. The guarantees:
 from __future__ import annotations
 
 import asyncio
+import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 DEFAULT_QUEUE = QueueSettings()
+#: As `Event`, from a tuple of its fields; saves a call for each message.
+_event = functools.partial(tuple.__new__, Event)
 
 
 class AsyncProducer:
@@ -109,25 +112,27 @@ class AsyncProducer:
         Brokers of 0.7 keep neither `headers` nor `timestamp`: EncodingError.
         Raises InvalidTopicError, ProducerClosedError; QueueFullError with WhenFull.TIMEOUT; what the callbacks raise.
         """
-        self._check(topic)
-        if isinstance(payloads, (str, bytes, bytearray, memoryview)):
+        if self._task is None or topic not in self._topics:
+            self._check(topic)
+        if type(payloads) is not list and isinstance(payloads, (str, bytes, bytearray, memoryview)):
             raise TypeError(NOT_A_LIST)
         if headers or timestamp is not None:
             require_plain(ProducerData(topic, payloads, key, partition, headers, timestamp))
-        accepted, offer = 0, self._queue.offer
-        self._queue.mark()
+        accepted, queue = 0, self._queue
+        offer = queue.offer
+        queue.mark()
         for message in payloads:
-            event = Event(topic, message, key, partition)
+            event = _event((topic, message, key, partition))
             if self._hooked or not offer(event):
                 accepted += await self._enqueue(event, accepted)
-                self._queue.mark()
+                queue.mark()
             else:
                 accepted += 1
             self._unyielded += 1
             if self._unyielded >= self._settings.batch_size:
                 self._unyielded = 0
                 await asyncio.sleep(0)  # or a sender that never waits would starve the task that sends
-                self._queue.mark()
+                queue.mark()
 
     async def send_all(self, data: Sequence[ProducerData], *, merge: bool = True) -> None:
         """The same for several. Messages to one partition in one batch are joined with any value of `merge`."""

@@ -12,6 +12,7 @@ its batch are sent.
 from __future__ import annotations
 
 from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from consumerd.errors import BrokerError, ZooKeeperError
@@ -20,7 +21,7 @@ from consumerd.producer.v07.data import ProducerData
 from consumerd.producer.v07.events import Event, EventHandler, EventsFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from consumerd.producer.encoders import Encoder
     from consumerd.producer.v07.producer import Producer
@@ -48,9 +49,8 @@ class DefaultEventHandler(EventHandler):
             raise EventsFailedError(failures)
 
 
-def _place(event: Event) -> tuple[str, Hashable, int | None]:
-    return event.topic, event.key, event.partition
-
+#: Topic, key and partition of an event.
+_place: Callable[[Event], tuple[str, Hashable, int | None]] = itemgetter(0, 2, 3)
 
 _Piece = tuple[ProducerData, list[Event]]
 

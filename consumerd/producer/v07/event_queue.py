@@ -137,8 +137,12 @@ class EventQueue:
                 await self._news.wait()
             else:
                 await sleep_unless(self._clock, seconds, self._news)
-        events = self._events
-        taken = [events.popleft() for _ in range(min(len(events), self._settings.batch_size))]
+        events, most = self._events, self._settings.batch_size
+        if len(events) <= most:
+            taken = list(events)
+            events.clear()
+        else:
+            taken = [events.popleft() for _ in range(most)]
         self._taken += len(taken)
         marks = self._marks
         while len(marks) > 1 and marks[1][0] <= self._taken + 1:
