@@ -1,4 +1,4 @@
-"""`consumerd dead-letters`: what handlers would not take, and handing it over once more."""
+"""`consumerd dead-letters`: the messages that a handler rejected, and their replay."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _selection_options(function: Any) -> Any:
 
 @click.group("dead-letters", epilog=EXAMPLES)
 def command() -> None:
-    """Show dead letters, and hand them over once more."""
+    """Show dead letters, and deliver them again."""
 
 
 @command.command("list", epilog=EXAMPLES)
@@ -114,7 +114,7 @@ def show(path: Path, topic: str | None, error_type: str | None, limit: int | Non
 @click.option("--zookeeper", metavar="HOST:PORT/CHROOT", help="With --to-topic: where brokers register.")
 @click.option(
     "--failed", type=click.Path(path_type=Path), metavar="FILE",
-    help="Write what the handler refuses again to this file, and go on. [default: stop]",
+    help="Write letters that the handler rejects again to this file, and continue. [default: stop]",
 )  # fmt: skip
 @click.option(
     "--progress", type=click.Path(path_type=Path), metavar="FILE",
@@ -123,7 +123,7 @@ def show(path: Path, topic: str | None, error_type: str | None, limit: int | Non
 def replay_letters(
     path: Path, topic: str | None, error_type: str | None, progress: Path | None, **options: Any
 ) -> int | None:
-    """Hand letters over once more, to the handler of a configuration or to a topic."""
+    """Deliver letters again, to a configured handler or to a topic."""
     from consumerd.daemon.logs import configure_logs  # noqa: PLC0415
     from consumerd.errors import CorruptDataError  # noqa: PLC0415
     from consumerd.handlers.dead_letter_files import letter_files  # noqa: PLC0415

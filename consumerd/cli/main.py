@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: command -> (module, what the list of commands says about it)
 COMMANDS: dict[str, tuple[str, str]] = {
-    "run": ("consumerd.cli.run", "Run the daemon: join the group and hand messages to the handler."),
+    "run": ("consumerd.cli.run", "Run the daemon: join the group and deliver messages to the handler."),
     "check": ("consumerd.cli.check", "Check a configuration, the handler included, without joining."),
     "demo": ("consumerd.cli.demo", "Run a whole cluster on loopback, kill parts of it, and count every message."),
     "broker": ("consumerd.cli.broker", "Run a Kafka 0.7 broker."),
@@ -43,7 +43,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "log": ("consumerd.cli.log", "Read directories of .kafka segment files without a broker."),
     "handlers": ("consumerd.cli.handlers", "List handlers, and try one with messages from a file."),
-    "dead-letters": ("consumerd.cli.dead_letters", "Show what handlers refused, and hand it over once more."),
+    "dead-letters": (
+        "consumerd.cli.dead_letters",
+        "Show messages that a handler rejected, and deliver them again.",
+    ),
     "wire": ("consumerd.cli.wire", "Read requests and responses that were recorded on the wire."),
     "spark": ("consumerd.cli.spark", "Turn partitions and archives into clean tables, with Spark."),
 }

@@ -61,7 +61,7 @@ def imports_kept() -> Iterator[None]:
 @click.command("run", epilog=EXAMPLES)
 @config_option()
 def command(path: Path) -> None:
-    """Join the group and hand messages to the handler until stopped."""
+    """Join the group and deliver messages to the handler until stopped."""
     from consumerd.daemon.signals import process_signals  # noqa: PLC0415 - heavy imports only for the command that runs
 
     with process_signals(reloads=True) as signals:  # before all that takes time

@@ -184,7 +184,9 @@ class HandlerHarness:
         codec: Codec = Codec.NONE,
         magic: int = 1,
     ) -> Delivery:
-        """Append one message set, and hand it over as one batch until it is taken. A codec makes it one outer message.
+        """Append one message set, and deliver it as one batch until the handler takes it.
+
+        A codec makes it one outer message.
 
         Messages before it in the partition that were not handled in this life come first. Raises HandlerFailedError
         when the policy says to stop (nothing can be delivered then until the next life), PartitionTakenError, and
