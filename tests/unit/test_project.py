@@ -54,3 +54,14 @@ def test_hooks_call_what_make_check_calls() -> None:
     hooks = set(re.findall(r"entry: \.venv/bin/([\w-]+)", (ROOT / ".pre-commit-config.yaml").read_text()))
     _, _, rest = (ROOT / "Makefile").read_text().partition("\ncheck:")
     assert hooks == set(re.findall(r"\$\(BIN\)/([\w-]+)", rest.partition("\n\n")[0]))
+
+
+@pytest.mark.parametrize("workflow", [name for name in DOCUMENTS if name.startswith(".github/workflows/")])
+def test_workflows_use_actions_by_their_commit_and_keep_no_token_in_the_checkout(workflow: str) -> None:
+    """A tag may be moved to other code, and later steps, or artifacts, must not have the token of the checkout."""
+    text = (ROOT / workflow).read_text()
+    used = re.findall(r"^ *- uses: (.+)$", text, flags=re.MULTILINE)
+    assert [action for action in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v[\d.]+", action)] == []
+    checkouts = [step for step in text.split("- uses: ") if step.startswith("actions/checkout@")]
+    assert checkouts
+    assert all("persist-credentials: false" in step for step in checkouts)
