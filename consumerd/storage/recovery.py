@@ -79,9 +79,8 @@ def _walk_window(window: bytes, left: int) -> tuple[int, TailDamage | None, int]
     unpack = _HEADER.unpack_from
     while at < left:
         # The wire's loop is the fastest reader of plain messages; messages that stop it are checked here.
+        # It never takes the last one of the window.
         at, _ = verify(window, at, _ANY_SIZE, LAYOUTS[1])
-        if at == left:
-            break
         if left - at < _HEADER.size:
             return at, TailDamage.PARTIAL, 0
         if have - at < _HEADER.size:
@@ -151,13 +150,15 @@ def _intact_after(file: SegmentFile, position: int, size: int) -> bool:
 
 def _intact_next(file: SegmentFile, position: int, size: int) -> bool:
     """Whether the message after the damaged one at `position` is intact."""
-    header = file.read_at(position, 4)
-    length = int.from_bytes(header, "big", signed=True)
+    header = file.read_at(position, _HEADER.size)
+    if len(header) < _HEADER.size:
+        return False
+    length, _ = _HEADER.unpack(header)
     after = position + 4 + length
-    if len(header) < 4 or length < _MIN_SIZE[0] or after >= size:
+    if length < _MIN_SIZE[0] or after >= size:
         return False
     window = file.read_at(after, min(_WINDOW, size - after))
     used, _, need = _walk_window(window, size - after)
-    if not used and need > len(window):
+    if need > len(window):
         used, _, _ = _walk_window(file.read_at(after, need), size - after)
     return used > 0
