@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.storage.archive_resync import RESYNC_WINDOW, BoundarySearch
 from consumerd.wire.crc import crc32
-from consumerd.wire.v07.walk import LAYOUTS, verify
+from consumerd.wire.v07.walk import ANY_LENGTH, LAYOUTS, verify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _WINDOW = 1 << 20
 _HEADER = struct.Struct(">iB")  # size of what follows the size itself; magic
-_ANY_SIZE = 0x7FFFFFFF
 _MIN_SIZE = (5, 6)  # magic, (attributes,) crc: by magic 0 and 1
 
 
@@ -80,7 +79,7 @@ def _walk_window(window: bytes, left: int) -> tuple[int, TailDamage | None, int]
     while at < left:
         # The wire's loop is the fastest reader of plain messages; messages that stop it are checked here.
         # It never takes the last one of the window.
-        at, _ = verify(window, at, _ANY_SIZE, LAYOUTS[1])
+        at, _ = verify(window, at, ANY_LENGTH, LAYOUTS[1])
         if left - at < _HEADER.size:
             return at, TailDamage.PARTIAL, 0
         if have - at < _HEADER.size:
@@ -145,7 +144,7 @@ def _intact_after(file: SegmentFile, position: int, size: int) -> bool:
     if _intact_next(file, position, size):
         return True
     data = file.read_at(position, min(RESYNC_WINDOW, size - position))
-    return BoundarySearch(_ANY_SIZE).find(data, 1, len(data), at_end=position + len(data) == size) is not None
+    return BoundarySearch(ANY_LENGTH).find(data, 1, len(data), at_end=position + len(data) == size) is not None
 
 
 def _intact_next(file: SegmentFile, position: int, size: int) -> bool:
@@ -161,4 +160,4 @@ def _intact_next(file: SegmentFile, position: int, size: int) -> bool:
     used, _, need = _walk_window(window, size - after)
     if need > len(window):
         used, _, _ = _walk_window(file.read_at(after, need), size - after)
-    return used > 0
+    return bool(used)
