@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from consumerd.storage import DirectoryEntry, DirectoryInUseError, OsFiles, OsSystemCalls, StorageError
+from consumerd.storage import system as system_module
 
 
 @pytest.fixture
@@ -26,6 +27,16 @@ def test_write_and_read_at_positions(files: OsFiles, tmp_path: Path) -> None:
     assert file.size() == 5
     assert file.modified_ms() == os.stat(tmp_path / "f").st_mtime_ns // 1_000_000
     file.close()
+
+
+def test_others_may_read_new_files_but_not_write_them(files: OsFiles, tmp_path: Path) -> None:
+    former = os.umask(0)
+    try:
+        files.open(tmp_path / "f", create=True).close()
+        files.write(tmp_path / "m", [b"x"])
+    finally:
+        os.umask(former)
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("f", "m")] == [0o644, 0o644]
 
 
 def test_create_rejects_an_existing_file_and_open_a_missing_one(files: OsFiles, tmp_path: Path) -> None:
@@ -107,8 +118,8 @@ def test_reports_what_is_in_the_page_cache(tmp_path: Path, monkeypatch: pytest.M
     file.close()
     assert file.cached(0, 10)  # reading it raises the error
 
-    def cold(fd: int, buffers: object, position: int, flags: int) -> int:
-        if position >= 4096:
+    def cold(fd: int, buffers: list[bytearray], position: int, flags: int) -> int:
+        if position + len(buffers[0]) > 4096:
             raise BlockingIOError
         return 1
 
@@ -117,6 +128,24 @@ def test_reports_what_is_in_the_page_cache(tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.setattr(os, "preadv", cold)
         assert [file.cached(0, length) for length in (4096, 4097)] == [True, False]
         assert not file.cached(5000, 10)
+
+
+def test_counts_as_cached_where_the_system_cannot_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsupported(fd: int, buffers: object, position: int, flags: int) -> int:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    def cold(fd: int, buffers: object, position: int, flags: int) -> int:
+        raise BlockingIOError
+
+    file = OsFiles().open(tmp_path / "f", create=True)
+    file.write_at(0, b"x")
+    monkeypatch.setattr(system_module, "_NO_WAIT", 1)
+    monkeypatch.setattr(os, "preadv", unsupported, raising=False)
+    assert file.cached(0, 1)  # not on this file system
+    monkeypatch.setattr(system_module, "_NO_WAIT", None)
+    monkeypatch.setattr(os, "preadv", cold, raising=False)
+    assert file.cached(0, 1)  # not on this system at all
+    file.close()
 
 
 def test_replaces_small_files_atomically(files: OsFiles, tmp_path: Path) -> None:
