@@ -102,6 +102,8 @@ def test_rolls_before_an_append_once_strictly_larger(tmp_path: Path, message: Me
 def test_rolls_by_the_age_of_the_first_append(tmp_path: Path, message: Message) -> None:
     with opened(tmp_path / "t-0", LogSettings(roll_seconds=3600)) as log:
         assert not log.roll_due(1e9)  # empty: nothing to roll
+        log.append(b"", 0, 10.0)
+        assert not log.roll_due(1e9)  # still empty
         log.append(message(b"a"), 1, 100.0)
         log.append(message(b"b"), 1, 3000.0)
         assert not log.roll_due(3700.0)
