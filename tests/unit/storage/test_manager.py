@@ -134,8 +134,9 @@ def test_failed_start_keeps_the_marker(tmp_path: Path, message: Message) -> None
         if note is not None:
             marker.write_bytes(note)
         system = Counted()
+        logs = manager(tmp_path, system)
         with pytest.raises(CorruptLogError, match="not a topic-partition"):
-            manager(tmp_path, system).open(0.0)
+            logs.open(0.0)
         assert (marker.read_bytes() if marker.exists() else None) == note
         assert system.paths == {}  # the logs are closed, the directory is unlocked
     with pytest.raises(CorruptLogError, match="not a topic-partition"):
