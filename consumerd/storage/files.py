@@ -130,9 +130,9 @@ class OsSegmentFile:
             with _opening:
                 if self._closed:
                     raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+                if self._descriptor is None:
+                    self._descriptor = self._system.open(self._path, os.O_RDWR)
                 descriptor = self._descriptor
-                if descriptor is None:
-                    descriptor = self._descriptor = self._system.open(self._path, os.O_RDWR)
         return descriptor
 
     def fileno(self) -> int:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.storage.archive_resync import RESYNC_WINDOW, BoundarySearch
 from consumerd.wire.crc import crc32
-from consumerd.wire.v07.walk import LAYOUTS, verify
+from consumerd.wire.v07.walk import ANY_LENGTH, LAYOUTS, verify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _WINDOW = 1 << 20
 _HEADER = struct.Struct(">iB")  # size of what follows the size itself; magic
-_ANY_SIZE = 0x7FFFFFFF
 _MIN_SIZE = (5, 6)  # magic, (attributes,) crc: by magic 0 and 1
 
 
@@ -79,9 +78,8 @@ def _walk_window(window: bytes, left: int) -> tuple[int, TailDamage | None, int]
     unpack = _HEADER.unpack_from
     while at < left:
         # The wire's loop is the fastest reader of plain messages; messages that stop it are checked here.
-        at, _ = verify(window, at, _ANY_SIZE, LAYOUTS[1])
-        if at == left:
-            break
+        # It never takes the last one of the window.
+        at, _ = verify(window, at, ANY_LENGTH, LAYOUTS[1])
         if left - at < _HEADER.size:
             return at, TailDamage.PARTIAL, 0
         if have - at < _HEADER.size:
@@ -146,18 +144,20 @@ def _intact_after(file: SegmentFile, position: int, size: int) -> bool:
     if _intact_next(file, position, size):
         return True
     data = file.read_at(position, min(RESYNC_WINDOW, size - position))
-    return BoundarySearch(_ANY_SIZE).find(data, 1, len(data), at_end=position + len(data) == size) is not None
+    return BoundarySearch(ANY_LENGTH).find(data, 1, len(data), at_end=position + len(data) == size) is not None
 
 
 def _intact_next(file: SegmentFile, position: int, size: int) -> bool:
     """Whether the message after the damaged one at `position` is intact."""
-    header = file.read_at(position, 4)
-    length = int.from_bytes(header, "big", signed=True)
+    header = file.read_at(position, _HEADER.size)
+    if len(header) < _HEADER.size:
+        return False
+    length, _ = _HEADER.unpack(header)
     after = position + 4 + length
-    if len(header) < 4 or length < _MIN_SIZE[0] or after >= size:
+    if length < _MIN_SIZE[0] or after >= size:
         return False
     window = file.read_at(after, min(_WINDOW, size - after))
     used, _, need = _walk_window(window, size - after)
-    if not used and need > len(window):
+    if need > len(window):
         used, _, _ = _walk_window(file.read_at(after, need), size - after)
-    return used > 0
+    return bool(used)

@@ -20,6 +20,7 @@ from consumerd.storage import (
     SegmentFacts,
     StorageError,
 )
+from tests.unit.storage.test_files import Counted
 
 Message = Callable[..., bytes]
 
@@ -102,6 +103,8 @@ def test_rolls_before_an_append_once_strictly_larger(tmp_path: Path, message: Me
 def test_rolls_by_the_age_of_the_first_append(tmp_path: Path, message: Message) -> None:
     with opened(tmp_path / "t-0", LogSettings(roll_seconds=3600)) as log:
         assert not log.roll_due(1e9)  # empty: nothing to roll
+        log.append(b"", 0, 10.0)
+        assert not log.roll_due(1e9)  # still empty
         log.append(message(b"a"), 1, 100.0)
         log.append(message(b"b"), 1, 3000.0)
         assert not log.roll_due(3700.0)
@@ -367,6 +370,20 @@ def test_settings_are_those_of_0_7_2_by_default() -> None:
     assert LogSettings() == LogSettings(
         segment_bytes=1024**3, roll_seconds=7 * 24 * 3600, flush_messages=500, flush_seconds=3, delete_policies=()
     )
+
+
+def test_syncs_only_what_is_not_flushed_and_closes_all_files(tmp_path: Path, message: Message) -> None:
+    system = Counted()
+    log, _ = Log.open(tmp_path, OsFiles(system), LogSettings(), now=0.0)
+    log.append(message(b"a"), 1, 0.0)
+    system.synced.clear()
+    log.flush(0.0)
+    log.flush(0.0)
+    assert system.synced == [log.segments[0].path]
+    log.roll(0.0)
+    assert system.synced == [log.segments[0].path, tmp_path]
+    log.close()
+    assert system.paths == {}
 
 
 def test_flush_by_time_counts_from_the_last_flush(tmp_path: Path, message: Message) -> None:

@@ -15,17 +15,19 @@ from consumerd.storage import (
     LogTruncation,
     OsFiles,
     StorageError,
+    SystemCalls,
     TailCut,
     TailDamage,
 )
+from tests.unit.storage.test_files import Counted
 
 Message = Callable[..., bytes]
 SEGMENT = f"{0:020d}.kafka"
 
 
-def manager(directory: Path) -> LogManager:
+def manager(directory: Path, system: SystemCalls | None = None) -> LogManager:
     return LogManager(
-        directory, OsFiles(), lambda topic: LogSettings(segment_bytes=50 if topic == "small" else 1 << 30)
+        directory, OsFiles(system), lambda topic: LogSettings(segment_bytes=50 if topic == "small" else 1 << 30)
     )
 
 
@@ -96,6 +98,33 @@ def test_recovers_logs_whose_end_the_marker_does_not_name(tmp_path: Path, messag
         assert path.read_bytes() == message(b"a")
 
 
+def test_does_not_check_a_log_whose_end_the_marker_names(tmp_path: Path) -> None:
+    (tmp_path / "t-0").mkdir()
+    (tmp_path / "t-0" / SEGMENT).write_bytes(b"no message at all")
+    (tmp_path / CLEAN_MARKER).write_bytes(b'{"ends": {"t-0": 17}}')
+    logs = manager(tmp_path)
+    assert logs.open(0.0) == LoadReport()
+    log = logs.get("t", 0)
+    assert log is not None
+    assert log.end_offset == 17
+    logs.abandon()
+
+
+def test_start_syncs_folders_before_their_files_and_opens_no_log_for_long(tmp_path: Path, message: Message) -> None:
+    """A killed broker may not have synced the folder. A start has one descriptor for all logs: that of the lock."""
+    folder = tmp_path / "t-0"
+    folder.mkdir()
+    (folder / SEGMENT).write_bytes(message(b"a"))
+    system = Counted()
+    logs = manager(tmp_path, system)
+    logs.open(0.0)
+    assert system.synced == [tmp_path.parent, tmp_path, folder, folder / SEGMENT, tmp_path]
+    assert list(system.paths.values()) == [tmp_path]
+    logs.get_or_create("t", 0, 0.0)[0].append(message(b"b"), 1, 0.0)
+    logs.abandon()
+    assert system.paths == {}
+
+
 def test_failed_start_keeps_the_marker(tmp_path: Path, message: Message) -> None:
     (tmp_path / "t-0").mkdir()
     (tmp_path / "t-0" / SEGMENT).write_bytes(message(b"a"))
@@ -104,10 +133,13 @@ def test_failed_start_keeps_the_marker(tmp_path: Path, message: Message) -> None
     for note in (None, b"", b'{"ends": {}}'):
         if note is not None:
             marker.write_bytes(note)
-        with pytest.raises(CorruptLogError, match="not a topic-partition"), opened(tmp_path):
-            pass
+        system = Counted()
+        logs = manager(tmp_path, system)
+        with pytest.raises(CorruptLogError, match="not a topic-partition"):
+            logs.open(0.0)
         assert (marker.read_bytes() if marker.exists() else None) == note
-    with pytest.raises(CorruptLogError, match="not a topic-partition"):  # and the directory was let go
+        assert system.paths == {}  # the logs are closed, the directory is unlocked
+    with pytest.raises(CorruptLogError, match="not a topic-partition"):
         manager(tmp_path).open(0.0)
 
 
@@ -143,7 +175,7 @@ def test_ignores_known_files_that_are_not_logs(tmp_path: Path) -> None:
     (tmp_path / "lost+found").mkdir()
     (tmp_path / f"{CLEAN_MARKER}.tmp").write_bytes(b"half")
     logs = manager(tmp_path)
-    assert logs.open(0.0) == LoadReport()
+    assert logs.open(0.0) == LoadReport([], [], [], marker_unreadable=False)
     logs.close(0.0)
 
 

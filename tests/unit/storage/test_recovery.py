@@ -52,6 +52,7 @@ def test_truncation_keeps_the_whole_messages_before_it(tmp_path: Path, message: 
         (b"\xff" * 100, TailDamage.BAD_SIZE),
         (struct.pack(">iB", 4, 1) + b"xxx", TailDamage.BAD_SIZE),
         (struct.pack(">iB", 5, 1) + b"xxxx", TailDamage.BAD_SIZE),
+        (struct.pack(">iB", 4, 1), TailDamage.BAD_SIZE),  # a header and nothing after it
         (struct.pack(">iBBI", 9, 1, 0, 7) + b"abc", TailDamage.BAD_CRC),
         (struct.pack(">iBI", 8, 0, 7) + b"abc", TailDamage.BAD_CRC),
         (struct.pack(">iB", 1 << 30, 9) + b"x" * 50, TailDamage.PARTIAL),
@@ -75,6 +76,21 @@ def test_keeps_aside_intact_messages_after_lost_blocks(tmp_path: Path, message: 
     data = message(b"a") + bytes(4096) + message(b"b") * 2 + bytes(100)
     kept, damage, others = _recover(tmp_path / "0.kafka", data)
     assert (kept, damage) == (message(b"a"), TailDamage.BAD_SIZE)
+    assert others == {f"0.kafka.cut-{len(kept)}": data[len(kept) :]}
+
+
+def test_keeps_aside_an_intact_message_one_byte_after_the_damage(tmp_path: Path, message: Message) -> None:
+    data = message(b"a") + b"\xff" + message(b"b")
+    kept, damage, others = _recover(tmp_path / "0.kafka", data)
+    assert (kept, damage) == (message(b"a"), TailDamage.BAD_SIZE)
+    assert others == {f"0.kafka.cut-{len(kept)}": data[len(kept) :]}
+
+
+def test_keeps_aside_what_follows_a_damaged_empty_message(tmp_path: Path, message: Message) -> None:
+    """An empty message alone is found by the length before it only: a search finds empty messages everywhere."""
+    data = message(b"a") + struct.pack(">iBI", 5, 0, 1) + message(b"")
+    kept, damage, others = _recover(tmp_path / "0.kafka", data)
+    assert (kept, damage) == (message(b"a"), TailDamage.BAD_CRC)
     assert others == {f"0.kafka.cut-{len(kept)}": data[len(kept) :]}
 
 
@@ -205,10 +221,12 @@ def test_walks_no_further_than_the_given_size(
     file.close()
 
 
+@pytest.mark.parametrize("window", [64, 1 << 20])
 def test_looks_where_the_damaged_length_points_to_beyond_the_search(
-    tmp_path: Path, message: Message, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, message: Message, monkeypatch: pytest.MonkeyPatch, window: int
 ) -> None:
-    """The damaged message is larger than what is searched for intact ones."""
+    """The damaged message is larger than what is searched for intact ones; the one after it may not fit the window."""
+    monkeypatch.setattr(recovery_module, "_WINDOW", window)
     monkeypatch.setattr(recovery_module, "RESYNC_WINDOW", 64)
     bad = message(b"y" * 300)[:-1] + b"x"
     for rest, is_kept in (
@@ -252,6 +270,7 @@ def test_keeps_all_of_the_bytes_that_it_cuts(
         (struct.pack(">iB", 5, 0) + b"xxxx", TailDamage.BAD_CRC),
         (struct.pack(">iBI", 5, 0, 0), None),  # the smallest messages, with an empty payload
         (struct.pack(">iBBI", 6, 1, 0, 0), None),
+        (struct.pack(">iBBI", 6, 1, 255, 0), None),  # the CRC does not cover the attributes
         (struct.pack(">iBBI", 7, 1, 0, 0), TailDamage.PARTIAL),
         (struct.pack(">iBBI", 6, 1, 0, 1), TailDamage.BAD_CRC),
         (struct.pack(">iBBI", 6, 2, 0, 0), TailDamage.UNKNOWN_MAGIC),
