@@ -166,7 +166,9 @@ async def test_waits_until_the_session_of_a_dead_process_must_have_ended(setup: 
     setup.clock.jump(0.25)
     await setup.other.set(ID, b"{ }")
     assert await registering == e.RegistrationBlocked(1)
-    assert (await setup.other.exists(ID)).ephemeral_owner == setup.other.session_id
+    stat = await setup.zk.exists(ID)
+    assert stat is not None
+    assert stat.ephemeral_owner == setup.other.session_id
 
 
 @pytest.mark.asyncio
