@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -85,7 +84,7 @@ async def turns() -> None:
 
 
 @pytest.mark.parametrize("with_session", [True, False])
-async def test_leaves_in_order(with_session: bool, caplog: pytest.LogCaptureFixture) -> None:
+async def test_leaves_in_order(with_session: bool) -> None:
     setup = Setup(with_session=with_session)
     await turns()
     assert setup.ends == []
@@ -95,8 +94,6 @@ async def test_leaves_in_order(with_session: bool, caplog: pytest.LogCaptureFixt
     assert setup.ends == [None]
     assert setup.run.failure is None
     assert setup.waiters_at_end == 0  # its watchers have ended before
-    gc.collect()
-    assert "exception was never retrieved" not in caplog.text
 
 
 @pytest.mark.parametrize("defect", [False, True])
@@ -146,7 +143,7 @@ async def test_closed_session_alone_does_not_stop_the_member() -> None:
 
 
 async def test_limits_the_time_of_leaving_only() -> None:
-    running = Setup(stop_timeout=0.0)
+    running = Setup(with_session=False, stop_timeout=0.0)
     await turns()
     assert running.ends == []
     await running.run.leave()
