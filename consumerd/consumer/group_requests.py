@@ -60,7 +60,7 @@ _REMEDIES: Final[Mapping[int, str]] = {
 
 
 class GroupRequests:
-    """The requests of one member of `group`. `close` closes the connection."""
+    """The requests of one member of `group`. `forget` ends the connection."""
 
     def __init__(self, client: ClusterClient, group: str, settings: CoordinationSettings) -> None:
         self._client = client
@@ -176,7 +176,7 @@ class GroupRequests:
         """Read the number of partitions of topics. Internal topics are only included when they are named."""
         wanted = action.topics
         try:
-            metadata = await self._client.refresh(wanted if wanted is None or wanted else ())
+            metadata = await self._client.refresh(wanted)
         except (BrokerError, WireError) as error:
             self._note(reason_of(error))
             return e.Failed(action.ticket)
@@ -197,12 +197,6 @@ class GroupRequests:
         if self._channel is not None:
             self._channel.abort()
             self._channel = None
-
-    async def close(self) -> None:
-        """Close the connection."""
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            await channel.close()
 
     async def _open(self) -> Channel:
         async with self._opening:

@@ -1,26 +1,44 @@
-"""A group without sockets (`consumerd.testing.group`) whose members record their actions in a journal."""
+"""Groups without sockets, whose members record their actions in a journal.
+
+`group`: ZooKeeper and a broker in memory (`consumerd.testing.group`). `cluster`: for members without ZooKeeper.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import random
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest_asyncio
 
+from consumerd.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
 from consumerd.consumer import ConsumerSettings
+from consumerd.consumer.coordinated import CoordinatedConsumer
+from consumerd.consumer.fixed import FixedConsumer
+from consumerd.fetch.listener import FetchCounters
 from consumerd.group import MembershipSettings
+from consumerd.group.coordinated_tables import CoordinationSettings
 from consumerd.handlers import Batch, Handler, HandlerContext
+from consumerd.net import ConnectionClosedError
+from consumerd.offsets import CommitResult
 from consumerd.registry import StaticSubscription, offset_path, owner_path
+from consumerd.testing.clock import FakeClock
 from consumerd.testing.group import FETCH, MemoryGroup
+from consumerd.testing.journal import Journal
+from consumerd.wire.v07 import EARLIEST, LATEST, decode_batch, encode_message_set
+from consumerd.wire.v08.apis import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterable, Mapping
 
-    from consumerd.fetch import FetchSettings
+    from consumerd.consumer.backends_v08 import ClusterBackend
+    from consumerd.consumer.running import RunningMember
+    from consumerd.fetch import FetchSettings, Lane
     from consumerd.partition import TopicPartition
     from consumerd.testing import Member
-    from consumerd.testing.journal import Journal
+    from consumerd.wire.v08.schema import Api
 
 GROUP = "g"
 SETTINGS = ConsumerSettings(
@@ -128,3 +146,194 @@ async def group() -> AsyncIterator[Group]:
         yield Group(memory)
     assert asyncio.all_tasks() == {asyncio.current_task()}, "tasks were left behind"
     assert not memory.broker.connections, "connections were left open"
+
+
+class Logs:
+    """A pool that fetches nothing: `put` delivers messages. All logs begin at 100 and end at 200."""
+
+    begin, end = 100, 200
+
+    def __init__(self) -> None:
+        self.counters = FetchCounters()
+        self.lanes: dict[TopicPartition, Lane] = {}
+
+    @property
+    def partitions(self) -> set[TopicPartition]:
+        return set(self.lanes)
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+    def add(self, partition: TopicPartition, offset: int, lane: Lane) -> None:
+        self.lanes[partition] = lane
+
+    async def remove(self, partition: TopicPartition) -> None:
+        self.lanes.pop(partition, None)
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Nothing was fetched."""
+
+    async def list_offsets(self, partition: TopicPartition, time: int, max_number: int = 1) -> tuple[int, ...]:
+        return ({EARLIEST: self.begin, LATEST: self.end}[time],)
+
+    def put(self, member: RunningMember[Any], partition: TopicPartition, offset: int, *payloads: bytes) -> int:
+        """Deliver messages from `offset` on; return the offset behind them."""
+        messages = decode_batch(encode_message_set(payloads), offset)
+        self.lanes[partition].put(messages, member.budget.charge(messages.memory_bytes))
+        return messages.next_offset
+
+
+class Offsets:
+    """A store in memory, which takes no commits of the partitions in `refused`."""
+
+    keeps_for: float | None = None
+
+    def __init__(self) -> None:
+        self.offsets: dict[TopicPartition, int] = {}
+        self.refused: set[TopicPartition] = set()
+
+    async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return {each: self.offsets[each] for each in partitions if each in self.offsets}
+
+    peek = load
+
+    async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        return frozenset()
+
+    async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
+        lost = frozenset(positions) & self.refused
+        committed = frozenset(positions) - lost
+        self.offsets |= {partition: positions[partition] for partition in committed}
+        return CommitResult(committed, lost)
+
+
+class Channel:
+    """A connection to the coordinator, with the newest versions of the requests."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.versions = self
+        self._cluster = cluster
+        self._closed = asyncio.Event()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed.is_set()
+
+    def pick(self, api: Api, *, at_least: int = 0) -> int:
+        return api.versions[1]
+
+    async def call(self, api: Api, body: dict[str, Any], *, version: int, timeout: float) -> dict[str, Any]:
+        answer = self._cluster.answer(api, body)
+        if answer is None:
+            await self._closed.wait()
+            raise ConnectionClosedError("the connection was dropped")
+        return answer
+
+    def abort(self) -> None:
+        self._closed.set()
+
+
+class Cluster:
+    """Brokers of 0.9 and later without sockets: their client, a coordinator with one member, logs and offsets.
+
+    `answers`: the fields of the next answers to requests of an API, before the usual ones; None: it does not answer.
+    `topics`: their numbers of partitions.
+    """
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.journal = Journal()
+        self.handler = Recorder(self.journal)
+        self.logs = Logs()
+        self.store = Offsets()
+        self.topics = {"t": 2}
+        self.asked: list[str] = []
+        self.answers: dict[Api, list[dict[str, Any] | None]] = {}
+        self.channels: list[Channel] = []
+        self._generation = 0
+        self._backend = cast(
+            "ClusterBackend",
+            SimpleNamespace(client=self, pool=lambda owner, rng: self.logs, store=lambda group, *_: self.store),
+        )
+        self._running: list[asyncio.Task[None]] = []
+
+    # -- members
+
+    def fixed(self, *partitions: TopicPartition, **settings: Any) -> FixedConsumer:
+        """A member with these partitions; it does not run yet."""
+        return FixedConsumer(replace(SETTINGS, **settings), partitions, **self._parts())
+
+    def coordinated(self, *, instance_id: str | None = None, **settings: Any) -> CoordinatedConsumer:
+        """A member of the group; it does not run yet."""
+        coordination = CoordinationSettings(instance_id=instance_id)
+        return CoordinatedConsumer(replace(SETTINGS, **settings), coordination, **self._parts())
+
+    def _parts(self) -> dict[str, Any]:
+        rng = random.Random(1)
+        return {"backend": self._backend, "handler": self.handler, "clock": self.clock, "rng": rng}
+
+    def run(self, member: RunningMember[Any]) -> asyncio.Task[None]:
+        """Run it until the end of the test."""
+        self._running.append(asyncio.create_task(member.run()))
+        return self._running[-1]
+
+    async def turns(self) -> None:
+        """Let the members do all that waits for nothing."""
+        for _ in range(100):
+            await asyncio.sleep(0)
+
+    async def end(self) -> None:
+        for running in self._running:
+            running.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    # -- the client
+
+    async def coordinator(self, group: str) -> int:
+        return 1
+
+    def forget_coordinator(self, group: str) -> None:
+        """It stays the same."""
+
+    async def private_channel(self, node_id: int) -> Channel:
+        self.channels.append(Channel(self))
+        return self.channels[-1]
+
+    async def refresh(self, topics: Iterable[str] | None) -> ClusterMetadata:
+        one = PartitionMetadata(1, 0, (1,), (1,), 0)
+        found = {topic: TopicMetadata(0, dict.fromkeys(range(count), one)) for topic, count in self.topics.items()}
+        return ClusterMetadata({1: Node(1, "h", 1)}, found)
+
+    # -- the coordinator
+
+    def answer(self, api: Api, body: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the fields of the answer."""
+        self.asked.append(api.name)
+        if scripted := self.answers.get(api):
+            return scripted.pop(0)
+        done: dict[str, Any] = {"error_code": 0}
+        if api is JOIN_GROUP:
+            self._generation += 1
+            [first, *_] = body["group_protocols"]
+            member = {"member_id": "me", "member_metadata": first["protocol_metadata"]}
+            return done | {
+                "generation_id": self._generation,
+                "group_protocol": first["protocol_name"],
+                "leader_id": "me",
+                "member_id": "me",
+                "members": [member],
+            }
+        if api is SYNC_GROUP:
+            [share] = body["group_assignment"]
+            return done | {"member_assignment": share["member_assignment"]}
+        assert api in (HEARTBEAT, LEAVE_GROUP)
+        return done
+
+
+@pytest_asyncio.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    """Members that still run are cancelled, and nothing may be left running."""
+    cluster = Cluster()
+    yield cluster
+    await cluster.end()
+    assert asyncio.all_tasks() == {asyncio.current_task()}, "tasks were left behind"

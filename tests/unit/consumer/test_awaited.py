@@ -7,6 +7,8 @@ from consumerd.consumer.awaited import AwaitedTopics
 from consumerd.registry import FilterKind, FilterSubscription, StaticSubscription, Subscription, TopicFilter
 
 Snapshots = list[dict[str, dict[int, range]]]
+#: Takes more steps for a long name than are allowed: no topic is found to match.
+INTRICATE = "(?:a?){60}" * 30 + "b"
 
 
 @pytest.mark.parametrize(
@@ -29,11 +31,12 @@ Snapshots = list[dict[str, dict[int, range]]]
             [{"b": {0: range(1)}, "a": {}}, {}, {"ab": {0: range(1)}}],
             [["*1*a.*"], "found"],
         ),
+        (FilterSubscription(TopicFilter(FilterKind.WHITELIST, "a.*"), 1), [{"ab": {0: range(1)}}], []),
         (FilterSubscription(TopicFilter(FilterKind.BLACKLIST, "a"), 1), [{"a": {0: range(1)}}], [["!1!a"]]),
         (
-            FilterSubscription(TopicFilter(FilterKind.WHITELIST, "(x+x+)+y"), 1),
-            [{"x" * 60: {0: range(1)}}],
-            [["*1*(x+x+)+y"]],
+            FilterSubscription(TopicFilter(FilterKind.WHITELIST, INTRICATE), 1),
+            [{"a" * 249: {0: range(1)}}],
+            [[f"*1*{INTRICATE}"]],
         ),
     ],
 )

@@ -1,6 +1,7 @@
 """The machine's actions in ZooKeeper, against the in-memory one: what is written, and how each failure is answered."""
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any, cast
@@ -9,7 +10,6 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
-from consumerd.clock import SystemClock
 from consumerd.consumer import coordination
 from consumerd.consumer.backends import V07Backend
 from consumerd.consumer.backends_v08 import V08Backend
@@ -22,7 +22,7 @@ from consumerd.partition import TopicPartition
 from consumerd.registry import StaticSubscription
 from consumerd.testing.clock import FakeClock
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
-from consumerd.zk import NoNode
+from consumerd.zk import NoAuth, NoNode, NotConnected
 
 TP = TopicPartition("t", 0, 3)
 CLAIMED = e.Claimed(5, frozenset({TP}), frozenset())
@@ -57,13 +57,18 @@ async def no_connection(host: str, port: int) -> Connection:
     raise AssertionError
 
 
+async def turns() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
 class Setup:
-    def __init__(self, zookeeper: MemoryZooKeeper, zk: MemorySession, other: MemorySession) -> None:
+    def __init__(self, zookeeper: MemoryZooKeeper, zk: MemorySession, other: MemorySession, clock: FakeClock) -> None:
         self.zookeeper = zookeeper
         self.zk = zk
         self.other = other
         self.triggers = 0
-        self.clock = FakeClock()
+        self.clock = clock
         self.counted = Counted(zk)
         backend = V07Backend(no_connection)
         self.io = GroupCoordination(self.counted, SETTINGS, backend, clock=self.clock, triggered=self.triggered)
@@ -98,9 +103,10 @@ class Setup:
 
 @pytest_asyncio.fixture
 async def setup() -> AsyncIterator[Setup]:
-    zookeeper = MemoryZooKeeper()
+    clock = FakeClock()
+    zookeeper = MemoryZooKeeper(clock)
     async with zookeeper.session() as zk, zookeeper.session() as other:
-        yield Setup(zookeeper, zk, other)
+        yield Setup(zookeeper, zk, other, clock)
 
 
 @pytest.mark.asyncio
@@ -111,6 +117,93 @@ async def test_registers_id_node_with_null_parents(setup: Setup) -> None:
     assert tree["/consumers"] is tree["/consumers/g"] is tree["/consumers/g/ids"] is None
     assert await setup.io.unregister(e.Unregister(2, setup.zk.session_id)) == e.Unregistered(2)
     assert ID not in setup.zookeeper.dump()
+
+
+@pytest.mark.asyncio
+async def test_registering_again_leaves_the_id_node_as_it_is(setup: Setup) -> None:
+    for ticket in (1, 2):
+        assert await setup.io.register(e.Register(ticket, setup.zk.session_id)) == e.Registered(ticket)
+    assert setup.asked() == {}  # a single write of the session, and no transaction
+    assert await setup.zk.exists(ID)
+
+
+@pytest.mark.asyncio
+async def test_other_subscription_replaces_the_id_node_in_one_transaction(setup: Setup) -> None:
+    """JVM members watch the names of ids only, and must never see the group without this one."""
+    session_id = setup.zk.session_id
+    await setup.io.register(e.Register(1, session_id))
+    assert (await setup.snapshot()).members == {"g_a": '{ "t": 1 }'}
+    seen: list[bool] = []
+    await setup.other.children("/consumers/g/ids", watch=True)
+    setup.other.watch("/consumers/g/ids", lambda: seen.append(ID in setup.zookeeper.dump()))
+    setup.zk.lose_watches = True  # what we wrote is read again without them
+    setup.io.change_subscription(StaticSubscription({"u": 2}))
+    assert await setup.io.register(e.Register(2, session_id, replace=True)) == e.Registered(2)
+    await setup.other.exists("/")
+    assert seen == [True]
+    assert (await setup.snapshot()).members == {"g_a": '{ "u": 2 }'}
+    setup.zookeeper.expire(setup.zk)
+    assert ID not in setup.zookeeper.dump()
+
+
+@pytest.mark.asyncio
+async def test_replacing_a_missing_id_node_creates_it(setup: Setup) -> None:
+    assert await setup.io.register(e.Register(1, setup.zk.session_id, replace=True)) == e.Registered(1)
+    assert ID in setup.zookeeper.dump()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("replace", [False, True])
+async def test_waits_until_the_session_of_a_dead_process_must_have_ended(setup: Setup, replace: bool) -> None:
+    """For one and a half session timeouts, because servers expire sessions in steps, and two seconds."""
+    await setup.other.create_ephemeral(ID, b"{ }", wait=0)
+    registering = asyncio.create_task(setup.io.register(e.Register(1, setup.zk.session_id, replace=replace)))
+    await turns()
+    setup.clock.jump(10.75)
+    await setup.other.set(ID, b"{  }")  # it is read again
+    await turns()
+    assert not registering.done()
+    setup.clock.jump(0.25)
+    await setup.other.set(ID, b"{ }")
+    assert await registering == e.RegistrationBlocked(1)
+    stat = await setup.zk.exists(ID)
+    assert stat is not None
+    assert stat.ephemeral_owner == setup.other.session_id
+
+
+@pytest.mark.asyncio
+async def test_is_not_registered_if_the_session_ends_with_its_new_node(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = setup.zk.create_ephemeral
+
+    async def then_expire(path: str, data: bytes, *, wait: float) -> None:
+        await create(path, data, wait=wait)
+        setup.zookeeper.expire(setup.zk)
+
+    monkeypatch.setattr(setup.zk, "create_ephemeral", then_expire)
+    assert await setup.io.register(e.Register(1, setup.zk.session_id)) == e.Failed(1)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("end", ["unregister", "close"])
+async def test_watches_nothing_after_the_end(setup: Setup, end: str) -> None:
+    """Unregistered, it still watches the owner nodes that it has not released."""
+    await setup.io.register(e.Register(1, setup.zk.session_id))
+    await setup.io.claim(setup.claim())
+    await setup.snapshot()
+    if end == "close":
+        setup.io.close()
+    else:
+        await setup.io.unregister(e.Unregister(2, setup.zk.session_id))
+    before = setup.triggers
+    setup.zookeeper.put("/consumers/g/ids/g_b", b"")
+    setup.zookeeper.put("/brokers/topics/t/0", b"4")
+    await setup.zk.exists("/")
+    assert setup.triggers == before
+    setup.zookeeper.remove(OWNER)
+    await setup.zk.exists("/")
+    assert setup.triggers == before + (0 if end == "close" else 1)
 
 
 @pytest.mark.asyncio
@@ -150,6 +243,10 @@ async def test_neither_claims_nor_releases_node_of_a_sibling_on_the_same_session
     await setup.clock.advance(LOOK_AGAIN)
     assert await sibling.claim(setup.claim()) == CLAIMED
     assert setup.zookeeper.dump()[OWNER] == b"g_a_audit-0"
+    # What a client wrote into its node does not make it another member's.
+    setup.zookeeper.put(OWNER, b"junk")
+    await sibling.release(release)
+    assert OWNER not in setup.zookeeper.dump()
 
 
 @pytest.mark.asyncio
@@ -179,8 +276,10 @@ async def test_claim_is_blocked_by_node_of_others(setup: Setup) -> None:
 @pytest.mark.asyncio
 async def test_claim_for_other_stream_does_not_adopt_node(setup: Setup) -> None:
     await setup.io.claim(setup.claim(0))
+    before = setup.triggers
     assert await setup.io.claim(setup.claim(1)) == BLOCKED
     assert OWNER not in setup.zookeeper.dump()
+    assert setup.triggers == before  # our own deletion causes no event
     assert await setup.io.claim(setup.claim(1)) == CLAIMED
 
 
@@ -199,6 +298,35 @@ async def test_release_leaves_nodes_of_others(setup: Setup) -> None:
     await setup.other.create_ephemeral(OWNER, b"g_b-0", wait=0)
     assert await setup.io.release(e.Release(5, setup.zk.session_id, frozenset({TP}))) == e.Released(5, frozenset({TP}))
     assert setup.zookeeper.dump()[OWNER] == b"g_b-0"
+    before = setup.triggers
+    await setup.other.delete(OWNER)
+    await setup.zk.exists("/")
+    assert setup.triggers == before  # it is not watched
+
+
+@pytest.mark.asyncio
+async def test_claim_creates_parents_that_were_deleted_since_the_last_one(setup: Setup) -> None:
+    assert await setup.io.claim(setup.claim()) == CLAIMED
+    await setup.io.release(e.Release(6, setup.zk.session_id, frozenset({TP})))
+    setup.zookeeper.remove("/consumers/g/owners/t")
+    assert await setup.io.claim(setup.claim()) == CLAIMED
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("with_multi", [True, False])
+async def test_claims_nothing_on_a_session_that_begins_during_the_claim(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, with_multi: bool
+) -> None:
+    setup.zk._lifecycle.has_multi = with_multi
+    ensure = setup.zk.ensure
+
+    async def then_expire(path: str) -> None:
+        await ensure(path)
+        setup.zookeeper.expire(setup.zk)
+
+    monkeypatch.setattr(setup.zk, "ensure", then_expire)
+    assert await setup.io.claim(setup.claim()) == e.Claimed(5, frozenset(), frozenset())
+    assert OWNER not in setup.zookeeper.dump()
 
 
 @pytest.mark.asyncio
@@ -211,6 +339,34 @@ async def test_nudge_creates_and_deletes_visible_node(setup: Setup) -> None:
     await setup.other.exists("/")
     assert seen
     assert await setup.other.children("/consumers/g/ids") == ["g_a"]
+
+
+@pytest.mark.asyncio
+async def test_sends_no_nudge_without_multi(setup: Setup) -> None:
+    setup.zk._lifecycle.has_multi = False
+    await setup.io.nudge(e.Nudge(setup.zk.session_id))
+    assert setup.asked() == {}
+
+
+@pytest.mark.asyncio
+async def test_repeats_a_failed_nudge_every_second(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    await setup.io.register(e.Register(1, setup.zk.session_id))
+    times: list[float] = []
+
+    async def fail(operations: object, *, session_id: int) -> None:
+        times.append(setup.clock.now - began)
+        raise NotConnected("no server")
+
+    began = setup.clock.now
+    with monkeypatch.context() as patched:
+        patched.setattr(setup.zk, "multi", fail)
+        nudging = asyncio.create_task(setup.io.nudge(e.Nudge(setup.zk.session_id)))
+        await turns()
+        await setup.clock.advance(2.5)
+        assert times == [0.0, 1.0, 2.0]
+    await setup.clock.advance(1.0)
+    await nudging
+    assert setup.asked() == {"multi": 4}
 
 
 @pytest.mark.asyncio
@@ -262,6 +418,19 @@ async def test_watches_every_node_of_snapshot(setup: Setup, path: str) -> None:
 
 
 @pytest.mark.asyncio
+async def test_stops_watching_what_the_last_snapshot_did_not_read(setup: Setup) -> None:
+    for topic in "tu":
+        setup.zookeeper.put(f"/brokers/topics/{topic}/0", b"1")
+    await setup.snapshot(topics=frozenset({"t", "u"}))
+    await setup.snapshot()
+    before = setup.triggers
+    setup.zookeeper.put("/brokers/topics/u/0", b"2")
+    setup.zookeeper.put("/brokers/topics/u/1", b"1")
+    await setup.zk.exists("/")
+    assert setup.triggers == before
+
+
+@pytest.mark.asyncio
 async def test_watches_claimed_node(setup: Setup) -> None:
     await setup.io.register(e.Register(1, setup.zk.session_id))
     under_way = asyncio.ensure_future(
@@ -277,7 +446,21 @@ async def test_watches_claimed_node(setup: Setup) -> None:
 
 
 @pytest.mark.asyncio
-async def test_watches_blocking_node_while_claim_is_pending(setup: Setup) -> None:
+async def test_watches_claimed_node_while_others_are_claimed(setup: Setup) -> None:
+    await setup.io.claim(setup.claim())
+    await setup.io.claim(e.Claim(6, setup.zk.session_id, {ALL[7]: 0}))
+    before = setup.triggers
+    setup.zookeeper.remove(OWNER)
+    await setup.zk.exists("/")
+    assert setup.triggers == before + 1
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("owned_before", [False, True])
+async def test_watches_blocking_node_while_claim_is_pending(setup: Setup, owned_before: bool) -> None:
+    if owned_before:
+        await setup.io.claim(setup.claim())
+        await setup.io.release(e.Release(6, setup.zk.session_id, frozenset({TP})))
     await setup.other.create_ephemeral(OWNER, b"g_b-0", wait=0)
     assert await setup.io.claim(setup.claim()) == BLOCKED
     await setup.io.take_snapshot(e.TakeSnapshot(1, setup.zk.session_id, frozenset({"t"}), frozenset(), survey=False))
@@ -299,11 +482,11 @@ async def test_blocked_claim_sends_nothing_until_watch_fires_or_timeout(setup: S
     await setup.other.create_ephemeral(OWNER, b"g_b-0", wait=0)
     assert await setup.io.claim(setup.claim()) == BLOCKED
     setup.asked()
-    for _ in range(10):
-        setup.clock.jump(LOOK_AGAIN / 20)
+    for _ in range(3):
+        setup.clock.jump(0.25)
         assert await setup.io.claim(setup.claim()) == BLOCKED
     assert setup.asked() == {}
-    setup.clock.jump(LOOK_AGAIN)
+    setup.clock.jump(0.25)  # a second after it was read
     assert await setup.io.claim(setup.claim()) == BLOCKED
     assert setup.asked() == {"multi": 1, "get": 1}
     assert await setup.io.claim(setup.claim()) == BLOCKED
@@ -426,7 +609,7 @@ async def test_stops_watching_released_node(setup: Setup) -> None:
 
 def v08(setup: Setup, rules: V08Rules) -> GroupCoordination:
     backend = V08Backend(cast("Any", None), rules)
-    return GroupCoordination(setup.zk, SETTINGS, backend, clock=SystemClock(), triggered=setup.triggered)
+    return GroupCoordination(setup.zk, SETTINGS, backend, clock=setup.clock, triggered=setup.triggered)
 
 
 async def look(setup: Setup, io: GroupCoordination, *, topics: frozenset[str] | None) -> e.GroupSnapshot:
@@ -442,8 +625,10 @@ async def test_reads_v08_topics(setup: Setup) -> None:
     setup.zookeeper.put("/brokers/topics/t/partitions/0/state", b'{"leader":0}')
     setup.zookeeper.put("/brokers/topics/junk", b"4")
     setup.zookeeper.put("/consumers/g/owners/t/1", b"g_b-0")
-    snapshot = await look(setup, io, topics=None)
+    with capture_logs() as logs:
+        snapshot = await look(setup, io, topics=None)
     assert snapshot.topics == {"t": {-1: (0, 1)}, "junk": {}}
+    assert [(entry["event"], entry["topic"]) for entry in logs] == [("topic_node_unreadable", "junk")]
     assert snapshot.claimed == frozenset({TopicPartition.numbered("t", 1)})
     before = setup.triggers
     setup.zookeeper.put("/brokers/topics/t/partitions/0/state", b'{"leader":1}')  # leaders come and go
@@ -453,6 +638,14 @@ async def test_reads_v08_topics(setup: Setup) -> None:
     await setup.zk.exists("/")
     assert setup.triggers == before + 1
     io.close()
+
+
+@pytest.mark.asyncio
+async def test_registers_with_the_time_in_milliseconds_since_v08(setup: Setup) -> None:
+    await v08(setup, V08Rules()).register(e.Register(1, setup.zk.session_id))
+    node = setup.zookeeper.dump()[ID]
+    assert node is not None
+    assert json.loads(node)["timestamp"] == f"{setup.clock.wall() * 1000:.0f}"
 
 
 @pytest.mark.asyncio
@@ -532,3 +725,32 @@ async def test_session_that_is_over_fails_an_action_without_a_warning(setup: Set
     with capture_logs() as logs:
         assert isinstance(await setup.io.register(register), e.Failed)
     assert [entry for entry in logs if entry["event"] == "group_action_failed"] == []
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("action", ["register", "unregister", "claim", "release", "snapshot"])
+async def test_logs_an_action_that_the_server_refuses(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    async def refuse(path: object, *others: object, **options: object) -> None:
+        raise NoAuth("/consumers/g")
+
+    for call in ("get", "children", "multi", "create_ephemeral", "delete_owned"):
+        monkeypatch.setattr(setup.zk, call, refuse)
+    session_id, partitions = setup.zk.session_id, frozenset({TP})
+    with capture_logs() as logs:
+        match action:
+            case "register":
+                assert await setup.io.register(e.Register(1, session_id)) == e.Failed(1)
+            case "unregister":
+                assert await setup.io.unregister(e.Unregister(1, session_id)) == e.Failed(1)
+            case "claim":
+                assert await setup.io.claim(setup.claim()) == e.Claimed(5, frozenset(), frozenset())
+            case "release":
+                assert await setup.io.release(e.Release(1, session_id, partitions)) == e.Released(1, frozenset())
+            case "snapshot":
+                taken = e.TakeSnapshot(1, session_id, None, frozenset(), survey=False)
+                assert await setup.io.take_snapshot(taken) == e.Failed(1)
+    [entry] = [entry for entry in logs if entry["event"] == "group_action_failed"]
+    assert (entry["action"], entry["group"]) == (action, "g")
+    assert "/consumers/g" in entry["reason"]

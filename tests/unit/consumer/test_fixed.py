@@ -1,12 +1,14 @@
-"""Fixed partitions must exist in their topics."""
+"""A member of fixed partitions: which it consumes, when it ends, and that they must exist in their topics."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from consumerd.client.metadata import ClusterMetadata, PartitionMetadata, TopicMetadata
+from consumerd.consumer.errors import FixedGroupError
 from consumerd.consumer.fixed import require_partitions
 from consumerd.errors import NotFoundError
 from consumerd.partition import TopicPartition
@@ -15,6 +17,61 @@ if TYPE_CHECKING:
     from consumerd.client import ClusterClient
 
 pytestmark = pytest.mark.asyncio
+T0, T1 = TopicPartition.numbered("t", 0), TopicPartition.numbered("t", 1)
+
+
+async def test_consumes_its_partitions_until_it_is_stopped(cluster: Any) -> None:
+    member = cluster.fixed(T1, T0)
+    assert (member.assigned, member.settled) == ([T0, T1], False)
+    running = cluster.run(member)
+    await cluster.turns()
+    assert member.ready.is_set()
+    assert member.settled
+    assert member.controls.assignment() == {T0: 0, T1: 0}
+    assert member.stats.rebalances == 1
+    cluster.handler.hold()
+    end = cluster.logs.put(member, T0, 200, b"one")
+    await cluster.turns()
+    member.request_stop()
+    await cluster.turns()
+    assert not running.done()  # the handler has time for what it holds
+    cluster.handler.let_go()
+    await running
+    assert (cluster.handler.seen, cluster.handler.cancelled) == ([b"one"], 0)
+    assert cluster.store.offsets[T0] == end
+
+
+@pytest.mark.parametrize("partitions", [(T0, T1), ()], ids=["two", "none"])
+async def test_stops_when_its_partitions_are_handled_to_their_ends(
+    cluster: Any, partitions: tuple[TopicPartition, ...]
+) -> None:
+    cluster.store.offsets = {T0: cluster.logs.end}
+    member = cluster.fixed(*partitions, stop_at_end=True)
+    running = cluster.run(member)
+    if partitions:
+        await cluster.turns()
+        assert not running.done()
+        await member.controls.seek(T1, cluster.logs.end)
+        member.check_end()
+    await asyncio.wait_for(running, 60)
+
+
+async def test_continues_at_the_end_unless_it_is_to_stop_there(cluster: Any) -> None:
+    cluster.store.offsets = {T0: cluster.logs.end}
+    running = cluster.run(cluster.fixed(T0))
+    await cluster.turns()
+    assert not running.done()
+
+
+async def test_stops_when_its_group_has_other_members(cluster: Any) -> None:
+    member = cluster.fixed(T0, T1)
+    running = cluster.run(member)
+    await cluster.turns()
+    cluster.store.refused = {T0, T1}
+    await member.controls.seek(T1, 300)
+    await member.controls.commit()
+    with pytest.raises(FixedGroupError, match="t/0 to group 'g'"):
+        await asyncio.wait_for(running, 60)
 
 
 class Cluster:

@@ -18,6 +18,8 @@ from consumerd.net import ConnectionClosedError
 from consumerd.wire.v08.apis import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from consumerd.client import ClusterClient
     from consumerd.wire.v08.schema import Api
 
@@ -70,6 +72,7 @@ class Client:
         self.forgotten = 0
         self.failure: Exception | None = None
         self.metadata = ClusterMetadata()
+        self.refreshed: list[Any] = []
 
     async def coordinator(self, group: str) -> int:
         if self.failure is not None:
@@ -84,6 +87,7 @@ class Client:
         self.forgotten += 1
 
     async def refresh(self, topics: Any) -> ClusterMetadata:
+        self.refreshed.append(topics)
         if self.failure is not None:
             raise self.failure
         return self.metadata
@@ -115,10 +119,11 @@ async def test_join_returns_member_and_generation() -> None:
     assert body["group_protocols"] == [{"protocol_name": "range", "protocol_metadata": b"m"}]
 
 
-async def test_sends_rebalance_timeout_as_session_timeout_to_oldest_brokers() -> None:
-    event = await requests(Client(JOINED, at_most=0), session_timeout=10.0).join(e.Join(1, "", ()))
+@pytest.mark.parametrize(("at_most", "timeout"), [(0, 10.0), (1, 60.0)])
+async def test_oldest_brokers_take_the_session_timeout_as_rebalance_timeout(at_most: int, timeout: float) -> None:
+    event = await requests(Client(JOINED, at_most=at_most), session_timeout=10.0).join(e.Join(1, "", ()))
     assert isinstance(event, e.Joined)
-    assert event.rebalance_timeout == 10.0
+    assert event.rebalance_timeout == timeout
 
 
 async def test_lowers_session_timeout_refused_by_oldest_brokers() -> None:
@@ -141,7 +146,7 @@ async def test_stop_does_not_wait_for_silent_coordinator() -> None:
     asking = requests(client, session_timeout=3600.0, rebalance_timeout=3600.0)
     assert await asking.leave(e.Leave(3, "me")) == e.Left(3)
     [patience] = client.channels[0].timeouts
-    assert patience <= 5.0
+    assert patience * CoordinationSettings().leave_attempts < 10.0  # then Docker kills a container
 
 
 async def test_first_join_waits_for_rebalance_timeout() -> None:
@@ -168,6 +173,20 @@ async def test_static_membership_requires_supporting_brokers() -> None:
     assert isinstance(old.refusal, UnsupportedApiError)
 
 
+@pytest.mark.parametrize(("api", "since"), [(JOIN_GROUP, 5), (SYNC_GROUP, 3), (HEARTBEAT, 3)])
+async def test_requests_of_static_members_have_the_first_version_that_names_them(api: Api, since: int) -> None:
+    def ask(asking: GroupRequests) -> Awaitable[e.Event]:
+        if api is JOIN_GROUP:
+            return asking.join(e.Join(7, "me", ()))
+        return asking.sync(e.Sync(7, 4, "me", "range", ())) if api is SYNC_GROUP else asking.beat(BEAT)
+
+    client = Client(JOINED | {"member_assignment": b""}, at_most=since)
+    assert not isinstance(await ask(requests(client, instance_id="i")), e.Refused)
+    [(asked, version, body)] = client.channels[0].asked
+    assert (asked, version, body["group_instance_id"]) == (api, since, "i")
+    assert await ask(requests(Client(at_most=since - 1), instance_id="i")) == e.Refused(7, 35)
+
+
 async def test_join_returns_id_of_new_member() -> None:
     answer = JOINED | {"error_code": 79, "member_id": "new"}
     assert await requests(Client(answer)).join(e.Join(1, "", ())) == e.Refused(1, 79, "new")
@@ -180,9 +199,10 @@ async def test_sync_sends_and_receives_assignments() -> None:
     api, _, body = client.channels[0].asked[0]
     assert api is SYNC_GROUP
     assert body["group_assignment"] == [{"member_id": "me", "member_assignment": b"a"}]
+    assert client.channels[0].timeouts == [65.0]  # the rebalance may take as long
 
 
-@pytest.mark.parametrize(("at_most", "field"), [(2, "member_id"), (5, "members")])
+@pytest.mark.parametrize(("at_most", "field"), [(2, "member_id"), (3, "members")])
 async def test_leaves_in_version_of_broker(at_most: int, field: str) -> None:
     client = Client({"error_code": 0}, at_most=at_most)
     assert await requests(client).leave(e.Leave(3, "me")) == e.Left(3)
@@ -221,12 +241,22 @@ async def test_reconnects_and_looks_up_coordinator() -> None:
     assert len(client.channels) == 2
 
 
-async def test_times_out_heartbeat_before_next_one() -> None:
+@pytest.mark.parametrize("action", [BEAT, e.Leave(7, "me")], ids=["heartbeat", "leave"])
+async def test_times_out_after_a_third_of_the_session_timeout(action: e.Heartbeat | e.Leave) -> None:
+    """So that there is time for the next attempt."""
     client = Client(None, {"error_code": 0})
     asked = requests(client, session_timeout=0.3, heartbeat_interval=0.1)
-    assert await asked.beat(BEAT) == e.Failed(7)
+
+    async def ask() -> e.Event:
+        return await (asked.beat(action) if isinstance(action, e.Heartbeat) else asked.leave(action))
+
+    with capture_logs() as logs:
+        assert await ask() == e.Failed(7)
+    assert [(entry["event"], entry["reason"]) for entry in logs] == [
+        ("coordinator_unavailable", "no answer within 0.1 s")
+    ]
     assert client.channels[0].closed
-    assert await asked.beat(BEAT) == e.Confirmed(7)
+    assert await ask() in (e.Confirmed(7), e.Left(7))
 
 
 @pytest.mark.parametrize(
@@ -262,6 +292,7 @@ async def test_lists_topics_without_internal_ones(asked: tuple[str, ...] | None,
     topics = {"t": topic(2), "u": topic(0), "__consumer_offsets": topic(3), "inner": topic(1, internal=True)}
     client.metadata = ClusterMetadata({1: Node(1, "h", 1)}, topics)
     event = await requests(client).read_topics(e.ReadTopics(5, asked))
+    assert client.refreshed == [asked]
     assert event == e.TopicsRead(5, {"t": 2, "__consumer_offsets": 3} if found is None else found)
 
 
@@ -269,7 +300,9 @@ async def test_lists_topics_without_internal_ones(asked: tuple[str, ...] | None,
 async def test_reports_failed_topic_read(failure: Exception | None) -> None:
     client = Client()
     client.failure = failure
-    assert await requests(client).read_topics(e.ReadTopics(5, ("t",))) == e.Failed(5)
+    with capture_logs() as logs:
+        assert await requests(client).read_topics(e.ReadTopics(5, ("t",))) == e.Failed(5)
+    assert [entry["reason"] for entry in logs] == ([] if failure is None else ["away"])
 
 
 async def test_reopens_dropped_connection() -> None:

@@ -11,13 +11,13 @@ import structlog
 from consumerd.cluster.groups import GroupView, _named
 from consumerd.cluster.watched import WatchedNodes
 from consumerd.consumer import snapshot as module
-from consumerd.consumer.snapshot import MAX_MEMBER_BYTES, V07SnapshotReader, _beyond, _MemberTexts
+from consumerd.consumer.snapshot import V07SnapshotReader, _beyond, _MemberTexts
 from consumerd.group import V07Rules
 from consumerd.group.events import TakeSnapshot
 from consumerd.partition import TopicPartition
 from consumerd.ports import NodeStat
 from consumerd.testing.clock import FakeClock
-from consumerd.zk import NoAuth, NoNode
+from consumerd.zk import ConnectionLost, NoAuth, NoNode, NotConnected, SessionChanged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,18 +31,20 @@ class Tree:
     def __init__(self, nodes: dict[str, bytes]) -> None:
         self.nodes = nodes
         self.reads: list[str] = []
+        #: Listed, and deleted before they are read.
+        self.vanished: set[str] = set()
 
     def watch(self, path: str, changed: Callable[[], None]) -> Callable[[], None]:
         return lambda: None
 
     async def get(self, path: str, *, watch: bool = False) -> tuple[bytes, NodeStat]:
         self.reads.append(path)
-        if path not in self.nodes:
+        if path not in self.nodes or path in self.vanished:
             raise NoNode(path)
         return self.nodes[path], NodeStat(0, 1, 0, 0, 0)
 
     async def exists(self, path: str, *, watch: bool = False) -> NodeStat | None:
-        return NodeStat(0, 1, 0, 0, 0) if path in self.nodes else None
+        return NodeStat(0, 1, 0, 0, 0) if path in self.nodes and path not in self.vanished else None
 
     async def children(self, path: str, *, watch: bool = False) -> list[str]:
         found = [each.removeprefix(f"{path}/") for each in self.nodes if each.startswith(f"{path}/")]
@@ -51,10 +53,12 @@ class Tree:
         return sorted({each if each.startswith("..") else each.partition("/")[0] for each in found})
 
 
-def reader(tree: Any) -> V07SnapshotReader:
-    nodes = WatchedNodes(tree, FakeClock(), lambda path: None)
-    owners = WatchedNodes(tree, FakeClock(), lambda path: None)
-    return V07SnapshotReader(tree, nodes, owners, "g", V07Rules())
+def watched(tree: Any) -> WatchedNodes:
+    return WatchedNodes(tree, FakeClock(), lambda path: None)
+
+
+def reader(tree: Any, nodes: WatchedNodes | None = None) -> V07SnapshotReader:
+    return V07SnapshotReader(tree, watched(tree) if nodes is None else nodes, watched(tree), "g", V07Rules())
 
 
 def take(topics: frozenset[str] | None = frozenset({"t"}), *, survey: bool = False) -> TakeSnapshot:
@@ -83,6 +87,7 @@ async def test_leaves_out_names_that_no_path_can_have() -> None:
         ("foreign_node", "/consumers/g/ids/.."),
         ("foreign_node", "/consumers/g/ids/bell\a"),
     ]  # each once
+    assert not any("topic" in each for each in logs)  # it is that of a node below a topic
     assert not [path for path in tree.reads if "/.." in path]
 
 
@@ -93,16 +98,60 @@ async def test_leaves_out_the_largest_members_beyond_the_limit_and_reads_them_on
     small = {f"/consumers/g/ids/g_{number}": b'{ "t": 1 }' for number in range(50)}
     large = {f"/consumers/g/ids/huge-{number}": bytes(3000) for number in range(5)}
     tree = Tree({**large, **small, "/brokers/topics/t/0": b"2"})
-    taking = reader(tree)
+    nodes = watched(tree)
+    taking = reader(tree, nodes)
     with structlog.testing.capture_logs() as logs:
         for survey in (False, False, True):
             found = await taking.read("g_m", take(survey=survey))
             assert len(found.members) == 50
             assert not [name for name in found.members if name.startswith("huge")]
-    assert {each["node"] for each in logs} == set(large)
+            assert sorted(each["node"] for each in logs) == sorted(large)
+            for path in large:
+                kept = nodes.known_node(path)
+                assert kept is not None
+                assert len(kept.data) < 100
     assert {each["event"] for each in logs} == {"member_node_unreadable"}
-    assert len(logs) == 5
     assert sum(path in large for path in tree.reads) == 5
+
+
+async def test_keeps_members_that_fit_together_to_the_last_byte() -> None:
+    def left(most: int, *sizes: int) -> list[int]:
+        texts = _MemberTexts(most)
+        for number, size in enumerate(sizes):
+            texts.add(f"g_{number}", bytes(size))
+        return [len(text) for text in texts.texts.values()]
+
+    assert left(8, 8) == [8]
+    assert left(8, 5, 3) == [5, 3]
+    assert left(8, 9) == []
+    assert left(8, 4, 5) == [4]  # one byte too many: half of all is the limit for each
+    assert left(8, 5, 4) == [4]
+    assert left(8, 4, 4, 1, 2) == [1, 2]  # with a quarter the rest fits
+
+
+async def test_keeps_members_of_sixteen_mebibytes_together() -> None:
+    """The limit of docs/security.md, which all members of a group must have in common."""
+    large = {f"/consumers/g/ids/g_{number}": bytes(1 << 20) for number in range(16)}
+    assert len((await reader(Tree(large)).read("g_m", take())).members) == 16
+    one_more = large | {"/consumers/g/ids/g_a": b"x"}
+    assert (await reader(Tree(one_more)).read("g_m", take())).members == {"g_a": "x"}
+
+
+async def test_leaves_out_nodes_that_vanish_between_the_listing_and_the_read() -> None:
+    tree = Tree(
+        {
+            "/consumers/g/ids/g_a": b"{ }",
+            "/consumers/g/ids/g_b": b"{ }",
+            "/brokers/topics/t/0": b"2",
+            "/brokers/topics/t/1": b"3",
+        }
+    )
+    tree.vanished = {"/consumers/g/ids/g_b", "/brokers/topics/t/1"}
+    with structlog.testing.capture_logs() as logs:
+        found = await reader(tree).read("g_m", take())
+    assert found.members == {"g_a": "{ }"}
+    assert found.topics == {"t": {0: range(2)}}
+    assert logs == []
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -147,7 +196,6 @@ async def test_largest_are_beyond_the_limit() -> None:
     assert _beyond({"a": 5, "b": 5, "c": 1}, 11) == []
     assert _beyond({"a": 5, "b": 5, "c": 1}, 10) == ["a"]
     assert _beyond({"a": 5, "b": 5, "c": 1}, 0) == ["a", "b", "c"]
-    assert MAX_MEMBER_BYTES >= 1 << 20  # a single member of the largest size fits
 
 
 async def test_tools_name_nodes_that_no_path_can_have() -> None:
@@ -182,15 +230,40 @@ async def test_topic_that_cannot_be_read_stays_as_it_was() -> None:
     assert (await reader(tree).read("g_m", take(topics))).topics == {"u": {0: range(1)}}  # never read before
 
 
-async def test_remembers_a_limited_number_of_complaints(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("failure", [NotConnected("away"), ConnectionLost("away"), SessionChanged(1, 2)])
+async def test_lost_connection_fails_the_snapshot(failure: Exception) -> None:
+    """The topics are not taken to be as they were."""
+
+    class Lost(Tree):
+        async def get(self, path: str, *, watch: bool = False) -> tuple[bytes, NodeStat]:
+            if path.startswith("/brokers"):
+                raise failure
+            return await super().get(path, watch=watch)
+
+    with pytest.raises(type(failure)):
+        await reader(Lost({"/brokers/topics/t/0": b"2"})).read("g_m", take())
+
+
+@pytest.mark.parametrize("name", ["bell{}\a", "huge-{}"])
+async def test_remembers_a_limited_number_of_complaints(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(module, "_REMEMBERED", 3)
-    names = [f"bell{number}\a" for number in range(4)]
-    taking = reader(Tree({f"/consumers/g/ids/{name}": b"" for name in names}))
+    monkeypatch.setattr(module, "MAX_MEMBER_BYTES", 1000)
+    taking = reader(Tree({f"/consumers/g/ids/{name.format(number)}": bytes(1001) for number in range(4)}))
     with structlog.testing.capture_logs() as logs:
         await taking.read("g_m", take())
         assert len(logs) == 4
         await taking.read("g_m", take())
     assert len(logs) > 4  # those that were forgotten are reported again
+
+
+async def test_reports_topic_nodes_that_are_not_numbers_of_partitions() -> None:
+    tree = Tree({"/brokers/topics/t/0": b"2", "/brokers/topics/t/1": b"many", "/brokers/topics/t/x": b"2"})
+    with structlog.testing.capture_logs() as logs:
+        assert (await reader(tree).read("g_m", take())).topics == {"t": {0: range(2)}}
+    assert [(each["event"], each["node"], each["topic"]) for each in logs] == [
+        ("topic_node_unreadable", "t/1", "t"),
+        ("topic_node_unreadable", "t/x", "t"),
+    ]
 
 
 async def test_reports_owner_nodes_of_other_names() -> None:

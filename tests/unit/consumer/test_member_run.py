@@ -23,6 +23,7 @@ class Consumer:
     def __init__(self, *, hangs: bool = False) -> None:
         self.ready, self.stopping, self.left = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.failure: ConsumerdError | None = None
+        self.defect: Exception | None = None
         self.hangs = hangs
 
     def request_stop(self, failure: ConsumerdError | None = None) -> None:
@@ -33,19 +34,27 @@ class Consumer:
 
     async def run(self) -> None:
         await self.left.wait()
+        if self.defect is not None:
+            raise self.defect
         if self.failure is not None:
             raise self.failure
 
 
 class Session:
-    """A session that ends when it is told to."""
+    """A session that ends when it is told to. A caller of `wait_closed` takes some turns to be cancelled."""
 
     def __init__(self) -> None:
         self.failure: ConsumerdError | None = None
         self.closed = asyncio.Event()
+        self.waiters = 0
 
     async def wait_closed(self) -> None:
-        await self.closed.wait()
+        self.waiters += 1
+        try:
+            await self.closed.wait()
+        finally:
+            await turns()
+            self.waiters -= 1
         if self.failure is not None:
             raise self.failure
 
@@ -55,38 +64,60 @@ class Setup:
 
     def __init__(self, *, hangs: bool = False, with_session: bool = True, stop_timeout: float = 60.0) -> None:
         self.ends: list[BaseException | None] = []
+        self.waiters_at_end = 0
         self.consumer, self.session = Consumer(hangs=hangs), Session()
         self.run = MemberRun(
             cast("GroupConsumer", self.consumer),
             cast("ZooKeeperSession", self.session) if with_session else None,
             stop_timeout=stop_timeout,
-            ended=self.ends.append,
+            ended=self.end,
         )
 
-
-async def test_leaves_in_order() -> None:
-    for with_session in (True, False):
-        setup = Setup(with_session=with_session)
-        assert setup.ends == []
-        await setup.run.leave()
-        assert setup.ends == [None]
-        assert setup.run.failure is None
+    def end(self, failure: BaseException | None) -> None:
+        self.ends.append(failure)
+        self.waiters_at_end = self.session.waiters
 
 
-async def test_keeps_the_failure_of_the_member() -> None:
+async def turns() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("with_session", [True, False])
+async def test_leaves_in_order(with_session: bool) -> None:
+    setup = Setup(with_session=with_session)
+    await turns()
+    assert setup.ends == []
+    assert setup.run.failure is None
+    assert setup.session.waiters == int(with_session)
+    await setup.run.leave()
+    assert setup.ends == [None]
+    assert setup.run.failure is None
+    assert setup.waiters_at_end == 0  # its watchers have ended before
+
+
+@pytest.mark.parametrize("defect", [False, True])
+async def test_keeps_the_failure_of_the_member(defect: bool) -> None:
+    """A defect comes out of its run, without a reason to stop."""
     setup = Setup()
-    failure = ConsumerdError("a handler failed")
-    setup.consumer.request_stop(failure)
+    if defect:
+        failure: Exception = KeyError("a defect")
+        setup.consumer.defect = failure
+        setup.consumer.request_stop()
+    else:
+        failure = ConsumerdError("a handler failed")
+        setup.consumer.request_stop(failure)
     await setup.run.wait_ready()
     assert setup.ends == [failure]
     assert setup.run.failure is failure
+    await turns()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 async def test_ready_member_does_not_have_to_end() -> None:
     setup = Setup()
     waiting = asyncio.create_task(setup.run.wait_ready())
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await turns()
     assert not waiting.done()
     setup.consumer.ready.set()
     await waiting
@@ -105,10 +136,25 @@ async def test_session_that_ended_for_good_stops_the_member() -> None:
 async def test_closed_session_alone_does_not_stop_the_member() -> None:
     setup = Setup()
     setup.session.closed.set()
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await turns()
+    await turns()
     assert not setup.consumer.stopping.is_set()
     await setup.run.leave()
+
+
+async def test_limits_the_time_of_leaving_only() -> None:
+    running = Setup(with_session=False, stop_timeout=0.0)
+    await turns()
+    assert running.ends == []
+    await running.run.leave()
+    slow = Setup(hangs=True)
+    failure = ConsumerdError("a handler failed")
+    slow.consumer.request_stop(failure)
+    await turns()
+    assert slow.ends == []
+    slow.consumer.left.set()
+    await slow.run.wait_ready()
+    assert slow.ends == [failure]
 
 
 async def test_member_that_does_not_leave_is_cancelled_and_its_failure_kept() -> None:

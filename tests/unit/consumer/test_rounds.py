@@ -107,6 +107,24 @@ async def test_cancelled_performer_leaves_round_to_next() -> None:
     assert second.result() == 2
 
 
+async def test_requests_before_and_after_a_cancellation_share_the_next_round() -> None:
+    work = Work()
+    first = work.ask("a")
+    second = work.ask("b")
+    await turns()
+    third = work.ask("c")
+    await turns()
+    first.cancel()
+    await turns()
+    last = work.ask("d")
+    await turns()
+    await work.end()
+    assert second.result() == 2
+    assert work.rounds[2:] == [["c", "d"]]
+    await work.end()
+    assert third.result() == last.result() == 3
+
+
 async def test_cancelled_round_blocks_nobody() -> None:
     work = Work()
     first = work.ask("a")
@@ -121,6 +139,7 @@ async def test_cancelled_round_blocks_nobody() -> None:
 
 async def test_wait_for_lasts_until_round_ended() -> None:
     work = Work()
+    await work.made.wait_for(["a"])  # there was no round yet
     first = work.ask("a", "b")
     await turns()
     later = work.ask("c")

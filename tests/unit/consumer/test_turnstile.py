@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from consumerd.consumer.turnstile import Turnstile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextvars import Context
 
 pytestmark = pytest.mark.asyncio
 
@@ -35,12 +41,31 @@ async def test_passes_so_many_in_a_turn_in_their_order() -> None:
 
 
 async def test_single_task_passes_at_once() -> None:
-    turns = Turns(1)
-    for number in range(3):
-        await turns.enter(number)
-        assert turns.passed[-1] == [number]
+    turnstile = Turnstile(1)
+    loop = asyncio.get_running_loop()
+    for _ in range(3):
+        turn_over: list[bool] = []
+        loop.call_soon(turn_over.append, True)
+        await turnstile.enter()
+        assert not turn_over
         await asyncio.sleep(0)
         await asyncio.sleep(0)
+
+
+async def test_loop_has_nothing_to_do_when_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    turnstile = Turnstile(2)
+    await asyncio.gather(*(turnstile.enter() for _ in range(5)))
+    loop = asyncio.get_running_loop()
+    soon, called = loop.call_soon, Counter[object]()
+
+    def count(callback: Callable[..., object], *arguments: Any, context: Context | None = None) -> asyncio.Handle:
+        called[getattr(callback, "__self__", None)] += 1
+        return soon(callback, *arguments, context=context)
+
+    monkeypatch.setattr(loop, "call_soon", count)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert called[turnstile] <= 1  # the end of the last turn
 
 
 async def test_those_who_wait_pass_before_those_who_come_later() -> None:

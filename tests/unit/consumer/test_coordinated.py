@@ -1,0 +1,111 @@
+"""A member whose group a broker coordinates: what its machine's actions do, and how its group ends."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from consumerd.errors import BrokerError, IdTakenError
+from consumerd.partition import TopicPartition
+from consumerd.registry import StaticSubscription
+from consumerd.wire.v08.apis import HEARTBEAT, JOIN_GROUP
+
+pytestmark = pytest.mark.asyncio
+
+T0, T1, U0 = (TopicPartition.numbered(topic, number) for topic, number in (("t", 0), ("t", 1), ("u", 0)))
+
+
+async def test_consumes_its_assignment_until_it_leaves(cluster: Any) -> None:
+    member = cluster.coordinated()
+    assert (member.member_id, member.settled, member.assigned) == ("", False, [])
+    running = cluster.run(member)
+    await cluster.turns()
+    assert member.ready.is_set()
+    assert (member.member_id, member.settled, member.assigned) == ("me", True, [T0, T1])
+    assert member.controls.assignment() == {T0: 0, T1: 0}
+    assert member.stats.rebalances == 1
+    await cluster.clock.advance(30.0)
+    assert cluster.asked.count("Heartbeat") >= 10
+    assert len(member._stragglers()) <= 1  # none that was answered
+    member.request_stop()
+    await running
+    assert cluster.asked[-1] == "LeaveGroup"
+    assert [channel.closed for channel in cluster.channels] == [True]
+
+
+async def test_stops_when_its_partitions_are_handled_to_their_ends(cluster: Any) -> None:
+    cluster.store.offsets = {T0: cluster.logs.end, T1: cluster.logs.end}
+    member = cluster.coordinated(stop_at_end=True)
+    await asyncio.wait_for(cluster.run(member), 60)
+    assert cluster.asked[-1] == "LeaveGroup"
+
+
+async def test_consumes_topics_of_another_subscription_as_soon_as_they_exist(cluster: Any) -> None:
+    member = cluster.coordinated()
+    cluster.run(member)
+    await cluster.turns()
+    with capture_logs() as logs:
+        member.change_subscription(StaticSubscription({"u": 1}))
+        await cluster.turns()
+        assert member.assigned == []
+        cluster.topics["u"] = 1
+        await cluster.clock.advance(60.0)
+    assert member.assigned == [U0]
+    awaited = [entry for entry in logs if entry["event"] in ("waiting_for_topics", "topics_found")]
+    assert [entry.get("topics", "found") for entry in awaited] == [["u"], "found"]
+
+
+async def test_joins_again_when_the_lease_ends_without_an_answer_to_heartbeats(cluster: Any) -> None:
+    """Before the end of the session, when others may get its partitions, by the margin of its lease."""
+    member = cluster.coordinated(lease_margin=2.0)
+    cluster.run(member)
+    await cluster.turns()
+    cluster.handler.hold()
+    cluster.logs.put(member, T0, 200, b"one")
+    cluster.answers[HEARTBEAT] = [None]
+    await cluster.clock.advance(42.75)
+    assert (cluster.handler.holding, cluster.handler.cancelled) == (1, 0)
+    await cluster.clock.advance(0.5)
+    assert cluster.handler.cancelled == 1
+    assert cluster.asked.count("JoinGroup") == 2
+    assert member.settled
+    assert member.stats.rebalances == 2
+
+
+async def test_leaves_while_the_coordinator_holds_back_the_answer_to_its_join(cluster: Any) -> None:
+    """On a new connection: on the former one the coordinator would read no request before it has answered."""
+    cluster.answers[JOIN_GROUP] = [{"error_code": 79, "member_id": "me"}, None]
+    member = cluster.coordinated()
+    running = cluster.run(member)
+    await cluster.turns()
+    assert cluster.asked == ["JoinGroup", "JoinGroup"]
+    with capture_logs() as logs:
+        member.request_stop()
+        await running
+    assert cluster.asked[2:] == ["LeaveGroup"]
+    assert len(cluster.channels) == 2
+    assert [entry["event"] for entry in logs] == ["member_left"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "words"),
+    [
+        ({"error_code": 82}, IdTakenError, "the group.instance_id 'i' is held by another live member of group 'g'"),
+        ({"error_code": 26}, BrokerError, "set group.session_timeout within"),
+        (
+            {"error_code": 0, "generation_id": 1, "group_protocol": "sticky", "leader_id": "you", "members": []},
+            BrokerError,
+            "cannot be a member of group 'g'",
+        ),
+    ],
+    ids=["instance id", "timeout", "assignor"],
+)
+async def test_ends_with_the_reason_of_a_refusal(
+    cluster: Any, answer: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    cluster.answers[JOIN_GROUP] = [answer | {"member_id": "me"}]
+    with pytest.raises(error, match=words):
+        await asyncio.wait_for(cluster.run(cluster.coordinated(instance_id="i")), 60)
