@@ -199,6 +199,14 @@ def test_resyncs_after_nonsense_of_any_length(length: int) -> None:
     assert [item.offset for item in found] == [0, 15, 15 + length, 30 + length, 45 + length]
 
 
+@pytest.mark.parametrize(("length", "window_end"), [((4 << 20) - 1, 8 << 20), (4 << 20, 12 << 20)])
+def test_searches_where_4_of_8_mebibytes_in_memory_follow(length: int, window_end: int) -> None:
+    stream = io.BytesIO(b"\xff" * length + encode_message(bytes((2 << 20) - 10)) * 2 + HELLO * (1 << 20))
+    flaw = next(read_runs(stream, 0, window=1, resync=True))
+    assert (flaw.offset, flaw.next_offset) == (0, length)
+    assert stream.tell() == window_end
+
+
 def test_search_does_bounded_work() -> None:
     """Every fifth byte claims to begin a message of a megabyte with a wrong CRC: 16 TB of it."""
     claim = struct.pack(">iB", 1 << 20, 0)
