@@ -197,7 +197,7 @@ def test_resyncs_after_nonsense_of_any_length(length: int) -> None:
 
 
 @pytest.mark.parametrize(("length", "window_end"), [((4 << 20) - 1, 8 << 20), (4 << 20, 12 << 20)])
-def test_searches_where_4_of_8_mebibytes_in_memory_follow(length: int, window_end: int) -> None:
+def test_searches_windows_of_8_mebibytes_up_to_4_before_their_end(length: int, window_end: int) -> None:
     stream = io.BytesIO(b"\xff" * length + encode_message(bytes((2 << 20) - 10)) * 2 + HELLO * (1 << 20))
     flaw = next(read_runs(stream, 0, window=1, resync=True))
     assert (flaw.offset, flaw.next_offset) == (0, length)
@@ -338,11 +338,11 @@ def test_reports_nothing_after_the_stop() -> None:
 
 
 @pytest.mark.usefixtures("either_codec")
-@pytest.mark.parametrize("read", [read_runs, read_indexed])
-def test_reads_no_message_at_the_stop_where_more_of_the_stream_is_known(read: Callable[..., Iterable[Any]]) -> None:
+@pytest.mark.parametrize("reader", [read_runs, read_indexed])
+def test_reads_no_message_at_the_stop_where_more_of_the_stream_is_known(reader: Callable[..., Iterable[Any]]) -> None:
     """A bad message has to be followed beyond the stop."""
     stop = len(BAD) + len(HELLO)
-    found = read(io.BytesIO(BAD + HELLO + OLD * 2), 0, resync=True, stop=stop)
+    found = reader(io.BytesIO(BAD + HELLO + OLD * 2), 0, resync=True, stop=stop)
     assert [item.next_offset for item in found] == [len(BAD), stop]
 
 
@@ -478,7 +478,7 @@ def test_tries_chains_that_begin_at_neighbouring_bytes() -> None:
     """The four bytes after an empty message's length and its CRC of 0 are read as another length and magic."""
     short = encode_message(b"") + HELLO
     inner = HELLO + b"x" * (0x601 - 5 - 4 - len(HELLO))
-    # A CRC of 0 is that of what ends with these bytes.
+    # The last four bytes make its CRC 0, too.
     long = short[1:10] + inner + (zlib.crc32(inner) ^ 0x6DD90A9D).to_bytes(4, "little")
     torn = struct.pack(">iBB", 1 << 12, 1, 0) + b"\xff"
     first, *_ = read(torn + b"\0" + long + HELLO, resync=True)
