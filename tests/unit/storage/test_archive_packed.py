@@ -70,9 +70,12 @@ def test_raises_for_damaged_data(position: int) -> None:
 
 
 @pytest.mark.parametrize("stream", [io.BytesIO, Dribble])
-@pytest.mark.parametrize("junk", [b"junk of some length", b"?", bytes(3) + b"\x1f"])
-def test_rejects_junk_after_the_last_member(junk: bytes, stream: Callable[[bytes], ByteStream]) -> None:
-    with pytest.raises(DamagedArchiveError, match=r"damaged|truncated"):
+@pytest.mark.parametrize(
+    ("junk", "sentence"),
+    [(b"junk of some length", "damaged"), (b"?", "truncated"), (bytes(3) + b"\x1f", "truncated")],
+)
+def test_rejects_junk_after_the_last_member(junk: bytes, sentence: str, stream: Callable[[bytes], ByteStream]) -> None:
+    with pytest.raises(DamagedArchiveError, match=sentence):
         drained(UnpackedStream(stream(gzip.compress(b"one") + junk)))
 
 
