@@ -337,7 +337,6 @@ def test_reports_nothing_after_the_stop() -> None:
     assert not any(isinstance(item, Flaw) for item in found)
 
 
-@pytest.mark.usefixtures("either_codec")
 @pytest.mark.parametrize("reader", [read_runs, read_indexed])
 def test_reads_no_message_at_the_stop_where_more_of_the_stream_is_known(reader: Callable[..., Iterable[Any]]) -> None:
     """A bad message has to be followed beyond the stop."""
