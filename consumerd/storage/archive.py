@@ -196,7 +196,7 @@ class _Reader:
         except DamagedArchiveError as error:
             self.damage = str(error)
         self.ended = missing > 0 or not self.left
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return b"".join(pieces)
 
     def _indexed(self, native: NativeCodec) -> Iterator[IndexedMessages]:
         """Yield what the native codec reads of the data, in steps."""

@@ -46,7 +46,7 @@ class BoundarySearch:
         for match in self._places.finditer(data, low, high + 4):
             position = match.start()
             self._work -= _WORK_PER_PLACE
-            if position >= high or self._work < 0:
+            if self._work < 0:
                 break
             size = int.from_bytes(data[position : position + 4])
             if size > min(self._work, self._most) or position + 4 + size > len(data):
@@ -83,10 +83,7 @@ class BoundarySearch:
         first = read_outer(data, position, position, self._max_payload)
         if isinstance(first, MessageSetTail) or not first.valid:
             return False
-        after = first.next_offset
-        if after == len(data):
-            return at_end and bool(first.payload)
-        second = read_outer(data, after, after, self._max_payload)
+        second = read_outer(data, first.next_offset, first.next_offset, self._max_payload)
         if isinstance(second, OuterMessage):
             self._work -= second.size
             return second.valid and bool(first.payload or second.payload)

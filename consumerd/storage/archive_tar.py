@@ -136,7 +136,7 @@ class _Tar:
             if not first and marked:
                 return None
             self.position += len(first)
-            block = first + (self.read_exactly(_BLOCK - len(first)) if len(first) < _BLOCK else b"")
+            block = first + self.read_exactly(_BLOCK - len(first))
             marked = marked or block == _EMPTY
         return block
 
@@ -182,7 +182,7 @@ class _Tar:
             length = int(digits) if digits.isdigit() else 0
             record = data[at + len(digits) + 1 : at + length]
             key, equals, value = record.partition(b"=")
-            if length <= len(digits) + 1 or at + length > len(data) or not (equals and value.endswith(b"\n")):
+            if at + length > len(data) or not (equals and value.endswith(b"\n")):
                 raise DamagedArchiveError(f"the tar has broken pax records before byte {self.position}")
             if key.startswith(_SPARSE):
                 yield _SPARSE.decode(), ""
@@ -208,10 +208,10 @@ def _number(field: bytes, base: int = 8) -> int | None:
     """Read a number in digits or, with the top bit set, in binary (GNU); None for others and negative ones."""
     if field[:1] == b"\x80":
         return int.from_bytes(field[1:])
-    digits = field.strip(b" \0")
-    if len(digits) > 20 or not (digits or b"0").isdigit() or (base == 8 and max(digits, default=0) > ord("7")):
+    digits = field.strip(b" \0") or b"0"
+    if len(digits) > 20 or not digits.isdigit() or (base == 8 and max(digits) > ord("7")):
         return None
-    return int(digits or b"0", base)
+    return int(digits, base)
 
 
 def _kind(kind: bytes, name: str, records: dict[str, str]) -> TarKind:

@@ -15,12 +15,12 @@ from consumerd.storage.archive import ArchivedRun, Flaw, FlawKind, IndexedMessag
 from consumerd.wire.v07 import Codec, DecodeLimits, Message, decode_batch, encode_message, encode_message_set
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 HELLO = bytes.fromhex("0000000b 01 00 3610a686") + b"hello"
 BAD = bytes.fromhex("0000000b 01 00 00000000") + b"hello"
 OLD = bytes.fromhex("0000000a 00 3610a686") + b"hello"
-MAGIC = bytes.fromhex("0000000b 05 00 3610a686") + b"hello"
+MAGIC = bytes.fromhex("0000000b 02 00 3610a686") + b"hello"
 CODEC = bytes.fromhex("0000000b 01 03 3610a686") + b"hello"
 HEADER = bytes.fromhex("00000005 01 00 3610a6")
 GZIPPED = encode_message_set([b"one", b"two"], codec=Codec.GZIP)
@@ -107,7 +107,7 @@ def test_reads_nothing_from_an_empty_segment() -> None:
     ("message", "kind", "magic", "codec", "crc_ok", "raw"),
     [
         (BAD, FlawKind.CRC, 1, Codec.NONE, False, b"hello"),
-        (MAGIC, FlawKind.MAGIC, 5, None, False, MAGIC[4:]),
+        (MAGIC, FlawKind.MAGIC, 2, None, False, MAGIC[4:]),
         (CODEC, FlawKind.CODEC, 1, None, True, b"hello"),
         (HEADER, FlawKind.HEADER, 1, None, False, HEADER[4:]),
         (BOTCHED, FlawKind.WRAPPER, 1, Codec.GZIP, True, b"no gzip"),
@@ -144,11 +144,8 @@ def test_wrapper_with_a_bad_inner_crc_is_unreadable() -> None:
         (b"\0", FlawKind.TORN, "the segment ends 1 bytes into a length field, at offset 115"),
         (bytes(50), FlawKind.NONSENSE, "at offset 115 stands a length of 0, which no message has; the last 50 bytes"),
         (b"\xff" * 5000, FlawKind.NONSENSE, "at offset 115 stands a length of -1, which no message has; the last 5000"),
-        (
-            b"\0\0\x01\0\x02" + b"x" * 40,
-            FlawKind.NONSENSE,
-            "at offset 115 stands the beginning of a message of unknown",
-        ),
+        (b"\0\0\1\0\2", FlawKind.NONSENSE, "at offset 115 stands the beginning of a message of unknown"),
+        (b"\0\0\1\0\2" + b"x" * 40, FlawKind.NONSENSE, "at offset 115 stands the beginning of a message of unknown"),
     ],
 )
 @pytest.mark.parametrize("window", [1, 8, 1 << 20])
@@ -165,7 +162,7 @@ def test_reports_a_torn_or_nonsensical_end(
 
 def test_stops_at_nonsense_unless_resync_is_on() -> None:
     data = HELLO * 2 + bytes(4096) + HELLO * 3
-    *_, flaw = read(data)
+    *_, flaw = read_runs(io.BytesIO(data), 0)
     assert isinstance(flaw, Flaw)
     assert (flaw.kind, flaw.offset, flaw.next_offset) == (FlawKind.NONSENSE, 30, len(data))
     found = messages(read(data, resync=True))
@@ -197,6 +194,14 @@ def test_resyncs_after_nonsense_of_any_length(length: int) -> None:
     data = HELLO + b"\xfe" * length + HELLO * 3
     found = messages(read(data, resync=True))
     assert [item.offset for item in found] == [0, 15, 15 + length, 30 + length, 45 + length]
+
+
+@pytest.mark.parametrize(("length", "window_end"), [((4 << 20) - 1, 8 << 20), (4 << 20, 12 << 20)])
+def test_searches_windows_of_8_mebibytes_up_to_4_before_their_end(length: int, window_end: int) -> None:
+    stream = io.BytesIO(b"\xff" * length + encode_message(bytes((2 << 20) - 10)) * 2 + HELLO * (1 << 20))
+    flaw = next(read_runs(stream, 0, window=1, resync=True))
+    assert (flaw.offset, flaw.next_offset) == (0, length)
+    assert stream.tell() == window_end
 
 
 def test_search_does_bounded_work() -> None:
@@ -316,11 +321,12 @@ def test_stops_reading_at_the_given_offset() -> None:
     assert list(read_runs(io.BytesIO(data), 10, stop=10)) == []
 
 
+@pytest.mark.parametrize("window", [20, 1 << 20])
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_requests_nothing_beyond_the_stop_of_plain_messages(count: int) -> None:
+def test_requests_nothing_beyond_the_stop_of_plain_messages(count: int, window: int) -> None:
     stream = io.BytesIO(HELLO * 5)
     stop = count * len(HELLO)
-    found = list(read_runs(stream, 10, stop=10 + stop))
+    found = list(read_runs(stream, 10, window=window, stop=10 + stop))
     assert found[-1].next_offset == 10 + stop
     assert stream.tell() == stop
 
@@ -329,6 +335,14 @@ def test_reports_nothing_after_the_stop() -> None:
     found = list(read_runs(io.BytesIO(HELLO * 4), 0, stop=30, max_bytes=30))
     assert found[-1].next_offset == 30
     assert not any(isinstance(item, Flaw) for item in found)
+
+
+@pytest.mark.parametrize("reader", [read_runs, read_indexed])
+def test_reads_no_message_at_the_stop_where_more_of_the_stream_is_known(reader: Callable[..., Iterable[Any]]) -> None:
+    """A bad message has to be followed beyond the stop."""
+    stop = len(BAD) + len(HELLO)
+    found = reader(io.BytesIO(BAD + HELLO + OLD * 2), 0, resync=True, stop=stop)
+    assert [item.next_offset for item in found] == [len(BAD), stop]
 
 
 def test_requests_large_pieces_of_the_stream() -> None:
@@ -387,6 +401,13 @@ def test_follows_the_length_of_a_bad_message_unless_resync_is_on() -> None:
     assert (rest.kind, rest.next_offset) == (FlawKind.NONSENSE, len(data))
 
 
+def test_does_not_resync_inside_of_a_bad_message_that_an_intact_one_follows() -> None:
+    bad = encode_message(HELLO * 3 + b"\0")[:-1] + b"\1"
+    flaw, *_ = read(bad + HELLO, resync=True)
+    assert isinstance(flaw, Flaw)
+    assert (flaw.kind, flaw.next_offset) == (FlawKind.CRC, len(bad))
+
+
 def test_bad_message_before_nonsense_has_its_own_length() -> None:
     found = [item for item in read(HELLO + BAD + bytes(50), resync=True) if isinstance(item, Flaw)]
     assert [(flaw.kind, flaw.offset, flaw.next_offset) for flaw in found] == [
@@ -429,21 +450,39 @@ def test_segment_of_the_largest_size_may_not_continue(monkeypatch: pytest.Monkey
     assert last[:3] == (FlawKind.OVERSIZE, 1045, 1045)
 
 
-def test_resyncs_at_the_very_next_byte() -> None:
-    found = messages(read(HELLO + b"\xff" + HELLO * 3, resync=True))
+@pytest.mark.parametrize(
+    ("byte", "following"),
+    [(b"\xff", HELLO), (b"\0", encode_message(b"x" * 0xAFF))],
+    ids=["nonsense", "a bad message"],
+)
+def test_resyncs_at_the_very_next_byte(byte: bytes, following: bytes) -> None:
+    """Before a length of 00 00 0b 05, a byte of 0 makes a message of 11 bytes and magic 5."""
+    found = messages(read(HELLO + byte + following + HELLO, resync=True))
     assert [(type(item), item.offset) for item in found] == [
-        (Message, 0), (Flaw, 15), (Message, 16), (Message, 31), (Message, 46)
+        (Message, 0), (Flaw, 15), (Message, 16), (Message, 16 + len(following))
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("tried", "kind"), [(1, FlawKind.TORN), (2, FlawKind.NONSENSE)])
-def test_tries_so_many_chains_after_a_torn_message(monkeypatch: pytest.MonkeyPatch, tried: int, kind: FlawKind) -> None:
-    """The first chain ends at other bytes, so it may be part of the torn message; the second goes on to the end."""
-    monkeypatch.setattr(reading, "_CHAINS_TRIED", tried)
-    skipped = struct.pack(">iBB", 1 << 10, 1, 0) + HELLO * 2 + b"\xff" * 5
-    first, *_ = read(skipped + HELLO * 2, resync=True)
+@pytest.mark.parametrize(("others", "kind"), [(15, FlawKind.NONSENSE), (16, FlawKind.TORN)])
+def test_tries_16_chains_after_a_torn_message(others: int, kind: FlawKind) -> None:
+    """The others end at other bytes, so they may be part of the torn message; the last one goes on to the end."""
+    skipped = struct.pack(">iBB", 1 << 10, 1, 0) + (HELLO * 2 + b"\xff" * 5) * others
+    data = HELLO * 2 + skipped + HELLO * 2
+    flaw = next(item for item in read(data, resync=True) if isinstance(item, Flaw))
+    assert (flaw.kind, flaw.offset) == (kind, 30)
+    assert flaw.next_offset == (len(data) if kind is FlawKind.TORN else 30 + len(skipped))
+
+
+def test_tries_chains_that_begin_at_neighbouring_bytes() -> None:
+    """The four bytes after an empty message's length and its CRC of 0 are read as another length and magic."""
+    short = encode_message(b"") + HELLO
+    inner = HELLO + b"x" * (0x601 - 5 - 4 - len(HELLO))
+    # The last four bytes make its CRC 0, too.
+    long = short[1:10] + inner + (zlib.crc32(inner) ^ 0x6DD90A9D).to_bytes(4, "little")
+    torn = struct.pack(">iBB", 1 << 12, 1, 0) + b"\xff"
+    first, *_ = read(torn + b"\0" + long + HELLO, resync=True)
     assert isinstance(first, Flaw)
-    assert (first.kind, first.next_offset) == (kind, len(skipped) + (2 * len(HELLO) if tried == 1 else 0))
+    assert (first.kind, first.next_offset) == (FlawKind.NONSENSE, len(torn) + 1)
 
 
 def test_decompresses_as_many_bytes_as_are_free_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -476,10 +515,11 @@ def test_indexes_what_is_intact_between_bad_messages() -> None:
 
 @pytest.mark.usefixtures("native_codec")
 @pytest.mark.parametrize("window", [20, 1 << 20])
-def test_indexed_messages_end_at_the_stop(window: int) -> None:
+@pytest.mark.parametrize("first", [HELLO, BAD])
+def test_indexed_messages_end_at_the_stop(first: bytes, window: int) -> None:
     stop = 1000 + 3 * len(HELLO)
-    found = indexed(HELLO * 8, stop=stop, window=window)
-    assert {kind for kind, _, _ in found} == {IndexedMessages}
+    found = indexed(first + HELLO * 7, stop=stop, window=window, resync=True)
+    assert [kind for kind, _, _ in found if kind is not IndexedMessages] == ([] if first is HELLO else [Flaw])
     assert found[-1][2] == stop
 
 

@@ -79,3 +79,9 @@ def test_rejects_a_broker_in_both_layout_and_option() -> None:
 def test_parses_start_offsets() -> None:
     assert segment_start(FILE) == segment_start(FILE + ".gz") == 42
     assert segment_start("events.tar") is None
+
+
+def test_segments_begin_where_the_largest_one_ends_at_an_int64() -> None:
+    most = (1 << 63) - 1 - (1 << 32)
+    assert segment_start(f"{most}.kafka") == most
+    assert segment_start(f"{most + 1}.kafka") is None

@@ -3,12 +3,18 @@ from __future__ import annotations
 import gzip
 import io
 import random
+from typing import TYPE_CHECKING
 
 import pytest
 
 from consumerd.storage import DamagedArchiveError
 from consumerd.storage import archive_packed as packed
 from consumerd.storage.archive_packed import GzipDecoder, UnpackedStream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consumerd.storage.archive_items import ByteStream
 
 PLAIN = random.Random(1).randbytes(300_000) + b"a" * 300_000
 
@@ -63,9 +69,14 @@ def test_raises_for_damaged_data(position: int) -> None:
         drained(UnpackedStream(io.BytesIO(data)))
 
 
-def test_rejects_junk_after_the_last_member() -> None:
-    with pytest.raises(DamagedArchiveError, match="damaged"):
-        drained(UnpackedStream(io.BytesIO(gzip.compress(b"one") + b"junk of some length")))
+@pytest.mark.parametrize("stream", [io.BytesIO, Dribble])
+@pytest.mark.parametrize(
+    ("junk", "sentence"),
+    [(b"junk of some length", "damaged"), (b"?", "truncated"), (bytes(3) + b"\x1f", "truncated")],
+)
+def test_rejects_junk_after_the_last_member(junk: bytes, sentence: str, stream: Callable[[bytes], ByteStream]) -> None:
+    with pytest.raises(DamagedArchiveError, match=sentence):
+        drained(UnpackedStream(stream(gzip.compress(b"one") + junk)))
 
 
 def test_stops_a_decompression_bomb(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,6 +86,24 @@ def test_stops_a_decompression_bomb(monkeypatch: pytest.MonkeyPatch) -> None:
         drained(UnpackedStream(io.BytesIO(bomb), expansion=10))
     assert len(drained(UnpackedStream(io.BytesIO(bomb), expansion=2000))) == 8 << 20
     assert len(drained(UnpackedStream(io.BytesIO(gzip.compress(bytes(3 << 20))), expansion=10))) == 3 << 20
+
+
+@pytest.mark.parametrize(("size", "allowed"), [(10_000, True), (10_001, False)])
+def test_content_may_have_as_many_bytes_as_are_allowed(
+    monkeypatch: pytest.MonkeyPatch, size: int, allowed: bool
+) -> None:
+    monkeypatch.setattr(packed, "FREE_EXPANSION", 0)
+    stream = UnpackedStream(io.BytesIO(gzip.compress(bytes(size)).ljust(1000, b"\0")), expansion=10)
+    if allowed:
+        assert drained(stream) == bytes(size)
+    else:
+        with pytest.raises(DamagedArchiveError, match="more than 10 times its size"):
+            drained(stream)
+
+
+def test_unpacks_few_mebibytes_at_once() -> None:
+    stream = UnpackedStream(io.BytesIO(gzip.compress(bytes(16 << 20), 1)))
+    assert 0 < len(stream.read(16 << 20)) <= 4 << 20
 
 
 def test_decoder_returns_at_most_the_length_asked_for() -> None:

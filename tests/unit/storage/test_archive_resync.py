@@ -1,3 +1,5 @@
+import struct
+
 import pytest
 
 from consumerd.storage import archive_resync
@@ -27,6 +29,76 @@ def test_finds_only_chains_that_begin_between_the_bounds() -> None:
     assert search.find(data, 0, 16, at_end=True) == 15
     assert search.find(data, 15, 16, at_end=True) == 15
     assert search.find(data, 16, len(data), at_end=True) == 30
+
+
+@pytest.mark.parametrize(
+    ("data", "at_end", "found"),
+    [
+        (BAD + HELLO * 2, False, 15),
+        (HELLO + BAD, False, None),
+        (HELLO + NONSENSE, True, None),
+        (HELLO, True, 0),
+        (HELLO, False, None),
+        (HELLO + HELLO[:7], True, 0),
+        (HELLO + HELLO[:7], False, None),
+    ],
+)
+def test_chain_is_two_intact_messages_or_the_last_one(data: bytes, at_end: bool, found: int | None) -> None:
+    assert BoundarySearch(1000).find(data, 0, len(data), at_end=at_end) == found
+
+
+def test_checks_16_bytes_for_each_byte_searched_of_which_a_place_costs_2_kibibytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(archive_resync, "_FREE_WORK", 0)
+    most = 16 * 1000 - 2048
+    for size, found in ((most, 0), (most + 1, None)):
+        data = encode_message(b"x" * (size - 6)) + HELLO
+        assert BoundarySearch(1 << 20).find(data, 0, 1000, at_end=True) == found
+
+
+def test_checks_64_mebibytes_in_all_searches_of_a_segment() -> None:
+    search = BoundarySearch(1 << 20)
+    data = encode_message(bytes(1 << 20)) + HELLO
+    found = [search.find(data, 0, 1, at_end=True) for _ in range(65)]
+    assert found == [0] * 63 + [None] * 2
+
+
+def beyond_the_end(length: int) -> bytes:
+    """Claim to begin a message that ends a byte after `length` bytes."""
+    return struct.pack(">iB", length - 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("data", "places", "checked"),
+    [
+        (HELLO * 2, 1, 11),
+        (b"\xff" * 100 + HELLO * 2, 1, 11),
+        (beyond_the_end(100) + b"\xff" * 65 + HELLO * 2, 2, 11),
+        (BAD + HELLO * 2, 3, 22),  # a length could begin at its second byte, too
+    ],
+    ids=["chain", "after nonsense", "after a length beyond the end", "after a bad message"],
+)
+def test_ends_where_no_work_is_left_for_the_next_check(
+    monkeypatch: pytest.MonkeyPatch, data: bytes, places: int, checked: int
+) -> None:
+    monkeypatch.setattr(archive_resync, "_WORK_PER_BYTE", 0)
+    monkeypatch.setattr(archive_resync, "_WORK_PER_PLACE", 100)
+    for missing, found in ((0, len(data) - 2 * len(HELLO)), (1, None)):
+        monkeypatch.setattr(archive_resync, "_FREE_WORK", 100 * places + checked - missing)
+        assert BoundarySearch(1000).find(data, 0, len(data), at_end=True) == found
+
+
+def test_second_message_of_a_chain_and_the_way_to_the_end_are_work_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive_resync, "_WORK_PER_BYTE", 0)
+    monkeypatch.setattr(archive_resync, "_WORK_PER_PLACE", 100)
+    data = HELLO * 3
+    for missing, found in ((0, 0), (1, None)):
+        monkeypatch.setattr(archive_resync, "_FREE_WORK", (100 + 11 + 11) + len(data) + (100 + 11) - missing)
+        search = BoundarySearch(1000)
+        assert search.find(data, 0, len(data), at_end=True) == 0
+        assert search.reaches_end(data, 0)
+        assert search.find(data, 0, len(data), at_end=True) == found
 
 
 def test_work_is_allowed_for_the_bytes_that_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ FILES = {
     "empty": b"",
     "block": b"y" * 512,
     "two blocks": b"z" * 1024,
+    "f" * 100: b"longest name without a prefix",
     "f" * 70 + "/" + "g" * 60: b"prefixed",
     "été/\N{SNOWMAN}": b"unicode",
 }
@@ -67,7 +68,7 @@ def patched(data: bytes, at: int, patch: bytes) -> bytes:
 def test_reads_every_tar_format(form: int) -> None:
     files = dict(FILES)
     if form != tarfile.USTAR_FORMAT:
-        files["n" * 300] = b"long"
+        files["n" * 300 + "?"] = b"long"
     data = made(files, form)
     assert contents(data) == files
     listed = list_members(io.BytesIO(data))
@@ -112,17 +113,34 @@ def test_agrees_with_the_tar_command(tmp_path: Path) -> None:
         assert contents(out.read_bytes())[f"in/{'deep' * 20}/{'name' * 20}"] == b"long"
 
 
-def test_classifies_links_folders_and_devices() -> None:
+@pytest.mark.parametrize("target", ["elsewhere", "else/" * 30])
+def test_classifies_links_folders_and_devices(target: str) -> None:
     file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w") as tar:
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar:
         for number, kind in enumerate((tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE)):
             member = tarfile.TarInfo(f"member-{number}")
-            member.type, member.linkname = kind, "elsewhere"
+            member.type, member.linkname = kind, target
             tar.addfile(member)
     data = patched(file.getvalue(), 124, b"00000001000\0")  # of a link, the size tells what it leads to
     assert [member.kind for member, _ in read_members(io.BytesIO(data))] == [
         TarKind.LINK, TarKind.LINK, TarKind.OTHER, TarKind.OTHER
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("type_flag", "kind", "content"),
+    [
+        (b"0", TarKind.FILE, b"x" * 600),
+        (b"\0", TarKind.FILE, b"x" * 600),
+        (b"7", TarKind.FILE, b"x" * 600),
+        (b"S", TarKind.SPARSE, b""),
+        (b"?", TarKind.OTHER, b""),
+    ],
+)
+def test_only_regular_files_have_bytes(type_flag: bytes, kind: TarKind, content: bytes) -> None:
+    data = patched(made({"a": b"x" * 600, "b": b"y"}, tarfile.GNU_FORMAT), 156, type_flag)
+    assert contents(data) == {"a": content, "b": b"y"}
+    assert [member.kind for member in list_members(io.BytesIO(data))] == [kind, TarKind.FILE]
 
 
 def test_marks_unsafe_member_names() -> None:
@@ -141,14 +159,48 @@ def test_reads_names_that_are_not_utf_8() -> None:
     assert list(contents(data)) == ["\\xff\\xfeme"]
 
 
+def test_reads_a_prefix_of_the_largest_length_and_of_any_bytes() -> None:
+    data = patched(made({"name": b"x"}, tarfile.USTAR_FORMAT), 345, b"\xff" * 155 + b"padding")
+    assert list(contents(data)) == ["\\xff" * 155 + "/name"]
+
+
 def test_reads_concatenated_tars_as_one() -> None:
     data = made({"a": b"1"}, tarfile.GNU_FORMAT) + made({"b": b"2"}, tarfile.PAX_FORMAT)
     assert contents(data) == {"a": b"1", "b": b"2"}
 
 
 def test_applies_global_and_local_pax_records() -> None:
-    data = made({"a": b"1", "b" * 200: b"2"}, tarfile.PAX_FORMAT, path="common")
-    assert list(contents(data)) == ["common", "b" * 200]
+    data = made({"a": b"1", "b" * 200: b"2", "c": b"3"}, tarfile.PAX_FORMAT, path="common")
+    assert [member.name for member, _ in read_members(io.BytesIO(data))] == ["common", "b" * 200, "common"]
+
+
+def record(text: bytes, digits: int = 2) -> bytes:
+    """A pax record whose length has this many digits."""
+    return b"%0*d %s\n" % (digits, digits + len(text) + 2, text)
+
+
+def records(data: bytes) -> bytes:
+    return long_header(b"x", len(data)) + data.ljust(512, b"\0")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        record(b"size=600"),
+        record(b"\xff\xfe=ignored") + record(b"size=600"),
+        record(b"size=600", digits=20),
+        record(b"size=%020d" % 600),
+    ],
+    ids=["size", "others", "length of 20 digits", "size of 20 digits"],
+)
+def test_size_in_pax_records_replaces_that_of_the_header(data: bytes) -> None:
+    members = patched(made({"a": b"x" * 600, "b": b"y"}, tarfile.USTAR_FORMAT), 124, b"00000000000\0")
+    assert contents(records(data) + members) == {"a": b"x" * 600, "b": b"y"}
+
+
+@pytest.mark.parametrize("field", [b" " * 12, bytes(12)])
+def test_member_without_a_size_is_empty(field: bytes) -> None:
+    assert contents(patched(made({"a": b"", "b": b"y"}, tarfile.USTAR_FORMAT), 124, field)) == {"a": b"", "b": b"y"}
 
 
 def test_reads_binary_sizes() -> None:
@@ -156,11 +208,12 @@ def test_reads_binary_sizes() -> None:
     assert contents(data) == {"a": b"12345"}
 
 
-def test_accepts_checksums_of_signed_bytes() -> None:
-    header = bytearray(made({"\u00e9": b""}, tarfile.USTAR_FORMAT)[:512])
+@pytest.mark.parametrize("name", ["\u00e9", "\u00e9\x7f", "\u0080"])
+def test_accepts_checksums_of_signed_bytes(name: str) -> None:
+    header = bytearray(made({name: b""}, tarfile.USTAR_FORMAT)[:512])
     header[148:156] = b" " * 8
     header[148:156] = b"%06o\0 " % (sum(byte - 256 if byte > 127 else byte for byte in header))
-    assert list(contents(bytes(header) + bytes(1024))) == ["\u00e9"]
+    assert list(contents(bytes(header) + bytes(1024))) == [name]
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -190,19 +243,32 @@ def long_header(kind: bytes, size: int) -> bytes:
         (long_header(b"0", 1 << 60), "of impossible size"),
         (patched(made({"a": b"x"}, tarfile.GNU_FORMAT), 124, b"\xff" * 12), "of impossible size"),
         (patched(made({"a": b"x"}, tarfile.GNU_FORMAT), 124, b"00000000009\0"), "of impossible size"),
+        (patched(made({"a": b"x"}, tarfile.GNU_FORMAT), 124, b"0000000001?\0"), "of impossible size"),
+        (patched(made({"a": b"x"}, tarfile.GNU_FORMAT), 124, b"\x80\1" + bytes(9) + b"\1"), "of impossible size"),
         (long_header(b"x", 5) + b"7 a=b".ljust(512, b"\0"), "broken pax records"),
         (long_header(b"x", 6) + b"0 a=b\n".ljust(512, b"\0"), "broken pax records"),
         (long_header(b"x", 6) + b"6 abc\n".ljust(512, b"\0"), "broken pax records"),
         (long_header(b"x", 600) + (b"9" * 600).ljust(1024, b"\0"), "broken pax records"),
-        (
-            long_header(b"x", 14) + b"14 size=12x45\n".ljust(512, b"\0") + made({"a": b"x"}, tarfile.GNU_FORMAT),
-            "of impossible size",
-        ),
+        (records(b"x path=abc\n"), "broken pax records"),
+        (records(b"11 path=abc"), "broken pax records"),
+        (records(b"13 path=abc\n"), "broken pax records"),
+        (records(record(b"path=abc", digits=21)), "broken pax records"),
+        (records(record(b"size=12x45")) + made({"a": b"x"}, tarfile.GNU_FORMAT), "of impossible size"),
+        (records(record(b"size=%021d" % 1)) + made({"a": b"x"}, tarfile.GNU_FORMAT), "of impossible size"),
     ],
 )
 def test_rejects_hostile_headers(data: bytes, sentence: str) -> None:
     with pytest.raises(DamagedArchiveError, match=sentence):
         contents(data)
+
+
+def test_accepts_sizes_up_to_a_pebibyte() -> None:
+    most = 1 << 50
+    data = made({"a": b"x"}, tarfile.GNU_FORMAT)
+    member, _ = next(read_members(io.BytesIO(patched(data, 124, b"\x80" + most.to_bytes(11)))))
+    assert member.size == most
+    with pytest.raises(DamagedArchiveError, match="of impossible size"):
+        next(read_members(io.BytesIO(patched(data, 124, b"\x80" + (most + 1).to_bytes(11)))))
 
 
 def test_rejects_a_member_larger_than_the_file() -> None:

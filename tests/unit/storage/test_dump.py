@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -36,6 +37,18 @@ def test_yields_each_outer_message_with_its_leaves() -> None:
 def test_result_does_not_depend_on_the_window(window: int) -> None:
     data = HELLO + GZIPPED + BAD + encode_message(b"x" * 500) + OLD + SNAPPED + HELLO[:9]
     assert entries(data, 5, window) == entries(data, 5)
+
+
+def test_requests_the_missing_bytes_of_a_message_larger_than_the_window_at_once() -> None:
+    class Recorder(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            sizes.append(size)
+            return super().read(size)
+
+    sizes: list[int | None] = []
+    large = encode_message(b"x" * 1000)
+    assert len(list(read_entries(Recorder(HELLO + large), 0, window=20))) == 2
+    assert sizes == [20, len(large) - 5, 20]
 
 
 def test_empty_file_has_no_entries() -> None:
@@ -108,3 +121,11 @@ def test_rejects_missing_paths(tmp_path: Path) -> None:
     (tmp_path / "copy.kafka").touch()
     with pytest.raises(NotFoundError, match="rename it"):
         find_segments([tmp_path])
+
+
+def test_rejects_a_fifo_without_opening_it(tmp_path: Path) -> None:
+    path = tmp_path / "00000000000000000000.kafka"
+    os.mkfifo(path)
+    for given in (path, tmp_path):
+        with pytest.raises(NotFoundError, match="is not a regular file"):
+            find_segments([given])
