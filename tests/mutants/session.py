@@ -157,22 +157,23 @@ class Collected:
         return True
 
     def baseline(self) -> Baseline:
-        """Run all tests once in a child, recording the lines."""
-        reading, writing = os.pipe()
-        pid = os.fork()
-        if not pid:
-            with Contained(), os.fdopen(writing, "wb") as pipe:
-                pickle.dump(self._record(), pipe)
-        os.close(writing)
-        try:
-            with os.fdopen(reading, "rb") as pipe:
-                data = pipe.read()
-        finally:
-            _end(pid)
-        if not data:
-            raise pytest.UsageError("the tests ended their process")
-        found: Baseline = pickle.loads(data)
+        """Run all tests in a child, recording the lines; and again in the order in which they run on a mutant.
+
+        A test that fails in that order only would notice any mutant.
+        """
+        found: Baseline = _result_of(self._record)
+        if not found.failed:
+            found.failed = _result_of(lambda: self._failed(sorted(found.lines, key=lambda test: found.seconds[test])))
         return found
+
+    def _failed(self, tests: Sequence[str]) -> list[str]:
+        """Run tests in this order; return those that fail."""
+        items = [self._items[test] for test in tests]
+        return [
+            item.nodeid
+            for item, following in zip(items, [*items[1:], None], strict=True)
+            if any(report.failed for report in runtestprotocol(item, log=False, nextitem=following))
+        ]
 
     def _record(self) -> Baseline:
         found = Baseline()
@@ -214,6 +215,24 @@ class Collected:
         for function in functions:
             function.__code__ = code
         return bool(functions)
+
+
+def _result_of(work: Callable[[], Any]) -> Any:
+    """Do `work` in a child, and return what it returns."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        with Contained(), os.fdopen(writing, "wb") as pipe:
+            pickle.dump(work(), pipe)
+    os.close(writing)
+    try:
+        with os.fdopen(reading, "rb") as pipe:
+            data = pipe.read()
+    finally:
+        _end(pid)
+    if not data:
+        raise pytest.UsageError("the tests ended their process")
+    return pickle.loads(data)
 
 
 def reimported(module: Module, mutant: Mutant | None, tests: Sequence[str], baseline: Baseline) -> Verdict:

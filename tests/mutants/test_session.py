@@ -78,6 +78,28 @@ def test_chooses_tests_by_executed_lines_and_runs_the_quickest_first() -> None:
     assert baseline.tests_of("constants.py") == ["other", "quick", "slow"]
 
 
+def test_test_that_fails_in_the_order_of_mutants_alone_fails_without_a_mutant(tmp_path: Path) -> None:
+    """It would count every mutant as noticed."""
+    file = tmp_path / "test_order.py"
+    file.write_text(
+        "import time\nran = []\n"
+        "def test_slow():\n    time.sleep(0.1)\n    ran.append(1)\n"
+        "def test_quick():\n    assert ran\n"
+    )
+    code = (
+        "import sys; from tests.mutants import session; "
+        "session.Collected([], lambda collected: print(collected.baseline().failed)).run(sys.argv[1:])"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, "-c", "pyproject.toml", file],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.stdout == "['::test_quick']\n", run.stderr
+
+
 def test_finds_the_code_of_methods_in_the_mutated_module() -> None:
     module = Module("class A:\n    def f(self):\n        return 1\n", "m.py")
     (mutant,) = module.mutants
