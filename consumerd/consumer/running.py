@@ -23,7 +23,7 @@ from consumerd.fetch import ByteBudget
 from consumerd.handlers import HandlerContext
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
+    from collections.abc import Callable, Collection, Coroutine, Iterable
 
     from consumerd.consumer.controls import PartitionControls
     from consumerd.consumer.fence import Fence
@@ -238,7 +238,7 @@ class RunningMember(Generic[_Event]):
 
     def _drain(
         self,
-        partitions: Iterable[TopicPartition],
+        partitions: Collection[TopicPartition],
         deadline: float,
         *,
         part: Callable[[frozenset[TopicPartition]], _Event] | None = None,
@@ -251,7 +251,7 @@ class RunningMember(Generic[_Event]):
 
     def _abandon(
         self,
-        partitions: Iterable[TopicPartition],
+        partitions: Collection[TopicPartition],
         *,
         part: Callable[[frozenset[TopicPartition]], _Event] | None = None,
         whole: _Event | None = None,
