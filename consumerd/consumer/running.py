@@ -226,15 +226,14 @@ class RunningMember(Generic[_Event]):
             return
         count, before = self._settled_with
         began, self._unsettled_since = self._unsettled_since, None
-        if began is None and count == self.stats.rebalances:
+        if count == self.stats.rebalances:
             return
         ours = frozenset(self.assigned)
         self._settled_with = self.stats.rebalances, ours
-        if count != self.stats.rebalances:
-            now = self.clock.monotonic()
-            seconds = 0.0 if began is None else now - began
-            gained, lost = tuple(sorted(ours - before)), tuple(sorted(before - ours))
-            self.stats.rebalanced(Rebalance(now, seconds, len(ours), gained, lost))
+        now = self.clock.monotonic()
+        seconds = 0.0 if began is None else now - began
+        gained, lost = tuple(sorted(ours - before)), tuple(sorted(before - ours))
+        self.stats.rebalanced(Rebalance(now, seconds, len(ours), gained, lost))
 
     def _drain(
         self,

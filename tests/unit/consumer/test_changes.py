@@ -313,6 +313,7 @@ async def test_changed_subscription_replaces_the_id_node_and_moves_on(group: Any
     assert group.data(identity) == b'{ "t": 1 }'
     member.consumer.change_subscription(StaticSubscription({"u": 1}))
     await group.until(lambda: member.owned == [TopicPartition("u", 0, 0)])
+    assert member.consumer.settings.subscription == StaticSubscription({"u": 1})
     assert group.data(identity) == b'{ "u": 1 }'
     assert group.owner(TP) is None
     # Deleted and created in one transaction: no member sees the group without it.
