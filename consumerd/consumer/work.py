@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from consumerd.consumer.fence import Fence
     from consumerd.consumer.settings import ConsumerSettings
     from consumerd.consumer.sinks import Sink
-    from consumerd.consumer.stats import ConsumerStats, PartitionStats
+    from consumerd.consumer.stats import ConsumerStats
     from consumerd.fetch import Lane
     from consumerd.fetch.lane import Fetched
     from consumerd.partition import TopicPartition
@@ -107,11 +107,6 @@ class PartitionWork:
         self._sink.settle()
         return BatchInHand(self._began, batch.start_offset, batch.handled, len(batch))
 
-    @property
-    def counts(self) -> PartitionStats:
-        """The counts of the partition."""
-        return self._counts
-
     def seek(self, offset: int) -> None:
         """Count from `offset` on. The current batch may end, but has no effect; the caller empties the lane."""
         self._tracker.reset(offset)
@@ -145,10 +140,9 @@ class PartitionWork:
         except LaneClosedError:
             return False
         try:
-            if not self._tracker.in_hand:  # else the sink winds down: nothing may overtake what it gave back
-                await self._hand_over_parts(Batch(self.partition, join(fetched)))
+            await self._hand_over_parts(Batch(self.partition, join(fetched)))
         except HandedBackError:
-            pass
+            pass  # after a seek, or because the lane is closed: nothing overtakes what was given back
         finally:
             self._finished(fetched)
         return True
@@ -167,6 +161,8 @@ class PartitionWork:
                 except BaseException:
                     self._finished(fetched)
                     raise
+            if self._lane.closed:  # while this waited for more, or before: it could not be joined to the last batch
+                raise LaneClosedError
             if self._seeks == seeks:
                 return fetched
             self._finished(fetched)
