@@ -50,6 +50,8 @@ class RunningMember(Generic[_Event]):
 
     #: Made by the subclass with `_make_partitions`.
     _partitions: OwnedPartitions
+    #: Unless the handler has a sink for each partition: such a handler is never exchanged.
+    _plain: PlainHandler
     fence: Fence
     _pool: PartitionPool
     controls: PartitionControls
@@ -68,7 +70,6 @@ class RunningMember(Generic[_Event]):
         self._handler = handler
         #: Whether the handler was started and not stopped yet.
         self._handler_runs = False
-        self._plain: PlainHandler | None = None
         self.clock = clock
         self.stats = ConsumerStats()
         #: Set when the member is in its group and its first assignment is decided, also when that is nothing.
@@ -389,7 +390,6 @@ class RunningMember(Generic[_Event]):
         return error
 
     async def _start_other(self, handler: Handler) -> bool:
-        assert self._plain is not None  # else there would be no configuration to make another one of
         self._handler = handler
         self._plain.replace(handler)
         return await self._start_handler()
