@@ -79,6 +79,7 @@ class Flows:
     commits: list[float] = field(default_factory=list)
     checks: list[float] = field(default_factory=list)
     failure: ConsumerdError | None = None
+    ended: bool = False
 
     async def commit_all(self) -> None:
         self.commits.append(self.clock.now)
@@ -95,7 +96,7 @@ class Flows:
         pass
 
     async def end_all(self) -> None:
-        pass
+        self.ended = True
 
 
 class Member(RunningMember[str]):
@@ -120,6 +121,7 @@ class Member(RunningMember[str]):
         self.events: list[tuple[str, float]] = []
         self.is_settled = True
         self.ours: list[TopicPartition] = []
+        self.ends = 0
 
     @property
     def assigned(self) -> list[TopicPartition]:
@@ -138,6 +140,9 @@ class Member(RunningMember[str]):
 
     def check_end(self) -> None:
         pass
+
+    def _finish(self) -> None:
+        self.ends += 1
 
     def put(self, event: str) -> None:
         self._queue.put_nowait(event)
@@ -228,6 +233,29 @@ async def test_timer_fires_on_time_and_replaces_the_former_one() -> None:
         assert member.events == [("timer", 1007.0)]
 
 
+async def test_ends_while_a_timer_runs() -> None:
+    member = Member(Ready())
+    async with running(member):
+        member.set_timer(2000.0, "too late")
+        await turns()
+    assert member.events == [("stop", 1000.0)]
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_cleans_up_after_any_end(cancelled: bool) -> None:
+    handler = Ready()
+    member = Member(handler)
+    run = asyncio.create_task(member.run())
+    await turns()
+    if cancelled:
+        run.cancel()
+    else:
+        member.request_stop()
+    await asyncio.wait([run])
+    assert run.cancelled() is cancelled
+    assert (member.ends, handler.stops, member.flows.ended) == (1, 1, cancelled)
+
+
 async def test_commits_at_the_interval_that_holds_now() -> None:
     member = Member(Ready(), commit_interval=10.0)
     async with running(member):
@@ -313,6 +341,22 @@ async def test_timeout_of_a_starting_handler_is_raised() -> None:
     assert handler.stops == 1
 
 
+async def test_error_of_a_handler_whose_start_is_cancelled_is_raised() -> None:
+    class Fails(Slow):
+        async def start(self, context: HandlerContext) -> None:
+            try:
+                await super().start(context)
+            except asyncio.CancelledError:
+                raise HandlerFailedError("the lock was not released") from None
+
+    member = Member(Fails())
+    run = asyncio.create_task(member.run())
+    await turns()
+    member.request_stop()
+    with pytest.raises(HandlerFailedError, match="the lock was not released"):
+        await run
+
+
 async def test_exchanges_no_handler_once_it_leaves() -> None:
     member, other = Member(Ready()), Ready()
     async with running(member):
@@ -331,6 +375,18 @@ async def test_exchange_waits_until_the_first_handler_has_started() -> None:
     async with running(member):
         assert await exchange is None
     assert (former.stops, other.starts, other.stops) == (1, 1, 1)
+
+
+async def test_exchange_ends_with_a_member_that_is_cancelled() -> None:
+    member, other = Member(Ready()), Slow()
+    run = asyncio.create_task(member.run())
+    exchange = asyncio.create_task(member.exchange_handler(other, BatchSettings(), Ready))
+    await turns()
+    assert other.starts == 1
+    run.cancel()
+    await asyncio.wait([run])
+    assert await exchange is None
+    assert other.stops == 1
 
 
 @pytest.mark.parametrize("fails", [False, True])
