@@ -161,8 +161,6 @@ class PartitionWork:
                 except BaseException:
                     self._finished(fetched)
                     raise
-            if self._lane.closed:  # while this waited for more, or before: it could not be joined to the last batch
-                raise LaneClosedError
             if self._seeks == seeks:
                 return fetched
             self._finished(fetched)
@@ -182,25 +180,18 @@ class PartitionWork:
 
     async def _hand_over_parts(self, whole: Batch) -> None:
         seeks = self._seeks
-        if not len(whole):
-            await self._hand_over(whole)
-            return
-        for number, batch in enumerate(self._batching.cut(whole)):
-            if number and (self._seeks != seeks or self._lane.closed):
-                return
-            await self._hand_over(batch)
+        for batch in self._batching.cut(whole) if len(whole) else [whole]:
+            await self._hand_over(batch, seeks)
 
-    async def _hand_over(self, batch: Batch) -> None:
-        if not self._resumed.is_set():
-            seeks = self._seeks
-            await self._resumed.wait()
-            if seeks != self._seeks or self._lane.closed:
-                return
+    async def _hand_over(self, batch: Batch, seeks: int) -> None:
+        """Deliver a batch that was fetched after seek number `seeks`; not after a later one, nor from a closed lane."""
+        await self._resumed.wait()
+        if seeks != self._seeks or self._lane.closed:
+            return
         if batch.start_offset < self._tracker.position:
             # A reset went backwards (out of range, earliest): the log itself begins again here.
             self._tracker.reset(batch.start_offset)
         self._tracker.begin(batch.start_offset, batch.next_offset)
-        seeks = self._seeks
         try:
             # A range without messages (an empty compressed one) only moves the position.
             if len(batch):

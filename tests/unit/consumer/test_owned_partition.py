@@ -61,7 +61,10 @@ def test_is_at_the_end_when_all_messages_of_its_claim_are_handled(
     position: int | None, end: int | None, beyond: int | None, at_end: bool
 ) -> None:
     one = owned(position)
-    one.end, one.beyond = end, beyond
+    if end is not None:
+        one.end = end
+    if beyond is not None:
+        one.beyond = beyond
     assert one.at_end is at_end
 
 

@@ -324,7 +324,11 @@ async def test_pauses_between_attempts_of_last_commit(group: Any, monkeypatch: p
 async def test_commit_returns_offsets_of_partitions_that_have_one(group: Any) -> None:
     group.topic("t", 2)
     end = group.broker.append("t", 0, b"one")
-    group.broker.on_request = lambda request: BrokerError("no leader") if request.partition == 1 else None
+
+    def refuse(request: Any) -> Exception | None:
+        return BrokerError("no such partition yet") if getattr(request, "partition", 0) == 1 else None
+
+    group.broker.on_request = refuse
     member = await group.member()
     await group.until(lambda: member.handler.seen == [b"one"])
     assert await member.consumer.controls.commit() == {TP: end}
