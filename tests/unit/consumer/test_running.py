@@ -267,6 +267,14 @@ async def test_commits_at_the_interval_that_holds_now() -> None:
     assert member.flows.commits == [1010.0, 1020.0, 1030.0, 1032.0, 1034.0]
 
 
+async def test_topics_of_a_member_without_subscription_cannot_be_changed() -> None:
+    """As those of fixed partitions: anything else in the queue would be taken for the stop."""
+    member = Member(Ready())
+    with pytest.raises(NotImplementedError):
+        member.change_subscription(StaticSubscription({"u": 1}))
+    assert member.waiting_events == 0
+
+
 async def test_checks_committed_offsets_at_the_interval_of_reconciliation() -> None:
     member = Member(Ready())
     interval = member.settings.membership.reconcile_interval
