@@ -92,6 +92,7 @@ async def test_commits_only_moved_positions() -> None:
     await setup.commits.commit(some)
     assert setup.store.commits[1:] == [{some[0].partition: 4}]
     assert (setup.stats.commits, setup.stats.failed_commits) == (3, 0)
+    assert setup.lost == []
 
 
 async def test_combines_concurrent_commits() -> None:
