@@ -80,6 +80,7 @@ class Flows:
     checks: list[float] = field(default_factory=list)
     failure: ConsumerdError | None = None
     ended: bool = False
+    resumed: int = 0
 
     async def commit_all(self) -> None:
         self.commits.append(self.clock.now)
@@ -93,7 +94,7 @@ class Flows:
         self.clock.jump(1.0)
 
     def resume(self, group: asyncio.TaskGroup) -> None:
-        pass
+        self.resumed += 1
 
     async def end_all(self) -> None:
         self.ended = True
@@ -382,19 +383,23 @@ async def test_exchange_waits_until_the_first_handler_has_started() -> None:
     former.go.set()
     async with running(member):
         assert await exchange is None
-    assert (former.stops, other.starts, other.stops) == (1, 1, 1)
+    assert (former.stops, other.starts, other.stops, member.flows.resumed) == (1, 1, 1, 1)
 
 
-async def test_exchange_ends_with_a_member_that_is_cancelled() -> None:
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_exchange_ends_with_its_member(cancelled: bool) -> None:
     member, other = Member(Ready()), Slow()
     run = asyncio.create_task(member.run())
     exchange = asyncio.create_task(member.exchange_handler(other, BatchSettings(), Ready))
     await turns()
     assert other.starts == 1
-    run.cancel()
+    if cancelled:
+        run.cancel()
+    else:
+        member.request_stop()
     await asyncio.wait([run])
     assert await exchange is None
-    assert other.stops == 1
+    assert (other.stops, member.flows.resumed) == (1, 0)
 
 
 @pytest.mark.parametrize("fails", [False, True])
