@@ -210,6 +210,7 @@ async def test_rereads_end_while_position_lies_beyond_it() -> None:
     setup.pool.ends = ends
     finding = asyncio.create_task(setup.find())
     await turns()
+    assert ends == [200, 230]  # one look, then a pause
     for _ in range(3):
         await setup.clock.advance(RETRY_PAUSE)
     assert finding.done()
