@@ -34,13 +34,15 @@ class OwnedView(NamedTuple):
 class OwnedPartition:
     """One owned partition. `work` is set as soon as its position is known."""
 
+    #: Set when the flow begins.
+    task: asyncio.Task[None]
+
     def __init__(self, partition: TopicPartition, stream: int, session_id: int) -> None:
         self.partition = partition
         self.stream = stream
         self.session_id = session_id
         self.work: PartitionWork | None = None
         self.lane: Lane | None = None
-        self.task: asyncio.Task[None] | None = None
         self.committed: int | None = None
         #: Time of our last write of it, on the clock: an offset from before us may be old.
         self.written_at = -math.inf

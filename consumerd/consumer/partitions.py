@@ -29,7 +29,7 @@ from consumerd.offsets import OffsetsUnavailableError
 from consumerd.zk.errors import ConnectionLost, NotConnected, SessionChanged
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
     from consumerd.consumer.listeners import OwnershipHooks
     from consumerd.consumer.protocols import PartitionPool
@@ -191,7 +191,7 @@ class OwnedPartitions:
         """Commit the offset at which the partition continues, which is known only now; repeat until it succeeds."""
         if not self._settings.auto_commit:
             return
-        while not owned.closed and self._owned.get(owned.partition) is owned:
+        while not owned.closed:
             await self._commit([owned])
             assert owned.work is not None
             if owned.committed == owned.work.position:
@@ -200,9 +200,8 @@ class OwnedPartitions:
 
     async def reset(self, partition: TopicPartition) -> None:
         """Return when the position of a reset is committed; a batch in the lane carries it."""
-        owned = self._owned.get(partition)
-        if owned is None or owned.lane is None:
-            return
+        owned = self._owned[partition]
+        assert owned.lane is not None  # it is being fetched
         await owned.lane.wait_drained()  # what was fetched before is handled first
         await self._write_down(owned)
 
@@ -229,7 +228,7 @@ class OwnedPartitions:
 
     # -- the end of flows
 
-    async def drain(self, partitions: Iterable[TopicPartition], deadline: float, drained: Ended) -> None:
+    async def drain(self, partitions: Collection[TopicPartition], deadline: float, drained: Ended) -> None:
         """Stop fetching, let handlers end until `deadline`, commit what was handled; `drained` is called in parts.
 
         Nothing is reported of partitions that are abandoned meanwhile.
@@ -242,7 +241,6 @@ class OwnedPartitions:
             await asyncio.gather(*(self._owner.hooks.revoked(owned.partition) for owned in leaving))
             drained(self._forget(owned for owned in leaving if not owned.abandoned))
 
-        partitions = list(partitions)
         leaving = self._find(partitions)
         for owned in leaving:
             owned.leaving = True
@@ -250,9 +248,8 @@ class OwnedPartitions:
             drained(held)
         await self._end_in_parts(leaving, deadline, finish)
 
-    async def abandon(self, partitions: Iterable[TopicPartition], abandoned: Ended) -> None:
+    async def abandon(self, partitions: Collection[TopicPartition], abandoned: Ended) -> None:
         """Stop at once and commit nothing. Handled positions are remembered, in case the partitions are still ours."""
-        partitions = list(partitions)
         leaving = self._find(partitions)
         for owned in leaving:
             owned.abandoned = owned.leaving = True
@@ -279,6 +276,8 @@ class OwnedPartitions:
 
         Partitions may come and go meanwhile.
         """
+        interrupted: dict[TopicPartition, _Interrupted] = {}
+        self._interrupted = interrupted
 
         async def finish(part: list[OwnedPartition]) -> None:
             staying = [owned for owned in part if not owned.leaving]
@@ -286,11 +285,10 @@ class OwnedPartitions:
                 await self._commit_last(staying, deadline)
             await asyncio.gather(*(self._owner.hooks.revoked(owned.partition) for owned in staying))
             for owned in staying:
-                if not owned.leaving and self._interrupted is not None:
+                if not owned.leaving:
                     self._forget([owned])
-                    self._interrupted[owned.partition] = _Interrupted(owned.stream, owned.session_id, owned.paused)
+                    interrupted[owned.partition] = _Interrupted(owned.stream, owned.session_id, owned.paused)
 
-        self._interrupted = {}
         await self._end_in_parts(list(self._owned.values()), deadline, finish)
 
     def resume(self, group: asyncio.TaskGroup) -> None:
@@ -313,7 +311,7 @@ class OwnedPartitions:
             owned.abandoned = True
             owned.close()
         self._log_uncommitted(leaving)
-        await asyncio.gather(*(_cancel(owned.task) for owned in leaving if owned.task is not None))
+        await asyncio.gather(*(_cancel(owned.task) for owned in leaving))
 
     def _find(self, partitions: Iterable[TopicPartition]) -> list[OwnedPartition]:
         return [self._owned[partition] for partition in sorted(partitions) if partition in self._owned]
@@ -336,16 +334,11 @@ class OwnedPartitions:
         """End fetching and the task. Without a deadline, or without work yet, the task is cancelled."""
         if owned.partition in self._pool.partitions:
             await self._pool.remove(owned.partition)
-        task = owned.task
-        assert task is not None
         if owned.work is not None and deadline is not None:
-            await owned.work.drain(task, deadline)
+            await owned.work.drain(owned.task, deadline)
         else:
-            owned.close()
-        await _cancel(task)
-        if owned.partition in self._pool.partitions:
-            # The task had just reached `add` when it was cancelled.
-            await self._pool.remove(owned.partition)
+            owned.close()  # from now on the task adds nothing to the pool
+        await _cancel(owned.task)
 
     def _forget(self, ended: Iterable[OwnedPartition]) -> frozenset[TopicPartition]:
         forgotten = []

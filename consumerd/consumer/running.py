@@ -23,7 +23,7 @@ from consumerd.fetch import ByteBudget
 from consumerd.handlers import HandlerContext
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
+    from collections.abc import Callable, Collection, Coroutine, Iterable
 
     from consumerd.consumer.controls import PartitionControls
     from consumerd.consumer.fence import Fence
@@ -50,6 +50,8 @@ class RunningMember(Generic[_Event]):
 
     #: Made by the subclass with `_make_partitions`.
     _partitions: OwnedPartitions
+    #: Unless the handler has a sink for each partition: such a handler is never exchanged.
+    _plain: PlainHandler
     fence: Fence
     _pool: PartitionPool
     controls: PartitionControls
@@ -68,7 +70,6 @@ class RunningMember(Generic[_Event]):
         self._handler = handler
         #: Whether the handler was started and not stopped yet.
         self._handler_runs = False
-        self._plain: PlainHandler | None = None
         self.clock = clock
         self.stats = ConsumerStats()
         #: Set when the member is in its group and its first assignment is decided, also when that is nothing.
@@ -226,19 +227,18 @@ class RunningMember(Generic[_Event]):
             return
         count, before = self._settled_with
         began, self._unsettled_since = self._unsettled_since, None
-        if began is None and count == self.stats.rebalances:
+        if count == self.stats.rebalances:
             return
         ours = frozenset(self.assigned)
         self._settled_with = self.stats.rebalances, ours
-        if count != self.stats.rebalances:
-            now = self.clock.monotonic()
-            seconds = 0.0 if began is None else now - began
-            gained, lost = tuple(sorted(ours - before)), tuple(sorted(before - ours))
-            self.stats.rebalanced(Rebalance(now, seconds, len(ours), gained, lost))
+        now = self.clock.monotonic()
+        seconds = 0.0 if began is None else now - began
+        gained, lost = tuple(sorted(ours - before)), tuple(sorted(before - ours))
+        self.stats.rebalanced(Rebalance(now, seconds, len(ours), gained, lost))
 
     def _drain(
         self,
-        partitions: Iterable[TopicPartition],
+        partitions: Collection[TopicPartition],
         deadline: float,
         *,
         part: Callable[[frozenset[TopicPartition]], _Event] | None = None,
@@ -251,7 +251,7 @@ class RunningMember(Generic[_Event]):
 
     def _abandon(
         self,
-        partitions: Iterable[TopicPartition],
+        partitions: Collection[TopicPartition],
         *,
         part: Callable[[frozenset[TopicPartition]], _Event] | None = None,
         whole: _Event | None = None,
@@ -390,7 +390,6 @@ class RunningMember(Generic[_Event]):
         return error
 
     async def _start_other(self, handler: Handler) -> bool:
-        assert self._plain is not None  # else there would be no configuration to make another one of
         self._handler = handler
         self._plain.replace(handler)
         return await self._start_handler()

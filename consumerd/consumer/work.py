@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from consumerd.consumer.fence import Fence
     from consumerd.consumer.settings import ConsumerSettings
     from consumerd.consumer.sinks import Sink
-    from consumerd.consumer.stats import ConsumerStats, PartitionStats
+    from consumerd.consumer.stats import ConsumerStats
     from consumerd.fetch import Lane
     from consumerd.fetch.lane import Fetched
     from consumerd.partition import TopicPartition
@@ -107,11 +107,6 @@ class PartitionWork:
         self._sink.settle()
         return BatchInHand(self._began, batch.start_offset, batch.handled, len(batch))
 
-    @property
-    def counts(self) -> PartitionStats:
-        """The counts of the partition."""
-        return self._counts
-
     def seek(self, offset: int) -> None:
         """Count from `offset` on. The current batch may end, but has no effect; the caller empties the lane."""
         self._tracker.reset(offset)
@@ -145,10 +140,9 @@ class PartitionWork:
         except LaneClosedError:
             return False
         try:
-            if not self._tracker.in_hand:  # else the sink winds down: nothing may overtake what it gave back
-                await self._hand_over_parts(Batch(self.partition, join(fetched)))
+            await self._hand_over_parts(Batch(self.partition, join(fetched)))
         except HandedBackError:
-            pass
+            pass  # after a seek, or because the lane is closed: nothing overtakes what was given back
         finally:
             self._finished(fetched)
         return True
@@ -186,25 +180,18 @@ class PartitionWork:
 
     async def _hand_over_parts(self, whole: Batch) -> None:
         seeks = self._seeks
-        if not len(whole):
-            await self._hand_over(whole)
-            return
-        for number, batch in enumerate(self._batching.cut(whole)):
-            if number and (self._seeks != seeks or self._lane.closed):
-                return
-            await self._hand_over(batch)
+        for batch in self._batching.cut(whole) if len(whole) else [whole]:
+            await self._hand_over(batch, seeks)
 
-    async def _hand_over(self, batch: Batch) -> None:
-        if not self._resumed.is_set():
-            seeks = self._seeks
-            await self._resumed.wait()
-            if seeks != self._seeks or self._lane.closed:
-                return
+    async def _hand_over(self, batch: Batch, seeks: int) -> None:
+        """Deliver a batch that was fetched after seek number `seeks`; not after a later one, nor from a closed lane."""
+        await self._resumed.wait()
+        if seeks != self._seeks or self._lane.closed:
+            return
         if batch.start_offset < self._tracker.position:
             # A reset went backwards (out of range, earliest): the log itself begins again here.
             self._tracker.reset(batch.start_offset)
         self._tracker.begin(batch.start_offset, batch.next_offset)
-        seeks = self._seeks
         try:
             # A range without messages (an empty compressed one) only moves the position.
             if len(batch):

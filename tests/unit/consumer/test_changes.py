@@ -138,6 +138,142 @@ async def test_partition_lost_during_an_exchange_does_not_come_back(group: Any) 
     assert a.owned == [TP]
 
 
+async def test_partition_assigned_during_an_exchange_waits_for_the_new_handler(group: Any) -> None:
+    group.topic("t", 2)
+    a = await group.member("a")
+    await group.until(lambda: len(a.owned) == 2)
+    b = await group.member("b")
+    await group.until(lambda: len(a.owned) == len(b.owned) == 1)
+    (gained,) = b.owned
+    other, starting, go = group.recorder("other"), asyncio.Event(), asyncio.Event()
+
+    async def start(_: Any) -> None:
+        starting.set()
+        await go.wait()
+        group.journal.note("started", "other")
+
+    other.start = start
+    exchange = asyncio.create_task(a.consumer.exchange_handler(other, BatchSettings(), never))
+    await starting.wait()
+    await b.stop()
+    group.broker.append("t", gained.partition, b"gained")
+    await group.until(lambda: a.consumer.settled and len(a.owned) == 2)
+    go.set()
+    assert await exchange is None
+    await group.until(lambda: other.seen == [b"gained"])
+    assert group.journal.of("other", f"other {gained}") == [
+        ("started", "other"),
+        ("position", f"other {gained}"),
+        ("begin", f"other {gained}"),
+        ("end", f"other {gained}"),
+    ]
+
+
+async def test_partition_drained_when_an_exchange_begins_does_not_come_back(group: Any) -> None:
+    """Another member joins while the exchange still waits for the former handler."""
+    group.topic("t", 2)
+    for number in range(2):
+        group.broker.append("t", number, b"one")
+    a = await group.member("a")
+    a.handler.hold()
+    await group.until(lambda: a.handler.holding == 2)
+    other = group.recorder("other")
+    exchange = asyncio.create_task(a.consumer.exchange_handler(other, BatchSettings(), never))
+    b = await group.member("b")
+    await group.until(lambda: a.consumer.assigned == [TP] and not a.consumer.settled)
+    a.handler.let_go()
+    assert await exchange is None
+    await group.until(lambda: a.consumer.settled and len(b.owned) == 1)
+    assert a.owned == [TP]
+    group.broker.append("t", 0, b"for a")
+    group.broker.append("t", 1, b"for b")
+    await group.until(lambda: other.seen == [b"for a"] and b.handler.seen == [b"for b"])
+    assert (a.handler.seen, a.handler.cancelled) == ([b"one", b"one"], 0)
+
+
+async def test_session_lost_during_an_exchange_is_followed_by_a_new_claim(group: Any) -> None:
+    group.topic("t", 1)
+    member = await group.member()
+    await group.until(lambda: member.owned == [TP])
+    other, starting, go = group.recorder("other"), asyncio.Event(), asyncio.Event()
+
+    async def start(_: Any) -> None:
+        starting.set()
+        await go.wait()
+
+    other.start = start
+    exchange = asyncio.create_task(member.consumer.exchange_handler(other, BatchSettings(), never))
+    await starting.wait()
+    group.zookeeper.expire(member.zk)
+    await group.until(lambda: group.journal.of(OWNER)[1:] == [("deleted", OWNER), ("created", OWNER)])
+    go.set()
+    assert await exchange is None
+    group.broker.append("t", 0, b"one")
+    await group.until(lambda: other.seen == [b"one"])
+
+
+async def test_exchange_commits_nothing_unasked_without_auto_commit(group: Any) -> None:
+    group.topic("t", 1)
+    group.broker.append("t", 0, b"one")
+    member = await group.member(auto_commit=False)
+    await group.until(lambda: member.handler.seen == [b"one"])
+    other = group.recorder("other")
+    assert await member.consumer.exchange_handler(other, BatchSettings(), never) is None
+    group.broker.append("t", 0, b"two")
+    await group.until(lambda: bool(other.seen))
+    assert other.seen == [b"two"]
+    assert group.offset(TP) is None
+
+
+class Hooks:
+    """Notes its calls in the journal."""
+
+    def __init__(self, journal: Any) -> None:
+        self._journal = journal
+
+    async def assigned(self, partition: TopicPartition) -> None:
+        self._journal.note("assigned", str(partition))
+
+    async def revoked(self, partition: TopicPartition) -> None:
+        self._journal.note("revoked", str(partition))
+
+    async def lost(self, partition: TopicPartition) -> None:
+        self._journal.note("lost", str(partition))
+
+
+async def test_exchange_revokes_partitions_and_assigns_them_again(group: Any) -> None:
+    group.topic("t", 1)
+    member = await group.member()
+    member.consumer.hooks = Hooks(group.journal)
+    await group.until(lambda: ("assigned", "t/0-0") in group.journal.entries)
+    other = group.recorder("b")
+    assert await member.consumer.exchange_handler(other, BatchSettings(), never) is None
+    await group.until(lambda: len(group.journal.of("t/0-0")) == 3)
+    assert group.journal.of("t/0-0", "b t/0-0") == [
+        ("assigned", "t/0-0"),
+        ("revoked", "t/0-0"),
+        ("position", "b t/0-0"),
+        ("assigned", "t/0-0"),
+    ]
+    await member.stop()
+
+
+async def test_partition_stays_paused_through_an_exchange(group: Any) -> None:
+    group.topic("t", 2)
+    member = await group.member()
+    await group.until(lambda: member.consumer.owned == {TP: 0, TopicPartition("t", 0, 1): 0})
+    member.consumer.controls.pause(TP)
+    other = group.recorder("other")
+    assert await member.consumer.exchange_handler(other, BatchSettings(), never) is None
+    group.broker.append("t", 0, b"paused")
+    group.broker.append("t", 1, b"flows")
+    await group.until(lambda: bool(other.seen))
+    assert other.seen == [b"flows"]
+    assert [view.paused for view in member.consumer.views()] == [True, False]
+    member.consumer.controls.resume(TP)
+    await group.until(lambda: other.seen == [b"flows", b"paused"])
+
+
 async def test_stop_during_an_exchange_releases_and_stops_the_handler_once(group: Any) -> None:
     group.topic("t", 1)
     member = await group.member()
@@ -177,6 +313,7 @@ async def test_changed_subscription_replaces_the_id_node_and_moves_on(group: Any
     assert group.data(identity) == b'{ "t": 1 }'
     member.consumer.change_subscription(StaticSubscription({"u": 1}))
     await group.until(lambda: member.owned == [TopicPartition("u", 0, 0)])
+    assert member.consumer.settings.subscription == StaticSubscription({"u": 1})
     assert group.data(identity) == b'{ "u": 1 }'
     assert group.owner(TP) is None
     # Deleted and created in one transaction: no member sees the group without it.

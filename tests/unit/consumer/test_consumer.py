@@ -532,6 +532,19 @@ async def test_stop_at_end_handles_recreated_log(group: Any, policy: str) -> Non
     assert [group.offset(TopicPartition("t", 0, number)) for number in range(2)] == [end, 0]
 
 
+async def test_stop_at_end_ends_when_all_was_handled_before(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing else happens once the broker has told the end."""
+    monkeypatch.setattr("consumerd.consumer.starts.RETRY_PAUSE", 0.01)
+    group.topic("t", 1)
+    group.zookeeper.put(OFFSET, b"%d" % group.broker.append("t", 0, b"one"))
+    group.broker.away = True
+    member = await group.member(stop_at_end=True, membership=MembershipSettings(settle=0.01))
+    await group.until(lambda: len(group.journal.of("a t/0-0")) == 10 and not member.consumer.waiting_events)
+    group.broker.away = False
+    await member.ended()
+    assert member.handler.seen == []
+
+
 async def test_stop_at_end_without_partitions_ends(group: Any) -> None:
     group.topic("t", 1)
     a = await group.member("a")

@@ -72,6 +72,31 @@ async def test_reports_each_end_of_a_lease_once() -> None:
     watching.cancel()
 
 
+async def test_reports_a_lease_that_was_over_from_the_start() -> None:
+    fence, member, clock = made()
+    member.session_id, member.lease_until = 1, clock.now + fence.margin
+    expired: list[int] = []
+    watching = asyncio.create_task(fence.watch(expired.append))
+    await asyncio.sleep(0)
+    assert expired == [1]
+    member.lease_until = clock.now + 5.0
+    await clock.advance(1.0)
+    member.lease_until = 0.0
+    await clock.advance(1.0)
+    assert expired == [1, 1]
+    watching.cancel()
+
+
+@pytest.mark.parametrize(("left", "sleep"), [(1.0, 0.25), (0.125, 0.125), (0.01, 0.02), (0.0, 0.05), (-1.0, 0.05)])
+async def test_looks_again_at_the_end_of_the_lease_or_soon(left: float, sleep: float) -> None:
+    fence, member, clock = made()
+    member.lease_until = clock.now + fence.margin + left
+    watching = asyncio.create_task(fence.watch(lambda session_id: None))
+    await asyncio.sleep(0)
+    assert clock.sleeps == [sleep]
+    watching.cancel()
+
+
 async def test_looks_again_at_least_four_times_a_second() -> None:
     """Timers stop while a machine is suspended, and the lease does not."""
     fence, member, clock = made()

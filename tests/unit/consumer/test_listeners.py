@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from consumerd import ConsumerConfig, ConsumerConnector, ListenerFailedError, RebalanceListener, TopicPartition
 from consumerd.clock import SystemClock
@@ -135,6 +136,7 @@ async def test_calls_on_assigned_before_first_message(group: Any) -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await anext(stream)
+        assert {request.partition for request in group.broker.requests if hasattr(request, "offset")} == {0}
         made.resume(T1)
         assert (await anext(stream)).partition == T1
         listener.during = None
@@ -245,16 +247,18 @@ async def test_drains_during_on_assigned(group: Any) -> None:
             await going_on.wait()
 
     listener.during = wait
-    async with connector(group, listener, listener_timeout=5) as made:
-        await made.create_message_streams({"t": 1})
-        await group.until(lambda: len(listener.calls) == 1)
-        stopping = asyncio.create_task(made.shutdown())
-        await asyncio.sleep(0.05)
-        assert len(listener.calls) == 1
-        going_on.set()
-        await stopping
+    with capture_logs() as logs:
+        async with connector(group, listener, listener_timeout=5) as made:
+            await made.create_message_streams({"t": 1})
+            await group.until(lambda: len(listener.calls) == 1)
+            stopping = asyncio.create_task(made.shutdown())
+            await asyncio.sleep(0.05)
+            assert len(listener.calls) == 1
+            going_on.set()
+            await stopping
     assert listener.calls == [("assigned", [T0]), ("revoked", [T0])]
     assert not [request for request in group.broker.requests if hasattr(request, "offset")]
+    assert "partition_started" not in [entry["event"] for entry in logs]
 
 
 async def test_skips_obsolete_listener_calls() -> None:

@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from consumerd.consumer import partitions
+from consumerd.errors import BrokerError
 from consumerd.group import MembershipSettings
 from consumerd.handlers import PartitionTakenError
 from consumerd.offsets import CommitResult, OffsetsUnavailableError
@@ -58,6 +59,26 @@ async def consuming(group: Any, *payloads: bytes, **settings: Any) -> tuple[Any,
     member = await group.member(**settings)
     await group.until(lambda: len(member.handler.seen) == len(payloads))
     return member, end
+
+
+async def test_shows_owned_partitions_and_what_handlers_have(group: Any) -> None:
+    group.topic("t", 2)
+    other = TopicPartition("t", 0, 1)
+    group.broker.away = True
+    member = await group.member()
+    await group.until(lambda: ("position", "a t/0-1") in group.journal.entries)
+    # No start is known yet.
+    assert [(view.partition, view.position) for view in member.consumer.views()] == [(TP, None), (other, None)]
+    assert member.consumer.in_hand() == {}
+    member.handler.hold()
+    group.broker.append("t", 1, b"one", b"two")
+    group.broker.away = False
+    await group.until(lambda: member.handler.holding == 1 and member.consumer.owned[TP] == 0)
+    batches = member.consumer.in_hand()
+    assert {each: batch[1:] for each, batch in batches.items()} == {other: (0, 0, 2)}
+    assert [(view.position, view.in_hand) for view in member.consumer.views()] == [(0, None), (0, batches[other])]
+    member.handler.let_go()
+    await member.stop()
 
 
 async def test_never_commits_older_position_after_newer(group: Any) -> None:
@@ -286,6 +307,35 @@ async def test_repeats_last_commit_while_coordinator_moves(group: Any) -> None:
     assert group.offset(TP) == end
 
 
+async def test_pauses_between_attempts_of_last_commit(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partitions, "_COMMIT_PAUSE", 3600.0)
+    member, _ = await consuming(group, b"one")
+    flow = member.consumer._partitions
+    moving = flow._commits._store = Moving(flow._commits._store)
+    drain = asyncio.create_task(flow.drain([TP], flow._clock.monotonic() + 60.0, lambda _: None))
+    await group.until(lambda: moving.failures == 0)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert group.offset(TP) is None
+    drain.cancel()
+    await asyncio.wait([drain])
+
+
+async def test_commit_returns_offsets_of_partitions_that_have_one(group: Any) -> None:
+    group.topic("t", 2)
+    end = group.broker.append("t", 0, b"one")
+
+    def refuse(request: Any) -> Exception | None:
+        return BrokerError("no such partition yet") if getattr(request, "partition", 0) == 1 else None
+
+    group.broker.on_request = refuse
+    member = await group.member()
+    await group.until(lambda: member.handler.seen == [b"one"])
+    assert await member.consumer.controls.commit() == {TP: end}
+    assert member.owned == [TP, TopicPartition("t", 0, 1)]
+    await member.cancel()
+
+
 class Late:
     """A store that finds out late, and only once, that a partition is not ours."""
 
@@ -323,6 +373,25 @@ async def test_abandons_only_after_last_commit_ended(group: Any) -> None:
     await asyncio.sleep(0.05)
     assert flow._owned[TP] is now
     await member.stop()
+
+
+async def test_reports_no_loss_of_partition_that_was_released_before(
+    group: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partitions, "COMMIT_GRACE", 0.01)
+    member, _ = await consuming(group, b"one")
+    flow = member.consumer._partitions
+    late = flow._commits._store = Late(flow._commits._store)
+    commit = asyncio.create_task(flow.commit_all())
+    await group.until(lambda: late.asked == 1)
+    with capture_logs() as logs:
+        await flow.drain([TP], flow._clock.monotonic(), lambda _: None)
+        late.go.set()
+        await commit
+    told = [entry["event"] for entry in logs]
+    assert "last_commit_timed_out" in told
+    assert "ownership_lost" not in told
+    await member.cancel()
 
 
 class Taken:
@@ -381,6 +450,43 @@ async def test_stops_in_order_when_commit_cannot_be_built(group: Any) -> None:
     assert group.owner(TP) is None
 
 
+# ---- pauses and seeks
+
+
+def polled(group: Any, since: int = 0) -> list[set[int]]:
+    """The numbers of the partitions of each request for messages."""
+    each = [getattr(request, "fetches", [request]) for request in group.broker.requests[since:]]
+    return [{fetch.partition for fetch in fetches if hasattr(fetch, "offset")} for fetches in each]
+
+
+async def test_pause_stops_fetching_until_resume(group: Any) -> None:
+    group.topic("t", 2)
+    member = await group.member()
+    await group.until(lambda: polled(group).count({0, 1}) > 0)
+    member.consumer.controls.pause(TP)
+    assert [view.paused for view in member.consumer.views()] == [True, False]
+    since = len(group.broker.requests)
+    await group.until(lambda: polled(group, since).count({1}) >= 3)
+    assert sum(0 in numbers for numbers in polled(group, since)) <= 1  # the one under way
+    member.consumer.controls.resume(TP)
+    assert [view.paused for view in member.consumer.views()] == [False, False]
+    since = len(group.broker.requests)
+    await group.until(lambda: any(0 in numbers for numbers in polled(group, since)))
+    await member.stop()
+
+
+async def test_neither_pauses_nor_seeks_partition_without_position(group: Any) -> None:
+    group.topic("t", 1)
+    group.broker.away = True
+    member = await group.member()
+    await group.until(lambda: ("position", "a t/0-0") in group.journal.entries)
+    flow = member.consumer._partitions
+    for partition in (TP, TopicPartition("t", 0, 9)):
+        assert flow.pause(partition, True) is False
+        assert flow.seek(partition, 5) is False
+    await member.cancel()
+
+
 # ---- the end of flows
 
 
@@ -412,6 +518,57 @@ async def test_answers_drain_in_parts_as_handlers_end(group: Any) -> None:
     assert group.offset(slow) == group.broker.end("t", 1)
 
 
+async def test_drain_stops_fetching_before_the_handler_has_ended(group: Any) -> None:
+    group.topic("t", 2)
+    group.broker.append("t", 0, b"slow")
+    member = await group.member()
+    member.handler.hold()
+    await group.until(lambda: member.handler.holding == 1 and {0, 1} in polled(group))
+    flow = member.consumer._partitions
+    drain = asyncio.create_task(flow.drain([TP], flow._clock.monotonic() + 60.0, lambda _: None))
+    await asyncio.sleep(0)
+    since = len(group.broker.requests)
+    await group.until(lambda: polled(group, since).count({1}) >= 3)
+    assert sum(0 in numbers for numbers in polled(group, since)) <= 1  # the one under way
+    assert member.handler.holding == 1
+    member.handler.let_go()
+    await drain
+
+
+async def test_drain_reports_nothing_before_a_handler_has_ended(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partitions, "_GATHER", 0.0)
+    member, _ = await consuming(group, b"one")
+    member.handler.hold()
+    group.broker.append("t", 0, b"two")
+    await group.until(lambda: member.handler.holding == 1)
+    flow = member.consumer._partitions
+    parts: list[frozenset[TopicPartition]] = []
+    drain = asyncio.create_task(flow.drain([TP], flow._clock.monotonic() + 60.0, parts.append))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert parts == []
+    member.handler.let_go()
+    await drain
+    assert parts == [{TP}]
+
+
+async def test_cancels_handler_again_that_swallows_its_cancellation(
+    group: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partitions, "_CANCEL_AGAIN", 0.01)
+    group.topic("t", 1)
+    group.broker.append("t", 0, b"stuck")
+    handler = Stuck(group.recorder())
+    member = await group.member(handler=handler)
+    await group.until(handler.holding.is_set)
+    cancellation = asyncio.create_task(member.cancel())
+    try:
+        await group.until(lambda: handler.cancelled >= 3)
+    finally:
+        handler.free.set()
+        await cancellation
+
+
 async def test_abandon_replaces_drain_during_last_commit(group: Any) -> None:
     member, end = await consuming(group, b"one")
     flow = member.consumer._partitions
@@ -429,6 +586,85 @@ async def test_abandon_replaces_drain_during_last_commit(group: Any) -> None:
     assert frozenset().union(*drained) == frozenset()
     assert abandoned == [{TP}]
     assert group.offset(TP) == end
+
+
+@pytest.mark.parametrize("ending", ["drain", "interruption"])
+async def test_commits_nothing_of_partition_abandoned_during(group: Any, ending: str) -> None:
+    member, end = await consuming(group, b"one")
+    member.handler.hold()
+    group.broker.append("t", 0, b"two")
+    await group.until(lambda: member.handler.holding == 1)
+    flow = member.consumer._partitions
+    commits = Commits(member)
+    drained: list[frozenset[TopicPartition]] = []
+    abandoned: list[frozenset[TopicPartition]] = []
+    deadline = flow._clock.monotonic() + 60.0
+    begun = flow.drain([TP], deadline, drained.append) if ending == "drain" else flow.interrupt(deadline)
+    other = asyncio.create_task(begun)
+    await asyncio.sleep(0)
+    with capture_logs() as logs:
+        await asyncio.gather(other, flow.abandon([TP], abandoned.append))
+    assert (member.handler.cancelled, commits.sent) == (1, [])
+    assert frozenset().union(*drained) == frozenset()
+    assert abandoned == [{TP}]
+    assert [entry["positions"] for entry in logs if entry["event"] == "positions_not_committed"] == [{"t/0-0": end}]
+
+
+async def test_commits_nothing_when_cancelled_during_drain(group: Any) -> None:
+    member, _ = await consuming(group, b"one")
+    member.handler.hold()
+    group.broker.append("t", 0, b"two")
+    await group.until(lambda: member.handler.holding == 1)
+    flow = member.consumer._partitions
+    commits = Commits(member)
+    drained: list[frozenset[TopicPartition]] = []
+    drain = asyncio.create_task(flow.drain([TP], flow._clock.monotonic() + 60.0, drained.append))
+    await asyncio.sleep(0)
+    await member.cancel()
+    await drain
+    assert (member.handler.cancelled, commits.sent) == (1, [])
+    assert frozenset().union(*drained) == frozenset()
+
+
+@pytest.mark.parametrize("by", ["drain", "abandon"])
+async def test_partition_that_leaves_during_last_commit_of_interruption_is_not_kept(group: Any, by: str) -> None:
+    member, end = await consuming(group, b"one")
+    flow = member.consumer._partitions
+    commits = Commits(member)
+    commits.go.clear()
+    deadline = flow._clock.monotonic() + 60.0
+    interruption = asyncio.create_task(flow.interrupt(deadline))
+    await group.until(lambda: commits.sent == [end])
+    ended: list[frozenset[TopicPartition]] = []
+    leaving = flow.drain([TP], deadline, ended.append) if by == "drain" else flow.abandon([TP], ended.append)
+    other = asyncio.create_task(leaving)
+    await asyncio.sleep(0)
+    commits.go.set()
+    await asyncio.gather(interruption, other)
+    assert ended == [{TP}]
+    assert flow.partitions == frozenset()
+
+
+async def test_answers_each_of_two_that_abandon_a_partition(group: Any) -> None:
+    member, _ = await consuming(group, b"one")
+    flow = member.consumer._partitions
+    abandoned: list[frozenset[TopicPartition]] = []
+    await asyncio.gather(*(flow.abandon([TP], abandoned.append) for _ in range(2)))
+    assert abandoned == [{TP}, {TP}]
+    assert flow.partitions == frozenset()
+
+
+async def test_abandon_delivers_nothing_more_at_once(group: Any) -> None:
+    member, _ = await consuming(group, b"one")
+    member.handler.hold()
+    group.broker.append("t", 0, b"two")
+    await group.until(lambda: member.handler.holding == 1)
+    group.broker.append("t", 0, b"three")
+    await group.until(lambda: member.consumer.views()[0].queued == 1)
+    abandon = asyncio.create_task(member.consumer._partitions.abandon([TP], lambda _: None))
+    member.handler.let_go()
+    await abandon
+    assert member.handler.seen == [b"one", b"two"]
 
 
 async def test_logs_uncommitted_partitions_in_one_line(group: Any) -> None:
@@ -476,8 +712,12 @@ class Swallowing:
         await self._recorder.handle(batch)
 
 
-@pytest.mark.parametrize(("where", "handed"), [("handle", 1), ("position", 0)])
-async def test_hands_nothing_to_handler_that_swallows_cancellation(group: Any, where: str, handed: int) -> None:
+@pytest.mark.parametrize(
+    ("where", "end", "handed"), [("handle", "cancel", 1), ("position", "cancel", 0), ("position", "stop", 0)]
+)
+async def test_hands_nothing_to_handler_that_swallows_cancellation(
+    group: Any, where: str, end: str, handed: int
+) -> None:
     group.topic("t", 1)
     for number in range(100):
         group.broker.append("t", 0, b"%d" % number + bytes(3000))
@@ -489,7 +729,7 @@ async def test_hands_nothing_to_handler_that_swallows_cancellation(group: Any, w
     budget = member.consumer._partitions._budget
     if where == "handle":
         await group.until(lambda: budget.used > 20_000)  # more of it waits in the lane
-    await member.cancel()
+    await (member.stop() if end == "stop" else member.cancel())
     assert len(recorder.batches) == handed
     assert recorder.stops == 1
 
@@ -530,6 +770,19 @@ async def test_commits_latest_offset_before_fetching_despite_failures(
     await member.stop()
 
 
+async def test_pauses_after_failed_commit_of_latest_offset(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partitions, "RETRY_PAUSE", 3600.0)
+    group.topic("t", 1)
+    member = await group.member(initial="latest")
+    commits = Commits(member)
+    commits.error = ConnectionLost("the network is down")
+    await group.until(lambda: bool(commits.sent))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert len(commits.sent) == 1
+    await member.cancel()
+
+
 async def test_writes_no_start_offset_without_commits(group: Any) -> None:
     group.topic("t", 1)
     group.broker.append("t", 0, b"before us")
@@ -560,14 +813,34 @@ async def test_commits_reset_before_fetching(group: Any) -> None:
     await member.stop()
 
 
+async def test_handles_what_was_fetched_before_a_reset_first(group: Any) -> None:
+    member, first = await consuming(group, b"one")
+    member.handler.hold()
+    group.broker.append("t", 0, b"two")
+    await group.until(lambda: member.handler.holding == 1)
+    group.broker.logs["t", 0].clear()  # the topic is created again
+    fetches = Fetches(group)
+    await group.until(lambda: member.consumer.fetched.resets == 1)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert min(offset for offset, _ in fetches.seen) > first
+    member.handler.let_go()
+    group.broker.append("t", 0, b"new")
+    await group.until(lambda: member.handler.seen == [b"one", b"two", b"new"])
+    assert next(committed for offset, committed in fetches.seen if offset == 0) == 0
+    await member.stop()
+
+
 async def test_rewrites_offset_that_was_set_back(group: Any) -> None:
-    member, end = await consuming(group, b"one")
+    member, first = await consuming(group, b"one")
     flow = member.consumer._partitions
     await flow.commit_all()
-    assert group.offset(TP) == end
+    assert group.offset(TP) == first
     commits = Commits(member)
+    end = group.broker.append("t", 0, b"two")
+    await group.until(lambda: member.consumer.owned[TP] == end)
     await flow.check_committed()
-    assert commits.sent == []
+    assert commits.sent == []  # that is up to the interval of commits
     group.zookeeper.put(OFFSET, b"3")
     await flow.check_committed()
     assert group.offset(TP) == end

@@ -184,6 +184,24 @@ async def test_logs_each_reason_for_missing_position_once(capsys: pytest.Capture
         assert words in line
 
 
+async def test_logs_a_limited_number_of_reasons(capsys: pytest.CaptureFixture[str]) -> None:
+    setup = Setup()
+    reasons = [BrokerError(f"attempt {number} failed") for number in range(50)]
+
+    async def load(partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        setup.lease.until = setup.clock.now + 60
+        if reasons:
+            raise reasons.pop(0)
+        return {}
+
+    setup.store.load = load  # type: ignore[method-assign]
+    finding = asyncio.create_task(setup.find())
+    while not finding.done():
+        await setup.clock.advance(RETRY_PAUSE)
+    told = [line for line in capsys.readouterr().out.splitlines() if "position_lookup_failed" in line]
+    assert len(told) == 20
+
+
 async def test_rereads_end_while_position_lies_beyond_it() -> None:
     """A leader that has just become one may tell less than its group has committed."""
     setup = Setup(stop_at_end=True)
@@ -192,6 +210,7 @@ async def test_rereads_end_while_position_lies_beyond_it() -> None:
     setup.pool.ends = ends
     finding = asyncio.create_task(setup.find())
     await turns()
+    assert ends == [200, 230]  # one look, then a pause
     for _ in range(3):
         await setup.clock.advance(RETRY_PAUSE)
     assert finding.done()
@@ -199,17 +218,21 @@ async def test_rereads_end_while_position_lies_beyond_it() -> None:
     assert not ends
     finding = asyncio.create_task(setup.find())  # the log is really shorter
     await turns()
-    for _ in range(7):
-        await setup.clock.advance(RETRY_PAUSE)
+    await setup.clock.advance(6 * RETRY_PAUSE)
     assert finding.done()
     assert await finding == Start(210, 210, 200)
+    setup.store.offset = 200
+    finding = asyncio.create_task(setup.find())
+    await turns()
+    assert finding.done()  # without another look
+    assert await finding == Start(200, 200, 200)
 
 
 async def test_remembers_handled_position_on_same_session() -> None:
     setup = Setup()
     setup.store.offset = 120
     setup.finder.remember(TP, SESSION, 120, 150)
-    assert (await setup.find()).offset == 150
+    assert await setup.find() == Start(150, 120, None)
     setup.store.offset = 160
     assert (await setup.find()).offset == 160
     setup.finder.remember(TP, SESSION - 1, 160, 170)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
+from structlog.testing import capture_logs
 
 from consumerd.clock import SystemClock
 from consumerd.consumer.fence import Fence
 from consumerd.consumer.settings import ConsumerSettings
-from consumerd.consumer.sinks import PlainHandler
 from consumerd.consumer.stats import ConsumerStats
-from consumerd.consumer.work import PartitionWork
+from consumerd.consumer.work import BatchInHand, PartitionWork
 from consumerd.errors import HandlerFailedError
 from consumerd.fetch import ByteBudget, Lane
 from consumerd.handlers import Batch, Handler
@@ -63,6 +63,26 @@ class Recorder(Handler):
             self.ended.set()
 
 
+class NotingSink:
+    """Passes batches through to the handler, and notes the other calls."""
+
+    def __init__(self, handler: Handler) -> None:
+        self.handle = handler.handle
+        self.calls: list[str] = []
+
+    def settle(self) -> None:
+        self.calls.append("settle")
+
+    def wind_down(self) -> None:
+        self.calls.append("wind down")
+
+    def discard(self) -> None:
+        self.calls.append("discard")
+
+    def hold(self, held: bool) -> None:
+        self.calls.append("hold" if held else "let go")
+
+
 def batch(start: int, *payloads: bytes) -> MessageBatch:
     return decode_batch(encode_message_set(payloads), start)
 
@@ -73,16 +93,16 @@ class Setup:
     lease: Lease = field(default_factory=Lease)
     start: int = 0
     batching: BatchSettings = field(default_factory=BatchSettings)
+    clock: "Clock" = field(default_factory=SystemClock)
 
     def __post_init__(self) -> None:
         self.budget = ByteBudget(1 << 20)
         self.lane = Lane(TP, self.budget, max_bytes=1 << 20)
         self.settings = ConsumerSettings("g", "g_a", StaticSubscription({"t": 1}), batching=self.batching)
-        self.clock: Clock = SystemClock()
         self.stats = ConsumerStats()
         self.fence = Fence(self.lease, SystemClock(), 0.5)  # only what it looks at
-        sink = PlainHandler(self.handler).for_partition(TP, 0, lambda: True)
-        self.work = PartitionWork(TP, SESSION, self.start, self.lane, sink, self)
+        self.sink = NotingSink(self.handler)
+        self.work = PartitionWork(TP, SESSION, self.start, self.lane, self.sink, self)
         self.progress = asyncio.Event()
         self.task = asyncio.create_task(self.work.run())
 
@@ -111,12 +131,12 @@ async def setups() -> AsyncIterator[list[Setup]]:
 
 @pytest.mark.asyncio
 async def test_delivers_batches_in_order(setups: list[Setup]) -> None:
-    handler = Recorder()
+    handler = Sizes()
     setups.append(s := Setup(handler))
     middle = s.put(batch(0, b"a", b"b"))
     end = s.put(batch(middle, b"c"))
     await s.position(end)
-    assert handler.seen == [b"a", b"b", b"c"]
+    assert handler.batches == [[b"a", b"b"], [b"c"]]  # as they were fetched
     assert s.budget.used == 0
     assert (s.stats.messages, s.stats.bytes) == (3, end)
 
@@ -169,10 +189,13 @@ async def test_drain_finishes_current_batch_and_drops_rest(setups: list[Setup]) 
     first = s.put(batch(0, b"a"))
     s.put(batch(first, b"b"))
     await handler.started.wait()
-    drain = asyncio.create_task(s.work.drain(s.task, SystemClock().monotonic() + 5))
-    await asyncio.sleep(0)
-    gate.set_result(None)
-    await drain
+    with capture_logs() as logs:
+        drain = asyncio.create_task(s.work.drain(s.task, SystemClock().monotonic() + 5))
+        await asyncio.sleep(0)
+        assert s.sink.calls == ["wind down"]
+        gate.set_result(None)
+        await drain
+    assert logs == []
     assert handler.seen == [b"a"]
     assert s.work.position == first
     assert s.budget.used == 0
@@ -184,12 +207,47 @@ async def test_drain_returns_at_deadline(setups: list[Setup]) -> None:
     setups.append(s := Setup(handler))
     s.put(batch(0, b"a"))
     await handler.started.wait()
-    await s.work.drain(s.task, SystemClock().monotonic() + 0.05)
+    with capture_logs() as logs:
+        await s.work.drain(s.task, SystemClock().monotonic() + 0.05)
+    assert [entry["event"] for entry in logs] == ["drain_deadline_passed"]
     assert not s.task.done()
     s.task.cancel()
     await asyncio.wait([s.task])
     assert handler.ended.is_set()
     assert (handler.seen, s.work.position) == ([], 0)
+
+
+@pytest.mark.asyncio
+async def test_drain_does_not_wait_after_its_deadline(setups: list[Setup]) -> None:
+    handler = Recorder(lambda _: asyncio.get_running_loop().create_future())
+    setups.append(s := Setup(handler))
+    s.put(batch(0, b"a"))
+    await handler.started.wait()
+    drain = asyncio.create_task(s.work.drain(s.task, SystemClock().monotonic() - 5))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert drain.done()
+    await drain
+
+
+@pytest.mark.asyncio
+async def test_shows_the_batch_that_the_handler_has(setups: list[Setup]) -> None:
+    gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    handler = Recorder(lambda _: gate)
+    clock = FakeClock()
+    setups.append(s := Setup(handler, start=100, clock=clock))
+    shown = [s.work.in_hand]
+    end = s.put(batch(100, b"a", b"b"))
+    await handler.started.wait()
+    clock.jump(3.0)
+    s.sink.calls.clear()
+    shown.append(s.work.in_hand)
+    assert s.sink.calls == ["settle"]
+    gate.set_result(None)
+    await s.position(end)
+    shown.append(s.work.in_hand)
+    assert shown == [None, BatchInHand(1000.0, 100, 0, 2), None]
+    assert s.stats.of(TP).topic.durations.total == 3.0
 
 
 @pytest.mark.asyncio
@@ -247,6 +305,23 @@ async def test_seek_discards_started_batch(setups: list[Setup]) -> None:
     await s.position(end)
     assert handler.seen == [b"a", b"b"]
     assert s.stats.messages == 1
+    assert s.sink.calls.count("discard") == 1
+
+
+@pytest.mark.asyncio
+async def test_marks_of_a_batch_from_before_a_seek_have_no_effect(setups: list[Setup]) -> None:
+    class Marks(Handler):
+        async def handle(self, batch: Batch) -> None:
+            batch.mark(1)
+            started.set()
+            await asyncio.Event().wait()
+
+    started = asyncio.Event()
+    setups.append(s := Setup(Marks(), start=1000))
+    s.put(batch(1000, b"a", b"b"))
+    await started.wait()
+    s.work.seek(0)
+    assert s.work.position == 0
 
 
 @pytest.mark.asyncio
@@ -275,6 +350,7 @@ async def test_raises_final_error_of_handler(setups: list[Setup]) -> None:
     with pytest.raises(HandlerFailedError):
         await s.task
     assert s.work.position == 100
+    assert s.stats.of(TP).handled_at is None
 
 
 @pytest.mark.asyncio
@@ -284,6 +360,16 @@ async def test_backward_reset_moves_position(setups: list[Setup]) -> None:
     end = s.put(batch(0, b"again"))
     await s.position(end)
     assert handler.seen == [b"again"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("max_batch", [None, 2])
+async def test_range_without_messages_moves_the_position_only(setups: list[Setup], max_batch: int | None) -> None:
+    handler = Sizes()
+    setups.append(s := Setup(handler, Lease(left=0.0), batching=BatchSettings(max_batch=max_batch)))
+    await s.position(s.put(MessageBatch([], [], 0, 50, 0, end=BatchEnd.COMPLETE)))
+    assert handler.batches == []
+    assert s.stats.of(TP).handled_at is None
 
 
 class Watched:
@@ -462,13 +548,14 @@ async def test_what_waits_for_more_is_dropped_by_a_seek_and_by_a_drain(setups: l
     handler = Sizes()
     setups.append(s := Setup(handler, batching=BatchSettings(max_batch=2, linger=60.0)))
     s.put(batch(0, b"a"))
-    while s.lane.budget.used and len(s.lane):
+    while len(s.lane):
         await asyncio.sleep(0)
     s.lane.clear()
     s.work.seek(1000)
     end = s.put(batch(s.put(batch(1000, b"y")), b"z"))
     await s.position(end)
     assert handler.batches == [[b"y", b"z"]]
+    assert s.budget.used == 0
     s.put(batch(end, b"q"))
     while len(s.lane):
         await asyncio.sleep(0)
@@ -477,6 +564,44 @@ async def test_what_waits_for_more_is_dropped_by_a_seek_and_by_a_drain(setups: l
     assert handler.batches == [[b"y", b"z"]]
     assert s.work.position == end
     assert s.budget.used == 0
+
+
+@pytest.mark.asyncio
+async def test_cancellation_releases_what_waits_for_more(setups: list[Setup]) -> None:
+    setups.append(s := Setup(Sizes(), batching=BatchSettings(max_batch=2, linger=60.0)))
+    s.put(batch(0, b"a"))
+    while len(s.lane):
+        await asyncio.sleep(0)
+    s.task.cancel()
+    await asyncio.wait([s.task])
+    assert s.budget.used == 0
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("by", ["nothing", "seek", "drain"])
+async def test_batch_that_cannot_be_joined_is_the_next_one(setups: list[Setup], by: str) -> None:
+    """The log begins again at a lower offset; a seek or drain drops that batch."""
+    gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    handler = Sizes(lambda batch: gate if batch[0] == b"a" else None)
+    setups.append(s := Setup(handler, start=5000, batching=BatchSettings(max_batch=2, linger=60.0)))
+    first = batch(5000, b"a")
+    s.put(first)
+    end = s.put(batch(0, b"b", b"c"))
+    await handler.started.wait()
+    if by == "seek":
+        s.work.seek(9000)
+        assert s.budget.used == first.memory_bytes
+        end = s.put(batch(9000, b"y", b"z"))
+    drain = asyncio.create_task(s.work.drain(s.task, SystemClock().monotonic() + 60)) if by == "drain" else None
+    await asyncio.sleep(0)
+    gate.set_result(None)
+    if drain is None:
+        await s.position(end)
+    else:
+        await drain
+        assert s.work.position == first.next_offset
+    following = {"nothing": [[b"b", b"c"]], "seek": [[b"y", b"z"]], "drain": []}
+    assert handler.batches == [[b"a"], *following[by]]
 
 
 @pytest.mark.asyncio
@@ -490,6 +615,7 @@ async def test_delivers_nothing_while_it_is_held(setups: list[Setup]) -> None:
     assert not handler.started.is_set()
     assert s.work.position == 0
     s.work.hold(False)
+    assert s.sink.calls == ["hold", "let go"]
     await s.position(end)
     assert handler.seen == [b"a"]
 
