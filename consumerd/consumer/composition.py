@@ -115,7 +115,9 @@ class Composition:
             await find_broker(self._opened_client(), config.bootstrap, config.connection_timeout)
 
     async def close(self) -> None:
-        """Close what is ours; not before the member has ended."""
+        """Close what is ours; not before the member has ended. It may be opened again."""
+        if self.session is not None:
+            self._zk = self.session = None
         await self._ours.aclose()
 
     async def _started_session(self) -> Session:
