@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -210,15 +211,40 @@ async def test_shutdown_ends_wait_for_first_broker(group: Any) -> None:
         await made.shutdown()
         with pytest.raises(ConnectorStateError, match="shut down before it joined"):
             await joining
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("turns", range(0, 40, 2))
+async def test_leaves_nothing_when_shut_down_at_any_step_of_joining(group: Any, turns: int) -> None:
+    group.topic("t", 1)
+    config = ConsumerConfig(group="g", consumer_id="a")
+    async with group.zookeeper.session(session_timeout=6.0) as zk:
+        made = ConsumerConnector(config, zk=zk, connect=group.broker.connect, rng=random.Random(1))
+        joining = asyncio.create_task(made.create_message_streams({"t": 1}))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await made.shutdown()
+        with suppress(ConnectorStateError):
+            await joining
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert group.data("/consumers/g/ids/g_a") is None
 
 
 @pytest.mark.asyncio
 async def test_rejects_dialect_that_differs_from_configuration(group: Any) -> None:
     group.topic("t", 1)
-    config = ConsumerConfig(group="g", dialect="0.8")
-    async with group.zookeeper.session(session_timeout=6.0) as zk, ConsumerConnector(config, zk=zk) as made:
-        with pytest.raises(GroupRefusedError, match=r"speak the dialect of Kafka 0\.7, and dialect is '0\.8'"):
+    group.zookeeper.put("/brokers/ids/0", b'{"jmx_port":-1,"timestamp":"1","host":"h","version":1,"port":9092}')
+    config = ConsumerConfig(group="g", consumer_id="a", dialect="0.7")
+    async with (
+        group.zookeeper.session(session_timeout=6.0) as zk,
+        ConsumerConnector(config, zk=zk, connect=group.broker.connect) as made,
+    ):
+        with pytest.raises(GroupRefusedError, match=r"speak the dialect of Kafka 0\.8\+, and dialect is '0\.7'"):
             await made.create_message_streams({"t": 1})
+        group.register_broker(0)
+        await made.create_message_streams({"t": 1})  # the refusal did not use up the connector
+        assert group.data("/consumers/g/ids/g_a") is not None
 
 
 @pytest.mark.asyncio

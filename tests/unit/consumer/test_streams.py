@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from consumerd import (
     EARLIEST,
@@ -23,7 +24,7 @@ from consumerd import (
 )
 from consumerd.errors import ConfigError
 from consumerd.fetch import CorruptPartitionError, OffsetRefusedError
-from consumerd.wire.v07 import Codec
+from consumerd.wire.v07 import Codec, OffsetsRequest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -162,7 +163,7 @@ async def test_filter_follows_topics_that_come_and_go(group: Any) -> None:
         group.topic(topic, 1)
         group.broker.append(topic, 0, topic.encode())
     async with connector(group) as made:
-        (stream,) = await made.create_message_streams_by_filter(Whitelist(' "o.*, new" '), 1)
+        (stream,) = await made.create_message_streams_by_filter(Whitelist(' "o.*, new" '))
         assert stream.topic is None
         got = [await anext(stream) for _ in range(2)]
         assert sorted((message.topic, message.payload) for message in got) == [("one", b"one"), ("other", b"other")]
@@ -197,8 +198,9 @@ async def test_rejects_second_streams_and_use_after_shutdown(group: Any) -> None
             await made.create_message_streams({})
         with pytest.raises(ConfigError, match="expected 1 to"):
             await made.create_message_streams({"t": 0})
-        with pytest.raises(ConfigError):
-            await made.create_message_streams({"a/b": 1})
+        for topic in ("a/b", "t" * 256):
+            with pytest.raises(ConfigError):
+                await made.create_message_streams({topic: 1})
         with pytest.raises(ConfigError, match="expected 1 to"):
             await made.create_message_streams_by_filter(Whitelist("t"), 0)
         (stream,) = (await made.create_message_streams({"t": 1}))["t"]
@@ -356,6 +358,8 @@ async def test_reports_end_offsets_and_lag(group: Any) -> None:
         await made.commit_offsets()
         assert await made.committed() == dict(zip(tps, ends, strict=True))
         assert await made.get_offsets_before(TP, EARLIEST) == (0,)
+        assert await made.get_offsets_before(TP, 1234) == ()
+        assert OffsetsRequest("t", 0, 1234, 1) in group.broker.requests
         assert made.stats.messages >= 2
 
 
@@ -490,18 +494,34 @@ async def test_raises_failure_from_streams(group: Any) -> None:
             await anext(first)
 
 
-async def test_raises_failure_from_shutdown_without_iteration(group: Any) -> None:
+async def test_raises_failure_from_shutdown_once_without_iteration(group: Any) -> None:
     group.topic("t", 1)
     group.zookeeper.put("/consumers/g/offsets/t/0-0", b"999")
+    async with connector(group, out_of_range="fail") as made:
+        await made.create_message_streams({"t": 1})
+        await group.until(lambda: group.data("/consumers/g/ids/g_a") is None)
+        with pytest.raises(OffsetRefusedError):
+            await made.shutdown()
+        await made.shutdown()
 
-    async def idle() -> None:
-        async with connector(group, out_of_range="fail") as made:
+
+@pytest.mark.parametrize("same", [False, True])
+async def test_error_of_block_comes_before_failure_of_member(group: Any, same: bool) -> None:
+    group.topic("t", 1)
+    failure = CorruptPartitionError(TP, 0, "a test's reason")
+    error = failure if same else ArithmeticError()
+
+    async def failing() -> None:
+        async with connector(group) as made:
             await made.create_message_streams({"t": 1})
-            await made._member.wait_ready()
-            await asyncio.wait([made._member._life])
+            made._member.consumer.request_stop(failure)
+            raise error
 
-    with pytest.raises(OffsetRefusedError):
-        await idle()
+    with capture_logs() as logs, pytest.raises(type(error)) as raised:
+        await failing()
+    assert raised.value is error
+    reported = [entry["reason"] for entry in logs if entry["event"] == "member_failed"]
+    assert reported == ([] if same else [str(failure)])
 
 
 async def test_redelivers_batch_in_hand_after_lost_session(group: Any) -> None:
