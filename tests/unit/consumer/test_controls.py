@@ -128,8 +128,9 @@ async def test_names_a_broker_without_offsets() -> None:
 
 
 async def test_lag_is_what_lies_behind_the_position() -> None:
-    controls, partitions, _ = made()
+    controls, partitions, brokers = made()
     assert await controls.end_offsets() == {A: 120, C: 120}
+    assert brokers.asked == [(A, LATEST, 1), (C, LATEST, 1)]
     assert await controls.end_offsets(B) == {B: 120}
     assert await controls.lag() == {A: 20, C: 113}
     assert await controls.lag(C) == {C: 113}
