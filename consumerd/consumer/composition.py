@@ -59,12 +59,11 @@ class AssignedStreams(StreamHandler):
         self._numbers: dict[TopicPartition, int] = {}
         self._generation = -1
         #: Set before the member runs.
-        self.member: CoordinatedConsumer | None = None
+        self.member: CoordinatedConsumer
 
     def number(self, partition: TopicPartition) -> int:
         """Return the number of the stream that receives a partition of the member."""
         member = self.member
-        assert member is not None
         if self._generation != member.stats.rebalances:
             self._generation, self._numbers = member.stats.rebalances, self._divide(member.assigned)
         return self._numbers.get(partition, 0)
@@ -101,7 +100,8 @@ class Composition:
         self._connect = connect
         self._clock = clock
         self._rng = rng
-        self._client: ClusterClient | None = None
+        #: Set by `_opened_client`.
+        self._client: ClusterClient
         self._ours = AsyncExitStack()
         #: The session, if it is ours.
         self.session: Session | None = None
@@ -171,7 +171,6 @@ class Composition:
                 listener=listener,
             )
             return consumer, None
-        assert self._client is not None
         streams = AssignedStreams(find, subscription)
         streams.member = CoordinatedConsumer(
             settings,

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from consumerd import DigestMd5, Scram
 from consumerd.client import NoBrokerError
 from consumerd.clock import SystemClock
 from consumerd.consumer import ConnectorStateError, ConsumerConfig, ConsumerConnector, GroupRefusedError
@@ -20,6 +23,7 @@ from consumerd.net import ConnectionSettings
 from consumerd.offsets import OffsetSettings
 from consumerd.partition import TopicPartition
 from consumerd.registry import FilterSubscription, StaticSubscription, Whitelist
+from consumerd.testing.clock import FakeClock
 
 if TYPE_CHECKING:
     from consumerd.consumer.settings import ConsumerSettings
@@ -121,8 +125,28 @@ def test_member_gets_the_settings_of_the_connector() -> None:
     assert (fetch.poll_backoff_min, fetch.poll_backoff_max) == (0.001, 0.001)
     assert fetch.read_committed
     assert not made("g").fixed_id
-    assert made("g").consumer_id.startswith("g_")
     assert not made("g").fetch.read_committed
+
+
+def test_id_has_host_time_and_random_digits_by_default() -> None:
+    settings = ConsumerConfig(group="g").settings(
+        StaticSubscription({"t": 1}), clock=FakeClock(wall=1_700_000_000.25), rng=random.Random(1)
+    )
+    digits = random.Random(1).getrandbits(64) >> 32
+    assert settings.consumer_id == f"g_{socket.gethostname()}-1700000000250-{digits:08x}"
+
+
+def test_shows_no_credentials() -> None:
+    shown = repr(
+        configured(
+            **KAFKA,
+            sasl=partial(Scram, "SCRAM-SHA-512", "alice", "secret"),
+            zookeeper_sasl=partial(DigestMd5, "alice", "secret"),
+            auth=[("digest", "alice:secret")],
+        )
+    )
+    assert "kafka1:9092" in shown
+    assert "secret" not in shown
 
 
 def test_frames_of_brokers_have_room_for_the_largest_fetch() -> None:
@@ -153,7 +177,6 @@ def test_bootstrap_brokers_choose_coordinator_by_default() -> None:
     assert broker.coordination_settings().assignors == ("roundrobin", "range")
     assert broker.coordination_settings().instance_id == "a"
     assert ConsumerConfig(group="g", **KAFKA, coordination="zookeeper", offsets="both").by_zookeeper
-    assert "secret" not in repr(ConsumerConfig(group="g", **KAFKA, sasl=lambda secret="secret": secret))  # type: ignore[misc]
 
 
 class Member:
@@ -167,14 +190,15 @@ class Member:
 def test_spreads_partitions_evenly_over_streams() -> None:
     t = [TopicPartition.numbered("t", number) for number in range(6)]
     u = [TopicPartition.numbered("u", number) for number in range(2)]
-    dealt = AssignedStreams(lambda *_: None, StaticSubscription({"t": 2, "u": 1}))  # type: ignore[arg-type]
+    dealt = AssignedStreams(lambda *_: None, StaticSubscription({"t": 2, "u": 2}))  # type: ignore[arg-type]
     member = Member(*t[::2], *u)
     dealt.member = member  # type: ignore[assignment]
-    assert [dealt.number(each) for each in (*t[::2], *u)] == [0, 1, 0, 0, 0]
-    member.assigned = t[1:3]  # of the next generation, once it has begun
+    assert [dealt.number(each) for each in (*t[::2], *u)] == [0, 1, 0, 0, 1]
+    assert dealt.number(t[1]) == 0  # of another member: a stream that exists
+    member.assigned = t[2:4]  # of the next generation, once it has begun
     assert dealt.number(t[2]) == 1
     member.stats.rebalances += 1
-    assert [dealt.number(each) for each in t[1:3]] == [0, 1]
+    assert [dealt.number(each) for each in t[2:4]] == [0, 1]
     together = AssignedStreams(lambda *_: None, FilterSubscription(Whitelist(".*"), 3))  # type: ignore[arg-type]
     together.member = Member(t[0], t[1], *u)  # type: ignore[assignment]
     assert [together.number(each) for each in (t[0], t[1], *u)] == [0, 1, 2, 0]
