@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import socket
+import ssl
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,7 +21,7 @@ from consumerd.consumer.composition import AssignedStreams
 from consumerd.consumer.stats import ConsumerStats
 from consumerd.embedded import free_port
 from consumerd.errors import ConfigError
-from consumerd.net import ConnectionSettings
+from consumerd.net import ConnectError, ConnectionSettings
 from consumerd.offsets import OffsetSettings
 from consumerd.partition import TopicPartition
 from consumerd.registry import FilterSubscription, StaticSubscription, Whitelist
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from consumerd.consumer.settings import ConsumerSettings
 
 KAFKA: dict[str, Any] = {"bootstrap": ["kafka1:9092"]}
+TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+SASL = partial(Scram, "SCRAM-SHA-512", "alice", "secret")
 
 
 @pytest.mark.parametrize(
@@ -140,7 +144,7 @@ def test_shows_no_credentials() -> None:
     shown = repr(
         configured(
             **KAFKA,
-            sasl=partial(Scram, "SCRAM-SHA-512", "alice", "secret"),
+            sasl=SASL,
             zookeeper_sasl=partial(DigestMd5, "alice", "secret"),
             auth=[("digest", "alice:secret")],
         )
@@ -269,6 +273,56 @@ async def test_rejects_dialect_that_differs_from_configuration(group: Any) -> No
         group.register_broker(0)
         await made.create_message_streams({"t": 1})  # the refusal did not use up the connector
         assert group.data("/consumers/g/ids/g_a") is not None
+
+
+@pytest.mark.asyncio
+async def test_joins_in_configured_dialect_before_first_broker(group: Any) -> None:
+    group.zookeeper.remove("/brokers/ids/0")
+    config = ConsumerConfig(group="g", consumer_id="a", dialect="0.7")
+    async with group.zookeeper.session(session_timeout=6.0) as zk, ConsumerConnector(config, zk=zk) as made:
+        await made.create_message_streams({"t": 1})
+        assert group.data("/consumers/g/ids/g_a") == b'{ "t": 1 }'
+
+
+@pytest.mark.asyncio
+async def test_names_settings_that_registered_brokers_do_not_support(group: Any) -> None:
+    config = ConsumerConfig(group="g", assignor="roundrobin")
+    async with group.zookeeper.session(session_timeout=6.0) as zk, ConsumerConnector(config, zk=zk) as made:
+        with pytest.raises(ConfigError, match="assignor = 'roundrobin' is not supported by"):
+            await made.create_message_streams({"t": 1})
+        assert group.data("/consumers/g/ids") is None
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("given", "listener"),
+    [
+        ({}, "PLAINTEXT"),
+        ({"broker_tls": TLS}, "SSL"),
+        ({"sasl": SASL}, "SASL_PLAINTEXT"),
+        ({"broker_tls": TLS, "sasl": SASL}, "SASL_SSL"),
+        ({"bootstrap": ["bootstrap:9092"], "coordination": "zookeeper"}, "bootstrap"),
+    ],
+)
+async def test_connects_to_listener_for_its_security_protocol(group: Any, given: dict[str, Any], listener: str) -> None:
+    attempts: asyncio.Queue[str] = asyncio.Queue()
+
+    async def refuse(host: str, port: int) -> Any:
+        attempts.put_nowait(host)
+        raise ConnectError(f"cannot connect to {host}:{port}")
+
+    endpoints = [f"{name}://{name}:9092" for name in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")]
+    broker = {"jmx_port": -1, "timestamp": "1", "host": None, "port": -1, "version": 2, "endpoints": endpoints}
+    group.zookeeper.put("/brokers/ids/0", json.dumps(broker).encode())
+    group.zookeeper.put("/brokers/topics/t", b'{"version":1,"partitions":{"0":[0]}}')
+    config = ConsumerConfig(group="g", consumer_id="a", **given)
+    async with (
+        group.zookeeper.session(session_timeout=6.0) as zk,
+        ConsumerConnector(config, zk=zk, connect=refuse) as made,
+    ):
+        await made.create_message_streams({"t": 1})
+        assert json.loads(group.data("/consumers/g/ids/g_a"))["subscription"] == {"t": 1}
+        assert await asyncio.wait_for(attempts.get(), 60) == listener
 
 
 @pytest.mark.asyncio
