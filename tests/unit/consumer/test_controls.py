@@ -89,8 +89,9 @@ async def test_assignment_has_partitions_with_a_position() -> None:
     assert list(controls.assignment().items()) == [(A, 10), (C, 12)]
     assert controls.position(A) == 100
     for partition in (B, OTHER):
-        with pytest.raises(NotAssignedError):
+        with pytest.raises(NotAssignedError) as refused:
             controls.position(partition)
+        assert refused.value.partition == partition
 
 
 async def test_pauses_and_resumes_only_what_is_ours() -> None:
