@@ -524,10 +524,10 @@ async def test_waits_for_id_node_that_may_end(group: Any, monkeypatch: pytest.Mo
             await group.until(lambda: group.owner(TP) == "g_pod-0")
             group.zookeeper.disconnect(member.zk)
             group.zookeeper.end(member.zk.granted_id)
-        await other.create_ephemeral("/consumers/g/ids/g_pod", b'{ "t": 1 }', wait=0)
-        if registered:
+            await other.create_ephemeral("/consumers/g/ids/g_pod", b'{ "t": 1 }', wait=0)
             group.zookeeper.reconnect(member.zk)
         else:
+            await other.create_ephemeral("/consumers/g/ids/g_pod", b'{ "t": 1 }', wait=0)
             member = await group.member("pod")
         turns = member.consumer.turns
         await group.until(lambda: member.consumer.turns > turns + 10)  # attempts
