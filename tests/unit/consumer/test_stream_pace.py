@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from consumerd import MessageStream, TopicPartition
+from consumerd import ConsumerTimeoutError, MessageStream, TopicPartition
 from consumerd.consumer.deliveries import Delivery
 from consumerd.consumer.streams import FRESH, TOGETHER
 from consumerd.handlers import Batch
@@ -28,8 +29,10 @@ class World:
     def __init__(self) -> None:
         self.now = 100.0
         self.checked: list[float] = []
+        self.reads = 0
 
     def monotonic(self) -> float:
+        self.reads += 1
         return self.now
 
     def allowed(self) -> bool:
@@ -65,6 +68,48 @@ async def test_program_that_was_suspended_gets_few_messages(waits: bool, most: i
     assert got < 500 + most
 
 
+async def reading(world: World, messages: int, *, waits: bool) -> list[int]:
+    """Take messages, and return the numbers of those for which the clock was read."""
+    stream, numbers = world.stream(messages + 1), []
+    for number in range(messages):
+        before = world.reads
+        await anext(stream)
+        if world.reads > before:
+            numbers.append(number)
+        if waits:
+            await asyncio.sleep(0)
+    return numbers
+
+
+async def test_quick_program_reads_clock_once_for_several_messages() -> None:
+    world = World()
+    numbers = await reading(world, 100, waits=False)
+    assert {later - sooner for sooner, later in pairwise(numbers[2:])} == {TOGETHER}
+    assert world.checked == [100.0]  # one check of the fence is enough meanwhile
+
+
+async def test_program_that_waits_reads_clock_for_each_message() -> None:
+    world = World()
+    assert await reading(world, 100, waits=True) == list(range(100))
+    assert world.checked == [100.0]
+
+
+async def test_timeout_of_zero_does_not_wait() -> None:
+    stream = MessageStream("t", 0, timeout=0, clock=World())  # type: ignore[arg-type]
+    async with asyncio.timeout(60):
+        with pytest.raises(ConsumerTimeoutError):
+            await anext(stream)
+
+
+async def test_check_of_fence_ends_with_its_time() -> None:
+    world = World()
+    stream = world.stream(10)
+    await anext(stream)
+    world.now += FRESH
+    await anext(stream)
+    assert world.checked == [100.0, 100.0 + FRESH]
+
+
 @pytest.mark.parametrize("seconds", [0.0001, 0.0005, 0.001, 0.005, 0.1])
 async def test_fence_is_checked_as_often_as_messages_take_long(seconds: float) -> None:
     world, left = World(), 1000
@@ -73,5 +118,5 @@ async def test_fence_is_checked_as_often_as_messages_take_long(seconds: float) -
         left -= 1
         if not left:
             break
-    longest = max(later - sooner for sooner, later in zip(world.checked, world.checked[1:], strict=False))
+    longest = max(later - sooner for sooner, later in pairwise(world.checked))
     assert longest < 2 * FRESH + seconds

@@ -341,6 +341,22 @@ async def test_releases_partition_paused_within_compressed_message(group: Any) -
     assert group.offset(TP) == 0
 
 
+@pytest.mark.parametrize("batches", [False, True])
+async def test_continues_after_pause_since_task_left_with_last_message(group: Any, batches: bool) -> None:
+    group.topic("t", 1)
+    end = group.broker.append("t", 0, b"one")
+    async with connector(group) as made:
+        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+        assert await asyncio.create_task(take(stream, 1)) == [b"one"]
+        made.pause(TP)
+        made.resume(TP)
+        group.broker.append("t", 0, b"two")
+        async with asyncio.timeout(60):
+            got = list(await anext(stream.batches())) if batches else await take(stream, 1)
+        assert got == [b"two"]
+        assert made.position(TP) == end
+
+
 async def test_reports_end_offsets_and_lag(group: Any) -> None:
     group.topic("t", 2)
     group.register_broker(1)
