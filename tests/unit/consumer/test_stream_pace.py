@@ -24,12 +24,16 @@ class LeaseOverError(Exception):
 class World:
     """A clock that stands still, and a sink whose fence says when it was checked."""
 
-    winding = held = over = False
+    winding = over = False
 
     def __init__(self) -> None:
         self.now = 100.0
+        self.held = False
         self.checked: list[float] = []
         self.reads = 0
+        #: What the stream delivers, and whether it ended with all messages handled.
+        self.delivery: Delivery
+        self.whole: asyncio.Future[bool]
 
     def monotonic(self) -> float:
         self.reads += 1
@@ -45,7 +49,9 @@ class World:
         stream = MessageStream("t", 0, timeout=None, clock=self)  # type: ignore[arg-type]
         batch = Batch(TopicPartition("t", 0, 0), decode_batch(encode_message_set([b"x"] * messages), 0))
         sink: Any = self
-        stream.offer(Delivery(batch, sink, asyncio.get_running_loop().create_future()))
+        self.whole = asyncio.get_running_loop().create_future()
+        self.delivery = Delivery(batch, sink, self.whole)
+        stream.offer(self.delivery)
         return stream
 
 
@@ -92,6 +98,46 @@ async def test_program_that_waits_reads_clock_for_each_message() -> None:
     world = World()
     assert await reading(world, 100, waits=True) == list(range(100))
     assert world.checked == [100.0]
+
+
+async def test_quick_program_schedules_one_look_at_its_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, scheduled, loop = World(), [], asyncio.get_running_loop()
+    call_soon = loop.call_soon
+
+    def counting(callback: Any, *arguments: Any, **options: Any) -> Any:
+        scheduled.append(callback)
+        return call_soon(callback, *arguments, **options)
+
+    stream = world.stream(200)
+    await anext(stream)
+    monkeypatch.setattr(loop, "call_soon", counting)
+    for _ in range(100):
+        await anext(stream)
+    assert len(scheduled) == 1
+
+
+async def test_pause_stops_quick_program_at_once() -> None:
+    world = World()
+    stream = world.stream(100)
+    for _ in range(10):
+        await anext(stream)
+    world.held = True
+    stream.reconsider(world.delivery)
+    waiting = asyncio.create_task(anext(stream))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert world.delivery.taken == 10
+    waiting.cancel()
+
+
+async def test_batch_ends_as_a_whole_with_its_last_message() -> None:
+    world = World()
+    stream = world.stream(2)
+    await anext(stream)
+    await anext(stream)
+    assert not world.whole.done()
+    stream.ack()
+    assert world.whole.result() is True
 
 
 async def test_timeout_of_zero_does_not_wait() -> None:

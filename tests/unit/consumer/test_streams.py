@@ -435,6 +435,17 @@ async def test_shutdown_waits_for_loop_of_other_task(group: Any) -> None:
     assert group.offset(TP) == ends[0]
 
 
+async def test_shutdown_ends_iterations_that_wait(group: Any) -> None:
+    group.topic("t", 1)
+    async with connector(group, consumer_timeout=None) as made:
+        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+        waiting = asyncio.create_task(anext(stream))  # type: ignore[arg-type]
+        await group.until(lambda: made.assignment() == {TP: 0})
+        await made.shutdown()
+        with pytest.raises(StopAsyncIteration):
+            await asyncio.wait_for(waiting, 60)
+
+
 async def test_finishes_compressed_message_before_drain(group: Any) -> None:
     group.topic("t", 1)
     end = group.broker.append("t", 0, *(b"%d" % number for number in range(5)), codec=Codec.GZIP)
