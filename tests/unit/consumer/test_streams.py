@@ -439,7 +439,7 @@ async def test_shutdown_ends_iterations_that_wait(group: Any) -> None:
     group.topic("t", 1)
     async with connector(group, consumer_timeout=None) as made:
         (stream,) = (await made.create_message_streams({"t": 1}))["t"]
-        waiting = asyncio.create_task(anext(stream))  # type: ignore[arg-type]
+        waiting = asyncio.create_task(anext(stream))
         await group.until(lambda: made.assignment() == {TP: 0})
         await made.shutdown()
         with pytest.raises(StopAsyncIteration):
