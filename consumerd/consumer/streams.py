@@ -134,7 +134,6 @@ class MessageStream:
                     self._current = delivery
                     # When a partition is revoked, each message may be the last.
                     self._fresh_until = _NEVER if delivery.sink.winding else self._now() + FRESH
-                    self._pace.stop()
                     return delivery
                 else:
                     await self._wait(deadline, CLOSED_POLL)
@@ -215,7 +214,7 @@ class _Pace:
 
     def __init__(self) -> None:
         self.until = 0
-        self._looked = 0.0
+        self._looked = _NEVER
         self._together = 1
         #: Whether the loop will call `_turned`.
         self._awaited = False

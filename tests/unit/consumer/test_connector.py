@@ -10,6 +10,7 @@ import pytest
 
 from consumerd import ConnectorStateError, ConsumerConfig, ConsumerConnector
 from consumerd.client import NoBrokerError
+from consumerd.consumer.streams import FRESH
 from consumerd.errors import IdTakenError, ZooKeeperError
 from tests.simulation.daemon import ProcessClock
 from tests.simulation.kafka_world import KafkaWorld
@@ -142,3 +143,24 @@ def test_join_raises_what_keeps_the_member_out_once() -> None:
 
         program.play(script)
         assert not [what for _, _, what in world.kernel.timeline if "member_failed" in what]
+
+
+def test_delivers_soon_after_the_fence_opens() -> None:
+    with World(1) as world:
+        world.topic("t", 1)
+        world.produce(world.partitions[0], 2)
+        program = Program(world)
+        made = program.connector()
+
+        async def script() -> None:
+            async with made:
+                (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+                await anext(stream)
+                opens = world.kernel.now + 10.0
+                fence: Any = made._running.fence
+                fence.allows = lambda _: world.kernel.now >= opens
+                await asyncio.sleep(FRESH)
+                await anext(stream)
+                assert opens <= world.kernel.now < opens + 0.1
+
+        program.play(script)

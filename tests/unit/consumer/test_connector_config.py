@@ -193,11 +193,11 @@ class Member:
 
 def test_spreads_partitions_evenly_over_streams() -> None:
     t = [TopicPartition.numbered("t", number) for number in range(6)]
-    u = [TopicPartition.numbered("u", number) for number in range(2)]
-    dealt = AssignedStreams(lambda *_: None, StaticSubscription({"t": 2, "u": 2}))  # type: ignore[arg-type]
-    member = Member(*t[::2], *u)
+    u, v = ([TopicPartition.numbered(topic, number) for number in range(2)] for topic in "uv")
+    dealt = AssignedStreams(lambda *_: None, StaticSubscription({"t": 2, "u": 2, "v": 1}))  # type: ignore[arg-type]
+    member = Member(*t[::2], *u, *v)
     dealt.member = member  # type: ignore[assignment]
-    assert [dealt.number(each) for each in (*t[::2], *u)] == [0, 1, 0, 0, 1]
+    assert [dealt.number(each) for each in (*t[::2], *u, *v)] == [0, 1, 0, 0, 1, 0, 0]
     assert dealt.number(t[1]) == 0  # of another member: a stream that exists
     member.assigned = t[2:4]  # of the next generation, once it has begun
     assert dealt.number(t[2]) == 1
@@ -276,12 +276,13 @@ async def test_rejects_dialect_that_differs_from_configuration(group: Any) -> No
 
 
 @pytest.mark.asyncio
-async def test_joins_in_configured_dialect_before_first_broker(group: Any) -> None:
+@pytest.mark.parametrize(("dialect", "version"), [("0.7", None), ("0.8", 1)])
+async def test_joins_in_configured_dialect_before_first_broker(group: Any, dialect: Any, version: int | None) -> None:
     group.zookeeper.remove("/brokers/ids/0")
-    config = ConsumerConfig(group="g", consumer_id="a", dialect="0.7")
+    config = ConsumerConfig(group="g", consumer_id="a", dialect=dialect)
     async with group.zookeeper.session(session_timeout=6.0) as zk, ConsumerConnector(config, zk=zk) as made:
         await made.create_message_streams({"t": 1})
-        assert group.data("/consumers/g/ids/g_a") == b'{ "t": 1 }'
+        assert json.loads(group.data("/consumers/g/ids/g_a")).get("version") == version
 
 
 @pytest.mark.asyncio

@@ -74,14 +74,15 @@ async def test_program_that_was_suspended_gets_few_messages(waits: bool, most: i
     assert got < 500 + most
 
 
-async def reading(world: World, messages: int, *, waits: bool) -> list[int]:
-    """Take messages, and return the numbers of those for which the clock was read."""
+async def reading(world: World, messages: int, *, waits: bool = False, seconds: float = 0.0) -> list[int]:
+    """Take messages that take `seconds` each, and return the numbers of those for which the clock was read."""
     stream, numbers = world.stream(messages + 1), []
     for number in range(messages):
         before = world.reads
         await anext(stream)
         if world.reads > before:
             numbers.append(number)
+        world.now += seconds
         if waits:
             await asyncio.sleep(0)
     return numbers
@@ -89,7 +90,7 @@ async def reading(world: World, messages: int, *, waits: bool) -> list[int]:
 
 async def test_quick_program_reads_clock_once_for_several_messages() -> None:
     world = World()
-    numbers = await reading(world, 100, waits=False)
+    numbers = await reading(world, 100)
     assert {later - sooner for sooner, later in pairwise(numbers[2:])} == {TOGETHER}
     assert world.checked == [100.0]  # one check of the fence is enough meanwhile
 
@@ -98,6 +99,13 @@ async def test_program_that_waits_reads_clock_for_each_message() -> None:
     world = World()
     assert await reading(world, 100, waits=True) == list(range(100))
     assert world.checked == [100.0]
+
+
+@pytest.mark.parametrize(("seconds", "messages"), [(0.001, 100), (FRESH / TOGETHER, 4)])
+async def test_slow_program_reads_clock_for_each_message(seconds: float, messages: int) -> None:
+    world = World()
+    world.now = 0.0
+    assert await reading(world, messages, seconds=seconds) == list(range(messages))
 
 
 async def test_quick_program_schedules_one_look_at_its_waits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,11 +131,10 @@ async def test_pause_stops_quick_program_at_once() -> None:
         await anext(stream)
     world.held = True
     stream.reconsider(world.delivery)
-    waiting = asyncio.create_task(anext(stream))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    following = stream.__anext__()
+    following.send(None)  # it waits, and returns no message at once
+    following.close()
     assert world.delivery.taken == 10
-    waiting.cancel()
 
 
 async def test_batch_ends_as_a_whole_with_its_last_message() -> None:
