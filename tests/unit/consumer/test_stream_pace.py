@@ -1,4 +1,4 @@
-"""How long a message stream relies on one check of its fence, in a program that waits and in one that does not."""
+"""A message stream alone: how long it relies on one check of its fence, and which delivery continues."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class LeaseOverError(Exception):
 class World:
     """A clock that stands still, and a sink whose fence says when it was checked."""
 
-    winding = over = False
+    over = False
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.held = False
+        self.held = self.winding = False
         self.checked: list[float] = []
         self.reads = 0
         #: What the stream delivers, and whether it ended with all messages handled.
@@ -47,12 +47,15 @@ class World:
 
     def stream(self, messages: int) -> MessageStream:
         stream = MessageStream("t", 0, timeout=None, clock=self)  # type: ignore[arg-type]
-        batch = Batch(TopicPartition("t", 0, 0), decode_batch(encode_message_set([b"x"] * messages), 0))
-        sink: Any = self
-        self.whole = asyncio.get_running_loop().create_future()
-        self.delivery = Delivery(batch, sink, self.whole)
+        self.delivery, self.whole = self.made(messages)
         stream.offer(self.delivery)
         return stream
+
+    def made(self, messages: int) -> tuple[Delivery, asyncio.Future[bool]]:
+        batch = Batch(TopicPartition("t", 0, 0), decode_batch(encode_message_set([b"x"] * messages), 0))
+        sink: Any = self
+        whole: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        return Delivery(batch, sink, whole), whole
 
 
 @pytest.mark.parametrize(("waits", "most"), [(True, 1), (False, TOGETHER)])
@@ -145,6 +148,32 @@ async def test_batch_ends_as_a_whole_with_its_last_message() -> None:
     assert not world.whole.done()
     stream.ack()
     assert world.whole.result() is True
+
+
+async def test_batches_end_at_a_message_when_the_partition_is_revoked() -> None:
+    world = World()
+    stream = world.stream(4)
+    await anext(stream)
+    world.winding = True
+    stream.reconsider(world.delivery)
+    assert not world.whole.done()  # the program has a message of it
+    following = asyncio.create_task(anext(stream.batches()))
+    await asyncio.sleep(0)
+    assert world.whole.result() is False
+    assert (world.delivery.handled, world.delivery.taken) == (1, 1)
+    following.cancel()
+
+
+async def test_current_delivery_continues_when_another_is_withdrawn() -> None:
+    world = World()
+    stream, (other, _) = world.stream(2), world.made(2)
+    stream.offer(other)
+    await anext(stream)
+    stream.withdraw(other)
+    stream.ack()
+    assert world.delivery.handled == 1
+    await anext(stream)
+    assert (world.delivery.taken, other.taken) == (2, 0)
 
 
 async def test_timeout_of_zero_does_not_wait() -> None:
