@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -521,15 +521,22 @@ async def test_raises_failure_from_streams(group: Any) -> None:
             await anext(first)
 
 
-async def test_raises_failure_from_shutdown_once_without_iteration(group: Any) -> None:
+@pytest.mark.parametrize("explicitly", [False, True])
+async def test_raises_failure_from_shutdown_once_without_iteration(group: Any, explicitly: bool) -> None:
     group.topic("t", 1)
     group.zookeeper.put("/consumers/g/offsets/t/0-0", b"999")
-    async with connector(group, out_of_range="fail") as made:
-        await made.create_message_streams({"t": 1})
-        await group.until(lambda: group.data("/consumers/g/ids/g_a") is None)
-        with pytest.raises(OffsetRefusedError):
-            await made.shutdown()
-        await made.shutdown()
+
+    async def idle() -> None:
+        async with connector(group, out_of_range="fail") as made:
+            await made.create_message_streams({"t": 1})
+            await group.until(lambda: group.data("/consumers/g/ids/g_a") is None)
+            if explicitly:
+                with pytest.raises(OffsetRefusedError):
+                    await made.shutdown()
+                await made.shutdown()
+
+    with nullcontext() if explicitly else pytest.raises(OffsetRefusedError):
+        await idle()
 
 
 @pytest.mark.parametrize("same", [False, True])
