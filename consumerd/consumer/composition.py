@@ -59,12 +59,11 @@ class AssignedStreams(StreamHandler):
         self._numbers: dict[TopicPartition, int] = {}
         self._generation = -1
         #: Set before the member runs.
-        self.member: CoordinatedConsumer | None = None
+        self.member: CoordinatedConsumer
 
     def number(self, partition: TopicPartition) -> int:
         """Return the number of the stream that receives a partition of the member."""
         member = self.member
-        assert member is not None
         if self._generation != member.stats.rebalances:
             self._generation, self._numbers = member.stats.rebalances, self._divide(member.assigned)
         return self._numbers.get(partition, 0)
@@ -97,25 +96,31 @@ class Composition:
         rng: Random,
     ) -> None:
         self._config = config
-        self._zk = zk
+        self._given = zk
         self._connect = connect
         self._clock = clock
         self._rng = rng
-        self._client: ClusterClient | None = None
+        #: Set by `_opened_client`.
+        self._client: ClusterClient
         self._ours = AsyncExitStack()
         #: The session, if it is ours.
         self.session: Session | None = None
+
+    @property
+    def _zk(self) -> ZooKeeper | None:
+        return self.session if self._given is None else self._given
 
     async def open(self) -> None:
         """Connect. Raises ZooKeeperError, or NoBrokerError, when nothing answers within `connection_timeout`."""
         config = self._config
         if self._zk is None and (config.by_zookeeper or config.offset_settings().in_zookeeper):
-            self._zk = self.session = await self._started_session()
+            self.session = await self._started_session()
         if not config.by_zookeeper:
             await find_broker(self._opened_client(), config.bootstrap, config.connection_timeout)
 
     async def close(self) -> None:
-        """Close what is ours; not before the member has ended."""
+        """Close what is ours; not before the member has ended. It may be opened again."""
+        self.session = None
         await self._ours.aclose()
 
     async def _started_session(self) -> Session:
@@ -157,24 +162,24 @@ class Composition:
         Raises ConfigError, GroupRefusedError where the dialects do not fit, ZooKeeperError.
         """
         settings = self._config.settings(subscription, clock=self._clock, rng=self._rng)
+        zk = self._zk
         if self._config.by_zookeeper:
-            assert self._zk is not None  # it was opened
+            assert zk is not None  # it was opened
             consumer = GroupConsumer(
                 settings,
-                zk=self._zk,
-                backend=await self._backend(self._zk),
+                zk=zk,
+                backend=await self._backend(zk),
                 handler=StreamHandler(find),
                 clock=self._clock,
                 rng=self._rng,
                 listener=listener,
             )
             return consumer, None
-        assert self._client is not None
         streams = AssignedStreams(find, subscription)
         streams.member = CoordinatedConsumer(
             settings,
             self._config.coordination_settings(),
-            backend=ClusterBackend(self._client, offsets=self._config.offset_settings(), zk=self._zk),
+            backend=ClusterBackend(self._client, offsets=self._config.offset_settings(), zk=zk),
             handler=streams,
             clock=self._clock,
             rng=self._rng,

@@ -89,10 +89,10 @@ class ConsumerConnector:
 
         Raises ZooKeeperError, or BrokerError, when nothing answers within `connection_timeout`.
         """
-        if self._open:
-            return
         if self._closed:
             raise ConnectorStateError("a connector cannot be restarted; create a new one")
+        if self._open:
+            return
         try:
             await self._parts.open()
         except BaseException:
@@ -126,8 +126,6 @@ class ConsumerConnector:
         for stream in self._streams:
             stream.leave(asyncio.current_task())
         async with self._closing:
-            if self._closed:
-                return
             try:
                 if self._member is not None:
                     await self._member.leave()

@@ -84,7 +84,8 @@ class GroupConsumer(RunningMember[events.Event]):
         self._nudging: set[asyncio.Task[None]] = set()
         self._target: dict[TopicPartition, int] | None = None
         self._awaited = AwaitedTopics(settings.group, settings.subscription)
-        self._unsubscribe: Callable[[], None] = lambda: None
+        #: Set by `_begin`.
+        self._unsubscribe: Callable[[], None]
         self._member = Member(
             settings.group, settings.consumer_id, settings.subscription, settings.membership, backend.rules
         )
@@ -195,8 +196,9 @@ class GroupConsumer(RunningMember[events.Event]):
             case events.Release():
                 self._answer(self._coordination.release, action)
             case events.Nudge():
-                self._nudging = {task for task in self._nudging if not task.done()}
-                self._nudging.add(self._tasks.create_task(self._coordination.nudge(action)))
+                nudging = self._tasks.create_task(self._coordination.nudge(action))
+                self._nudging.add(nudging)
+                nudging.add_done_callback(self._nudging.discard)
             case _:
                 return self._perform_flow(action)
         return True

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 import structlog
 
@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 #: Seconds in which hooks are gathered: the partitions of one rebalance are claimed and drained within milliseconds.
 SETTLE = 0.01
 
-Partitions = frozenset["TopicPartition"]
+Partitions: TypeAlias = frozenset["TopicPartition"]
 
 
 class RebalanceListener:

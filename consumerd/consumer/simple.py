@@ -201,7 +201,7 @@ class SimpleConsumer:
         close the connection on a bad topic or partition: ConnectionClosedError (golden notes, 1).
         """
         request = OffsetsRequest(topic, partition, time, max_number)
-        body = await self._ask(request, OFFSETS_HEADER + OFFSET_SIZE * min(max(max_number, 1), LARGEST // 16))
+        body = await self._ask(request, min(OFFSETS_HEADER + OFFSET_SIZE * max(max_number, 1), LARGEST))
         return await self._read(self._offsets, body)
 
     def _offsets(self, body: bytes) -> tuple[int, ...]:

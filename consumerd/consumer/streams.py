@@ -49,9 +49,9 @@ class MessageStream:
         self.topic = topic
         self.number = number
         self._timeout = timeout
-        self._clock = clock
         self._now = clock.monotonic
-        self._ready: dict[Delivery, None] = {}  # a set that keeps its order
+        #: Those that were offered, the current one too, as a set that keeps its order.
+        self._ready: dict[Delivery, None] = {}
         self._current: Delivery | None = None
         self._fresh_until = _NEVER
         self._pace = _Pace()
@@ -82,12 +82,9 @@ class MessageStream:
                     delivery.taken = taken + 1
                     return message
             self._decide(delivery)
-        while True:
-            delivery = await self._take()
-            for message in delivery.messages:
-                delivery.taken += 1
-                return message
-            self._decide(delivery)
+        delivery = await self._take()
+        delivery.taken += 1
+        return next(delivery.messages)
 
     def batches(self) -> BatchStream:
         """The same stream as an iterator of batches, which costs much less per message.
@@ -116,7 +113,7 @@ class MessageStream:
         return True
 
     async def _take(self) -> Delivery:
-        """Return the delivery that continues, which the fence allows at this moment."""
+        """Return the delivery that continues, which has messages left and which the fence allows at this moment."""
         if self._waiting:
             raise ConnectorStateError(f"{self!r} is iterated by two tasks at once; create more streams instead")
         self._task, self._left = asyncio.current_task(), False
@@ -129,12 +126,14 @@ class MessageStream:
                 if delivery is None:
                     self._raise_at_end()
                     await self._wait(deadline, None)
+                elif delivery.taken == delivery.length:
+                    # The task that took its last message has left, and the partition was paused since.
+                    delivery.handled = delivery.taken
+                    self._decide(delivery)
                 elif delivery.sink.allowed():
-                    self._ready.pop(delivery, None)
                     self._current = delivery
                     # When a partition is revoked, each message may be the last.
                     self._fresh_until = _NEVER if delivery.sink.winding else self._now() + FRESH
-                    self._pace.stop()
                     return delivery
                 else:
                     await self._wait(deadline, CLOSED_POLL)
@@ -171,9 +170,8 @@ class MessageStream:
 
     def offer(self, delivery: Delivery) -> None:
         """Deliver it in its turn."""
-        if delivery is not self._current:
-            self._ready[delivery] = None
-            self._news.set()
+        self._ready[delivery] = None
+        self._news.set()
 
     def withdraw(self, delivery: Delivery) -> None:
         """Deliver nothing more of it."""
@@ -216,7 +214,7 @@ class _Pace:
 
     def __init__(self) -> None:
         self.until = 0
-        self._looked = 0.0
+        self._looked = _NEVER
         self._together = 1
         #: Whether the loop will call `_turned`.
         self._awaited = False

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from consumerd.errors import ConfigError, HandlerFailedError
 from consumerd.group import MembershipSettings
@@ -32,9 +33,9 @@ async def test_exchanges_handler_between_batches_and_keeps_the_partition(group: 
     former.hold()
     await group.until(lambda: former.holding == 1)
     exchange = asyncio.create_task(member.consumer.exchange_handler(other, BatchSettings(), never))
-    group.broker.append("t", 0, b"two")
     await asyncio.sleep(0)
     former.let_go()
+    group.broker.append("t", 0, b"two")
     assert await exchange is None
     await group.until(lambda: other.seen == [b"two"])
     assert (former.seen, former.cancelled, former.stops, other.starts) == ([b"one"], 0, 1, 1)
@@ -318,6 +319,16 @@ async def test_changed_subscription_replaces_the_id_node_and_moves_on(group: Any
     assert group.owner(TP) is None
     # Deleted and created in one transaction: no member sees the group without it.
     assert group.journal.of(identity) == [("created", identity), ("set", identity)]
+
+
+async def test_waits_for_missing_topics_of_a_changed_subscription(group: Any) -> None:
+    group.topic("t", 1)
+    with capture_logs() as logs:
+        member = await group.member()
+        await group.until(lambda: member.owned == [TP])
+        member.consumer.change_subscription(StaticSubscription({"u": 1}))
+        await group.until(lambda: "waiting_for_topics" in [entry["event"] for entry in logs])
+    assert [entry["topics"] for entry in logs if entry["event"] == "waiting_for_topics"] == [["u"]]
 
 
 async def test_peer_learns_of_a_changed_subscription(group: Any) -> None:

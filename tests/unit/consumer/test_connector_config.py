@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
+import socket
+import ssl
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from consumerd import DigestMd5, Scram
 from consumerd.client import NoBrokerError
 from consumerd.clock import SystemClock
 from consumerd.consumer import ConnectorStateError, ConsumerConfig, ConsumerConnector, GroupRefusedError
@@ -15,15 +21,18 @@ from consumerd.consumer.composition import AssignedStreams
 from consumerd.consumer.stats import ConsumerStats
 from consumerd.embedded import free_port
 from consumerd.errors import ConfigError
-from consumerd.net import ConnectionSettings
+from consumerd.net import ConnectError, ConnectionSettings
 from consumerd.offsets import OffsetSettings
 from consumerd.partition import TopicPartition
 from consumerd.registry import FilterSubscription, StaticSubscription, Whitelist
+from consumerd.testing.clock import FakeClock
 
 if TYPE_CHECKING:
     from consumerd.consumer.settings import ConsumerSettings
 
 KAFKA: dict[str, Any] = {"bootstrap": ["kafka1:9092"]}
+TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+SASL = partial(Scram, "SCRAM-SHA-512", "alice", "secret")
 
 
 @pytest.mark.parametrize(
@@ -120,8 +129,28 @@ def test_member_gets_the_settings_of_the_connector() -> None:
     assert (fetch.poll_backoff_min, fetch.poll_backoff_max) == (0.001, 0.001)
     assert fetch.read_committed
     assert not made("g").fixed_id
-    assert made("g").consumer_id.startswith("g_")
     assert not made("g").fetch.read_committed
+
+
+def test_id_has_host_time_and_random_digits_by_default() -> None:
+    settings = ConsumerConfig(group="g").settings(
+        StaticSubscription({"t": 1}), clock=FakeClock(wall=1_700_000_000.25), rng=random.Random(1)
+    )
+    digits = random.Random(1).getrandbits(64) >> 32
+    assert settings.consumer_id == f"g_{socket.gethostname()}-1700000000250-{digits:08x}"
+
+
+def test_shows_no_credentials() -> None:
+    shown = repr(
+        configured(
+            **KAFKA,
+            sasl=SASL,
+            zookeeper_sasl=partial(DigestMd5, "alice", "secret"),
+            auth=[("digest", "alice:secret")],
+        )
+    )
+    assert "kafka1:9092" in shown
+    assert "secret" not in shown
 
 
 def test_frames_of_brokers_have_room_for_the_largest_fetch() -> None:
@@ -152,7 +181,6 @@ def test_bootstrap_brokers_choose_coordinator_by_default() -> None:
     assert broker.coordination_settings().assignors == ("roundrobin", "range")
     assert broker.coordination_settings().instance_id == "a"
     assert ConsumerConfig(group="g", **KAFKA, coordination="zookeeper", offsets="both").by_zookeeper
-    assert "secret" not in repr(ConsumerConfig(group="g", **KAFKA, sasl=lambda secret="secret": secret))  # type: ignore[misc]
 
 
 class Member:
@@ -165,15 +193,16 @@ class Member:
 
 def test_spreads_partitions_evenly_over_streams() -> None:
     t = [TopicPartition.numbered("t", number) for number in range(6)]
-    u = [TopicPartition.numbered("u", number) for number in range(2)]
-    dealt = AssignedStreams(lambda *_: None, StaticSubscription({"t": 2, "u": 1}))  # type: ignore[arg-type]
-    member = Member(*t[::2], *u)
+    u, v = ([TopicPartition.numbered(topic, number) for number in range(2)] for topic in "uv")
+    dealt = AssignedStreams(lambda *_: None, StaticSubscription({"t": 2, "u": 2, "v": 1}))  # type: ignore[arg-type]
+    member = Member(*t[::2], *u, *v)
     dealt.member = member  # type: ignore[assignment]
-    assert [dealt.number(each) for each in (*t[::2], *u)] == [0, 1, 0, 0, 0]
-    member.assigned = t[1:3]  # of the next generation, once it has begun
+    assert [dealt.number(each) for each in (*t[::2], *u, *v)] == [0, 1, 0, 0, 1, 0, 0]
+    assert dealt.number(t[1]) == 0  # of another member: a stream that exists
+    member.assigned = t[2:4]  # of the next generation, once it has begun
     assert dealt.number(t[2]) == 1
     member.stats.rebalances += 1
-    assert [dealt.number(each) for each in t[1:3]] == [0, 1]
+    assert [dealt.number(each) for each in t[2:4]] == [0, 1]
     together = AssignedStreams(lambda *_: None, FilterSubscription(Whitelist(".*"), 3))  # type: ignore[arg-type]
     together.member = Member(t[0], t[1], *u)  # type: ignore[assignment]
     assert [together.number(each) for each in (t[0], t[1], *u)] == [0, 1, 2, 0]
@@ -210,15 +239,91 @@ async def test_shutdown_ends_wait_for_first_broker(group: Any) -> None:
         await made.shutdown()
         with pytest.raises(ConnectorStateError, match="shut down before it joined"):
             await joining
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("turns", range(0, 40, 2))
+async def test_leaves_nothing_when_shut_down_at_any_step_of_joining(group: Any, turns: int) -> None:
+    group.topic("t", 1)
+    config = ConsumerConfig(group="g", consumer_id="a")
+    async with group.zookeeper.session(session_timeout=6.0) as zk:
+        made = ConsumerConnector(config, zk=zk, connect=group.broker.connect, rng=random.Random(1))
+        joining = asyncio.create_task(made.create_message_streams({"t": 1}))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await made.shutdown()
+        with suppress(ConnectorStateError):
+            await joining
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert group.data("/consumers/g/ids/g_a") is None
 
 
 @pytest.mark.asyncio
 async def test_rejects_dialect_that_differs_from_configuration(group: Any) -> None:
     group.topic("t", 1)
-    config = ConsumerConfig(group="g", dialect="0.8")
-    async with group.zookeeper.session(session_timeout=6.0) as zk, ConsumerConnector(config, zk=zk) as made:
-        with pytest.raises(GroupRefusedError, match=r"speak the dialect of Kafka 0\.7, and dialect is '0\.8'"):
+    group.zookeeper.put("/brokers/ids/0", b'{"jmx_port":-1,"timestamp":"1","host":"h","version":1,"port":9092}')
+    config = ConsumerConfig(group="g", consumer_id="a", dialect="0.7")
+    async with (
+        group.zookeeper.session(session_timeout=6.0) as zk,
+        ConsumerConnector(config, zk=zk, connect=group.broker.connect) as made,
+    ):
+        with pytest.raises(GroupRefusedError, match=r"speak the dialect of Kafka 0\.8\+, and dialect is '0\.7'"):
             await made.create_message_streams({"t": 1})
+        group.register_broker(0)
+        await made.create_message_streams({"t": 1})  # the refusal did not use up the connector
+        assert group.data("/consumers/g/ids/g_a") is not None
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("dialect", "version"), [("0.7", None), ("0.8", 1)])
+async def test_joins_in_configured_dialect_before_first_broker(group: Any, dialect: Any, version: int | None) -> None:
+    group.zookeeper.remove("/brokers/ids/0")
+    config = ConsumerConfig(group="g", consumer_id="a", dialect=dialect)
+    async with group.zookeeper.session(session_timeout=6.0) as zk, ConsumerConnector(config, zk=zk) as made:
+        await made.create_message_streams({"t": 1})
+        assert json.loads(group.data("/consumers/g/ids/g_a")).get("version") == version
+
+
+@pytest.mark.asyncio
+async def test_names_settings_that_registered_brokers_do_not_support(group: Any) -> None:
+    config = ConsumerConfig(group="g", assignor="roundrobin")
+    async with group.zookeeper.session(session_timeout=6.0) as zk, ConsumerConnector(config, zk=zk) as made:
+        with pytest.raises(ConfigError, match="assignor = 'roundrobin' is not supported by"):
+            await made.create_message_streams({"t": 1})
+        assert group.data("/consumers/g/ids") is None
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("given", "listener"),
+    [
+        ({}, "PLAINTEXT"),
+        ({"broker_tls": TLS}, "SSL"),
+        ({"sasl": SASL}, "SASL_PLAINTEXT"),
+        ({"broker_tls": TLS, "sasl": SASL}, "SASL_SSL"),
+        ({"bootstrap": ["bootstrap:9092"], "coordination": "zookeeper"}, "bootstrap"),
+    ],
+)
+async def test_connects_to_listener_for_its_security_protocol(group: Any, given: dict[str, Any], listener: str) -> None:
+    attempts: asyncio.Queue[str] = asyncio.Queue()
+
+    async def refuse(host: str, port: int) -> Any:
+        attempts.put_nowait(host)
+        raise ConnectError(f"cannot connect to {host}:{port}")
+
+    endpoints = [f"{name}://{name}:9092" for name in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")]
+    broker = {"jmx_port": -1, "timestamp": "1", "host": None, "port": -1, "version": 2, "endpoints": endpoints}
+    group.zookeeper.put("/brokers/ids/0", json.dumps(broker).encode())
+    group.zookeeper.put("/brokers/topics/t", b'{"version":1,"partitions":{"0":[0]}}')
+    config = ConsumerConfig(group="g", consumer_id="a", **given)
+    async with (
+        group.zookeeper.session(session_timeout=6.0) as zk,
+        ConsumerConnector(config, zk=zk, connect=refuse) as made,
+    ):
+        await made.create_message_streams({"t": 1})
+        assert json.loads(group.data("/consumers/g/ids/g_a"))["subscription"] == {"t": 1}
+        assert await asyncio.wait_for(attempts.get(), 60) == listener
 
 
 @pytest.mark.asyncio

@@ -14,6 +14,7 @@ from consumerd.group import MembershipSettings, events
 from consumerd.handlers import Batch, PartitionTakenError
 from consumerd.partition import TopicPartition
 from consumerd.registry import FilterKind, FilterSubscription, RegistryError, StaticSubscription, TopicFilter
+from consumerd.turns import in_turns
 from consumerd.wire.v07 import (
     Codec,
     ErrorCode,
@@ -457,6 +458,27 @@ async def test_skips_peers_with_unreadable_nodes(group: Any, text: bytes) -> Non
     await group.until(lambda: member.handler.seen == [b"one"])
 
 
+async def test_computes_assignment_in_turns_and_repeats_failed_snapshot(
+    group: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = []
+
+    async def counting(steps: Any) -> Any:
+        prepared.append(steps)
+        return await in_turns(steps)
+
+    monkeypatch.setattr("consumerd.consumer.consumer.in_turns", counting)
+    group.topic("t", 1)
+    member = await group.member()
+    await group.until(lambda: member.consumer.owned.get(TP) is not None)
+    assert prepared
+    group.zookeeper.cut_next_call(member.zk, carried_out=False)
+    group.topic("t", 2)
+    await group.until(lambda: member.zk.link is None)
+    group.zookeeper.reconnect(member.zk)
+    await group.until(lambda: len(member.owned) == 2)
+
+
 async def test_skips_unreadable_topics_and_brokers(group: Any) -> None:
     group.topic("t", 1)
     group.broker.append("t", 0, b"one")
@@ -489,6 +511,71 @@ async def test_rejects_group_of_other_dialect(group: Any, path: str, text: bytes
     with pytest.raises((GroupRefusedError, RegistryError), match=r"0\.8"):
         await member.ended()
     assert not [entry for entry in group.journal.entries if "/g_a" in entry[1] or "/owners" in entry[1]]
+
+
+@pytest.mark.parametrize("registered", [False, True])
+async def test_waits_for_id_node_that_may_end(group: Any, monkeypatch: pytest.MonkeyPatch, registered: bool) -> None:
+    """An id that was not configured, or under which this member was registered before, is not a live twin's."""
+    monkeypatch.setattr("consumerd.consumer.coordination.GroupCoordination._patience", 0.0)
+    group.topic("t", 1)
+    async with group.zookeeper.session() as other:
+        if registered:
+            member = await group.member("pod", fixed_id=True)
+            await group.until(lambda: group.owner(TP) == "g_pod-0")
+            group.zookeeper.disconnect(member.zk)
+            group.zookeeper.end(member.zk.granted_id)
+            await other.create_ephemeral("/consumers/g/ids/g_pod", b'{ "t": 1 }', wait=0)
+            group.zookeeper.reconnect(member.zk)
+        else:
+            await other.create_ephemeral("/consumers/g/ids/g_pod", b'{ "t": 1 }', wait=0)
+            member = await group.member("pod")
+        turns = member.consumer.turns
+        await group.until(lambda: member.consumer.turns > turns + 10)  # attempts
+        assert not member.task.done()
+        assert group.owner(TP) is None
+    await group.until(lambda: group.owner(TP) == "g_pod-0")
+
+
+@pytest.mark.parametrize("comes", [False, True])
+async def test_waits_for_next_session_unless_it_leaves(group: Any, comes: bool) -> None:
+    """The session expired while the handler started."""
+    group.topic("t", 1)
+    member = await group.member()
+    group.zookeeper.disconnect(member.zk)
+    group.zookeeper.end(member.zk.granted_id)
+    member.zk._lifecycle.expire()
+    await group.until(member.consumer.running.is_set)
+    if comes:
+        group.zookeeper.reconnect(member.zk)
+        await group.until(lambda: group.owner(TP) == "g_a-0")
+    await member.stop(2.0)
+    identity = "/consumers/g/ids/g_a"
+    assert group.journal.of(identity) == ([("created", identity), ("deleted", identity)] if comes else [])
+
+
+async def test_is_not_settled_while_suspended(group: Any) -> None:
+    group.topic("t", 1)
+    member = await group.member()
+    await group.until(lambda: member.consumer.settled)
+    group.zookeeper.disconnect(member.zk)
+    await group.until(lambda: not member.consumer.settled)
+    group.zookeeper.reconnect(member.zk)
+    await group.until(lambda: member.consumer.settled)
+
+
+@pytest.mark.parametrize("end", ["stop", "cancel"])
+async def test_gets_no_events_after_its_end(group: Any, end: str) -> None:
+    group.topic("t", 1)
+    member = await group.member()
+    await group.until(lambda: group.owner(TP) == "g_a-0")
+    await getattr(member, end)()
+    waiting = member.consumer.waiting_events
+    group.topic("t", 2)
+    group.register_broker(1)
+    group.zookeeper.expire(member.zk)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert member.consumer.waiting_events == waiting
 
 
 async def test_fails_if_id_is_held_by_live_session(group: Any) -> None:
@@ -696,11 +783,25 @@ async def test_stops_at_once_while_waiting_for_id_node(group: Any) -> None:
     await other.stop()
 
 
+async def test_nudges_group_after_late_release(group: Any) -> None:
+    group.topic("t", 2)
+    late = MembershipSettings(drain_timeout=5.0, retry_interval=0.02, nudge_after=0.0)
+    a = await group.member("a", membership=late)
+    await group.until(lambda: len(a.owned) == 2)
+    b = await group.member("b")
+    await group.until(lambda: len(b.owned) == 1)
+    nudge = "/consumers/g/ids/g_a-nudge"
+    await group.until(lambda: ("deleted", nudge) in group.journal.entries)
+    await group.until(lambda: not a.consumer._stragglers())
+    assert group.data(nudge) is None
+
+
 async def test_leaves_despite_failing_nudge(group: Any) -> None:
     member = await group.member()
     await group.until(lambda: group.data("/consumers/g/ids/g_a") is not None)
     group.zookeeper.put("/consumers/g/ids/g_a-nudge", b"in the way")
-    member.consumer._perform(events.Nudge(member.zk.session_id))
+    for _ in range(2):
+        member.consumer._perform(events.Nudge(member.zk.session_id))
     await member.stop(2.0)
     assert group.data("/consumers/g/ids/g_a") is None
 
@@ -728,6 +829,38 @@ async def test_waits_for_missing_topic_and_logs_it(group: Any, capsys: pytest.Ca
         await group.until(lambda: member.handler.seen == [b"one"])
         await member.stop()
     assert len([entry for entry in logs if entry["event"] == "waiting_for_topics"]) == 1
+
+
+async def test_counts_rebalances_that_change_the_assignment(group: Any) -> None:
+    group.topic("t", 1)
+    member = await group.member()
+    stats, news = member.consumer.stats, [TopicPartition("t", 0, number) for number in range(3)]
+    await group.until(lambda: len(stats.history) == 1)
+    assert member.consumer.settled
+    turns = member.consumer.turns
+    group.zookeeper.put("/consumers/g/ids/g_z", b'{ "u": 1 }')  # a member with other topics
+    await group.until(lambda: member.consumer.turns >= turns + 2)  # the watch, and the snapshot
+    group.topic("t", 2)
+    await group.until(lambda: len(stats.history) == 2)
+    group.topic("t", 3)
+    await group.until(lambda: len(stats.history) == 3)
+    assert [(each.gained, each.lost, each.partitions) for each in stats.history] == [
+        ((partition,), (), number) for number, partition in enumerate(news, 1)
+    ]
+    assert stats.rebalances == 3
+
+
+async def test_changes_at_once_are_one_event(group: Any) -> None:
+    group.topic("t", 1)
+    member = await group.member()
+    await group.until(lambda: member.owned == [TP])
+    group.topic("t", 2)
+    group.zookeeper.put("/consumers/g/ids/g_z", b'{ "u": 1 }')
+    await asyncio.sleep(0)  # the watches of both have fired
+    assert member.consumer.waiting_events == 1
+    await group.until(lambda: len(member.owned) == 2)
+    group.topic("t", 3)
+    await group.until(lambda: len(member.owned) == 3)
 
 
 async def test_follows_new_partitions_and_brokers(group: Any) -> None:

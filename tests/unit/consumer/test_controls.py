@@ -89,8 +89,9 @@ async def test_assignment_has_partitions_with_a_position() -> None:
     assert list(controls.assignment().items()) == [(A, 10), (C, 12)]
     assert controls.position(A) == 100
     for partition in (B, OTHER):
-        with pytest.raises(NotAssignedError):
+        with pytest.raises(NotAssignedError) as refused:
             controls.position(partition)
+        assert refused.value.partition == partition
 
 
 async def test_pauses_and_resumes_only_what_is_ours() -> None:
@@ -128,8 +129,9 @@ async def test_names_a_broker_without_offsets() -> None:
 
 
 async def test_lag_is_what_lies_behind_the_position() -> None:
-    controls, partitions, _ = made()
+    controls, partitions, brokers = made()
     assert await controls.end_offsets() == {A: 120, C: 120}
+    assert brokers.asked == [(A, LATEST, 1), (C, LATEST, 1)]
     assert await controls.end_offsets(B) == {B: 120}
     assert await controls.lag() == {A: 20, C: 113}
     assert await controls.lag(C) == {C: 113}

@@ -8,12 +8,13 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import pytest_asyncio
 from structlog.testing import capture_logs
 
 from consumerd import ConsumerConfig, ConsumerConnector, ListenerFailedError, RebalanceListener, TopicPartition
-from consumerd.clock import SystemClock
-from consumerd.consumer.listeners import Announcer
+from consumerd.consumer.listeners import SETTLE, Announcer
 from consumerd.registry import owner_path
+from consumerd.testing.clock import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -206,7 +207,7 @@ async def test_cancels_slow_listener(group: Any) -> None:
     assert group.owner(T0) is None
 
 
-@pytest.mark.parametrize("error", [ArithmeticError("no"), asyncio.CancelledError()])
+@pytest.mark.parametrize("error", [ArithmeticError("no"), asyncio.CancelledError(), TimeoutError("its own")])
 @pytest.mark.parametrize("call", ["assigned", "revoked"])
 async def test_stops_when_listener_fails(group: Any, call: str, error: BaseException) -> None:
     group.topic("t", 1)
@@ -261,23 +262,100 @@ async def test_drains_during_on_assigned(group: Any) -> None:
     assert "partition_started" not in [entry["event"] for entry in logs]
 
 
-async def test_skips_obsolete_listener_calls() -> None:
-    told: list[object] = []
+class Recording(RebalanceListener):
+    """Records its calls. `on_assigned` ends while `go_on` is set."""
 
-    class Listener(RebalanceListener):
-        def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
-            told.append(partitions)
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, set[TopicPartition]]] = []
+        self.go_on = asyncio.Event()
+        self.go_on.set()
 
-    announcer = Announcer(Listener(), timeout=1, clock=SystemClock(), failed=told.append)
-    running = asyncio.create_task(announcer.run())
-    await announcer.revoked(T0)  # was never assigned: returns at once
-    await announcer.lost(T0)
-    hooks = [asyncio.create_task(announcer.assigned(partition)) for partition in (T0, T1)]
+    async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+        self.calls.append(("assigned", set(partitions)))
+        await self.go_on.wait()
+
+    def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
+        self.calls.append(("revoked", set(partitions)))
+
+    def on_lost(self, partitions: frozenset[TopicPartition]) -> None:
+        self.calls.append(("lost", set(partitions)))
+
+
+class Announcing:
+    """An announcer at work, whose time a test controls."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.listener = Recording()
+        self.failures: list[object] = []
+        self.hooks = Announcer(self.listener, timeout=60, clock=self.clock, failed=self.failures.append)
+        self.task = asyncio.create_task(self.hooks.run())
+
+    async def pass_time(self) -> None:
+        """Let what was reported be called."""
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await self.clock.advance(SETTLE)
+
+
+@pytest_asyncio.fixture
+async def announcing() -> AsyncIterator[Announcing]:
+    made = Announcing()
+    yield made
+    made.task.cancel()
+    await asyncio.wait([made.task])
+
+
+async def test_skips_calls_that_are_obsolete(announcing: Announcing) -> None:
+    hooks, calls = announcing.hooks, announcing.listener.calls
+    await hooks.revoked(T0)  # was never assigned: returns at once
+    await hooks.lost(T0)
+    first, second = (asyncio.create_task(hooks.assigned(partition)) for partition in (T0, T1))
     await asyncio.sleep(0)
-    hooks[0].cancel()
-    await asyncio.wait(hooks)
-    assert told == [frozenset({T1})]
-    await announcer.lost(T0)
-    await announcer.lost(T1)
-    running.cancel()
-    await asyncio.wait([running])
+    first.cancel()
+    await announcing.pass_time()
+    await second
+    assert calls == [("assigned", {T1})]
+    await hooks.lost(T0)
+    alone = asyncio.create_task(hooks.revoked(T1))
+    await asyncio.sleep(0)
+    alone.cancel()
+    await announcing.pass_time()
+    assert calls == [("assigned", {T1})]
+
+
+async def test_gathers_calls_of_some_milliseconds_and_waits_for_more(announcing: Announcing) -> None:
+    first = asyncio.create_task(announcing.hooks.assigned(T0))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    second = asyncio.create_task(announcing.hooks.assigned(T1))
+    await announcing.pass_time()
+    await asyncio.gather(first, second)
+    assert announcing.listener.calls == [("assigned", {T0, T1})]
+    await announcing.pass_time()
+    assert announcing.clock.sleeps == [SETTLE]  # without anything to report it is idle
+
+
+async def test_calls_again_after_hook_was_cancelled_during_call(announcing: Announcing) -> None:
+    announcing.listener.go_on.clear()
+    impatient = asyncio.create_task(announcing.hooks.assigned(T0))
+    await announcing.pass_time()
+    impatient.cancel()
+    await asyncio.wait([impatient])
+    announcing.listener.go_on.set()
+    later = asyncio.create_task(announcing.hooks.assigned(T1))
+    await announcing.pass_time()
+    assert later.done()
+    assert announcing.listener.calls == [("assigned", {T0}), ("assigned", {T1})]
+
+
+async def test_end_during_call_is_not_a_failure_of_the_listener(announcing: Announcing) -> None:
+    announcing.listener.go_on.clear()
+    hook = asyncio.create_task(announcing.hooks.assigned(T0))
+    await announcing.pass_time()
+    assert announcing.listener.calls == [("assigned", {T0})]
+    announcing.task.cancel()
+    await hook
+    await asyncio.wait([announcing.task], timeout=60)
+    assert announcing.task.cancelled()
+    assert announcing.failures == []

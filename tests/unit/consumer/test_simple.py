@@ -28,7 +28,16 @@ from consumerd.consumer.simple import InvalidMessageError, refusal
 from consumerd.net import ConnectError, ConnectionClosedError, RequestTimeoutError, connect
 from consumerd.testing.fault_proxy import FaultProxy
 from consumerd.wire.errors import EncodeError, FrameError
-from consumerd.wire.v07 import BatchEnd, Codec, ErrorCode, ProduceRequest, encode_message_set
+from consumerd.wire.v07 import (
+    BatchEnd,
+    Codec,
+    ErrorCode,
+    FetchResponse,
+    MultiFetchResponse,
+    OffsetsResponse,
+    ProduceRequest,
+    encode_message_set,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -39,6 +48,8 @@ pytestmark = pytest.mark.asyncio
 PLAIN = encode_message_set([b"one", b"two"])
 ZIPPED = encode_message_set([b"three", b"four"], codec=Codec.GZIP)
 END = len(PLAIN) + len(ZIPPED)
+#: An int32.
+LARGEST = (1 << 31) - 1
 
 
 class Scene:
@@ -90,7 +101,7 @@ async def test_raises_error_class_of_code(scene: Scene) -> None:
             await consumer.fetch("t", 2, 0, 1 << 20)
         with pytest.raises(UnknownRefusalError, match="legal"):
             await consumer.fetch("a/b", 0, 0, 1 << 20)
-        for size in (-1, 1 << 31):
+        for size in (-1, LARGEST - 1, 1 << 31):  # with the error code no longer than an int32 can say
             with pytest.raises(InvalidFetchSizeError):
                 await consumer.fetch("t", 1, 0, size)
             with pytest.raises(InvalidFetchSizeError):
@@ -115,6 +126,7 @@ async def test_multifetches(scene: Scene) -> None:
         with pytest.raises(WrongPartitionError):
             _ = bad.batch
         assert len(empty.batch) == 0
+        assert repr(good) == f"FetchResult(request={good.request!r}, error=None)"  # without the messages
         assert empty.request == FetchRequest("t", 0, 0, 1)
         assert await consumer.multifetch([]) == []
 
@@ -187,11 +199,14 @@ class Scripted:
     def __init__(self, body: bytes) -> None:
         self.body = body
         self.closes = 0
+        self.limits: list[int | None] = []
 
     async def __call__(self, host: str, port: int) -> Any:
         return self
 
     async def request(self, frame: bytes, *, max_response: int | None = None, timeout: float | None = None) -> bytes:
+        self.limits.append(max_response)
+        await asyncio.sleep(0)
         return self.body
 
     async def close(self) -> None:
@@ -202,9 +217,42 @@ class Scripted:
 async def test_closes_connection_on_invalid_response(body: bytes) -> None:
     scripted = Scripted(body)
     consumer = SimpleConsumer("h", 1, connect=scripted)
-    with pytest.raises(FrameError):
-        await consumer.get_offsets_before("t", 0, LATEST, 1)
+    both = [consumer.get_offsets_before("t", number, LATEST, 1) for number in range(2)]
+    results = await asyncio.gather(*both, return_exceptions=True)
+    assert [isinstance(result, FrameError) for result in results] == [True, True]
+    assert scripted.closes == 1  # the two shared it
+
+
+async def test_closes_its_connection() -> None:
+    scripted = Scripted(b"\0\0" + PLAIN)
+    async with SimpleConsumer("h", 1, connect=scripted) as consumer:
+        await consumer.fetch("t", 0, 0, 100)
+        assert scripted.closes == 0
     assert scripted.closes == 1
+
+
+async def test_limits_responses_to_the_longest_that_may_come() -> None:
+    scripted = Scripted(b"\0\0")
+    consumer = SimpleConsumer("h", 1, connect=scripted)
+    filled = FetchResponse(ErrorCode.NONE, b"x" * 100)
+    await consumer.fetch("t", 0, 0, 100)
+    assert scripted.limits.pop() == length(filled)
+    scripted.body = MultiFetchResponse(ErrorCode.NONE, (filled, filled)).encode()[4:]
+    await consumer.multifetch([FetchRequest("t", number, 0, 100) for number in range(2)])
+    assert scripted.limits.pop() == length(MultiFetchResponse(ErrorCode.NONE, (filled, filled)))
+    await consumer.multifetch([FetchRequest("t", number, 0, LARGEST - 2) for number in range(2)])
+    assert scripted.limits.pop() == LARGEST
+    scripted.body = OffsetsResponse(ErrorCode.NONE, ()).encode()[4:]
+    for number, offsets in ((0, (1,)), (1, (1,)), (3, (1, 2, 3))):
+        await consumer.get_offsets_before("t", 0, LATEST, number)
+        assert scripted.limits.pop() == length(OffsetsResponse(ErrorCode.NONE, offsets))
+    await consumer.get_offsets_before("t", 0, LATEST, LARGEST)
+    assert scripted.limits.pop() == LARGEST
+
+
+def length(response: FetchResponse | MultiFetchResponse | OffsetsResponse) -> int:
+    """Bytes after the frame's length."""
+    return len(response.encode()) - 4
 
 
 async def test_raises_error_of_whole_multifetch() -> None:

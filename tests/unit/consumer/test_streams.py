@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from consumerd import (
     EARLIEST,
@@ -23,7 +24,7 @@ from consumerd import (
 )
 from consumerd.errors import ConfigError
 from consumerd.fetch import CorruptPartitionError, OffsetRefusedError
-from consumerd.wire.v07 import Codec
+from consumerd.wire.v07 import Codec, OffsetsRequest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -162,7 +163,7 @@ async def test_filter_follows_topics_that_come_and_go(group: Any) -> None:
         group.topic(topic, 1)
         group.broker.append(topic, 0, topic.encode())
     async with connector(group) as made:
-        (stream,) = await made.create_message_streams_by_filter(Whitelist(' "o.*, new" '), 1)
+        (stream,) = await made.create_message_streams_by_filter(Whitelist(' "o.*, new" '))
         assert stream.topic is None
         got = [await anext(stream) for _ in range(2)]
         assert sorted((message.topic, message.payload) for message in got) == [("one", b"one"), ("other", b"other")]
@@ -197,8 +198,9 @@ async def test_rejects_second_streams_and_use_after_shutdown(group: Any) -> None
             await made.create_message_streams({})
         with pytest.raises(ConfigError, match="expected 1 to"):
             await made.create_message_streams({"t": 0})
-        with pytest.raises(ConfigError):
-            await made.create_message_streams({"a/b": 1})
+        for topic in ("a/b", "t" * 256):
+            with pytest.raises(ConfigError):
+                await made.create_message_streams({topic: 1})
         with pytest.raises(ConfigError, match="expected 1 to"):
             await made.create_message_streams_by_filter(Whitelist("t"), 0)
         (stream,) = (await made.create_message_streams({"t": 1}))["t"]
@@ -339,6 +341,22 @@ async def test_releases_partition_paused_within_compressed_message(group: Any) -
     assert group.offset(TP) == 0
 
 
+@pytest.mark.parametrize("batches", [False, True])
+async def test_continues_after_pause_since_task_left_with_last_message(group: Any, batches: bool) -> None:
+    group.topic("t", 1)
+    end = group.broker.append("t", 0, b"one")
+    async with connector(group) as made:
+        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+        assert await asyncio.create_task(take(stream, 1)) == [b"one"]
+        made.pause(TP)
+        made.resume(TP)
+        group.broker.append("t", 0, b"two")
+        async with asyncio.timeout(60):
+            got = list(await anext(stream.batches())) if batches else await take(stream, 1)
+        assert got == [b"two"]
+        assert made.position(TP) == end
+
+
 async def test_reports_end_offsets_and_lag(group: Any) -> None:
     group.topic("t", 2)
     group.register_broker(1)
@@ -356,6 +374,8 @@ async def test_reports_end_offsets_and_lag(group: Any) -> None:
         await made.commit_offsets()
         assert await made.committed() == dict(zip(tps, ends, strict=True))
         assert await made.get_offsets_before(TP, EARLIEST) == (0,)
+        assert await made.get_offsets_before(TP, 1234) == ()
+        assert OffsetsRequest("t", 0, 1234, 1) in group.broker.requests
         assert made.stats.messages >= 2
 
 
@@ -413,6 +433,17 @@ async def test_shutdown_waits_for_loop_of_other_task(group: Any) -> None:
         await stopping
         assert await worker == [b"0"]  # what it had begun, and nothing new
     assert group.offset(TP) == ends[0]
+
+
+async def test_shutdown_ends_iterations_that_wait(group: Any) -> None:
+    group.topic("t", 1)
+    async with connector(group, consumer_timeout=None) as made:
+        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+        waiting = asyncio.create_task(anext(stream))
+        await group.until(lambda: made.assignment() == {TP: 0})
+        await made.shutdown()
+        with pytest.raises(StopAsyncIteration):
+            await asyncio.wait_for(waiting, 60)
 
 
 async def test_finishes_compressed_message_before_drain(group: Any) -> None:
@@ -490,18 +521,41 @@ async def test_raises_failure_from_streams(group: Any) -> None:
             await anext(first)
 
 
-async def test_raises_failure_from_shutdown_without_iteration(group: Any) -> None:
+@pytest.mark.parametrize("explicitly", [False, True])
+async def test_raises_failure_from_shutdown_once_without_iteration(group: Any, explicitly: bool) -> None:
     group.topic("t", 1)
     group.zookeeper.put("/consumers/g/offsets/t/0-0", b"999")
 
     async def idle() -> None:
         async with connector(group, out_of_range="fail") as made:
             await made.create_message_streams({"t": 1})
-            await made._member.wait_ready()
-            await asyncio.wait([made._member._life])
+            await group.until(lambda: group.data("/consumers/g/ids/g_a") is None)
+            if explicitly:
+                with pytest.raises(OffsetRefusedError):
+                    await made.shutdown()
+                await made.shutdown()
 
-    with pytest.raises(OffsetRefusedError):
+    with nullcontext() if explicitly else pytest.raises(OffsetRefusedError):
         await idle()
+
+
+@pytest.mark.parametrize("same", [False, True])
+async def test_error_of_block_comes_before_failure_of_member(group: Any, same: bool) -> None:
+    group.topic("t", 1)
+    failure = CorruptPartitionError(TP, 0, "a test's reason")
+    error = failure if same else ArithmeticError()
+
+    async def failing() -> None:
+        async with connector(group) as made:
+            await made.create_message_streams({"t": 1})
+            made._member.consumer.request_stop(failure)
+            raise error
+
+    with capture_logs() as logs, pytest.raises(type(error)) as raised:
+        await failing()
+    assert raised.value is error
+    reported = [entry["reason"] for entry in logs if entry["event"] == "member_failed"]
+    assert reported == ([] if same else [str(failure)])
 
 
 async def test_redelivers_batch_in_hand_after_lost_session(group: Any) -> None:
