@@ -99,7 +99,6 @@ class Connection(asyncio.Protocol):
         on_end: Callable[[Connection], None],
     ) -> None:
         self.host = host.name
-        self.port = host.port
         self.closing = False
         self.last_zxid = 0
         self.end_reason = ""

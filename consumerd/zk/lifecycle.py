@@ -129,7 +129,7 @@ class SessionLifecycle:
         log.info(
             "session_established" if new else "session_reconnected",
             session_id=f"{self.session_id:#x}",
-            server=f"{connection.host}:{connection.port}",
+            server=str(connection.where),
             timeout=self.timeout,
         )
         self._notify(SessionEvent.NEW if new else SessionEvent.RECONNECTED, self.session_id)

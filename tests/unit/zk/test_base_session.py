@@ -67,7 +67,7 @@ class StoppedClock:
 class Line:
     """A connection that answers one request after the other: with a value, an error, or what a function returns."""
 
-    host, port = "line", 0
+    where = "line:0"
 
     def __init__(self, *answers: Any) -> None:
         self.answers = deque(answers)

@@ -6,8 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from consumerd.ports import SessionEvent, SessionState
+from consumerd.zk.connect_string import ZooKeeperHost
 from consumerd.zk.errors import AuthFailed, NotConnected, SessionChanged
 from consumerd.zk.lifecycle import NO_PASSWORD, SessionLifecycle
 from consumerd.zk.watches import WatchTable
@@ -28,7 +30,7 @@ NEW, RECONNECTED, SUSPENDED, EXPIRED = (
 class Line:
     """Stands for a connection, of which the lifecycle needs no more than this."""
 
-    host, port = "line", 2181
+    where = ZooKeeperHost("::1", 2181)
 
     def __init__(self, end_reason: str = "") -> None:
         self.end_reason = end_reason
@@ -105,6 +107,15 @@ async def test_same_session_on_another_connection_is_a_reconnect() -> None:
     rig.lifecycle.detach(first)  # late: it is not the live one
     assert rig.notified[-1] == "/a"
     assert await rig.lifecycle.connection() is second
+
+
+async def test_log_names_the_server_as_a_connect_string_does() -> None:
+    rig = Rig()
+    with capture_logs() as logs:
+        rig.lifecycle.detach(rig.live())
+        rig.live()
+    named = [(entry["event"], entry["server"]) for entry in logs if "server" in entry]
+    assert named == [("session_established", "[::1]:2181"), ("session_reconnected", "[::1]:2181")]
 
 
 async def test_lease_never_moves_back() -> None:
