@@ -136,7 +136,6 @@ class SessionSupervisor:
         """
         backoff = Backoff(self._rng)
         failure: Exception | None = None
-        self._last_contact = self._clock.monotonic()
         try:
             while self._lifecycle.state is not SessionState.CLOSED:
                 await self._clock.sleep(backoff.delay())
