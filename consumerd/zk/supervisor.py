@@ -168,7 +168,7 @@ class SessionSupervisor:
                     return began
                 except HandshakeClosed as error:
                     refused = True
-                    self._note(host, reason_of(error))
+                    self._note(host, str(error))
                 except TimeoutError:
                     self._note(host, f"{host} does not answer")
                 except (OSError, BadReply) as error:
