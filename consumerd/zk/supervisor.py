@@ -323,7 +323,7 @@ class SessionSupervisor:
         """Refuse new calls, then end the session on the server, if it can be reached within a moment."""
         session = self._lifecycle
         try:
-            if session.failure is None and session.session_id:
+            if session.session_id:
                 grace = _CLOSE_GRACE if session.lease_left() > 0 else 0.0
                 connection = await session.connection(limit=grace)
                 session.refuse()
