@@ -109,13 +109,21 @@ async def test_same_session_on_another_connection_is_a_reconnect() -> None:
     assert await rig.lifecycle.connection() is second
 
 
-async def test_log_names_the_server_as_a_connect_string_does() -> None:
+async def test_logs_each_change_of_a_session_and_no_suspension_that_its_end_causes() -> None:
     rig = Rig()
     with capture_logs() as logs:
         rig.lifecycle.detach(rig.live())
-        rig.live()
-    named = [(entry["event"], entry["server"]) for entry in logs if "server" in entry]
-    assert named == [("session_established", "[::1]:2181"), ("session_reconnected", "[::1]:2181")]
+        connection = rig.live()
+        rig.lifecycle.refuse()
+        rig.lifecycle.detach(connection)
+        rig.lifecycle.finish(None)
+        Rig().lifecycle.finish(None)  # without a session nothing ends
+    assert [(entry["event"], entry["session_id"], entry.get("server"), entry.get("reason")) for entry in logs] == [
+        ("session_established", "0x5", "[::1]:2181", None),
+        ("session_suspended", "0x5", None, "cut"),
+        ("session_reconnected", "0x5", "[::1]:2181", None),
+        ("session_closed", "0x5", None, None),
+    ]
 
 
 async def test_lease_never_moves_back() -> None:
