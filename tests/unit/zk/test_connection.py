@@ -210,11 +210,11 @@ async def test_sends_only_one_request_at_a_time_of_a_type_without_xids() -> None
 )
 async def test_never_sends_a_request_above_the_server_s_limit(limits: ConnectionLimits, limit: int) -> None:
     rig = Harness(limits)
-    rig.connection.write(SetDataRequest("/a", bytes(limit - 8 - 6 - 4 - 4)))
+    rig.connection.write(SetDataRequest("/a", bytes(limit - 8 - 6 - 4 - 4), -1))
     sent = rig.wire.sent
     assert struct.unpack_from("!i", sent) == (limit,)
     with pytest.raises(RequestTooLarge) as error:
-        rig.connection.write(SetDataRequest("/a", bytes(limit + 1 - 8 - 6 - 4 - 4)))
+        rig.connection.write(SetDataRequest("/a", bytes(limit + 1 - 8 - 6 - 4 - 4), -1))
     assert (error.value.size, error.value.limit) == (limit + 1, limit)
     assert rig.wire.sent == sent
     rig.connection.kill("done")
