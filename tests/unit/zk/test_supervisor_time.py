@@ -65,7 +65,7 @@ class Ensemble:
         self.kernel = Kernel()
         self.network = Network(self.kernel, random.Random(1))
         self.loop = ProcessLoop(self.kernel, self.network, "client")
-        #: Handshakes with their zxid, requests with their opcode, and the connections that the client ended.
+        #: Handshakes with their zxid, requests with their opcode, and ends that are not the work of the servers.
         self.handshakes: list[tuple[float, int]] = []
         self.requests: list[tuple[float, int]] = []
         self.ends: list[float] = []
@@ -107,7 +107,7 @@ class Ensemble:
         return [at for at, other in self.requests if other == opcode]
 
     def attempts(self) -> list[float]:
-        """The seconds of each connection that the client ended, from its handshake."""
+        """The seconds of each connection, from its handshake to its end."""
         return [end - begin for (begin, _), end in zip(self.handshakes, self.ends, strict=False)]
 
     def session(self, connect: str = "zk", **options: Any) -> tuple[Session, list[tuple[float, SessionEvent]]]:
