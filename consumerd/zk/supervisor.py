@@ -306,7 +306,6 @@ class SessionSupervisor:
             while not answer.done():
                 left = min(max(sent, connection.heard) + silence, sent + self._lifecycle.timeout) - loop.time()
                 if left < _TIMER_SLACK:
-                    answer.cancel()
                     raise self._end(connection, "the server does not answer heartbeats")
                 await asyncio.wait([answer], timeout=left)
             answer.result()
