@@ -46,7 +46,7 @@ _FIRST_SESSION = 0x1_0000_0000
 class Link:
     """The connection of a session: requests in, responses and watch events out, until `kill`."""
 
-    host, port = "memory", 0
+    where = "memory:0"
 
     def __init__(self, server: MemoryZooKeeper, session: MemorySession, session_id: int) -> None:
         self._server = server

@@ -99,9 +99,7 @@ class Connection(asyncio.Protocol):
         on_end: Callable[[Connection], None],
     ) -> None:
         self.host = host.name
-        self.port = host.port
         self.closing = False
-        self.session_id = 0
         self.last_zxid = 0
         self.end_reason = ""
         #: Seconds within which a request is answered; the session timeout, once there is one.
@@ -155,7 +153,6 @@ class Connection(asyncio.Protocol):
         response = self._parse(protocol.ConnectResponse.deserialize, frame)
         if response.session_id and response.timeout <= 0:
             raise BadReply(f"{self.where} offers a session timeout of {response.timeout} ms")
-        self.session_id = response.session_id
         self.answer_limit = response.timeout / 1000
         return response
 

@@ -7,8 +7,8 @@ server gave the id, "announced" that callers and listeners may use it (credentia
      ^                                           |
      +----- expire (the server's word) ----------+              (finish, from anywhere: CLOSED)
 
-All transitions are synchronous and wake the callers that wait in `connection`. Listeners are notified before watchers,
-so that a new session is known before anything is read on it.
+All transitions are synchronous and, but for `detach`, wake the callers that wait in `connection`. Listeners are
+notified before watchers, so that a new session is known before anything is read on it.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class SessionLifecycle:
         log.info(
             "session_established" if new else "session_reconnected",
             session_id=f"{self.session_id:#x}",
-            server=f"{connection.host}:{connection.port}",
+            server=str(connection.where),
             timeout=self.timeout,
         )
         self._notify(SessionEvent.NEW if new else SessionEvent.RECONNECTED, self.session_id)
@@ -149,7 +149,6 @@ class SessionLifecycle:
         if not self._closed:
             log.info("session_suspended", session_id=f"{self.session_id:#x}", reason=connection.end_reason)
         self._notify(SessionEvent.SUSPENDED, self.session_id)
-        self._wake()
 
     def expire(self) -> None:
         """End the session, as the server reported. Listeners are notified of announced sessions only."""

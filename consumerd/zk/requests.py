@@ -97,7 +97,7 @@ class SetDataRequest:
 
     path: str
     data: bytes
-    version: int = -1
+    version: int
 
     opcode: ClassVar = 5
     special_xid: ClassVar = None

@@ -136,7 +136,6 @@ class SessionSupervisor:
         """
         backoff = Backoff(self._rng)
         failure: Exception | None = None
-        self._last_contact = self._clock.monotonic()
         try:
             while self._lifecycle.state is not SessionState.CLOSED:
                 await self._clock.sleep(backoff.delay())
@@ -169,7 +168,7 @@ class SessionSupervisor:
                     return began
                 except HandshakeClosed as error:
                     refused = True
-                    self._note(host, reason_of(error))
+                    self._note(host, str(error))
                 except TimeoutError:
                     self._note(host, f"{host} does not answer")
                 except (OSError, BadReply) as error:
@@ -307,7 +306,6 @@ class SessionSupervisor:
             while not answer.done():
                 left = min(max(sent, connection.heard) + silence, sent + self._lifecycle.timeout) - loop.time()
                 if left < _TIMER_SLACK:
-                    answer.cancel()
                     raise self._end(connection, "the server does not answer heartbeats")
                 await asyncio.wait([answer], timeout=left)
             answer.result()
@@ -324,7 +322,7 @@ class SessionSupervisor:
         """Refuse new calls, then end the session on the server, if it can be reached within a moment."""
         session = self._lifecycle
         try:
-            if session.failure is None and session.session_id:
+            if session.session_id:
                 grace = _CLOSE_GRACE if session.lease_left() > 0 else 0.0
                 connection = await session.connection(limit=grace)
                 session.refuse()

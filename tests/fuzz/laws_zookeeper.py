@@ -22,7 +22,7 @@ REQUESTS: Final[list[Any]] = [
     GetDataRequest("/a", watch=True),
     ExistsRequest("/a", watch=True),
     GetChildrenRequest("/a", watch=True),
-    SetDataRequest("/a", b"x"),
+    SetDataRequest("/a", b"x", -1),
     protocol.SyncRequest(path="/"),
     MultiRequest(encode_operations([Check("/a")], str, parse_acl("open"))),
     protocol.CreateRequest(path="/a", data=b"", acl=parse_acl("open"), flags=0),

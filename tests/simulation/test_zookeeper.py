@@ -150,6 +150,20 @@ def test_ephemerals_end_with_their_closed_or_expired_session(place: Place) -> No
     assert [owner for _, owner in place.server.expired] == ["silent"]
 
 
+def test_owned_node_is_created_a_second_after_another_one_has_gone_whose_watch_was_lost(place: Place) -> None:
+    async def script(zk: Session) -> None:
+        place.server.put("/base/owned", b"", session=place.server.peer("other"))
+        begun = place.kernel.now
+        creating = asyncio.create_task(zk.create_ephemeral("/owned", b"x", wait=10.0))
+        await asyncio.sleep(0.5)
+        place.server.leader.data_watches.clear()
+        place.server.remove("/base/owned")
+        await creating
+        assert 1.0 < place.kernel.now - begun < 1.0 + 4 * ROUND_TRIP
+
+    place.play(script)
+
+
 def test_session_survives_a_disconnect_and_notices_its_expiry(place: Place) -> None:
     events: list[SessionEvent] = []
 

@@ -67,7 +67,7 @@ class StoppedClock:
 class Line:
     """A connection that answers one request after the other: with a value, an error, or what a function returns."""
 
-    host, port = "line", 0
+    where = "line:0"
 
     def __init__(self, *answers: Any) -> None:
         self.answers = deque(answers)
@@ -413,9 +413,9 @@ async def test_never_adopts_the_node_of_another_session() -> None:
 
 async def test_waits_until_the_node_of_another_session_has_gone() -> None:
     rig = Rig(NODE_EXISTS, stat(THEIRS), NODE_EXISTS, stat(THEIRS), None)
-    creating = asyncio.create_task(rig.create_ephemeral("/a", b"x", wait=5.0))
+    creating = asyncio.create_task(rig.create_ephemeral("/a", b"x", wait=2.5))
     for left in (3, 1):
-        while len(rig.line.answers) > left or not len(rig._watches):
+        while not creating.done() and (len(rig.line.answers) > left or not len(rig._watches)):
             await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert not creating.done()
@@ -479,6 +479,25 @@ async def test_owned_node_of_a_session_that_has_ended_is_not_created() -> None:
     with pytest.raises(SessionChanged):
         await rig.create_ephemeral("/a", b"x", wait=0)
     assert rig.line.requests == []
+
+
+async def test_calls_for_owned_nodes_wait_for_a_session() -> None:
+    rig = Rig(wait=60.0)
+
+    def end_session() -> None:
+        rig.line.kill("cut")
+        rig._lifecycle.expire()
+
+    end_session()
+    creating = asyncio.create_task(rig.create_ephemeral("/a", b"x", wait=0))
+    await asyncio.sleep(0)
+    rig.attach(None)
+    await creating
+    end_session()
+    deleting = asyncio.create_task(rig.delete_owned("/a"))
+    await asyncio.sleep(0)
+    rig.attach(stat(THEIRS), None, session_id=THEIRS)
+    assert await deleting is True
 
 
 async def test_deletes_the_version_that_it_saw_of_its_own_node() -> None:

@@ -33,6 +33,7 @@ def test_parses_connect_strings(text: str, hosts: list[tuple[str, int]], chroot:
         ("zk1:", "not a port"),
         ("zk1:0", "not a port"),
         ("zk1:65536", "not a port"),
+        ("zk1:002181", "not a port"),
         ("zk1:2181x", "not a port"),
         ("zk1:-1", "not a port"),
         ("zk1:\u0661", "not a port"),

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import random
+import ssl
 import struct
+import weakref
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+import trustme
 from aiozk import protocol
 
 from consumerd.ports import NodeStat
@@ -14,9 +19,12 @@ from consumerd.zk.connect_string import ZooKeeperHost
 from consumerd.zk.connection import Connection, ConnectionEnded, ConnectionLimits, HandshakeClosed, NeverSent
 from consumerd.zk.errors import BadReply, ConnectionLost, RequestTooLarge, ServerError
 from consumerd.zk.requests import GetDataRequest, SetDataRequest
+from tests.simulation.kernel import Kernel
+from tests.simulation.network import Network
+from tests.simulation.process import ProcessLoop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
 
 class Wire:
@@ -179,16 +187,46 @@ async def test_xids_wrap_before_they_turn_negative() -> None:
 
 
 @pytest.mark.asyncio
-async def test_never_sends_a_request_above_the_server_s_limit() -> None:
-    rig = Harness(ConnectionLimits(request=100, reply=1000))
-    fits = SetDataRequest("/a", bytes(100 - 8 - 6 - 4 - 4))
-    rig.connection.write(fits)
+async def test_sends_only_one_request_at_a_time_of_a_type_without_xids() -> None:
+    rig = Harness()
+    credentials = protocol.AuthRequest(type=0, scheme="digest", auth=b"u:p")
+    first = rig.connection.write(credentials)
+    with pytest.raises(RuntimeError, match="one at a time"):
+        rig.connection.write(credentials)
+    rig.reply(-4)
+    await first
+    second = rig.connection.write(credentials)
+    rig.reply(-4, code=-115)
+    with pytest.raises(ServerError):
+        await second
+    assert xids(rig.wire.sent) == [-4, -4]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("limits", "limit"),
+    [(ConnectionLimits(request=100), 100), (ConnectionLimits(), 1_048_575)],
+    ids=["configured", "the server's default"],
+)
+async def test_never_sends_a_request_above_the_server_s_limit(limits: ConnectionLimits, limit: int) -> None:
+    rig = Harness(limits)
+    rig.connection.write(SetDataRequest("/a", bytes(limit - 8 - 6 - 4 - 4), -1))
     sent = rig.wire.sent
-    assert struct.unpack_from("!i", sent) == (100,)
+    assert struct.unpack_from("!i", sent) == (limit,)
     with pytest.raises(RequestTooLarge) as error:
-        rig.connection.write(SetDataRequest("/a", bytes(101 - 8 - 6 - 4 - 4)))
-    assert (error.value.size, error.value.limit) == (101, 100)
+        rig.connection.write(SetDataRequest("/a", bytes(limit + 1 - 8 - 6 - 4 - 4), -1))
+    assert (error.value.size, error.value.limit) == (limit + 1, limit)
     assert rig.wire.sent == sent
+    rig.connection.kill("done")
+
+
+@pytest.mark.asyncio
+async def test_reads_a_reply_as_large_as_its_limit() -> None:
+    rig = Harness(ConnectionLimits(reply=1000))
+    call = rig.connection.write(get())
+    data = bytes(1000 - 16 - 4 - len(STAT))
+    rig.reply(1, struct.pack("!i", len(data)) + data + STAT)
+    assert (await call)[0] == data
     rig.connection.kill("done")
 
 
@@ -240,10 +278,13 @@ async def shaken(rig: Harness, feed: Callable[[Harness], None]) -> Any:
 
 
 @pytest.mark.asyncio
-async def test_handshake_returns_the_session() -> None:
+@pytest.mark.parametrize("timeout", [4000, 1])
+async def test_handshake_returns_the_session(timeout: int) -> None:
     rig = Harness()
-    response = await shaken(rig, lambda rig: rig.frame(granted(4000, 99)))
-    assert (response.session_id, response.timeout, rig.connection.session_id) == (99, 4000, 99)
+    response = await shaken(rig, lambda rig: rig.frame(granted(timeout, 99)))
+    assert (response.session_id, response.timeout) == (99, timeout)
+    assert rig.connection.answer_limit == timeout / 1000
+    assert rig.connection.last_zxid == 0  # it says nothing of transactions
     assert rig.wire.sent == bytes.fromhex(
         "0000002d 00000000 0000000000000000 000003e8 0000000000000000 00000010"
     ) + bytes(17)
@@ -268,10 +309,15 @@ async def test_handshake_reports_how_it_failed() -> None:
 
 @pytest.mark.asyncio
 async def test_handshake_reports_an_end_before_it() -> None:
+    def end_and_reset(rig: Harness) -> None:
+        rig.connection.eof_received()
+        rig.connection.connection_lost(ConnectionResetError("reset"))
+
     ends: list[tuple[Callable[[Harness], None], type[Exception]]] = [
         (lambda rig: rig.connection.eof_received(), HandshakeClosed),
         (lambda rig: rig.connection.connection_lost(ConnectionResetError("reset")), ConnectionResetError),
         (lambda rig: rig.connection.kill("given up"), HandshakeClosed),
+        (end_and_reset, HandshakeClosed),
     ]
     for end, error in ends:
         rig = Harness()
@@ -297,6 +343,34 @@ async def test_reads_frames_in_pieces_of_any_size(step: int) -> None:
     with pytest.raises(ServerError):
         await second
     rig.connection.kill("done")
+
+
+@pytest.mark.asyncio
+async def test_tls_verifies_the_name_of_the_server_and_not_its_address() -> None:
+    authority = trustme.CA()
+    identity = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("zk.example").configure_cert(identity)
+    trusting = ssl.create_default_context(cadata=authority.cert_pem.bytes().decode())
+    async with await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0, ssl=identity) as server:
+        port = server.sockets[0].getsockname()[1]
+
+        async def connect(name: str) -> Connection:
+            connection = Connection(
+                ZooKeeperHost(name, port),
+                "127.0.0.1",
+                ssl=trusting,
+                limits=ConnectionLimits(),
+                on_watch=lambda path: None,
+                on_end=lambda connection: None,
+            )
+            await connection.connect()
+            return connection
+
+        connection = await connect("zk.example")
+        connection.kill("done")
+        await connection.wait_closed()
+        with pytest.raises(ssl.SSLCertVerificationError, match=r"other\.example"):
+            await connect("other.example")
 
 
 # -- writing
@@ -396,6 +470,30 @@ async def test_what_was_not_written_at_the_end_may_have_been_carried_out_for_all
 
 
 @pytest.mark.asyncio
+async def test_end_fails_the_calls_that_are_not_cancelled() -> None:
+    rig = Harness(ConnectionLimits(outstanding=1))
+    sent, cancelled, waiting = (asyncio.create_task(rig.connection.request(get(path))) for path in ("/a", "/b", "/c"))
+    await turn()
+    cancelled.cancel()
+    await turn()
+    rig.connection.kill("cut")
+    errors = await asyncio.gather(sent, cancelled, waiting, return_exceptions=True)
+    assert [type(error) for error in errors] == [ConnectionLost, asyncio.CancelledError, NeverSent]
+    assert rig.ended == 1
+
+
+@pytest.mark.asyncio
+async def test_connection_is_closed_when_its_socket_is() -> None:
+    rig = Harness()
+    rig.connection.kill("done")
+    closed = asyncio.create_task(rig.connection.wait_closed())
+    await turn()
+    assert not closed.done()
+    rig.connection.connection_lost(None)
+    await closed
+
+
+@pytest.mark.asyncio
 async def test_planned_write_to_a_closed_socket_ends_the_connection() -> None:
     rig = Harness()
     calls = [asyncio.create_task(rig.connection.request(get(f"/{number}"))) for number in range(3)]
@@ -411,22 +509,49 @@ async def test_planned_write_to_a_closed_socket_ends_the_connection() -> None:
     assert rig.ended == 1
 
 
-@pytest.mark.asyncio
-async def test_each_unanswered_request_fails_at_its_own_time() -> None:
-    rig = Harness()
-    rig.connection.answer_limit = 0.04
-    first, answered = (asyncio.create_task(rig.connection.request(get(path))) for path in ("/1", "/2"))
-    await asyncio.sleep(0)
-    rig.reply(2, struct.pack("!i", -1) + STAT)
-    await asyncio.sleep(0.03)
-    second = asyncio.create_task(rig.connection.request(get("/3")))
-    async with asyncio.timeout(60):
-        with pytest.raises(ConnectionLost):
-            await first
-        with pytest.raises(ConnectionLost):
-            await second
+def in_virtual_time(script: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run on a loop whose time jumps to the next timer."""
+    kernel = Kernel()
+    loop = ProcessLoop(kernel, Network(kernel, random.Random(1)), "client")
+    loop.play(script())
+    loop.unwind()
+
+
+def test_each_unanswered_request_fails_at_its_own_time() -> None:
+    async def script() -> None:
+        rig = Harness()
+        rig.connection.answer_limit = 4.0
+
+        async def fails_at(begin: float, path: str) -> float:
+            await asyncio.sleep(begin)
+            with pytest.raises(ConnectionLost):
+                await rig.connection.request(get(path))
+            return asyncio.get_running_loop().time()
+
+        answered = asyncio.create_task(rig.connection.request(get("/0")))
+        failing = [asyncio.create_task(fails_at(begin, f"/{begin}")) for begin in (0.5, 0.5, 1.0, 3.0, 10.0)]
+        await asyncio.sleep(0.1)
+        rig.reply(1, struct.pack("!i", -1) + STAT)
         assert (await answered)[0] is None
-    assert not rig.connection.closing
+        assert await asyncio.gather(*failing) == [4.5, 4.5, 5.0, 7.0, 14.0]
+        assert not rig.connection.closing
+
+    in_virtual_time(script)
+
+
+@pytest.mark.asyncio
+async def test_ended_connection_leaves_no_timer_behind() -> None:
+    rig = Harness()
+    rig.connection.answer_limit = 3600.0
+    calls = [asyncio.create_task(rig.connection.request(get(f"/{number}"))) for number in range(3)]
+    await turn()
+    rig.connection.kill("done")
+    await asyncio.gather(*calls, return_exceptions=True)
+    connection = weakref.ref(rig.connection)
+    del rig, calls
+    await turn()
+    gc.collect()
+    assert connection() is None
 
 
 @pytest.mark.asyncio

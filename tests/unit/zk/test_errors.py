@@ -7,23 +7,24 @@ from consumerd.zk import errors
 
 
 @pytest.mark.parametrize(
-    ("code", "kind"),
+    ("code", "kind", "says"),
     [
-        (-101, errors.NoNode),
-        (-102, errors.NoAuth),
-        (-103, errors.BadVersion),
-        (-108, errors.NoChildrenForEphemerals),
-        (-110, errors.NodeExists),
-        (-111, errors.NotEmpty),
-        (-114, errors.InvalidACL),
-        (-8, errors.InvalidPath),
-        (-9999, errors.UnexpectedReply),
+        (-101, errors.NoNode, "does not exist"),
+        (-102, errors.NoAuth, "denies access"),
+        (-103, errors.BadVersion, "was modified concurrently"),
+        (-108, errors.NoChildrenForEphemerals, "cannot have children"),
+        (-110, errors.NodeExists, "already exists"),
+        (-111, errors.NotEmpty, "still has children"),
+        (-114, errors.InvalidACL, "refuses the configured ACL"),
+        (-8, errors.InvalidPath, "as a path"),
+        (-9999, errors.UnexpectedReply, "error -9999"),
     ],
 )
-def test_error_names_the_path(code: int, kind: type[errors.NodeError]) -> None:
+def test_error_names_the_path_and_the_problem(code: int, kind: type[errors.NodeError], says: str) -> None:
     error = errors.error_for(code, "/consumers/g")
     assert type(error) is kind
     assert "/consumers/g" in str(error)
+    assert says in str(error)
     assert isinstance(error, errors.NodeError)
     assert error.path == "/consumers/g"
 
@@ -45,8 +46,18 @@ def test_every_error_has_an_exit_code() -> None:
     for error in (multi, errors.SessionChanged(1, 2), errors.RequestTooLarge(2, 1), errors.UnexpectedReply("/a", 5)):
         assert isinstance(error, ZooKeeperError)
         assert error.exit_code is ExitCode.ZOOKEEPER
-    assert "5" in str(errors.UnexpectedReply("/a", 5))
-    assert "0x10" in str(errors.SessionChanged(16))
+
+
+def test_errors_keep_and_say_their_figures() -> None:
+    reply = errors.UnexpectedReply("/a", 5)
+    assert (reply.code, str(reply)) == (5, "ZooKeeper answered with error 5 for /a")
+    large = errors.RequestTooLarge(2, 1)
+    assert (large.size, large.limit) == (2, 1)
+    assert str(large).startswith("a request of 2 bytes is above ZooKeeper's limit of 1 (jute.maxbuffer); ")
+    over, replaced = errors.SessionChanged(16), errors.SessionChanged(16, 32)
+    assert (over.actual, replaced.actual) == (0, 32)
+    assert "session 0x10 has ended (there is no current one)" in str(over)
+    assert "session 0x10 has ended (the current one is 0x20)" in str(replaced)
 
 
 def test_refusal_of_a_server_says_its_code() -> None:

@@ -6,8 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from consumerd.ports import SessionEvent, SessionState
+from consumerd.zk.connect_string import ZooKeeperHost
 from consumerd.zk.errors import AuthFailed, NotConnected, SessionChanged
 from consumerd.zk.lifecycle import NO_PASSWORD, SessionLifecycle
 from consumerd.zk.watches import WatchTable
@@ -28,7 +30,7 @@ NEW, RECONNECTED, SUSPENDED, EXPIRED = (
 class Line:
     """Stands for a connection, of which the lifecycle needs no more than this."""
 
-    host, port = "line", 2181
+    where = ZooKeeperHost("::1", 2181)
 
     def __init__(self, end_reason: str = "") -> None:
         self.end_reason = end_reason
@@ -105,6 +107,23 @@ async def test_same_session_on_another_connection_is_a_reconnect() -> None:
     rig.lifecycle.detach(first)  # late: it is not the live one
     assert rig.notified[-1] == "/a"
     assert await rig.lifecycle.connection() is second
+
+
+async def test_logs_each_change_of_a_session_and_no_suspension_that_its_end_causes() -> None:
+    rig = Rig()
+    with capture_logs() as logs:
+        rig.lifecycle.detach(rig.live())
+        connection = rig.live()
+        rig.lifecycle.refuse()
+        rig.lifecycle.detach(connection)
+        rig.lifecycle.finish(None)
+        Rig().lifecycle.finish(None)  # without a session nothing ends
+    assert [(entry["event"], entry["session_id"], entry.get("server"), entry.get("reason")) for entry in logs] == [
+        ("session_established", "0x5", "[::1]:2181", None),
+        ("session_suspended", "0x5", None, "cut"),
+        ("session_reconnected", "0x5", "[::1]:2181", None),
+        ("session_closed", "0x5", None, None),
+    ]
 
 
 async def test_lease_never_moves_back() -> None:

@@ -65,9 +65,10 @@ def test_decodes_a_reply_without_errors() -> None:
     assert first_failure(END) is None
 
 
+@pytest.mark.parametrize("path", [b"", b"/a"])
 @pytest.mark.parametrize("kind", [1, 15])
-def test_finds_the_failure_after_a_created_node(kind: int) -> None:
-    created = struct.pack("!i", 2) + b"/a" + bytes(68 if kind == 15 else 0)
+def test_finds_the_failure_after_a_created_node(kind: int, path: bytes) -> None:
+    created = struct.pack("!i", len(path)) + path + bytes(68 if kind == 15 else 0)
     assert first_failure(ok(kind, created) + failed(-110) + END) == (1, -110)
 
 
@@ -85,6 +86,7 @@ def test_first_specific_code_names_the_failed_operation(index: int) -> None:
         failed(-101)[:10],
         ok(1),
         ok(1, struct.pack("!i", -1)),
+        ok(1, struct.pack("!i", -13)),  # leads back to its own beginning
         ok(5),
         ok(77) + END,
         ok(1, b"\x7f\xff\xff\xff"),

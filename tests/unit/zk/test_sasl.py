@@ -13,7 +13,7 @@ from consumerd.net import ConnectError
 from consumerd.zk.connect_string import ZooKeeperHost
 from consumerd.zk.connection import Connection, ConnectionLimits
 from consumerd.zk.errors import AuthFailed, ConnectionLost, ServerError
-from consumerd.zk.sasl import DigestMd5, authenticate
+from consumerd.zk.sasl import DigestMd5, SaslRequest, authenticate
 
 if TYPE_CHECKING:
     from consumerd.ports import SaslMechanism
@@ -95,6 +95,10 @@ async def test_exchanges_tokens_until_the_mechanism_has_none() -> None:
     await server.authenticate(script)
     assert server.tokens == [b"", b"answer"]
     assert script.heard == [b"challenge", b"proof"]
+
+
+async def test_does_not_show_tokens() -> None:
+    assert "secret" not in repr(SaslRequest(b"secret"))
 
 
 async def test_ignores_the_answer_to_a_last_token() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import random
 import struct
 import sys
-import time
+from typing import TYPE_CHECKING
 
 import pytest
 from structlog.testing import capture_logs
@@ -14,8 +14,10 @@ from structlog.testing import capture_logs
 from consumerd.clock import SystemClock
 from consumerd.ports import SessionEvent, SessionState
 from consumerd.zk import AuthFailed, ConnectionLimits, ConnectionLost, NotConnected
-from consumerd.zk.connection import Connection
 from tests.support.scripted_zookeeper import EXISTS, SYNC, Peer, Server, framed, good, granted, replied, until
+
+if TYPE_CHECKING:
+    from consumerd.zk.connection import Connection
 
 pytestmark = pytest.mark.asyncio
 
@@ -123,30 +125,6 @@ async def test_queues_calls_behind_heartbeats_and_sends_unsent_ones_on_the_next_
             assert events == [NEW, SUSPENDED, RECONNECTED]
 
 
-async def test_heartbeat_may_take_longer_while_other_frames_arrive() -> None:
-    async def talks_about_other_things(peer: Peer) -> None:
-        await peer.handshake()
-        peer.write(granted(5, 1800))
-        await peer.request()
-        while True:
-            await asyncio.sleep(0.05)
-            peer.write(framed(struct.pack("!iqiiii", -1, -1, 0, 3, 3, 2) + b"/x"))
-
-    async def is_silent(peer: Peer) -> None:
-        await peer.handshake()
-        peer.write(granted(5, 1800))
-        while True:
-            await peer.request()
-
-    for script, at_least, at_most in ((talks_about_other_things, 1.7, 20.0), (is_silent, 0.6, 1.6)):
-        async with Server(script) as server:
-            session, events = server.session(session_timeout=1.8)
-            async with session:
-                started = time.monotonic()
-                await until(lambda: SUSPENDED in events)  # noqa: B023
-                assert at_least < time.monotonic() - started < at_most
-
-
 async def test_silent_address_of_a_name_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     async def never_answers(peer: Peer) -> None:
         while True:
@@ -192,55 +170,6 @@ async def test_tries_again_while_the_name_of_the_server_is_unknown(monkeypatch: 
         f"127.0.0.1:{server.port}: UnicodeError: label too long",
         "the name 127.0.0.1 was not resolved in time",
     ]
-
-
-async def test_heartbeats_extend_the_lease() -> None:
-    async def is_brief(peer: Peer) -> None:
-        await peer.handshake()
-        peer.write(granted(5, 300))
-        await peer.behave()
-
-    async with Server(is_brief) as server:
-        session, _ = server.session(clock=HurriedClock(), session_timeout=0.3)
-        async with session:
-            began = time.monotonic()
-            lease_ends = began + session.lease_left()
-            await until(lambda: time.monotonic() > lease_ends and session.lease_left() > 0)
-
-
-async def test_keeps_the_zxid_while_servers_refuse_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They say nothing about a transaction that they do not have."""
-    zxids: list[int] = []
-
-    async def serves(peer: Peer) -> None:
-        zxid, session_id = await peer.handshake()
-        if refusing is not None:
-            zxids.append(zxid)
-        peer.write(granted(session_id or 5, 200))
-        while True:
-            xid, _ = await peer.request()
-            peer.write(replied(xid, struct.pack("!i", 1) + b"/", zxid=77))
-
-    refusing: float | None = None
-    connect = Connection.connect
-
-    async def refuse(connection: Connection) -> None:
-        if refusing is not None and time.monotonic() < refusing:
-            raise ConnectionRefusedError(111, "refused")
-        await connect(connection)
-
-    monkeypatch.setattr(Connection, "connect", refuse)
-    async with Server(serves) as server:
-        session, _ = server.session(session_timeout=0.2)
-        async with session:
-            live: Connection | None = None
-            while live is None or live.last_zxid != 77:
-                await asyncio.sleep(0.005)
-                live = session._lifecycle._connection
-            refusing = time.monotonic() + 0.6
-            live.kill("for the test")
-            await until(lambda: bool(zxids))
-    assert zxids[0] == 77
 
 
 async def test_treats_another_session_id_as_expiry() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING
 
 from consumerd.zk.watches import WatchTable
@@ -30,6 +31,21 @@ def test_removing_twice_is_harmless() -> None:
     assert told == ["x"]
     second()
     assert len(table) == 0
+
+
+def test_forgets_a_path_without_watchers() -> None:
+    class Path(str):
+        """A text to which a weak reference may point."""
+
+    table, path = WatchTable(), Path("/a")
+    known = weakref.ref(path)
+    first, second = (table.add(path, lambda: None) for _ in range(2))
+    del path
+    first()
+    assert known() is not None
+    second()
+    del first, second
+    assert known() is None
 
 
 def test_watcher_may_remove_itself_or_others_during_notification() -> None:
