@@ -157,8 +157,11 @@ def _from_base64(value: object, name: str) -> bytes:
 
 
 def _headers(record: dict[str, Any]) -> tuple[tuple[str, bytes | None], ...]:
+    found = record.get("headers") or []
+    if not isinstance(found, list):
+        raise ValueError("headers must be a list")
     headers = []
-    for header in record.get("headers") or ():
+    for header in found:
         if not isinstance(header, list) or len(header) != 2 or not isinstance(header[0], str):
             raise ValueError("headers must be pairs of a name and a value")
         headers.append((header[0], None if header[1] is None else _from_base64(header[1], "a header")))

@@ -304,6 +304,8 @@ async def test_letters_are_read_as_they_were_written(tmp_path: Path, make_batch:
         ({"payload_base64": 5}, "payload_base64 is not base64"),
         ({"payload_base64": None}, "payload_base64 is missing"),
         ({"broker": None, "timestamp": 1, "headers": ["x"]}, "headers must be pairs"),
+        ({"broker": None, "timestamp": 1, "headers": 5}, "headers must be a list"),
+        ({"broker": None, "timestamp": 1, "headers": {"x": "y"}}, "headers must be a list"),
         ({"attempts": None}, "attempts is missing"),
         ({"error": 5}, "error is missing"),
     ],
