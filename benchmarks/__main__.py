@@ -22,6 +22,7 @@ SHARED = {
     "__init__",
     "__main__",
     "compare",
+    "glance",
     "jvm",
     "kafka_clients",
     "kafka_job",

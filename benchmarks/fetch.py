@@ -45,6 +45,8 @@ TOPIC = "bench"
 PARTITIONS = 4
 FETCH = 1 << 20
 BLOCK = 20_000
+#: The default of `fetch.budget`.
+BUDGET = 128 << 20
 PROMISE = 0.5
 #: What all else stands beside, and what the wire gives.
 LIMIT, RECEIVED = "blocking recv and decode", "blocking recv"
@@ -142,7 +144,7 @@ def blocking(port: int, count: int, *, decode: bool) -> int:
 async def pooled(port: int, count: int, partitions: int) -> int:
     """The real thing: a pool, a lane and a consumer per partition; returns the messages read."""
     ground = StandFast(port)
-    budget = ByteBudget(256 << 20)
+    budget = ByteBudget(BUDGET)
     settings = FetchSettings(fetch_bytes=FETCH)
     pool = FetchPool(V07Brokers(connect, ground, budget, settings, SystemClock(), random.Random(), ground))
 
@@ -175,7 +177,7 @@ def on_loop(factory: Callable[[], asyncio.AbstractEventLoop], port: int, count: 
 def measure(messages: int, size: int, rounds: int) -> list[Measurement]:
     """All ways in turns, by the clock and by processor time."""
     messages = max(1, messages // BLOCK) * BLOCK
-    tune_malloc()  # as the daemon does; all ways run in this process
+    tune_malloc(BUDGET)  # as the daemon does; all ways run in this process
     with broker(messages, size) as port:
         ways: dict[str, Callable[[], int]] = {
             RECEIVED: lambda: blocking(port, messages * (size + 10), decode=False) // (size + 10),

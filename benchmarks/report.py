@@ -1,9 +1,9 @@
 """A run of benchmarks as one JSON document, and that document as tables.
 
 Strategy: the document holds all that was measured and what it depends on; tables are made of it alone, so that those of
-`benchmarks/README.md` can be compared with `benchmarks/recorded.json` by a test.
+`benchmarks/README.md` and `docs/performance.md` can be compared with `benchmarks/recorded.json` by a test.
 
-    python -m benchmarks.report     write the tables and the plot of the recorded run into benchmarks/
+    python -m benchmarks.report     write the tables and the plot of the recorded run
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks import glance
 from benchmarks.plot import decoding
 from benchmarks.race import Measurement
 
@@ -25,6 +26,7 @@ FOLDER = Path(__file__).parent
 RECORDED = FOLDER / "recorded.json"
 README = FOLDER / "README.md"
 PLOT = FOLDER / "decode.svg"
+PAGE = FOLDER.parent / "docs" / "performance.md"
 BEGIN, END = "<!-- last run: made by python -m benchmarks.report -->", "<!-- end of last run -->"
 
 
@@ -202,8 +204,9 @@ def with_tables(readme: str, report: Report) -> str:
 
 
 def main() -> int:
-    """Write the tables of the recorded run into the README, and its plot."""
+    """Write the tables of the recorded run into the README and docs/performance.md, and its plot."""
     report = Report.from_json(RECORDED.read_text())
+    PAGE.write_text(glance.with_table(PAGE.read_text(), report.rows))
     README.write_text(with_tables(README.read_text(), report))
     PLOT.write_text(decoding(report.rows))
     return 0

@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING
 import uvloop
 
 from benchmarks import surroundings
-from benchmarks.fetch import BLOCK, PARTITIONS, TOPIC, broker
+from benchmarks.fetch import BLOCK, BUDGET, PARTITIONS, TOPIC, broker
 from benchmarks.race import Measurement, compared, quiet, show
 from consumerd import ConsumerConfig, ConsumerConnector
 from consumerd.clock import SystemClock
 from consumerd.consumer import GroupConsumer, V07Backend
+from consumerd.daemon.memory import tune_malloc
 from consumerd.handlers import Batch, Handler, Message, message_handler
 from consumerd.net import connect
 from consumerd.registry import StaticSubscription
@@ -146,6 +147,7 @@ def measure(messages: int, size: int, rounds: int, loop: str) -> list[Measuremen
     """All ways in turns, by the clock and by processor time."""
     messages = max(1, messages // BLOCK) * BLOCK
     total = messages * PARTITIONS
+    tune_malloc(BUDGET)  # as the daemon does; all ways run in this process
     ways = {
         HANDLER_OF_BATCHES: handler_of_batches,
         HANDLER_OF_VALUES: handler_of_values,

@@ -163,7 +163,7 @@ def command(**options: Any) -> None:
             run = mirror(config, target, exit_at_end=options["exit_at_end"])
         else:
             run = mirror_to_kafka(config, target, exit_at_end=options["exit_at_end"])
-        sent = run_on_loop(run, config.daemon.loop, signals=signals)
+        sent = run_on_loop(run, config.daemon.loop, signals=signals, budget=config.fetch.budget)
     if sys.stderr.isatty():
         click.echo(f"{sent:,} messages mirrored", err=True)
 

@@ -74,4 +74,4 @@ def command(path: Path) -> None:
 
             config = load(path)
         configure_logs(config.log.level, config.log.format)
-        run_on_loop(serve(config, path), config.daemon.loop, signals=signals)
+        run_on_loop(serve(config, path), config.daemon.loop, signals=signals, budget=config.fetch.budget)

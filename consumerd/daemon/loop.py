@@ -33,17 +33,19 @@ def run_on_loop(
     loop: Literal["auto", "uvloop", "asyncio"] = "auto",
     *,
     signals: ProcessSignals | None = None,
+    budget: int = 0,
 ) -> _T:
     """Run `main` to its end; `auto` takes uvloop where it is installed.
 
-    With `signals`, a call of `sys.exit` in any task asks for a stop in order, as a signal does, and is a failure of the
-    handler. Raises ConfigError where uvloop is missing, and HandlerFailedError.
+    `budget`: bytes of messages that may be held in memory. With `signals`, a call of `sys.exit` in any task asks for a
+    stop in order, as a signal does, and is a failure of the handler. Raises ConfigError where uvloop is missing, and
+    HandlerFailedError.
     """
     factory = None if loop == "asyncio" else _uvloop_factory()
     if loop == "uvloop" and factory is None:
         main.close()
         raise ConfigError("daemon.loop is uvloop, which is not installed; install it or set auto.")
-    tune_malloc()
+    tune_malloc(budget)
     with asyncio.Runner(loop_factory=factory) as runner:
         if signals is None:
             return runner.run(main)
