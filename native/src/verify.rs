@@ -89,6 +89,7 @@ fn in_windows(
     if !whole.is_c_contiguous() {
         return Err(PyValueError::new_err("the data is not contiguous"));
     }
+    let slices = py.get_type::<PySlice>();
     let (mut count, mut size) = (0, FIRST);
     loop {
         let Some(rest) = whole.item_count().checked_sub(position) else {
@@ -98,7 +99,8 @@ fn in_windows(
         window.reserve_exact(length.saturating_sub(window.len()));
         window.resize(length, 0);
         let end = position + length;
-        let part = view.get_item(PySlice::new(py, position as isize, end as isize, 1))?;
+        // Not `PySlice::new`, which never frees the two numbers.
+        let part = view.get_item(slices.call1((position, end))?)?;
         PyBuffer::<u8>::get(&part)?.copy_to_slice(py, window)?;
         let (used, passed) = py.detach(|| plain.verify(window, 0));
         position += used;

@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+import gc
 import random
+import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
 from consumerd.wire.v07 import encode_message, encode_message_set
 from consumerd.wire.v07.outer import HEADER_SIZE
 from consumerd.wire.v07.walk import LAYOUTS, MessageReaders, layouts_up_to, verify, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.usefixtures("either_codec")
 
@@ -124,3 +130,15 @@ def test_verify_reads_any_buffer_of_any_length(last: bool) -> None:
             assert verify(memoryview(whole), start, 150_000, LAYOUTS[1], last=last) == expected
         for whole in (b"x" + bytes(data), bytearray(b"x" + data)):
             assert verify(memoryview(whole)[1:], start, 150_000, LAYOUTS[1], last=last) == expected
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, lambda data: memoryview(bytearray(data))])
+def test_verify_leaves_no_object_behind(kind: Callable[[bytes], bytes]) -> None:
+    """A broker that verifies what it receives would grow for as long as it runs."""
+    data = kind(encode_message_set([b"x" * 1000] * 50))
+    verify(data, 0, 1 << 30, LAYOUTS[1])
+    gc.collect()
+    before = sys.getallocatedblocks()
+    for _ in range(500):
+        verify(data, 0, 1 << 30, LAYOUTS[1])
+    assert sys.getallocatedblocks() - before < 500
