@@ -29,7 +29,9 @@ from benchmarks import surroundings
 from benchmarks.race import Measurement, compared, quiet, show
 from consumerd.broker import Broker, BrokerConfig
 from consumerd.clock import SystemClock
+from consumerd.consumer.settings import ConsumerSettings
 from consumerd.daemon.memory import tune_malloc
+from consumerd.defaults import default_of
 from consumerd.fetch import ByteBudget, FetchPool, FetchSettings, Lane, V07Brokers
 from consumerd.net import connect
 from consumerd.partition import TopicPartition
@@ -45,8 +47,7 @@ TOPIC = "bench"
 PARTITIONS = 4
 FETCH = 1 << 20
 BLOCK = 20_000
-#: The default of `fetch.budget`.
-BUDGET = 128 << 20
+BUDGET: int = default_of(ConsumerSettings, "budget")
 PROMISE = 0.5
 #: What all else stands beside, and what the wire gives.
 LIMIT, RECEIVED = "blocking recv and decode", "blocking recv"

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from benchmarks.race import Measurement
 
-BEGIN, END = "<!-- at a glance: made by python -m benchmarks.report -->", "<!-- end of at a glance -->"
 _CPU, _ROWS = "M msg/cpu-s", "M rows/s"
 #: Of a line that has no such figure.
 _NONE: Final = "-"
@@ -57,7 +56,7 @@ LINES: Final = (
 )
 
 
-def table(rows: Iterable[Measurement]) -> list[str]:
+def table(rows: Iterable[Measurement]) -> str:
     """The table as Markdown. Raises KeyError with the row that the record has not."""
     ratios = {(row.benchmark, row.case, row.subject, row.unit): row.ratio for row in rows}
 
@@ -67,7 +66,7 @@ def table(rows: Iterable[Measurement]) -> list[str]:
         assert found is not None
         return f"{found:.1f}" if found >= 10 else f"{found:.2f}"
 
-    return [
+    lines = [
         "| | beside | native codec | pure codec |",
         "|---|---|--:|--:|",
         *(
@@ -75,12 +74,4 @@ def table(rows: Iterable[Measurement]) -> list[str]:
             for line in LINES
         ),
     ]
-
-
-def with_table(page: str, rows: Iterable[Measurement]) -> str:
-    """The page with the table in place of the one before. Raises ValueError without its place."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError("the page has no place for the table")
-    return "\n".join([f"{before}{begin}", "", *table(rows), "", f"{end}{after}"])
+    return "\n".join(lines)

@@ -27,7 +27,9 @@ RECORDED = FOLDER / "recorded.json"
 README = FOLDER / "README.md"
 PLOT = FOLDER / "decode.svg"
 PAGE = FOLDER.parent / "docs" / "performance.md"
-BEGIN, END = "<!-- last run: made by python -m benchmarks.report -->", "<!-- end of last run -->"
+#: Between which lines the tables of the README stand, and the table of the page.
+LAST_RUN = "<!-- last run: made by python -m benchmarks.report -->", "<!-- end of last run -->"
+GLANCE = "<!-- at a glance: made by python -m benchmarks.report -->", "<!-- end of at a glance -->"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,20 +196,20 @@ def text(report: Report) -> str:
     return "\n".join(lines)
 
 
-def with_tables(readme: str, report: Report) -> str:
-    """The README with the tables of `report` in place of those before. Raises ValueError without their place."""
-    before, begin, rest = readme.partition(BEGIN)
-    _, end, after = rest.partition(END)
+def with_tables(document: str, place: tuple[str, str], tables: str) -> str:
+    """A document with `tables` in place of those before, between the lines `place`. Raises ValueError without these."""
+    before, begin, rest = document.partition(place[0])
+    _, end, after = rest.partition(place[1])
     if not begin or not end:
-        raise ValueError("the README has no place for the tables")
-    return f"{before}{begin}\n\n{markdown(report)}\n{end}{after}"
+        raise ValueError(f"the document has no place for tables: {place[0]}")
+    return f"{before}{begin}\n\n{tables}\n{end}{after}"
 
 
 def main() -> int:
     """Write the tables of the recorded run into the README and docs/performance.md, and its plot."""
     report = Report.from_json(RECORDED.read_text())
-    PAGE.write_text(glance.with_table(PAGE.read_text(), report.rows))
-    README.write_text(with_tables(README.read_text(), report))
+    PAGE.write_text(with_tables(PAGE.read_text(), GLANCE, glance.table(report.rows) + "\n"))
+    README.write_text(with_tables(README.read_text(), LAST_RUN, markdown(report)))
     PLOT.write_text(decoding(report.rows))
     return 0
 

@@ -49,6 +49,8 @@ PROMISE = 0.55
 #: The same query over four times as much, times as long. Above 4 only for what a shared machine adds.
 LINEAR = 4.4
 NARROW = "offset bigint, value binary"
+#: Of Spark's session.
+SESSION = {"spark.driver.memory": "1g", "spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
 #: Messages in a compressed one.
 WRAPPED = 200
 
@@ -165,8 +167,7 @@ def main(arguments: list[str] | None = None) -> int:
     codecs = [Codec.NONE, Codec.GZIP, Codec.SNAPPY]
     parser.add_argument("--codec", choices=[codec.name.lower() for codec in codecs], default="none", help="of the log")
     options = parser.parse_args(arguments)
-    quiet = {"spark.driver.memory": "1g", "spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
-    spark = build_session("local[2]", app_name="benchmark", config=quiet)
+    spark = build_session("local[2]", app_name="benchmark", config=SESSION)
     try:
         register(spark)
         with tempfile.TemporaryDirectory() as folder:

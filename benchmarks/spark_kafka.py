@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyspark
-from pyspark.sql import functions as sql
 
 from benchmarks import surroundings
 from benchmarks.kafka import BATCH_BYTES, PARTITIONS, RELEASE, Bench
 from benchmarks.kafka_clients import cluster
 from benchmarks.kafka_job import Job
 from benchmarks.race import Measurement, compared, laps, quiet, rates, show
+from benchmarks.spark import SESSION, summed
 from consumerd.embedded import MissingRuntimeError, find_java
 from consumerd.spark.session import build_session
 from consumerd.spark.source import register
@@ -49,14 +49,6 @@ def source_jars() -> list[Path]:
     present = {path.name.rpartition("-")[0] for path in (Path(pyspark.__file__).parent / "jars").glob("*.jar")}
     wanted = fetch_jars([f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"])
     return [path for path in wanted if path.name.rpartition("-")[0] not in present]
-
-
-def summed(frame: DataFrame, expected: int) -> int:
-    """Run the query of values; returns their bytes."""
-    row = frame.agg(sql.count(sql.lit(1)).alias("rows"), sql.sum(sql.length("value")).alias("bytes")).collect()[0]
-    if row.rows != expected:
-        raise SystemExit(f"{row.rows} rows were read where {expected} were written")
-    return int(row.bytes)
 
 
 def dropped(frame: DataFrame) -> None:
@@ -101,12 +93,7 @@ async def serve(broker: KafkaBroker, job: Job) -> str:
 
 def run(messages: int, rounds: int, codec: str) -> list[Measurement]:
     """The broker, then Spark beside it. Raises MissingRuntimeError where one of them is missing."""
-    config = {
-        "spark.driver.memory": "1g",
-        "spark.log.level": "ERROR",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.jars": ",".join(map(str, source_jars())),
-    }
+    config = {**SESSION, "spark.jars": ",".join(map(str, source_jars()))}
     with tempfile.TemporaryDirectory(prefix="consumerd-bench-") as folder:
         broker = KafkaBroker(
             Path(folder), RELEASES[RELEASE], None, java=find_java(), partitions=PARTITIONS,

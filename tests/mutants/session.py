@@ -37,7 +37,7 @@ from tests.mutants.operators import Function, Module, Mutant
 from tests.mutants.rooms import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import FrameType, ModuleType
 
 Verdict: TypeAlias = Literal["killed", "timed out", "survived", "reimport"]
@@ -163,17 +163,17 @@ class Collected:
         """
         found: Baseline = _result_of(self._record)
         if not found.failed:
-            found.failed = _result_of(lambda: self._failed(sorted(found.lines, key=lambda test: found.seconds[test])))
+            quickest_first = sorted(found.lines, key=lambda test: found.seconds[test])
+            found.failed = _result_of(lambda: list(self._failed(quickest_first)))
         return found
 
-    def _failed(self, tests: Sequence[str]) -> list[str]:
-        """Run tests in this order; return those that fail."""
+    def _failed(self, tests: Sequence[str], before: Callable[[], None] = lambda: None) -> Iterator[str]:
+        """Run tests in this order, `before` in front of each; yield those that fail."""
         items = [self._items[test] for test in tests]
-        return [
-            item.nodeid
-            for item, following in zip(items, [*items[1:], None], strict=True)
-            if any(report.failed for report in runtestprotocol(item, log=False, nextitem=following))
-        ]
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            before()
+            if any(report.failed for report in runtestprotocol(item, log=False, nextitem=following)):
+                yield item.nodeid
 
     def _record(self) -> Baseline:
         found = Baseline()
@@ -196,12 +196,8 @@ class Collected:
         def child(say: Callable[[bytes], None]) -> bytes:
             if not self._exchange(module, mutant):
                 return _REIMPORT
-            items = [self._items[test] for test in tests]
-            for item, following in zip(items, [*items[1:], None], strict=True):
-                say(_TEST)
-                if any(report.failed for report in runtestprotocol(item, log=False, nextitem=following)):
-                    return _KILLED
-            return _SURVIVED
+            failed = next(self._failed(tests, lambda: say(_TEST)), None)
+            return _SURVIVED if failed is None else _KILLED
 
         return in_child(child, _SECONDS, [baseline.limit(test) for test in tests])
 

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.__main__ import check, known, main
 from benchmarks.race import OURS, Measurement
-from benchmarks.report import BEGIN, END, README, RECORDED, Report, Turn, markdown, number, text, with_tables
+from benchmarks.report import GLANCE, LAST_RUN, README, RECORDED, Report, Turn, markdown, number, text, with_tables
 from benchmarks.suite import ENTRIES
 from benchmarks.surroundings import NATIVE, PURE
 
@@ -83,23 +83,27 @@ def test_parts_of_other_machines_are_not_merged() -> None:
         report().merged(other)
 
 
-def test_tables_replace_those_before() -> None:
-    before = f"# Title\n{BEGIN}\nold\n{END}\nrest\n"
-    found = with_tables(before, report())
+@pytest.mark.parametrize("place", [LAST_RUN, GLANCE])
+def test_tables_replace_those_before(place: tuple[str, str]) -> None:
+    before = f"# Title\n{place[0]}\nold\n{place[1]}\nrest\n"
+    tables = markdown(report())
+    found = with_tables(before, place, tables)
     assert found.startswith("# Title\n")
     assert found.endswith("\nrest\n")
+    assert tables in found
     assert "old" not in found
-    assert with_tables(found, report()) == found
+    assert with_tables(found, place, tables) == found
 
 
-def test_a_readme_without_their_place_is_refused() -> None:
+@pytest.mark.parametrize("place", [LAST_RUN, GLANCE])
+def test_a_document_without_their_place_is_refused(place: tuple[str, str]) -> None:
     with pytest.raises(ValueError, match="no place"):
-        with_tables("# Title\n", report())
+        with_tables("# Title\n", place, "")
 
 
 def test_tables_of_the_readme_are_those_of_the_recorded_run() -> None:
     recorded = Report.from_json(RECORDED.read_text())
-    assert with_tables(README.read_text(), recorded) == README.read_text()
+    assert with_tables(README.read_text(), LAST_RUN, markdown(recorded)) == README.read_text()
 
 
 def test_the_recorded_run_is_of_the_suite_and_did_not_fail() -> None:

@@ -588,14 +588,19 @@ async def test_abandon_replaces_drain_during_last_commit(group: Any) -> None:
     assert group.offset(TP) == end
 
 
-@pytest.mark.parametrize("ending", ["drain", "interruption"])
-async def test_commits_nothing_of_partition_abandoned_during(group: Any, ending: str) -> None:
+async def holding(group: Any) -> tuple[Any, int, Commits]:
+    """A member whose handler has a batch and holds it, the end of what was handled before, and its commits."""
     member, end = await consuming(group, b"one")
     member.handler.hold()
     group.broker.append("t", 0, b"two")
     await group.until(lambda: member.handler.holding == 1)
+    return member, end, Commits(member)
+
+
+@pytest.mark.parametrize("ending", ["drain", "interruption"])
+async def test_commits_nothing_of_partition_abandoned_during(group: Any, ending: str) -> None:
+    member, end, commits = await holding(group)
     flow = member.consumer._partitions
-    commits = Commits(member)
     drained: list[frozenset[TopicPartition]] = []
     abandoned: list[frozenset[TopicPartition]] = []
     deadline = flow._clock.monotonic() + 60.0
@@ -611,12 +616,8 @@ async def test_commits_nothing_of_partition_abandoned_during(group: Any, ending:
 
 
 async def test_commits_nothing_when_cancelled_during_drain(group: Any) -> None:
-    member, _ = await consuming(group, b"one")
-    member.handler.hold()
-    group.broker.append("t", 0, b"two")
-    await group.until(lambda: member.handler.holding == 1)
+    member, _, commits = await holding(group)
     flow = member.consumer._partitions
-    commits = Commits(member)
     drained: list[frozenset[TopicPartition]] = []
     drain = asyncio.create_task(flow.drain([TP], flow._clock.monotonic() + 60.0, drained.append))
     await asyncio.sleep(0)

@@ -22,7 +22,7 @@ from consumerd.testing.clock import FakeClock
 from consumerd.wire.v07 import EARLIEST, LATEST
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from consumerd.fetch import Lane
 
@@ -162,15 +162,14 @@ class WordlessError(BrokerError):
     """Has no words of its own."""
 
 
-async def test_logs_each_reason_for_missing_position_once(capsys: pytest.CaptureFixture[str]) -> None:
-    setup = Setup()
-    away, unknown = BrokerError("the broker is away"), BrokerError("the broker names no offset")
-    reasons = [away, away, unknown, away, WordlessError(), unknown]
+async def failures_logged(reasons: Sequence[Exception], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """What is logged while the committed position cannot be read, for these reasons in turn."""
+    setup, left = Setup(), list(reasons)
 
     async def load(partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         setup.lease.until = setup.clock.now + 60
-        if reasons:
-            raise reasons.pop(0)
+        if left:
+            raise left.pop(0)
         return {}
 
     setup.store.load = load  # type: ignore[method-assign]
@@ -178,28 +177,20 @@ async def test_logs_each_reason_for_missing_position_once(capsys: pytest.Capture
     while not finding.done():
         await setup.clock.advance(RETRY_PAUSE)
     assert (await finding).offset == 100
-    told = [line for line in capsys.readouterr().out.splitlines() if "position_lookup_failed" in line]
-    assert len(told) == 3
-    for line, words in zip(told, ("is away", "names no offset", "WordlessError"), strict=True):
+    return [line for line in capsys.readouterr().out.splitlines() if "position_lookup_failed" in line]
+
+
+async def test_logs_each_reason_for_missing_position_once(capsys: pytest.CaptureFixture[str]) -> None:
+    away, unknown = BrokerError("the broker is away"), BrokerError("the broker names no offset")
+    logged = await failures_logged([away, away, unknown, away, WordlessError(), unknown], capsys)
+    assert len(logged) == 3
+    for line, words in zip(logged, ("is away", "names no offset", "WordlessError"), strict=True):
         assert words in line
 
 
 async def test_logs_a_limited_number_of_reasons(capsys: pytest.CaptureFixture[str]) -> None:
-    setup = Setup()
     reasons = [BrokerError(f"attempt {number} failed") for number in range(50)]
-
-    async def load(partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        setup.lease.until = setup.clock.now + 60
-        if reasons:
-            raise reasons.pop(0)
-        return {}
-
-    setup.store.load = load  # type: ignore[method-assign]
-    finding = asyncio.create_task(setup.find())
-    while not finding.done():
-        await setup.clock.advance(RETRY_PAUSE)
-    told = [line for line in capsys.readouterr().out.splitlines() if "position_lookup_failed" in line]
-    assert len(told) == 20
+    assert len(await failures_logged(reasons, capsys)) == 20
 
 
 async def test_rereads_end_while_position_lies_beyond_it() -> None:
