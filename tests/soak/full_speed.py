@@ -44,6 +44,8 @@ _MIB: Final = 1 << 20
 _SEGMENT: Final = 32 * _MIB
 #: Bytes per second of which the log has enough for the whole run.
 _FASTEST: Final = 1500 * _MIB
+#: Seconds between samples. Not a divisor of ten: a broker closes files every ten seconds (`verdict`).
+_INTERVAL: Final = 3.0
 _NOISE: Final = random.Random(3).randbytes(600_000).hex().encode()
 
 
@@ -159,7 +161,7 @@ async def full_speed(seconds: float, directory: Path, progress: Callable[[str], 
                 "metrics": {"lag_interval": 5.0, "partition_labels": False},
             },
         )
-        sampler = Sampler(lambda: [(daemon, metrics), (broker, broker_metrics)], GROUP, 5.0)
+        sampler = Sampler(lambda: [(daemon, metrics), (broker, broker_metrics)], GROUP, _INTERVAL)
         async with daemon:
             at_rest = psutil.Process(daemon.pid).memory_info().rss  # there is no broker yet
             async with broker:

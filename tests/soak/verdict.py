@@ -4,10 +4,15 @@ Strategy: whether something grows is asked of processes that lived long, over th
 up at first (caches, the allocator's arenas) is full by then. The line through the samples is that of Theil and Sen, the
 median of the slopes between all pairs, which a rebalance or a frozen minute does not move. The growth over that half
 is judged, not the slope by itself: so a short run is not judged by its noise.
+
+Of descriptors the fewest in half a minute count. A broker keeps each segment that it reads open until none was read for
+10 to 20 seconds (`consumerd.broker.server`), so at full speed their number rises and falls by sixty in ten seconds, and
+single samples would show the phase in which they were taken. What is never closed raises the fewest, too.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
@@ -25,6 +30,8 @@ TASK_GROWTH: Final = 8.0
 #: Megabytes that a member may have above its size at rest and its budget, as in `tests/integration/test_memory.py`.
 ABOVE_BUDGET: Final = 100.0
 _MIB: Final = 1 << 20
+#: Seconds of which the fewest descriptors count.
+FEWEST_SECONDS: Final = 30.0
 #: Samples of a fit at most: of more, each n-th counts.
 _POINTS: Final = 400
 _FEWEST: Final = 8
@@ -47,6 +54,11 @@ def growth(at: Sequence[float], values: Sequence[float | None]) -> float | None:
     if len(points) < _FEWEST:
         return None
     return slope([t for t, _ in points], [v for _, v in points]) * (points[-1][0] - points[0][0])
+
+
+def lows(at: Sequence[float], values: Sequence[float], seconds: float) -> list[float]:
+    """For each point the smallest value of the last `seconds`."""
+    return [min(values[bisect_left(at, until - seconds) : n + 1]) for n, until in enumerate(at)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +104,7 @@ def measure(life: Life) -> Growth:
         median([size for at, size in samples if middle <= at <= middle + tenth] or [life.resident[-1]]),
         median([size for at, size in samples if at >= life.at[-1] - tenth]),
         growth(life.at, life.resident),
-        growth(life.at, life.descriptors),
+        growth(life.at, lows(life.at, life.descriptors, FEWEST_SECONDS)),
         growth(life.at, life.tasks),
         life.peak,
     )

@@ -10,10 +10,17 @@ from tests.soak.sampling import Life, parse_metrics
 from tests.soak.verdict import growth, measure, memory_limit, not_flat, slope, too_large
 
 
-def life(resident: list[float], *, tasks: list[int | None] | None = None, name: str = "member-0") -> Life:
+def life(
+    resident: list[float],
+    *,
+    tasks: list[int | None] | None = None,
+    descriptors: list[int] | None = None,
+    interval: float = 5.0,
+    name: str = "member-0",
+) -> Life:
     count = len(resident)
     return Life(
-        name, 1, [5.0 * number for number in range(count)], resident, [30] * count, tasks or [50] * count,
+        name, 1, [interval * number for number in range(count)], resident, descriptors or [30] * count, tasks or [50] * count,
         [0.0] * count, [0.0] * count, [0.0] * count, max(resident),
     )  # fmt: skip
 
@@ -50,6 +57,27 @@ def test_a_leak_of_tasks_is_found_though_some_answers_are_missing() -> None:
     tasks = [None if number % 7 == 0 else 50 + number // 10 for number in range(400)]
     [text] = not_flat(measure(life([100.0] * 400, tasks=tasks)))
     assert "tasks" in text
+
+
+def closed_in_turn(samples: int) -> list[int]:
+    """Descriptors every 3.06 seconds: more for ten seconds, then as few as before."""
+    return [78 + int(5.6 * ((3.06 * number) % 10)) for number in range(samples)]
+
+
+def test_descriptors_that_are_closed_in_turn_are_no_leak() -> None:
+    descriptors = closed_in_turn(85)
+    assert max(descriptors) - min(descriptors) > 50
+    found = measure(life([100.0] * 85, descriptors=descriptors, interval=3.06))
+    assert found.descriptors == pytest.approx(0, abs=1)
+    assert not_flat(found) == []
+
+
+def test_a_leak_of_descriptors_is_found_though_most_are_closed_in_turn() -> None:
+    descriptors = [number + n // 20 for n, number in enumerate(closed_in_turn(200))]
+    found = measure(life([100.0] * 200, descriptors=descriptors, interval=3.06))
+    assert found.descriptors == pytest.approx(5, abs=1)
+    [text] = not_flat(found)
+    assert "file descriptors" in text
 
 
 def test_few_samples_are_not_judged() -> None:
