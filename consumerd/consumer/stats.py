@@ -1,7 +1,7 @@
 """Counters of a member: what was handled, committed and rebalanced. Plain numbers for logs, tools and metrics.
 
 Strategy: the code that works on a partition holds its `PartitionStats` and adds to them once a batch; nothing is
-looked up, copied or formatted until they are read.
+looked up, summed, copied or formatted until they are read.
 """
 
 from __future__ import annotations
@@ -39,6 +39,15 @@ class PartitionStats:
     bytes: int = 0
     #: Time at which its messages were handled last, on the member's clock; None: not yet.
     handled_at: float | None = None
+
+    def handled(self, messages: int, size: int, began: float, ended: float) -> None:
+        """Count a batch of `messages` messages that filled `size` bytes of the log; times on the member's clock."""
+        self.messages += messages
+        self.bytes += size
+        self.handled_at = ended
+        topic = self.topic
+        topic.durations.observe(ended - began)
+        topic.sizes.observe(messages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +92,6 @@ class StatsObserver(Protocol):
 class ConsumerStats:
     """Counts since the member was made."""
 
-    messages: int = 0
-    #: Bytes of the log that were handled, as offsets count them.
-    bytes: int = 0
     #: Offsets written to ZooKeeper.
     commits: int = 0
     #: Commits that ZooKeeper could not take at the time; their positions went out later, or were lost.
@@ -101,6 +107,16 @@ class ConsumerStats:
     history: deque[Rebalance] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     observer: StatsObserver | None = None
 
+    @property
+    def messages(self) -> int:
+        """Messages that were handled."""
+        return sum(each.messages for each in self.partitions.values())
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the log that were handled, as offsets count them."""
+        return sum(each.bytes for each in self.partitions.values())
+
     def of(self, partition: TopicPartition) -> PartitionStats:
         """Return the counts of a partition, created on first use."""
         found = self.partitions.get(partition)
@@ -108,17 +124,6 @@ class ConsumerStats:
             topic = self.topics.setdefault(partition.topic, TopicStats())
             found = self.partitions[partition] = PartitionStats(topic)
         return found
-
-    def handled(self, counts: PartitionStats, messages: int, size: int, began: float, ended: float) -> None:
-        """Count a batch of `messages` messages that filled `size` bytes of the log; times on the member's clock."""
-        self.messages += messages
-        self.bytes += size
-        counts.messages += messages
-        counts.bytes += size
-        counts.handled_at = ended
-        topic = counts.topic
-        topic.durations.observe(ended - began)
-        topic.sizes.observe(messages)
 
     def rebalanced(self, rebalance: Rebalance) -> None:
         """Note a rebalance that has ended."""

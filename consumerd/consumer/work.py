@@ -216,7 +216,7 @@ class PartitionWork:
         self._tracker.done(batch.prefix(count))
         if count:
             size = batch.prefix(count) - batch.start_offset
-            self._owner.stats.handled(self._counts, count, size, self._began, self._clock.monotonic())
+            self._counts.handled(count, size, self._began, self._clock.monotonic())
         self._owner.check_end()
 
     def end(self) -> None:

@@ -25,9 +25,9 @@ def test_counts_batches_by_partition_and_topic() -> None:
     stats = ConsumerStats()
     assert set(stats.totals().values()) == {0}
     assert stats.of(T0).handled_at is None
-    stats.handled(stats.of(T0), 3, 100, began=10.0, ended=10.5)
-    stats.handled(stats.of(T0), 2, 50, began=11.0, ended=11.25)
-    stats.handled(stats.of(T1), 1, 7, began=12.0, ended=13.0)
+    stats.of(T0).handled(3, 100, began=10.0, ended=10.5)
+    stats.of(T0).handled(2, 50, began=11.0, ended=11.25)
+    stats.of(T1).handled(1, 7, began=12.0, ended=13.0)
     assert (stats.messages, stats.bytes) == (6, 157)
     assert stats.of(T0) is stats.partitions[T0]
     assert (stats.of(T0).messages, stats.of(T0).bytes, stats.of(T0).handled_at) == (5, 150, 11.25)
@@ -39,7 +39,8 @@ def test_counts_batches_by_partition_and_topic() -> None:
 
 
 def test_totals_are_the_counters() -> None:
-    stats = ConsumerStats(messages=1, bytes=2, commits=3, failed_commits=4, rebalances=5, lost_partitions=6)
+    stats = ConsumerStats(commits=3, failed_commits=4, rebalances=5, lost_partitions=6)
+    stats.of(T0).handled(1, 2, began=1.0, ended=2.0)
     assert stats.totals() == {
         "messages": 1,
         "bytes": 2,

@@ -20,8 +20,9 @@ def life(
 ) -> Life:
     count = len(resident)
     return Life(
-        name, 1, [interval * number for number in range(count)], resident, descriptors or [30] * count, tasks or [50] * count,
-        [0.0] * count, [0.0] * count, [0.0] * count, max(resident),
+        name, 1, [interval * number for number in range(count)], resident,
+        descriptors or [30] * count, tasks or [50] * count, [0.0] * count, [0.0] * count, [0.0] * count,
+        max(resident),
     )  # fmt: skip
 
 
