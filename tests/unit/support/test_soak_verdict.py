@@ -65,7 +65,7 @@ def closed_in_turn(samples: int) -> list[int]:
     return [78 + int(5.6 * ((3.06 * number) % 10)) for number in range(samples)]
 
 
-def test_descriptors_that_are_closed_in_turn_are_no_leak() -> None:
+def test_descriptors_that_are_closed_in_turn_do_not_grow() -> None:
     descriptors = closed_in_turn(85)
     assert max(descriptors) - min(descriptors) > 50
     found = measure(life([100.0] * 85, descriptors=descriptors, interval=3.06))
