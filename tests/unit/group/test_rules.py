@@ -74,6 +74,15 @@ def test_roundrobin_counts_topics_of_other_members() -> None:
     assert builder.take_warnings() == []
 
 
+def test_roundrobin_continues_with_the_next_stream_at_the_next_topic() -> None:
+    members = {OTHER: v08('{"t":1,"u":1}')}
+    subscription = StaticSubscription({"t": 1, "u": 1})
+    in_turn = TargetAssignmentBuilder(ME, subscription, V08Rules("roundrobin")).build(snapshot(members, t=1, u=1))
+    assert (len(in_turn.own), len(in_turn.others)) == (1, 1)
+    each_topic = TargetAssignmentBuilder(ME, subscription, V08Rules("range")).build(snapshot(members, t=1, u=1))
+    assert (len(each_topic.own), len(each_topic.others)) == (0, 2)
+
+
 def test_roundrobin_orders_by_hash_of_spelling() -> None:
     topics = {f"topic-{n}": {NO_BROKER: range(12)} for n in range(3)}
     members = {ME: StaticSubscription(dict.fromkeys(topics, 5))}
