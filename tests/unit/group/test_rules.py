@@ -127,7 +127,7 @@ def test_lists_topics_needed_for_assignment(
 def test_rejects_member_of_other_dialect_before_writing(rules: GroupRules, stranger: str) -> None:
     with pytest.raises(DialectError):
         rules.parse(stranger)
-    member = Member("g", ME, StaticSubscription({"t": 1}), None, rules)
+    member = Member(ME, StaticSubscription({"t": 1}), None, rules)
     (look, *_) = member.handle(e.SessionStarted(1), 0.0)
     assert isinstance(look, e.TakeSnapshot)
     actions = member.handle(e.SnapshotTaken(look.ticket, e.GroupSnapshot({OTHER: stranger}, None, {}, {})), 0.0)
