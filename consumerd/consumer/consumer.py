@@ -86,9 +86,7 @@ class GroupConsumer(RunningMember[events.Event]):
         self._awaited = AwaitedTopics(settings.group, settings.subscription)
         #: Set by `_begin`.
         self._unsubscribe: Callable[[], None]
-        self._member = Member(
-            settings.group, settings.consumer_id, settings.subscription, settings.membership, backend.rules
-        )
+        self._member = Member(settings.consumer_id, settings.subscription, settings.membership, backend.rules)
         self.fence = Fence(zk, clock, settings.lease_margin)
         pool, self._fetching = backend.fetching(zk, self, rng)
         self._coordination = GroupCoordination(zk, settings, backend, clock=clock, triggered=self._triggered)

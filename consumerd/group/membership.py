@@ -109,13 +109,11 @@ class Member:
 
     def __init__(
         self,
-        group: str,
         consumer_id: str,
         subscription: Subscription,
         settings: MembershipSettings | None = None,
         rules: GroupRules | None = None,
     ) -> None:
-        self.group = group
         self.consumer_id = consumer_id
         self.settings = settings or MembershipSettings()
         self._rules = rules or V07Rules()

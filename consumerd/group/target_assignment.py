@@ -36,7 +36,7 @@ _REMEMBERED = 1000
 MAX_STREAMS_OF_TOPIC: Final = 100_000
 #: Work of one step, in units of about a microsecond.
 _STEP: Final = 2_000
-#: Units for a member, a stream, a partition; for a character of a static subscription, and of a filter.
+#: Units for a member, a stream, a partition; for a character of a static subscription, and of any other.
 _MEMBER, _STREAM, _PARTITION, _CHARACTER, _PATTERN = 20, 2, 4, 0.05, 5
 
 
@@ -72,13 +72,17 @@ class TargetAssignmentBuilder:
         return self._target
 
     def steps(self, snapshot: GroupSnapshot) -> Steps:
-        """Compute the target of a snapshot in steps of some milliseconds; `build` returns it then."""
+        """Compute the target of a snapshot in steps of some milliseconds; `build` returns it then.
+
+        The partitions of one topic are assigned in one step; with roundrobin, those of all topics.
+        """
         if (snapshot.members, snapshot.topics) == self._seen:
             return
         target: TargetAssignment | DialectError
+        work = _Work()
         try:
-            members = yield from self._members(snapshot.members)
-            target = yield from self._compute(members, snapshot.topics)
+            members = yield from self._members(snapshot.members, work)
+            target = yield from self._compute(members, snapshot.topics, work)
         except DialectError as error:
             target = error
         # All at once: another snapshot may have been computed between the steps.
@@ -90,22 +94,22 @@ class TargetAssignmentBuilder:
         warnings, self._warnings = self._warnings, []
         return warnings
 
-    def _members(self, data: Mapping[str, bytes | str | None]) -> Generator[None, None, dict[str, Subscription]]:
+    def _members(
+        self, data: Mapping[str, bytes | str | None], work: _Work
+    ) -> Generator[None, None, dict[str, Subscription]]:
         """Read all ids except our own, whose subscription we know."""
         parsed: dict[str, tuple[bytes | str | None, Subscription | None]] = {}
-        done = 0.0
         for consumer_id, text in data.items():
             if consumer_id == self._consumer_id:
                 continue
             known = self._parsed.get(consumer_id)
             if known is None or known[0] != text:
                 known = text, self._parse(consumer_id, text)
-                is_filter = isinstance(known[1], FilterSubscription)
-                done += _MEMBER + len(text or "") * (_PATTERN if is_filter else _CHARACTER)
+                # What cannot be read may be a filter, which takes longest then.
+                per_character = _CHARACTER if isinstance(known[1], StaticSubscription) else _PATTERN
+                if work.ends_step(_MEMBER + len(text or "") * per_character):
+                    yield
             parsed[consumer_id] = known
-            if done > _STEP:
-                yield
-                done = 0.0
         self._parsed = parsed
         members = {consumer_id: entry[1] for consumer_id, entry in parsed.items() if entry[1] is not None}
         members[self._consumer_id] = self._subscription
@@ -120,10 +124,12 @@ class TargetAssignmentBuilder:
             self._warn(f"member {consumer_id} is excluded from the assignment: {error}")
             return None
 
-    def _compute(self, members: Mapping[str, Subscription], topics: Topics) -> Generator[None, None, TargetAssignment]:
-        mine = {topic for topic in topics if self._streams(self._consumer_id, members[self._consumer_id], topic)}
-        relevant = topics if self._rules.assigns_together else {name: topics[name] for name in topics if name in mine}
-        wanted = yield from self._wanted(members, relevant)
+    def _compute(
+        self, members: Mapping[str, Subscription], topics: Topics, work: _Work
+    ) -> Generator[None, None, TargetAssignment]:
+        mine = yield from self._mine(topics, work)
+        relevant = topics if self._rules.assigns_together else {name: topics[name] for name in mine}
+        wanted, totals = yield from self._wanted(members, relevant, work)
         if warning := self._rules.incompatibility(relevant, wanted):
             self._warn(warning)
         own: dict[TopicPartition, int] = {}
@@ -135,14 +141,27 @@ class TargetAssignmentBuilder:
                     own[partition] = stream
                 elif partition.topic in mine:
                     others.add(partition)
-            if len(members) * _MEMBER + len(owners) * _PARTITION > _STEP:
+            streams = sum(totals[name] for name in part)
+            if work.ends_step(len(members) * _MEMBER + streams * _STREAM + len(owners) * _PARTITION):
                 yield
         return TargetAssignment(own, frozenset(others))
 
-    def _wanted(self, members: Mapping[str, Subscription], topics: Topics) -> Generator[None, None, dict[str, Wanted]]:
-        """Return the streams of each member for each topic, within `MAX_STREAMS_OF_TOPIC`."""
+    def _mine(self, topics: Topics, work: _Work) -> Generator[None, None, dict[str, None]]:
+        """Return the topics to which we subscribe, in their order."""
+        mine: dict[str, None] = {}
+        for topic in topics:
+            if self._streams(self._consumer_id, self._subscription, topic):
+                mine[topic] = None
+            if work.ends_step(_units_of_match(self._subscription, topic)):
+                yield
+        return mine
+
+    def _wanted(
+        self, members: Mapping[str, Subscription], topics: Topics, work: _Work
+    ) -> Generator[None, None, tuple[dict[str, Wanted], dict[str, int]]]:
+        """Return the streams of each member for each topic, within `MAX_STREAMS_OF_TOPIC`, and their sum by topic."""
         found: dict[str, dict[str, int]] = {name: {} for name in members}
-        done = 0.0
+        totals: dict[str, int] = {}
         for topic in topics:
             total = 0
             for name, subscription in members.items():
@@ -150,23 +169,20 @@ class TargetAssignmentBuilder:
                 if streams:
                     found[name][topic] = streams
                     total += streams
-                if isinstance(subscription, FilterSubscription):
-                    done += subscription.filter.steps_for(topic) / 2
-                done += 1
-                if done > _STEP:
+                if work.ends_step(_units_of_match(subscription, topic)):
                     yield
-                    done = 0.0
-            if total > MAX_STREAMS_OF_TOPIC:
-                self._limit(topic, total, found)
-            done += min(total, MAX_STREAMS_OF_TOPIC) * _STREAM
-        return {name: _Counted(streams) for name, streams in found.items()}
+            totals[topic] = self._limit(topic, total, found) if total > MAX_STREAMS_OF_TOPIC else total
+        return {name: _Counted(streams) for name, streams in found.items()}, totals
 
-    def _limit(self, topic: str, total: int, found: Mapping[str, dict[str, int]]) -> None:
-        """Leave out members with the most streams, as every member of ours does, until the rest is within the limit."""
+    def _limit(self, topic: str, total: int, found: Mapping[str, dict[str, int]]) -> int:
+        """Leave out members with the most streams, as every member of ours does, until the rest is within the limit.
+
+        Returns the streams that remain.
+        """
         greatest = sorted((-streams[topic], name) for name, streams in found.items() if topic in streams)
         for less, name in greatest:
             if total <= MAX_STREAMS_OF_TOPIC:
-                return
+                break
             if name != self._consumer_id:
                 del found[name][topic]
                 total += less
@@ -174,6 +190,7 @@ class TargetAssignmentBuilder:
                     f"member {name} is excluded from the assignment of topic {topic!r}: all members together ask for "
                     f"more than {MAX_STREAMS_OF_TOPIC} streams, and it for {-less}"
                 )
+        return total
 
     def _streams(self, consumer_id: str, subscription: Subscription, topic: str) -> int:
         """Return a member's streams for a topic; 0, with a warning, if its filter cannot be applied to that name."""
@@ -191,6 +208,28 @@ class TargetAssignmentBuilder:
         if sentence not in self._warned:
             self._warned.add(sentence)
             self._warnings.append(sentence)
+
+
+class _Work:
+    """The work done in the present step of a computation."""
+
+    def __init__(self) -> None:
+        self._units = 0.0
+
+    def ends_step(self, units: float) -> bool:
+        """Add work that was done. Returns whether the step ends with it; the next one begins then."""
+        self._units += units
+        if self._units <= _STEP:
+            return False
+        self._units = 0.0
+        return True
+
+
+def _units_of_match(subscription: Subscription, topic: str) -> float:
+    """Return the work of applying a subscription to the name of a topic."""
+    if isinstance(subscription, FilterSubscription):
+        return 1 + subscription.filter.steps_for(topic) / 2
+    return 1
 
 
 class _Counted:

@@ -42,7 +42,7 @@ class Driver:
         self.settings = MembershipSettings(
             settle=self.random.choice((0.0, 0.1)), reconcile_interval=self.random.choice((5.0, 30.0))
         )
-        self.member = Member("g", ME, StaticSubscription({"t": self.random.randint(1, 3)}), self.settings)
+        self.member = Member(ME, StaticSubscription({"t": self.random.randint(1, 3)}), self.settings)
         self.now = 1000.0
         self.session = 0
         self.timer: float | None = None

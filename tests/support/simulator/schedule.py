@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from consumerd.partition import TopicPartition
     from consumerd.registry import Subscription
 
-    MemberFactory = Callable[[str, str, Subscription, MembershipSettings, GroupRules], Member]
+    MemberFactory = Callable[[str, Subscription, MembershipSettings, GroupRules], Member]
 
 GROUP = "g"
 _TOPICS = ("apples", "beans", "cress")
@@ -253,7 +253,7 @@ class Schedule:
             self._start(name, self._draw_subscription())
 
     def _start(self, name: str, subscription: Subscription) -> None:
-        machine = self._member(GROUP, name, subscription, self.settings, self.profile.rules)
+        machine = self._member(name, subscription, self.settings, self.profile.rules)
         member = SimulatedMember(
             machine, self.world, self.server, self.weather, self._draw_handling(), self._check_overlap
         )

@@ -53,7 +53,7 @@ class Bench:
         subscription: Subscription | None = None,
         settings: MembershipSettings | None = None,
     ) -> None:
-        self.member = Member("g", ME, subscription or StaticSubscription({"t": streams}), settings)
+        self.member = Member(ME, subscription or StaticSubscription({"t": streams}), settings)
         self.now = 100.0
         self.timer = 0.0
         self.session = 1
@@ -646,7 +646,7 @@ def test_registration_and_resumed_session_do_not_wait_to_settle() -> None:
 def test_spreads_settling_times_deterministically() -> None:
     def timer(name: str) -> float:
         bench = Bench()
-        bench.member = Member("g", name, StaticSubscription({"t": 1}))
+        bench.member = Member(name, StaticSubscription({"t": 1}))
         bench.connect()
         register = only(e.Register, bench.look())
         bench.own_id = 1

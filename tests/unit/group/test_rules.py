@@ -74,6 +74,15 @@ def test_roundrobin_counts_topics_of_other_members() -> None:
     assert builder.take_warnings() == []
 
 
+def test_roundrobin_continues_with_the_next_stream_at_the_next_topic() -> None:
+    members = {OTHER: v08('{"t":1,"u":1}')}
+    subscription = StaticSubscription({"t": 1, "u": 1})
+    in_turn = TargetAssignmentBuilder(ME, subscription, V08Rules("roundrobin")).build(snapshot(members, t=1, u=1))
+    assert (len(in_turn.own), len(in_turn.others)) == (1, 1)
+    each_topic = TargetAssignmentBuilder(ME, subscription, V08Rules("range")).build(snapshot(members, t=1, u=1))
+    assert (len(each_topic.own), len(each_topic.others)) == (0, 2)
+
+
 def test_roundrobin_orders_by_hash_of_spelling() -> None:
     topics = {f"topic-{n}": {NO_BROKER: range(12)} for n in range(3)}
     members = {ME: StaticSubscription(dict.fromkeys(topics, 5))}
@@ -118,7 +127,7 @@ def test_lists_topics_needed_for_assignment(
 def test_rejects_member_of_other_dialect_before_writing(rules: GroupRules, stranger: str) -> None:
     with pytest.raises(DialectError):
         rules.parse(stranger)
-    member = Member("g", ME, StaticSubscription({"t": 1}), None, rules)
+    member = Member(ME, StaticSubscription({"t": 1}), None, rules)
     (look, *_) = member.handle(e.SessionStarted(1), 0.0)
     assert isinstance(look, e.TakeSnapshot)
     actions = member.handle(e.SnapshotTaken(look.ticket, e.GroupSnapshot({OTHER: stranger}, None, {}, {})), 0.0)
