@@ -2,19 +2,22 @@
 
 Strategy: pyspark keeps the process that it started beside its gateway, so its exit status can be read. It is read only
 after a call has failed as calls to a dead process do, since a connection breaks a moment before the kernel reaps the
-process. A JVM that spark-submit has started is not a child of this process: then only the failed call tells.
+process, or as calls do while the process ends by itself, as it does when a task finds no memory. A JVM that
+spark-submit has started is not a child of this process: then only the failed call tells.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import signal
 import subprocess
 from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession, SQLContext
 
 if TYPE_CHECKING:
@@ -22,6 +25,13 @@ if TYPE_CHECKING:
 
 #: Seconds for a process to end after its connections: the kernel frees its memory first.
 _BURIAL: Final = 10.0
+#: Exit code of a JVM whose memory ran out: Spark's `SparkExitCode.OOM`.
+_OUT_OF_MEMORY: Final = 52
+#: What Spark answers to calls while its context stops because the JVM ends: of the last, after its scheduler is gone.
+_ENDING: Final = re.compile(
+    r"SparkContext was shut down|SparkContext has been shutdown|stopped SparkContext"
+    r"|SparkContext\.dagScheduler\(\)\" is null"
+)
 #: Modules of py4j that log to the root logger the errors that they raise as well.
 _PY4J: Final = ("py4j/java_gateway.py", "py4j/clientserver.py")
 
@@ -29,9 +39,9 @@ _PY4J: Final = ("py4j/java_gateway.py", "py4j/clientserver.py")
 def how_it_ended(error: BaseException) -> str | None:
     """Return how the JVM ended, in words after `Spark's JVM`, if `error` is that of a call to a dead one; else None.
 
-    Blocks for some seconds where the connection broke and the process still stands.
+    A call to one that is ending counts too. Blocks for some seconds where the process still stands.
     """
-    if not any(_is_of_connection(each) for each in _chain(error)):
+    if not any(_is_of_connection(each) or _is_of_an_ending_context(each) for each in _chain(error)):
         return None
     process = _process()
     if process is None:
@@ -44,6 +54,8 @@ def how_it_ended(error: BaseException) -> str | None:
         return "was killed by SIGKILL, as the kernel does when memory runs out"
     if code < 0:
         return f"was killed by {signal.Signals(-code).name}"
+    if code == _OUT_OF_MEMORY:
+        return "ended because its memory ran out"
     return f"ended with the exit code {code}"
 
 
@@ -110,6 +122,10 @@ def _is_of_connection(error: BaseException) -> bool:
     if isinstance(error, Py4JError):
         return not isinstance(error, Py4JJavaError) and "Trace:" not in str(error)
     return isinstance(error, (ConnectionRefusedError, ConnectionResetError))
+
+
+def _is_of_an_ending_context(error: BaseException) -> bool:
+    return isinstance(error, (Py4JJavaError, PySparkException)) and _ENDING.search(str(error)) is not None
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

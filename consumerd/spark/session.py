@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 #: The settings of every session, unless the caller or Spark's own configuration has others.
 DEFAULTS: Final[Mapping[str, str]] = {
     "spark.python.unix.domain.socket.enabled": "true",  # halves the cost of small splits
+    # Cached rows for which memory has no room are read back from the disk, in pieces of 4 MiB or one row. Java keeps
+    # all pieces since the stream's last reset: by default a hundred, 400 MiB for each task, which Spark does not count.
+    "spark.serializer.objectStreamReset": "4",
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -34,6 +35,22 @@ try:
 except SparkGoneError as error:
     print(error)
 print(build_session("local[1]").range(4).count(), flush=True)
+"""
+
+
+#: More pieces of cached rows than memory has room for; each row is a piece.
+_CACHED = """
+import json, sys
+from pyspark import StorageLevel
+from consumerd.spark.failures import SparkFailedError, SparkGoneError, declared_errors
+from consumerd.spark.session import build_session
+spark = build_session("local[1]", config={"spark.driver.memory": "512m", **json.loads(sys.argv[1])})
+rows = spark.range(0, 150, 1, 1).selectExpr("repeat(chr(97 + id), 3900000) AS value").persist(StorageLevel.DISK_ONLY)
+try:
+    with declared_errors():
+        print(rows.selectExpr("sum(length(value))").first()[0], flush=True)
+except (SparkFailedError, SparkGoneError) as error:
+    print(error, flush=True)
 """
 
 
@@ -83,3 +100,21 @@ def test_starts_a_session_after_the_jvm_of_another_died(environment: dict[str, s
     sentence, count = ran.stdout.splitlines()
     assert sentence.startswith("Spark's JVM was killed by SIGKILL")
     assert count == "4"
+
+
+def cached(environment: dict[str, str], config: dict[str, str]) -> str:
+    command = [sys.executable, "-c", _CACHED, json.dumps(config)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_caches_more_rows_than_memory_has_room_for(environment: dict[str, str]) -> None:
+    assert cached(environment, {}) == str(150 * 3_900_000)
+
+
+def test_reports_that_the_memory_of_the_jvm_ran_out(environment: dict[str, str]) -> None:
+    said = cached(environment, {"spark.serializer.objectStreamReset": "100"})  # Spark's default
+    # The JVM ends by itself. Which is first, its answer or its end, is not defined.
+    assert said.startswith(
+        ("Spark ran out of memory (Java heap space): ", "Spark's JVM ended because its memory ran out: ")
+    )
+    assert "spark.driver.memory" in said
