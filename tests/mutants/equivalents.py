@@ -44,6 +44,8 @@ def parse(text: str) -> dict[Equivalent, str]:
         if len(lines) < 4 or not (lines[1].startswith("- ") and lines[2].startswith("+ ")):
             raise ValueError(f"entry must be a place, `- ` old, `+ ` new and the reason: {lines[0]}")
         path, _, place = lines[0].partition(" ")
+        if any(line.startswith(("- ", "+ ")) for line in lines[3:]):
+            raise ValueError(f"entry must end with an empty line: {lines[0]}")
         entry = Equivalent(path, place, lines[1][2:], lines[2][2:])
         if entry in entries:
             raise ValueError(f"entry is listed twice: {entry}")

@@ -32,7 +32,10 @@ def test_finds_a_mutant_by_its_entry_wherever_it_has_moved() -> None:
     assert equivalents.key(mutant) == ("m.py", "f", "return 1 < 2", "return 1 <= 2")
 
 
-@pytest.mark.parametrize("text", ["m.py A.f\n- a\n+ b\n", "m.py\na\n+ b\nReason.\n", f"{ENTRY}\n{ENTRY}"])
-def test_rejects_entries_without_reason_or_listed_twice(text: str) -> None:
+@pytest.mark.parametrize(
+    "text",
+    ["m.py A.f\n- a\n+ b\n", "m.py\na\n+ b\nReason.\n", f"{ENTRY}\n{ENTRY}", ENTRY + ENTRY.replace("A.f", "B.g")],
+)
+def test_rejects_entries_that_are_incomplete_listed_twice_or_not_separated(text: str) -> None:
     with pytest.raises(ValueError, match="entry"):
         equivalents.parse(text)

@@ -97,8 +97,8 @@ def iter_outer(data: bytes, offset: int = 0, *, limits: DecodeLimits = DEFAULT_L
     A message with a wrong CRC, magic or codec is yielded as not valid, and its length is followed. Ends at the tail:
     the end of the data, a cut-off message, or an impossible length; `read_outer` at that place returns which.
     """
-    position, end = 0, len(data)
-    while position < end:
+    position = 0
+    while True:
         item = read_outer(data, position, offset + position, limits.max_message_bytes)
         if isinstance(item, MessageSetTail):
             return

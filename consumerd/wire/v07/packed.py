@@ -20,14 +20,13 @@ from consumerd.wire.errors import CorruptMessageError
 from consumerd.wire.v07.constants import DEFAULT_LIMITS, DecodeLimits
 from consumerd.wire.v07.outer import OuterMessage, read_outer
 from consumerd.wire.v07.unwrap import allowance_of, inner_message
-from consumerd.wire.v07.walk import LAYOUTS, verify, walk
+from consumerd.wire.v07.walk import ANY_LENGTH, LAYOUTS, verify, walk
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
     from consumerd.wire.compression import DecompressionAllowance
 
-_ANY_SIZE = 0x7FFFFFFF
 #: Bytes of a set that are read, or made into payloads, at once.
 PIECE = 1 << 16
 #: Work of reading a message by itself, in bytes of a set (`consumerd.wire.compression.STEP`).
@@ -55,7 +54,7 @@ def open_steps(
     view = memoryview(data)
     position, end = 0, len(data)
     while position < end:
-        used, count = verify(view[position : position + PIECE], 0, _ANY_SIZE, LAYOUTS[1])
+        used, count = verify(view[position : position + PIECE], 0, ANY_LENGTH, LAYOUTS[1])
         item = inner_message(view, position + used)
         plain = item is not None and item.codec is Codec.NONE
         after = position + used if item is None else item.next_offset
@@ -125,7 +124,7 @@ class PackedPayloads(Sequence[bytes]):
             position, end = 0, len(view)
             while position < end:
                 position = walk(view, position, made.append, LAYOUTS[1])
-                item = read_outer(view, position, position, _ANY_SIZE)
+                item = read_outer(view, position, position, ANY_LENGTH)
                 assert isinstance(item, OuterMessage)
                 made.append(bytes(item.payload))
                 position = item.next_offset

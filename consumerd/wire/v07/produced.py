@@ -20,14 +20,13 @@ from consumerd.wire.v07.constants import PRODUCE_LIMITS, DecodeLimits
 from consumerd.wire.v07.outer import MessageSetTail, read_outer
 from consumerd.wire.v07.packed import PIECE, open_steps, work_of
 from consumerd.wire.v07.unwrap import allowance_of
-from consumerd.wire.v07.walk import LAYOUTS, verify
+from consumerd.wire.v07.walk import ANY_LENGTH, LAYOUTS, verify
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from consumerd.wire.v07.outer import OuterMessage
 
-_ANY_SIZE = 0x7FFFFFFF
 #: Bytes of plain messages that the native codec checks at once; the pure one checks `PIECE`.
 _NATIVE_PIECE = 1 << 20
 
@@ -114,7 +113,7 @@ def _outer_steps(data: bytes, limits: DecodeLimits) -> Generator[None, None, _Ou
         position += used
         outer_count += count
         if position < stop:
-            item = read_outer(data, position, position, _ANY_SIZE)
+            item = read_outer(data, position, position, ANY_LENGTH)
             if isinstance(item, MessageSetTail):
                 if item.problem is not None:
                     raise CorruptMessageError(f"the produced set has, at byte {position}, {item.problem}")

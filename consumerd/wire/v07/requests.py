@@ -203,7 +203,7 @@ def _owned(request: Request) -> Request:
 
 
 def _owned_entry(entry: ProduceRequest) -> ProduceRequest:
-    return entry if len(entry.messages) <= _COPIED else replace(entry, messages=bytes(entry.messages))
+    return replace(entry, messages=bytes(entry.messages))
 
 
 def decode_request_steps(body: bytes | memoryview) -> Generator[None, None, Request]:

@@ -24,8 +24,7 @@ def validate_topic(name: str, *, max_length: int = MAX_TOPIC_LENGTH) -> None:
         raise InvalidTopicError("the topic name is empty")
     if name in {".", ".."}:
         raise InvalidTopicError(f"the topic name {name!r} would be a directory of its own kind; choose another")
-    # A character has at most two units.
-    if 2 * len(name) > max_length and len(name.encode("utf-16-le", "surrogatepass")) > 2 * max_length:
+    if len(name.encode("utf-16-le", "surrogatepass")) > 2 * max_length:
         raise InvalidTopicError(f"the topic name {name[:20]!r}... is longer than {max_length} characters")
     found = _ILLEGAL.search(name)
     if found:

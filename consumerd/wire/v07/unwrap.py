@@ -17,15 +17,12 @@ from consumerd.wire.compression import Codec, DecompressionAllowance, decompress
 from consumerd.wire.errors import CorruptMessageError
 from consumerd.wire.v07.constants import DEFAULT_LIMITS, DecodeLimits
 from consumerd.wire.v07.outer import MessageSetTail, read_outer
-from consumerd.wire.v07.walk import LAYOUTS, walk
+from consumerd.wire.v07.walk import ANY_LENGTH, LAYOUTS, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from consumerd.wire.v07.outer import OuterMessage
-
-#: Inner messages have no size limit of their own (golden notes, 1); what is in memory bounds them.
-_ANY_SIZE = 0x7FFFFFFF
 
 
 def leaf_payloads(message: OuterMessage, *, limits: DecodeLimits = DEFAULT_LIMITS) -> list[bytes]:
@@ -86,7 +83,8 @@ def inner_message(data: bytes | memoryview, position: int) -> OuterMessage | Non
 
     Raises CorruptMessageError.
     """
-    item = read_outer(data, position, position, _ANY_SIZE)
+    # Inner messages have no size limit of their own (golden notes, 1); what is in memory bounds them.
+    item = read_outer(data, position, position, ANY_LENGTH)
     if isinstance(item, MessageSetTail):
         if item.problem is not None:
             raise CorruptMessageError(f"inside a compressed message, at byte {position}, stands {item.problem}")
@@ -106,14 +104,14 @@ def unwrap_pieces(
     All of them have been checked before the first is yielded: a large set is decompressed twice.
     """
     allowance = allowance_of(payload, limits)
-    first: list[bytes] = []
+    last: list[bytes] = []
     count = 0
     for piece in _open_pieces(codec, payload, 1, allowance, limits.max_depth, piece_bytes):
+        last = piece
         count += 1
-        first = piece if count == 1 else []
     expanded = allowance.total - allowance.bytes
     if count <= 1:
-        return iter((first,)), expanded
+        return iter((last,)), expanded
     return _open_pieces(codec, payload, 1, allowance_of(payload, limits), limits.max_depth, piece_bytes), expanded
 
 

@@ -326,6 +326,16 @@ async def test_seek_back_overwrites_larger_offset_first_met_by_commit(commits: C
     assert commits.stored == b"20"
 
 
+async def test_first_commit_keeps_the_larger_offset_written_since_the_load(commits: Commits) -> None:
+    commits.foreign(b"10")
+    assert await commits.store.load([commits.partition]) == {commits.partition: 10}
+    commits.foreign(b"20")
+    assert (await commits.commit(12)).committed == {commits.partition}
+    assert commits.stored == b"20"
+    await commits.commit(21)
+    assert commits.stored == b"21"
+
+
 async def test_peek_does_not_affect_next_commit(commits: Commits) -> None:
     await commits.commit(10)
     commits.foreign(b"20")

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from array import array
+from itertools import pairwise
 from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from consumerd import native
 from consumerd.wire import compress
 from consumerd.wire.v07 import (
     Codec,
@@ -89,6 +92,56 @@ def test_messages_from_any_number_on_are_the_end_of_all_messages() -> None:
     messages = list(batch.messages())
     for first in range(len(messages) + 1):
         assert list(batch.messages_as(Message._make, first=first)) == messages[first:]
+
+
+def column(values: bytes, kind: str) -> list[int]:
+    return array(kind, values).tolist()
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_column_buffers_hold_the_messages_of_the_native_codec(native_codec: native.Codec, wide: bool) -> None:
+    with native.using(native_codec):
+        batch = decode_batch(PLAIN + GZIPPED + OLD, 77)
+    messages = list(batch.messages())
+    for first, stop in ((0, 9), (2, 6), (5, 7), (8, 9), (3, 3)):
+        buffers = batch.column_buffers(first, stop, 99, wide=wide)
+        assert buffers is not None
+        assert buffers.index is not None
+        ends = column(buffers.payload.offsets, "q" if wide else "i")
+        found = zip(
+            column(buffers.offset, "q"),
+            column(buffers.index, "i"),
+            column(buffers.next_offset, "q"),
+            (bytes(buffers.payload.data[begin:end]) for begin, end in pairwise(ends)),
+            strict=True,
+        )
+        assert list(found) == messages[first:stop]
+        assert not buffers.payload.validity  # no payload is null
+    with pytest.raises(OverflowError):
+        batch.column_buffers(0, 9, 15, wide=wide)  # payloads have 16 bytes
+    with pytest.raises(IndexError):
+        batch.column_buffers(0, 10, 99, wide=wide)
+
+
+def test_counts_the_messages_that_fit_where_the_native_codec_holds_them(native_codec: native.Codec) -> None:
+    with native.using(native_codec):
+        batch = decode_batch(PLAIN + GZIPPED, 0)  # payloads of 1, 2, 3, 4, 1, 1 and 1 bytes
+    assert batch.fitting(0, 7, 99) == (7, 13)
+    assert batch.fitting(0, 7, 6) == (3, 6)
+    assert batch.fitting(1, 4, 8) == (3, 5)
+    assert batch.fitting(3, 7, 3) == (3, 0)
+
+
+def test_payloads_that_are_objects_have_no_buffers() -> None:
+    with native.using(None):
+        pure = decode_batch(PLAIN, 0)
+    objects = decode_batch(PLAIN, 0)
+    assert list(objects.payloads) == [b"a", b"bb", b"ccc", b"dddd"]  # makes them objects
+    payloads = packed(PLAIN)
+    for batch in (pure, objects, MessageBatch(payloads, [MessageRun(0, 0, 0)], 0, 50, payloads.memory_bytes)):
+        assert batch.buffer is None
+        assert batch.column_buffers(0, 4, 99, wide=False) is None
+        assert batch.fitting(0, 4, 99) is None
 
 
 class Measured:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import random
 import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,7 +22,8 @@ from consumerd.wire.v07 import (
 )
 from consumerd.wire.v07 import decode as decode_module
 from consumerd.wire.v07 import walk as walk_module
-from consumerd.wire.v07.decode import LARGE_WRAPPER
+from consumerd.wire.v07.decode import LARGE_WRAPPER, native_limits
+from tests.support.codecs import facts
 
 pytestmark = pytest.mark.usefixtures("either_codec")
 
@@ -409,6 +411,26 @@ def test_uses_the_native_codec_where_positions_have_32_bits(native_codec: native
             batch = decode_batch(HELLO_1, 0, limits=DecodeLimits(max_decompressed_bytes=limit))
             assert (batch.buffer is not None) is used
             assert batch.payloads == [b"hello"]
+
+
+def test_pure_code_takes_what_the_native_codec_leaves(
+    native_codec: native.Codec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever that is: here all that is not empty."""
+
+    def limits_of(codec: native.Codec, limits: DecodeLimits) -> native.NativeLimits:
+        return native_limits(codec, replace(limits, max_message_bytes=0))
+
+    monkeypatch.setattr(decode_module, "native_limits", limits_of)
+    snappy = encode_message_set([b"four", b""], codec=Codec.SNAPPY)
+    empty = encode_message(b"")
+    data = HELLO_1 + HELLO_0 + empty + GZIPPED + HELLO_0 + snappy + wrapper(snappy + HELLO_0) + HELLO_1
+    with native.using(None):
+        expected = facts(decode_batch(data, 100))
+    with native.using(native_codec):
+        batch = decode_batch(memoryview(data), 100)
+    assert batch.buffer is not None
+    assert facts(batch) == expected
 
 
 def test_a_buffer_that_changes_later_is_copied() -> None:

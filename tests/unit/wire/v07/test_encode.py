@@ -1,11 +1,17 @@
 from __future__ import annotations
 
 import gzip
+from typing import TYPE_CHECKING
 
 import pytest
 
+from consumerd import native
 from consumerd.wire import EncodeError
 from consumerd.wire.v07 import Codec, encode_message, encode_message_set
+from consumerd.wire.v07 import encode as encode_module
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 pytestmark = pytest.mark.usefixtures("either_codec")
 
@@ -44,6 +50,31 @@ def test_codec_wraps_the_whole_set_in_one_message_of_magic_1(magic: int) -> None
     assert data[4:6] == b"\x01\x01"
     assert int.from_bytes(data[:4]) == len(data) - 4
     assert gzip.decompress(data[10:]) == encode_message_set([b"hello", b""], magic=magic)
+
+
+def test_native_codec_writes_lists_of_bytes(native_codec: native.Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one call for all, and leaves other things to the pure one."""
+    joined: list[object] = []
+    write = encode_module._joined
+
+    def record(payloads: Iterable[bytes], magic: int) -> bytes:
+        joined.append(payloads)
+        return write(payloads, magic)
+
+    monkeypatch.setattr(encode_module, "_joined", record)
+    row = (b"hello", b"")
+    with native.using(native_codec):
+        assert encode_message_set(list(row)) == HELLO_1 + EMPTY_1
+        assert joined == []
+        assert encode_message_set(row) == HELLO_1 + EMPTY_1
+        assert encode_message_set(list(row), magic=0) == HELLO_0 + EMPTY_0
+        assert joined == [row, list(row)]
+
+
+@pytest.mark.parametrize("magic", [-1, 2])
+def test_rejects_a_set_of_an_unknown_magic(magic: int) -> None:
+    with pytest.raises(EncodeError, match="use magic 1"):
+        encode_message_set([b"x"], magic=magic)
 
 
 @pytest.mark.parametrize("codec", list(Codec))

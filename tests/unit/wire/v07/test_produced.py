@@ -114,6 +114,15 @@ def test_size_counts_outer_payloads_only() -> None:
             check(data)
 
 
+def test_accepts_a_payload_of_the_largest_size_in_any_message() -> None:
+    assert check(encode_message(b"x" * 100, magic=0)) == CheckedSet(109, 1, 1)
+    packed = wrapper(HELLO * 3)
+    limits = DecodeLimits(max_message_bytes=len(packed) - 10)
+    assert check_produced_set(packed, limits=limits) == CheckedSet(len(packed), 1, 3)
+    with pytest.raises(OversizeMessageError):
+        check_produced_set(packed, limits=DecodeLimits(max_message_bytes=len(packed) - 11))
+
+
 def test_does_not_measure_a_partial_message() -> None:
     assert check(OLD + encode_message(b"x" * 101)[:-1]).valid_bytes == 14
 

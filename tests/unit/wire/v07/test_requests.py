@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from consumerd import native
 from consumerd.wire import EncodeError, FrameError
 from consumerd.wire.v07 import (
     EARLIEST,
     LATEST,
+    EncodedProduceRequest,
     FetchRequest,
     MultiFetchRequest,
     MultiProduceRequest,
@@ -20,6 +22,7 @@ from consumerd.wire.v07 import (
     decode_request,
     decode_request_steps,
     decode_single_request,
+    encode_message_set,
 )
 from consumerd.wire.v07.requests import _frame
 
@@ -219,6 +222,37 @@ def test_shows_a_kibibyte_of_an_invalid_topic(size: int) -> None:
 def test_error_names_the_value_that_does_not_fit(request_: Request, message: str) -> None:
     with pytest.raises(EncodeError, match=message):
         request_.encode()
+
+
+def test_encodes_a_produce_request_from_its_payloads(native_codec: native.Codec) -> None:
+    payloads = [b"hello", b""]
+    messages = encode_message_set(payloads)
+    with native.using(native_codec):
+        found = EncodedProduceRequest.of("dogs", 2, payloads, 5, len(messages))
+    assert found == EncodedProduceRequest("dogs", 2, ProduceRequest("dogs", 2, messages).encode())
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition", "payloads", "largest", "most"),
+    [
+        ("t", 0, [b"hello"], 4, 99),
+        ("t", 0, [b"hello"], 5, 14),
+        ("t", 0, (b"hello",), 5, 99),
+        ("t", 1 << 31, [b"hello"], 5, 99),
+        ("\ud800", 0, [b"hello"], 5, 99),
+        ("t" * 32768, 0, [b"hello"], 5, 99),
+    ],
+)
+def test_leaves_other_produce_requests_to_the_pure_code(
+    topic: str, partition: int, payloads: list[bytes], largest: int, most: int, native_codec: native.Codec
+) -> None:
+    with native.using(native_codec):
+        assert EncodedProduceRequest.of(topic, partition, payloads, largest, most) is None
+
+
+def test_encodes_no_produce_request_from_payloads_without_the_native_codec() -> None:
+    with native.using(None):
+        assert EncodedProduceRequest.of("t", 0, [b"hello"], 5, 99) is None
 
 
 class Long(bytes):

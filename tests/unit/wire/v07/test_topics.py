@@ -33,6 +33,7 @@ def test_counts_length_in_utf_16_units() -> None:
     validate_topic("😀" * 127)
     with pytest.raises(InvalidTopicError, match="longer than 255"):
         validate_topic("😀" * 128)
+    validate_topic("😀" * 127 + "x")
 
 
 def test_takes_the_longest_name_as_an_argument() -> None:

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from consumerd import native
+from consumerd.wire.crc import crc32
 from consumerd.wire.v07 import encode_message, encode_message_set
+from consumerd.wire.v07 import walk as walk_module
 from consumerd.wire.v07.outer import HEADER_SIZE
 from consumerd.wire.v07.walk import LAYOUTS, MessageReaders, layouts_up_to, verify, walk
 
@@ -111,6 +114,25 @@ def test_verify_counts_the_last_message_where_that_is_asked_for(magic: int) -> N
     assert verify(data, 0, 15, LAYOUTS[magic], last=True)[1] == 2
     for end in range(len(encode_message(b"", magic=magic))):
         assert verify(data[:end], 0, 99, LAYOUTS[magic], last=True) == (0, 0)
+    empty = encode_message(b"", magic=magic)
+    assert verify(empty, 0, 99, LAYOUTS[magic], last=True) == (len(empty), 1)
+
+
+def test_verify_leaves_the_loop_to_the_native_codec(
+    native_codec: native.Codec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[bytes] = []
+
+    def crc_of(payload: bytes) -> int:
+        checked.append(payload)
+        return crc32(payload)
+
+    monkeypatch.setattr(walk_module, "crc32", crc_of)
+    data = encode_message_set(PAYLOADS)
+    for codec, expected in ((native_codec, []), (None, PAYLOADS)):
+        with native.using(codec):
+            assert verify(data, 0, 99, LAYOUTS[1], last=True) == (len(data), len(PAYLOADS))
+        assert checked == expected
 
 
 @pytest.mark.parametrize("last", [False, True])
