@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from consumerd.cli.main import cli
 from consumerd.spark.packages import AVRO_PACKAGE
@@ -78,6 +79,17 @@ def test_examples_read_and_stream_an_archive(
     run("stream.py", **{'"/archive"': repr(str(archive)), "lake/clicks": tmp_path / "lake" / "clicks"})
     landed = spark.read.parquet(str(tmp_path / "lake" / "clicks"))
     assert {bytes(row.value) for row in landed.collect()} == {*CLICKS, b"no click"}
+
+
+def test_example_reads_an_exported_archive(
+    spark: SparkSession, archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [line] = [line for line in commands() if line.startswith("consumerd log export")]
+    words = shlex.split(line.replace("-o exported /archive", f"-o {tmp_path}/exported {archive}"))[1:]
+    assert CliRunner().invoke(cli, words).exit_code == 0
+    capsys.readouterr()
+    run("exported.py", **{'"exported"': repr(str(tmp_path / "exported"))})
+    assert re.search(r"clicks\| +0\| +0\| +301\|", capsys.readouterr().out)
 
 
 def test_example_reads_brokers(
