@@ -66,12 +66,15 @@ class Run:
             if session.reimported(self.modules[path], None, tests[:_CONTROLS], self.baseline) != "survived":
                 return False
         for mutant, tests in self.to_import:
-            if tests:
-                module = self.modules[mutant.path]
-                self.note(mutant, session.reimported(module, mutant, tests, self.baseline))
-            else:
-                self.note(mutant, "survived")
+            verdict = self._reimported(mutant, tests)
+            if verdict == "survived" and mutant.function is None and mutant.place:
+                # The methods that a dataclass makes of its fields have no lines: any test may run them.
+                verdict = self._reimported(mutant, self.baseline.others(tests))
+            self.note(mutant, verdict)
         return True
+
+    def _reimported(self, mutant: Mutant, tests: list[str]) -> session.Verdict:
+        return session.reimported(self.modules[mutant.path], mutant, tests, self.baseline) if tests else "survived"
 
     def note(self, mutant: Mutant, verdict: session.Verdict) -> None:
         self.verdicts[mutant] = verdict

@@ -86,6 +86,10 @@ class Baseline:
             ]
         return sorted(tests, key=lambda test: self.seconds[test])
 
+    def others(self, tests: Sequence[str]) -> list[str]:
+        """Return all tests but these; the quickest first."""
+        return sorted(self.lines.keys() - set(tests), key=lambda test: self.seconds[test])
+
     def limit(self, test: str) -> float:
         """Return the seconds after which a test on a mutant hangs."""
         return _SECONDS + _TIMES * self.seconds[test]

@@ -76,6 +76,7 @@ def test_chooses_tests_by_executed_lines_and_runs_the_quickest_first() -> None:
     assert baseline.tests_of("m.py", (2, 2)) == ["slow"]
     assert baseline.tests_of("m.py", (4, 9)) == []
     assert baseline.tests_of("constants.py") == ["other", "quick", "slow"]
+    assert baseline.others(["quick"]) == ["other", "slow"]
 
 
 def test_test_that_fails_in_the_order_of_mutants_alone_fails_without_a_mutant(tmp_path: Path) -> None:

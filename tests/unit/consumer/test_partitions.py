@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from consumerd.consumer import partitions
 from consumerd.errors import BrokerError
 from consumerd.group import MembershipSettings
-from consumerd.handlers import PartitionTakenError
+from consumerd.handlers import Handler, PartitionTakenError
 from consumerd.offsets import CommitResult, OffsetsUnavailableError
 from consumerd.partition import TopicPartition
 from consumerd.ports import Create, SetData
@@ -23,6 +23,7 @@ from consumerd.zk.errors import ConnectionLost, NoAuth
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from consumerd.handlers import Batch
     from consumerd.ports import Operation
 
 pytestmark = pytest.mark.asyncio
@@ -516,6 +517,39 @@ async def test_answers_drain_in_parts_as_handlers_end(group: Any) -> None:
     assert sum(map(len, parts)) == 3
     assert flow.partitions == frozenset()
     assert group.offset(slow) == group.broker.end("t", 1)
+
+
+async def test_drain_commits_partitions_together_that_end_shortly_after_each_other(
+    group: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partitions, "_GATHER", 60.0)  # both have ended before
+    gates = {TP: asyncio.Event(), TopicPartition("t", 0, 1): asyncio.Event()}
+
+    class Gated(Handler):
+        async def handle(self, batch: Batch) -> None:
+            await gates[batch.partition].wait()
+
+    group.zookeeper.make("/consumers/g/offsets/t")
+    group.topic("t", 2)
+    for number in range(2):
+        group.broker.append("t", number, b"one")
+    member = await group.member(handler=Gated())
+    await group.until(lambda: member.consumer.in_hand().keys() == gates.keys())
+    flow = member.consumer._partitions
+    parts: list[frozenset[TopicPartition]] = []
+    commits = Commits(member)
+    drain = asyncio.create_task(flow.drain(gates, flow._clock.monotonic() + 60.0, parts.append))
+    first, second = gates.values()
+    first.set()
+    await group.until(lambda: TP not in member.consumer.in_hand())
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert (parts, commits.sent) == ([], [])
+    second.set()
+    await drain
+    assert parts == [gates.keys()]
+    assert len(commits.sent) == 1
+    assert all(group.offset(partition) for partition in gates)
 
 
 async def test_drain_stops_fetching_before_the_handler_has_ended(group: Any) -> None:
