@@ -87,11 +87,17 @@ class BrokerRegistration:
     async def register(self, topics: Iterable[str]) -> None:
         """Register the broker and the topics that it holds already.
 
+        A connection that is lost on the way is waited for, as long as the session waits for one.
+
         Raises IdTakenError when another live broker holds the id, RegistryError when the address cannot be written,
-        and ZooKeeperError.
+        NotConnected when the connection does not come back, and other ZooKeeperErrors.
         """
         self._topics.update(topics)
-        await self._bring_up_to_date()
+        while True:
+            try:
+                return await self._bring_up_to_date()
+            except (ConnectionLost, SessionChanged) as error:
+                await self._pause_after(error)
 
     async def run(self) -> None:
         """Keep the registration until cancelled. Raises IdTakenError when the id was lost to another broker."""
@@ -108,12 +114,15 @@ class BrokerRegistration:
                     await self._check_address()
                     await self._bring_up_to_date()
                 except (NotConnected, ConnectionLost, SessionChanged) as error:
-                    logger.warning("registration_delayed", broker=self._id, reason=reason_of(error))
                     self._wake.set()
-                    await self._clock.sleep(_RETRY)
+                    await self._pause_after(error)
         finally:
             for unsubscribe in forget:
                 unsubscribe()
+
+    async def _pause_after(self, error: Exception) -> None:
+        logger.warning("registration_delayed", broker=self._id, reason=reason_of(error))
+        await self._clock.sleep(_RETRY)
 
     async def withdraw(self) -> None:
         """Delete the nodes of this session, the address first. Raises ZooKeeperError."""

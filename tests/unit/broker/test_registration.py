@@ -11,6 +11,7 @@ from consumerd.broker.registration import BrokerRegistration
 from consumerd.clock import SystemClock
 from consumerd.errors import ExitCode, IdTakenError
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
+from consumerd.zk.errors import NotConnected
 
 pytestmark = pytest.mark.asyncio
 
@@ -52,6 +53,38 @@ async def test_creates_the_chroot_and_all_parents() -> None:
     assert dump["/some/where/brokers/topics/three/0"] == b"3"
     assert dump["/some/where/brokers/ids/0"] is not None
     assert dump["/some/where/brokers/ids"] is None
+
+
+async def test_registers_at_the_start_though_a_server_of_the_ensemble_cuts_the_connection() -> None:
+    zookeeper = MemoryZooKeeper()
+    async with zookeeper.session() as zk:
+        zookeeper.cut_next_call(zk, carried_out=False)
+        registering = asyncio.create_task(make(zk).register(["three"]))
+        await until(lambda: zk.link is None)
+        zookeeper.reconnect(zk)
+        await registering
+        assert zookeeper.dump()["/brokers/topics/three/0"] == b"3"
+
+
+async def test_registers_at_the_start_though_its_session_ends_while_it_waits_for_the_id() -> None:
+    zookeeper = MemoryZooKeeper()
+    async with zookeeper.session() as zk:
+        zookeeper.put("/brokers/ids/0", OURS, session_id=7)
+        registration = make(zk)
+        registering = asyncio.create_task(registration.register(["three"]))
+        await asyncio.sleep(0.1)
+        zookeeper.expire(zk)
+        zookeeper.end(7)
+        await registering
+        assert registration.holds
+
+
+async def test_gives_up_at_the_start_when_the_connection_does_not_come_back() -> None:
+    zookeeper = MemoryZooKeeper()
+    async with zookeeper.session(wait_connected=0.1) as zk:
+        zookeeper.disconnect(zk)
+        with pytest.raises(NotConnected):
+            await make(zk).register([])
 
 
 async def test_waits_for_its_former_session_longer_than_any_session_timeout() -> None:
