@@ -4,7 +4,8 @@ The broker runs in a process of its own and sends from segment files; ZooKeeper 
 the flow of messages. The same member delivers the same messages in five ways: batches to a handler coroutine (what the
 daemon does) that counts them, or that takes every payload, batches from `stream.batches()`, messages to a
 `@message_handler`, messages from `async for`. Ratios are per processor time and by the clock, to the handler of the
-same unit and, of messages, to both handlers of batches; the promises are BATCHES, MESSAGES and EACH.
+same unit and, of messages, to both handlers of batches, and to the limit: a coroutine that is awaited with each of as
+many payloads, which are one object, with no network, decoder or message. The promises are BATCHES, MESSAGES and EACH.
 
     python -m benchmarks streams [--messages 500000] [--size 100] [--rounds 3] [--loop uvloop]
 """
@@ -16,6 +17,8 @@ import asyncio
 import random
 import sys
 import time
+from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 import uvloop
@@ -40,12 +43,13 @@ if TYPE_CHECKING:
 #: What the iterators must reach of what the handlers of the same unit do with a second of processor time.
 BATCHES = 0.75
 MESSAGES = 0.75
-#: What a handler of messages and `async for` must reach of what the handler of batches does, by codec.
-EACH = {surroundings.NATIVE: 0.5, surroundings.PURE: 0.45}
+#: What a handler of messages must reach of the limit, by codec.
+EACH = {surroundings.NATIVE: 0.2, surroundings.PURE: 0.12}
 NAME = "streams"
 HANDLER_OF_BATCHES, ITERATOR_OF_BATCHES = "handler of batches", "stream.batches()"
 HANDLER_OF_VALUES = "handler of batches, every value"
 HANDLER_OF_MESSAGES, ITERATOR_OF_MESSAGES = "handler of messages", "async for message"
+LIMIT = "await for each payload, nothing else"
 #: What stands beside what.
 PAIRS = (
     (ITERATOR_OF_BATCHES, HANDLER_OF_BATCHES),
@@ -54,6 +58,8 @@ PAIRS = (
     (ITERATOR_OF_MESSAGES, HANDLER_OF_BATCHES),
     (HANDLER_OF_MESSAGES, HANDLER_OF_VALUES),
     (ITERATOR_OF_MESSAGES, HANDLER_OF_VALUES),
+    (HANDLER_OF_MESSAGES, LIMIT),
+    (LIMIT, HANDLER_OF_BATCHES),
 )
 
 CONFIG = ConsumerConfig(group="bench", zookeeper="memory:2181", consumer_timeout=20)
@@ -135,6 +141,18 @@ async def iterator_of_messages(zk: ZooKeeper, count: int) -> None:
                 break
 
 
+async def await_for_each(_: ZooKeeper, count: int, size: int) -> None:
+    enough = Enough(count)
+
+    async def each(_: bytes) -> None:
+        enough.left -= 1
+        if enough.left <= 0:
+            enough.reached.set()
+
+    for payload in repeat(bytes(size), count):
+        await each(payload)
+
+
 async def with_zookeeper(way: Callable[[ZooKeeper, int], Awaitable[None]], port: int, count: int) -> None:
     zookeeper = MemoryZooKeeper()
     zookeeper.put("/brokers/ids/0", b"creator:127.0.0.1:%d" % port)
@@ -148,12 +166,13 @@ def measure(messages: int, size: int, rounds: int, loop: str) -> list[Measuremen
     messages = max(1, messages // BLOCK) * BLOCK
     total = messages * PARTITIONS
     tune_malloc(BUDGET)  # as the daemon does; all ways run in this process
-    ways = {
+    ways: dict[str, Callable[[ZooKeeper, int], Awaitable[None]]] = {
         HANDLER_OF_BATCHES: handler_of_batches,
         HANDLER_OF_VALUES: handler_of_values,
         ITERATOR_OF_BATCHES: iterator_of_batches,
         HANDLER_OF_MESSAGES: handler_of_messages,
         ITERATOR_OF_MESSAGES: iterator_of_messages,
+        LIMIT: partial(await_for_each, size=size),
     }
     clock: dict[str, list[float]] = {name: [] for name in ways}
     processor: dict[str, list[float]] = {name: [] for name in ways}
@@ -178,8 +197,7 @@ def verdict(results: list[Measurement]) -> dict[str, bool]:
     promised = {
         (ITERATOR_OF_BATCHES, HANDLER_OF_BATCHES): BATCHES,
         (ITERATOR_OF_MESSAGES, HANDLER_OF_MESSAGES): MESSAGES,
-        (HANDLER_OF_MESSAGES, HANDLER_OF_BATCHES): EACH[surroundings.codec()],
-        (ITERATOR_OF_MESSAGES, HANDLER_OF_BATCHES): EACH[surroundings.codec()],
+        (HANDLER_OF_MESSAGES, LIMIT): EACH[surroundings.codec()],
     }
     found = {}
     for row in results:
