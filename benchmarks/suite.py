@@ -48,7 +48,7 @@ ENTRIES = (
     Entry("archive", ["--rounds", "3", "--megabytes", "2"], ["--rounds", "5"]),
     Entry("fetch", ["--rounds", "5", "--messages", "1000000"], ["--rounds", "5"], both=True),
     Entry("streams", ["--rounds", "5", "--messages", "200000"], ["--rounds", "5"], both=True),
-    Entry("daemon", ["--rounds", "2", "--messages", "300000", "--codecs", "plain"], ["--rounds", "5"], both=True),
+    Entry("daemon", ["--rounds", "3", "--messages", "1500000", "--codecs", "plain"], ["--rounds", "5"], both=True),
     Entry("producer", ["--rounds", "3", "--messages", "100000", "--codec", "none"], ["--rounds", "5"]),
     Entry("kafka", ["--rounds", "2", "--quick", "--sizes", "100", "--codecs", "none"], ["--rounds", "5"]),
     Entry("spark", ["--rounds", "3", "--megabytes", "220"]),
