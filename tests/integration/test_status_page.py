@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from selenium.common.exceptions import StaleElementReferenceException
+from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
@@ -63,12 +63,12 @@ def button(driver: Chrome, label: str) -> Any:
 
 
 async def seen(look: Callable[[], bool], seconds: float = 120.0) -> None:
-    """Wait until the page, which changes by itself, shows it."""
+    """Wait until the page shows it, which changes by itself, and has no rows while the browser loads it again."""
 
     def holds() -> bool:
         try:
             return look()
-        except (StaleElementReferenceException, StopIteration):
+        except (NoSuchElementException, StaleElementReferenceException, StopIteration):
             return False
 
     async with asyncio.timeout(seconds):
