@@ -49,7 +49,9 @@ LINES: Final = (
     Line("produce to Kafka 3.9, acks all", "kafka", "produce 100 B, acks -1, {}", _CONFLUENT, pure=False),
     Line("Spark, segments of 0.7, values", "spark", "137 B, local[2], value, {}", "read.text", _ROWS, pure=False),
     Line("the same, to Parquet", "spark", "137 B, local[2], full to parquet, {}", "text to parquet", _ROWS, pure=False),
-    Line("the same", "spark", "137 B, local[2], full to parquet, {}", "parquet to parquet", _ROWS, pure=False),
+    Line(
+        "the same, to Parquet", "spark", "137 B, local[2], full to parquet, {}", "parquet to parquet", _ROWS, pure=False
+    ),
     Line("`log export` to Parquet", "spark", "137 B, log export to parquet, {}", "text to parquet", _ROWS, pure=False),
     Line("Spark, Kafka 3.9, values", "spark_kafka", "100 B, local[2], value, {}", _KAFKA_SOURCE, _ROWS, pure=False),
     Line("the same, all columns", "spark_kafka", "100 B, local[2], full, {}", _KAFKA_SOURCE, _ROWS, pure=False),

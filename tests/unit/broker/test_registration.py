@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from structlog.testing import capture_logs
 
 from consumerd.broker import registration as registration_module
 from consumerd.broker.registration import BrokerRegistration
@@ -71,8 +72,9 @@ async def test_registers_at_the_start_though_its_session_ends_while_it_waits_for
     async with zookeeper.session() as zk:
         zookeeper.put("/brokers/ids/0", OURS, session_id=7)
         registration = make(zk)
-        registering = asyncio.create_task(registration.register(["three"]))
-        await asyncio.sleep(0.1)
+        with capture_logs() as logs:
+            registering = asyncio.create_task(registration.register(["three"]))
+            await until(lambda: any(entry["event"] == "waiting_for_broker_id" for entry in logs))
         zookeeper.expire(zk)
         zookeeper.end(7)
         await registering
