@@ -7,6 +7,7 @@ from consumerd.lazy import lazy_names
 if TYPE_CHECKING:
     from consumerd.client.channel import Channel
     from consumerd.client.cluster import ClusterClient, topic_partitions
+    from consumerd.client.epochs import EpochEnd, epoch_ends
     from consumerd.client.errors import (
         AuthenticationError,
         BrokerRefusedError,
@@ -30,6 +31,7 @@ else:
         {
             "consumerd.client.channel": "Channel",
             "consumerd.client.cluster": "ClusterClient topic_partitions",
+            "consumerd.client.epochs": "EpochEnd epoch_ends",
             "consumerd.client.errors": (
                 "AuthenticationError BrokerRefusedError NoBrokerError RequestTooLargeError UnavailableError error_of"
             ),
@@ -55,6 +57,7 @@ __all__ = [
     "ClientSettings",
     "ClusterClient",
     "ClusterMetadata",
+    "EpochEnd",
     "FetchedPartition",
     "FetchedPartitions",
     "ListedOffsets",
@@ -68,6 +71,7 @@ __all__ = [
     "Scram",
     "UnavailableError",
     "UnsupportedApiError",
+    "epoch_ends",
     "error_of",
     "fetch_partitions",
     "find_broker",
