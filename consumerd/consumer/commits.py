@@ -74,8 +74,9 @@ class Commits:
         }
         if not positions:
             return
+        logs = {partition: due[partition].work.log for partition in positions}  # type: ignore[union-attr]  # as above
         try:
-            result = await self._store.commit(positions, session_id=session_id)
+            result = await self._store.commit(positions, session_id=session_id, logs=logs)
         except (ZooKeeperError, BrokerError) as error:
             self._stats.commit_failed(now, self._clock.monotonic(), len(positions), error)
             raise

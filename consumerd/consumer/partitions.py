@@ -166,6 +166,7 @@ class OwnedPartitions:
                 lane,
                 self._handler.for_partition(partition, owned.stream, lambda: self._fence.allows(owned.session_id)),
                 self._owner,
+                found.log,
             )
             if found.passing:
                 await self._write_down(owned)
@@ -174,7 +175,7 @@ class OwnedPartitions:
                 return
             start = owned.work.position  # hooks may seek
             log.info("partition_started", partition=str(partition), offset=start)
-            self._pool.add(partition, start, lane)
+            self._pool.add(partition, start, lane, owned.work.log)
             if owned.paused:
                 self._pool.pause(partition)
             self._owner.check_end()
@@ -347,7 +348,8 @@ class OwnedPartitions:
             if self._owned.get(owned.partition) is owned:
                 del self._owned[owned.partition]
             if owned.work is not None:
-                self._starts.remember(owned.partition, owned.session_id, owned.committed, owned.work.position)
+                work = owned.work
+                self._starts.remember(owned.partition, owned.session_id, owned.committed, work.position, work.log)
         return frozenset(forgotten)
 
     # -- commits

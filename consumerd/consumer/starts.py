@@ -19,6 +19,7 @@ import structlog
 from consumerd.client import BrokerRefusedError, UnsupportedApiError
 from consumerd.consumer.rounds import Rounds
 from consumerd.errors import BrokerError, reason_of
+from consumerd.partition import UNKNOWN_LOG, LogId
 from consumerd.wire import WireError
 from consumerd.wire.v07 import EARLIEST, LATEST
 from consumerd.wire.v08.error_codes import ErrorCode
@@ -59,6 +60,8 @@ class Start(NamedTuple):
     end: int | None
     #: The next owner would not find this offset again: it has to be committed before the first fetch.
     passing: bool = False
+    #: The log that the offset is of; the fetcher compares it with the present one.
+    log: LogId = UNKNOWN_LOG
 
 
 class _Former(NamedTuple):
@@ -67,6 +70,7 @@ class _Former(NamedTuple):
     session_id: int
     committed: int | None
     position: int
+    log: LogId
 
 
 class StartFinder:
@@ -94,9 +98,16 @@ class StartFinder:
     async def _load(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         return await self._store.load(partitions)
 
-    def remember(self, partition: TopicPartition, session_id: int, committed: int | None, position: int) -> None:
-        """Remember that a flow on `session_id` ended at `position`, when the store held `committed`."""
-        self._former[partition] = _Former(session_id, committed, position)
+    def remember(
+        self,
+        partition: TopicPartition,
+        session_id: int,
+        committed: int | None,
+        position: int,
+        log: LogId = UNKNOWN_LOG,
+    ) -> None:
+        """Remember that a flow on `session_id` ended at `position` of `log`, when the store held `committed`."""
+        self._former[partition] = _Former(session_id, committed, position, log)
 
     async def find(self, partition: TopicPartition, session_id: int) -> Start:
         """Return the start of a flow on `session_id`; retry until it is found.
@@ -106,7 +117,7 @@ class StartFinder:
         logged: set[str] = set()
         while True:
             try:
-                offset, committed, passing = await self._position(partition, session_id)
+                offset, committed, passing, log_id = await self._position(partition, session_id)
                 end = await self._end(partition, offset) if self._settings.stop_at_end else None
             except (BrokerError, WireError, NotConnected, ConnectionLost) as error:
                 if _is_final(error):
@@ -117,23 +128,23 @@ class StartFinder:
                 logged.add(reason)
                 await self._clock.sleep(RETRY_PAUSE)
             else:
-                return Start(offset, committed, end, passing)
+                return Start(offset, committed, end, passing, log_id)
 
-    async def _position(self, partition: TopicPartition, session_id: int) -> tuple[int, int | None, bool]:
-        """Return the start, the committed offset, and whether a later look-up would find another start."""
+    async def _position(self, partition: TopicPartition, session_id: int) -> tuple[int, int | None, bool, LogId]:
+        """Return the start, the committed offset, whether a later look-up would find another start, and its log."""
         await self._fence.wait(session_id)
         own = await self._handler.position(partition)
         committed = (await self._loads.take_part([partition])).get(partition)
         if own is not None:
-            return own, committed, False
+            return own, committed, False, UNKNOWN_LOG
         former = self._former.get(partition)
         if former is not None and (former.session_id, former.committed) == (session_id, committed):
-            return former.position, committed, False
+            return former.position, committed, False, former.log
         if committed is not None:
-            return committed, committed, False
+            return committed, committed, False, self._store.log(partition)
         if self._settings.initial == "earliest":
-            return await self._listed(partition, EARLIEST), None, False
-        return await self._listed(partition, LATEST), None, True
+            return await self._listed(partition, EARLIEST), None, False, UNKNOWN_LOG
+        return await self._listed(partition, LATEST), None, True, UNKNOWN_LOG
 
     async def _end(self, partition: TopicPartition, offset: int) -> int:
         """Return the end of the log; one before `offset` only if it stays there, as that of a recreated topic does."""

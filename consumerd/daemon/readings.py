@@ -128,6 +128,8 @@ def _fetching(group: Labels, member: RunningMember[Any]) -> Iterator[Reading]:
     yield Reading(c.FETCHED_BYTES, group, counters.received_bytes)
     yield Reading(c.FETCHES, group, counters.fetches + counters.polls)
     yield Reading(c.FETCH_RESETS, group, counters.resets)
+    yield Reading(c.LOGS_CHANGED, (*group, "replaced"), counters.replaced_logs)
+    yield Reading(c.LOGS_CHANGED, (*group, "truncated"), counters.truncated_logs)
     yield Reading(c.FETCH_SKIPPED, group, counters.skipped)
     yield Reading(c.FETCH_PARKED, group, counters.parked)
     yield Reading(c.CONNECTS, group, counters.connects)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from consumerd.fetch.fetcher import Fetcher
+from consumerd.partition import UNKNOWN_LOG
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Set
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from consumerd.fetch.fetcher import PartitionSource
     from consumerd.fetch.lane import Lane
     from consumerd.fetch.policies import FetchServices
-    from consumerd.partition import TopicPartition
+    from consumerd.partition import LogId, TopicPartition
 
 
 class FetchBrokers(Protocol):
@@ -90,11 +91,11 @@ class FetchPool:
                 self._start(entry)
             await asyncio.Event().wait()
 
-    def add(self, partition: TopicPartition, offset: int, lane: Lane) -> None:
-        """Fetch `partition` from `offset` on into `lane`. Raises ValueError if it is added already."""
+    def add(self, partition: TopicPartition, offset: int, lane: Lane, log: LogId = UNKNOWN_LOG) -> None:
+        """Fetch `partition` from `offset` of `log` on into `lane`. Raises ValueError if it is added already."""
         if partition in self._entries:
             raise ValueError(f"{partition} is already being fetched")
-        entry = self._entries[partition] = _Entry(self._fetcher(partition, offset, lane), lane, [])
+        entry = self._entries[partition] = _Entry(self._fetcher(partition, offset, lane, log), lane, [])
         self._start(entry)
 
     async def remove(self, partition: TopicPartition) -> None:
@@ -118,16 +119,17 @@ class FetchPool:
         entry = self._entries[partition]
         for task in entry.tasks:
             task.cancel()
-        paused = entry.fetcher.paused
+        paused, log = entry.fetcher.paused, entry.fetcher.log
         entry.lane.clear()
-        entry.fetcher = self._fetcher(partition, offset, entry.lane)
+        # The epoch is that of the message before the former offset.
+        entry.fetcher = self._fetcher(partition, offset, entry.lane, log._replace(leader_epoch=None))
         if paused:
             entry.fetcher.pause()
         self._start(entry)
 
-    def _fetcher(self, partition: TopicPartition, offset: int, lane: Lane) -> Fetcher:
+    def _fetcher(self, partition: TopicPartition, offset: int, lane: Lane, log: LogId) -> Fetcher:
         brokers = self._brokers
-        return Fetcher(partition, offset, lane, brokers.source(partition, lane), brokers.services)
+        return Fetcher(partition, offset, lane, brokers.source(partition, lane), brokers.services, log)
 
     def _start(self, entry: _Entry) -> None:
         if self._group is not None:

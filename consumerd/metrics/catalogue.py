@@ -131,6 +131,12 @@ FETCH_ERRORS: Final = _counter(
     "fetch_errors", "Answers to fetches with an error, by its code.", ("group", "code"), unit="{error}"
 )
 FETCH_RESETS: Final = _counter("offset_resets", "Offsets that the broker no longer had.", unit="{reset}")
+LOGS_CHANGED: Final = _counter(
+    "logs_changed",
+    "Logs that were found to be others than those that the offsets were read from: `replaced` or `truncated`.",
+    ("group", "kind"),
+    unit="{log}",
+)
 FETCH_SKIPPED: Final = _counter(
     "bad_messages_skipped", "Corrupt or oversized messages that a policy skipped.", unit="{message}"
 )

@@ -63,9 +63,8 @@ class DecodedBatch(ABC, Generic[_Payload, _Run]):
     `next_offset` is where the next fetch starts: after the last whole outer message. `end` is the reason for the
     batch's end; for PARTIAL `needed` is the size of the cut-off message, its length field included, if known; for
     CORRUPT `problem` is a sentence and `resume_offset` the offset at which reading could continue after the corrupt
-    bytes, if their lengths can be believed. `memory_bytes` is the size that a budget should count. `log` is the log that
-    they were read from, as far as it is known: the decoder knows the leader epoch, which all of them have, and the
-    fetcher the rest.
+    bytes, if their lengths can be believed. `memory_bytes` is the size that a budget should count. `log` is the log of
+    the messages, as far as it is known: the decoder knows the leader epoch, which all have, the fetcher the rest.
     """
 
     __slots__ = (

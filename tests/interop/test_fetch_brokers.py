@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from consumerd.errors import ConsumerdError
+    from consumerd.fetch.log_changes import LogChange
     from consumerd.wire.v08.records import Record
 
 pytestmark = pytest.mark.interop
@@ -46,6 +47,9 @@ class Told:
 
     def reset(self, partition: TopicPartition, old: int, new: int) -> None:
         self.resets.append((old, new))
+
+    def log_changed(self, partition: TopicPartition, change: LogChange, new: int) -> None:
+        raise AssertionError((partition, change, new))
 
     def skipped(self, partition: TopicPartition, offset: int, next_offset: int, reason: str) -> None:
         raise AssertionError(reason)

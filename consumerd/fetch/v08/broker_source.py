@@ -24,6 +24,7 @@ from consumerd.client import FetchedPartition, PartitionFetch, fetch_partitions
 from consumerd.errors import BrokerError
 from consumerd.net import BadFrameError
 from consumerd.wire import WireError
+from consumerd.wire.v08.schema import NO_UUID
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from consumerd.client import Channel, ClusterClient, FetchedPartitions
     from consumerd.fetch.listener import FetchCounters
     from consumerd.fetch.settings import FetchSettings
-    from consumerd.partition import TopicPartition
+    from consumerd.partition import LogId, TopicPartition
 
 #: Senders of the busy queue: one sends a request while the response of another is decoded.
 BUSY_SENDERS: Final = 2
@@ -43,12 +44,13 @@ _UNKNOWN: Final = -1
 
 @dataclass(slots=True, eq=False)
 class PartitionRequest:
-    """One partition in the next FETCH: `max_bytes` of it from `offset` on."""
+    """One partition in the next FETCH: `max_bytes` of it from `offset` on, which was read from `log`."""
 
     partition: TopicPartition
     offset: int
     max_bytes: int
     leader_epoch: int
+    log: LogId
     answer: asyncio.Future[FetchedPartition]
 
 
@@ -161,7 +163,7 @@ class BrokerSource:
 
     async def _exchange(self, queue: _RequestQueue, requests: list[PartitionRequest]) -> None:
         channel = await queue.channel()
-        settings, metadata = self._settings, self._client.metadata
+        settings = self._settings
         partitions = [
             PartitionFetch(
                 request.partition.topic,
@@ -169,7 +171,8 @@ class BrokerSource:
                 request.offset,
                 request.max_bytes,
                 request.leader_epoch,
-                metadata.topic_id(request.partition.topic),
+                request.log.topic_id or NO_UUID,
+                _UNKNOWN if request.log.leader_epoch is None else request.log.leader_epoch,
             )
             for request in requests
         ]

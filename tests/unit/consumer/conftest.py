@@ -23,6 +23,8 @@ from consumerd.group.coordinated_tables import CoordinationSettings
 from consumerd.handlers import Batch, Handler, HandlerContext
 from consumerd.net import ConnectionClosedError
 from consumerd.offsets import CommitResult
+from consumerd.offsets.store import NO_LOGS
+from consumerd.partition import UNKNOWN_LOG, LogId
 from consumerd.registry import StaticSubscription, offset_path, owner_path
 from consumerd.testing.clock import FakeClock
 from consumerd.testing.group import FETCH, MemoryGroup
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from consumerd.consumer.backends_v08 import ClusterBackend
     from consumerd.consumer.running import RunningMember
     from consumerd.fetch import FetchSettings, Lane
+    from consumerd.offsets.store import Logs as CommittedLogs
     from consumerd.partition import TopicPartition
     from consumerd.testing import Member
     from consumerd.wire.v08.schema import Api
@@ -164,7 +167,7 @@ class Logs:
     async def run(self) -> None:
         await asyncio.Event().wait()
 
-    def add(self, partition: TopicPartition, offset: int, lane: Lane) -> None:
+    def add(self, partition: TopicPartition, offset: int, lane: Lane, log: LogId) -> None:
         self.lanes[partition] = lane
 
     async def remove(self, partition: TopicPartition) -> None:
@@ -200,7 +203,12 @@ class Offsets:
     async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         return frozenset()
 
-    async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
+    def log(self, partition: TopicPartition) -> LogId:
+        return UNKNOWN_LOG
+
+    async def commit(
+        self, positions: Mapping[TopicPartition, int], *, session_id: int, logs: CommittedLogs = NO_LOGS
+    ) -> CommitResult:
         lost = frozenset(positions) & self.refused
         committed = frozenset(positions) - lost
         self.offsets |= {partition: positions[partition] for partition in committed}

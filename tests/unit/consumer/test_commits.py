@@ -12,7 +12,8 @@ from consumerd.consumer.commits import Commits
 from consumerd.consumer.owned_partition import OwnedPartition
 from consumerd.consumer.stats import ConsumerStats
 from consumerd.offsets import CommitResult, OffsetsUnavailableError
-from consumerd.partition import TopicPartition
+from consumerd.offsets.store import NO_LOGS
+from consumerd.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.testing.clock import FakeClock
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from consumerd.consumer.fence import Fence
     from consumerd.consumer.work import PartitionWork
+    from consumerd.offsets.store import Logs
 
 pytestmark = pytest.mark.asyncio
 SESSION = 7
@@ -41,13 +43,18 @@ class Store:
     async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         raise NotImplementedError
 
+    def log(self, partition: TopicPartition) -> LogId:
+        return UNKNOWN_LOG
+
     async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return await self.load(partitions)
 
     async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         return frozenset(partitions) & self.overwritten
 
-    async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
+    async def commit(
+        self, positions: Mapping[TopicPartition, int], *, session_id: int, logs: Logs = NO_LOGS
+    ) -> CommitResult:
         await asyncio.sleep(0)
         self.commits.append(dict(positions))
         self.sessions.add(session_id)
@@ -70,7 +77,7 @@ class Setup:
     def owned(self, number: int, position: int | None, session_id: int = SESSION) -> OwnedPartition:
         made = OwnedPartition(TopicPartition("t", 0, number), 0, session_id)
         if position is not None:
-            made.work = cast("PartitionWork", SimpleNamespace(position=position))
+            made.work = cast("PartitionWork", SimpleNamespace(position=position, log=UNKNOWN_LOG))
         return made
 
     @staticmethod

@@ -16,7 +16,8 @@ from consumerd.errors import BrokerError
 from consumerd.fetch.listener import FetchCounters
 from consumerd.handlers import Batch, Handler
 from consumerd.offsets import CommitResult, OffsetsUnavailableError
-from consumerd.partition import TopicPartition
+from consumerd.offsets.store import NO_LOGS
+from consumerd.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.registry import StaticSubscription
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v07 import EARLIEST, LATEST
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from consumerd.fetch import Lane
+    from consumerd.offsets.store import Logs
 
 pytestmark = pytest.mark.asyncio
 TP = TopicPartition("t", 0, 1)
@@ -65,13 +67,18 @@ class Store:
             raise OffsetsUnavailableError("the coordinator is away")
         return {} if self.offset is None else dict.fromkeys(self.asked[-1], self.offset)
 
+    def log(self, partition: TopicPartition) -> LogId:
+        return UNKNOWN_LOG
+
     async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return await self.load(partitions)
 
     async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         raise NotImplementedError
 
-    async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
+    async def commit(
+        self, positions: Mapping[TopicPartition, int], *, session_id: int, logs: Logs = NO_LOGS
+    ) -> CommitResult:
         raise NotImplementedError
 
 
@@ -90,7 +97,7 @@ class Pool:
             return (self.ends.pop(0),)
         return ({EARLIEST: 100, LATEST: 200}[time],)
 
-    def add(self, partition: TopicPartition, offset: int, lane: Lane) -> None:
+    def add(self, partition: TopicPartition, offset: int, lane: Lane, log: LogId) -> None:
         raise NotImplementedError
 
     async def remove(self, partition: TopicPartition) -> None:

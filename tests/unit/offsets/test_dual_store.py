@@ -22,7 +22,8 @@ from consumerd.offsets import (
     make_store,
 )
 from consumerd.offsets.guards import GuardFailure, OwnedGuard, VacantGuard
-from consumerd.partition import TopicPartition
+from consumerd.offsets.store import NO_LOGS
+from consumerd.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.ports import Check, Create, Delete
 from consumerd.registry.paths import offset_path, owner_path, owners_path
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
@@ -30,6 +31,8 @@ from consumerd.zk.errors import NoAuth, NodeExists, NoNode, NotConnected, Sessio
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+
+    from consumerd.offsets.store import Logs
 
 pytestmark = pytest.mark.asyncio
 GROUP = "g"
@@ -55,13 +58,18 @@ class Memory:
             raise self.fails
         return {each: self.held[each] for each in partitions if each in self.held}
 
+    def log(self, partition: TopicPartition) -> LogId:
+        return UNKNOWN_LOG
+
     async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return await self.load(partitions)
 
     async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         return frozenset(self.rewritten & set(partitions))
 
-    async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
+    async def commit(
+        self, positions: Mapping[TopicPartition, int], *, session_id: int, logs: Logs = NO_LOGS
+    ) -> CommitResult:
         assert session_id == 7
         self.before()
         if self.fails is not None:
@@ -207,7 +215,9 @@ async def test_checks_claims_before_commit_to_kafka() -> None:
         session_id = zk.session_id
 
         class Inner(Memory):
-            async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
+            async def commit(
+                self, positions: Mapping[TopicPartition, int], *, session_id: int, logs: Logs = NO_LOGS
+            ) -> CommitResult:
                 return await inner.commit(positions, session_id=7)
 
         store = ClaimedStore(zk, GROUP, Inner())
@@ -227,7 +237,9 @@ async def test_stops_member_when_group_has_coordinated_members() -> None:
         inner.lost = {A}
 
         class Inner(Memory):
-            async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
+            async def commit(
+                self, positions: Mapping[TopicPartition, int], *, session_id: int, logs: Logs = NO_LOGS
+            ) -> CommitResult:
                 return await inner.commit(positions, session_id=7)
 
         with pytest.raises(OffsetsHeldError, match="to Kafka for group 'g': a group of this name has other members"):

@@ -16,7 +16,7 @@ from consumerd.fetch import FetchSettings
 from consumerd.fetch.listener import FetchCounters
 from consumerd.fetch.v08.broker_source import BUSY_BYTES, BUSY_SENDERS, BrokerSource, PartitionRequest
 from consumerd.net import BadFrameError, ConnectionClosedError, ConnectionSettings
-from consumerd.partition import TopicPartition
+from consumerd.partition import UNKNOWN_LOG, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -93,7 +93,7 @@ async def running(broker: MemoryBroker, settings: FetchSettings) -> AsyncIterato
 
 def request(number: int, max_bytes: int) -> PartitionRequest:
     partition = TopicPartition.numbered("t", number)
-    return PartitionRequest(partition, 0, max_bytes, -1, asyncio.get_running_loop().create_future())
+    return PartitionRequest(partition, 0, max_bytes, -1, UNKNOWN_LOG, asyncio.get_running_loop().create_future())
 
 
 async def asking(source: BrokerSource, queue: str, sizes: list[int]) -> list[asyncio.Task[FetchedPartition]]:
