@@ -30,11 +30,13 @@ class KafkaAccount(Account):
     #: Set by the world.
     kafka: SimulatedKafka
 
-    def begin(self, member: str, partition: TopicPartition, offsets: list[int]) -> None:
+    def begin(
+        self, member: str, partition: TopicPartition, offsets: list[int], contents: list[bytes] | None = None
+    ) -> None:
         owner = self.kafka.owners().get(partition)
         if owner not in (None, member):
             self.violate(f"{member} is handed {partition} at {offsets[0]}, which was dealt to {owner}")
-        super().begin(member, partition, offsets)
+        super().begin(member, partition, offsets, contents)
 
 
 class KafkaWorld(BaseWorld):
@@ -76,10 +78,20 @@ class KafkaWorld(BaseWorld):
         """Make a topic, or more partitions of it."""
         self.partitions += self.kafka.add_partitions(topic, partitions, self.rng)
 
+    def delete_topic(self, topic: str) -> None:
+        self.kafka.delete_topic(topic)
+        self.forget_partitions(topic)
+
+    def truncate_log(self, partition: TopicPartition, lost: int) -> None:
+        end = max(0, self.end(partition) - lost)
+        self.account.log_changed(partition, end)
+        self.kafka.truncate(partition, end, self.rng.choice(self.kafka.up()))
+
     def produce(self, partition: TopicPartition, count: int = 1) -> None:
         for _ in range(count):
             self._produced += 1
-            self.account.produced(partition, self.kafka.append(partition, b"%d" % self._produced))
+            payload = b"%d" % self._produced
+            self.account.produced(partition, self.kafka.append(partition, payload), payload)
 
     def end(self, partition: TopicPartition) -> int:
         return len(self.kafka.log(partition).payloads)

@@ -78,8 +78,9 @@ class World(BaseWorld):
         for _ in range(count):
             self._produced += 1
             offset = store.end(partition.topic, partition.partition)
-            store.append(partition.topic, partition.partition, b"%d" % self._produced)
-            self.account.produced(partition, offset)
+            payload = b"%d" % self._produced
+            store.append(partition.topic, partition.partition, payload)
+            self.account.produced(partition, offset, payload)
 
     # -- members
 
