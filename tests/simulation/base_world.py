@@ -107,6 +107,10 @@ class BaseWorld:
         """The end of a log."""
         raise NotImplementedError
 
+    def topic(self, topic: str, partitions: int) -> None:
+        """Make a topic, or more partitions of it."""
+        raise NotImplementedError
+
     def delete_topic(self, topic: str) -> None:
         """Its logs are gone, and what tells members of it."""
         raise NotImplementedError

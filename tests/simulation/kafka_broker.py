@@ -121,8 +121,8 @@ class SimulatedKafka:
         #: Those in the metadata.
         self._told: dict[str, _Topic] = {}
         self._topics_made = 0
-        #: The leader epochs that were committed with offsets; UNKNOWN by clients that do not tell them.
-        self.committed_epochs: dict[TopicPartition, int] = {}
+        #: What was committed with offsets: the leader epoch, UNKNOWN by clients that do not tell it, and the text.
+        self.committed_with: dict[TopicPartition, tuple[int, str | None]] = {}
         self.coordinator = Coordinator(self, era.rules)
         #: The broker that coordinates; None while there is none.
         self.coordinated_by: int | None = 0
@@ -189,7 +189,7 @@ class SimulatedKafka:
     def delete_topic(self, topic: str) -> None:
         """Its logs are gone, and the offsets that were committed for it; metadata tell so a little late."""
         gone = self._topics.pop(topic)
-        for offsets in (self.coordinator.offsets, self.committed_epochs):
+        for offsets in (self.coordinator.offsets, self.committed_with):
             for partition in [each for each in offsets if each.topic == topic]:
                 del offsets[partition]
         self.kernel.after(self.metadata_lag, lambda: self._tell(topic))
@@ -253,9 +253,15 @@ class SimulatedKafka:
         self._elect(log, leader)
 
     def truncate(self, partition: TopicPartition, end: int, leader: int) -> None:
-        """An unclean election: `leader`, which never had the messages from `end` on, leads from now on."""
+        """An unclean election: `leader`, which never had the messages from `end` on, leads from now on.
+
+        A broker that leads again has restarted: its connections end.
+        """
         log = self.log(partition)
         log.truncate(end)
+        if log.leader == leader:
+            for connection in list(self.brokers[leader].connections):
+                connection.link.cut()
         self._elect(log, leader)
 
     def _elect(self, log: PartitionLog, leader: int | None) -> None:
@@ -697,7 +703,8 @@ class _Connection(ServedConnection):
         def answer(code: int, fields: dict[str, Any]) -> None:
             if not code:
                 for each in offsets:
-                    kafka.committed_epochs[each] = committed[each].get("committed_leader_epoch", UNKNOWN)
+                    part = committed[each]
+                    kafka.committed_with[each] = part.get("committed_leader_epoch", UNKNOWN), part["metadata"]
                 for observe in kafka.commits:
                     observe(self.link.client, body["member_id"], offsets)
 
@@ -720,8 +727,9 @@ class _Connection(ServedConnection):
             number = part if version >= _PLAIN_NUMBERS_SINCE else part["partition"]
             partition = TopicPartition.numbered(topic, number)
             offset = _NO_OFFSET if code else offsets.get(partition, _NO_OFFSET)
-            epoch = UNKNOWN if offset == _NO_OFFSET else self.kafka.committed_epochs.get(partition, UNKNOWN)
-            return {"offset": offset, "committed_leader_epoch": epoch, "metadata": "", "error_code": code}
+            known = offset != _NO_OFFSET and partition in self.kafka.committed_with
+            epoch, text = self.kafka.committed_with[partition] if known else (UNKNOWN, "")
+            return {"offset": offset, "committed_leader_epoch": epoch, "metadata": text, "error_code": code}
 
         answer = _for_each(body["topics"], at)
         reply(answer if version < _PLAIN_NUMBERS_SINCE else answer | {"error_code": code})

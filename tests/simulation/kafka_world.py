@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.account import Account
-from tests.simulation.base_world import BaseWorld
 from tests.simulation.kafka_broker import ERAS, Era, SimulatedKafka
+from tests.simulation.kafka_logs import KafkaLogs
 from tests.simulation.network import Line
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class KafkaAccount(Account):
         super().begin(member, partition, offsets, contents)
 
 
-class KafkaWorld(BaseWorld):
+class KafkaWorld(KafkaLogs):
     """One run. `round_trip`: seconds to each broker and back; `brokers`: how many; `fixed`: without a coordinator."""
 
     account: KafkaAccount
@@ -77,24 +77,6 @@ class KafkaWorld(BaseWorld):
     def topic(self, topic: str, partitions: int) -> None:
         """Make a topic, or more partitions of it."""
         self.partitions += self.kafka.add_partitions(topic, partitions, self.rng)
-
-    def delete_topic(self, topic: str) -> None:
-        self.kafka.delete_topic(topic)
-        self.forget_partitions(topic)
-
-    def truncate_log(self, partition: TopicPartition, lost: int) -> None:
-        end = max(0, self.end(partition) - lost)
-        self.account.log_changed(partition, end)
-        self.kafka.truncate(partition, end, self.rng.choice(self.kafka.up()))
-
-    def produce(self, partition: TopicPartition, count: int = 1) -> None:
-        for _ in range(count):
-            self._produced += 1
-            payload = b"%d" % self._produced
-            self.account.produced(partition, self.kafka.append(partition, payload), payload)
-
-    def end(self, partition: TopicPartition) -> int:
-        return len(self.kafka.log(partition).payloads)
 
     # -- the group
 

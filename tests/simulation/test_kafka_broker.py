@@ -129,15 +129,15 @@ class Place:
         return dict(topic)
 
     def commit(self, number: int, offset: int, epoch: int) -> int:
-        part = {"partition": number, "offset": offset, "committed_leader_epoch": epoch}
+        part = {"partition": number, "offset": offset, "committed_leader_epoch": epoch, "metadata": f"at {offset}"}
         body = {"group_id": "group", "topics": [{"topic": "events", "partitions": [part]}]}
         (answer,) = self.ask(OFFSET_COMMIT, body)["responses"][0]["partition_responses"]
         return int(answer["error_code"])
 
-    def committed(self) -> tuple[int, int]:
+    def committed(self) -> tuple[int, int, str]:
         body = {"group_id": "group", "topics": [{"topic": "events", "partitions": [0]}]}
         (answer,) = self.ask(OFFSET_FETCH, body)["responses"][0]["partition_responses"]
-        return answer["offset"], answer["committed_leader_epoch"]
+        return answer["offset"], answer["committed_leader_epoch"], answer["metadata"]
 
 
 # -- epochs
@@ -194,17 +194,18 @@ def test_fences_requests_by_the_epoch_of_the_leader(current: int, code: int) -> 
 def test_reader_of_a_truncated_log_learns_where_it_diverges() -> None:
     place = Place()
     place.append(10)
-    place.kafka.truncate(EVENTS, 4, 0)
+    place.kafka.truncate(EVENTS, 4, 1)
     place.append(20)
-    part = place.fetch(10, current=1, read=0)
+    assert place.fetch(10, current=0, read=0)["error_code"] == ErrorCode.NOT_LEADER_FOR_PARTITION
+    part = place.fetch(10, current=1, read=0, broker=1)
     assert (part["error_code"], part["record_set"]) == (0, b"")
     assert part["diverging_epoch"] == {"epoch": 0, "end_offset": 4}
     # Who does not tell what it has read gets what is there, whatever that is.
-    assert len(decode_records(place.fetch(10, current=1)["record_set"], 10)) == 14
-    part = place.fetch(4, current=1, read=0)
+    assert len(decode_records(place.fetch(10, current=1, broker=1)["record_set"], 10)) == 14
+    part = place.fetch(4, current=1, read=0, broker=1)
     assert part["diverging_epoch"] is None
     assert len(decode_records(part["record_set"], 4)) == 20
-    assert place.end_of(0) == (0, 0, 4)
+    assert place.kafka.log(EVENTS).end_of(0) == EpochEnd(0, 4)
 
 
 def test_reader_of_an_epoch_that_the_log_never_had_is_out_of_range() -> None:
@@ -297,13 +298,13 @@ def test_fetch_that_waits_is_refused_when_its_topic_goes(era: Era) -> None:
 # -- offsets of the group
 
 
-def test_epochs_are_kept_with_committed_offsets() -> None:
+def test_epochs_and_texts_are_kept_with_committed_offsets() -> None:
     place = Place()
-    assert place.committed() == (-1, -1)
+    assert place.committed() == (-1, -1, "")
     assert place.commit(0, 7, 3) == 0
-    assert place.committed() == (7, 3)
+    assert place.committed() == (7, 3, "at 7")
     assert place.commit(0, 9, -1) == 0
-    assert place.committed() == (9, -1)
+    assert place.committed() == (9, -1, "at 9")
     assert place.commit(1, 9, 3) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
@@ -312,4 +313,4 @@ def test_offsets_of_a_topic_go_with_it() -> None:
     place.commit(0, 7, 3)
     place.kafka.delete_topic("events")
     place.make_topic(1)
-    assert place.committed() == (-1, -1)
+    assert place.committed() == (-1, -1, "")
