@@ -343,7 +343,9 @@ class Schedule(BaseSchedule[World, Outcome]):
                 self.world.produce(partition)
         fresh = {(each, offsets[-1]) for each in self.world.partitions if (offsets := self.world.account.offsets(each))}
         self.world.kernel.until(
-            lambda: not fresh & set(self.world.account.lost), UNHINDERED, what="the broker is found where it is now"
+            lambda: not fresh & {each[:2] for each in self.world.account.lost},
+            UNHINDERED,
+            what="the broker is found where it is now",
         )
 
     def _forbid_topic(self) -> None:
