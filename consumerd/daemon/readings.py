@@ -127,6 +127,7 @@ def _fetching(group: Labels, member: RunningMember[Any]) -> Iterator[Reading]:
     yield Reading(c.FETCHED, group, counters.messages)
     yield Reading(c.FETCHED_BYTES, group, counters.received_bytes)
     yield Reading(c.FETCHES, group, counters.fetches + counters.polls)
+    yield Reading(c.FETCH_THROTTLED, group, counters.throttled)
     yield Reading(c.FETCH_RESETS, group, counters.resets)
     yield Reading(c.FETCH_SKIPPED, group, counters.skipped)
     yield Reading(c.FETCH_PARKED, group, counters.parked)

@@ -61,5 +61,7 @@ class FetchCounters:
     #: Connections made, and connections lost or not made.
     connects: int = 0
     disconnects: int = 0
+    #: Seconds of silence that brokers demanded because of a quota.
+    throttled: float = 0.0
     #: Answers with an error, by error code.
     errors: Counter[int] = field(default_factory=Counter)

@@ -45,14 +45,20 @@ class V08Source:
         #: The last response was empty although there was something to read.
         self._passed_over = False
 
-    async def ask(self, offset: int, size: int) -> PartitionResponse:
-        """Fetch with memory reserved for it, or wait for new messages, whose memory is counted when they are here."""
+    async def ask(self, offset: int, size: int) -> PartitionResponse | None:
+        """Fetch with memory reserved for it, or wait for new messages, whose memory is counted when they are here.
+
+        None, because of a quota of the broker: it is waited out in the next call.
+        """
         source, epoch = await self._brokers.leader(self._partition)
+        await source.wait_out_quota()
         answer = asyncio.get_running_loop().create_future()
         if self.idle:
             # Less than `min_bytes` of one partition would never be enough, however much there is of it.
             size = max(self._settings.poll_bytes, self._settings.min_bytes)
             fetched = await source.poll(PartitionRequest(self._partition, offset, size, epoch, answer))
+            if fetched is None:
+                return None
             reservation = self._lane.budget.charge(len(fetched.data))
         else:
             reservation = await self._lane.budget.reserve(size)
@@ -61,6 +67,9 @@ class V08Source:
             except BaseException:
                 reservation.release()
                 raise
+            if fetched is None:
+                reservation.release()
+                return None
         error, data, readable_end, aborted = fetched
         return PartitionResponse(source.node_id, error, data, size, reservation, readable_end, aborted)
 
@@ -128,7 +137,9 @@ class V08Brokers:
         if source is None:
             assert self._tasks is not None  # fetchers run
             services = self.services
-            source = self._sources[node.id] = BrokerSource(node.id, self._client, services.settings, services.counters)
+            source = self._sources[node.id] = BrokerSource(
+                node.id, self._client, services.settings, services.counters, services.clock
+            )
             self._tasks.create_task(source.run(), name=f"source {node.id}")
         known = self._client.metadata.topics[partition.topic].partitions[partition.partition]
         return source, known.leader_epoch
