@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         RequestTooLargeError,
         UnavailableError,
         error_of,
+        topic_error,
     )
     from consumerd.client.fetching import FetchedPartition, FetchedPartitions, PartitionFetch, fetch_partitions
     from consumerd.client.making import find_broker, make_client
@@ -32,6 +33,7 @@ else:
             "consumerd.client.cluster": "ClusterClient topic_partitions",
             "consumerd.client.errors": (
                 "AuthenticationError BrokerRefusedError NoBrokerError RequestTooLargeError UnavailableError error_of"
+                " topic_error"
             ),
             "consumerd.client.fetching": "FetchedPartition FetchedPartitions PartitionFetch fetch_partitions",
             "consumerd.client.making": "find_broker make_client",
@@ -73,5 +75,6 @@ __all__ = [
     "find_broker",
     "list_offsets",
     "make_client",
+    "topic_error",
     "topic_partitions",
 ]

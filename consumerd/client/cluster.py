@@ -18,7 +18,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
-from consumerd.client.errors import BrokerRefusedError, NoBrokerError, UnavailableError, error_of
+from consumerd.client.errors import BrokerRefusedError, NoBrokerError, UnavailableError, error_of, topic_error
 from consumerd.client.metadata import NO_CREATION_SINCE, ClusterMetadata, metadata_body
 from consumerd.client.retrying import log_retry, passes, retry
 from consumerd.errors import BrokerError, NotFoundError
@@ -274,7 +274,7 @@ class ClusterClient:
         what = f"{topic}/{partition} has no leader"
         if found is None:
             raise BrokerError(f"{what}: the brokers returned no metadata of the topic {topic!r}")
-        if error := error_of(found.error, what):
+        if error := topic_error(found.error, what, topic):
             raise error
         entry = found.partitions.get(partition)
         if entry is None:
@@ -361,7 +361,7 @@ async def topic_partitions(client: ClusterClient, topics: Sequence[str]) -> dict
                         f"topics create --topic {name}`."
                     )
             what = f"the topic {name!r} cannot be used"
-            if (error := error_of(code, what)) is not None:
+            if (error := topic_error(code, what, name)) is not None:
                 raise error
             assert topic is not None
             if not topic.partitions:

@@ -131,6 +131,7 @@ def _fetching(group: Labels, member: RunningMember[Any]) -> Iterator[Reading]:
     yield Reading(c.FETCH_RESETS, group, counters.resets)
     yield Reading(c.FETCH_SKIPPED, group, counters.skipped)
     yield Reading(c.FETCH_PARKED, group, counters.parked)
+    yield Reading(c.PARTITIONS_DENIED, group, len(counters.denied))
     yield Reading(c.CONNECTS, group, counters.connects)
     yield Reading(c.DISCONNECTS, group, counters.disconnects)
     for code, number in sorted(counters.errors.items()):

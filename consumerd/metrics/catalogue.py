@@ -138,6 +138,9 @@ FETCH_SKIPPED: Final = _counter(
     "bad_messages_skipped", "Corrupt or oversized messages that a policy skipped.", unit="{message}"
 )
 FETCH_PARKED: Final = _counter("partitions_parked", "Partitions that a policy parked.", unit="{partition}")
+PARTITIONS_DENIED: Final = _gauge(
+    "partitions_denied", "Partitions that the brokers do not let the member read (permissions).", unit="{partition}"
+)
 CONNECTS: Final = _counter(
     "broker_connects", "Connections to brokers that were made for fetching.", unit="{connection}"
 )

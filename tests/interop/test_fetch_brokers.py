@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import functools
 import random
-import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -253,12 +252,8 @@ async def test_fetching_continues_after_a_broker_restart(cluster: Any) -> None:
 async def test_waits_out_a_quota_without_losing_the_connection(version: str, cluster: Any) -> None:
     settings = FetchSettings(max_wait=0.2, fetch_bytes=128 << 10)
     async with cluster(version, settings, **{"quota.window.num": 2}) as made:
-        command = made.broker._command(
-            "kafka.admin.ConfigCommand", "--bootstrap-server", made.broker.address, "--alter", "--add-config",
-            "consumer_byte_rate=200000", "--entity-type", "clients", "--entity-default",
-        )  # fmt: skip
-        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=90, check=False)
-        assert done.returncode == 0, done
+        quota = ("--alter", "--add-config", "consumer_byte_rate=200000", "--entity-type", "clients", "--entity-default")
+        await asyncio.to_thread(made.broker.tool, "kafka.admin.ConfigCommand", *quota)
         payloads = [b"%06d" % number * 1000 for number in range(100)]
         for first in range(0, 100, 10):
             await made.produce(payloads[first : first + 10], RecordCodec.NONE, 2)

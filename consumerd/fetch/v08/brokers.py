@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from consumerd.client import error_of, list_offsets
+from consumerd.client import list_offsets, topic_error
 from consumerd.errors import BrokerError
 from consumerd.fetch.fetcher import PartitionResponse
 from consumerd.fetch.policies import FetchServices
@@ -79,6 +79,7 @@ class V08Source:
 
     def classified(self, outcome: FetchOutcome, response: PartitionResponse, offset: int) -> None:
         """Wait at the end of the log. If the response was full of other partitions, ask again at once, one time."""
+        self._brokers.services.counters.denied.discard(self._partition)
         if outcome is FetchOutcome.EMPTY:
             self.idle = self._passed_over or response.readable_end <= offset
             self._passed_over = not self.idle
@@ -93,7 +94,9 @@ class V08Source:
             return None
         if error_info(error).refresh:
             self._brokers.refresh_leader(self._partition)
-        return str(error_of(error, f"a fetch of {self._partition}"))
+        if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            self._brokers.services.counters.denied.add(self._partition)
+        return str(topic_error(error, f"a fetch of {self._partition}", self._partition.topic, "Read"))
 
     def failed(self, error: BrokerError | WireError) -> bool:
         """Back off, and look for another leader."""
@@ -128,6 +131,7 @@ class V08Brokers:
 
     def release(self, partition: TopicPartition) -> tuple[()]:
         """Return no tasks: brokers stay connected."""
+        self.services.counters.denied.discard(partition)
         return ()
 
     async def leader(self, partition: TopicPartition) -> tuple[BrokerSource, int]:
@@ -166,7 +170,7 @@ class V08Brokers:
         )
         if (found := listed.get(place)) is None:
             raise BrokerError(f"broker {node.id} returned no offset of {partition}: it is not in its answer")
-        if error := error_of(found.error, f"broker {node.id} returned no offset of {partition}"):
+        if error := topic_error(found.error, f"broker {node.id} returned no offset of {partition}", partition.topic):
             if error.info.refresh:
                 self.refresh_leader(partition)
             raise error
