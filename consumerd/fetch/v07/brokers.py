@@ -15,6 +15,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from consumerd.errors import BrokerError
 from consumerd.fetch.fetcher import PartitionResponse
 from consumerd.fetch.policies import FetchServices
 from consumerd.fetch.response import FetchOutcome
@@ -23,14 +24,13 @@ from consumerd.fetch.v07.offset_lookups import OffsetLookups
 from consumerd.fetch.v07.poller import IdlePoller, Idler
 from consumerd.net import ConnectionClosedError
 from consumerd.turns import in_turns
-from consumerd.wire.v07 import ErrorCode, FetchRequest, decode_steps, split_fetch_response
+from consumerd.wire.v07 import LATEST, ErrorCode, FetchRequest, decode_steps, split_fetch_response
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import AsyncIterator, Iterable
     from random import Random
 
-    from consumerd.errors import BrokerError
     from consumerd.fetch.budget import ByteBudget, Reservation
     from consumerd.fetch.lane import Lane
     from consumerd.fetch.listener import FetchListener
@@ -205,3 +205,9 @@ class V07Brokers:
     async def list_offsets(self, partition: TopicPartition, time: int, max_number: int = 1) -> tuple[int, ...]:
         """Ask the broker for offsets; see `OffsetLookups`."""
         return await self._lookups.list_offsets(partition, time, max_number)
+
+    async def log_end(self, partition: TopicPartition) -> int:
+        """Ask the broker for the end of the log. Raises BrokerError, FrameError."""
+        if not (offsets := await self.list_offsets(partition, LATEST)):
+            raise BrokerError(f"broker {partition.broker} returned no offset of {partition}")
+        return offsets[0]

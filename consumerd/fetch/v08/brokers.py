@@ -17,6 +17,7 @@ from consumerd.fetch.fetcher import PartitionResponse
 from consumerd.fetch.policies import FetchServices
 from consumerd.fetch.response import FetchOutcome
 from consumerd.fetch.v08.broker_source import BrokerSource, PartitionRequest
+from consumerd.wire.v07 import LATEST
 from consumerd.wire.v08.error_codes import ErrorCode, error_info
 from consumerd.wire.v08.records import decode_records
 
@@ -158,6 +159,17 @@ class V08Brokers:
         One attempt. Since 0.10.1 at most one offset, that of the first message at `time` or after; before, up to
         `max_number` starts of segments, newest first. Empty where there is none. Raises BrokerError, FrameError.
         """
+        return await self._listed(partition, time, max_number, read_committed=self.services.settings.read_committed)
+
+    async def log_end(self, partition: TopicPartition) -> int:
+        """Ask the leader for the high watermark. Raises as `list_offsets`."""
+        if not (offsets := await self._listed(partition, LATEST, 1, read_committed=False)):
+            raise BrokerError(f"the leader of {partition} returned no end of it")
+        return offsets[0]
+
+    async def _listed(
+        self, partition: TopicPartition, time: int, max_number: int, *, read_committed: bool
+    ) -> tuple[int, ...]:
         node = await self._client.leader(partition.topic, partition.partition)
         channel = await self._client.node_channel(node.id)
         place = partition.topic, partition.partition
@@ -165,7 +177,7 @@ class V08Brokers:
             channel,
             [place],
             time,
-            read_committed=self.services.settings.read_committed,
+            read_committed=read_committed,
             max_number=max_number,
         )
         if (found := listed.get(place)) is None:

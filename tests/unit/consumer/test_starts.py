@@ -97,6 +97,9 @@ class Pool:
             return (self.ends.pop(0),)
         return ({EARLIEST: 100, LATEST: 200}[time],)
 
+    async def log_end(self, partition: TopicPartition) -> int:
+        raise NotImplementedError
+
     def add(self, partition: TopicPartition, offset: int, lane: Lane) -> None:
         raise NotImplementedError
 
