@@ -64,11 +64,20 @@ class FetchedPartition(NamedTuple):
 
 
 class FetchedPartitions(NamedTuple):
-    """A response. `error`: the code for all of it, 0 for none. `throttled`: a quota may have held messages back."""
+    """A response. `error`: the code for all of it, 0 for none.
+
+    `silence`: seconds for which the broker wants no other request, because of a quota; a response without any
+    partitions is then an answer, too.
+    """
 
     error: int
-    throttled: bool
+    silence: float
     partitions: Mapping[Place, FetchedPartition]
+
+    @property
+    def throttled(self) -> bool:
+        """Whether a quota may have held messages back."""
+        return self.silence > 0
 
 
 async def fetch_partitions(
@@ -128,7 +137,7 @@ async def fetch_partitions(
                     f"broker {channel.address} sent {name}/{part['partition']} twice in a FETCH response", blamed=True
                 )
             found[place] = _fetched(part, read_committed=read_committed)
-    return FetchedPartitions(answer.get("error_code", 0), silence(FETCH, version, answer) > 0, found)
+    return FetchedPartitions(answer.get("error_code", 0), silence(FETCH, version, answer), found)
 
 
 def _fetched(part: dict[str, Any], *, read_committed: bool) -> FetchedPartition:

@@ -37,6 +37,8 @@ class PartitionPool(Protocol):
 
     async def list_offsets(self, partition: TopicPartition, time: int, max_number: int = 1) -> tuple[int, ...]: ...
 
+    async def log_end(self, partition: TopicPartition) -> int: ...
+
 
 class Lease(Protocol):
     """The lease on which ownership depends: for how long no other member can have taken over."""

@@ -12,6 +12,7 @@ process that was suspended since its claim would take over partitions that other
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
@@ -42,12 +43,18 @@ _FINAL: Final = frozenset({ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.UNSUP
 _MOST_REASONS = 20
 #: Seconds between attempts to find the position of a partition whose broker or store does not answer.
 RETRY_PAUSE = 0.5
+#: The same while a permission is missing, at most: the pauses double.
+REFUSED_PAUSE: Final = 10.0
 #: Attempts to read the end while the position lies beyond it: a new leader learns late how far its log is committed.
 _LOOKS: Final = 6
 
 
 def _is_final(error: Exception) -> bool:
     return isinstance(error, UnsupportedApiError) or (isinstance(error, BrokerRefusedError) and error.code in _FINAL)
+
+
+def _is_denied(error: Exception) -> bool:
+    return isinstance(error, BrokerRefusedError) and error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 class Start(NamedTuple):
@@ -93,10 +100,24 @@ class StartFinder:
         self._clock = clock
         self._former: dict[TopicPartition, _Former] = {}
         #: Committed offsets are read together, for all partitions that begin together.
-        self._loads: Rounds[TopicPartition, dict[TopicPartition, int]] = Rounds(self._load)
+        self._loads: Rounds[TopicPartition, dict[TopicPartition, int | BrokerError]] = Rounds(self._load)
 
-    async def _load(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-        return await self._store.load(partitions)
+    async def _load(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int | BrokerError]:
+        """Load the committed offsets; where one may not be read, its error. It concerns its topic alone."""
+        found: dict[TopicPartition, int | BrokerError] = {}
+        try:
+            found.update(await self._store.load(partitions))
+        except BrokerRefusedError as error:
+            if not _is_denied(error):
+                raise
+            by_topic: defaultdict[str, list[TopicPartition]] = defaultdict(list)
+            for partition in partitions:
+                by_topic[partition.topic].append(partition)
+            if len(by_topic) == 1:
+                return dict.fromkeys(partitions, error)
+            for each in by_topic.values():
+                found.update(await self._load(each))
+        return found
 
     def remember(
         self,
@@ -115,6 +136,7 @@ class StartFinder:
         Raises the errors of the handler and of a closed store, and the permanent ones of brokers.
         """
         logged: set[str] = set()
+        pause = RETRY_PAUSE
         while True:
             try:
                 offset, committed, passing, log_id = await self._position(partition, session_id)
@@ -126,7 +148,8 @@ class StartFinder:
                 if reason not in logged and len(logged) < _MOST_REASONS:  # each once: this may take hours
                     log.warning("position_lookup_failed", partition=str(partition), reason=reason)
                 logged.add(reason)
-                await self._clock.sleep(RETRY_PAUSE)
+                await self._clock.sleep(pause)
+                pause = min(2 * pause, REFUSED_PAUSE) if _is_denied(error) else RETRY_PAUSE
             else:
                 return Start(offset, committed, end, passing, log_id)
 
@@ -135,6 +158,8 @@ class StartFinder:
         await self._fence.wait(session_id)
         own = await self._handler.position(partition)
         committed = (await self._loads.take_part([partition])).get(partition)
+        if isinstance(committed, BrokerError):
+            raise committed
         if own is not None:
             return own, committed, False, UNKNOWN_LOG
         former = self._former.get(partition)

@@ -72,5 +72,9 @@ class FetchCounters:
     #: Connections made, and connections lost or not made.
     connects: int = 0
     disconnects: int = 0
+    #: Partitions that brokers do not let us read at present.
+    denied: set[TopicPartition] = field(default_factory=set)
+    #: Seconds of silence that brokers demanded because of a quota.
+    throttled: float = 0.0
     #: Answers with an error, by error code.
     errors: Counter[int] = field(default_factory=Counter)

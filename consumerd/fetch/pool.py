@@ -47,8 +47,13 @@ class FetchBrokers(Protocol):
     async def list_offsets(self, partition: TopicPartition, time: int, max_number: int = 1) -> tuple[int, ...]:
         """Ask the broker for offsets: `time` is EARLIEST, LATEST or milliseconds since the epoch.
 
-        One attempt; the partition need not be added. Raises BrokerError, and FrameError for an invalid response.
+        With `read_committed`, LATEST is where the first open transaction begins. One attempt; the partition need not be
+        added. Raises BrokerError, and FrameError for an invalid response.
         """
+        ...
+
+    async def log_end(self, partition: TopicPartition) -> int:
+        """Ask the broker for the end of the log, which includes open transactions. Raises as `list_offsets`."""
         ...
 
 
@@ -69,6 +74,7 @@ class FetchPool:
     def __init__(self, brokers: FetchBrokers) -> None:
         self.counters = brokers.services.counters
         self.list_offsets = brokers.list_offsets
+        self.log_end = brokers.log_end
         self._brokers = brokers
         self._group: asyncio.TaskGroup | None = None
         self._entries: dict[TopicPartition, _Entry] = {}

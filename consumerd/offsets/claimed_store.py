@@ -74,4 +74,4 @@ class ClaimedStore:
         result = await self._store.commit(ours, session_id=session_id, logs=logs)
         if result.lost:
             raise OffsetsHeldError(self._group, min(result.lost), "Kafka")
-        return CommitResult(result.committed, lost)
+        return CommitResult(result.committed, lost, result.refused)

@@ -99,7 +99,7 @@ class DualOffsetStore:
         followed = await self._following.commit(rest, session_id=session_id, logs=logs)
         if followed.lost:
             raise OffsetsHeldError(self._group, min(followed.lost), self._name)
-        return CommitResult(followed.committed, taken.lost)
+        return CommitResult(followed.committed, taken.lost, {**taken.refused, **followed.refused})
 
 
 def _larger(*stores: dict[TopicPartition, int]) -> dict[TopicPartition, int]:

@@ -19,7 +19,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
-from consumerd.client import BrokerRefusedError, error_of
+from consumerd.client import BrokerRefusedError, topic_error
 from consumerd.errors import BrokerError
 from consumerd.net import ConnectionClosedError
 from consumerd.offsets.errors import OffsetsUnavailableError
@@ -163,7 +163,7 @@ class KafkaOffsetStore:
             for part in topic["partition_responses"]:
                 if version == 0 and part["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     continue  # no node: there is none. A coordinator of 0.8.2 says so before it knows its topics
-                self._raise(part["error_code"], what)
+                self._raise(part["error_code"], what, topic["topic"])
                 if part["offset"] != _NO_OFFSET:
                     partition = TopicPartition.numbered(topic["topic"], part["partition"])
                     epoch = part.get("committed_leader_epoch", _NO_EPOCH)
@@ -185,7 +185,8 @@ class KafkaOffsetStore:
         """Store the positions of partitions that were assigned in the generation of `session_id`.
 
         Brokers since 2.1 keep the leader epoch, by which Java members, too, notice a truncated log. They have no place
-        for the topic id, so that stands in the metadata.
+        for the topic id, so that stands in the metadata. Positions of topics for which we lack the permission are
+        refused, and do not affect others.
 
         Raises OffsetsUnavailableError when that is not possible just now (some may be stored; committing again is
         safe), and BrokerRefusedError for a permanent error.
@@ -223,15 +224,21 @@ class KafkaOffsetStore:
         what = f"the offsets of group {self._group!r} cannot be written"
         answer = await self._ask(channel, OFFSET_COMMIT, body, version, what)
         committed, lost = set(), set()
+        refused: dict[TopicPartition, BrokerError] = {}
         for topic in answer["responses"]:
             for part in topic["partition_responses"]:
                 partition = TopicPartition.numbered(topic["topic"], part["partition"])
                 if part["error_code"] in THROWN_OUT:
                     lost.add(partition)
                     continue
+                if part["error_code"] == ErrorCode.TOPIC_AUTHORIZATION_FAILED and partition in positions:
+                    error = topic_error(part["error_code"], f"{what}: {partition}", partition.topic, "Read")
+                    assert error is not None  # the code is not 0
+                    refused[partition] = error
+                    continue
                 self._raise(part["error_code"], what)
                 committed.add(partition)
-        return CommitResult(frozenset(committed & positions.keys()), frozenset(lost & positions.keys()))
+        return CommitResult(frozenset(committed & positions.keys()), frozenset(lost & positions.keys()), refused)
 
     def _metadata_with(self, log: LogId) -> str | None:
         if log.topic_id is None:
@@ -259,9 +266,9 @@ class KafkaOffsetStore:
             self._client.forget_coordinator(self._group)
             raise OffsetsUnavailableError(f"{what}: {error}") from error
 
-    def _raise(self, code: int, what: str) -> None:
+    def _raise(self, code: int, what: str, topic: str = "") -> None:
         """Raise the error for `code`, if it is one."""
-        error = error_of(code, what)
+        error = topic_error(code, what, topic)
         if error is None:
             return
         if code in MOVED:

@@ -51,7 +51,7 @@ from consumerd.zk.errors import BadVersion, MultiFailed, NodeExists, NoNode, Ses
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from consumerd.errors import ZooKeeperError
+    from consumerd.errors import BrokerError, ZooKeeperError
     from consumerd.offsets.guards import Guard
     from consumerd.partition import TopicPartition
     from consumerd.ports import Operation, ZooKeeper
@@ -72,11 +72,13 @@ NO_LOGS: Final[Logs] = MappingProxyType({})
 
 
 class CommitResult(NamedTuple):
-    """The result of a commit; together the two sets are all given partitions."""
+    """The result of a commit; together the three are all given partitions."""
 
     committed: frozenset[TopicPartition]
     #: Their owner node is gone or not ours: nothing was written, and their fetchers must stop.
     lost: frozenset[TopicPartition]
+    #: The store does not let us write these; the others are not affected.
+    refused: Mapping[TopicPartition, BrokerError] = MappingProxyType({})
 
 
 class OffsetStore(Protocol):

@@ -15,6 +15,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from consumerd.errors import BrokerError
 from consumerd.fetch.errors import NoBoundaryError
 from consumerd.fetch.fetcher import PartitionResponse
 from consumerd.fetch.log_changes import not_a_boundary
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
     from random import Random
 
-    from consumerd.errors import BrokerError
     from consumerd.fetch.budget import ByteBudget, Reservation
     from consumerd.fetch.lane import Lane
     from consumerd.fetch.listener import FetchListener
@@ -244,3 +244,9 @@ class V07Brokers:
     async def list_offsets(self, partition: TopicPartition, time: int, max_number: int = 1) -> tuple[int, ...]:
         """Ask the broker for offsets; see `OffsetLookups`."""
         return await self._lookups.list_offsets(partition, time, max_number)
+
+    async def log_end(self, partition: TopicPartition) -> int:
+        """Ask the broker for the end of the log. Raises BrokerError, FrameError."""
+        if not (offsets := await self.list_offsets(partition, LATEST)):
+            raise BrokerError(f"broker {partition.broker} returned no offset of {partition}")
+        return offsets[0]

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from consumerd.client import UnsupportedApiError, epoch_ends, error_of, list_offsets
+from consumerd.client import UnsupportedApiError, epoch_ends, error_of, list_offsets, topic_error
 from consumerd.errors import BrokerError
 from consumerd.fetch.fetcher import PartitionResponse
 from consumerd.fetch.log_changes import find_change
@@ -24,6 +24,7 @@ from consumerd.fetch.policies import FetchServices
 from consumerd.fetch.response import FetchOutcome
 from consumerd.fetch.v08.broker_source import BrokerSource, PartitionRequest
 from consumerd.partition import LogId
+from consumerd.wire.v07 import LATEST
 from consumerd.wire.v08.error_codes import ErrorCode, error_info
 from consumerd.wire.v08.records import decode_records
 from consumerd.wire.v08.schema import NO_UUID
@@ -98,18 +99,22 @@ class V08Source:
     async def ask(self, offset: int, size: int, log: LogId) -> PartitionResponse | None:
         """Fetch with memory reserved for it, or wait for new messages, whose memory is counted when they are here.
 
-        None if the leader or the topic is another one than when the position was compared.
+        None if the leader or the topic is another one than when the position was compared, and because of a quota of
+        the broker, which is waited out in the next call.
         """
         leadership = await self._brokers.leadership(self._partition)
         if leadership != self._compared:
             self.doubt()
             return None
         source, epoch, _ = leadership
+        await source.wait_out_quota()
         answer = asyncio.get_running_loop().create_future()
         if self.idle:
             # Less than `min_bytes` of one partition would never be enough, however much there is of it.
             size = max(self._settings.poll_bytes, self._settings.min_bytes)
             fetched = await source.poll(PartitionRequest(self._partition, offset, size, epoch, log, answer))
+            if fetched is None:
+                return None
             reservation = self._lane.budget.charge(len(fetched.data))
         else:
             reservation = await self._lane.budget.reserve(size)
@@ -118,6 +123,9 @@ class V08Source:
             except BaseException:
                 reservation.release()
                 raise
+            if fetched is None:
+                reservation.release()
+                return None
         error, data, readable_end, aborted, diverged = fetched
         return PartitionResponse(source.node_id, error, data, size, reservation, readable_end, aborted, diverged)
 
@@ -138,6 +146,7 @@ class V08Source:
 
     def classified(self, outcome: FetchOutcome, response: PartitionResponse, offset: int) -> None:
         """Wait at the end of the log. If the response was full of other partitions, ask again at once, one time."""
+        self._brokers.services.counters.denied.discard(self._partition)
         if outcome is FetchOutcome.EMPTY:
             self.idle = self._passed_over or response.readable_end <= offset
             self._passed_over = not self.idle
@@ -153,7 +162,9 @@ class V08Source:
         if error_info(error).refresh:
             self.doubt()
             self._brokers.refresh_leader(self._partition)
-        return str(error_of(error, f"a fetch of {self._partition}"))
+        if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            self._brokers.services.counters.denied.add(self._partition)
+        return str(topic_error(error, f"a fetch of {self._partition}", self._partition.topic, "Read"))
 
     def failed(self, error: BrokerError | WireError) -> bool:
         """Back off, and look for another leader."""
@@ -200,6 +211,7 @@ class V08Brokers:
     def release(self, partition: TopicPartition) -> tuple[()]:
         """Return no tasks: brokers stay connected."""
         self._fetched.pop(partition, None)
+        self.services.counters.denied.discard(partition)
         return ()
 
     def _doubt(self, topic: str) -> None:
@@ -215,7 +227,9 @@ class V08Brokers:
         if source is None:
             assert self._tasks is not None  # fetchers run
             services = self.services
-            source = self._sources[node.id] = BrokerSource(node.id, self._client, services.settings, services.counters)
+            source = self._sources[node.id] = BrokerSource(
+                node.id, self._client, services.settings, services.counters, services.clock
+            )
             self._tasks.create_task(source.run(), name=f"source {node.id}")
         topic = self._client.metadata.topics[partition.topic]
         topic_id = None if topic.id == NO_UUID else topic.id
@@ -264,6 +278,17 @@ class V08Brokers:
         One attempt. Since 0.10.1 at most one offset, that of the first message at `time` or after; before, up to
         `max_number` starts of segments, newest first. Empty where there is none. Raises BrokerError, FrameError.
         """
+        return await self._listed(partition, time, max_number, read_committed=self.services.settings.read_committed)
+
+    async def log_end(self, partition: TopicPartition) -> int:
+        """Ask the leader for the high watermark. Raises as `list_offsets`."""
+        if not (offsets := await self._listed(partition, LATEST, 1, read_committed=False)):
+            raise BrokerError(f"the leader of {partition} returned no end of it")
+        return offsets[0]
+
+    async def _listed(
+        self, partition: TopicPartition, time: int, max_number: int, *, read_committed: bool
+    ) -> tuple[int, ...]:
         node = await self._client.leader(partition.topic, partition.partition)
         channel = await self._client.node_channel(node.id)
         place = partition.topic, partition.partition
@@ -271,12 +296,12 @@ class V08Brokers:
             channel,
             [place],
             time,
-            read_committed=self.services.settings.read_committed,
+            read_committed=read_committed,
             max_number=max_number,
         )
         if (found := listed.get(place)) is None:
             raise BrokerError(f"broker {node.id} returned no offset of {partition}: it is not in its answer")
-        if error := error_of(found.error, f"broker {node.id} returned no offset of {partition}"):
+        if error := topic_error(found.error, f"broker {node.id} returned no offset of {partition}", partition.topic):
             if error.info.refresh:
                 self.refresh_leader(partition)
             raise error

@@ -239,6 +239,7 @@ class ErrorCode(IntEnum):
     UNKNOWN_TOPIC_ID = 100
     FENCED_MEMBER_EPOCH = 110
     STALE_MEMBER_EPOCH = 113
+    REBOOTSTRAP_REQUIRED = 129
 
 
 def error_info(code: int) -> ErrorInfo:

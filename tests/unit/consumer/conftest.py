@@ -17,6 +17,7 @@ from consumerd.client.metadata import ClusterMetadata, Node, PartitionMetadata, 
 from consumerd.consumer import ConsumerSettings
 from consumerd.consumer.coordinated import CoordinatedConsumer
 from consumerd.consumer.fixed import FixedConsumer
+from consumerd.errors import BrokerError
 from consumerd.fetch.listener import FetchCounters
 from consumerd.group import MembershipSettings
 from consumerd.group.coordinated_tables import CoordinationSettings
@@ -187,13 +188,14 @@ class Logs:
 
 
 class Offsets:
-    """A store in memory, which takes no commits of the partitions in `refused`."""
+    """A store in memory. Those in `refused` are not ours, those in `denied` may not be written."""
 
     keeps_for: float | None = None
 
     def __init__(self) -> None:
         self.offsets: dict[TopicPartition, int] = {}
         self.refused: set[TopicPartition] = set()
+        self.denied: set[TopicPartition] = set()
 
     async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return {each: self.offsets[each] for each in partitions if each in self.offsets}
@@ -210,9 +212,10 @@ class Offsets:
         self, positions: Mapping[TopicPartition, int], *, session_id: int, logs: CommittedLogs = NO_LOGS
     ) -> CommitResult:
         lost = frozenset(positions) & self.refused
-        committed = frozenset(positions) - lost
+        denied = {partition: BrokerError("Read is missing") for partition in positions if partition in self.denied}
+        committed = frozenset(positions) - lost - denied.keys()
         self.offsets |= {partition: positions[partition] for partition in committed}
-        return CommitResult(committed, lost)
+        return CommitResult(committed, lost, denied)
 
 
 class Channel:

@@ -6,12 +6,13 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+from structlog.testing import capture_logs
 
-from consumerd.client import UnsupportedApiError, error_of
+from consumerd.client import UnsupportedApiError, error_of, topic_error
 from consumerd.consumer.fence import Fence
 from consumerd.consumer.settings import ConsumerSettings
 from consumerd.consumer.sinks import PlainHandler
-from consumerd.consumer.starts import RETRY_PAUSE, Start, StartFinder
+from consumerd.consumer.starts import REFUSED_PAUSE, RETRY_PAUSE, Start, StartFinder
 from consumerd.errors import BrokerError
 from consumerd.fetch.listener import FetchCounters
 from consumerd.handlers import Batch, Handler
@@ -57,9 +58,15 @@ class Store:
         self.failures = 0
         self.refusal: BrokerError | None = None
         self.asked: list[list[TopicPartition]] = []
+        #: A topic whose offsets we may not read.
+        self.denied = ""
 
     async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         self.asked.append(list(partitions))
+        if any(each.topic == self.denied for each in self.asked[-1]):
+            error = topic_error(29, "cannot read offsets", self.denied)
+            assert error is not None
+            raise error
         if self.refusal is not None:
             raise self.refusal
         if self.failures:
@@ -96,6 +103,9 @@ class Pool:
         if time == LATEST and self.ends:
             return (self.ends.pop(0),)
         return ({EARLIEST: 100, LATEST: 200}[time],)
+
+    async def log_end(self, partition: TopicPartition) -> int:
+        raise NotImplementedError
 
     def add(self, partition: TopicPartition, offset: int, lane: Lane, log: LogId) -> None:
         raise NotImplementedError
@@ -303,3 +313,23 @@ async def test_writes_down_only_unrepeatable_starts(changes: dict[str, object], 
     assert not (await setup.find()).passing
     setup.store.offset, setup.sink.own = None, 130
     assert not (await setup.find()).passing
+
+
+async def test_topic_whose_offsets_may_not_be_read_does_not_hold_back_others() -> None:
+    setup = Setup()
+    setup.store.offset, setup.store.denied = 120, "u"
+    places = [TP, TopicPartition("u", 0, 0), TopicPartition("u", 0, 1), TopicPartition("v", 0, 0)]
+    with capture_logs() as logs:
+        tasks = [asyncio.create_task(setup.finder.find(each, SESSION)) for each in places]
+        await turns()
+        assert [task.done() for task in tasks] == [True, False, False, True]
+        setup.lease.until = setup.clock.now + 1000
+        await setup.clock.advance(60.0)
+        assert len(setup.store.asked) < 30  # and not each half a second
+        setup.store.denied = ""
+        await setup.clock.advance(REFUSED_PAUSE)
+    assert {(await task).offset for task in tasks} == {120}
+    assert [entry["partition"] for entry in logs] == ["u/0-0", "u/0-1"]
+    assert all(
+        "(error 29): the client lacks the permission Describe on the topic 'u'" in each["reason"] for each in logs
+    )

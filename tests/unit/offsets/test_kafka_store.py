@@ -180,7 +180,7 @@ async def test_retries_transient_broker_errors(code: int) -> None:
         await store(cluster).commit({PLACE: 1}, session_id=0)
 
 
-@pytest.mark.parametrize("code", [12, 28, 29, 30, 35])
+@pytest.mark.parametrize("code", [12, 28, 30, 35])
 async def test_reports_permanent_broker_errors_as_refusal(code: int) -> None:
     with pytest.raises(BrokerRefusedError) as caught:
         await store(Cluster(told(code))).commit({PLACE: 1}, session_id=0)
@@ -374,3 +374,27 @@ async def test_never_takes_a_broker_for_a_store_in_zookeeper() -> None:
 async def test_reports_no_offsets_as_written_by_others() -> None:
     """The coordinator has no versions of offsets: it refuses the commits of those who are no members."""
     assert await store(Cluster()).changed([PLACE]) == frozenset()
+
+
+def two_topics(code: int, **fields: Any) -> dict[str, Any]:
+    """An answer with `code` for `u`, and without an error for `t`."""
+    return {
+        "responses": [
+            {"topic": "u", "partition_responses": [{"partition": 3, "error_code": code, **fields}]},
+            {"topic": "t", "partition_responses": [{"partition": 0, "error_code": 0, **fields}]},
+        ]
+    }
+
+
+async def test_missing_permission_on_a_topic_refuses_its_partitions_alone() -> None:
+    result = await store(Cluster(two_topics(29))).commit({PLACE: 1, OTHER: 2}, session_id=0)
+    assert (set(result.committed), set(result.lost), list(result.refused)) == ({PLACE}, set(), [OTHER])
+    assert str(result.refused[OTHER]) == (
+        "the offsets of group 'g' cannot be written: u/3: TOPIC_AUTHORIZATION_FAILED (error 29): the client lacks the "
+        "permission Read on the topic 'u'"
+    )
+
+
+async def test_names_the_topic_whose_offsets_may_not_be_read() -> None:
+    with pytest.raises(BrokerRefusedError, match="lacks the permission Describe on the topic 'u'"):
+        await store(Cluster(two_topics(29, offset=8, metadata=""))).load([PLACE, OTHER])
