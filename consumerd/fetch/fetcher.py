@@ -163,6 +163,7 @@ class Fetcher:
                 await self._lane.wait_for_room()
                 await self._fetch_next()
             except (BrokerError, WireError) as error:
+                self._proven = False  # the broker may come back with another log
                 if self._source.failed(error):
                     await self._back_off("fetch_failed", reason_of(error))
             except (LaneClosedError, FetchingOverError):
@@ -258,6 +259,7 @@ class Fetcher:
                 self._recovered()
                 self._size = self._settings.fetch_bytes
             case FetchOutcome.EMPTY:
+                self._proven = False  # what comes next may be another log's
                 self._recovered()
             case FetchOutcome.CUT:
                 assert decision.size is not None

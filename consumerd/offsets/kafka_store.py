@@ -53,8 +53,11 @@ MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR_FOR_GROUP, ErrorCode.GROUP_C
 _PASSING: Final = frozenset({ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.UNKNOWN})
 _NO_OFFSET: Final = -1
 _NO_EPOCH: Final = -1
-#: A topic id in the metadata of an offset, as Kafka's tools print it.
-_TOPIC_ID: Final = re.compile(r"(?:^| )topic-id=([A-Za-z0-9_-]{22})$")
+#: The first version of OFFSET_COMMIT with a leader epoch.
+_EPOCH_SINCE: Final = 6
+#: What the metadata of an offset end with, of the log that it is of: a topic id as Kafka's tools print it, an epoch.
+_TOPIC_ID: Final = re.compile(r"(?:^| )topic-id=([A-Za-z0-9_-]{22})(?: leader-epoch=[0-9]{1,9})?$")
+_LEADER_EPOCH: Final = re.compile(r"(?:^| )leader-epoch=([0-9]{1,9})$")
 #: Seconds for which a broker is sure to keep an offset that is not written again: far less than the day or week that
 #: offsets.retention.minutes is by default.
 _KEPT_FOR: Final = 1200.0
@@ -91,9 +94,12 @@ class CommittedOffset:
     @property
     def log(self) -> LogId:
         """The log that the offset is of."""
-        named = _TOPIC_ID.search(self.metadata or "")
-        topic_id = None if named is None else base64.urlsafe_b64decode(f"{named[1]}==")
-        return LogId(topic_id, self.leader_epoch)
+        text = self.metadata or ""
+        topic_id, epoch = _TOPIC_ID.search(text), _LEADER_EPOCH.search(text)
+        return LogId(
+            None if topic_id is None else base64.urlsafe_b64decode(f"{topic_id[1]}=="),
+            int(epoch[1]) if self.leader_epoch is None and epoch is not None else self.leader_epoch,
+        )
 
 
 class KafkaOffsetStore:
@@ -184,9 +190,9 @@ class KafkaOffsetStore:
     ) -> CommitResult:
         """Store the positions of partitions that were assigned in the generation of `session_id`.
 
-        Brokers since 2.1 keep the leader epoch, by which Java members, too, notice a truncated log. They have no place
-        for the topic id, so that stands in the metadata. Positions of topics for which we lack the permission are
-        refused, and do not affect others.
+        Brokers since 2.1 keep the leader epoch, by which Java members, too, notice a truncated log. There is no place
+        for the topic id, and before for the epoch, so these stand in the metadata. Positions of topics for which we
+        lack the permission are refused, and do not affect others.
 
         Raises OffsetsUnavailableError when that is not possible just now (some may be stored; committing again is
         safe), and BrokerRefusedError for a permanent error.
@@ -200,6 +206,9 @@ class KafkaOffsetStore:
             "member_id": "" if membership is None else membership.member_id,
         }
         instance_id = None if membership is None else membership.instance_id
+        channel = await self._channel()
+        first, last = (FIRST_VERSION, LAST_COMMIT_VERSION) if self._version is None else (self._version, self._version)
+        version = channel.versions.pick(OFFSET_COMMIT, at_least=first, at_most=last)
         by_topic: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
         for partition, offset in positions.items():
             log = logs.get(partition, UNKNOWN_LOG)
@@ -207,12 +216,9 @@ class KafkaOffsetStore:
                 "partition": partition.partition,
                 "offset": offset,
                 "committed_leader_epoch": _NO_EPOCH if log.leader_epoch is None else log.leader_epoch,
-                "metadata": self._metadata_with(log),
+                "metadata": self._metadata_with(log, version),
             }
             by_topic[partition.topic].append(entry)
-        channel = await self._channel()
-        first, last = (FIRST_VERSION, LAST_COMMIT_VERSION) if self._version is None else (self._version, self._version)
-        version = channel.versions.pick(OFFSET_COMMIT, at_least=first, at_most=last)
         if instance_id is not None and version >= _INSTANCE_SINCE:
             member["group_instance_id"] = instance_id
         body = {
@@ -240,10 +246,12 @@ class KafkaOffsetStore:
                 committed.add(partition)
         return CommitResult(frozenset(committed & positions.keys()), frozenset(lost & positions.keys()), refused)
 
-    def _metadata_with(self, log: LogId) -> str | None:
-        if log.topic_id is None:
-            return self._metadata
-        return f"{self._metadata or ''} topic-id={log.topic_id_text}".lstrip()
+    def _metadata_with(self, log: LogId, version: int) -> str | None:
+        """Return the metadata with what the request has no field for."""
+        named = [] if log.topic_id is None else [f"topic-id={log.topic_id_text}"]
+        if version < _EPOCH_SINCE and log.leader_epoch is not None:
+            named.append(f"leader-epoch={log.leader_epoch}")
+        return " ".join([*([self._metadata] if self._metadata else []), *named]) if named else self._metadata
 
     async def _channel(self) -> Channel:
         try:

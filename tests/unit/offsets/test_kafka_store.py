@@ -223,9 +223,20 @@ async def test_commits_the_log_of_a_position_with_it() -> None:
     assert [part["metadata"] for part in parts] == ["why topic-id=AAECAwQFBgcICQoLDA0ODw", "why"]
 
 
+async def test_commits_the_epoch_in_the_metadata_where_the_request_has_no_field_for_it() -> None:
+    cluster = Cluster(told(0), told(0))
+    for log in (LogId(bytes(range(16)), 4), LogId(None, 4)):
+        await store(cluster, version=2).commit({PLACE: 9}, session_id=0, logs={PLACE: log})
+    texts = [body["topics"][0]["partitions"][0]["metadata"] for _, _, body in cluster.asked]
+    assert texts == ["topic-id=AAECAwQFBgcICQoLDA0ODw leader-epoch=4", "leader-epoch=4"]
+
+
 @pytest.mark.parametrize(
     ("stored", "log"),
     [
+        ({"metadata": "topic-id=AAECAwQFBgcICQoLDA0ODw leader-epoch=4"}, LogId(bytes(range(16)), 4)),
+        ({"metadata": "why leader-epoch=4"}, LogId(None, 4)),
+        ({"metadata": "why leader-epoch=4", "committed_leader_epoch": 5}, LogId(None, 5)),
         ({"metadata": "topic-id=AAECAwQFBgcICQoLDA0ODw", "committed_leader_epoch": 4}, LogId(bytes(range(16)), 4)),
         ({"metadata": "why topic-id=AAECAwQFBgcICQoLDA0ODw"}, LogId(bytes(range(16)))),
         ({"metadata": "another topic-id=AAECAwQFBgcICQoLDA0ODw text", "committed_leader_epoch": -1}, LogId()),
