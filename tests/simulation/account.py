@@ -234,6 +234,15 @@ class Account:
         }
 
     @property
+    def counts_all(self) -> bool:
+        """Whether every message counts, wherever members begin."""
+        return self._default_since == 0
+
+    def former(self, partition: TopicPartition) -> list[Message]:
+        """The messages that were in a log before it became another one."""
+        return [message for message in self._gone if message.partition == partition]
+
+    @property
     def begun(self) -> set[TopicPartition]:
         """Partitions of which it is known where their messages begin to count."""
         return set(self._since)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from consumerd.registry import broker_path, topic_path
+from consumerd.registry import broker_path, ids_path, topic_path
 from consumerd.registry.v08.topic import format_topic_assignment
 from tests.simulation.kafka_broker import ERAS, Era, SimulatedKafka
 from tests.simulation.kafka_logs import KafkaLogs
@@ -35,6 +35,19 @@ class OldKafkaWorld(KafkaLogs, ZooKeeperWorld):
     def begin(self) -> None:
         for number in range(self._brokers):
             self.add_broker(number)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether each topic is owned in fair shares by those that live, and no other member is registered."""
+        living, owners = self.living(), self.owners()
+        ids = self.zookeeper.tree.nodes.get(ids_path(self.group))
+        if ids is None or len(ids.children) != len(living) or owners.keys() != set(self.partitions):
+            return False
+        shares: dict[str, dict[str, int]] = {}
+        for partition, owner in owners.items():
+            topic = shares.setdefault(partition.topic, dict.fromkeys(living, 0))
+            topic[owner] = topic.get(owner, 0) + 1
+        return all(max(topic.values()) - min(topic.values()) <= 1 for topic in shares.values())
 
     # -- the cluster
 
