@@ -25,6 +25,7 @@ from consumerd.consumer.fence import Fence
 from consumerd.consumer.running import RunningMember
 from consumerd.errors import IdTakenError
 from consumerd.group import Member, Phase, events
+from consumerd.partition import TopicPartition
 from consumerd.ports import SessionEvent
 from consumerd.turns import in_turns
 
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from consumerd.consumer.sinks import PartitionedHandler
     from consumerd.fetch import ByteBudget
     from consumerd.handlers import Handler
-    from consumerd.partition import TopicPartition
     from consumerd.ports import Clock, ZooKeeper
     from consumerd.registry import Subscription
 
@@ -151,6 +151,9 @@ class GroupConsumer(RunningMember[events.Event]):
         if not isinstance(event, events.SnapshotTaken) or self._member.phase is not Phase.MEMBER:
             return
         self._awaited.look(event.snapshot.topics)
+        for topic, brokers in event.snapshot.topics.items():
+            partitions = (TopicPartition(topic, broker, each) for broker, parts in brokers.items() for each in parts)
+            self._partitions.exist(topic, partitions)
         target = dict(self._member.target)
         if target != self._target:
             self._target = target

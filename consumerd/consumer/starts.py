@@ -2,9 +2,9 @@
 
 Strategy: the start is the first of these that exists: the sink's own (`Handler.position`), what this process handled on
 the very same session (a partition that was abandoned and found to be still ours), the committed offset, the initial
-policy. A remembered position is valid only while the store has the same offset as then: else another member has
-consumed meanwhile. Requests to a broker or store that does not answer are repeated for as long as the caller waits;
-final errors are raised.
+policy. A partition that is new to the group begins at its beginning, whatever that policy says. A remembered position
+is valid only while the store has the same offset as then: else another member has consumed meanwhile. Requests to a
+broker or store that does not answer are repeated for as long as the caller waits; final errors are raised.
 
 A sink takes the partition over when it returns its position, so each call is fenced like a delivery: a
 process that was suspended since its claim would take over partitions that others own by now.
@@ -27,6 +27,8 @@ from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.zk.errors import ConnectionLost, NotConnected
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from consumerd.consumer.fence import Fence
     from consumerd.consumer.protocols import PartitionPool
     from consumerd.consumer.settings import ConsumerSettings
@@ -98,6 +100,8 @@ class StartFinder:
         self._handler = handler
         self._fence = fence
         self._clock = clock
+        #: By topic, the partitions that it had when the member saw it first.
+        self._existing: dict[str, frozenset[TopicPartition]] = {}
         self._former: dict[TopicPartition, _Former] = {}
         #: Committed offsets are read together, for all partitions that begin together.
         self._loads: Rounds[TopicPartition, dict[TopicPartition, int | BrokerError]] = Rounds(self._load)
@@ -167,9 +171,22 @@ class StartFinder:
             return former.position, committed, False, former.log
         if committed is not None:
             return committed, committed, False, self._store.log(partition)
-        if self._settings.initial == "earliest":
+        if self._settings.initial == "earliest" or await self._is_new(partition):
             return await self._listed(partition, EARLIEST), None, False, UNKNOWN_LOG
         return await self._listed(partition, LATEST), None, True, UNKNOWN_LOG
+
+    def exist(self, topic: str, partitions: Iterable[TopicPartition]) -> None:
+        """Note the partitions that a topic has; the first time counts."""
+        if topic not in self._existing:
+            self._existing[topic] = frozenset(partitions)
+
+    async def _is_new(self, partition: TopicPartition) -> bool:
+        """Whether the partition came after the group had begun with its topic: then it is read from its beginning."""
+        existing = self._existing.get(partition.topic)
+        new = (existing is not None and partition not in existing) or await self._store.is_new(partition)
+        if new:
+            log.info("new_partition", partition=str(partition), start="earliest")
+        return new
 
     async def _end(self, partition: TopicPartition, offset: int) -> int:
         """Return the end of the log; one before `offset` only if it stays there, as that of a recreated topic does."""

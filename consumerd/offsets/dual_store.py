@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING
 import structlog
 
 from consumerd.offsets.errors import OffsetsHeldError
-from consumerd.offsets.store import NO_LOGS, CommitResult
+from consumerd.offsets.store import NO_NOTES, CommitResult
 from consumerd.partition import UNKNOWN_LOG, LogId
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from consumerd.offsets.store import Logs, OffsetStore
+    from consumerd.offsets.store import Notes, OffsetStore
     from consumerd.partition import TopicPartition
 
 log = structlog.get_logger(__name__)
@@ -80,23 +80,23 @@ class DualOffsetStore:
         wanted = list(partitions)
         return await self._guarding.changed(wanted) | await self._following.changed(wanted)
 
+    async def is_new(self, partition: TopicPartition) -> bool:
+        """As the store that knows the members."""
+        return await self._guarding.is_new(partition)
+
     def log(self, partition: TopicPartition) -> LogId:
         """Return that of the larger offset; of equal ones, what both stores know."""
         return self._logs.get(partition, UNKNOWN_LOG)
 
     async def commit(
-        self,
-        positions: Mapping[TopicPartition, int],
-        *,
-        session_id: int,
-        logs: Logs = NO_LOGS,
+        self, positions: Mapping[TopicPartition, int], *, session_id: int, notes: Notes = NO_NOTES
     ) -> CommitResult:
         """Store the positions in both. Raises OffsetsHeldError, and the errors of either; committing again is safe."""
-        taken = await self._guarding.commit(positions, session_id=session_id, logs=logs)
+        taken = await self._guarding.commit(positions, session_id=session_id, notes=notes)
         if not taken.committed:
             return taken
         rest = {partition: positions[partition] for partition in taken.committed}
-        followed = await self._following.commit(rest, session_id=session_id, logs=logs)
+        followed = await self._following.commit(rest, session_id=session_id, notes=notes)
         if followed.lost:
             raise OffsetsHeldError(self._group, min(followed.lost), self._name)
         return CommitResult(followed.committed, taken.lost, {**taken.refused, **followed.refused})

@@ -41,10 +41,11 @@ import structlog
 
 from consumerd.offsets.guards import GuardFailure, OwnedGuard, VacantGuard
 from consumerd.offsets.together import all_of, each_of
-from consumerd.partition import UNKNOWN_LOG, LogId
+from consumerd.partition import NO_BROKER, UNKNOWN_LOG, LogId
 from consumerd.ports import Check, Create, SetData
 from consumerd.registry.errors import RegistryError
-from consumerd.registry.paths import offset_path, offsets_path
+from consumerd.registry.paths import offset_path, offsets_path, owner_path
+from consumerd.registry.v08.paths import partition_path
 from consumerd.registry.values import format_offset, parse_offset
 from consumerd.zk.errors import BadVersion, MultiFailed, NodeExists, NoNode, SessionChanged
 
@@ -53,11 +54,12 @@ if TYPE_CHECKING:
 
     from consumerd.errors import BrokerError, ZooKeeperError
     from consumerd.offsets.guards import Guard
+    from consumerd.offsets.metadata import OffsetNotes
     from consumerd.partition import TopicPartition
     from consumerd.ports import Operation, ZooKeeper
 
-    #: The logs that offsets are of.
-    Logs = Mapping[TopicPartition, LogId]
+    #: What is to be noted of offsets.
+    Notes = Mapping[TopicPartition, OffsetNotes]
 
 log = structlog.get_logger(__name__)
 
@@ -67,8 +69,10 @@ PARTITIONS_PER_MULTI = 50
 CHECKS_PER_MULTI = 100
 #: Number of repairs of one partition's write before its error is final.
 PATIENCE = 4
-#: Nothing is known of any log.
-NO_LOGS: Final[Logs] = MappingProxyType({})
+#: Time within which members of a new group begin, in milliseconds.
+_BEGINNING_MS = 60_000
+#: Nothing is to be noted.
+NO_NOTES: Final[Notes] = MappingProxyType({})
 
 
 class CommitResult(NamedTuple):
@@ -95,18 +99,18 @@ class OffsetStore(Protocol):
 
     async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]: ...
 
+    async def is_new(self, partition: TopicPartition) -> bool:
+        """Return whether the group consumed the topic before this partition of it, which has no offset, was there."""
+        ...
+
     def log(self, partition: TopicPartition) -> LogId:
         """Return what was stored of the log that the offset is of which `load` returned last."""
         ...
 
     async def commit(
-        self,
-        positions: Mapping[TopicPartition, int],
-        *,
-        session_id: int,
-        logs: Logs = NO_LOGS,
+        self, positions: Mapping[TopicPartition, int], *, session_id: int, notes: Notes = NO_NOTES
     ) -> CommitResult:
-        """Store the positions, each with the log that it is of as far as it is known and the store can keep it."""
+        """Store the positions, with what is to be noted of them as far as the store can keep it."""
         ...
 
 
@@ -142,14 +146,14 @@ class _OffsetNodes:
         self.zk = zk
         self.guard = guard
         self.known: dict[TopicPartition, _Known] = {}
-        self._group = group
+        self.group = group
         #: Of the offsets that were read: a topic that is created after an offset was written is another one.
         self.logs: dict[TopicPartition, LogId] = {}
         #: Topics whose node for offsets has been seen.
         self._parents: set[str] = set()
 
     def path(self, partition: TopicPartition) -> str:
-        return offset_path(self._group, partition)
+        return offset_path(self.group, partition)
 
     async def prepare(self, partitions: Iterable[TopicPartition]) -> None:
         """Create the parents of nodes that are to be created, unless they have been seen already."""
@@ -157,7 +161,7 @@ class _OffsetNodes:
         await each_of(sorted(creating - self._parents), self.ensure_parent)
 
     async def ensure_parent(self, topic: str) -> None:
-        await self.zk.ensure(offsets_path(self._group, topic))
+        await self.zk.ensure(offsets_path(self.group, topic))
         self._parents.add(topic)
 
     async def read(self, partition: TopicPartition) -> tuple[bytes | None, int | None]:
@@ -209,6 +213,21 @@ class ZooKeeperOffsetStore:
         """Return the log by the transaction that wrote the offset: the node holds a number alone, for JVM members."""
         return self._nodes.logs.get(partition, UNKNOWN_LOG)
 
+    async def is_new(self, partition: TopicPartition) -> bool:
+        """Return whether the partition was created after the group's first offset of the topic.
+
+        ZooKeeper knows that since 0.8. In 0.7 a broker's node says when it started: there the group has to have had
+        offsets for a minute when the partition was claimed, and is not just beginning.
+        """
+        began = await self._zk.exists(offsets_path(self._nodes.group, partition.topic))
+        if began is None:
+            return False
+        if partition.broker == NO_BROKER:
+            created = await self._zk.exists(partition_path(partition.topic, partition.partition))
+            return created is not None and created.created_zxid > began.created_zxid
+        claimed = await self._zk.exists(owner_path(self._nodes.group, partition))
+        return claimed is not None and claimed.modified_ms - began.modified_ms > _BEGINNING_MS
+
     async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """As `load`, at any time, without effect on later commits: they still detect the writes of others."""
         wanted = list(partitions)
@@ -250,13 +269,9 @@ class ZooKeeperOffsetStore:
         return doubtful
 
     async def commit(
-        self,
-        positions: Mapping[TopicPartition, int],
-        *,
-        session_id: int,
-        logs: Logs = NO_LOGS,
+        self, positions: Mapping[TopicPartition, int], *, session_id: int, notes: Notes = NO_NOTES
     ) -> CommitResult:
-        """Store the positions of partitions claimed on session `session_id`. `logs` cannot be kept.
+        """Store the positions of partitions claimed on session `session_id`. `notes` cannot be kept.
 
         Raises SessionChanged when that session is over, NotConnected or ConnectionLost when ZooKeeper cannot be
         reached (after ConnectionLost some may be stored; committing again is safe), and ZooKeeper's error if an offset
@@ -297,11 +312,7 @@ class UnclaimedZooKeeperOffsetStore(ZooKeeperOffsetStore):
         super().__init__(zk, group, VacantGuard(zk, group))
 
     async def commit(
-        self,
-        positions: Mapping[TopicPartition, int],
-        *,
-        session_id: int,
-        logs: Logs = NO_LOGS,
+        self, positions: Mapping[TopicPartition, int], *, session_id: int, notes: Notes = NO_NOTES
     ) -> CommitResult:
         """As the base class; `session_id` is that of the ownership, and has no effect here."""
         return await super().commit(positions, session_id=self._zk.session_id)

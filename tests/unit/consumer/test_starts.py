@@ -17,7 +17,7 @@ from consumerd.errors import BrokerError
 from consumerd.fetch.listener import FetchCounters
 from consumerd.handlers import Batch, Handler
 from consumerd.offsets import CommitResult, OffsetsUnavailableError
-from consumerd.offsets.store import NO_LOGS
+from consumerd.offsets.store import NO_NOTES
 from consumerd.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.registry import StaticSubscription
 from consumerd.testing.clock import FakeClock
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from consumerd.fetch import Lane
-    from consumerd.offsets.store import Logs
+    from consumerd.offsets.store import Notes
 
 pytestmark = pytest.mark.asyncio
 TP = TopicPartition("t", 0, 1)
@@ -74,6 +74,9 @@ class Store:
             raise OffsetsUnavailableError("the coordinator is away")
         return {} if self.offset is None else dict.fromkeys(self.asked[-1], self.offset)
 
+    async def is_new(self, partition: TopicPartition) -> bool:
+        return False
+
     def log(self, partition: TopicPartition) -> LogId:
         return UNKNOWN_LOG
 
@@ -84,7 +87,7 @@ class Store:
         raise NotImplementedError
 
     async def commit(
-        self, positions: Mapping[TopicPartition, int], *, session_id: int, logs: Logs = NO_LOGS
+        self, positions: Mapping[TopicPartition, int], *, session_id: int, notes: Notes = NO_NOTES
     ) -> CommitResult:
         raise NotImplementedError
 

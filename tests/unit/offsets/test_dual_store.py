@@ -23,7 +23,7 @@ from consumerd.offsets import (
     make_store,
 )
 from consumerd.offsets.guards import GuardFailure, OwnedGuard, VacantGuard
-from consumerd.offsets.store import NO_LOGS
+from consumerd.offsets.store import NO_NOTES
 from consumerd.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.ports import Check, Create, Delete
 from consumerd.registry.paths import offset_path, owner_path, owners_path
@@ -33,7 +33,7 @@ from consumerd.zk.errors import NoAuth, NodeExists, NoNode, NotConnected, Sessio
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from consumerd.offsets.store import Logs
+    from consumerd.offsets.store import Notes
 
 pytestmark = pytest.mark.asyncio
 GROUP = "g"
@@ -60,6 +60,9 @@ class Memory:
             raise self.fails
         return {each: self.held[each] for each in partitions if each in self.held}
 
+    async def is_new(self, partition: TopicPartition) -> bool:
+        return False
+
     def log(self, partition: TopicPartition) -> LogId:
         return UNKNOWN_LOG
 
@@ -70,7 +73,7 @@ class Memory:
         return frozenset(self.rewritten & set(partitions))
 
     async def commit(
-        self, positions: Mapping[TopicPartition, int], *, session_id: int, logs: Logs = NO_LOGS
+        self, positions: Mapping[TopicPartition, int], *, session_id: int, notes: Notes = NO_NOTES
     ) -> CommitResult:
         assert session_id == 7
         self.before()
@@ -230,7 +233,7 @@ async def test_checks_claims_before_commit_to_kafka() -> None:
 
         class Inner(Memory):
             async def commit(
-                self, positions: Mapping[TopicPartition, int], *, session_id: int, logs: Logs = NO_LOGS
+                self, positions: Mapping[TopicPartition, int], *, session_id: int, notes: Notes = NO_NOTES
             ) -> CommitResult:
                 return await inner.commit(positions, session_id=7)
 
@@ -254,7 +257,7 @@ async def test_stops_member_when_group_has_coordinated_members() -> None:
 
         class Inner(Memory):
             async def commit(
-                self, positions: Mapping[TopicPartition, int], *, session_id: int, logs: Logs = NO_LOGS
+                self, positions: Mapping[TopicPartition, int], *, session_id: int, notes: Notes = NO_NOTES
             ) -> CommitResult:
                 return await inner.commit(positions, session_id=7)
 
