@@ -33,6 +33,7 @@ _SINCE: Final = {
     apis.DELETE_TOPICS.key: 2,
     apis.INIT_PRODUCER_ID.key: 1,
     apis.DELETE_GROUPS.key: 1,
+    apis.DESCRIBE_PRODUCERS.key: 0,
     apis.CONSUMER_GROUP_DESCRIBE.key: 0,
 }
 #: Longest throttle time that is accepted from a broker.
