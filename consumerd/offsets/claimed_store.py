@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from consumerd.offsets.guards import Ownership
-    from consumerd.offsets.store import OffsetStore
+    from consumerd.offsets.store import OffsetStore, Trace
     from consumerd.partition import TopicPartition
     from consumerd.ports import ZooKeeper
 
@@ -65,3 +65,7 @@ class ClaimedStore:
         if result.lost:
             raise OffsetsHeldError(self._group, min(result.lost), "Kafka")
         return CommitResult(result.committed, lost)
+
+    def trace(self, partition: TopicPartition) -> Trace | None:
+        """As the store."""
+        return self._store.trace(partition)

@@ -303,3 +303,75 @@ def test_member_that_waits_for_one_partition_notices_the_loss_of_another() -> No
         world.finish()
         leave(world, member)
     assert (world.account.violations, world.account.lost, world.account.uncommitted) == ([], [], [])
+
+
+@pytest.mark.parametrize("fate", ["carried out", "late", "lost"])
+@pytest.mark.parametrize("seconds", [4.0, 15.0], ids=["same session", "new session"])
+def test_stall_with_a_commit_under_way_repeats_nothing_while_nobody_else_owns(seconds: float, fate: str) -> None:
+    """ZooKeeper stands still before or after it carries out the commit, whose reply never arrives."""
+    with World(7) as world:
+        zookeeper, network = world.zookeeper, world.network
+        world.topic("events", 20)
+        member = world.daemon("a", {"commit": {"interval": 1.0}})
+        world.settle()
+        world.produce_steadily(500)
+        world.run(5.0)
+        commits = zookeeper.requests["a", "multi"]
+
+        def stall(owner: str, kind: str) -> None:
+            if (owner, kind) == ("a", "multi"):
+                network.cut_off("a", zookeeper.host)
+
+        if fate == "carried out":
+            zookeeper.before = stall
+            world.kernel.until(lambda: zookeeper.requests["a", "multi"] > commits, 10.0, what="the member commits")
+            zookeeper.before = lambda owner, kind: None
+        else:
+            network.cut_off("a", zookeeper.host)
+        world.run(seconds)
+        assert zookeeper.requests["a", "multi"] - commits == (fate == "carried out")
+        for link in network.links_of("a", (zookeeper.host, zookeeper.port)) if fate == "lost" else ():
+            link.cut()
+        network.cut_off("a", zookeeper.host, False)
+        world.until_shared()
+        world.run(3.0)
+        world.finish()
+        leave(world, member)
+        assert bool(zookeeper.expired) is (seconds > 10.0)
+        all_is_well(world)
+
+
+def test_stall_with_a_commit_under_way_continues_after_what_another_member_committed() -> None:
+    """The remembered position would set the group back; the next member's commit is newer."""
+    partition = TopicPartition("events", 0, 0)
+    with World(7, round_trip=0.001) as world:
+        zookeeper, network = world.zookeeper, world.network
+        world.topic("events", 1)
+        first = world.daemon("a", {"commit": {"interval": 1.0}})
+        world.settle()
+        world.produce_steadily(50)
+        world.run(5.0)
+        stalled: list[float] = []
+
+        def stall(owner: str, kind: str) -> None:
+            if (owner, kind) == ("a", "multi") and not stalled:
+                stalled.append(world.kernel.now)
+                network.cut_off("a", zookeeper.host)
+
+        zookeeper.before = stall
+        world.kernel.until(lambda: bool(stalled), 10.0, what="the member commits")
+        second = world.daemon("b", {"commit": {"interval": 1.0}})
+        world.kernel.until(lambda: world.owners().get(partition) == "b", 30.0, what="the other takes over")
+        world.run(5.0)
+        leave(world, second)
+        at = world.account.history(partition)[-1].offset
+        network.cut_off("a", zookeeper.host, False)
+        world.until_shared()
+        world.run(3.0)
+        world.finish()
+        leave(world, first)
+        after = [each.offset for each in world.account.history(partition) if each.offset > at]
+    account = world.account
+    assert (account.violations, account.lost, account.uncommitted) == ([], [], [])
+    assert after
+    assert len(after) == len({*after})
