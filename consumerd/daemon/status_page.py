@@ -178,11 +178,11 @@ def _partition(row: dict[str, Any], word: str | None, *, several: bool) -> str:
     name = f"{row['topic']}/{row['partition']}"
     lag = row["lag"]
     in_bytes = row["lag_unit"] == "bytes"
-    bad = ' class="bad"' if row["state"] == "hung" else ' class="held"' if row["paused"] else ""
+    bad = ' class="bad"' if row["state"] in ("hung", "blocked") else ' class="held"' if row["paused"] else ""
     busy = row["busy_seconds"]
     cells = [
         *([f"<td>{escape(row['subscription'])}</td>"] if several else []),
-        f"<td{bad}>{row['state']}</td>",
+        f"<td{bad}>{_state(row)}</td>",
         _number(row["position"]),
         _number(row["committed"]),
         f'<td class="number">{"" if lag is None else _size(lag) if in_bytes else f"{lag:,}"}</td>',
@@ -195,6 +195,15 @@ def _partition(row: dict[str, Any], word: str | None, *, several: bool) -> str:
         cells.append(f"<td>{_action(row, name, word)}</td>")
     key = escape(f"{row['subscription']}-{name}" if several else name, quote=True)
     return f'<tr id="partition-{key}"><th scope="row">{escape(name)}</th>{"".join(cells)}</tr>\n'
+
+
+def _state(row: dict[str, Any]) -> str:
+    blocked = row["blocked"]
+    if blocked is None:
+        return str(row["state"])
+    owner = "not known" if blocked["owner"] is None else f"<code>{escape(blocked['owner'])}</code>"
+    session = "" if blocked["session"] is None else f", session {blocked['session']}"
+    return f"blocked for {_span(blocked['seconds'])} by owner {owner}{session}"
 
 
 def _action(row: dict[str, Any], name: str, word: str) -> str:

@@ -375,3 +375,24 @@ def test_stall_with_a_commit_under_way_continues_after_what_another_member_commi
     assert (account.violations, account.lost, account.uncommitted) == ([], [], [])
     assert after
     assert len(after) == len({*after})
+
+
+def test_member_says_for_how_long_its_claim_waits_for_another_owner() -> None:
+    partition = TopicPartition("events", 0, 0)
+    with World(1) as world:
+        zookeeper = world.zookeeper
+        world.topic("events", 1)
+        peer = zookeeper.peer("peer")
+        zookeeper.put(owner_path(world.group, partition), b"group_peer-0", session=peer)
+        world.daemon("a")
+        world.run(90.0)
+        told = [what for _, _, what in world.kernel.timeline if "claim_blocked" in what or " rebalanced" in f" {what}"]
+        zookeeper.remove(owner_path(world.group, partition))
+        world.until_shared()
+        world.run(1.0)
+        told_then = [what for _, _, what in world.kernel.timeline if what.startswith("rebalanced")]
+    seconds = [float(what.rpartition("seconds=")[2]) for what in told]
+    assert [least <= each < least + 3.0 for each, least in zip(seconds, (10, 20, 40, 80), strict=True)] == [True] * 4
+    assert all(f"owner=group_peer session={peer:#x}" in what for what in told)
+    assert len(told_then) == 1
+    assert str(partition) in told_then[0]
