@@ -24,7 +24,7 @@ from consumerd.consumer.coordination import GroupCoordination
 from consumerd.consumer.errors import GroupRefusedError
 from consumerd.consumer.fence import Fence
 from consumerd.consumer.running import RunningMember
-from consumerd.errors import IdTakenError
+from consumerd.consumer.taken_id import TakenId
 from consumerd.group import Member, Phase, events
 from consumerd.ports import SessionEvent
 from consumerd.turns import in_turns
@@ -88,6 +88,7 @@ class GroupConsumer(RunningMember[events.Event]):
         #: The partitions that were logged as ours.
         self._shown: dict[TopicPartition, int] | None = None
         self._blocked = BlockedClaims(settings.group)
+        self._taken_id = TakenId(settings.group, settings.consumer_id, clock)
         self._awaited = AwaitedTopics(settings.group, settings.subscription)
         #: Set by `_begin`.
         self._unsubscribe: Callable[[], None]
@@ -145,6 +146,10 @@ class GroupConsumer(RunningMember[events.Event]):
             case events.Registered():
                 self._ever_registered = True
                 log.info("member_registered", group=self.settings.group, consumer=self.settings.consumer_id)
+            case events.SnapshotTaken(_, snapshot):
+                self._taken_id.seen(snapshot.own_id_session, self._zk.session_id, self._coordination.patience)
+            case events.SessionResumed() | events.SessionStarted():
+                self._taken_id.interrupted()
             case events.RegistrationBlocked():
                 self._give_up_on_taken_id()
             case events.StopRequested():
@@ -181,14 +186,11 @@ class GroupConsumer(RunningMember[events.Event]):
             self.ready.set()
 
     def _give_up_on_taken_id(self) -> None:
-        """Stop at a start: a node that outlived any dead session like ours belongs to a live process."""
+        """Stop at a start: a node that outlived any dead session belongs to a live process."""
         if not self._ever_registered and self.settings.fixed_id:
-            self.request_stop(
-                IdTakenError(
-                    f"the consumer id {self.settings.consumer_id!r} is held by another live member of group "
-                    f"{self.settings.group!r}; give each member its own consumer_id."
-                )
-            )
+            refusal = self._taken_id.refusal(self._coordination.patience)
+            if refusal is not None:
+                self.request_stop(refusal)
 
     def _hurry_registration(self) -> None:
         """End the wait of a registration for the node of a dead process, because of a stop."""

@@ -103,8 +103,8 @@ class GroupCoordination:
     # -- registration
 
     @property
-    def _patience(self) -> float:
-        """Seconds after which a node cannot be that of a dead process like ours: servers expire in coarse steps."""
+    def patience(self) -> float:
+        """Seconds of one attempt to register: a dead session with our timeout ends meanwhile, in coarse steps."""
         return 1.5 * self._zk.session_timeout + 2.0
 
     async def register(self, action: Register) -> Registered | RegistrationBlocked | Failed:
@@ -114,7 +114,7 @@ class GroupCoordination:
             self._require(action.session_id)
             if action.replace:
                 await self._replace_id(path, action.session_id)
-            await self._zk.create_ephemeral(path, self._id_text.encode(), wait=self._patience)
+            await self._zk.create_ephemeral(path, self._id_text.encode(), wait=self.patience)
             self._require(action.session_id)
         except NodeExists:
             return RegistrationBlocked(action.ticket)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from consumerd.errors import IdTakenError
 from consumerd.partition import TopicPartition
 from consumerd.registry import offset_path, owner_path
 from tests.simulation.world import World
@@ -396,3 +397,77 @@ def test_member_says_for_how_long_its_claim_waits_for_another_owner() -> None:
     assert all(f"owner=group_peer session={peer:#x}" in what for what in told)
     assert len(told_then) == 1
     assert str(partition) in told_then[0]
+
+
+def restart(world: World, before: Daemon, settings: dict[str, dict[str, Any]] | None = None) -> Daemon:
+    """Kill a process, and start it again with the same id, as systemd does."""
+    before.kill()
+    world.run(1.0)
+    return world.daemon("a", FIXED | (settings or {}))
+
+
+FIXED: dict[str, dict[str, Any]] = {"group": {"id": "group", "whitelist": ".*", "consumer_id": "a"}}
+
+
+def waits(world: World) -> list[str]:
+    return [what for _, _, what in world.kernel.timeline if "waiting_for_consumer_id" in what]
+
+
+def test_member_waits_for_its_own_dead_node_while_zookeeper_restarts() -> None:
+    """The session of the dead process begins to expire again with each start of ZooKeeper."""
+    with World(3) as world:
+        zookeeper = world.zookeeper
+        world.topic("events", 4)
+        first = world.daemon("a", FIXED)
+        world.settle()
+        again = restart(world, first)
+        for _ in range(4):
+            world.run(4.0)
+            zookeeper.stop()
+            world.run(8.0)
+            zookeeper.start()
+        world.until_shared()
+        world.run(3.0)
+        assert again.failure is None
+        assert len(waits(world)) == 1
+        leave(world, again)
+    assert world.account.violations == []
+
+
+def test_member_waits_for_its_own_dead_node_whose_session_lasts_longer() -> None:
+    with World(3) as world:
+        world.topic("events", 4)
+        first = world.daemon("a", FIXED | {"zookeeper": {**world.tables()["zookeeper"], "session_timeout": 40.0}})
+        world.settle()
+        session = next(iter(world.zookeeper.sessions))
+        again = restart(world, first)
+        world.until_shared()
+        world.run(3.0)
+        assert again.failure is None
+        (told,) = waits(world)
+        assert f"session={session:#x}" in told
+        leave(world, again)
+    assert world.account.violations == []
+
+
+def test_member_stops_if_a_node_outlives_any_dead_session() -> None:
+    with World(3) as world:
+        world.topic("events", 4)
+        world.daemon("b", {"group": {**FIXED["group"], "consumer_id": "a"}})
+        world.settle()
+        twin = world.daemon("a", FIXED)
+        began = world.kernel.now
+        world.until_ended(twin, 120.0)
+        assert isinstance(twin.failure, IdTakenError)
+        assert 60.0 <= world.kernel.now - began < 80.0
+    assert world.account.violations == []
+
+
+def test_member_stops_at_once_if_its_id_is_a_persistent_node() -> None:
+    with World(3) as world:
+        world.topic("events", 4)
+        world.zookeeper.put("/consumers/group/ids/group_a", b'{ "events": 1 }')
+        member = world.daemon("a", FIXED)
+        world.until_ended(member, 20.0)
+        assert isinstance(member.failure, IdTakenError)
+        assert "a persistent node (/consumers/group/ids/group_a)" in str(member.failure)
