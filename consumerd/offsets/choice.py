@@ -79,6 +79,9 @@ class NoOffsets:
         """Report success."""
         return CommitResult(frozenset(positions), frozenset())
 
+    def trace(self, partition: TopicPartition) -> None:
+        """Return nothing: there is no stored offset."""
+
 
 def make_store(
     settings: OffsetSettings,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from consumerd.offsets.guards import Ownership
-    from consumerd.offsets.store import Notes, OffsetStore
+    from consumerd.offsets.store import Notes, OffsetStore, Trace
     from consumerd.partition import LogId, TopicPartition
     from consumerd.ports import ZooKeeper
 
@@ -75,3 +75,7 @@ class ClaimedStore:
         if result.lost:
             raise OffsetsHeldError(self._group, min(result.lost), "Kafka")
         return CommitResult(result.committed, lost, result.refused)
+
+    def trace(self, partition: TopicPartition) -> Trace | None:
+        """As the store."""
+        return self._store.trace(partition)

@@ -28,7 +28,7 @@ from consumerd.partition import UNKNOWN_LOG, LogId
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from consumerd.offsets.store import Notes, OffsetStore
+    from consumerd.offsets.store import Notes, OffsetStore, Trace
     from consumerd.partition import TopicPartition
 
 log = structlog.get_logger(__name__)
@@ -46,6 +46,8 @@ class DualOffsetStore:
         self._guarding = guarding
         self._following = following
         self._logs: dict[TopicPartition, LogId] = {}
+        #: Partitions whose larger offset was that of the following store.
+        self._ahead: set[TopicPartition] = set()
 
     @property
     def keeps_for(self) -> float | None:
@@ -62,6 +64,8 @@ class DualOffsetStore:
             if guarding[partition] != following[partition]:
                 offsets = sorted((guarding[partition], following[partition]))
                 log.info("stored_offsets_differ", partition=str(partition), offsets=offsets)
+        self._ahead.difference_update(wanted)
+        self._ahead.update(each for each in following if following[each] > guarding.get(each, -1))
         larger = _larger(guarding, following)
         for partition, offset in larger.items():
             stores = ((self._guarding, guarding), (self._following, following))
@@ -100,6 +104,10 @@ class DualOffsetStore:
         if followed.lost:
             raise OffsetsHeldError(self._group, min(followed.lost), self._name)
         return CommitResult(followed.committed, taken.lost, {**taken.refused, **followed.refused})
+
+    def trace(self, partition: TopicPartition) -> Trace | None:
+        """As the guarding store, which every offset is written to first; None if the other one has a larger offset."""
+        return None if partition in self._ahead else self._guarding.trace(partition)
 
 
 def _larger(*stores: dict[TopicPartition, int]) -> dict[TopicPartition, int]:

@@ -246,6 +246,9 @@ class KafkaOffsetStore:
                 committed.add(partition)
         return CommitResult(frozenset(committed & positions.keys()), frozenset(lost & positions.keys()), refused)
 
+    def trace(self, partition: TopicPartition) -> None:
+        """Return nothing: a stored offset does not show who wrote it, or when."""
+
     async def _channel(self) -> Channel:
         try:
             if self._version == 0:

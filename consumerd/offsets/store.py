@@ -23,6 +23,10 @@ larger offset of another process that its own commit is the first to meet. The n
 its order is the only one that both sides share: until the seek has been written, it overwrites the stored offset; a
 larger offset that another process writes over the seek is later, and stays until our position has passed it.
 
+Whether another process wrote a node since some moment (`trace`) follows from its version, too: each of our writes names
+the version that we know, so of all that we sent without a reply at most one was carried out. The node has the version
+and the offset that we know, or the next version and one of the offsets sent: everything else is another's doing.
+
 So one bad partition never keeps the others from being committed, and every try settles something. Servers without multi
 (before 3.4) get single writes with the version, all in flight at once.
 
@@ -113,6 +117,36 @@ class OffsetStore(Protocol):
         """Store the positions, with what is to be noted of them as far as the store can keep it."""
         ...
 
+    def trace(self, partition: TopicPartition) -> Trace | None:
+        """Return what is known of the stored offset; None if the store cannot tell who wrote it, or if there is none.
+
+        A trace from before a `load` and one from after it tell whether others have written (`Trace.leads_to`).
+        """
+        ...
+
+
+class Trace(NamedTuple):
+    """An offset node at one moment, as far as this process knows."""
+
+    #: None: there is no node.
+    version: int | None
+    stored: int | None
+    #: Offsets sent on top of that version; one of them may have been written.
+    sent: frozenset[int] = frozenset()
+    #: Another process wrote it since it was loaded, and we have not overwritten that.
+    foreign: bool = False
+
+    def leads_to(self, later: Trace) -> bool:
+        """Whether the node became `later`, which was read from it, by our own writes alone."""
+        unchanged = (later.version, later.stored) == (self.version, self.stored)
+        ours = later.version == _following(self.version) and later.stored in self.sent
+        return not self.foreign and (unchanged or ours)
+
+
+def _following(version: int | None) -> int:
+    """Return the version of a node after our write."""
+    return 0 if version is None else version + 1
+
 
 class _Step(NamedTuple):
     """One operation of a multi."""
@@ -137,6 +171,15 @@ class _Known:
     sent: set[int] = field(default_factory=set)
     #: The larger offset that another process wrote: no smaller one overwrites it.
     floor: int | None = None
+    #: The offset that the node of this version contains; None if it is not a number, or not known.
+    stored: int | None = None
+    #: Whether another process wrote it since the load. Our next write ends that.
+    foreign: bool = False
+
+    def trace(self) -> Trace | None:
+        if self.version is None and not self.sent:
+            return None
+        return Trace(self.version, self.stored, frozenset(self.sent), self.foreign)
 
 
 class _OffsetNodes:
@@ -146,6 +189,8 @@ class _OffsetNodes:
         self.zk = zk
         self.guard = guard
         self.known: dict[TopicPartition, _Known] = {}
+        #: The last traces of nodes whose partitions were lost.
+        self.ended: dict[TopicPartition, Trace | None] = {}
         self.group = group
         #: Of the offsets that were read: a topic that is created after an offset was written is another one.
         self.logs: dict[TopicPartition, LogId] = {}
@@ -172,6 +217,12 @@ class _OffsetNodes:
             return None, None
         self.logs[partition] = LogId(zxid=stat.modified_zxid)
         return data, stat.version
+
+    def renew(self, partition: TopicPartition, version: int | None) -> _Known:
+        """Return the state of a node that was read again; a write of ours that is still on its way may follow."""
+        self.ended.pop(partition, None)
+        former = self.known.get(partition)
+        return _Known(version, sent=former.sent if former is not None and former.version == version else set())
 
     async def versions(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int | None]:
         stats = await each_of(partitions, lambda each: self.zk.exists(self.path(each)))
@@ -204,9 +255,9 @@ class ZooKeeperOffsetStore:
         nodes = await each_of(wanted, self._nodes.read)
         found: dict[TopicPartition, int] = {}
         for partition, (data, version) in zip(wanted, nodes, strict=True):
-            known = self._nodes.known[partition] = _Known(version)
+            known = self._nodes.known[partition] = self._nodes.renew(partition, version)
             if version is not None:
-                known.last = found[partition] = self._parse(partition, data)
+                known.last = known.stored = found[partition] = self._parse(partition, data)
         return found
 
     def log(self, partition: TopicPartition) -> LogId:
@@ -280,7 +331,7 @@ class ZooKeeperOffsetStore:
         nodes = self._nodes
         nodes.require(session_id)
         unknown = await nodes.versions([partition for partition in positions if partition not in nodes.known])
-        nodes.known.update({partition: _Known(version) for partition, version in unknown.items()})
+        nodes.known.update({partition: _Known(version, foreign=True) for partition, version in unknown.items()})
         await nodes.prepare(positions)
         rest = iter(sorted(positions.items()))
         commits = []
@@ -296,6 +347,11 @@ class ZooKeeperOffsetStore:
             frozenset().union(*(commit.committed for commit in commits)),
             frozenset().union(*(commit.lost for commit in commits)),
         )
+
+    def trace(self, partition: TopicPartition) -> Trace | None:
+        """Return what is known of the offset node; None if there is none."""
+        known = self._nodes.known.get(partition)
+        return known.trace() if known is not None else self._nodes.ended.get(partition)
 
     def _parse(self, partition: TopicPartition, data: bytes | None) -> int:
         try:
@@ -405,8 +461,8 @@ class _Commit:
     def _note_written(self) -> None:
         for partition in list(self._open):
             known = self._known[partition]
-            known.version = 0 if known.version is None else known.version + 1
-            known.going_back = False
+            known.version, known.stored = _following(known.version), self._open[partition]
+            known.going_back = known.foreign = False
             known.sent.clear()
             self._settle(partition)
 
@@ -453,17 +509,21 @@ class _Commit:
         """Continue from the present data of the node, for a partition that is ours."""
         known, position = self._known[partition], self._open[partition]
         if not self._is_news(partition, version):
+            known.foreign = known.foreign or version != known.version  # it was deleted
             known.version = version
             return
-        known.version = version
         try:
             stored = parse_offset(data)
         except RegistryError:
             stored = None  # not an offset: overwritten
+        before, known.version, known.stored = known.trace(), version, stored
+        known.foreign = before is None or not before.leads_to(Trace(version, stored))
+        ours = stored in known.sent
+        known.sent.clear()  # all of it named a former version: it cannot be carried out any more
         if stored == position:
             known.going_back = False
             self._settle(partition)  # our own write, whose reply was lost
-        elif stored not in known.sent:
+        elif not ours:
             log.warning("offset_written_by_another", partition=str(partition), offset=stored, position=position)
             if stored is not None and stored > position and not known.going_back:
                 known.floor = stored
@@ -471,7 +531,8 @@ class _Commit:
 
     def _lose(self, partition: TopicPartition) -> None:
         del self._open[partition]
-        self._known.pop(partition, None)
+        if (known := self._known.pop(partition, None)) is not None:
+            self._nodes.ended[partition] = known.trace()
         self.lost.add(partition)
 
     def _refuse(self, partition: TopicPartition, cause: ZooKeeperError) -> None:

@@ -202,6 +202,9 @@ class Offsets:
 
     peek = load
 
+    def trace(self, partition: TopicPartition) -> None:
+        """It cannot tell who wrote an offset."""
+
     async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         return frozenset()
 

@@ -55,6 +55,9 @@ class Store:
     async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return await self.load(partitions)
 
+    def trace(self, partition: TopicPartition) -> None:
+        """It cannot tell who wrote an offset."""
+
     async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         return frozenset(partitions) & self.overwritten
 

@@ -291,6 +291,7 @@ class Moving:
     def __init__(self, store: Any) -> None:
         self._store = store
         self.load, self.changed, self.keeps_for = store.load, store.changed, store.keeps_for
+        self.trace = store.trace
         self.failures = 1
 
     async def commit(self, positions: Any, *, session_id: int, notes: Any = None) -> Any:
@@ -343,6 +344,7 @@ class Late:
     def __init__(self, store: Any) -> None:
         self._store = store
         self.load, self.changed, self.keeps_for = store.load, store.changed, store.keeps_for
+        self.trace = store.trace
         self.go = asyncio.Event()
         self.asked = 0
 

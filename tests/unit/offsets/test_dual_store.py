@@ -18,6 +18,7 @@ from consumerd.offsets import (
     OffsetSettings,
     OffsetsHeldError,
     OffsetsUnavailableError,
+    Trace,
     UnclaimedZooKeeperOffsetStore,
     ZooKeeperOffsetStore,
     make_store,
@@ -69,6 +70,9 @@ class Memory:
     async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return await self.load(partitions)
 
+    def trace(self, partition: TopicPartition) -> Trace | None:
+        return Trace(3, self.held[partition]) if partition in self.held else None
+
     async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         return frozenset(self.rewritten & set(partitions))
 
@@ -107,6 +111,16 @@ async def test_fails_load_while_either_store_is_unavailable(which: int) -> None:
     stores[which].fails = NotConnected("away")
     with pytest.raises(NotConnected):
         await DualOffsetStore(GROUP, *stores, "Kafka").load([A])
+
+
+async def test_traces_guarding_store_unless_other_has_larger_offset() -> None:
+    first, other = Memory({A: 5, B: 5}), Memory({A: 4, B: 6, C: 7})
+    store = DualOffsetStore(GROUP, first, other, "Kafka")
+    await store.load([A, B, C])
+    assert [store.trace(each) for each in (A, B, C)] == [Trace(3, 5), None, None]
+    other.held[B] = 5
+    await store.load([B])
+    assert store.trace(B) == Trace(3, 5)
 
 
 async def test_commits_to_second_store_what_first_accepted() -> None:
