@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         RequestTooLargeError,
         UnavailableError,
         error_of,
+        topic_error,
     )
     from consumerd.client.fetching import FetchedPartition, FetchedPartitions, PartitionFetch, fetch_partitions
     from consumerd.client.making import find_broker, make_client
@@ -34,6 +35,7 @@ else:
             "consumerd.client.epochs": "EpochEnd epoch_ends",
             "consumerd.client.errors": (
                 "AuthenticationError BrokerRefusedError NoBrokerError RequestTooLargeError UnavailableError error_of"
+                " topic_error"
             ),
             "consumerd.client.fetching": "FetchedPartition FetchedPartitions PartitionFetch fetch_partitions",
             "consumerd.client.making": "find_broker make_client",
@@ -77,5 +79,6 @@ __all__ = [
     "find_broker",
     "list_offsets",
     "make_client",
+    "topic_error",
     "topic_partitions",
 ]
