@@ -29,7 +29,7 @@ from consumerd.errors import reason_of
 from consumerd.spark.checkpoints import Checkpoint, OffsetLog
 from consumerd.spark.coverage import PARTITION, content_hash, found_stretches, kinds, runs, sweep
 from consumerd.spark.failures import declared_errors
-from consumerd.spark.former_logs import FormerLog, name_of, read_former, with_log_names
+from consumerd.spark.former_logs import FormerLog, name_of, with_log_names
 from consumerd.spark.reconcile_expected import (
     OffsetSpan,
     SourceSpans,
@@ -82,11 +82,10 @@ class _Reconciliation:
         self._pipeline = pipeline
         self._kept: list[DataFrame] = []
         self._bronze = open_table(spark, pipeline.bronze, pipeline.format)
-        self._former = read_former(spark, pipeline)
+        self._former: tuple[FormerLog, ...] = ()
         # Queries may run meanwhile. The last batch of refine is read before that of land, and each
         # table is read up to there, so that no row is missing only because it was added in between.
-        refined, self._refined_to = _refined(spark, pipeline)
-        self._refined = {name: with_log_names(spark, frame, self._former) for name, frame in refined.items()}
+        self._refined, self._refined_to = _refined(spark, pipeline)
         self._last_batch: int | None = None
 
     def close(self) -> None:
@@ -103,7 +102,9 @@ class _Reconciliation:
             dedup=refine is not None and refine.dedup,
             refined=bool(self._refined),
         )
-        wanted, self._last_batch = planned(self._spark, self._pipeline, self._bronze, self._first_landed)
+        plan = planned(self._spark, self._pipeline, self._bronze, self._first_landed)
+        wanted, self._last_batch, self._former = plan
+        self._refined = {name: self._named(frame) for name, frame in self._refined.items()}
         spans, pieces = SourceSpans({}, []) if shallow else available(self._pipeline, wanted)
         query = Checkpoint(self._spark, self._pipeline.checkpoint("land")).query_id()
         proven_ranges = read_proven(self._spark, self._pipeline, query, self._former)
@@ -208,7 +209,11 @@ class _Reconciliation:
         """Bronze."""
         if not self._bronze.exists:
             return self._spark.createDataFrame([], _BRONZE_DDL)
-        return with_log_names(self._spark, self._bronze.read(to=self._last_batch), self._former)
+        return self._named(self._bronze.read(to=self._last_batch))
+
+    def _named(self, frame: DataFrame) -> DataFrame:
+        """Rows with the names of their logs."""
+        return with_log_names(self._spark, frame, self._former)
 
     def _first_landed(self) -> dict[Key, int]:
         rows = self._rows().groupBy(*PARTITION).agg(F.min("offset").alias("first")).collect()

@@ -15,7 +15,7 @@ from consumerd.errors import NotFoundError
 from consumerd.spark.beginning import began
 from consumerd.spark.checkpoints import Checkpoint, CheckpointError, OffsetLog
 from consumerd.spark.coverage import PARTITION
-from consumerd.spark.former_logs import read_former
+from consumerd.spark.former_logs import FormerLog, read_former
 from consumerd.spark.source import register
 from consumerd.spark.source.columns import ParseMode
 from consumerd.spark.source.discovery import open_origin
@@ -52,10 +52,14 @@ class OffsetSpan(NamedTuple):
 
 
 class LandingPlan(NamedTuple):
-    """The ranges to be landed. Rows of bronze count up to `last_batch`: a query may be adding to it."""
+    """The ranges to be landed. Rows of bronze count up to `last_batch`: a query may be adding to it.
+
+    `former`: the logs that others have replaced by then.
+    """
 
     spans: dict[Key, OffsetSpan]
     last_batch: int
+    former: tuple[FormerLog, ...] = ()
 
 
 def planned(
@@ -78,8 +82,15 @@ def planned(
         raise CheckpointError(
             f"{offsets.path} does not contain the end of batch {max(known)}: restore the checkpoint of {bronze.path}."
         )
-    starts = dict(entries(began(spark, pipeline) or {}))
     reached = dict(positions(ends))
+    starts = dict(entries(began(spark, pipeline) or {}))
+    former = []
+    for each in read_former(spark, pipeline):
+        key = each.topic, each.partition
+        if key in reached and reached[key].topic_id == each.topic_id:
+            starts[key] = each.start  # a later batch, which is not counted, has replaced it
+        else:
+            former.append(each)
     unknown = [key for key in reached if key not in starts]
     if unknown:
         logs = open_origin(read_options(pipeline.source)).snapshot()
@@ -88,8 +99,8 @@ def planned(
             firsts = [log.start for log in (logs.get(key),) if log is not None]
             starts[key] = min([*firsts, *(offset for offset in (landed.get(key),) if offset is not None)], default=0)
     spans = {key: OffsetSpan(min(starts[key], end), end, topic_id) for key, (end, topic_id) in reached.items()}
-    spans |= {each.key: OffsetSpan(each.start, each.end, each.topic_id) for each in read_former(spark, pipeline)}
-    return LandingPlan(spans, max(known))
+    spans |= {each.key: OffsetSpan(each.start, each.end, each.topic_id) for each in former}
+    return LandingPlan(spans, max(known), tuple(former))
 
 
 class SourceSpans(NamedTuple):

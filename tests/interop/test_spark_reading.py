@@ -21,7 +21,7 @@ from consumerd.spark.source.errors import BrokerRejectedError, DataLossError
 from consumerd.spark.source.filters import Pruning
 from consumerd.spark.source.option_values import BootstrapLocation
 from consumerd.spark.source.options import read_options
-from consumerd.spark.source.planning import plan_batch
+from consumerd.spark.source.planning import StreamPlanner, plan_batch
 from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.source.v08 import client as kafka_client
 from consumerd.spark.source.v08.commits import V08Committer
@@ -121,6 +121,24 @@ async def test_reads_nothing_of_a_topic_that_was_created_again_since_the_read_wa
         read(former)
     assert read(former, replace(REQUEST, fail_on_data_loss=False)) == []
     assert [(row["value"], row["topic_id"]) for row in read(new)] == [(b"new", other.topic_id)] * 30
+
+
+async def test_without_topic_ids_a_log_that_ends_before_the_checkpoint_is_data_loss(
+    kafka: Any, cluster_client: Any
+) -> None:
+    broker = await kafka("1.1.1")
+    create_topic(broker.address, "events")
+    async with cluster_client(broker) as client:
+        await produce(client, 2, RecordCodec.NONE, [b"former"] * 20)
+    given = {"bootstrap": broker.address, "subscribe": "events", "startingOffsets": "earliest"}
+    first = StreamPlanner(read_options(given))
+    end = first.latest(first.initial(), None)
+    assert end == {"events": {"0": 20}}
+    recreate_topic(broker.address, "events")
+    async with cluster_client(broker) as client:
+        await produce(client, 2, RecordCodec.NONE, [b"new"] * 15)
+    with pytest.raises(DataLossError, match="events/0 was read up to 20 and ends at 15 now, so the log was replaced"):
+        StreamPlanner(read_options(given)).latest(end, None)
 
 
 @pytest.mark.parametrize(

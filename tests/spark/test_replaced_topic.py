@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 
 from consumerd.embedded import MissingRuntimeError
 from consumerd.spark.aggregate import aggregate, current_windows
+from consumerd.spark.beginning import begin
 from consumerd.spark.land import land
 from consumerd.spark.reconcile import reconcile
 from consumerd.spark.refine import refine
@@ -179,3 +180,22 @@ def test_a_pipeline_of_an_earlier_release_takes_up_its_log(
         f"0@{former}": (300, 300),
         "0": (150, 150),
     }
+
+
+def test_a_topic_that_was_created_again_before_the_first_batch(
+    spark: SparkSession, broker: KafkaBroker, tmp_path: Path
+) -> None:
+    events = Events(broker.address)
+    strict, lenient = declared(tmp_path, broker), declared(tmp_path, broker, failOnDataLoss=False)
+    events.produce("former", 200)
+    asked = begin(spark, strict, {**strict.source, "startingOffsets": '{"events": {"0": 50}}'})
+    assert json.loads(asked["startingOffsets"]) == {"events": {"0": {"offset": 50, "topic_id": events.id}}}
+    former = events.id
+    events.recreate()
+    events.produce("new", 300)
+    with pytest.raises(DataLossError, match=f"events/0 was to be landed from 50 in the log with topic id {former}"):
+        land(spark, strict)
+    assert land(spark, lenient).rows == 300
+    result = reconcile(spark, lenient)
+    assert result.is_clean, result.as_json()
+    assert [(each.broker_partition, each.start, each.landed) for each in result.partitions] == [("0", 0, 300)]
