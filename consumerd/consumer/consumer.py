@@ -172,9 +172,12 @@ class GroupConsumer(RunningMember[events.Event]):
         if not isinstance(event, events.SnapshotTaken) or self._member.phase is not Phase.MEMBER:
             return
         self._awaited.look(event.snapshot.topics)
-        for topic, brokers in event.snapshot.topics.items():
-            partitions = (TopicPartition(topic, broker, each) for broker, parts in brokers.items() for each in parts)
-            self._partitions.exist(topic, partitions)
+        self._partitions.exist(
+            TopicPartition(topic, broker, each)
+            for topic, brokers in event.snapshot.topics.items()
+            for broker, numbers in brokers.items()
+            for each in numbers
+        )
         target = dict(self._member.target)
         if target != self._target:
             self._target = target

@@ -137,8 +137,10 @@ class CoordinatedConsumer(RunningMember[events.Event]):
 
     def _after(self, event: events.Event) -> None:
         if isinstance(event, events.TopicsRead):
-            for topic, count in event.partitions.items():
-                self._partitions.exist(topic, (TopicPartition.numbered(topic, number) for number in range(count)))
+            counts = event.partitions.items()
+            self._partitions.exist(
+                TopicPartition.numbered(topic, each) for topic, count in counts for each in range(count)
+            )
             topics = {topic: {0: range(count)} for topic, count in event.partitions.items()}
             self._awaited.look(topics, self._requests.denied_topics)
 

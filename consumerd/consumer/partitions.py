@@ -135,9 +135,9 @@ class OwnedPartitions:
 
     # -- the flow
 
-    def exist(self, topic: str, partitions: Iterable[TopicPartition]) -> None:
-        """Note the partitions that a topic has: those that come after its first are new to the group."""
-        self._starts.exist(topic, partitions)
+    def exist(self, partitions: Iterable[TopicPartition]) -> None:
+        """Note the partitions of the group's topics: those that come after a topic's first are new to the group."""
+        self._starts.exist(partitions)
 
     def start(self, streams: Mapping[TopicPartition, int], session_id: int, group: asyncio.TaskGroup) -> None:
         """Begin the flow of partitions that were claimed on `session_id`; their tasks belong to `group`."""

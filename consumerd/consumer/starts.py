@@ -185,10 +185,18 @@ class StartFinder:
             return await self._listed(partition, EARLIEST), None, False, UNKNOWN_LOG
         return await self._listed(partition, LATEST), None, True, UNKNOWN_LOG
 
-    def exist(self, topic: str, partitions: Iterable[TopicPartition]) -> None:
-        """Note the partitions that a topic has; the first time counts."""
-        if topic not in self._existing:
-            self._existing[topic] = frozenset(partitions)
+    def exist(self, partitions: Iterable[TopicPartition]) -> None:
+        """Note the partitions that there are; those of a topic that were there the first time are not new later.
+
+        Of a topic that is gone none is left: it is another one when it comes back.
+        """
+        by_topic: defaultdict[str, set[TopicPartition]] = defaultdict(set)
+        for partition in partitions:
+            by_topic[partition.topic].add(partition)
+        for topic in self._existing.keys() - by_topic.keys():
+            self._existing[topic] = frozenset()
+        for topic, found in by_topic.items():
+            self._existing.setdefault(topic, frozenset(found))
 
     async def _is_new(self, partition: TopicPartition) -> bool:
         """Whether the partition came after the group had begun with its topic: then it is read from its beginning."""

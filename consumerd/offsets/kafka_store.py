@@ -50,6 +50,9 @@ MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR_FOR_GROUP, ErrorCode.GROUP_C
 #: Transient errors: they end with the rebalance, or with the transaction that holds an offset back. A broker that shuts
 #: down may return UNKNOWN; `consumerd.consumer.group_requests` asks again, too.
 _PASSING: Final = frozenset({ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.UNKNOWN})
+#: Refusals that concern one topic. One that is gone may come back as another: there the position means another place,
+#: so it is not written again and again until then.
+_OF_TOPIC: Final = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 _NO_OFFSET: Final = -1
 _NO_EPOCH: Final = -1
 #: The first version of OFFSET_COMMIT with a leader epoch.
@@ -191,7 +194,7 @@ class KafkaOffsetStore:
 
         Brokers since 2.1 keep the leader epoch, by which Java members, too, notice a truncated log. There is no place
         for the topic id, and before for the epoch, so these stand in the metadata. Positions of topics for which we
-        lack the permission are refused, and do not affect others.
+        lack the permission, or that the broker does not have, are refused, and do not affect others.
 
         Raises OffsetsUnavailableError when that is not possible just now (some may be stored; committing again is
         safe), and BrokerRefusedError for a permanent error.
@@ -237,7 +240,7 @@ class KafkaOffsetStore:
                 if part["error_code"] in THROWN_OUT:
                     lost.add(partition)
                     continue
-                if part["error_code"] == ErrorCode.TOPIC_AUTHORIZATION_FAILED and partition in positions:
+                if part["error_code"] in _OF_TOPIC and partition in positions:
                     error = topic_error(part["error_code"], f"{what}: {partition}", partition.topic, "Read")
                     assert error is not None  # the code is not 0
                     refused[partition] = error

@@ -24,7 +24,7 @@ from tests.simulation.base_schedule import SETTLED_WITHIN
 from tests.simulation.kafka_broker import ERAS
 from tests.simulation.kafka_logs import KafkaLogs
 from tests.simulation.kafka_world import KafkaWorld
-from tests.simulation.log_faults import LogFaults
+from tests.simulation.log_faults import GONE, LogFaults
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -187,6 +187,13 @@ class ClusterSchedule(LogFaults[KafkaLogs, Outcome]):
     @property
     def _seen_afterwards(self) -> bool:
         return self.era is ERAS[-1]
+
+    @property
+    def _gone_for(self) -> float | None:
+        """Without ids, members look at the topics now and then; fixed ones have no look that shows it."""
+        if self._seen_afterwards:
+            return super()._gone_for
+        return None if self.fixed else self._topic_refresh_interval + GONE
 
     @property
     def _cuts_seen(self) -> bool:

@@ -62,6 +62,11 @@ class LogFaults(BaseSchedule[_World, _Outcome]):
         raise NotImplementedError
 
     @property
+    def _gone_for(self) -> float | None:
+        """Seconds for which a topic is gone until running members see that it is; None: they never do."""
+        return GONE
+
+    @property
     def _cuts_seen(self) -> bool:
         """Whether members find out that a log was cut and written on."""
         raise NotImplementedError
@@ -85,8 +90,8 @@ class LogFaults(BaseSchedule[_World, _Outcome]):
         )
 
     def _recreate_topic(self) -> None:
-        counts = self._topic_counts()
-        if not counts:
+        counts, gone_for = self._topic_counts(), self._gone_for
+        if not counts or gone_for is None:
             return
         self._be_whole()
         topic = self.rng.choice(sorted(counts))
@@ -102,7 +107,7 @@ class LogFaults(BaseSchedule[_World, _Outcome]):
         if frozen is not None:
             frozen.freeze()
         self.world.delete_topic(topic)
-        self._pass(HARDLY_GONE if frozen is not None else GONE * self.rng.uniform(1.0, 2.0))
+        self._pass(HARDLY_GONE if frozen is not None else gone_for * self.rng.uniform(1.0, 2.0))
         self._make_again(topic, partitions)
         self._write_other(before, topic)
         if frozen is not None:
