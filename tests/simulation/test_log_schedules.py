@@ -30,7 +30,7 @@ def test_group_of_old_consumers_holds_its_invariants_in_every_schedule(seeds: ra
     play_all(OldKafkaSchedule, seeds)
 
 
-@pytest.mark.xfail(reason="members do not know yet which log it is", strict=True)
+@pytest.mark.xfail(reason="members do not survive all of it yet", strict=True)
 @pytest.mark.parametrize(
     "schedule",
     [CoordinatedSchedule, FixedSchedule, OldKafkaSchedule, Schedule],
