@@ -249,8 +249,9 @@ def grown_while_running(story: Telling) -> None:
 
 
 def grown_while_stopped(story: Telling) -> None:
-    """The same while there is no member: the group has offsets of the other partitions."""
+    """The same while there is no member: the group has had offsets of the other partitions for more than a minute."""
     story.stop()
+    story.world.run(60.0)
     story.grow()
     story.join()
     story.deliver()
