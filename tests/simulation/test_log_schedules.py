@@ -14,7 +14,6 @@ from tests.simulation.kafka_schedule import CoordinatedSchedule, FixedSchedule
 from tests.simulation.log_faults import LogFaults
 from tests.simulation.old_kafka_schedule import OldKafkaSchedule
 from tests.simulation.playing import ONE, blocks, play_all
-from tests.simulation.schedule import Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,13 +29,13 @@ def test_group_of_old_consumers_holds_its_invariants_in_every_schedule(seeds: ra
     play_all(OldKafkaSchedule, seeds)
 
 
-@pytest.mark.xfail(reason="members do not know yet which log it is", strict=True)
+@pytest.mark.xfail(reason="members do not survive all of it yet", strict=True)
 @pytest.mark.parametrize(
     "schedule",
-    [CoordinatedSchedule, FixedSchedule, OldKafkaSchedule, Schedule],
+    [CoordinatedSchedule, FixedSchedule],
     ids=lambda schedule: schedule.__name__,
 )
-@pytest.mark.parametrize("seeds", blocks(0, SCHEDULES, BLOCK) if ONE is None else [ONE], ids=str)
+@pytest.mark.parametrize("seeds", blocks(0, BLOCK, BLOCK) if ONE is None else [ONE], ids=str)
 def test_every_message_of_the_present_logs_is_delivered(
     schedule: Callable[[int], Any], seeds: range, monkeypatch: pytest.MonkeyPatch
 ) -> None:
