@@ -137,9 +137,10 @@ class CoordinatedConsumer(RunningMember[events.Event]):
 
     def _after(self, event: events.Event) -> None:
         if isinstance(event, events.TopicsRead):
-            counts = event.partitions.items()
             self._partitions.exist(
-                TopicPartition.numbered(topic, each) for topic, count in counts for each in range(count)
+                TopicPartition.numbered(topic, number)
+                for topic, count in event.partitions.items()
+                for number in range(count)
             )
             topics = {topic: {0: range(count)} for topic, count in event.partitions.items()}
             self._awaited.look(topics, self._requests.denied_topics)

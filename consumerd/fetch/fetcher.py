@@ -57,6 +57,8 @@ class PartitionResponse(NamedTuple):
     readable_end: int = -1
     aborted: tuple[tuple[int, int], ...] = ()
     diverged: bool = False
+    #: The number of the connection, for logs that only their messages tell apart.
+    connection: int = 0
 
 
 class PartitionSource(Protocol):
@@ -129,6 +131,7 @@ class Fetcher:
         self.log = log_id
         #: Whether the log is known to have a message at `offset`, or its end.
         self._proven = False
+        self._connection = 0
         self._lane = lane
         self._source = source
         self._services = services
@@ -163,7 +166,6 @@ class Fetcher:
                 await self._lane.wait_for_room()
                 await self._fetch_next()
             except (BrokerError, WireError) as error:
-                self._proven = False  # the broker may come back with another log
                 if self._source.failed(error):
                     await self._back_off("fetch_failed", reason_of(error))
             except (LaneClosedError, FetchingOverError):
@@ -187,6 +189,8 @@ class Fetcher:
 
     async def _process(self, response: PartitionResponse) -> None:
         self._policies.broker, self._policies.log = response.broker, self.log
+        if response.connection != self._connection:  # the broker may have come back with another log
+            self._connection, self._proven = response.connection, False
         if response.error:
             response.reservation.release()
             self._services.counters.errors[response.error] += 1

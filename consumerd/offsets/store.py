@@ -48,7 +48,7 @@ from consumerd.offsets.together import all_of, each_of
 from consumerd.partition import NO_BROKER, UNKNOWN_LOG, LogId
 from consumerd.ports import Check, Create, SetData
 from consumerd.registry.errors import RegistryError
-from consumerd.registry.paths import offset_path, offsets_path, owner_path
+from consumerd.registry.paths import offset_path, offsets_path, topic_broker_path
 from consumerd.registry.v08.paths import partition_path
 from consumerd.registry.values import format_offset, parse_offset
 from consumerd.zk.errors import BadVersion, MultiFailed, NodeExists, NoNode, SessionChanged
@@ -73,8 +73,6 @@ PARTITIONS_PER_MULTI = 50
 CHECKS_PER_MULTI = 100
 #: Number of repairs of one partition's write before its error is final.
 PATIENCE = 4
-#: Time within which members of a new group begin, in milliseconds.
-_BEGINNING_MS = 60_000
 #: Nothing is to be noted.
 NO_NOTES: Final[Notes] = MappingProxyType({})
 
@@ -267,17 +265,16 @@ class ZooKeeperOffsetStore:
     async def is_new(self, partition: TopicPartition) -> bool:
         """Return whether the partition was created after the group's first offset of the topic.
 
-        ZooKeeper knows that since 0.8. In 0.7 a broker's node says when it started: there the group has to have had
-        offsets for a minute when the partition was claimed, and is not just beginning.
+        Since 0.8 it has a node. In 0.7 its broker's node has the number of partitions, and is written when that changes
+        or the broker starts.
         """
-        began = await self._zk.exists(offsets_path(self._nodes.group, partition.topic))
+        topic, broker, number = partition
+        began = await self._zk.exists(offsets_path(self._nodes.group, topic))
         if began is None:
             return False
-        if partition.broker == NO_BROKER:
-            created = await self._zk.exists(partition_path(partition.topic, partition.partition))
-            return created is not None and created.created_zxid > began.created_zxid
-        claimed = await self._zk.exists(owner_path(self._nodes.group, partition))
-        return claimed is not None and claimed.modified_ms - began.modified_ms > _BEGINNING_MS
+        path = partition_path(topic, number) if broker == NO_BROKER else topic_broker_path(topic, broker)
+        there = await self._zk.exists(path)
+        return there is not None and there.modified_zxid > began.created_zxid
 
     async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """As `load`, at any time, without effect on later commits: they still detect the writes of others."""

@@ -249,9 +249,8 @@ def grown_while_running(story: Telling) -> None:
 
 
 def grown_while_stopped(story: Telling) -> None:
-    """The same while there is no member: the group has had offsets of the other partitions for more than a minute."""
+    """The same while there is no member: the group has offsets of the other partitions."""
     story.stop()
-    story.world.run(60.0)
     story.grow()
     story.join()
     story.deliver()

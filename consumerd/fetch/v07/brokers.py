@@ -97,7 +97,8 @@ class V07Source:
             self._link.worked()
         self._suspect = False
         self._services.counters.fetches += 1
-        return PartitionResponse(self._link.broker, error, messages, size, reservation)
+        number = self._link.connections
+        return PartitionResponse(self._link.broker, error, messages, size, reservation, connection=number)
 
     async def _prepare(self, size: int) -> tuple[Connection, Reservation]:
         """Return a connection and memory, reserved in this order: a broker that is unavailable must not hold memory.

@@ -66,6 +66,8 @@ class BrokerLink:
         settings = services.settings
         self._backoff = Backoff(settings.retry_backoff_min, settings.retry_backoff_max, services.rng)
         self._connection: Connection | None = None
+        #: Number of connections so far.
+        self.connections = 0
         self._peer: tuple[str, int] | None = None
         self._up = asyncio.Event()
         self._troubled = False
@@ -112,6 +114,7 @@ class BrokerLink:
                     self._lost(reason_of(error))
                 else:
                     self._counters.connects += 1
+                    self.connections += 1
                     self._connection = connection
                     self._up.set()
                     await connection.wait_closed()

@@ -190,7 +190,9 @@ class IdlePoller:
                 if answer.error or answer.data:
                     held = idler.lane.budget.charge(len(answer.data))
                     bulk.resize(max(0, bulk.amount - len(answer.data)))
-                    response = PartitionResponse(self._link.broker, answer.error, answer.data, size, held)
+                    response = PartitionResponse(
+                        self._link.broker, answer.error, answer.data, size, held, connection=self._link.connections
+                    )
                     future.set_result(response)
                 else:
                     self._postpone(idler, now)
