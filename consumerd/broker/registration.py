@@ -17,7 +17,7 @@ import structlog
 
 from consumerd.errors import IdTakenError, reason_of
 from consumerd.ports import SessionEvent
-from consumerd.registry.errors import RegistryError
+from consumerd.registry.errors import NameRefusedError, RegistryError
 from consumerd.registry.paths import broker_path, topic_broker_path
 from consumerd.registry.values import (
     RegisteredBroker,
@@ -26,7 +26,7 @@ from consumerd.registry.values import (
     make_creator_id,
     parse_broker,
 )
-from consumerd.zk.errors import ConnectionLost, NodeExists, NoNode, NotConnected, SessionChanged
+from consumerd.zk.errors import ConnectionLost, NodeExists, NoNode, NotConnected, SessionChanged, Throttled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -87,7 +87,8 @@ class BrokerRegistration:
     async def register(self, topics: Iterable[str]) -> None:
         """Register the broker and the topics that it holds already.
 
-        A connection that is lost on the way is waited for, as long as the session waits for one.
+        A connection that is lost on the way is waited for, as long as the session waits for one. Requests that are
+        dropped by an overloaded server are repeated.
 
         Raises IdTakenError when another live broker holds the id, RegistryError when the address cannot be written,
         NotConnected when the connection does not come back, and other ZooKeeperErrors.
@@ -96,7 +97,7 @@ class BrokerRegistration:
         while True:
             try:
                 return await self._bring_up_to_date()
-            except (ConnectionLost, SessionChanged) as error:
+            except (ConnectionLost, SessionChanged, Throttled) as error:
                 await self._pause_after(error)
 
     async def run(self) -> None:
@@ -151,7 +152,12 @@ class BrokerRegistration:
         if address not in self._registered:
             await self._register_address(address)
         for topic in sorted(self._topics):
-            path = topic_broker_path(topic, self._id)
+            try:
+                path = topic_broker_path(topic, self._id)
+            except NameRefusedError as error:  # producers and consumers that name this broker can use it all the same
+                self._topics.discard(topic)
+                logger.error("topic_not_registered", topic=topic, broker=self._id, reason=reason_of(error))
+                continue
             if path not in self._registered and path not in self._foreign:
                 await self._register_topic(topic, path)
 

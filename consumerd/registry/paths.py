@@ -20,8 +20,9 @@ BROKER_IDS = "/brokers/ids"
 BROKER_TOPICS = "/brokers/topics"
 
 
-#: Characters that ZooKeeper refuses in a path, the separator included.
-_FORBIDDEN = re.compile("[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
+#: Characters that ZooKeeper refuses in a path (PathUtils.validatePath), the separator included. It looks at UTF-16
+#: units, so it takes those above U+FFFF for two surrogates.
+_FORBIDDEN = re.compile("[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
 
 
 def check_name(kind: str, name: str) -> str:

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 from consumerd.address import format_address
 from consumerd.errors import ConfigError
+from consumerd.registry.errors import NameRefusedError
+from consumerd.registry.paths import check_name
 
 DEFAULT_PORT = 2181
 
@@ -81,4 +83,9 @@ def _parse_chroot(chroot: str, text: str) -> str:
         raise ConfigError(
             f"{chroot!r} in {text!r} is not a chroot such as /kafka: no empty parts, no `.`, no slash at the end"
         )
+    try:
+        for part in parts:
+            check_name("chroot", part)
+    except NameRefusedError as error:
+        raise ConfigError(str(error)) from error
     return chroot

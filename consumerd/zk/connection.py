@@ -21,12 +21,13 @@ import asyncio
 import math
 import struct
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
+import structlog
 from aiozk import protocol
 
 from consumerd.errors import reason_of
-from consumerd.zk.errors import BadReply, ConnectionLost, RequestTooLarge, ServerError
+from consumerd.zk.errors import THROTTLED, BadReply, ConnectionLost, RequestTooLarge, ServerError
 
 if TYPE_CHECKING:
     import ssl as tls
@@ -40,6 +41,13 @@ _REPLY_HEADER = struct.Struct("!iqi")  # xid, zxid, error code
 _LAST_XID = 0x7FFFFFFF
 #: Seconds by which a timer may fire early.
 _TIMER_SLACK = 0.001
+#: Seconds before a throttled request is repeated for the first time; each later pause is twice as long.
+FIRST_PAUSE: Final = 0.1
+_LONGEST_PAUSE: Final = 2.0
+#: Seconds between log lines about throttled requests.
+_THROTTLE_LOGGED_EVERY: Final = 60.0
+
+log = structlog.get_logger(__name__)
 
 
 class ConnectionEnded(Exception):
@@ -134,6 +142,10 @@ class Connection(asyncio.Protocol):
         self._unwritten: list[bytes] = []
         self._flush_planned = False
         self._watchdog: asyncio.TimerHandle | None = None
+        #: Called when the server drops a request to shed load, with the seconds until it is repeated.
+        self.on_throttled: Callable[[float], None] | None = None
+        #: Time of the last log line about throttled requests.
+        self._throttle_logged = -math.inf
 
     async def connect(self) -> None:
         """Open the socket. Raises OSError (also for TLS)."""
@@ -161,10 +173,26 @@ class Connection(asyncio.Protocol):
     async def request(self, request: Any) -> Any:
         """Send a request in its turn, and await its answer: the value that the request reads, or aiozk's response.
 
+        A request that the server drops to shed load (ThrottledOp) is repeated, for as long as an answer may take.
+
         Raises ServerError, RequestTooLarge, ConnectionLost (also for an answer that does not come within the session
         timeout, though the server responds: 3.3 drops unknown requests), or NeverSent when the connection ended
         before the turn.
         """
+        until, pause = math.inf, FIRST_PAUSE
+        while True:
+            try:
+                return await self._request(request)
+            except ServerError as error:
+                now = self._loop.time()
+                until = min(until, now + (self.answer_limit or 0.0))
+                if error.code != THROTTLED or now + pause > until:
+                    raise
+            self.note_throttled(pause)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def _request(self, request: Any) -> Any:
         call = self._call(request)
         if self._turns:
             self._turns -= 1
@@ -176,6 +204,15 @@ class Connection(asyncio.Protocol):
         finally:
             if call.sent:
                 self._next_turn()
+
+    def note_throttled(self, pause: float) -> None:
+        """Report that the server sheds load, and that its client pauses; log it once in a while."""
+        if self.on_throttled is not None:
+            self.on_throttled(pause)
+        now = self._loop.time()
+        if now >= self._throttle_logged + _THROTTLE_LOGGED_EVERY:
+            self._throttle_logged = now
+            log.warning("requests_throttled", server=str(self.where), reason="ThrottledOp: the server sheds load")
 
     def write(self, request: Any) -> asyncio.Future[Any]:
         """Write a request at once, past all that wait for their turn; errors as `request`, some of them at once."""

@@ -71,17 +71,36 @@ class NoChildrenForEphemerals(NodeError):
     reason = "the parent of {path} is an ephemeral ZooKeeper node, which cannot have children"
 
 
+class QuotaExceeded(NodeError):
+    """A write would exceed the quota of a node above, which the server enforces (3.7 and later)."""
+
+    reason = (
+        "the ZooKeeper quota of a node above {path} is exceeded (QuotaExceeded); raise it with `setquota`, or delete "
+        "nodes that are not needed"
+    )
+
+
 class UnexpectedReply(NodeError):
     """The server answered with an error code that has no class of its own; `code` is the number."""
 
     def __init__(self, path: str, code: int) -> None:
         super().__init__(path)
         self.code = code
-        self.args = (f"ZooKeeper answered with error {code} for {path}",)
+        self.args = (f"ZooKeeper answered with error {name_of(code)} for {path}",)
 
 
 class NotConnected(ZooKeeperError):
     """There is no connection and the call was never sent: repeating it is always safe."""
+
+
+class Throttled(NotConnected):
+    """The server sheds load: it dropped the call, and its repetitions for the session timeout, without executing it."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"ZooKeeper sheds load (ThrottledOp): it has dropped a request for {path} again and again; relieve it, or "
+            "raise zookeeper.throttled_op_wait_time on the server"
+        )
 
 
 class ConnectionLost(ZooKeeperError):
@@ -130,7 +149,7 @@ class ServerError(Exception):
     """The bare error code of a reply, before the call that knows the path turns it into an error of this module."""
 
     def __init__(self, code: int) -> None:
-        super().__init__(f"ZooKeeper answered with error {code}")
+        super().__init__(f"ZooKeeper answered with error {name_of(code)}")
         self.code = code
 
 
@@ -138,6 +157,10 @@ class ServerError(Exception):
 CONNECTION_CODES = frozenset({-4, -12, -112, -118})
 #: The server does not know the type of the request.
 UNIMPLEMENTED = -6
+#: The server was overloaded, and dropped the request without executing it (3.7 and later).
+THROTTLED = -127
+#: Codes that say nothing about the request: it may succeed on another connection.
+PASSING_CODES = CONNECTION_CODES | {THROTTLED}
 #: AuthFailed, and the closed session of a server that insists on another scheme.
 AUTH_CODES = frozenset({-115, -124})
 
@@ -150,7 +173,50 @@ _BY_CODE: dict[int, type[NodeError]] = {
     -110: NodeExists,
     -111: NotEmpty,
     -114: InvalidACL,
+    -125: QuotaExceeded,
 }
+
+#: The names of all codes of ZooKeeper 3.9 (KeeperException.Code).
+NAMES = {
+    0: "Ok",
+    -1: "SystemError",
+    -2: "RuntimeInconsistency",
+    -3: "DataInconsistency",
+    -4: "ConnectionLoss",
+    -5: "MarshallingError",
+    -6: "Unimplemented",
+    -7: "OperationTimeout",
+    -8: "BadArguments",
+    -12: "UnknownSession",
+    -13: "NewConfigNoQuorum",
+    -14: "ReconfigInProgress",
+    -100: "APIError",
+    -101: "NoNode",
+    -102: "NoAuth",
+    -103: "BadVersion",
+    -108: "NoChildrenForEphemerals",
+    -110: "NodeExists",
+    -111: "NotEmpty",
+    -112: "SessionExpired",
+    -113: "InvalidCallback",
+    -114: "InvalidACL",
+    -115: "AuthFailed",
+    -118: "SessionMoved",
+    -119: "NotReadOnly",
+    -120: "EphemeralOnLocalSession",
+    -121: "NoWatcher",
+    -122: "RequestTimeout",
+    -123: "ReconfigDisabled",
+    -124: "SessionClosedRequireSaslAuth",
+    -125: "QuotaExceeded",
+    -127: "ThrottledOp",
+}
+
+
+def name_of(code: int) -> str:
+    """Return an error code with its name, as ZooKeeper's documents call it: `SessionExpired (-112)`."""
+    name = NAMES.get(code)
+    return str(code) if name is None else f"{name} ({code})"
 
 
 def error_for(code: int, path: str) -> ZooKeeperError:
@@ -158,6 +224,8 @@ def error_for(code: int, path: str) -> ZooKeeperError:
     if code in AUTH_CODES:
         return AuthFailed("ZooKeeper refused the credentials; check the configured auth scheme and secret")
     if code in CONNECTION_CODES:
-        return ConnectionLost(f"ZooKeeper closed the connection during a request for {path} (code {code})")
+        return ConnectionLost(f"ZooKeeper closed the connection during a request for {path} (code {name_of(code)})")
+    if code == THROTTLED:
+        return Throttled(path)
     known = _BY_CODE.get(code)
     return known(path) if known else UnexpectedReply(path, code)

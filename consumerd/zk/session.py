@@ -17,7 +17,15 @@ from consumerd.zk.acl import AclSetting, needs_identity, parse_acl
 from consumerd.zk.base_session import BaseSession, ensure_on
 from consumerd.zk.connect_string import parse_connect_string
 from consumerd.zk.connection import Connection, ConnectionLimits
-from consumerd.zk.errors import AUTH_CODES, CONNECTION_CODES, UNIMPLEMENTED, AuthFailed, ServerError, error_for
+from consumerd.zk.errors import (
+    AUTH_CODES,
+    CONNECTION_CODES,
+    PASSING_CODES,
+    UNIMPLEMENTED,
+    AuthFailed,
+    ServerError,
+    error_for,
+)
 from consumerd.zk.lifecycle import SessionLifecycle
 from consumerd.zk.multi import MultiRequest, encode_operations
 from consumerd.zk.requests import ExistsRequest
@@ -161,7 +169,7 @@ class Session(BaseSession):
             try:
                 await ensure_on(connection, self._chroot, self._acl)
             except ServerError as error:
-                if error.code in CONNECTION_CODES:
+                if error.code in PASSING_CODES:
                     raise
                 raise error_for(error.code, self._chroot) from None
 

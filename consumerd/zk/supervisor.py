@@ -10,7 +10,8 @@ even when it lost its leader, and tells the leader about its sessions only every
 `sync`, which passes the leader, every T/4 (at least half a tick, as T is at least two), and when one is answered the
 lease counts from the heartbeat *before*: the leader must have received that one. When nothing came for 5T/12 while one
 is outstanding, the connection is ended: 2T/3 after the last sign of life, which leaves T/3 to come back. Heartbeats
-overtake the calls that wait for their turn, so a burst of calls does not hold them up.
+overtake the calls that wait for their turn, so a burst of calls does not hold them up. A server that sheds load drops a
+heartbeat with ThrottledOp: it is repeated after a pause, on the same connection, since another one would add load.
 
 The zxid. We tell each server the newest transaction we saw, and one that is behind closes the connection. A wiped
 ensemble does so for ever; after 1.5 T with nothing but closed handshakes we send no zxid and let the server report
@@ -28,8 +29,16 @@ from aiozk import protocol
 from consumerd.errors import ZooKeeperError, reason_of
 from consumerd.net.addresses import addresses_of
 from consumerd.ports import SessionState
-from consumerd.zk.connection import Connection, ConnectionEnded, ConnectionLimits, HandshakeClosed
-from consumerd.zk.errors import CONNECTION_CODES, BadReply, ConnectionLost, ServerError, error_for
+from consumerd.zk.connection import FIRST_PAUSE, Connection, ConnectionEnded, ConnectionLimits, HandshakeClosed
+from consumerd.zk.errors import (
+    PASSING_CODES,
+    THROTTLED,
+    BadReply,
+    ConnectionLost,
+    ServerError,
+    error_for,
+    name_of,
+)
 from consumerd.zk.lifecycle import NO_PASSWORD, SessionLifecycle
 
 if TYPE_CHECKING:
@@ -264,8 +273,11 @@ class SessionSupervisor:
 
     async def _introduce(self, connection: Connection) -> None:
         new = self._lifecycle.session_id != self._lifecycle.granted_id
+        limit = self._attempt_limit()
         try:
-            async with asyncio.timeout(self._attempt_limit()):
+            async with asyncio.timeout(limit) as deadline:
+                loop = asyncio.get_running_loop()
+                connection.on_throttled = lambda pause: deadline.reschedule(loop.time() + pause + limit)  # not silent
                 await self._prepare(connection, new)
                 if self._without_zxid:
                     await connection.request(protocol.SyncRequest(path="/"))
@@ -275,24 +287,37 @@ class SessionSupervisor:
         except TimeoutError:
             raise self._end(connection, "the server did not answer while the session was prepared") from None
         except ServerError as error:
-            if error.code in CONNECTION_CODES:
-                raise self._end(connection, f"the server refused the session with code {error.code}") from error
+            if error.code in PASSING_CODES:
+                raise self._end(
+                    connection, f"the server refused the session with code {name_of(error.code)}"
+                ) from error
             raise error_for(error.code, "/") from error
+        finally:
+            connection.on_throttled = None
 
     async def _beat(self, connection: Connection, began: float) -> None:
         """Send heartbeats until the connection ends; each answer moves the lease to the one before (see above)."""
         session = self._lifecycle
         before = began
+        pause = FIRST_PAUSE
         while True:
             sent = self._clock.monotonic()
             try:
                 await self._heartbeat(connection)
             except ServerError as error:
-                raise self._end(connection, f"the server refused a heartbeat with code {error.code}") from error
+                if error.code == THROTTLED:  # it proves nothing, as the leader has not seen it; the session lives on
+                    pause = min(pause, session.timeout / HEARTBEATS_PER_TIMEOUT)
+                    connection.note_throttled(pause)
+                    await self._clock.sleep(pause)
+                    pause *= 2
+                    continue
+                raise self._end(
+                    connection, f"the server refused a heartbeat with code {name_of(error.code)}"
+                ) from error
             except ConnectionLost as error:
                 raise ConnectionEnded from error
             session.prove(before)
-            before = sent
+            before, pause = sent, FIRST_PAUSE
             self._last_contact = self._clock.monotonic()
             await self._clock.sleep(sent + session.timeout / HEARTBEATS_PER_TIMEOUT - self._last_contact)
 

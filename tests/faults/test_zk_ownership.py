@@ -9,8 +9,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.ports import Check, Create, Delete, SetData
+from consumerd.registry.errors import NameRefusedError
+from consumerd.registry.paths import check_name
 from consumerd.testing.fault_proxy import Direction
-from consumerd.zk import ConnectionLost, MultiFailed, NodeExists, NoNode, Session, SessionChanged, base_session
+from consumerd.zk import (
+    ConnectionLost,
+    InvalidPath,
+    MultiFailed,
+    NodeExists,
+    NoNode,
+    Session,
+    SessionChanged,
+    base_session,
+)
 from tests.support.zookeeper_retry import retry
 
 if TYPE_CHECKING:
@@ -22,6 +33,43 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.asyncio
 
 DELETE, MULTI = 2, 14
+
+
+# -- names
+
+
+async def test_server_refuses_the_names_that_we_refuse(zk: ZkRig) -> None:
+    """Java looks at UTF-16 units: it takes a character above U+FFFF for two surrogates, which it refuses."""
+    session = await zk.session()
+    edges = (
+        0x1F,
+        0x20,
+        0x7E,
+        0x7F,
+        0x9F,
+        0xA0,
+        0xD7FF,
+        0xE000,
+        0xF8FF,
+        0xF900,
+        0xFFEF,
+        0xFFF0,
+        0xFFFD,
+        0x10000,
+        0x1F600,
+    )
+    for name in [f"a{chr(code)}" for code in edges]:
+        try:
+            check_name("topic", name)
+            ours = True
+        except NameRefusedError:
+            ours = False
+        try:
+            await session.create(f"/{name}", b"")
+            theirs = True
+        except InvalidPath:
+            theirs = False
+        assert (name, ours) == (name, theirs)
 
 
 # -- ownership

@@ -471,3 +471,43 @@ def test_member_stops_at_once_if_its_id_is_a_persistent_node() -> None:
         world.until_ended(member, 20.0)
         assert isinstance(member.failure, IdTakenError)
         assert "a persistent node (/consumers/group/ids/group_a)" in str(member.failure)
+
+
+@pytest.mark.parametrize("seconds", [3.0, 30.0], ids=["within the lease", "longer"])
+def test_member_survives_a_zookeeper_that_sheds_load(seconds: float) -> None:
+    """It keeps its connection and session, and neither loses nor repeats a message."""
+    with World(5) as world:
+        zookeeper = world.zookeeper
+        world.topic("events", 20)
+        member = world.daemon("a", {"commit": {"interval": 1.0}})
+        world.settle()
+        world.produce_steadily(200)
+        for _ in range(3):
+            world.run(2.3)
+            zookeeper.sheds_load = True
+            world.run(seconds)
+            zookeeper.sheds_load = False
+            world.until_shared()
+            world.run(3.0)
+        world.finish()
+        assert not [what for _, _, what in world.kernel.timeline if "session_suspended" in what]
+        assert (len(zookeeper.sessions), zookeeper.expired) == (1, [])
+        leave(world, member)
+    all_is_well(world)
+
+
+def test_member_joins_while_zookeeper_sheds_load() -> None:
+    with World(5) as world:
+        zookeeper = world.zookeeper
+        world.topic("events", 20)
+        zookeeper.sheds_load = True
+        member = world.daemon("a")
+        for _ in range(20):
+            world.run(0.7)
+            zookeeper.sheds_load = not zookeeper.sheds_load
+        zookeeper.sheds_load = False
+        world.settle()
+        world.produce_all()
+        world.finish()
+        leave(world, member)
+    all_is_well(world)

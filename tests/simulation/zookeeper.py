@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 SLICE = 0.001
 WALL = 1_700_000_000.0
 _NO_AUTH = -102
+_THROTTLED = -127
 _FIRST_SESSION = 0x1_0000_0000_0001
 _PLAIN_WRITES = (wire.CREATE, wire.CREATE2, wire.DELETE, wire.SET_DATA)
 _WRITES = (*_PLAIN_WRITES, wire.MULTI)
@@ -164,6 +165,8 @@ class SimulatedZooKeeper:
         #: Ends of sessions that were not requested: (time, process).
         self.expired: list[tuple[float, str]] = []
         self.down = False
+        #: Every request is dropped with ThrottledOp.
+        self.sheds_load = False
         #: The process whose request is carried out; "" for what the simulation does itself.
         self.serving = ""
         #: While the ephemerals of a session go with it: how it ended ("closed", "timed out", "expired").
@@ -350,6 +353,8 @@ class SimulatedZooKeeper:
             return
         self.serving = session.owner
         try:
+            if self.sheds_load and kind != wire.CLOSE:
+                raise RefusedError(_THROTTLED)
             body = self._answer(connection, session, kind, reader)
             code = 0
         except RefusedError as error:

@@ -183,3 +183,19 @@ async def test_ends_the_broker_when_another_takes_its_id_after_an_expiry() -> No
         with pytest.raises(IdTakenError):
             async with asyncio.timeout(60):
                 await registration.run()
+
+
+async def test_serves_on_though_zookeeper_cannot_hold_the_name_of_a_topic() -> None:
+    """A producer may create such a topic: ZooKeeper refuses characters above U+FFFF, and brokers do not."""
+    zookeeper = MemoryZooKeeper()
+    async with zookeeper.session() as zk:
+        registration = make(zk)
+        with capture_logs() as logs:
+            await registration.register(["a\U0001f388", "three"])
+            async with running(registration):
+                registration.add_topic("b\U0001f388")
+                registration.add_topic("one")
+                await until(lambda: "/brokers/topics/one/0" in zookeeper.dump())
+        refused = [(each["topic"], each["reason"]) for each in logs if each["event"] == "topic_not_registered"]
+        assert [topic for topic, _ in refused] == ["a\U0001f388", "b\U0001f388"]
+        assert "which no ZooKeeper node can have in its name" in refused[0][1]

@@ -52,6 +52,7 @@ def test_parses_connect_strings(text: str, hosts: list[tuple[str, int]], chroot:
         ("zk1//app", "not a chroot"),
         ("zk1/a/../b", "not a chroot"),
         ("zk1/a\x00b", "not a chroot"),
+        ("zk1/a/\U0001f600", "the chroot '\U0001f600' holds '\U0001f600', which no ZooKeeper node can have"),
     ],
 )
 def test_rejects_invalid_connect_strings(text: str, says: str) -> None:

@@ -17,6 +17,8 @@ from consumerd.zk import errors
         (-111, errors.NotEmpty, "still has children"),
         (-114, errors.InvalidACL, "refuses the configured ACL"),
         (-8, errors.InvalidPath, "as a path"),
+        (-125, errors.QuotaExceeded, "raise it with `setquota`"),
+        (-122, errors.UnexpectedReply, "error RequestTimeout (-122)"),
         (-9999, errors.UnexpectedReply, "error -9999"),
     ],
 )
@@ -37,6 +39,27 @@ def test_codes_that_end_the_connection_leave_the_outcome_open(code: int) -> None
 @pytest.mark.parametrize("code", [-115, -124])
 def test_reports_rejected_credentials(code: int) -> None:
     assert type(errors.error_for(code, "/x")) is errors.AuthFailed
+
+
+def test_throttled_request_was_never_executed() -> None:
+    error = errors.error_for(-127, "/x")
+    assert isinstance(error, errors.NotConnected)
+    assert "sheds load (ThrottledOp)" in str(error)
+
+
+def test_every_code_of_zookeeper_has_its_name() -> None:
+    """Those of KeeperException.Code in 3.9; SystemError and APIError only mark ranges."""
+    ranges = (
+        range(-8, 1),
+        range(-14, -11),
+        (-100, -101, -102, -103, -108),
+        range(-115, -109),
+        range(-125, -117),
+        (-127,),
+    )
+    assert set(errors.NAMES) == {code for each in ranges for code in each}
+    assert errors.name_of(-127) == "ThrottledOp (-127)"
+    assert errors.name_of(-9999) == "-9999"
 
 
 def test_every_error_has_an_exit_code() -> None:
@@ -63,4 +86,4 @@ def test_errors_keep_and_say_their_figures() -> None:
 def test_refusal_of_a_server_says_its_code() -> None:
     error = errors.ServerError(-112)
     assert error.code == -112
-    assert str(error) == "ZooKeeper answered with error -112"
+    assert str(error) == "ZooKeeper answered with error SessionExpired (-112)"

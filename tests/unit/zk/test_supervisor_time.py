@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 NEW, RECONNECTED, SUSPENDED = SessionEvent.NEW, SessionEvent.RECONNECTED, SessionEvent.SUSPENDED
 EVENT = framed(struct.pack("!iqiiii", -1, -1, 0, 3, 3, 2) + b"/x")
-BODIES = {SYNC: b"\0\0\0\1/", MULTI: struct.pack("!i?i", -1, True, -1)}
+BODIES = {CREATE: b"\0\0\0\1/", SYNC: b"\0\0\0\1/", MULTI: struct.pack("!i?i", -1, True, -1)}
 
 
 class Peer:
@@ -228,7 +228,67 @@ def test_refused_heartbeat_ends_the_connection_with_its_code(ensemble: Ensemble)
 
     with capture_logs() as logs:
         ensemble.play(script)
-    assert "the server refused a heartbeat with code -112" in [entry.get("reason") for entry in logs]
+    assert "the server refused a heartbeat with code SessionExpired (-112)" in [entry.get("reason") for entry in logs]
+
+
+def test_throttled_heartbeat_is_repeated_on_the_same_connection_and_proves_nothing(ensemble: Ensemble) -> None:
+    """Another connection would add load; but the leader has not seen it, so the lease does not move."""
+
+    async def script() -> None:
+        session, events = ensemble.session()
+        async with session:
+            await asyncio.sleep(1.0)
+            ensemble.codes = {SYNC: -127}
+            await asyncio.sleep(30.0)
+            assert session.state is SessionState.CONNECTED
+            assert session.lease_left() < 0.0
+            asked = [at - 1.0 for at in ensemble.times(SYNC) if at > 1.0]
+            assert [round(after - before, 1) for before, after in pairwise(asked)][:6] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.0]
+            ensemble.codes = {}
+            await asyncio.sleep(7.0)
+            assert session.lease_left() > 5.0
+            assert events == [(0.0, NEW)]
+        assert len(ensemble.handshakes) == 1
+
+    with capture_logs() as logs:
+        ensemble.play(script)
+    assert [entry["event"] for entry in logs].count("requests_throttled") == 1
+
+
+def test_throttled_request_is_repeated_with_longer_and_longer_pauses(ensemble: Ensemble) -> None:
+    async def script() -> None:
+        session, events = ensemble.session()
+        async with session:
+            began = ensemble.kernel.now
+            known = len(ensemble.times(EXISTS))
+            ensemble.codes = {EXISTS: -127}
+            ensemble.kernel.after(2.0, ensemble.codes.clear)
+            assert await session.exists("/a") is None
+            asked = [round(at - began, 1) for at in ensemble.times(EXISTS)[known:]]
+            assert asked == [0.0, 0.1, 0.3, 0.7, 1.5, 3.1]
+            ensemble.codes = {EXISTS: -127}
+            began = ensemble.kernel.now
+            with pytest.raises(NotConnected, match="sheds load"):
+                await session.exists("/a")
+            assert 10.0 < ensemble.kernel.now - began <= 12.0  # the session timeout
+            assert events == [(0.0, NEW)]
+
+    ensemble.play(script)
+
+
+def test_session_begins_on_a_server_that_sheds_load_for_a_while(ensemble: Ensemble) -> None:
+    """The preparation takes longer than a silent server may, on one connection."""
+
+    async def script() -> None:
+        ensemble.codes = dict.fromkeys((EXISTS, MULTI, CREATE), -127)
+        ensemble.kernel.after(4.5, ensemble.codes.clear)
+        session, events = ensemble.session("zk/base", connect_timeout=2.0)
+        await session.start(10.0)
+        assert len(events) == len(ensemble.handshakes) == 1
+        assert session.has_multi
+        await session.close()
+
+    ensemble.play(script)
 
 
 # ---- Attempts --------------------------------------------------------------------------------------------------------
@@ -307,7 +367,7 @@ def test_server_that_refuses_the_preparation_is_left_with_its_code(ensemble: Ens
 
     async def script() -> None:
         session, events = ensemble.session("zk/base" if opcode == CREATE else "zk")
-        with pytest.raises(NotConnected, match="the server refused the session with code -112"):
+        with pytest.raises(NotConnected, match=r"the server refused the session with code SessionExpired \(-112\)"):
             await session.start(1.0)
         assert events == []
 
@@ -319,7 +379,7 @@ def test_unknown_refusal_of_the_preparation_ends_the_session(ensemble: Ensemble)
 
     async def script() -> None:
         session, events = ensemble.session(auth=[("digest", "u:p")])
-        with pytest.raises(UnexpectedReply, match="error -1 for /"):
+        with pytest.raises(UnexpectedReply, match=r"error SystemError \(-1\) for /"):
             await session.start()
         assert events == []
 
