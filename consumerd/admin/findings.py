@@ -26,6 +26,8 @@ class GroupFindingKind(StrEnum):
     STALE_OWNER = "stale-owner"
     ZOMBIE_OWNER = "zombie-owner"
     FOREIGN_SESSION = "foreign-session"
+    OTHER_RULE = "other-rule"
+    MIXED_RULES = "mixed-rules"
     MISPLACED = "misplaced"
     GAVE_UP = "gave-up"
     UNOWNED = "unowned"
@@ -62,6 +64,7 @@ NOTICES = frozenset(
         GroupFindingKind.SILENT_BROKER,
         GroupFindingKind.NO_MEMBERS,
         GroupFindingKind.FOREIGN_NODE,
+        GroupFindingKind.OTHER_RULE,
         GroupFindingKind.STORES_DIFFER,
         GroupFindingKind.NOT_CHECKED,
     }

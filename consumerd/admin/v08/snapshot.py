@@ -159,7 +159,7 @@ class V08GroupSnapshot(GroupSnapshot):
 
     def partitions(self) -> list[TopicPartition]:
         """All partitions of subscribed topics, and those owned or committed, in the order of their numbers."""
-        return sorted({*self.view.owners, *self.view.offsets, *self.at_broker, *self.wanted()})
+        return sorted({*self.view.owners, *self.view.claims, *self.view.offsets, *self.at_broker, *self.wanted()})
 
     def owner_stat(self, partition: TopicPartition) -> NodeStat | None:
         """The stat of the partition's owner node; None where there is none, as where a broker coordinates."""
