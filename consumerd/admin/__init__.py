@@ -14,7 +14,7 @@ from consumerd.admin.errors import (
     RefusedError,
 )
 from consumerd.admin.findings import Fix, GroupFinding, GroupFindingKind, Nudge, Removal
-from consumerd.admin.lag import PartitionLag, lag_of, read_lag, read_v08_lag, total_lag
+from consumerd.admin.lag import PartitionLag, known_lag, lag_of, read_lag, read_v08_lag, total_lag
 from consumerd.admin.logs import BrokerLogs, LogRange, LookupFailure, OffsetsQuery
 from consumerd.admin.mending import describe_step, steps_for, take_step, withheld
 from consumerd.admin.offset_file import GroupOffsets, format_json, format_text, parse_offsets, write_durably
@@ -123,6 +123,7 @@ __all__ = [
     "format_json",
     "format_text",
     "in_the_way",
+    "known_lag",
     "lag_of",
     "parse_offsets",
     "persistent_findings",

@@ -99,7 +99,8 @@ class ZooKeeperGroups:
                 snapshot.at_broker = {partition: each.offset for partition, each in kept.items()}
                 snapshot.metadata = texts_of(kept)
             except (BrokerError, WireError) as error:
-                snapshot.view.problems.append(f"whether brokers keep offsets of the group is not known: {error}")
+                snapshot.kept_unknown = f"whether brokers keep offsets of the group is not known: {error}"
+                snapshot.view.problems.append(snapshot.kept_unknown)
         return snapshot
 
     async def kept_by_brokers(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
