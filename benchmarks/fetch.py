@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from consumerd.errors import ConsumerdError
+    from consumerd.fetch.log_changes import LogChange
 
 NAME = "fetch"
 TOPIC = "bench"
@@ -70,6 +71,9 @@ class StandFast:
 
     def reset(self, partition: TopicPartition, old: int, new: int) -> None:
         raise SystemExit(f"{partition} was reset from {old} to {new}")
+
+    def log_changed(self, partition: TopicPartition, change: LogChange, new: int) -> None:
+        raise SystemExit(f"the log of {partition} {change}, and fetching continued at {new}")
 
     def skipped(self, partition: TopicPartition, offset: int, next_offset: int, reason: str) -> None:
         raise SystemExit(f"{partition} skipped {offset} to {next_offset}: {reason}")

@@ -145,6 +145,9 @@ class NativeRecords(Protocol):
         """The bytes of memory held for them."""
         ...
 
+    #: The leader epoch of what was read, if that had one; `read` stops at another one.
+    leader_epoch: int | None
+
     @property
     def any_aborted(self) -> bool:
         """Whether there are transactions that are or will be aborted."""

@@ -3,10 +3,14 @@
 Ring 0. `broker-partition` (`0-3`) is how ZooKeeper's owner and offset nodes spell it (spec 001; golden notes, 4), and
 that text, not the numbers, is the sort key of the rebalance (golden notes, 5: `0-10` comes before `0-2`). Since 0.8 a
 partition is numbered in its topic and moves between brokers: its `broker` is NO_BROKER, and its name the number alone.
+
+A partition's log may become another one under the same name: its topic is deleted and created again, or its end is cut
+off by an unclean election and grows again. An offset alone cannot show that, so a position is an offset and a `LogId`.
 """
 
 from __future__ import annotations
 
+import base64
 import re
 from typing import Final, NamedTuple
 
@@ -59,3 +63,37 @@ class TopicPartition(NamedTuple):
         if not _NUMBER.fullmatch(name):
             raise ValueError(f"{name[:80]!r} is not the number of a partition")
         return cls(topic, NO_BROKER, int(name))
+
+
+class LogId(NamedTuple):
+    """What is known of the log that a position was read from; None: its dialect or broker does not tell.
+
+    `topic_id`: the 16 bytes by which brokers since 2.8 know the topic. `leader_epoch`: that of the last message before
+    the position; since 0.11 each batch has one, and a message with the same offset and epoch is the same message
+    (KIP-320). `zxid`: a transaction of ZooKeeper at which the position was of this log, for groups there since 0.8; a
+    topic whose node was created later is another one.
+    """
+
+    topic_id: bytes | None = None
+    leader_epoch: int | None = None
+    zxid: int | None = None
+
+    def replaced_by(self, now: LogId) -> bool:
+        """Whether the topic of a position of this log was created again before `now`, its present identity."""
+        if self.topic_id is not None and now.topic_id is not None:
+            return self.topic_id != now.topic_id
+        return self.zxid is not None and now.zxid is not None and self.zxid < now.zxid
+
+    @property
+    def topic_id_text(self) -> str | None:
+        """The topic id as Kafka's tools print it: 22 characters of URL-safe base64."""
+        return None if self.topic_id is None else base64.urlsafe_b64encode(self.topic_id).decode().rstrip("=")
+
+    def __str__(self) -> str:
+        """Name what is known, for errors and logs."""
+        known = {"topic id": self.topic_id_text, "leader epoch": self.leader_epoch, "created at zxid": self.zxid}
+        return ", ".join(f"{name} {value}" for name, value in known.items() if value is not None) or "no identity"
+
+
+#: The log of a position of which nothing more is known.
+UNKNOWN_LOG: Final = LogId()

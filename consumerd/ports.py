@@ -58,6 +58,7 @@ class NodeStat(NamedTuple):
     children_count: int
     created_zxid: int
     modified_ms: int
+    modified_zxid: int  # of the last write of its data
 
 
 class Check(NamedTuple):

@@ -6,13 +6,7 @@ from consumerd.admin.diagnosis_offsets import DiagnosisInput
 from consumerd.admin.diagnosis_progress import progress_findings
 from consumerd.admin.doctor import DoctorReport, GroupDoctor
 from consumerd.admin.editing import backup_of, in_the_way, write_changes
-from consumerd.admin.errors import (
-    BrokerAnswerError,
-    ChangedMeanwhileError,
-    CheckFailedError,
-    OffsetFileError,
-    RefusedError,
-)
+from consumerd.admin.errors import ChangedMeanwhileError, CheckFailedError, OffsetFileError, RefusedError
 from consumerd.admin.findings import Fix, GroupFinding, GroupFindingKind, Nudge, Removal
 from consumerd.admin.lag import PartitionLag, known_lag, lag_of, read_lag, read_v08_lag, total_lag
 from consumerd.admin.logs import BrokerLogs, LogRange, LookupFailure, OffsetsQuery
@@ -66,6 +60,7 @@ from consumerd.admin.v08.topic_requests import (
     delete_topic,
 )
 from consumerd.admin.verification import GroupDifference, differences, verify_group
+from consumerd.fetch.errors import BrokerAnswerError
 
 __all__ = [
     "BrokerAnswerError",

@@ -11,9 +11,9 @@ import asyncio
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.admin.boundaries import begins_message, boundary_before
 from consumerd.admin.logs import LogRange, LookupFailure
 from consumerd.errors import BrokerError
+from consumerd.fetch.v07.boundaries import begins_message, boundary_before
 from consumerd.registry import offset_path
 from consumerd.wire.errors import WireError
 

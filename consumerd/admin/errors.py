@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from consumerd.errors import BrokerError, ConfigError, ConsumerdError, ExitCode, ZooKeeperError
+from consumerd.errors import ConfigError, ConsumerdError, ExitCode, ZooKeeperError
 
 
 class RefusedError(ConsumerdError):
@@ -25,7 +25,3 @@ class ChangedMeanwhileError(ZooKeeperError):
 
 class OffsetFileError(ConfigError):
     """A file of offsets cannot be read, or is not of one of the two formats."""
-
-
-class BrokerAnswerError(BrokerError):
-    """A broker answered a fetch with an error code, or holds bytes that are not messages."""

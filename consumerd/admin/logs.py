@@ -102,6 +102,14 @@ class BrokerLogs:
                 group.create_task(self._ask_broker(broker, asked, answers))
         return answers
 
+    async def segment_starts(self, partition: TopicPartition) -> tuple[int, ...]:
+        """The offsets at which the segments of a partition begin, and its end. Raises BrokerError."""
+        question = OffsetsQuery(partition, LATEST, MAX_SEGMENTS)
+        answer = (await self.ask([question]))[question]
+        if isinstance(answer, LookupFailure):
+            raise BrokerError(answer.reason)
+        return answer
+
     @asynccontextmanager
     async def connection(self, broker: int) -> AsyncIterator[Connection]:
         """A connection to a broker, closed at the end. Raises BrokerError."""

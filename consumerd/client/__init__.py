@@ -7,6 +7,7 @@ from consumerd.lazy import lazy_names
 if TYPE_CHECKING:
     from consumerd.client.channel import Channel
     from consumerd.client.cluster import ClusterClient, topic_partitions
+    from consumerd.client.epochs import EpochEnd, epoch_ends
     from consumerd.client.errors import (
         AuthenticationError,
         BrokerRefusedError,
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
         RequestTooLargeError,
         UnavailableError,
         error_of,
+        topic_error,
     )
     from consumerd.client.fetching import FetchedPartition, FetchedPartitions, PartitionFetch, fetch_partitions
     from consumerd.client.making import find_broker, make_client
@@ -30,8 +32,10 @@ else:
         {
             "consumerd.client.channel": "Channel",
             "consumerd.client.cluster": "ClusterClient topic_partitions",
+            "consumerd.client.epochs": "EpochEnd epoch_ends",
             "consumerd.client.errors": (
                 "AuthenticationError BrokerRefusedError NoBrokerError RequestTooLargeError UnavailableError error_of"
+                " topic_error"
             ),
             "consumerd.client.fetching": "FetchedPartition FetchedPartitions PartitionFetch fetch_partitions",
             "consumerd.client.making": "find_broker make_client",
@@ -55,6 +59,7 @@ __all__ = [
     "ClientSettings",
     "ClusterClient",
     "ClusterMetadata",
+    "EpochEnd",
     "FetchedPartition",
     "FetchedPartitions",
     "ListedOffsets",
@@ -68,10 +73,12 @@ __all__ = [
     "Scram",
     "UnavailableError",
     "UnsupportedApiError",
+    "epoch_ends",
     "error_of",
     "fetch_partitions",
     "find_broker",
     "list_offsets",
     "make_client",
+    "topic_error",
     "topic_partitions",
 ]

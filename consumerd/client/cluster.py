@@ -4,7 +4,8 @@ Strategy: connections are opened when they are needed and shared by all callers;
 it, one attempt at a time per broker. There is no background task: metadata are requested when they are needed and
 missing or old, and again on the guide's two triggers, an answer that says "not the leader" (`stale`) and a
 broker that cannot be reached. Brokers found by metadata come first, then the bootstrap list, each in random order, so
-that a cluster that moved step by step is still found.
+that a cluster that moved step by step is still found. A broker that demands to bootstrap again (KIP-1102) makes the
+client forget what it knows: all connections are closed, and the other servers of the bootstrap list are asked.
 
 `call_*` are single attempts; `retrying` repeats transient errors (connections, retriable error codes) until
 it succeeds or the time is up.
@@ -15,8 +16,9 @@ from __future__ import annotations
 import asyncio
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakSet
 
-from consumerd.client.errors import NoBrokerError, UnavailableError, error_of
+from consumerd.client.errors import BrokerRefusedError, NoBrokerError, UnavailableError, error_of, topic_error
 from consumerd.client.metadata import NO_CREATION_SINCE, ClusterMetadata, metadata_body
 from consumerd.client.retrying import log_retry, passes, retry
 from consumerd.errors import BrokerError, NotFoundError
@@ -25,7 +27,7 @@ from consumerd.wire.v08.apis import GROUP_COORDINATOR, METADATA
 from consumerd.wire.v08.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
     from random import Random
     from types import TracebackType
     from typing import Self
@@ -74,6 +76,8 @@ class ClusterClient:
         self._stale: set[str] = set()
         self._refreshing = asyncio.Lock()
         self._channels: dict[Address, Channel] = {}
+        #: The channels of `private_channel` that somebody still has.
+        self._private: WeakSet[Channel] = WeakSet()
         self._opening: dict[Address, asyncio.Lock] = {}
         self._coordinators: dict[str, int] = {}
         self._closed = False
@@ -128,20 +132,25 @@ class ClusterClient:
         """Open a new channel to a broker, for the caller alone, which closes it. Raises as `node_channel`."""
         node = await self._node(node_id)
         try:
-            return await self._opener.open(node.host, node.port)
+            opened = await self._opener.open(node.host, node.port)
         except BrokerError:
             self.stale()
             self._opener.forget(node.host, node.port)
             raise
+        self._private.add(opened)
+        return opened
 
-    async def any_channel(self) -> Channel:
-        """Return the channel to some broker, an open one if there is any. Raises NoBrokerError with the last reason."""
+    async def any_channel(self, besides: Container[Address] = ()) -> Channel:
+        """Return the channel to some broker, an open one if there is any. Raises NoBrokerError with the last reason.
+
+        `besides`: servers of the bootstrap list that are not asked.
+        """
         # A broker that has left another request unanswered may hang: it is not asked if there is another.
         if opened := [channel for channel in self._channels.values() if not channel.closed]:
             return min(opened, key=attrgetter("in_flight"))
         known = [(node.host, node.port) for node in self.metadata.nodes.values()]
         self._rng.shuffle(known)
-        first = [address for address in self._bootstrap if address not in known]
+        first = [address for address in self._bootstrap if address not in known and address not in besides]
         self._rng.shuffle(first)
         tried: list[BrokerError] = []
         for host, port in known + first:
@@ -151,6 +160,17 @@ class ClusterClient:
                 tried.append(error)
         last = tried[-1] if tried else "none is known yet"
         raise NoBrokerError(f"no broker of the cluster can be reached ({len(tried)} tried); last error: {last}", tried)
+
+    def _bootstrap_again(self) -> None:
+        """Forget all that brokers said, and drop all connections to them."""
+        for channel in (*self._channels.values(), *self._private):
+            channel.abort()
+        self._channels.clear()
+        self._private.clear()
+        self._coordinators.clear()
+        self._asked_at.clear()
+        self._stale.clear()
+        self.metadata = ClusterMetadata()
 
     async def close(self) -> None:
         """Close all connections. Never raises."""
@@ -193,7 +213,25 @@ class ClusterClient:
         self, topics: Sequence[str] | None, *, create: bool, never_create: bool = False
     ) -> ClusterMetadata:
         """As `refresh`, with the lock held."""
-        channel = await self.any_channel()
+        left: set[Address] = set()
+        attempts = 0
+        while True:
+            channel = await self.any_channel(left)
+            try:
+                return await self._refresh_from(channel, topics, create=create, never_create=never_create)
+            except BrokerRefusedError as error:
+                if error.code != ErrorCode.REBOOTSTRAP_REQUIRED:
+                    raise
+                left.update(address for address in self._bootstrap if "{}:{}".format(*address) == channel.address)
+                self._bootstrap_again()
+                attempts += 1
+                if left.issuperset(self._bootstrap) or attempts > len(self._bootstrap):
+                    raise UnavailableError(str(error)) from error
+                self._on_retry("bootstrap again", error)
+
+    async def _refresh_from(
+        self, channel: Channel, topics: Sequence[str] | None, *, create: bool, never_create: bool
+    ) -> ClusterMetadata:
         version = channel.versions.pick(METADATA)
         if never_create and version < NO_CREATION_SINCE:
             topics = None
@@ -236,7 +274,7 @@ class ClusterClient:
         what = f"{topic}/{partition} has no leader"
         if found is None:
             raise BrokerError(f"{what}: the brokers returned no metadata of the topic {topic!r}")
-        if error := error_of(found.error, what):
+        if error := topic_error(found.error, what, topic):
             raise error
         entry = found.partitions.get(partition)
         if entry is None:
@@ -323,7 +361,7 @@ async def topic_partitions(client: ClusterClient, topics: Sequence[str]) -> dict
                         f"topics create --topic {name}`."
                     )
             what = f"the topic {name!r} cannot be used"
-            if (error := error_of(code, what)) is not None:
+            if (error := topic_error(code, what, name)) is not None:
                 raise error
             assert topic is not None
             if not topic.partitions:

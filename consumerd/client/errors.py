@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consumerd.errors import BrokerError
-from consumerd.wire.v08.error_codes import error_info
+from consumerd.wire.v08.error_codes import ErrorCode, error_info
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,3 +60,9 @@ class BrokerRefusedError(BrokerError):
 def error_of(code: int, what: str, said: str | None = None) -> BrokerRefusedError | None:
     """Return the error for `code`; None for 0. `what` names the refused request, `said` is the broker's message."""
     return None if code == 0 else BrokerRefusedError(what, error_info(code), said)
+
+
+def topic_error(code: int, what: str, topic: str, permission: str = "Describe") -> BrokerRefusedError | None:
+    """As `error_of`, for a request about one topic that needs a `permission`: the error names what is missing."""
+    missing = f"the client lacks the permission {permission} on the topic {topic!r}"
+    return error_of(code, what, missing if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED else None)

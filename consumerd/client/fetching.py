@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: The last version that names topics and not their ids.
 LAST_WITH_NAMES: Final = 12
+#: The first version in which the broker compares the reader's log with its own (KIP-595).
+LAST_EPOCH_SINCE: Final = 12
 #: The value of an unknown offset or epoch.
 _UNKNOWN: Final = -1
 #: A record set may be a view if no more than this part of its response is something else.
@@ -33,7 +35,8 @@ _REST: Final = 16
 class PartitionFetch(NamedTuple):
     """One partition of a request: about `max_bytes` from `offset` on.
 
-    `leader_epoch`: -1 for unknown. `topic_id`: NO_UUID for unknown.
+    `leader_epoch`: the leader's, -1 for unknown. `topic_id`: NO_UUID for unknown. `last_epoch`: of the last message
+    before `offset`, -1 for unknown; brokers since 2.7 compare it with their log.
     """
 
     topic: str
@@ -42,6 +45,7 @@ class PartitionFetch(NamedTuple):
     max_bytes: int
     leader_epoch: int = _UNKNOWN
     topic_id: bytes = NO_UUID
+    last_epoch: int = _UNKNOWN
 
 
 class FetchedPartition(NamedTuple):
@@ -49,20 +53,31 @@ class FetchedPartition(NamedTuple):
 
     `readable_end`: the end of the readable messages: those that are replicated and, with `read_committed`, of
     transactions that have ended; -1 for unknown. `aborted`: (producer id, first offset) of aborted transactions.
+    `diverged`: the broker's log is not the one that `last_epoch` is of, and there is no data.
     """
 
     error: int
     data: bytes | memoryview
     readable_end: int
     aborted: tuple[tuple[int, int], ...]
+    diverged: bool = False
 
 
 class FetchedPartitions(NamedTuple):
-    """A response. `error`: the code for all of it, 0 for none. `throttled`: a quota may have held messages back."""
+    """A response. `error`: the code for all of it, 0 for none.
+
+    `silence`: seconds for which the broker wants no other request, because of a quota; a response without any
+    partitions is then an answer, too.
+    """
 
     error: int
-    throttled: bool
+    silence: float
     partitions: Mapping[Place, FetchedPartition]
+
+    @property
+    def throttled(self) -> bool:
+        """Whether a quota may have held messages back."""
+        return self.silence > 0
 
 
 async def fetch_partitions(
@@ -95,6 +110,8 @@ async def fetch_partitions(
             "fetch_offset": each.offset,
             "max_bytes": each.max_bytes,
         }
+        if version >= LAST_EPOCH_SINCE:
+            entry["last_fetched_epoch"] = each.last_epoch
         by_topic.setdefault((each.topic, each.topic_id), []).append(entry)
     body = {
         "max_wait_time": round(max_wait * 1000),
@@ -120,7 +137,7 @@ async def fetch_partitions(
                     f"broker {channel.address} sent {name}/{part['partition']} twice in a FETCH response", blamed=True
                 )
             found[place] = _fetched(part, read_committed=read_committed)
-    return FetchedPartitions(answer.get("error_code", 0), silence(FETCH, version, answer) > 0, found)
+    return FetchedPartitions(answer.get("error_code", 0), silence(FETCH, version, answer), found)
 
 
 def _fetched(part: dict[str, Any], *, read_committed: bool) -> FetchedPartition:
@@ -131,6 +148,7 @@ def _fetched(part: dict[str, Any], *, read_committed: bool) -> FetchedPartition:
         _alone(part["record_set"]) or b"",
         stable if read_committed and stable != _UNKNOWN else part["high_watermark"],
         tuple((each["producer_id"], each["first_offset"]) for each in aborted),
+        part.get("diverging_epoch") is not None,
     )
 
 

@@ -72,6 +72,7 @@ _BY_TABLE: Final[dict[str, dict[str, Reload]]] = {
             "partition_budget",
             "initial",
             "out_of_range",
+            "log_changed",
             "isolation",
             "corrupt",
             "oversize",

@@ -63,9 +63,20 @@ class FetchSection(Section):
         default_of(ConsumerSettings, "initial"),
         description="Where to start in partitions without a committed offset (autooffset.reset).",
     )
-    out_of_range: Literal["earliest", "latest", "fail"] = Field(
+    out_of_range: Literal["earliest", "latest", "nearest", "fail"] = Field(
         default_of(FetchSettings, "on_out_of_range").value,
-        description="Where to continue when the broker no longer has the offset (autooffset.reset), or `fail`.",
+        description=(
+            "Where to continue when the broker does not have the offset (autooffset.reset), or `fail`. `nearest` is "
+            "the beginning of the log for an offset before it, and the end for one after that."
+        ),
+    )
+    log_changed: Literal["continue", "stop", "park"] = Field(
+        default_of(FetchSettings, "on_log_changed").value,
+        description=(
+            "What to do when the log is another one than the offset was read from, since the topic was created again "
+            "or the log was cut off: continue (with all that is new of the log), stop the daemon, or park the "
+            "partition (stop reading it)."
+        ),
     )
     isolation: Literal["read_uncommitted", "read_committed"] = Field(
         default_of(ConsumerConfig, "isolation"),

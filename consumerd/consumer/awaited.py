@@ -1,4 +1,4 @@
-"""Subscribed topics that no broker has: logged once, because waiting for them is no error.
+"""Subscribed topics that no broker has, or shows to us: logged once, because waiting for them is no error.
 
 Strategy: every snapshot is compared with the one before; only a change of what is missing is worth a line. Without it,
 nothing at all would show a misspelt topic.
@@ -6,17 +6,22 @@ nothing at all would show a misspelt topic.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from consumerd.registry import FilterSubscription, RegistryError, StaticSubscription
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from consumerd.group import Topics
     from consumerd.registry import Subscription
 
 log = structlog.get_logger(__name__)
+
+_NOT_REGISTERED: Final = "no broker has registered them yet"
 
 
 class AwaitedTopics:
@@ -25,19 +30,21 @@ class AwaitedTopics:
     def __init__(self, group: str, subscription: Subscription) -> None:
         self._group = group
         self._subscription = subscription
-        self._awaited: list[str] = []
+        #: Each with the reason.
+        self._awaited: dict[str, str] = {}
 
-    def look(self, topics: Topics) -> None:
-        """Note a snapshot's topics."""
-        awaited = self._missing(topics)
+    def look(self, topics: Topics, refused: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Note a snapshot's topics, and why brokers refuse to tell of others."""
+        awaited = {topic: refused.get(topic, _NOT_REGISTERED) for topic in self._missing(topics)}
         if awaited == self._awaited:
             return
         self._awaited = awaited
-        if awaited:
-            log.warning(
-                "waiting_for_topics", group=self._group, topics=awaited, reason="no broker has registered them yet"
-            )
-        else:
+        by_reason: dict[str, list[str]] = {}
+        for topic, reason in awaited.items():
+            by_reason.setdefault(reason, []).append(topic)
+        for reason, names in by_reason.items():
+            log.warning("waiting_for_topics", group=self._group, topics=names, reason=reason)
+        if not awaited:
             log.info("topics_found", group=self._group)
 
     def _missing(self, topics: Topics) -> list[str]:

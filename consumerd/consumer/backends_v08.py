@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.cluster import V08BrokerDirectory
+from consumerd.cluster import TopicNodes, V08BrokerDirectory
 from consumerd.consumer.backends import Fetching, FetchOwner
 from consumerd.consumer.snapshot import V08SnapshotReader
 from consumerd.fetch import FetchPool
@@ -52,7 +52,8 @@ class V08Backend:
         protocol = self._protocol
         if protocol is not None:
             directory.subscribe(lambda _: self._client.begin_with(directory.addresses(protocol)))
-        pool = FetchPool(V08Brokers(self._client, owner.settings.fetch, owner.clock, rng, owner))
+        topics = TopicNodes(zk, owner.clock)
+        pool = FetchPool(V08Brokers(self._client, owner.settings.fetch, owner.clock, rng, owner, topics))
         return Fetching(pool, [directory.run, pool.run])
 
     def store(self, zk: ZooKeeper, group: str, ownership: Ownership) -> OffsetStore:

@@ -2,7 +2,9 @@
 
 Strategy: group commit (`consumerd.consumer.rounds`). Commits never overlap, so an older position is never written over
 a newer one, and each writes all positions that are due for all callers. Only positions of the present session are
-written. The store checks ownership; partitions that it reports as lost are passed on.
+written. The store checks ownership; partitions that it reports as lost are passed on. One that it does not let us
+write is reported once, and written again with each later commit, until it is allowed. Of a partition that we may not
+read nothing is written before something of it was handled.
 """
 
 from __future__ import annotations
@@ -12,10 +14,10 @@ from typing import TYPE_CHECKING
 import structlog
 
 from consumerd.consumer.rounds import Rounds
-from consumerd.errors import BrokerError, ZooKeeperError
+from consumerd.errors import BrokerError, ZooKeeperError, reason_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Container, Iterable, Mapping
 
     from consumerd.consumer.fence import Fence
     from consumerd.consumer.owned_partition import OwnedPartition
@@ -37,12 +39,14 @@ class Commits:
         clock: Clock,
         stats: ConsumerStats,
         lost: Callable[[list[OwnedPartition]], None],
+        denied: Container[TopicPartition] = (),
     ) -> None:
         self._store = store
         self._fence = fence
         self._clock = clock
         self._stats = stats
         self._lost = lost
+        self._denied = denied
         self._rounds: Rounds[OwnedPartition, None] = Rounds(self._write)
 
     async def commit(self, owned: Iterable[OwnedPartition]) -> None:
@@ -67,22 +71,35 @@ class Commits:
         due = {
             each.partition: each
             for each in owned
-            if each.session_id == session_id and each.is_due(now, self._store.keeps_for)
+            if each.session_id == session_id
+            and each.is_due(now, self._store.keeps_for)
+            and (each.moved or each.partition not in self._denied)
         }
         positions: dict[TopicPartition, int] = {
             partition: each.work.position for partition, each in due.items() if each.work is not None
         }
         if not positions:
             return
+        logs = {partition: due[partition].work.log for partition in positions}  # type: ignore[union-attr]  # as above
         try:
-            result = await self._store.commit(positions, session_id=session_id)
+            result = await self._store.commit(positions, session_id=session_id, logs=logs)
         except (ZooKeeperError, BrokerError) as error:
             self._stats.commit_failed(now, self._clock.monotonic(), len(positions), error)
             raise
         for partition in result.committed:
             due[partition].committed = positions[partition]
             due[partition].written_at = now
+            due[partition].refusal = None
         ended = self._clock.monotonic()
         self._stats.committed(now, ended, committed=len(result.committed), lost=len(result.lost))
+        if result.refused:
+            self._report_refused(now, ended, {due[partition]: error for partition, error in result.refused.items()})
         if result.lost:
             self._lost([due[partition] for partition in sorted(result.lost)])
+
+    def _report_refused(self, began: float, ended: float, refused: Mapping[OwnedPartition, BrokerError]) -> None:
+        self._stats.commit_failed(began, ended, len(refused), next(iter(refused.values())))
+        for owned, error in refused.items():
+            if owned.refusal is None:
+                log.warning("commit_refused", partition=str(owned.partition), reason=reason_of(error))
+            owned.refusal = error

@@ -63,8 +63,10 @@ class ConsumerConfig:
     consumer_id: str | None = None
     #: Start of a partition without a committed offset (autooffset.reset).
     initial: Literal["earliest", "latest"] = default_of(ConsumerSettings, "initial")
-    #: Position from which to continue when the broker no longer has the offset (autooffset.reset).
-    out_of_range: Literal["earliest", "latest", "fail"] = default_of(FetchSettings, "on_out_of_range").value
+    #: Position from which to continue when the broker does not have the offset (autooffset.reset).
+    out_of_range: Literal["earliest", "latest", "nearest", "fail"] = default_of(FetchSettings, "on_out_of_range").value
+    #: When the log is another one than the offset was read from: read what is new of it, stop, or park the partition.
+    log_changed: Literal["continue", "stop", "park"] = default_of(FetchSettings, "on_log_changed").value
     #: A message that is corrupt, or larger than `max_fetch_size`: stop, continue after it, or park its partition.
     corrupt: Literal["fail", "skip", "park"] = default_of(FetchSettings, "on_corrupt").value
     oversize: Literal["fail", "skip", "park"] = default_of(FetchSettings, "on_oversize").value

@@ -73,15 +73,26 @@ class PartitionControls:
         return await self._store.peek(partitions or self.assignment())
 
     async def end_offsets(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
-        """Return the end offsets of these, or of ours if none is named. Raises BrokerError, WireError."""
+        """Return the end offsets of these, or of ours if none is named. Raises BrokerError, WireError.
+
+        With `read_committed`, they are where open transactions begin: no message from there on is delivered yet.
+        """
         wanted = partitions or tuple(self.assignment())
         ends = await asyncio.gather(*(self.offsets_before(each, LATEST, 1) for each in wanted))
         return {each: end[0] for each, end in zip(wanted, ends, strict=True)}
 
     async def lag(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
-        """Return the bytes of the log that are not handled yet, of these or of all of ours. Raises as `end_offsets`."""
-        ends = await self.end_offsets(*(partitions or self.assignment()))
-        return {each: max(0, end - self.position(each)) for each, end in ends.items()}
+        """Return the bytes or messages that are not handled yet, of these or of all of ours. Raises as `end_offsets`.
+
+        Those behind open transactions count, too.
+        """
+        wanted = partitions or tuple(self.assignment())
+        ends = await asyncio.gather(*map(self.log_end, wanted))
+        return {each: max(0, end - self.position(each)) for each, end in zip(wanted, ends, strict=True)}
+
+    async def log_end(self, partition: TopicPartition) -> int:
+        """Return the end of the log, open transactions included. Raises as `end_offsets`."""
+        return await self._pool.log_end(partition)
 
     async def offsets_before(self, partition: TopicPartition, time: int, max_number: int = 1) -> tuple[int, ...]:
         """Up to `max_number` offsets, descending, of segments older than `time` (ms since 1970, EARLIEST, LATEST).

@@ -137,7 +137,8 @@ class CoordinatedConsumer(RunningMember[events.Event]):
 
     def _after(self, event: events.Event) -> None:
         if isinstance(event, events.TopicsRead):
-            self._awaited.look({topic: {0: range(count)} for topic, count in event.partitions.items()})
+            topics = {topic: {0: range(count)} for topic, count in event.partitions.items()}
+            self._awaited.look(topics, self._requests.denied_topics)
 
     def check_end(self) -> None:
         if self.settings.stop_at_end and self._member.settled and self._partitions.all_at_end:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from consumerd.client import AuthenticationError, BrokerRefusedError, UnsupportedApiError
+from consumerd.client import AuthenticationError, BrokerRefusedError, UnsupportedApiError, topic_error
 from consumerd.errors import BrokerError, reason_of
 from consumerd.group import coordinated_events as e
 from consumerd.wire import WireError
@@ -72,6 +72,8 @@ class GroupRequests:
         self._session_timeout = settings.session_timeout
         #: The last permanent error.
         self.refusal: BrokerError | None = None
+        #: Subscribed topics that we may not see, with the reason, as of the last answer.
+        self.denied_topics: dict[str, str] = {}
 
     # -- requests
 
@@ -182,6 +184,12 @@ class GroupRequests:
             return e.Failed(action.ticket)
         if not metadata.nodes:  # a broker that just started
             return e.Failed(action.ticket)
+        codes = {name: metadata.topics[name].error for name in wanted or () if name in metadata.topics}
+        self.denied_topics = {
+            name: str(topic_error(code, f"the brokers do not show the topic {name!r}", name))
+            for name, code in codes.items()
+            if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        }
         counts = {
             name: len(topic.partitions)
             for name, topic in metadata.topics.items()

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from consumerd.consumer.work import BatchInHand, PartitionWork
+    from consumerd.errors import BrokerError
     from consumerd.fetch import Lane
     from consumerd.partition import TopicPartition
 
@@ -43,7 +44,10 @@ class OwnedPartition:
         self.session_id = session_id
         self.work: PartitionWork | None = None
         self.lane: Lane | None = None
+        self.start: int | None = None
         self.committed: int | None = None
+        #: Why the store did not let us write its offset the last time.
+        self.refusal: BrokerError | None = None
         #: Time of our last write of it, on the clock: an offset from before us may be old.
         self.written_at = -math.inf
         #: The end offset at the time of the claim; only read when the member stops at the end.
@@ -76,6 +80,11 @@ class OwnedPartition:
             0 if lane is None else lane.budget.used,
             None if work is None else work.in_hand,
         )
+
+    @property
+    def moved(self) -> bool:
+        """Whether the position is no longer that of the start."""
+        return self.work is not None and self.work.position != self.start
 
     @property
     def at_end(self) -> bool:

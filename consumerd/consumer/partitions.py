@@ -19,7 +19,7 @@ import structlog
 
 from consumerd.consumer.commits import Commits
 from consumerd.consumer.owned_partition import OwnedPartition, OwnedView
-from consumerd.consumer.starts import RETRY_PAUSE, StartFinder
+from consumerd.consumer.starts import REFUSED_PAUSE, RETRY_PAUSE, StartFinder
 from consumerd.consumer.turnstile import Turnstile
 from consumerd.consumer.work import BatchInHand, PartitionWork, WorkOwner
 from consumerd.errors import BrokerError, ConsumerdError, ZooKeeperError, reason_of
@@ -99,7 +99,7 @@ class OwnedPartitions:
         self._interrupted: dict[TopicPartition, _Interrupted] | None = None
         self._starts = StartFinder(settings, pool, store, handler, fence, clock)
         self._turnstile = Turnstile(_BEGIN_TOGETHER)
-        self._commits = Commits(store, fence, clock, owner.stats, self._report_lost)
+        self._commits = Commits(store, fence, clock, owner.stats, self._report_lost, pool.counters.denied)
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
@@ -154,7 +154,8 @@ class OwnedPartitions:
             found = await self._starts.find(partition, owned.session_id)
             if owned.closed:  # the handler was asked for its position, and swallowed the cancellation
                 return
-            start, owned.committed, owned.end = found.offset, found.committed, found.end
+            start = owned.start = found.offset
+            owned.committed, owned.end = found.committed, found.end
             if owned.end is not None and start > owned.end:
                 owned.beyond = start
             lane = Lane(partition, self._budget, max_bytes=self._settings.partition_budget)
@@ -166,6 +167,7 @@ class OwnedPartitions:
                 lane,
                 self._handler.for_partition(partition, owned.stream, lambda: self._fence.allows(owned.session_id)),
                 self._owner,
+                found.log,
             )
             if found.passing:
                 await self._write_down(owned)
@@ -174,7 +176,7 @@ class OwnedPartitions:
                 return
             start = owned.work.position  # hooks may seek
             log.info("partition_started", partition=str(partition), offset=start)
-            self._pool.add(partition, start, lane)
+            self._pool.add(partition, start, lane, owned.work.log)
             if owned.paused:
                 self._pool.pause(partition)
             self._owner.check_end()
@@ -191,12 +193,15 @@ class OwnedPartitions:
         """Commit the offset at which the partition continues, which is known only now; repeat until it succeeds."""
         if not self._settings.auto_commit:
             return
+        pause = RETRY_PAUSE
         while not owned.closed:
             await self._commit([owned])
             assert owned.work is not None
             if owned.committed == owned.work.position:
                 return
-            await self._clock.sleep(RETRY_PAUSE)
+            await self._clock.sleep(pause)
+            if owned.refusal is not None:
+                pause = min(2 * pause, REFUSED_PAUSE)
 
     async def reset(self, partition: TopicPartition) -> None:
         """Return when the position of a reset is committed; a batch in the lane carries it."""
@@ -347,7 +352,8 @@ class OwnedPartitions:
             if self._owned.get(owned.partition) is owned:
                 del self._owned[owned.partition]
             if owned.work is not None:
-                self._starts.remember(owned.partition, owned.session_id, owned.committed, owned.work.position)
+                work = owned.work
+                self._starts.remember(owned.partition, owned.session_id, owned.committed, work.position, work.log)
         return frozenset(forgotten)
 
     # -- commits
@@ -360,9 +366,11 @@ class OwnedPartitions:
         await self._commit(list(self._owned.values()))
 
     async def commit_now(self) -> dict[TopicPartition, int]:
-        """As `commit_all`, but raises ZooKeeperError. Returns the committed offsets of the owned partitions."""
+        """As `commit_all`, but raises ZooKeeperError, BrokerError. Returns the owned partitions' committed offsets."""
         owned = list(self._owned.values())
         await self._commits.commit(owned)
+        if (refusal := next((each.refusal for each in owned if each.refusal is not None), None)) is not None:
+            raise refusal
         return {each.partition: each.committed for each in owned if each.committed is not None}
 
     async def check_committed(self) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from consumerd.fetch import Lane
     from consumerd.fetch.listener import FetchCounters
-    from consumerd.partition import TopicPartition
+    from consumerd.partition import LogId, TopicPartition
 
 
 class PartitionPool(Protocol):
@@ -25,7 +25,7 @@ class PartitionPool(Protocol):
     @property
     def counters(self) -> FetchCounters: ...
 
-    def add(self, partition: TopicPartition, offset: int, lane: Lane) -> None: ...
+    def add(self, partition: TopicPartition, offset: int, lane: Lane, log: LogId) -> None: ...
 
     async def remove(self, partition: TopicPartition) -> None: ...
 
@@ -36,6 +36,8 @@ class PartitionPool(Protocol):
     def seek(self, partition: TopicPartition, offset: int) -> None: ...
 
     async def list_offsets(self, partition: TopicPartition, time: int, max_number: int = 1) -> tuple[int, ...]: ...
+
+    async def log_end(self, partition: TopicPartition) -> int: ...
 
 
 class Lease(Protocol):

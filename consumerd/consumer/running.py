@@ -20,6 +20,7 @@ from consumerd.consumer.sinks import PartitionedHandler, PlainHandler
 from consumerd.consumer.stats import ConsumerStats, Rebalance
 from consumerd.errors import ConsumerdError, ExitCode, reason_of
 from consumerd.fetch import ByteBudget
+from consumerd.fetch.log_changes import LogChangeKind
 from consumerd.handlers import HandlerContext
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from consumerd.consumer.settings import ConsumerSettings
     from consumerd.consumer.work import BatchInHand
     from consumerd.fetch.listener import FetchCounters
+    from consumerd.fetch.log_changes import LogChange
     from consumerd.handlers import Handler
     from consumerd.handlers.batching import BatchSettings
     from consumerd.offsets import OffsetStore
@@ -443,6 +445,19 @@ class RunningMember(Generic[_Event]):
     async def reset(self, partition: TopicPartition, old: int, new: int) -> None:
         """The log no longer has our offset. The tracker follows by an empty batch, and that is committed."""
         log.warning("offset_out_of_range", partition=str(partition), offset=old, reset_to=new)
+        await self._partitions.reset(partition)
+
+    async def log_changed(self, partition: TopicPartition, change: LogChange, new: int) -> None:
+        """The log is another one than that of our position. Else as `reset`."""
+        log.warning(
+            "log_truncated" if change.kind is LogChangeKind.TRUNCATED else "log_replaced",
+            partition=str(partition),
+            offset=change.offset,
+            continue_at=new,
+            former=str(change.former),
+            now=str(change.now),
+            **({} if change.reason is None else {"reason": f"the log {change.reason}"}),
+        )
         await self._partitions.reset(partition)
 
     def skipped(self, partition: TopicPartition, offset: int, next_offset: int, reason: str) -> None:

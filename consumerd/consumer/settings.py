@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from consumerd.defaults import default_of
-from consumerd.fetch import BadMessagePolicy, FetchSettings, ResetPolicy
+from consumerd.fetch import BadMessagePolicy, FetchSettings, LogChangePolicy, ResetPolicy
 from consumerd.group import MembershipSettings
 from consumerd.handlers.batching import BatchSettings
 from consumerd.net import ConnectionSettings
@@ -59,6 +59,8 @@ class FetchKeys(Protocol):
     @property
     def out_of_range(self) -> str: ...
     @property
+    def log_changed(self) -> str: ...
+    @property
     def corrupt(self) -> str: ...
     @property
     def oversize(self) -> str: ...
@@ -77,6 +79,7 @@ def make_fetch_settings(keys: FetchKeys, *, size: int, max_size: int) -> FetchSe
         on_oversize=BadMessagePolicy(keys.oversize),
         on_corrupt=BadMessagePolicy(keys.corrupt),
         on_out_of_range=ResetPolicy(keys.out_of_range),
+        on_log_changed=LogChangePolicy(keys.log_changed),
         read_committed=keys.isolation == "read_committed",
         **{field.name: getattr(keys, field.name) for field in fields(FetchSettings) if hasattr(keys, field.name)},
     )

@@ -12,6 +12,7 @@ process that was suspended since its claim would take over partitions that other
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
@@ -19,6 +20,7 @@ import structlog
 from consumerd.client import BrokerRefusedError, UnsupportedApiError
 from consumerd.consumer.rounds import Rounds
 from consumerd.errors import BrokerError, reason_of
+from consumerd.partition import UNKNOWN_LOG, LogId
 from consumerd.wire import WireError
 from consumerd.wire.v07 import EARLIEST, LATEST
 from consumerd.wire.v08.error_codes import ErrorCode
@@ -41,12 +43,18 @@ _FINAL: Final = frozenset({ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.UNSUP
 _MOST_REASONS = 20
 #: Seconds between attempts to find the position of a partition whose broker or store does not answer.
 RETRY_PAUSE = 0.5
+#: The same while a permission is missing, at most: the pauses double.
+REFUSED_PAUSE: Final = 10.0
 #: Attempts to read the end while the position lies beyond it: a new leader learns late how far its log is committed.
 _LOOKS: Final = 6
 
 
 def _is_final(error: Exception) -> bool:
     return isinstance(error, UnsupportedApiError) or (isinstance(error, BrokerRefusedError) and error.code in _FINAL)
+
+
+def _is_denied(error: Exception) -> bool:
+    return isinstance(error, BrokerRefusedError) and error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 class Start(NamedTuple):
@@ -59,6 +67,8 @@ class Start(NamedTuple):
     end: int | None
     #: The next owner would not find this offset again: it has to be committed before the first fetch.
     passing: bool = False
+    #: The log that the offset is of; the fetcher compares it with the present one.
+    log: LogId = UNKNOWN_LOG
 
 
 class _Former(NamedTuple):
@@ -67,6 +77,7 @@ class _Former(NamedTuple):
     session_id: int
     committed: int | None
     position: int
+    log: LogId
 
 
 class StartFinder:
@@ -89,14 +100,35 @@ class StartFinder:
         self._clock = clock
         self._former: dict[TopicPartition, _Former] = {}
         #: Committed offsets are read together, for all partitions that begin together.
-        self._loads: Rounds[TopicPartition, dict[TopicPartition, int]] = Rounds(self._load)
+        self._loads: Rounds[TopicPartition, dict[TopicPartition, int | BrokerError]] = Rounds(self._load)
 
-    async def _load(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-        return await self._store.load(partitions)
+    async def _load(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int | BrokerError]:
+        """Load the committed offsets; where one may not be read, its error. It concerns its topic alone."""
+        found: dict[TopicPartition, int | BrokerError] = {}
+        try:
+            found.update(await self._store.load(partitions))
+        except BrokerRefusedError as error:
+            if not _is_denied(error):
+                raise
+            by_topic: defaultdict[str, list[TopicPartition]] = defaultdict(list)
+            for partition in partitions:
+                by_topic[partition.topic].append(partition)
+            if len(by_topic) == 1:
+                return dict.fromkeys(partitions, error)
+            for each in by_topic.values():
+                found.update(await self._load(each))
+        return found
 
-    def remember(self, partition: TopicPartition, session_id: int, committed: int | None, position: int) -> None:
-        """Remember that a flow on `session_id` ended at `position`, when the store held `committed`."""
-        self._former[partition] = _Former(session_id, committed, position)
+    def remember(
+        self,
+        partition: TopicPartition,
+        session_id: int,
+        committed: int | None,
+        position: int,
+        log: LogId = UNKNOWN_LOG,
+    ) -> None:
+        """Remember that a flow on `session_id` ended at `position` of `log`, when the store held `committed`."""
+        self._former[partition] = _Former(session_id, committed, position, log)
 
     async def find(self, partition: TopicPartition, session_id: int) -> Start:
         """Return the start of a flow on `session_id`; retry until it is found.
@@ -104,9 +136,10 @@ class StartFinder:
         Raises the errors of the handler and of a closed store, and the permanent ones of brokers.
         """
         logged: set[str] = set()
+        pause = RETRY_PAUSE
         while True:
             try:
-                offset, committed, passing = await self._position(partition, session_id)
+                offset, committed, passing, log_id = await self._position(partition, session_id)
                 end = await self._end(partition, offset) if self._settings.stop_at_end else None
             except (BrokerError, WireError, NotConnected, ConnectionLost) as error:
                 if _is_final(error):
@@ -115,25 +148,28 @@ class StartFinder:
                 if reason not in logged and len(logged) < _MOST_REASONS:  # each once: this may take hours
                     log.warning("position_lookup_failed", partition=str(partition), reason=reason)
                 logged.add(reason)
-                await self._clock.sleep(RETRY_PAUSE)
+                await self._clock.sleep(pause)
+                pause = min(2 * pause, REFUSED_PAUSE) if _is_denied(error) else RETRY_PAUSE
             else:
-                return Start(offset, committed, end, passing)
+                return Start(offset, committed, end, passing, log_id)
 
-    async def _position(self, partition: TopicPartition, session_id: int) -> tuple[int, int | None, bool]:
-        """Return the start, the committed offset, and whether a later look-up would find another start."""
+    async def _position(self, partition: TopicPartition, session_id: int) -> tuple[int, int | None, bool, LogId]:
+        """Return the start, the committed offset, whether a later look-up would find another start, and its log."""
         await self._fence.wait(session_id)
         own = await self._handler.position(partition)
         committed = (await self._loads.take_part([partition])).get(partition)
+        if isinstance(committed, BrokerError):
+            raise committed
         if own is not None:
-            return own, committed, False
+            return own, committed, False, UNKNOWN_LOG
         former = self._former.get(partition)
         if former is not None and (former.session_id, former.committed) == (session_id, committed):
-            return former.position, committed, False
+            return former.position, committed, False, former.log
         if committed is not None:
-            return committed, committed, False
+            return committed, committed, False, self._store.log(partition)
         if self._settings.initial == "earliest":
-            return await self._listed(partition, EARLIEST), None, False
-        return await self._listed(partition, LATEST), None, True
+            return await self._listed(partition, EARLIEST), None, False, UNKNOWN_LOG
+        return await self._listed(partition, LATEST), None, True, UNKNOWN_LOG
 
     async def _end(self, partition: TopicPartition, offset: int) -> int:
         """Return the end of the log; one before `offset` only if it stays there, as that of a recreated topic does."""

@@ -21,6 +21,7 @@ from consumerd.fetch import LaneClosedError
 from consumerd.handlers import Batch
 from consumerd.handlers.batching import join, joinable
 from consumerd.offsets import HandledPrefix
+from consumerd.partition import UNKNOWN_LOG
 
 if TYPE_CHECKING:
     from consumerd.consumer.fence import Fence
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from consumerd.consumer.stats import ConsumerStats
     from consumerd.fetch import Lane
     from consumerd.fetch.lane import Fetched
-    from consumerd.partition import TopicPartition
+    from consumerd.partition import LogId, TopicPartition
     from consumerd.ports import Clock
 
 log = structlog.get_logger(__name__)
@@ -69,8 +70,11 @@ class PartitionWork:
         lane: Lane,
         sink: Sink,
         owner: WorkOwner,
+        log: LogId = UNKNOWN_LOG,
     ) -> None:
         self.partition = partition
+        #: The log that the position is of, as far as it is known.
+        self.log = log
         self.session_id = session_id
         self._lane = lane
         self._sink = sink
@@ -110,6 +114,7 @@ class PartitionWork:
     def seek(self, offset: int) -> None:
         """Count from `offset` on. The current batch may end, but has no effect; the caller empties the lane."""
         self._tracker.reset(offset)
+        self.log = self.log._replace(leader_epoch=None)
         self._seeks += 1
         if self._next is not None:
             self._lane.finished(self._next)
@@ -192,6 +197,8 @@ class PartitionWork:
             # A reset went backwards (out of range, earliest): the log itself begins again here.
             self._tracker.reset(batch.start_offset)
         self._tracker.begin(batch.start_offset, batch.next_offset)
+        # The log that has the batch has all before it, too.
+        self.log = batch.log
         try:
             # A range without messages (an empty compressed one) only moves the position.
             if len(batch):

@@ -127,9 +127,13 @@ def _fetching(group: Labels, member: RunningMember[Any]) -> Iterator[Reading]:
     yield Reading(c.FETCHED, group, counters.messages)
     yield Reading(c.FETCHED_BYTES, group, counters.received_bytes)
     yield Reading(c.FETCHES, group, counters.fetches + counters.polls)
+    yield Reading(c.FETCH_THROTTLED, group, counters.throttled)
     yield Reading(c.FETCH_RESETS, group, counters.resets)
+    yield Reading(c.LOGS_CHANGED, (*group, "replaced"), counters.replaced_logs)
+    yield Reading(c.LOGS_CHANGED, (*group, "truncated"), counters.truncated_logs)
     yield Reading(c.FETCH_SKIPPED, group, counters.skipped)
     yield Reading(c.FETCH_PARKED, group, counters.parked)
+    yield Reading(c.PARTITIONS_DENIED, group, len(counters.denied))
     yield Reading(c.CONNECTS, group, counters.connects)
     yield Reading(c.DISCONNECTS, group, counters.disconnects)
     for code, number in sorted(counters.errors.items()):

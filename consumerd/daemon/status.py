@@ -114,6 +114,7 @@ def _partitions(monitor: Monitor, part: SubscriptionMonitor, member: RunningMemb
                 "committed": None if view is None else view.committed,
                 "lag": None if lag is None else lag.amount,
                 "lag_unit": "messages" if partition.broker == NO_BROKER else "bytes",
+                "lag_held_back": None if lag is None else lag.held_back,
                 "lag_seconds": None if lag is None else round(lag.seconds, 1),
                 "handled": counts.messages,
                 "last_handled": None if counts.handled_at is None else _time(monitor.wall_of(counts.handled_at)),

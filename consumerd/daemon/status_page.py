@@ -185,7 +185,7 @@ def _partition(row: dict[str, Any], word: str | None, *, several: bool) -> str:
         f"<td{bad}>{row['state']}</td>",
         _number(row["position"]),
         _number(row["committed"]),
-        f'<td class="number">{"" if lag is None else _size(lag) if in_bytes else f"{lag:,}"}</td>',
+        f'<td class="number">{"" if lag is None else _size(lag) if in_bytes else f"{lag:,}"}{_held_back(row)}</td>',
         f'<td class="number">{"" if not row["lag_seconds"] else _span(row["lag_seconds"])}</td>',
         _number(row["handled"]),
         f"<td>{_when(row['last_handled']) if row['last_handled'] else 'not yet'}</td>",
@@ -195,6 +195,13 @@ def _partition(row: dict[str, Any], word: str | None, *, several: bool) -> str:
         cells.append(f"<td>{_action(row, name, word)}</td>")
     key = escape(f"{row['subscription']}-{name}" if several else name, quote=True)
     return f'<tr id="partition-{key}"><th scope="row">{escape(name)}</th>{"".join(cells)}</tr>\n'
+
+
+def _held_back(row: dict[str, Any]) -> str:
+    held, lag = row["lag_held_back"], row["lag"]
+    if not held:
+        return ""
+    return f"{'' if held == lag else f', {held:,} of them'} held back by an open transaction"
 
 
 def _action(row: dict[str, Any], name: str, word: str) -> str:

@@ -5,6 +5,7 @@ from consumerd.fetch.errors import (
     BrokerUnknownError,
     CorruptPartitionError,
     LaneClosedError,
+    LogChangedError,
     MessageTooLargeError,
     OffsetBeyondError,
     OffsetRefusedError,
@@ -12,7 +13,7 @@ from consumerd.fetch.errors import (
 from consumerd.fetch.lane import Lane
 from consumerd.fetch.listener import FetchCounters, FetchListener
 from consumerd.fetch.pool import FetchPool
-from consumerd.fetch.settings import BadMessagePolicy, FetchSettings, ResetPolicy
+from consumerd.fetch.settings import BadMessagePolicy, FetchSettings, LogChangePolicy, ResetPolicy
 from consumerd.fetch.v07.brokers import V07Brokers
 from consumerd.fetch.v07.link import Directory
 
@@ -28,6 +29,8 @@ __all__ = [
     "FetchSettings",
     "Lane",
     "LaneClosedError",
+    "LogChangePolicy",
+    "LogChangedError",
     "MessageTooLargeError",
     "OffsetBeyondError",
     "OffsetRefusedError",

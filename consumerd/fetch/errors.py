@@ -8,6 +8,7 @@ from consumerd.errors import BrokerError, CorruptDataError
 from consumerd.registry import MAX_OFFSET
 
 if TYPE_CHECKING:
+    from consumerd.fetch.log_changes import LogChange
     from consumerd.partition import TopicPartition
 
 
@@ -29,10 +30,30 @@ class OffsetRefusedError(BrokerError):
     def __init__(self, partition: TopicPartition, offset: int) -> None:
         super().__init__(
             f"{partition} has no offset {offset} on its broker (deleted by retention, or never written); set the"
-            " group's offset to one that exists, or set fetch.out_of_range to earliest or latest"
+            " group's offset to one that exists, or set fetch.out_of_range to earliest, latest or nearest"
         )
         self.partition = partition
         self.offset = offset
+
+
+class BrokerAnswerError(BrokerError):
+    """A broker answered a fetch with an error code, or holds bytes that are not messages."""
+
+
+class NoBoundaryError(BrokerAnswerError):
+    """The log holds bytes that are no messages, so it cannot be told where messages begin behind them."""
+
+
+class LogChangedError(BrokerError):
+    """The log of a partition is another one than that of the position, and the policy is to stop."""
+
+    def __init__(self, partition: TopicPartition, change: LogChange) -> None:
+        super().__init__(
+            f"the log of {partition} {change}; set the group's offset to one of the present log, or set"
+            " fetch.log_changed to continue"
+        )
+        self.partition = partition
+        self.change = change
 
 
 class OffsetBeyondError(BrokerError):

@@ -5,6 +5,9 @@ after any failure the same bytes are requested again and every message reaches t
 waits, in this order: to be resumed, for room in the lane, for the source (the connection, memory, the response), for
 memory to decode into. It puts nothing after it was cancelled, because between the last wait and `put` there is none.
 
+A position is an offset and the log that it was read from. Before the first fetch, and whenever the source has doubts,
+it is compared with the log at the broker (`log_changes`); the policy for changed logs says where to continue.
+
 The requests for a partition, and the meaning of errors, differ by dialect and are up to its `PartitionSource`: in 0.7
 idle partitions of a broker are polled together (`v07.brokers`), since 0.8 a leader, which may change, holds its
 response back until there are new messages (`v08.brokers`). `response` classifies responses, and `policies` handles bad
@@ -24,21 +27,26 @@ from consumerd.fetch.backoff import Backoff
 from consumerd.fetch.errors import LaneClosedError
 from consumerd.fetch.policies import FetchingOverError, FetchPolicies
 from consumerd.fetch.response import FetchDecision, FetchOutcome, classify
+from consumerd.partition import UNKNOWN_LOG, LogId
 from consumerd.wire import WireError
 
 if TYPE_CHECKING:
     from consumerd.fetch.budget import Reservation
     from consumerd.fetch.lane import Fetched, Lane
+    from consumerd.fetch.log_changes import LogChange
     from consumerd.fetch.policies import FetchServices
     from consumerd.partition import TopicPartition
 
 log = structlog.get_logger(__name__)
 
+#: What is found at an offset where no message begins.
+_UNREADABLE = frozenset({FetchOutcome.TORN, FetchOutcome.CORRUPT, FetchOutcome.OVERSIZE})
+
 
 class PartitionResponse(NamedTuple):
     """A broker's response for one partition; the receiver releases the reservation.
 
-    `error`: its code, 0 for none. `asked`: bytes. `readable_end` and `aborted` are those of `FetchedPartition`.
+    `error`: its code, 0 for none. `asked`: bytes. The rest is that of `FetchedPartition`.
     """
 
     broker: int
@@ -48,6 +56,7 @@ class PartitionResponse(NamedTuple):
     reservation: Reservation
     readable_end: int = -1
     aborted: tuple[tuple[int, int], ...] = ()
+    diverged: bool = False
 
 
 class PartitionSource(Protocol):
@@ -56,10 +65,24 @@ class PartitionSource(Protocol):
     #: Whether the next request waits until there are new messages.
     idle: bool
 
-    async def ask(self, offset: int, size: int) -> PartitionResponse | None:
-        """Request about `size` bytes from `offset` on, or wait for new messages at `offset` if `idle`.
+    async def ask(self, offset: int, size: int, log: LogId) -> PartitionResponse | None:
+        """Request about `size` bytes from `offset` of `log` on, or wait for new messages at `offset` if `idle`.
 
-        None: ask again. Raises LaneClosedError, BrokerError and WireError.
+        None: ask again, after a comparison if there are doubts. Raises LaneClosedError, BrokerError and WireError.
+        """
+        ...
+
+    #: Whether `compare` may tell that a position is of another log, whatever stands at it.
+    identifies: bool
+
+    def is_doubtful(self) -> bool:
+        """Whether the log may have become another one, so that the position has to be compared before it is used."""
+        ...
+
+    async def compare(self, offset: int, log: LogId) -> tuple[LogId, LogChange | None]:
+        """Compare a position with the log at the broker: what is known of its log now, and the change, if there is one.
+
+        Raises BrokerError and WireError.
         """
         ...
 
@@ -89,13 +112,23 @@ class PartitionSource(Protocol):
 
 
 class Fetcher:
-    """Feeds `lane` from `offset` on. `run` is its task; `offset` the position of the next fetch."""
+    """Feeds `lane` from `offset` of the log `log_id` on. `run` is its task; `offset` the position of the next fetch."""
 
     def __init__(
-        self, partition: TopicPartition, offset: int, lane: Lane, source: PartitionSource, services: FetchServices
+        self,
+        partition: TopicPartition,
+        offset: int,
+        lane: Lane,
+        source: PartitionSource,
+        services: FetchServices,
+        log_id: LogId = UNKNOWN_LOG,
     ) -> None:
         self.partition = partition
         self.offset = offset
+        #: The log that the messages before `offset` are of, as far as it is known.
+        self.log = log_id
+        #: Whether the log is known to have a message at `offset`, or its end.
+        self._proven = False
         self._lane = lane
         self._source = source
         self._services = services
@@ -130,6 +163,7 @@ class Fetcher:
                 await self._lane.wait_for_room()
                 await self._fetch_next()
             except (BrokerError, WireError) as error:
+                self._proven = False  # the broker may come back with another log
                 if self._source.failed(error):
                     await self._back_off("fetch_failed", reason_of(error))
             except (LaneClosedError, FetchingOverError):
@@ -140,17 +174,29 @@ class Fetcher:
 
         A call of its own, so that nothing refers to a response while the next one is awaited, which may take long.
         """
-        response = await self._source.ask(self.offset, self._size)
-        if response is not None:
+        if self._source.is_doubtful():
+            await self._compare()
+            return
+        response = await self._source.ask(self.offset, self._size, self.log)
+        if response is None:
+            return
+        if self._source.is_doubtful():  # since the request was sent: the messages may be those of another log
+            response.reservation.release()
+        else:
             await self._process(response)
 
     async def _process(self, response: PartitionResponse) -> None:
-        self._policies.broker = response.broker
+        self._policies.broker, self._policies.log = response.broker, self.log
         if response.error:
             response.reservation.release()
             self._services.counters.errors[response.error] += 1
             reason = self._source.refusal(response.error)
             await (self._reset() if reason is None else self._back_off("fetch_refused", reason))
+            return
+        if response.diverged:
+            response.reservation.release()
+            if not await self._compare():
+                await self._back_off("fetch_refused", "the broker reports a diverging log, and an epoch that agrees")
             return
         fetched = await self._decode(response)
         settings = self._settings
@@ -162,7 +208,19 @@ class Fetcher:
             max_fetch_bytes=settings.max_fetch_bytes,
         )
         self._source.classified(decision.outcome, response, self.offset)
-        await self._act(decision)
+        if not self._proven and decision.outcome in _UNREADABLE:
+            await self._compare()  # that shows whether there is something to be read, and it is damaged
+        else:
+            await self._act(decision)
+
+    async def _compare(self) -> bool:
+        """Compare the position with the log at the broker, and follow the policy if it is another one."""
+        now, change = await self._source.compare(self.offset, self.log)
+        offset = self.offset if change is None else await self._policies.log_changed(change)
+        self.log, self._proven = now, True
+        if change is not None:
+            self._continue_at(offset)
+        return change is not None
 
     async def _decode(self, response: PartitionResponse) -> Fetched:
         """Decode when memory allows, put the messages in the lane if there are any, and move on."""
@@ -175,6 +233,7 @@ class Fetcher:
             counters = self._services.counters
             counters.received_bytes += received
             if fetched.next_offset > fetched.start_offset:
+                self._identify(fetched)
                 reservation.resize(fetched.memory_bytes)
                 self._lane.put(fetched, reservation)
                 counters.batches += 1
@@ -187,12 +246,20 @@ class Fetcher:
         self.offset = fetched.next_offset
         return fetched
 
+    def _identify(self, fetched: Fetched) -> None:
+        """Note the log that messages were read from, and that the log has their end."""
+        self._proven = True
+        if self.log is not UNKNOWN_LOG or fetched.log is not UNKNOWN_LOG:
+            topic_id, _, zxid = self.log
+            self.log = fetched.log = LogId(topic_id, fetched.log.leader_epoch, zxid)
+
     async def _act(self, decision: FetchDecision) -> None:
         match decision.outcome:
             case FetchOutcome.PROGRESS:
                 self._recovered()
                 self._size = self._settings.fetch_bytes
             case FetchOutcome.EMPTY:
+                self._proven = False  # what comes next may be another log's
                 self._recovered()
             case FetchOutcome.CUT:
                 assert decision.size is not None
@@ -214,6 +281,10 @@ class Fetcher:
             self._size = self._settings.fetch_bytes
 
     async def _reset(self) -> None:
+        """Continue where the log is another one than before; else where the policy for offsets out of range says."""
+        former = self.log
+        if self._source.identifies and (await self._compare() or self.log != former):
+            return
         if self._failures.attempts:  # not the first refusal in a row: resetting did not help
             await self._services.clock.sleep(self._failures.next())
         offset = await self._policies.out_of_range(self.offset)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from consumerd.errors import ConsumerdError
+    from consumerd.fetch.log_changes import LogChange
     from consumerd.partition import TopicPartition
 
 
@@ -28,6 +29,13 @@ class FetchListener(Protocol):
 
         A batch that moves the position there is in the lane. The next owner may not find `new` again, so the returned
         awaitable is awaited before the next fetch: until the offset is committed.
+        """
+        ...
+
+    def log_changed(self, partition: TopicPartition, change: LogChange, new: int) -> Awaitable[None] | None:
+        """The log is another one than that of our position; fetching continues at offset `new`.
+
+        Else as `reset`.
         """
         ...
 
@@ -55,11 +63,18 @@ class FetchCounters:
     #: Fetches that had to be repeated larger.
     grown: int = 0
     resets: int = 0
+    #: Logs that were found to be other ones, and to have been cut off.
+    replaced_logs: int = 0
+    truncated_logs: int = 0
     skipped: int = 0
     parked: int = 0
     failed: int = 0
     #: Connections made, and connections lost or not made.
     connects: int = 0
     disconnects: int = 0
+    #: Partitions that brokers do not let us read at present.
+    denied: set[TopicPartition] = field(default_factory=set)
+    #: Seconds of silence that brokers demanded because of a quota.
+    throttled: float = 0.0
     #: Answers with an error, by error code.
     errors: Counter[int] = field(default_factory=Counter)

@@ -15,11 +15,19 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from consumerd.errors import reason_of
-from consumerd.fetch.errors import CorruptPartitionError, MessageTooLargeError, OffsetBeyondError, OffsetRefusedError
+from consumerd.errors import BrokerError, reason_of
+from consumerd.fetch.errors import (
+    CorruptPartitionError,
+    LogChangedError,
+    MessageTooLargeError,
+    OffsetBeyondError,
+    OffsetRefusedError,
+)
 from consumerd.fetch.listener import FetchCounters
+from consumerd.fetch.log_changes import LogChangeKind
 from consumerd.fetch.response import FetchDecision, FetchOutcome
-from consumerd.fetch.settings import BadMessagePolicy, ResetPolicy
+from consumerd.fetch.settings import BadMessagePolicy, LogChangePolicy, ResetPolicy
+from consumerd.partition import UNKNOWN_LOG
 from consumerd.registry import MAX_OFFSET
 from consumerd.wire.v07 import EARLIEST, LATEST, MessageBatch
 
@@ -30,8 +38,9 @@ if TYPE_CHECKING:
     from consumerd.errors import ConsumerdError
     from consumerd.fetch.lane import Lane
     from consumerd.fetch.listener import FetchListener
+    from consumerd.fetch.log_changes import LogChange
     from consumerd.fetch.settings import FetchSettings
-    from consumerd.partition import TopicPartition
+    from consumerd.partition import LogId, TopicPartition
     from consumerd.ports import Clock
 
 log = structlog.get_logger(__name__)
@@ -75,6 +84,8 @@ class FetchPolicies:
     def __init__(self, partition: TopicPartition, lane: Lane, services: FetchServices) -> None:
         #: The broker whose responses are classified.
         self.broker = partition.broker
+        #: The log that the messages before the offset in question are of.
+        self.log = UNKNOWN_LOG
         self._partition = partition
         self._lane = lane
         self._services = services
@@ -135,31 +146,63 @@ class FetchPolicies:
         policy = self._settings.on_out_of_range
         if policy is ResetPolicy.FAIL:
             raise self._fail(offset, OffsetRefusedError(self._partition, offset))
-        time = EARLIEST if policy is ResetPolicy.EARLIEST else LATEST
-        offsets = await self._services.list_offsets(self._partition, time)
-        if not offsets or offsets[0] == offset:
+        new = await self._target(policy, offset)
+        if new is None or new == offset:
             return offset
-        new = offsets[0]
         self._services.counters.resets += 1
-        self._pass_over(min(offset, new), new)
+        self._pass_over(min(offset, new), new, self.log._replace(leader_epoch=None))
         written_down = self._services.listener.reset(self._partition, offset, new)
         if written_down is not None:
             await written_down
         return new
 
+    async def _target(self, policy: ResetPolicy, offset: int) -> int | None:
+        """Return the offset that a policy names for one that is out of range; None: the broker names none."""
+        if policy is not ResetPolicy.LATEST:
+            earliest = await self._listed(EARLIEST)
+            if policy is ResetPolicy.EARLIEST or earliest is None or offset < earliest:
+                return earliest
+        return await self._listed(LATEST)
+
+    async def log_changed(self, change: LogChange) -> int:
+        """Handle a log that is another one than that of the position: return the offset to continue at."""
+        policy = self._settings.on_log_changed
+        if policy is LogChangePolicy.STOP:
+            raise self._fail(change.offset, LogChangedError(self._partition, change))
+        if policy is LogChangePolicy.PARK:
+            raise self._park(f"its log {change}")
+        new = change.divergence
+        if new is None and (new := await self._listed(EARLIEST)) is None:
+            raise BrokerError(f"broker {self.broker} returned no first offset of {self._partition} yet")
+        counters = self._services.counters
+        if change.kind is LogChangeKind.TRUNCATED:
+            counters.truncated_logs += 1
+        else:
+            counters.replaced_logs += 1
+        self._pass_over(new, new, change.now)
+        written_down = self._services.listener.log_changed(self._partition, change, new)
+        if written_down is not None:
+            await written_down
+        return new
+
+    async def _listed(self, time: int) -> int | None:
+        offsets = await self._services.list_offsets(self._partition, time)
+        return offsets[0] if offsets else None
+
     async def _latest(self) -> int:
-        offsets = await self._services.list_offsets(self._partition, LATEST)
-        return offsets[0] if offsets else 0
+        return await self._listed(LATEST) or 0
 
     def _skip(self, offset: int, next_offset: int, reason: str) -> int:
         self.require_possible(offset, next_offset)
         self._services.counters.skipped += 1
-        self._pass_over(offset, next_offset)
+        self._pass_over(offset, next_offset, self.log)
         self._services.listener.skipped(self._partition, offset, next_offset, reason)
         return next_offset
 
-    def _pass_over(self, start: int, next_offset: int) -> None:
-        self._lane.put(MessageBatch([], (), start, next_offset, 0), self._lane.budget.charge(0))
+    def _pass_over(self, start: int, next_offset: int, log: LogId) -> None:
+        batch = MessageBatch([], (), start, next_offset, 0)
+        batch.log = log
+        self._lane.put(batch, self._lane.budget.charge(0))
 
     def _park(self, reason: str) -> FetchingOverError:
         self._services.counters.parked += 1

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from consumerd.fetch.fetcher import Fetcher
+from consumerd.partition import UNKNOWN_LOG
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Set
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from consumerd.fetch.fetcher import PartitionSource
     from consumerd.fetch.lane import Lane
     from consumerd.fetch.policies import FetchServices
-    from consumerd.partition import TopicPartition
+    from consumerd.partition import LogId, TopicPartition
 
 
 class FetchBrokers(Protocol):
@@ -46,8 +47,13 @@ class FetchBrokers(Protocol):
     async def list_offsets(self, partition: TopicPartition, time: int, max_number: int = 1) -> tuple[int, ...]:
         """Ask the broker for offsets: `time` is EARLIEST, LATEST or milliseconds since the epoch.
 
-        One attempt; the partition need not be added. Raises BrokerError, and FrameError for an invalid response.
+        With `read_committed`, LATEST is where the first open transaction begins. One attempt; the partition need not be
+        added. Raises BrokerError, and FrameError for an invalid response.
         """
+        ...
+
+    async def log_end(self, partition: TopicPartition) -> int:
+        """Ask the broker for the end of the log, which includes open transactions. Raises as `list_offsets`."""
         ...
 
 
@@ -68,6 +74,7 @@ class FetchPool:
     def __init__(self, brokers: FetchBrokers) -> None:
         self.counters = brokers.services.counters
         self.list_offsets = brokers.list_offsets
+        self.log_end = brokers.log_end
         self._brokers = brokers
         self._group: asyncio.TaskGroup | None = None
         self._entries: dict[TopicPartition, _Entry] = {}
@@ -90,11 +97,11 @@ class FetchPool:
                 self._start(entry)
             await asyncio.Event().wait()
 
-    def add(self, partition: TopicPartition, offset: int, lane: Lane) -> None:
-        """Fetch `partition` from `offset` on into `lane`. Raises ValueError if it is added already."""
+    def add(self, partition: TopicPartition, offset: int, lane: Lane, log: LogId = UNKNOWN_LOG) -> None:
+        """Fetch `partition` from `offset` of `log` on into `lane`. Raises ValueError if it is added already."""
         if partition in self._entries:
             raise ValueError(f"{partition} is already being fetched")
-        entry = self._entries[partition] = _Entry(self._fetcher(partition, offset, lane), lane, [])
+        entry = self._entries[partition] = _Entry(self._fetcher(partition, offset, lane, log), lane, [])
         self._start(entry)
 
     async def remove(self, partition: TopicPartition) -> None:
@@ -118,16 +125,17 @@ class FetchPool:
         entry = self._entries[partition]
         for task in entry.tasks:
             task.cancel()
-        paused = entry.fetcher.paused
+        paused, log = entry.fetcher.paused, entry.fetcher.log
         entry.lane.clear()
-        entry.fetcher = self._fetcher(partition, offset, entry.lane)
+        # The epoch is that of the message before the former offset.
+        entry.fetcher = self._fetcher(partition, offset, entry.lane, log._replace(leader_epoch=None))
         if paused:
             entry.fetcher.pause()
         self._start(entry)
 
-    def _fetcher(self, partition: TopicPartition, offset: int, lane: Lane) -> Fetcher:
+    def _fetcher(self, partition: TopicPartition, offset: int, lane: Lane, log: LogId) -> Fetcher:
         brokers = self._brokers
-        return Fetcher(partition, offset, lane, brokers.source(partition, lane), brokers.services)
+        return Fetcher(partition, offset, lane, brokers.source(partition, lane), brokers.services, log)
 
     def _start(self, entry: _Entry) -> None:
         if self._group is not None:

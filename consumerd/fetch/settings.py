@@ -33,7 +33,20 @@ class ResetPolicy(StrEnum):
 
     EARLIEST = "earliest"
     LATEST = "latest"
+    #: The beginning for an offset before it, the end for one after that.
+    NEAREST = "nearest"
     FAIL = "fail"
+
+
+class LogChangePolicy(StrEnum):
+    """The policy for a log that has become another one under a position."""
+
+    #: Read what is new of it: a truncated log from where it differs, a new one from its beginning.
+    CONTINUE = "continue"
+    #: Report the partition as failed, as `BadMessagePolicy.FAIL`.
+    STOP = "stop"
+    #: Stop fetching this partition, as `BadMessagePolicy.PARK`.
+    PARK = "park"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +76,7 @@ class FetchSettings:
     on_oversize: BadMessagePolicy = BadMessagePolicy.FAIL
     on_corrupt: BadMessagePolicy = BadMessagePolicy.FAIL
     on_out_of_range: ResetPolicy = ResetPolicy.EARLIEST
+    on_log_changed: LogChangePolicy = LogChangePolicy.CONTINUE
     #: Limits of decoding: see `wire.v07.DecodeLimits`. They allow each message for which a fetch may grow, also a
     #: compressed one of that size.
     limits: DecodeLimits = field(default_factory=DecodeLimits)

@@ -64,6 +64,8 @@ class TargetLog:
         size, what = self._fetch_bytes, f"read {topic}/{partition}"
         while start < end:
             data = await self._client.retrying(what, partial(self._fetch, topic, partition, start, size))
+            if data is None:
+                continue
             found = decode_records(data, start)
             records = [record for record in found.messages() if record.offset < end]
             if records:
@@ -81,12 +83,15 @@ class TargetLog:
             raise CorruptDataError(f"the target returned no records at {where}, although its log has some")
         return min(_MOST_BYTES, max(found.needed or 0, 2 * size))
 
-    async def _fetch(self, topic: str, partition: int, offset: int, size: int) -> bytes:
+    async def _fetch(self, topic: str, partition: int, offset: int, size: int) -> bytes | None:
+        """Return the bytes of a response; None because of a quota, which the next request waits out."""
         channel = await self._leader(topic, partition)
         entry = PartitionFetch(topic, partition, offset, size, topic_id=self._client.metadata.topic_id(topic))
         fetched = await fetch_partitions(channel, [entry], max_bytes=size)
         part = fetched.partitions.get((topic, partition))
         self._raise_for(fetched.error or (part.error if part else 0), channel, topic, partition)
+        if part is None and fetched.throttled:
+            return None
         if part is None:
             raise BadFrameError(f"broker {channel.address} left {topic}/{partition} out of its FETCH response")
         return bytes(part.data)

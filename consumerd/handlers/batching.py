@@ -88,8 +88,8 @@ def _boundary(batch: Batch, first: int, end: int) -> int:
 
 
 def joinable(before: Content, after: Content) -> bool:
-    """Whether `after` can stand in one batch behind `before`: it follows it in the log."""
-    return after.start_offset >= before.next_offset
+    """Whether `after` can stand in one batch behind `before`: it follows it in the same log."""
+    return after.start_offset >= before.next_offset and after.log == before.log
 
 
 def join(contents: Sequence[Content]) -> Content:
@@ -105,6 +105,7 @@ class _Joined:
         self._ends = list(accumulate(map(len, contents)))
         self.start_offset = contents[0].start_offset
         self.next_offset = contents[-1].next_offset
+        self.log = contents[0].log
         self.keyed = all(each.keyed for each in contents)
         if self.keyed:
             self.keys = [key for each in contents for key in getattr(each, "keys")]  # noqa: B009

@@ -129,7 +129,7 @@ class _Share(Batch):
     __slots__ = ("_numbers", "progressed")
 
     def __init__(self, whole: Batch, piece: Sequence[Message], numbers: list[int]) -> None:
-        content = PickedContent([piece[number] for number in numbers], decoded=whole.decoded)
+        content = PickedContent([piece[number] for number in numbers], log=whole.log, decoded=whole.decoded)
         super().__init__(whole.partition, content)
         self._numbers = numbers
         self.progressed: Callable[[], None] = lambda: None

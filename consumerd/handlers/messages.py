@@ -16,13 +16,14 @@ from collections.abc import Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast, overload
 
+from consumerd.partition import UNKNOWN_LOG
 from consumerd.wire.batch import PIECE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from consumerd.native import NativePayloads
-    from consumerd.partition import TopicPartition
+    from consumerd.partition import LogId, TopicPartition
 
 
 _Made = TypeVar("_Made")
@@ -172,6 +173,11 @@ class Content(Protocol):
     @property
     def next_offset(self) -> int: ...
 
+    @property
+    def log(self) -> LogId:
+        """The log that the messages were read from, as far as it is known."""
+        ...
+
     def messages_as(self, make: Callable[[tuple[Any, ...]], _Made], *before: object, first: int = 0) -> Iterator[_Made]:
         """Yield `make` of `before` and the fields of `Message` (of `KeyedMessage`, if it is `keyed`) after its
         partition, for every leaf in order from number `first` on.
@@ -297,6 +303,24 @@ class Batch(Sequence[bytes]):
             return headers
         end = self._first + self._length
         return {at - self._first: each for at, each in headers.items() if self._first <= at < end}
+
+    @property
+    def log(self) -> LogId:
+        """The log that the messages were read from, as far as it is known."""
+        return getattr(self._content, "log", UNKNOWN_LOG)
+
+    @property
+    def topic_id(self) -> str | None:
+        """The id of the topic as Kafka's tools print it: a topic that is created again has another one.
+
+        None of brokers before 2.8.
+        """
+        return self.log.topic_id_text
+
+    @property
+    def leader_epoch(self) -> int | None:
+        """The epoch of the leader that stored the messages, the same for all of them. None of brokers before 0.11."""
+        return self.log.leader_epoch
 
     @property
     def start_offset(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from consumerd.partition import NO_BROKER
+from consumerd.partition import NO_BROKER, UNKNOWN_LOG, LogId
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -20,9 +20,15 @@ class PickedContent:
     """
 
     def __init__(
-        self, messages: Sequence[Message | KeyedMessage], *, contiguous: bool = False, decoded: bool = False
+        self,
+        messages: Sequence[Message | KeyedMessage],
+        *,
+        log: LogId = UNKNOWN_LOG,
+        contiguous: bool = False,
+        decoded: bool = False,
     ) -> None:
         self._messages = messages
+        self.log = log
         self.contiguous = contiguous
         self.payloads: list[bytes | None] = [message.payload for message in messages]
         self.start_offset = messages[0].offset

@@ -130,11 +130,23 @@ FETCHES: Final = _counter("fetches", "FETCH and MULTIFETCH requests that were an
 FETCH_ERRORS: Final = _counter(
     "fetch_errors", "Answers to fetches with an error, by its code.", ("group", "code"), unit="{error}"
 )
+FETCH_THROTTLED: Final = _counter(
+    "fetch_throttle_seconds", "Seconds for which brokers demanded no other fetch because of a quota.", unit="s"
+)
 FETCH_RESETS: Final = _counter("offset_resets", "Offsets that the broker no longer had.", unit="{reset}")
+LOGS_CHANGED: Final = _counter(
+    "logs_changed",
+    "Logs that were found to be others than those that the offsets were read from: `replaced` or `truncated`.",
+    ("group", "kind"),
+    unit="{log}",
+)
 FETCH_SKIPPED: Final = _counter(
     "bad_messages_skipped", "Corrupt or oversized messages that a policy skipped.", unit="{message}"
 )
 FETCH_PARKED: Final = _counter("partitions_parked", "Partitions that a policy parked.", unit="{partition}")
+PARTITIONS_DENIED: Final = _gauge(
+    "partitions_denied", "Partitions that the brokers do not let the member read (permissions).", unit="{partition}"
+)
 CONNECTS: Final = _counter(
     "broker_connects", "Connections to brokers that were made for fetching.", unit="{connection}"
 )

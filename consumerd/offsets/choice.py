@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Literal
 
 from consumerd.offsets.claimed_store import ClaimedStore
 from consumerd.offsets.guards import OwnedGuard
-from consumerd.offsets.store import CommitResult, UnclaimedZooKeeperOffsetStore, ZooKeeperOffsetStore
+from consumerd.offsets.store import NO_LOGS, CommitResult, UnclaimedZooKeeperOffsetStore, ZooKeeperOffsetStore
+from consumerd.partition import UNKNOWN_LOG
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from consumerd.client import ClusterClient
     from consumerd.offsets.guards import Ownership
     from consumerd.offsets.kafka_store import Membership
-    from consumerd.offsets.store import OffsetStore
-    from consumerd.partition import TopicPartition
+    from consumerd.offsets.store import Logs, OffsetStore
+    from consumerd.partition import LogId, TopicPartition
     from consumerd.ports import ZooKeeper
 
 Storage = Literal["zookeeper", "kafka", "both", "none"]
@@ -64,7 +65,17 @@ class NoOffsets:
         """Return nothing: without a store nothing is written by others."""
         return frozenset()
 
-    async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
+    def log(self, partition: TopicPartition) -> LogId:
+        """Return the unknown log."""
+        return UNKNOWN_LOG
+
+    async def commit(
+        self,
+        positions: Mapping[TopicPartition, int],
+        *,
+        session_id: int,
+        logs: Logs = NO_LOGS,
+    ) -> CommitResult:
         """Report success."""
         return CommitResult(frozenset(positions), frozenset())
 

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 from consumerd.offsets.errors import OffsetsHeldError
 from consumerd.offsets.guards import OwnedGuard
-from consumerd.offsets.store import CommitResult
+from consumerd.offsets.store import NO_LOGS, CommitResult
 from consumerd.zk.errors import SessionChanged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from consumerd.offsets.guards import Ownership
-    from consumerd.offsets.store import OffsetStore
-    from consumerd.partition import TopicPartition
+    from consumerd.offsets.store import Logs, OffsetStore
+    from consumerd.partition import LogId, TopicPartition
     from consumerd.ports import ZooKeeper
 
 
@@ -52,7 +52,17 @@ class ClaimedStore:
         """As the store."""
         return await self._store.changed(partitions)
 
-    async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
+    def log(self, partition: TopicPartition) -> LogId:
+        """As the store."""
+        return self._store.log(partition)
+
+    async def commit(
+        self,
+        positions: Mapping[TopicPartition, int],
+        *,
+        session_id: int,
+        logs: Logs = NO_LOGS,
+    ) -> CommitResult:
         """Store. Raises SessionChanged if the session of the claims is over, OffsetsHeldError, and errors of either."""
         if self._zk.session_id != session_id:
             raise SessionChanged(session_id, self._zk.session_id)
@@ -61,7 +71,7 @@ class ClaimedStore:
         ours = {each: positions[each] for each in wanted if each not in lost}
         if not ours:
             return CommitResult(frozenset(), lost)
-        result = await self._store.commit(ours, session_id=session_id)
+        result = await self._store.commit(ours, session_id=session_id, logs=logs)
         if result.lost:
             raise OffsetsHeldError(self._group, min(result.lost), "Kafka")
-        return CommitResult(result.committed, lost)
+        return CommitResult(result.committed, lost, result.refused)

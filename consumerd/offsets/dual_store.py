@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING
 import structlog
 
 from consumerd.offsets.errors import OffsetsHeldError
-from consumerd.offsets.store import CommitResult
+from consumerd.offsets.store import NO_LOGS, CommitResult
+from consumerd.partition import UNKNOWN_LOG, LogId
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from consumerd.offsets.store import OffsetStore
+    from consumerd.offsets.store import Logs, OffsetStore
     from consumerd.partition import TopicPartition
 
 log = structlog.get_logger(__name__)
@@ -44,6 +45,7 @@ class DualOffsetStore:
         self._name = name
         self._guarding = guarding
         self._following = following
+        self._logs: dict[TopicPartition, LogId] = {}
 
     @property
     def keeps_for(self) -> float | None:
@@ -60,7 +62,13 @@ class DualOffsetStore:
             if guarding[partition] != following[partition]:
                 offsets = sorted((guarding[partition], following[partition]))
                 log.info("stored_offsets_differ", partition=str(partition), offsets=offsets)
-        return _larger(guarding, following)
+        larger = _larger(guarding, following)
+        for partition, offset in larger.items():
+            stores = ((self._guarding, guarding), (self._following, following))
+            logs = [store.log(partition) for store, loaded in stores if loaded.get(partition) == offset]
+            known = (next((each for each in part if each is not None), None) for part in zip(*logs, strict=True))
+            self._logs[partition] = LogId(*known)
+        return larger
 
     async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """As `load`, without effect on later commits."""
@@ -72,16 +80,26 @@ class DualOffsetStore:
         wanted = list(partitions)
         return await self._guarding.changed(wanted) | await self._following.changed(wanted)
 
-    async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
+    def log(self, partition: TopicPartition) -> LogId:
+        """Return that of the larger offset; of equal ones, what both stores know."""
+        return self._logs.get(partition, UNKNOWN_LOG)
+
+    async def commit(
+        self,
+        positions: Mapping[TopicPartition, int],
+        *,
+        session_id: int,
+        logs: Logs = NO_LOGS,
+    ) -> CommitResult:
         """Store the positions in both. Raises OffsetsHeldError, and the errors of either; committing again is safe."""
-        taken = await self._guarding.commit(positions, session_id=session_id)
+        taken = await self._guarding.commit(positions, session_id=session_id, logs=logs)
         if not taken.committed:
             return taken
         rest = {partition: positions[partition] for partition in taken.committed}
-        followed = await self._following.commit(rest, session_id=session_id)
+        followed = await self._following.commit(rest, session_id=session_id, logs=logs)
         if followed.lost:
             raise OffsetsHeldError(self._group, min(followed.lost), self._name)
-        return CommitResult(followed.committed, taken.lost)
+        return CommitResult(followed.committed, taken.lost, {**taken.refused, **followed.refused})
 
 
 def _larger(*stores: dict[TopicPartition, int]) -> dict[TopicPartition, int]:

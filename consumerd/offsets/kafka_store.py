@@ -12,17 +12,19 @@ a ZooKeeper accepts it, 0.8.1 too, and keeps the offsets there, in the nodes of 
 
 from __future__ import annotations
 
+import base64
 import math
+import re
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
-from consumerd.client import BrokerRefusedError, error_of
+from consumerd.client import BrokerRefusedError, topic_error
 from consumerd.errors import BrokerError
 from consumerd.net import ConnectionClosedError
 from consumerd.offsets.errors import OffsetsUnavailableError
-from consumerd.offsets.store import CommitResult
-from consumerd.partition import TopicPartition
+from consumerd.offsets.store import NO_LOGS, CommitResult
+from consumerd.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.wire.v08.apis import OFFSET_COMMIT, OFFSET_FETCH
 from consumerd.wire.v08.error_codes import ErrorCode
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
     from consumerd.client import ClusterClient
     from consumerd.client.channel import Channel
+    from consumerd.offsets.store import Logs
     from consumerd.wire.v08.schema import Api
 
 #: Version 0 of both is ZooKeeper's; the later ones here are the last that name topics and are for one group.
@@ -49,6 +52,12 @@ MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR_FOR_GROUP, ErrorCode.GROUP_C
 #: down may return UNKNOWN; `consumerd.consumer.group_requests` asks again, too.
 _PASSING: Final = frozenset({ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.UNKNOWN})
 _NO_OFFSET: Final = -1
+_NO_EPOCH: Final = -1
+#: The first version of OFFSET_COMMIT with a leader epoch.
+_EPOCH_SINCE: Final = 6
+#: What the metadata of an offset end with, of the log that it is of: a topic id as Kafka's tools print it, an epoch.
+_TOPIC_ID: Final = re.compile(r"(?:^| )topic-id=([A-Za-z0-9_-]{22})(?: leader-epoch=[0-9]{1,9})?$")
+_LEADER_EPOCH: Final = re.compile(r"(?:^| )leader-epoch=([0-9]{1,9})$")
 #: Seconds for which a broker is sure to keep an offset that is not written again: far less than the day or week that
 #: offsets.retention.minutes is by default.
 _KEPT_FOR: Final = 1200.0
@@ -74,10 +83,23 @@ class Membership(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """The committed offset of a partition; `metadata` is the text that was stored with it."""
+    """The committed offset of a partition; `metadata` is the text that was stored with it, `leader_epoch` the epoch of
+    the last message before it, where the committing member knew it.
+    """
 
     offset: int
     metadata: str | None = None
+    leader_epoch: int | None = None
+
+    @property
+    def log(self) -> LogId:
+        """The log that the offset is of."""
+        text = self.metadata or ""
+        topic_id, epoch = _TOPIC_ID.search(text), _LEADER_EPOCH.search(text)
+        return LogId(
+            None if topic_id is None else base64.urlsafe_b64decode(f"{topic_id[1]}=="),
+            int(epoch[1]) if self.leader_epoch is None and epoch is not None else self.leader_epoch,
+        )
 
 
 class KafkaOffsetStore:
@@ -105,13 +127,19 @@ class KafkaOffsetStore:
         self._metadata = metadata
         self._retention_ms = -1 if retention is None else int(retention * 1000)
         self._version = version
+        self._logs: dict[TopicPartition, LogId] = {}
         #: Brokers before 2.1 forget offsets by their age, those of groups without members later ones, too.
         self.keeps_for = None if version == 0 else min(_KEPT_FOR, math.inf if retention is None else retention)
 
     async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Load the stored offsets; partitions without one are absent. Raises OffsetsUnavailableError, BrokerError."""
         found = await self.read(partitions)
+        self._logs.update({partition: committed.log for partition, committed in found.items()})
         return {partition: committed.offset for partition, committed in found.items()}
+
+    def log(self, partition: TopicPartition) -> LogId:
+        """Return the log by the leader epoch and the topic id that were committed with the offset."""
+        return self._logs.get(partition, UNKNOWN_LOG)
 
     async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """As `load`, which does not affect later commits either."""
@@ -141,18 +169,30 @@ class KafkaOffsetStore:
             for part in topic["partition_responses"]:
                 if version == 0 and part["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     continue  # no node: there is none. A coordinator of 0.8.2 says so before it knows its topics
-                self._raise(part["error_code"], what)
+                self._raise(part["error_code"], what, topic["topic"])
                 if part["offset"] != _NO_OFFSET:
                     partition = TopicPartition.numbered(topic["topic"], part["partition"])
-                    found[partition] = CommittedOffset(part["offset"], part["metadata"])
+                    epoch = part.get("committed_leader_epoch", _NO_EPOCH)
+                    known = None if epoch == _NO_EPOCH else epoch
+                    found[partition] = CommittedOffset(part["offset"], part["metadata"], known)
         return found
 
     async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         """Return nothing: the coordinator rejects commits of other members, and offsets have no versions."""
         return frozenset()
 
-    async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
+    async def commit(
+        self,
+        positions: Mapping[TopicPartition, int],
+        *,
+        session_id: int,
+        logs: Logs = NO_LOGS,
+    ) -> CommitResult:
         """Store the positions of partitions that were assigned in the generation of `session_id`.
+
+        Brokers since 2.1 keep the leader epoch, by which Java members, too, notice a truncated log. There is no place
+        for the topic id, and before for the epoch, so these stand in the metadata. Positions of topics for which we
+        lack the permission are refused, and do not affect others.
 
         Raises OffsetsUnavailableError when that is not possible just now (some may be stored; committing again is
         safe), and BrokerRefusedError for a permanent error.
@@ -166,13 +206,19 @@ class KafkaOffsetStore:
             "member_id": "" if membership is None else membership.member_id,
         }
         instance_id = None if membership is None else membership.instance_id
-        by_topic: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
-        for partition, offset in positions.items():
-            entry = {"partition": partition.partition, "offset": offset, "metadata": self._metadata}
-            by_topic[partition.topic].append(entry)
         channel = await self._channel()
         first, last = (FIRST_VERSION, LAST_COMMIT_VERSION) if self._version is None else (self._version, self._version)
         version = channel.versions.pick(OFFSET_COMMIT, at_least=first, at_most=last)
+        by_topic: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+        for partition, offset in positions.items():
+            log = logs.get(partition, UNKNOWN_LOG)
+            entry = {
+                "partition": partition.partition,
+                "offset": offset,
+                "committed_leader_epoch": _NO_EPOCH if log.leader_epoch is None else log.leader_epoch,
+                "metadata": self._metadata_with(log, version),
+            }
+            by_topic[partition.topic].append(entry)
         if instance_id is not None and version >= _INSTANCE_SINCE:
             member["group_instance_id"] = instance_id
         body = {
@@ -184,15 +230,28 @@ class KafkaOffsetStore:
         what = f"the offsets of group {self._group!r} cannot be written"
         answer = await self._ask(channel, OFFSET_COMMIT, body, version, what)
         committed, lost = set(), set()
+        refused: dict[TopicPartition, BrokerError] = {}
         for topic in answer["responses"]:
             for part in topic["partition_responses"]:
                 partition = TopicPartition.numbered(topic["topic"], part["partition"])
                 if part["error_code"] in THROWN_OUT:
                     lost.add(partition)
                     continue
+                if part["error_code"] == ErrorCode.TOPIC_AUTHORIZATION_FAILED and partition in positions:
+                    error = topic_error(part["error_code"], f"{what}: {partition}", partition.topic, "Read")
+                    assert error is not None  # the code is not 0
+                    refused[partition] = error
+                    continue
                 self._raise(part["error_code"], what)
                 committed.add(partition)
-        return CommitResult(frozenset(committed & positions.keys()), frozenset(lost & positions.keys()))
+        return CommitResult(frozenset(committed & positions.keys()), frozenset(lost & positions.keys()), refused)
+
+    def _metadata_with(self, log: LogId, version: int) -> str | None:
+        """Return the metadata with what the request has no field for."""
+        named = [] if log.topic_id is None else [f"topic-id={log.topic_id_text}"]
+        if version < _EPOCH_SINCE and log.leader_epoch is not None:
+            named.append(f"leader-epoch={log.leader_epoch}")
+        return " ".join([*([self._metadata] if self._metadata else []), *named]) if named else self._metadata
 
     async def _channel(self) -> Channel:
         try:
@@ -215,9 +274,9 @@ class KafkaOffsetStore:
             self._client.forget_coordinator(self._group)
             raise OffsetsUnavailableError(f"{what}: {error}") from error
 
-    def _raise(self, code: int, what: str) -> None:
+    def _raise(self, code: int, what: str, topic: str = "") -> None:
         """Raise the error for `code`, if it is one."""
-        error = error_of(code, what)
+        error = topic_error(code, what, topic)
         if error is None:
             return
         if code in MOVED:

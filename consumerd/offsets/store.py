@@ -34,12 +34,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import structlog
 
 from consumerd.offsets.guards import GuardFailure, OwnedGuard, VacantGuard
 from consumerd.offsets.together import all_of, each_of
+from consumerd.partition import UNKNOWN_LOG, LogId
 from consumerd.ports import Check, Create, SetData
 from consumerd.registry.errors import RegistryError
 from consumerd.registry.paths import offset_path, offsets_path
@@ -49,10 +51,13 @@ from consumerd.zk.errors import BadVersion, MultiFailed, NodeExists, NoNode, Ses
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from consumerd.errors import ZooKeeperError
+    from consumerd.errors import BrokerError, ZooKeeperError
     from consumerd.offsets.guards import Guard
     from consumerd.partition import TopicPartition
     from consumerd.ports import Operation, ZooKeeper
+
+    #: The logs that offsets are of.
+    Logs = Mapping[TopicPartition, LogId]
 
 log = structlog.get_logger(__name__)
 
@@ -62,14 +67,18 @@ PARTITIONS_PER_MULTI = 50
 CHECKS_PER_MULTI = 100
 #: Number of repairs of one partition's write before its error is final.
 PATIENCE = 4
+#: Nothing is known of any log.
+NO_LOGS: Final[Logs] = MappingProxyType({})
 
 
 class CommitResult(NamedTuple):
-    """The result of a commit; together the two sets are all given partitions."""
+    """The result of a commit; together the three are all given partitions."""
 
     committed: frozenset[TopicPartition]
     #: Their owner node is gone or not ours: nothing was written, and their fetchers must stop.
     lost: frozenset[TopicPartition]
+    #: The store does not let us write these; the others are not affected.
+    refused: Mapping[TopicPartition, BrokerError] = MappingProxyType({})
 
 
 class OffsetStore(Protocol):
@@ -86,7 +95,19 @@ class OffsetStore(Protocol):
 
     async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]: ...
 
-    async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult: ...
+    def log(self, partition: TopicPartition) -> LogId:
+        """Return what was stored of the log that the offset is of which `load` returned last."""
+        ...
+
+    async def commit(
+        self,
+        positions: Mapping[TopicPartition, int],
+        *,
+        session_id: int,
+        logs: Logs = NO_LOGS,
+    ) -> CommitResult:
+        """Store the positions, each with the log that it is of as far as it is known and the store can keep it."""
+        ...
 
 
 class _Step(NamedTuple):
@@ -122,6 +143,8 @@ class _OffsetNodes:
         self.guard = guard
         self.known: dict[TopicPartition, _Known] = {}
         self._group = group
+        #: Of the offsets that were read: a topic that is created after an offset was written is another one.
+        self.logs: dict[TopicPartition, LogId] = {}
         #: Topics whose node for offsets has been seen.
         self._parents: set[str] = set()
 
@@ -143,6 +166,7 @@ class _OffsetNodes:
             data, stat = await self.zk.get(self.path(partition))
         except NoNode:
             return None, None
+        self.logs[partition] = LogId(zxid=stat.modified_zxid)
         return data, stat.version
 
     async def versions(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int | None]:
@@ -180,6 +204,10 @@ class ZooKeeperOffsetStore:
             if version is not None:
                 known.last = found[partition] = self._parse(partition, data)
         return found
+
+    def log(self, partition: TopicPartition) -> LogId:
+        """Return the log by the transaction that wrote the offset: the node holds a number alone, for JVM members."""
+        return self._nodes.logs.get(partition, UNKNOWN_LOG)
 
     async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """As `load`, at any time, without effect on later commits: they still detect the writes of others."""
@@ -221,8 +249,14 @@ class ZooKeeperOffsetStore:
         await each_of(list(range(0, len(checks), CHECKS_PER_MULTI)), check)
         return doubtful
 
-    async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
-        """Store the positions of partitions claimed on session `session_id`.
+    async def commit(
+        self,
+        positions: Mapping[TopicPartition, int],
+        *,
+        session_id: int,
+        logs: Logs = NO_LOGS,
+    ) -> CommitResult:
+        """Store the positions of partitions claimed on session `session_id`. `logs` cannot be kept.
 
         Raises SessionChanged when that session is over, NotConnected or ConnectionLost when ZooKeeper cannot be
         reached (after ConnectionLost some may be stored; committing again is safe), and ZooKeeper's error if an offset
@@ -262,7 +296,13 @@ class UnclaimedZooKeeperOffsetStore(ZooKeeperOffsetStore):
     def __init__(self, zk: ZooKeeper, group: str) -> None:
         super().__init__(zk, group, VacantGuard(zk, group))
 
-    async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
+    async def commit(
+        self,
+        positions: Mapping[TopicPartition, int],
+        *,
+        session_id: int,
+        logs: Logs = NO_LOGS,
+    ) -> CommitResult:
         """As the base class; `session_id` is that of the ownership, and has no effect here."""
         return await super().commit(positions, session_id=self._zk.session_id)
 

@@ -102,9 +102,10 @@ class MemoryBroker:
         return len(log)
 
     def _offsets(self, request: OffsetsRequest) -> OffsetsResponse:
-        ends = {EARLIEST: 0, LATEST: self.end(request.topic, request.partition)}
-        found = (ends[request.time],) if request.time in ends else ()
-        return OffsetsResponse(ErrorCode.NONE, found)
+        end = self.end(request.topic, request.partition)
+        # A log is one segment.
+        found = {EARLIEST: (0,), LATEST: (end, 0) if end else (0,)}.get(request.time, ())
+        return OffsetsResponse(ErrorCode.NONE, found[: request.max_number])
 
     def _fetched(self, request: FetchRequest) -> FetchResponse:
         log = self.logs.get((request.topic, request.partition), bytearray())

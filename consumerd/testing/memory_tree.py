@@ -35,6 +35,7 @@ class Node:
     owner: int
     created_zxid: int
     modified_ms: int
+    modified_zxid: int
     version: int = 0
     children: set[str] = field(default_factory=set)
 
@@ -50,7 +51,7 @@ class MemoryTree:
     def __init__(self, *, now_ms: Callable[[], int], changed: Callable[[Kind, str], None]) -> None:
         self._now_ms = now_ms
         self._changed = changed
-        self._nodes = {"/": Node(b"", 0, 0, 0)}
+        self._nodes = {"/": Node(b"", 0, 0, 0, 0)}
         self._zxid = 0
         self._events: list[tuple[Kind, str]] = []
         #: While a multi runs: the former nodes of the changed paths (None: missing).
@@ -77,7 +78,9 @@ class MemoryTree:
     def stat(self, path: str) -> NodeStat:
         """A node's stat. Raises ServerError(NO_NODE)."""
         node = self._at(path)
-        return NodeStat(node.version, node.owner, len(node.children), node.created_zxid, node.modified_ms)
+        return NodeStat(
+            node.version, node.owner, len(node.children), node.created_zxid, node.modified_ms, node.modified_zxid
+        )
 
     def owned_by(self, session_id: int) -> list[str]:
         """The ephemerals of a session, sorted."""
@@ -168,6 +171,7 @@ class MemoryTree:
         node = self._touch(path)
         assert node is not None
         node.data, node.version, node.modified_ms = data, node.version + 1, self._now_ms()
+        node.modified_zxid = self._zxid + 1
         self._events.append((Kind.DATA, path))
 
     def _create(self, path: str, data: bytes | None, owner: int) -> None:
@@ -184,7 +188,7 @@ class MemoryTree:
         parent = self._touch(above)
         assert parent is not None
         parent.children.add(name)
-        self._nodes[path] = Node(data, owner, self._zxid + 1, self._now_ms())
+        self._nodes[path] = Node(data, owner, self._zxid + 1, self._now_ms(), self._zxid + 1)
         self._events += [(Kind.DATA, path), (Kind.CHILDREN, above)]
 
     def _delete(self, path: str, version: int) -> None:

@@ -13,6 +13,8 @@ from enum import Enum
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, overload
 
+from consumerd.partition import UNKNOWN_LOG
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -61,13 +63,15 @@ class DecodedBatch(ABC, Generic[_Payload, _Run]):
     `next_offset` is where the next fetch starts: after the last whole outer message. `end` is the reason for the
     batch's end; for PARTIAL `needed` is the size of the cut-off message, its length field included, if known; for
     CORRUPT `problem` is a sentence and `resume_offset` the offset at which reading could continue after the corrupt
-    bytes, if their lengths can be believed. `memory_bytes` is the size that a budget should count.
+    bytes, if their lengths can be believed. `memory_bytes` is the size that a budget should count. `log` is the log of
+    the messages, as far as it is known: the decoder knows the leader epoch, which all have, the fetcher the rest.
     """
 
     __slots__ = (
         "_payloads",
         "_runs",
         "end",
+        "log",
         "memory_bytes",
         "needed",
         "next_offset",
@@ -94,6 +98,7 @@ class DecodedBatch(ABC, Generic[_Payload, _Run]):
         self.problem = ending.get("problem")
         self.resume_offset = ending.get("resume_offset")
         self.needed = ending.get("needed")
+        self.log = UNKNOWN_LOG
 
     @property
     def payloads(self) -> Sequence[_Payload]:

@@ -18,9 +18,9 @@ from consumerd.ports import NodeStat
 
 _INT = struct.Struct("!i")
 _KIND = struct.Struct("!ii")  # opcode, length of the path
-#: Fields of a Stat: czxid, mtime, version, ephemeralOwner, numChildren; skipped: mzxid, ctime, cversion, aversion,
+#: Fields of a Stat: czxid, mzxid, mtime, version, ephemeralOwner, numChildren; skipped: ctime, cversion, aversion,
 #: dataLength, pzxid (zookeeper.jute).
-_STAT = struct.Struct("!q8x8xqi8xq4xi8x")
+_STAT = struct.Struct("!qq8xqi8xq4xi8x")
 
 
 @dataclass(slots=True)
@@ -130,5 +130,5 @@ def read_buffer(frame: bytes, offset: int) -> tuple[bytes | None, int]:
 
 
 def _read_stat(frame: bytes, offset: int) -> NodeStat:
-    created_zxid, modified, version, owner, children = _STAT.unpack_from(frame, offset)
-    return NodeStat(version, owner, children, created_zxid, modified)
+    created_zxid, modified_zxid, modified, version, owner, children = _STAT.unpack_from(frame, offset)
+    return NodeStat(version, owner, children, created_zxid, modified, modified_zxid)

@@ -120,7 +120,7 @@ class Told:
     def reset(self, *told: object) -> None:
         self.errors.append(AssertionError(told))
 
-    skipped = parked = reset
+    log_changed = skipped = parked = reset
 
 
 async def take(lane: Lane, found: list[bytes], until: int) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from consumerd.errors import ConsumerdError
+    from consumerd.fetch.log_changes import LogChange
 
 pytestmark = pytest.mark.asyncio
 
@@ -58,6 +59,9 @@ class Ground:
 
     def reset(self, partition: TopicPartition, old: int, new: int) -> None:
         self.events.append(("reset", partition, old, new))
+
+    def log_changed(self, partition: TopicPartition, change: LogChange, new: int) -> None:
+        self.events.append(("log_changed", partition, change, new))
 
     def skipped(self, partition: TopicPartition, offset: int, next_offset: int, reason: str) -> None:
         self.events.append(("skipped", partition, offset, next_offset))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.clock import SystemClock
-from consumerd.offsets import ZooKeeperOffsetStore
+from consumerd.offsets import CommitResult, ZooKeeperOffsetStore
 from consumerd.partition import TopicPartition
 from consumerd.registry.errors import RegistryError
 from consumerd.registry.paths import offset_path, offsets_path, owner_path
@@ -49,7 +49,7 @@ async def test_writes_first_and_later_commits(zk_root: str) -> None:
         for base in (0, 10**15):
             positions = {partition: base + index for index, partition in enumerate(partitions)}
             result = await store.commit(positions, session_id=zk.session_id)
-            assert result == (frozenset(partitions), frozenset())
+            assert result == CommitResult(frozenset(partitions), frozenset())
             assert await store.load(partitions) == positions
         data, stat = await zk.get(offset_path(GROUP, partitions[5]))
         assert data == b"%d" % (10**15 + 5)  # decimal text, as 0.7.2 writes it
@@ -124,7 +124,7 @@ async def test_writes_nothing_for_an_expired_session(zk_root: str) -> None:
         with pytest.raises(SessionChanged):
             await store.commit(dict.fromkeys(partitions, 1), session_id=zk.session_id + 1)
         assert await store.load(partitions) == {}
-        assert await store.commit({}, session_id=zk.session_id) == (frozenset(), frozenset())
+        assert await store.commit({}, session_id=zk.session_id) == CommitResult(frozenset(), frozenset())
 
 
 async def test_rejects_a_non_numeric_offset(zk_root: str) -> None:

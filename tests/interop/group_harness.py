@@ -133,7 +133,8 @@ class Group:
 
     # -- members
 
-    async def daemon(self, *, pause: float = 0.01, **group: Any) -> DaemonProcess:
+    async def daemon(self, *, pause: float = 0.01, fetch: Any = None, **group: Any) -> DaemonProcess:
+        """A member of ours. `pause`: seconds of its handler for a batch; `fetch`, `group`: keys of these tables."""
         config: dict[str, dict[str, Any]] = {
             "group": {
                 "id": GROUP,
@@ -144,6 +145,7 @@ class Group:
                 "rebalance_timeout": 15.0,
                 **group,
             },
+            "fetch": dict(fetch or {}),
             "kafka": {"bootstrap": self.bootstrap},
             "rebalance": {"reconcile_interval": 2.0},
             "commit": {"interval": 0.5},
@@ -177,7 +179,7 @@ class Group:
         await child.wait_for_line(lambda line: line.startswith("assigned"), 60.0)
         return child
 
-    async def java_member(self, assignor: str) -> Child:
+    async def java_member(self, assignor: str, group: str = GROUP) -> Child:
         """Kafka's own client, of the broker's version."""
         jars = kafka_jars(self.release)
         classes = self.directory / "classes"
@@ -197,7 +199,7 @@ class Group:
             self.directory,
             "KafkaMember",
             ",".join(self.bootstrap),
-            GROUP,
+            group,
             TOPIC,
             *settings,
         )

@@ -52,7 +52,7 @@ class Listener:
     def failed(self, *told: object) -> None:
         raise AssertionError(told)
 
-    reset = skipped = parked = failed
+    reset = log_changed = skipped = parked = failed
 
 
 class Load:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from consumerd.errors import ConsumerdError
+    from consumerd.fetch.log_changes import LogChange
     from consumerd.wire.v08.records import Record
 
 pytestmark = pytest.mark.interop
@@ -46,6 +47,9 @@ class Told:
 
     def reset(self, partition: TopicPartition, old: int, new: int) -> None:
         self.resets.append((old, new))
+
+    def log_changed(self, partition: TopicPartition, change: LogChange, new: int) -> None:
+        raise AssertionError((partition, change, new))
 
     def skipped(self, partition: TopicPartition, offset: int, next_offset: int, reason: str) -> None:
         raise AssertionError(reason)
@@ -245,3 +249,20 @@ async def test_fetching_continues_after_a_broker_restart(cluster: Any) -> None:
         made.pool.pause(PLACE)
         await made.pool.remove(PLACE)
         assert not made.pool.partitions
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("version", ["3.9.1", pytest.param("4.1.0", marks=pytest.mark.long)])
+async def test_waits_out_a_quota_without_losing_the_connection(version: str, cluster: Any) -> None:
+    settings = FetchSettings(max_wait=0.2, fetch_bytes=128 << 10)
+    async with cluster(version, settings, **{"quota.window.num": 2}) as made:
+        quota = ("--alter", "--add-config", "consumer_byte_rate=200000", "--entity-type", "clients", "--entity-default")
+        await asyncio.to_thread(made.broker.tool, "kafka.admin.ConfigCommand", *quota)
+        payloads = [b"%06d" % number * 1000 for number in range(100)]
+        for first in range(0, 100, 10):
+            await made.produce(payloads[first : first + 10], RecordCodec.NONE, 2)
+        made.pool.add(PLACE, 0, made.lane)
+        assert [record.payload for record in await made.take(100)] == payloads
+        counters = made.pool.counters
+        assert counters.throttled > 0
+        assert (counters.disconnects, dict(counters.errors)) == (0, {})

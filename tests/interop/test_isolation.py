@@ -27,6 +27,12 @@ def printed(daemon: DaemonProcess) -> list[str]:
     return [json.loads(line)["payload"] for line in daemon.stdout_path.read_text("utf-8").splitlines()]
 
 
+def lags(daemon: DaemonProcess) -> int | None:
+    """The lag that it told last."""
+    told = [event.get("lag") for event in daemon.events() if event["event"] == "summary"]
+    return told[-1] if told else None
+
+
 def names(kind: str, numbers: Iterable[int]) -> list[str]:
     return [f"{kind}-{number}" for number in numbers]
 
@@ -69,6 +75,7 @@ async def test_skips_aborted_messages(kafka: Any, cluster_client: Any, tmp_path:
                 "kafka": {"bootstrap": [broker.address]},
                 "fetch": {"isolation": isolation},
                 "commit": {"interval": 0.2},
+                "metrics": {"summary_interval": 1},
                 "handler": {"name": "print"},
             },
             name=name,
@@ -100,6 +107,10 @@ async def test_skips_aborted_messages(kafka: Any, cluster_client: Any, tmp_path:
             await committed("all", 49)
             # Only the open transaction blocks the partition: the position is at its beginning.
             await committed("committed", 44)
+            # What is behind it is lag.
+            async with asyncio.timeout(120):
+                while lags(only) != 5 or lags(everything) != 0:
+                    await asyncio.sleep(0.1)
             # The command line shows the same, and does not wait for the end of the open transaction.
             command = consumerd_command("consume", "--bootstrap-server", broker.address, "--topic", "events")
             command += ["--exit-at-end", "--isolation", "read_committed"]

@@ -32,6 +32,9 @@ class Silent:
     def reset(self, partition: TopicPartition, old: int, new: int) -> None:
         raise AssertionError((partition, old, new))
 
+    def log_changed(self, *told: object) -> None:
+        raise AssertionError(told)
+
     def skipped(self, *told: object) -> None:
         raise AssertionError(told)
 

@@ -39,6 +39,7 @@ from consumerd.wire.v08.apis import (
     METADATA,
     OFFSET_COMMIT,
     OFFSET_FETCH,
+    OFFSET_FOR_LEADER_EPOCH,
     OFFSETS,
     PRODUCE,
     SASL_AUTHENTICATE,
@@ -209,10 +210,22 @@ def produce_and_fetch(wire: Wire, topic: str, topic_id: bytes) -> None:
         (told,) = wire.call(OFFSETS, version, {"topics": [asked]})["responses"][0]["partition_responses"]
         assert told["error_code"] == 0
         assert (told["offsets"] if version == 0 else [told["offset"]]) == [count]
+    ask_for_ends_of_epochs(wire, topic, count)
     for version in wire.versions(INIT_PRODUCER_ID):
         body = {"transactional_id": None, "transaction_timeout_ms": 60_000}
         answer = wire.until(INIT_PRODUCER_ID, version, body, lambda told: told["error_code"] == 0)
         assert answer["producer_id"] >= 0
+
+
+def ask_for_ends_of_epochs(wire: Wire, topic: str, end: int) -> None:
+    """The log has one epoch, whose end is that of the log; of a later one it knows nothing."""
+    for version in wire.versions(OFFSET_FOR_LEADER_EPOCH):
+        for epoch, expected in ((0, (0, end)), (7, (-1, -1))):
+            asked = {"topic": topic, "partitions": [{"partition": 0, "leader_epoch": epoch}]}
+            answer = wire.call(OFFSET_FOR_LEADER_EPOCH, version, {"topics": [asked]})
+            (told,) = answer["topics"][0]["partitions"]
+            assert (told["error_code"], told["partition"]) == (0, 0)
+            assert (told.get("leader_epoch", expected[0]), told["end_offset"]) == expected
 
 
 def coordinate(wire: Wire, group: str) -> None:

@@ -50,6 +50,18 @@ def test_on_good_records_within_any_limits(
     decode_records_by_both(joined(made) + tail, start + skipped, limits=limits, aborted=aborted)
 
 
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 2)), min_size=1, max_size=6), st.integers(0, 12))
+def test_on_batches_of_several_leader_epochs(batches: list[tuple[int, int]], asked: int) -> None:
+    data, first = b"", 0
+    for count, epoch in batches:
+        data += encode_record_batch([b"v"] * count, base_offset=first, leader_epoch=epoch)
+        first += count
+    found = decode_records_by_both(data, min(asked, first - 1))
+    epochs = [epoch for count, epoch in batches for _ in range(count)]
+    assert {epochs[offset] for offset in found.offsets} == {found.log.leader_epoch}
+    assert found.next_offset == first or epochs[found.next_offset] != found.log.leader_epoch
+
+
 @given(fetches(), st.integers(0, 1 << 32), LIMITS)
 def test_on_mangled_records(fetch: tuple[int, list[Made]], seed: int, limits: DecodeLimits) -> None:
     start, made = fetch

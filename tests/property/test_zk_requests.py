@@ -44,7 +44,9 @@ def rendered(part: Any) -> bytes:
 
 
 def ours(stat: Any) -> NodeStat:
-    return NodeStat(stat.version, stat.ephemeral_owner, stat.num_children, stat.created_zxid, stat.modified)
+    return NodeStat(
+        stat.version, stat.ephemeral_owner, stat.num_children, stat.created_zxid, stat.modified, stat.last_modified_zxid
+    )
 
 
 @given(paths, st.booleans())

@@ -3,6 +3,11 @@
 Strategy: it is notified of every produced message, of the beginning and end of every delivery, and of every offset
 that is written; a broken rule is a `violation` at that moment. Lost and repeated messages are counted at the end.
 Subclasses define, for each kind of coordination, which member may get a partition or write its offset.
+
+A log may become another one (`log_changed`): what was at its end, or all of it, is gone, and offsets are given again.
+A message is therefore known by its content, too. Messages that are gone need not be delivered any more, but those in
+flight may be, and none of them twice; what is written there afterwards has to be delivered like any other. An offset
+that is committed after the change says nothing of the new messages until a member has got one: it was on its way.
 """
 
 from __future__ import annotations
@@ -16,6 +21,14 @@ if TYPE_CHECKING:
     from tests.simulation.kernel import Kernel
 
 
+class Message(NamedTuple):
+    """A message; its content (where the world tells it) distinguishes logs that follow one another."""
+
+    partition: TopicPartition
+    offset: int
+    content: bytes = b""
+
+
 class HandOver(NamedTuple):
     """One message given to a handler."""
 
@@ -25,6 +38,12 @@ class HandOver(NamedTuple):
     offset: int
     #: Whether the partition was the member's then, where the account knows; if not, another member had taken it.
     owned: bool = True
+    content: bytes = b""
+
+    @property
+    def message(self) -> Message:
+        """The message."""
+        return Message(self.partition, self.offset, self.content)
 
 
 class Account:
@@ -44,11 +63,16 @@ class Account:
         self.cancelled: set[tuple[str, TopicPartition, int]] = set()
         #: Messages before these positions need not be delivered; None: not counted yet.
         self._default_since: float | None = None
-        self._produced: dict[TopicPartition, list[int]] = {}
+        #: Of each log its messages by offset, in order.
+        self._produced: dict[TopicPartition, dict[int, bytes]] = {}
+        #: Messages that were in a log before it became another one.
+        self._gone: set[Message] = set()
+        #: Of logs that changed the first offset that was given again, until a message from there on was delivered.
+        self._unseen: dict[TopicPartition, int] = {}
         self._since: dict[TopicPartition, float] = {}
         self._in_hand: dict[TopicPartition, HandOver] = {}
-        self._handed: Counter[tuple[TopicPartition, int]] = Counter()
-        self._handled: set[tuple[TopicPartition, int]] = set()
+        self._handed: Counter[Message] = Counter()
+        self._handled: set[Message] = set()
         self._committed: dict[TopicPartition, int] = {}
 
     @property
@@ -58,9 +82,27 @@ class Account:
 
     # -- what happens
 
-    def produced(self, partition: TopicPartition, offset: int) -> None:
+    def produced(self, partition: TopicPartition, offset: int, content: bytes = b"") -> None:
         """A message is in the log."""
-        self._produced.setdefault(partition, []).append(offset)
+        self._produced.setdefault(partition, {})[offset] = content
+
+    def log_changed(self, partition: TopicPartition, start: int = 0) -> None:
+        """The messages from `start` on are gone; others may be written there."""
+        log = self._produced.get(partition, {})
+        for offset in [each for each in log if each >= start]:
+            self._gone.add(Message(partition, offset, log.pop(offset)))
+        self._unseen[partition] = start
+        if start == 0:
+            self._committed.pop(partition, None)
+        elif partition in self._committed:
+            self._committed[partition] = min(start, self._committed[partition])
+        if partition in self._since:  # all of it is new to a group that had begun
+            self._since[partition] = min(start, self._since[partition])
+
+    def log_added(self, partition: TopicPartition) -> None:
+        """A partition that comes to a topic which the group reads: all of it counts, wherever members begin."""
+        if self._default_since is not None:
+            self._since[partition] = 0
 
     def count_from(self, ends: dict[TopicPartition, int]) -> None:
         """Messages before these positions need not be delivered: there was no group yet."""
@@ -78,38 +120,71 @@ class Account:
         if self._default_since == math.inf:
             self._since[partition] = min(position, self._begin_of(partition))
 
-    def begin(self, member: str, partition: TopicPartition, offsets: list[int]) -> None:
+    def begin(
+        self, member: str, partition: TopicPartition, offsets: list[int], contents: list[bytes] | None = None
+    ) -> None:
         """A handler gets messages."""
         holder = self._in_hand.get(partition)
         self._counts_from(partition, offsets[0])
         if holder is not None and not any(self._may_hold(each, partition) for each in (holder.member, member)):
             self.violate(f"{member} is handed {partition} at {offsets[0]} while {holder.member} has it in hand")
-        owned = self._check_begin(member, partition, offsets[0])
+        messages = self._messages(partition, offsets, contents)
+        present = self._present(messages[0])
+        owned = self._check_begin(member, partition, offsets[0] if present else None)
         self._in_hand[partition] = HandOver(self._kernel.now, member, partition, offsets[0], owned)
-        for offset in offsets:
-            self._handed[partition, offset] += 1
-            self.hand_overs.append(HandOver(self._kernel.now, member, partition, offset, owned))
+        for message in messages:
+            if not self._present(message):
+                if message not in self._gone and contents is not None:
+                    self.violate(f"{member} is handed {message}, which was never there")
+            elif partition in self._unseen and message.offset >= self._unseen[partition]:
+                del self._unseen[partition]
+            self._handed[message] += 1
+            self.hand_overs.append(
+                HandOver(self._kernel.now, member, partition, message.offset, owned, message.content)
+            )
 
-    def end(self, member: str, partition: TopicPartition, offsets: list[int], *, handled: bool) -> None:
+    def _messages(self, partition: TopicPartition, offsets: list[int], contents: list[bytes] | None) -> list[Message]:
+        """The messages at these offsets; without `contents` those that are in the log now."""
+        log = self._produced.get(partition, {})
+        if contents is None:
+            contents = [log.get(offset, b"") for offset in offsets]
+        return [Message(partition, *each) for each in zip(offsets, contents, strict=True)]
+
+    def _present(self, message: Message) -> bool:
+        """Whether the log has the message now."""
+        return self._produced.get(message.partition, {}).get(message.offset) == message.content
+
+    def end(
+        self,
+        member: str,
+        partition: TopicPartition,
+        offsets: list[int],
+        contents: list[bytes] | None = None,
+        *,
+        handled: bool,
+    ) -> None:
         """The handler is through with them, or was cancelled."""
         holder = self._in_hand.get(partition)
         if holder is not None and holder.member == member:
             del self._in_hand[partition]
         if handled:
-            self.handled(partition, offsets)
+            self.handled(partition, offsets, contents)
         else:
             self.cancelled.update((member, partition, offset) for offset in offsets)
 
-    def handled(self, partition: TopicPartition, offsets: list[int]) -> None:
+    def handled(self, partition: TopicPartition, offsets: list[int], contents: list[bytes] | None = None) -> None:
         """These messages have been handled, also if the partition has another owner by now."""
-        self._handled.update((partition, offset) for offset in offsets)
+        self._handled.update(self._messages(partition, offsets, contents))
 
     def _may_hold(self, member: str, partition: TopicPartition) -> bool:
         """Whether a process may be handling messages of the partition beside its owner."""
         return member in self.frozen or member in self.careless
 
-    def _check_begin(self, member: str, partition: TopicPartition, offset: int) -> bool:
-        """Check whether a member may get the partition now, from there on; returns whether it is the member's."""
+    def _check_begin(self, member: str, partition: TopicPartition, offset: int | None) -> bool:
+        """Check whether a member may get the partition now, from there on; returns whether it is the member's.
+
+        `offset`: None for messages that are gone from the log.
+        """
         return True
 
     def _check_write(self, partition: TopicPartition, position: int, writer: str) -> None:
@@ -122,17 +197,22 @@ class Account:
 
     def committed(self, partition: TopicPartition, position: int, writer: str = "") -> None:
         """An offset was written by a process."""
+        self._check_write(partition, position, writer)
+        if position > self._unseen.get(partition, math.inf):
+            self._kernel.note("account", f"{partition} at {position}: the offset of a log that is gone")
+            return
         self._counts_from(partition, position)
         before = self._committed.get(partition)
         self._committed[partition] = position
-        self._check_write(partition, position, writer)
         if before is not None and position < before and not self.may_go_back and writer not in self.careless:
             self.violate(f"the offset of {partition} goes back from {before} to {position}, by {writer}")
         since = max(self._begin_of(partition), before or 0)
-        for offset in reversed(self._produced.get(partition, [])):
+        log = self._produced.get(partition, {})
+        for offset in reversed(log):
             if offset < since:
                 break
-            if offset < position and (partition, offset) not in self._handled and self._default_since is not None:
+            unhandled = offset < position and Message(partition, offset, log[offset]) not in self._handled
+            if unhandled and self._default_since is not None:
                 self.violate(f"{partition} is committed up to {position} by {writer}, but {offset} was not handled")
                 break
 
@@ -154,6 +234,15 @@ class Account:
         }
 
     @property
+    def counts_all(self) -> bool:
+        """Whether every message counts, wherever members begin."""
+        return self._default_since == 0
+
+    def former(self, partition: TopicPartition) -> list[Message]:
+        """The messages that were in a log before it became another one."""
+        return [message for message in self._gone if message.partition == partition]
+
+    @property
     def begun(self) -> set[TopicPartition]:
         """Partitions of which it is known where their messages begin to count."""
         return set(self._since)
@@ -161,20 +250,20 @@ class Account:
     @property
     def flowing(self) -> set[TopicPartition]:
         """Partitions of which messages were delivered."""
-        return {partition for partition, _ in self._handed}
+        return {message.partition for message in self._handed}
 
     @property
-    def lost(self) -> list[tuple[TopicPartition, int]]:
-        """Messages that no member got."""
+    def lost(self) -> list[Message]:
+        """Messages of the logs as they are now that no member got."""
         return [
-            (partition, offset)
-            for partition, offsets in self._produced.items()
-            for offset in offsets
-            if offset >= self._begin_of(partition) and (partition, offset) not in self._handed
+            message
+            for partition, log in self._produced.items()
+            for message in (Message(partition, *each) for each in log.items())
+            if message.offset >= self._begin_of(partition) and message not in self._handed
         ]
 
     @property
-    def repeated(self) -> list[tuple[TopicPartition, int]]:
+    def repeated(self) -> list[Message]:
         """Messages that were delivered more than once."""
         return [message for message, times in self._handed.items() if times > 1]
 
@@ -182,7 +271,11 @@ class Account:
     def uncommitted(self) -> list[TopicPartition]:
         """Partitions with handled messages behind the committed offset."""
         return sorted(
-            {tp for tp, offset in self._handled if offset >= self._committed.get(tp, 0)},
+            {
+                message.partition
+                for message in self._handled
+                if message.offset >= self._committed.get(message.partition, 0) and self._present(message)
+            },
             key=str,
         )
 

@@ -15,8 +15,7 @@ from tests.simulation.kernel import SimulationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from consumerd.partition import TopicPartition
-    from tests.simulation.account import HandOver
+    from tests.simulation.account import HandOver, Message
     from tests.simulation.base_world import BaseWorld, Ending
     from tests.simulation.daemon import Daemon
 
@@ -270,9 +269,9 @@ class BaseSchedule(Generic[_World, _Outcome]):
     def _explain_repeats(self) -> None:
         account = self.world.account
         repeated = set(account.repeated)
-        before: dict[tuple[TopicPartition, int], HandOver] = {}
+        before: dict[Message, HandOver] = {}
         for each in account.hand_overs:
-            message = (each.partition, each.offset)
+            message = each.message
             if message not in repeated:
                 continue
             first = before.get(message)

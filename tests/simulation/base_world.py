@@ -107,6 +107,18 @@ class BaseWorld:
         """The end of a log."""
         raise NotImplementedError
 
+    def topic(self, topic: str, partitions: int) -> None:
+        """Make a topic, or more partitions of it."""
+        raise NotImplementedError
+
+    def delete_topic(self, topic: str) -> None:
+        """Its logs are gone, and what tells members of it."""
+        raise NotImplementedError
+
+    def truncate_log(self, partition: TopicPartition, lost: int) -> None:
+        """The last messages of a log are gone, as after an unclean election, or a crash before they were on disk."""
+        raise NotImplementedError
+
     def owners(self) -> dict[TopicPartition, str]:
         """Of each owned partition the process that owns it, as the group's keeper has it."""
         raise NotImplementedError
@@ -115,6 +127,16 @@ class BaseWorld:
     def is_shared(self) -> bool:
         """Whether all partitions are owned, and all processes that live own as many as others, but for one."""
         raise NotImplementedError
+
+    # -- logs that become other ones
+
+    def forget_partitions(self, topic: str, *, broker: int | None = None) -> list[TopicPartition]:
+        """The logs of a topic (on a broker) are gone. Those partitions."""
+        gone = [each for each in self.partitions if each.topic == topic and broker in (None, each.broker)]
+        for partition in gone:
+            self.account.log_changed(partition)
+            self.partitions.remove(partition)
+        return gone
 
     # -- producers
 

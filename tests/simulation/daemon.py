@@ -145,8 +145,10 @@ class RecordingHandler(Handler):
         if daemon.loop.dead:
             return
         account, name = daemon.world.account, daemon.name
-        offsets = [message.offset for message in batch.messages()]
-        account.begin(name, batch.partition, offsets)
+        messages = list(batch.messages())
+        offsets = [message.offset for message in messages]
+        contents = [bytes(message.payload) for message in messages]
+        account.begin(name, batch.partition, offsets, contents)
         if batch.partition in self._ended:
             account.violate(f"{name} is handed more of {batch.partition}, though its handler was cancelled")
         handled = False
@@ -158,15 +160,15 @@ class RecordingHandler(Handler):
                 raise
             self._ended.add(batch.partition)
             # The member has done what it can; what comes now is the handler's own affair.
-            account.end(name, batch.partition, offsets, handled=False)
+            account.end(name, batch.partition, offsets, contents, handled=False)
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(self._takes())
             if not daemon.loop.dead:
-                account.handled(batch.partition, offsets)
+                account.handled(batch.partition, offsets, contents)
             return
         finally:
             if not daemon.loop.dead:
-                account.end(name, batch.partition, offsets, handled=handled)
+                account.end(name, batch.partition, offsets, contents, handled=handled)
 
 
 class Daemon(SimulatedProcess):

@@ -4,7 +4,9 @@ Strategy: `SimulatedKafka` is what brokers share: logs and who leads them, the o
 (`tests.support.simulator.coordinator`, whose log survives), wherever it lives at the time. A `KafkaBroker` is an
 address with connections; it decodes requests and encodes answers by the schemas of `consumerd.wire.v08`. It refuses
 requests for partitions and groups of other brokers, and metadata show changes a little late, as those of brokers do.
-Fetches wait for data.
+Fetches wait for data. A topic that was deleted and made again has another id and new logs, and the group's offsets of
+it are gone; brokers without topic ids, and requests by name, do not show the difference. Readers who tell the epoch of
+what they read last learn where their log parts from the leader's (KIP-320, KIP-595).
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ from consumerd.wire.v08 import apis
 from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.headers import ResponseHeader, read_api
 from consumerd.wire.v08.messages import ResponseMessage, decode_request, encode_response
-from consumerd.wire.v08.records import decode_records, encode_message_set, encode_record_batch
+from consumerd.wire.v08.records import decode_records
+from consumerd.wire.v08.schema import NO_UUID
 from consumerd.wire.v08.subscription import PROTOCOL_TYPE, decode_assignment
+from tests.simulation.kafka_log import UNKNOWN, EpochEnd, PartitionLog
 from tests.simulation.serving import ServedConnection
 from tests.support.simulator.coordinator import Coordinator, GroupState, Rules
 
@@ -41,10 +45,11 @@ _PRODUCER, _PRODUCER_AT = struct.Struct(">q2xi"), 43
 #: Batches of a producer that brokers remember.
 _REMEMBERED = 5
 _NO_OFFSET = -1
-#: Error codes of fetches with the epoch of another leader.
-_FENCED_EPOCH, _UNKNOWN_EPOCH = 74, 75
+#: Error codes of requests with the epoch of another leader, and with the id of another topic.
+_FENCED_EPOCH, _UNKNOWN_EPOCH, _INCONSISTENT_ID = 74, 75, 103
 #: First versions in which an answer or request looks otherwise.
 _BATCHES_SINCE = 4
+_IDS_SINCE = 13
 _NAMED_IN_FIELDS = 9
 _EACH_LEAVES_SINCE = 3
 _PLAIN_NUMBERS_SINCE = 2
@@ -58,15 +63,19 @@ class Era(NamedTuple):
     rules: Rules
 
 
-def _served(*last: int, first_fetch: int) -> dict[Api, tuple[int, int]]:
+def _served(*last: int, first_fetch: int, epochs: int | None = None) -> dict[Api, tuple[int, int]]:
     served = (
         apis.FETCH, apis.OFFSETS, apis.METADATA, apis.OFFSET_COMMIT, apis.OFFSET_FETCH, apis.GROUP_COORDINATOR,
         apis.JOIN_GROUP, apis.HEARTBEAT, apis.LEAVE_GROUP, apis.SYNC_GROUP, apis.API_VERSIONS,
     )  # fmt: skip
     ranges = {api: (0, version) for api, version in zip(served, last, strict=True)}
+    if epochs is not None:
+        ranges[apis.OFFSET_FOR_LEADER_EPOCH] = (0, epochs)
     return ranges | {apis.FETCH: (first_fetch, last[0]), apis.OFFSETS: (min(1, last[1]), last[1])}
 
 
+#: 0.10 has neither epochs nor ids, 1.0 shows readers the epochs of batches only, 3.0 fences by them and tells where
+#: logs diverge, and 3.1 has ids of topics in metadata and fetches (3.0 has them in metadata in truth).
 ERAS = (
     Era(
         "0.10",
@@ -75,10 +84,11 @@ ERAS = (
     ),
     Era(
         "1.0",
-        _served(6, 2, 5, 3, 3, 1, 2, 1, 1, 1, 1, first_fetch=4),
+        _served(6, 2, 5, 3, 3, 1, 2, 1, 1, 1, 1, first_fetch=4, epochs=0),
         Rules(id_first=False, quiet_completing=False),
     ),
-    Era("3.0", _served(12, 7, 9, 8, 7, 3, 7, 4, 4, 5, 3, first_fetch=4), Rules()),
+    Era("3.0", _served(12, 7, 9, 8, 7, 3, 7, 4, 4, 5, 3, first_fetch=4, epochs=4), Rules()),
+    Era("3.1", _served(13, 7, 12, 8, 7, 3, 7, 4, 4, 5, 3, first_fetch=4, epochs=4), Rules()),
 )
 
 
@@ -91,46 +101,11 @@ def _producing(era: Era, produce: int, init: int | None) -> Era:
 PRODUCER_ERAS = (_producing(ERAS[0], 2, None), _producing(ERAS[1], 5, 0), _producing(ERAS[2], 9, 4))
 
 
-class PartitionLog:
-    """The messages of one partition, and who leads it."""
+class _Topic(NamedTuple):
+    """A topic, as a cluster has it from its creation to its deletion."""
 
-    def __init__(self, leader: int) -> None:
-        self.leader: int | None = leader
-        self.epoch = 0
-        #: The partitions in the metadata: (leader, epoch).
-        self.told: tuple[int | None, int] = (leader, 0)
-        self.payloads: list[bytes] = []
-        #: Of the messages that have any.
-        self.headers: dict[int, Any] = {}
-        #: Of each producer id its last batches: (sequence number, messages, offset). All replicas have them.
-        self.producers: dict[int, list[tuple[int, int, int]]] = {}
-        #: Fetches that wait for what comes.
-        self.waiting: dict[_Fetch, None] = {}
-        self._encoded: dict[tuple[int, bool], bytes] = {}
-
-    def read(self, offset: int, limit: int, *, batches: bool) -> bytes:
-        """About `limit` bytes of messages from `offset` on; at least one message, if there is one."""
-        parts: list[bytes] = []
-        size = 0
-        while offset < len(self.payloads) and (size < limit or not parts):
-            part = self._encoded.get((offset, batches))
-            if part is None:
-                payload = [self.payloads[offset]]
-                if batches:
-                    headers = {0: self.headers[offset]} if offset in self.headers else None
-                    part = encode_record_batch(payload, base_offset=offset, timestamps=1000, headers=headers)
-                else:
-                    part = encode_message_set(payload, base_offset=offset, timestamps=1000)
-                self._encoded[offset, batches] = part
-            parts.append(part)
-            size += len(part)
-            offset += 1
-        return b"".join(parts)
-
-    def wake(self) -> None:
-        """Let fetches that wait look again."""
-        for fetch in list(self.waiting):
-            fetch.look()
+    id: bytes
+    logs: list[PartitionLog]
 
 
 class SimulatedKafka:
@@ -142,7 +117,12 @@ class SimulatedKafka:
         self.era = era
         self.metadata_lag = metadata_lag
         self.brokers: dict[int, KafkaBroker] = {}
-        self.topics: dict[str, list[PartitionLog]] = {}
+        self._topics: dict[str, _Topic] = {}
+        #: Those in the metadata.
+        self._told: dict[str, _Topic] = {}
+        self._topics_made = 0
+        #: What was committed with offsets: the leader epoch, UNKNOWN by clients that do not tell it, and the text.
+        self.committed_with: dict[TopicPartition, tuple[int, str | None]] = {}
         self.coordinator = Coordinator(self, era.rules)
         #: The broker that coordinates; None while there is none.
         self.coordinated_by: int | None = 0
@@ -178,14 +158,64 @@ class SimulatedKafka:
 
     def log(self, partition: TopicPartition) -> PartitionLog:
         """That of a partition."""
-        return self.topics[partition.topic][partition.partition]
+        return self._topics[partition.topic].logs[partition.partition]
+
+    def logs(self, topic: str) -> list[PartitionLog]:
+        """Those of a topic; none if there is no such topic."""
+        found = self._topics.get(topic)
+        return [] if found is None else found.logs
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """Of all topics."""
+        return [
+            TopicPartition.numbered(topic, number)
+            for topic, (_, logs) in self._topics.items()
+            for number in range(len(logs))
+        ]
 
     def add_partitions(self, topic: str, count: int, rng: Random) -> list[TopicPartition]:
-        """Make partitions of a topic up to `count`; those that are new."""
-        logs = self.topics.setdefault(topic, [])
+        """Make partitions of a topic up to `count`, and the topic if there is none; those that are new."""
+        if topic not in self._topics:
+            self._topics_made += 1
+            self._topics[topic] = _Topic(self._topics_made.to_bytes(16, "big"), [])
+            if topic not in self._told:
+                self._tell(topic)
+        logs = self._topics[topic].logs
         new = range(len(logs), count)
         logs += [PartitionLog(rng.choice(self.up())) for _ in new]
         return [TopicPartition.numbered(topic, number) for number in new]
+
+    def delete_topic(self, topic: str) -> None:
+        """Its logs are gone, and the offsets that were committed for it; metadata tell so a little late."""
+        gone = self._topics.pop(topic)
+        for offsets in (self.coordinator.offsets, self.committed_with):
+            for partition in [each for each in offsets if each.topic == topic]:
+                del offsets[partition]
+        self.kernel.after(self.metadata_lag, lambda: self._tell(topic))
+        for log in gone.logs:
+            log.wake()
+
+    def _tell(self, topic: str) -> None:
+        """Have metadata tell the truth about a topic."""
+        truth = self._topics.get(topic)
+        if truth is None:
+            self._told.pop(topic, None)
+        else:
+            self._told[topic] = truth
+
+    @property
+    def told(self) -> Mapping[str, _Topic]:
+        """The topics in the metadata."""
+        return self._told
+
+    def named(self, topic_id: bytes) -> tuple[int, str]:
+        """The name of the topic with this id, or the error, as a broker knows it by its metadata."""
+        for name, told in self._told.items():
+            if told.id == topic_id:
+                truth = self._topics.get(name)
+                return (0 if truth is None or truth.id == topic_id else _INCONSISTENT_ID), name
+        return ErrorCode.UNKNOWN_TOPIC_ID, ""
 
     def append(self, partition: TopicPartition, payload: bytes) -> int:
         """Write a message; its offset."""
@@ -220,7 +250,22 @@ class SimulatedKafka:
         log = self.log(partition)
         if log.leader == leader:
             return
-        log.leader, log.epoch = leader, log.epoch + 1
+        self._elect(log, leader)
+
+    def truncate(self, partition: TopicPartition, end: int, leader: int) -> None:
+        """An unclean election: `leader`, which never had the messages from `end` on, leads from now on.
+
+        A broker that leads again has restarted: its connections end.
+        """
+        log = self.log(partition)
+        log.truncate(end)
+        if log.leader == leader:
+            for connection in list(self.brokers[leader].connections):
+                connection.link.cut()
+        self._elect(log, leader)
+
+    def _elect(self, log: PartitionLog, leader: int | None) -> None:
+        log.elect(leader)
         told = leader, log.epoch
 
         def tell() -> None:
@@ -233,19 +278,17 @@ class SimulatedKafka:
     def stop_broker(self, number: int) -> None:
         """It ends; its partitions have no leader, and its group has no coordinator."""
         self.brokers[number].stop()
-        for topic, logs in self.topics.items():
-            for at, log in enumerate(logs):
-                if log.leader == number:
-                    self.lead(TopicPartition.numbered(topic, at), None)
+        for partition in self.partitions:
+            if self.log(partition).leader == number:
+                self.lead(partition, None)
         if self.coordinated_by == number:
             self.leave_group_alone()
 
     def take_over(self, rng: Random) -> None:
         """Running brokers take over partitions without a leader and groups without a coordinator."""
-        for topic, logs in self.topics.items():
-            for at, log in enumerate(logs):
-                if log.leader is None:
-                    self.lead(TopicPartition.numbered(topic, at), rng.choice(self.up()))
+        for partition in self.partitions:
+            if self.log(partition).leader is None:
+                self.lead(partition, rng.choice(self.up()))
         if self.coordinated_by is None:
             self.coordinate(rng.choice(self.up()))
 
@@ -325,41 +368,72 @@ class _Fetch:
         self._body = body
         self._reply = reply
         self._done = False
-        logs = connection.kafka.topics
+        kafka = connection.kafka
         self._logs = [
-            logs[topic["topic"]][part["partition"]]
+            logs[part["partition"]]
             for topic in body["topics"]
+            for logs in (kafka.logs(self._named(topic)[1]),)
             for part in topic["partitions"]
-            if part["partition"] < len(logs.get(topic["topic"], ()))
+            if part["partition"] < len(logs)
         ]
         self.look()
         if not self._done:
             for log in self._logs:
                 log.waiting[self] = None
-            connection.kafka.kernel.after(body["max_wait_time"] / 1000, lambda: self.look(late=True))
+            kafka.kernel.after(body["max_wait_time"] / 1000, lambda: self.look(late=True))
+
+    def _named(self, topic: dict[str, Any]) -> tuple[int, str]:
+        """The name of a topic, or the error with its id."""
+        return (0, topic["topic"]) if self._version < _IDS_SINCE else self._connection.kafka.named(topic["topic_id"])
 
     def look(self, *, late: bool = False) -> None:
         """Answer if there is enough, or something to refuse, or if it is `late`."""
         if self._done:
             return
-        answer = _for_each(self._body["topics"], self._read)
+        answer = {
+            "responses": [
+                {
+                    "topic": topic.get("topic", ""),
+                    "topic_id": topic.get("topic_id", NO_UUID),
+                    "partition_responses": [
+                        {"partition": part["partition"], **self._read(*self._named(topic), part)}
+                        for part in topic["partitions"]
+                    ],
+                }
+                for topic in self._body["topics"]
+            ]
+        }
         parts = [part for topic in answer["responses"] for part in topic["partition_responses"]]
         size = sum(len(part["record_set"]) for part in parts)
-        if late or size >= self._body["min_bytes"] or any(part["error_code"] for part in parts):
+        said = any(part["error_code"] or part.get("diverging_epoch") for part in parts)
+        if late or size >= self._body["min_bytes"] or said:
             self._done = True
             for log in self._logs:
                 log.waiting.pop(self, None)
             self._reply(answer)
 
-    def _read(self, topic: str, part: dict[str, Any]) -> dict[str, Any]:
-        code, log = self._connection.led(topic, part["partition"], part.get("current_leader_epoch", -1))
+    def _read(self, code: int, topic: str, part: dict[str, Any]) -> dict[str, Any]:
+        log = None
+        if not code:
+            code, log = self._connection.led(topic, part["partition"], part.get("current_leader_epoch", UNKNOWN))
         if log is None:
-            return {"error_code": code, "high_watermark": -1, "record_set": b""}
-        end, offset = len(log.payloads), part["fetch_offset"]
+            return _refused_read(code)
+        end, offset = log.end, part["fetch_offset"]
+        answer = {"error_code": 0, "high_watermark": end, "last_stable_offset": end, "record_set": b""}
+        fetched = part.get("last_fetched_epoch", UNKNOWN)
+        if fetched != UNKNOWN:
+            known = log.end_of(fetched)
+            if UNKNOWN in known:
+                return _refused_read(ErrorCode.OFFSET_OUT_OF_RANGE)
+            if known.epoch < fetched or known.end < offset:
+                return answer | {"diverging_epoch": {"epoch": known.epoch, "end_offset": known.end}}
         if not 0 <= offset <= end:
-            return {"error_code": ErrorCode.OFFSET_OUT_OF_RANGE, "high_watermark": -1, "record_set": b""}
-        data = log.read(offset, part["max_bytes"], batches=self._version >= _BATCHES_SINCE)
-        return {"error_code": 0, "high_watermark": end, "last_stable_offset": end, "record_set": data}
+            return _refused_read(ErrorCode.OFFSET_OUT_OF_RANGE)
+        return answer | {"record_set": log.read(offset, part["max_bytes"], batches=self._version >= _BATCHES_SINCE)}
+
+
+def _refused_read(code: int) -> dict[str, Any]:
+    return {"error_code": code, "high_watermark": -1, "record_set": b""}
 
 
 def _for_each(topics: list[dict[str, Any]], make: Callable[[str, Any], dict[str, Any]]) -> dict[str, Any]:
@@ -433,14 +507,15 @@ class _Connection(ServedConnection):
     def _metadata(self, version: int, body: dict[str, Any], reply: Callable[..., None]) -> None:
         kafka, asked = self.kafka, body["topics"]
         if asked is None or (version == 0 and not asked):
-            names = list(kafka.topics)
+            names = list(kafka.told)
         else:
             names = [each["topic"] for each in asked] if version >= _NAMED_IN_FIELDS else asked
         up = kafka.up()
         topics = []
         for name in names:
             partitions = []
-            for number, log in enumerate(kafka.topics.get(name, ())):
+            told = kafka.told.get(name)
+            for number, log in enumerate(() if told is None else told.logs):
                 leader, epoch = log.told
                 gone = leader is None or leader not in up
                 partitions.append(
@@ -453,8 +528,14 @@ class _Connection(ServedConnection):
                         "isr": up,
                     }
                 )
-            code = 0 if name in kafka.topics else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            topics.append({"topic_error_code": code, "topic": name, "partition_metadata": partitions})
+            topics.append(
+                {
+                    "topic_error_code": 0 if told else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    "topic": name,
+                    "topic_id": told.id if told else NO_UUID,
+                    "partition_metadata": partitions,
+                }
+            )
         brokers = [
             {"node_id": number, "host": kafka.brokers[number].host, "port": kafka.brokers[number].port} for number in up
         ]
@@ -471,15 +552,15 @@ class _Connection(ServedConnection):
 
     # -- logs
 
-    def led(self, topic: str, number: int, epoch: int = -1) -> tuple[int, PartitionLog | None]:
+    def led(self, topic: str, number: int, epoch: int = UNKNOWN) -> tuple[int, PartitionLog | None]:
         """The log of a partition if this broker leads it in that epoch; the error if not."""
-        logs = self.kafka.topics.get(topic, [])
+        logs = self.kafka.logs(topic)
         if number >= len(logs):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
         log = logs[number]
         if log.leader != self._broker.number:
             return ErrorCode.NOT_LEADER_FOR_PARTITION, None
-        if epoch not in (-1, log.epoch):
+        if epoch not in (UNKNOWN, log.epoch):
             return _FENCED_EPOCH if epoch < log.epoch else _UNKNOWN_EPOCH, None
         return 0, log
 
@@ -488,12 +569,22 @@ class _Connection(ServedConnection):
 
     def _offsets(self, version: int, body: dict[str, Any], reply: Callable[..., None]) -> None:
         def at(topic: str, part: dict[str, Any]) -> dict[str, Any]:
-            code, log = self.led(topic, part["partition"], part.get("current_leader_epoch", -1))
+            code, log = self.led(topic, part["partition"], part.get("current_leader_epoch", UNKNOWN))
             if log is None:
                 return {"error_code": code, "offset": -1}
-            return {"error_code": 0, "offset": 0 if part["timestamp"] == _EARLIEST else len(log.payloads)}
+            offset = 0 if part["timestamp"] == _EARLIEST else log.end
+            return {"error_code": 0, "offset": offset, "leader_epoch": log.epoch_of(offset)}
 
         reply(_for_each(body["topics"], at))
+
+    def _epoch_ends(self, version: int, body: dict[str, Any], reply: Callable[..., None]) -> None:
+        def end(topic: str, part: dict[str, Any]) -> dict[str, Any]:
+            code, log = self.led(topic, part["partition"], part.get("current_leader_epoch", UNKNOWN))
+            epoch, offset = EpochEnd(UNKNOWN, UNKNOWN) if log is None else log.end_of(part["leader_epoch"])
+            return {"error_code": code, "leader_epoch": epoch, "end_offset": offset}
+
+        answer = _for_each(body["topics"], end)["responses"]
+        reply({"topics": [{"topic": each["topic"], "partitions": each["partition_responses"]} for each in answer]})
 
     def _produce(self, version: int, body: dict[str, Any], reply: Callable[..., None]) -> None:
         def store(topic: str, part: dict[str, Any]) -> dict[str, Any]:
@@ -601,17 +692,27 @@ class _Connection(ServedConnection):
 
     def _offset_commit(self, version: int, body: dict[str, Any], reply: Callable[..., None]) -> None:
         kafka = self.kafka
-        offsets = {
-            TopicPartition.numbered(topic["topic"], part["partition"]): part["offset"]
+        committed = {
+            TopicPartition.numbered(topic["topic"], part["partition"]): part
             for topic in body["topics"]
             for part in topic["partitions"]
         }
+        known = set(kafka.partitions)
+        offsets = {each: part["offset"] for each, part in committed.items() if each in known}
 
         def answer(code: int, fields: dict[str, Any]) -> None:
             if not code:
+                for each in offsets:
+                    part = committed[each]
+                    kafka.committed_with[each] = part.get("committed_leader_epoch", UNKNOWN), part["metadata"]
                 for observe in kafka.commits:
                     observe(self.link.client, body["member_id"], offsets)
-            reply(_for_each(body["topics"], lambda topic, part: {"error_code": code}))
+
+            def stored(topic: str, part: dict[str, Any]) -> dict[str, Any]:
+                missing = TopicPartition.numbered(topic, part["partition"]) not in known
+                return {"error_code": code or (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if missing else 0)}
+
+            reply(_for_each(body["topics"], stored))
 
         if not self._coordinates:
             answer(ErrorCode.NOT_COORDINATOR_FOR_GROUP, {})
@@ -624,8 +725,11 @@ class _Connection(ServedConnection):
 
         def at(topic: str, part: Any) -> dict[str, Any]:
             number = part if version >= _PLAIN_NUMBERS_SINCE else part["partition"]
-            offset = offsets.get(TopicPartition.numbered(topic, number), _NO_OFFSET)
-            return {"offset": _NO_OFFSET if code else offset, "metadata": "", "error_code": code}
+            partition = TopicPartition.numbered(topic, number)
+            offset = _NO_OFFSET if code else offsets.get(partition, _NO_OFFSET)
+            known = offset != _NO_OFFSET and partition in self.kafka.committed_with
+            epoch, text = self.kafka.committed_with[partition] if known else (UNKNOWN, "")
+            return {"offset": offset, "committed_leader_epoch": epoch, "metadata": text, "error_code": code}
 
         answer = _for_each(body["topics"], at)
         reply(answer if version < _PLAIN_NUMBERS_SINCE else answer | {"error_code": code})
@@ -638,6 +742,7 @@ class _Connection(ServedConnection):
         apis.PRODUCE.key: _produce,
         apis.INIT_PRODUCER_ID.key: _init_producer,
         apis.OFFSETS.key: _offsets,
+        apis.OFFSET_FOR_LEADER_EPOCH.key: _epoch_ends,
         apis.JOIN_GROUP.key: _join,
         apis.SYNC_GROUP.key: _sync,
         apis.HEARTBEAT.key: _heartbeat,

@@ -20,9 +20,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from tests.simulation.base_schedule import SETTLED_WITHIN, BaseSchedule
+from tests.simulation.base_schedule import SETTLED_WITHIN
 from tests.simulation.kafka_broker import ERAS
+from tests.simulation.kafka_logs import KafkaLogs
 from tests.simulation.kafka_world import KafkaWorld
+from tests.simulation.log_faults import LogFaults
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +59,7 @@ class Outcome(NamedTuple):
     digest: int
 
 
-class ClusterSchedule(BaseSchedule[KafkaWorld, Outcome]):
+class ClusterSchedule(LogFaults[KafkaLogs, Outcome]):
     """The events of brokers and processes, for each way to assign partitions."""
 
     tests = "tests/simulation/test_kafka_schedules.py"
@@ -80,7 +82,7 @@ class ClusterSchedule(BaseSchedule[KafkaWorld, Outcome]):
         }
         self._topics: dict[str, int] = {}
 
-    def make_world(self) -> KafkaWorld:
+    def make_world(self) -> KafkaLogs:
         return KafkaWorld(
             self.seed, brokers=self.brokers, era=self.era, round_trip=self.round_trip, fixed=self.fixed
         )  # fmt: skip
@@ -129,6 +131,7 @@ class ClusterSchedule(BaseSchedule[KafkaWorld, Outcome]):
             (1, self._move_leaders),
             (1, self._move_coordinator),
             (1, self._roll_broker),
+            *self._log_steps(),
         ]
         if self.kind == "faulty":
             steps += [
@@ -160,7 +163,34 @@ class ClusterSchedule(BaseSchedule[KafkaWorld, Outcome]):
         if len(self.world.partitions) + more <= _MOST_PARTITIONS:
             self._note(f"partitions of {topic}")
             self._topics[topic] += more
-            self.world.topic(topic, self._topics[topic])
+            with self._growing(topic):
+                self.world.topic(topic, self._topics[topic])
+
+    def _topic_counts(self) -> dict[str, int]:
+        return dict(self._topics)
+
+    def _make_again(self, topic: str, partitions: int) -> None:
+        self._topics[topic] = partitions
+        self.world.topic(topic, partitions)
+
+    def _gather(self) -> None:
+        self.world.kafka.take_over(self.rng)
+        self._replace()
+        self._settle()
+        self._pass(self._topic_refresh_interval + 2.0)
+        self._settle()
+
+    @property
+    def _seen_when_stopped(self) -> bool:
+        return not self.latest  # brokers drop the offsets of a topic with it
+
+    @property
+    def _seen_afterwards(self) -> bool:
+        return self.era is ERAS[-1]
+
+    @property
+    def _cuts_seen(self) -> bool:
+        return self.era is not ERAS[0]
 
     def _other(self, broker: int | None) -> int | None:
         others = [number for number in self.world.kafka.up() if number != broker]
@@ -377,6 +407,9 @@ class FixedSchedule(ClusterSchedule):
     @property
     def _is_settled(self) -> bool:
         return all(daemon.alive for _, daemon in self._places)
+
+    def _other_count(self, partitions: int) -> int:
+        return partitions
 
     def _require_last_hand_overs(self) -> None:
         """Nothing to check: no assignor assigns fixed partitions."""

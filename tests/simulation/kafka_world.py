@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.account import Account
-from tests.simulation.base_world import BaseWorld
 from tests.simulation.kafka_broker import ERAS, Era, SimulatedKafka
+from tests.simulation.kafka_logs import KafkaLogs
 from tests.simulation.network import Line
 
 if TYPE_CHECKING:
@@ -30,14 +30,16 @@ class KafkaAccount(Account):
     #: Set by the world.
     kafka: SimulatedKafka
 
-    def begin(self, member: str, partition: TopicPartition, offsets: list[int]) -> None:
+    def begin(
+        self, member: str, partition: TopicPartition, offsets: list[int], contents: list[bytes] | None = None
+    ) -> None:
         owner = self.kafka.owners().get(partition)
         if owner not in (None, member):
             self.violate(f"{member} is handed {partition} at {offsets[0]}, which was dealt to {owner}")
-        super().begin(member, partition, offsets)
+        super().begin(member, partition, offsets, contents)
 
 
-class KafkaWorld(BaseWorld):
+class KafkaWorld(KafkaLogs):
     """One run. `round_trip`: seconds to each broker and back; `brokers`: how many; `fixed`: without a coordinator."""
 
     account: KafkaAccount
@@ -75,14 +77,6 @@ class KafkaWorld(BaseWorld):
     def topic(self, topic: str, partitions: int) -> None:
         """Make a topic, or more partitions of it."""
         self.partitions += self.kafka.add_partitions(topic, partitions, self.rng)
-
-    def produce(self, partition: TopicPartition, count: int = 1) -> None:
-        for _ in range(count):
-            self._produced += 1
-            self.account.produced(partition, self.kafka.append(partition, b"%d" % self._produced))
-
-    def end(self, partition: TopicPartition) -> int:
-        return len(self.kafka.log(partition).payloads)
 
     # -- the group
 

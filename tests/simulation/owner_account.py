@@ -73,10 +73,14 @@ class OwnerAccount(Account):
     def _may_hold(self, member: str, partition: TopicPartition) -> bool:
         return super()._may_hold(member, partition) or self._may_not_know(member, partition)
 
-    def _check_begin(self, member: str, partition: TopicPartition, offset: int) -> bool:
+    def log_changed(self, partition: TopicPartition, start: int = 0) -> None:
+        super().log_changed(partition, start)
+        self._least[partition] = min(start, self._least.get(partition, start))
+
+    def _check_begin(self, member: str, partition: TopicPartition, offset: int | None) -> bool:
         if member not in self.careless:
             self._require_owner(member, f"is handed {partition} at {offset}", partition)
-            if member not in self.peers:
+            if member not in self.peers and offset is not None:
                 self._require_new(member, partition, offset)
         return self.ownership.owns(member, partition)
 

@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from consumerd.partition import TopicPartition
 from consumerd.registry import broker_path, ids_path, offset_path, offsets_path, owners_root, topic_broker_path
 from tests.simulation import requests
-from tests.simulation.base_schedule import AFTERMATH, SETTLED_WITHIN, BaseSchedule, Fault
+from tests.simulation.base_schedule import AFTERMATH, SETTLED_WITHIN, Fault
+from tests.simulation.log_faults_v07 import BrokerFaults
 from tests.simulation.network import Line
 from tests.simulation.ownership import Cause
 from tests.simulation.world import World
@@ -91,7 +92,7 @@ class Outcome(NamedTuple):
     digest: int
 
 
-class Schedule(BaseSchedule[World, Outcome]):
+class Schedule(BrokerFaults[Outcome]):
     """The schedule of one seed; `kind`: instead of the one that the seed chooses."""
 
     def __init__(self, seed: int, kind: str | None = None) -> None:
@@ -107,8 +108,8 @@ class Schedule(BaseSchedule[World, Outcome]):
             self.round_trip = rng.uniform(0.01, 0.06)
         self.latest = not self.with_jvm and rng.random() < 0.4
         self.prices: list[Price] = []
-        self._topics: dict[tuple[str, int], int] = {}
-        self._hidden: dict[tuple[str, int], int] = {}
+        self._topics = {}
+        self._hidden = {}
         self._most_members = 8 if rng.random() < 0.3 else 4
         self._reconcile = rng.choice((4.0, 10.0, 30.0))
         if self.kind == "priced":
@@ -198,6 +199,7 @@ class Schedule(BaseSchedule[World, Outcome]):
             (0.5, self._slow_zookeeper),
             (0.6, self._forbid_topic),
             (0.6, self._watched_move),
+            *(() if self.with_jvm else self._log_steps()),
         ]
         if self.faulty:
             steps += [
@@ -282,7 +284,8 @@ class Schedule(BaseSchedule[World, Outcome]):
         if places:
             place = self.rng.choice(places)
             self._note(f"partitions of {place}")
-            self._set_partitions(*place, self._topics[place] + self.rng.choice((1, 1, 3)))
+            with self._growing(place[0]):
+                self._set_partitions(*place, self._topics[place] + self.rng.choice((1, 1, 3)))
 
     def _new_broker(self) -> None:
         broker = len(self.world.brokers)
@@ -343,7 +346,9 @@ class Schedule(BaseSchedule[World, Outcome]):
                 self.world.produce(partition)
         fresh = {(each, offsets[-1]) for each in self.world.partitions if (offsets := self.world.account.offsets(each))}
         self.world.kernel.until(
-            lambda: not fresh & set(self.world.account.lost), UNHINDERED, what="the broker is found where it is now"
+            lambda: not fresh & {each[:2] for each in self.world.account.lost},
+            UNHINDERED,
+            what="the broker is found where it is now",
         )
 
     def _forbid_topic(self) -> None:

@@ -91,7 +91,7 @@ def test_finds_a_delivery_without_a_lease(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(Fence, "watch", never)
     monkeypatch.setattr(CoordinatedMember, "lease_until", property(lambda self: float("inf")))
     with pytest.raises(ScheduleError, match=r"is handed .* which was dealt to"):
-        CoordinatedSchedule(4).run()
+        CoordinatedSchedule(22).run()
 
 
 @one_alone

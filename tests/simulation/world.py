@@ -5,56 +5,42 @@
         first = world.daemon("first")
         world.settle()
 
-What does not depend on the kind of group is in `tests.simulation.base_world`.
+What does not depend on the brokers' dialect is in `tests.simulation.zookeeper_world`.
+
+A log may become another one: a broker that is rebuilt under its id, or a crash that takes unflushed messages along. Old
+offsets then lie inside of messages that are written later, because those have other sizes.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from consumerd.partition import TopicPartition
-from consumerd.registry import broker_path, offsets_root, owners_root, parse_offset, topic_broker_path
-from tests.simulation.base_world import BaseWorld
+from consumerd.registry import broker_path, topic_broker_path
+from consumerd.wire.v07 import encode_message_set, iter_outer
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.jvm import JvmConsumer
 from tests.simulation.network import Line
-from tests.simulation.owner_account import OwnerAccount
-from tests.simulation.ownership import Cause
-from tests.simulation.tree import Change
-from tests.simulation.zookeeper import SimulatedZooKeeper
+from tests.simulation.zookeeper_world import ZooKeeperWorld
 
 if TYPE_CHECKING:
-    from tests.simulation.daemon import Daemon
+    from collections.abc import Mapping
 
 
-class World(BaseWorld):
+class World(ZooKeeperWorld):
     """One run. `round_trip`: seconds to ZooKeeper and back; `rate`: requests that it takes in a second."""
-
-    account: OwnerAccount
 
     def __init__(
         self, seed: int = 0, *, round_trip: float = 0.001, rate: float = 20_000.0, jitter: float = 0.1
     ) -> None:
-        super().__init__(seed)
-        line = Line(round_trip / 2, jitter=jitter)
-        self.zookeeper = SimulatedZooKeeper(self.kernel, self.network, line=line, rate=rate)
-        self.zookeeper.observers.append(self._observe)
-        self.account = OwnerAccount(self.kernel, self._news)
-        #: The name by which members look for ZooKeeper.
-        self.zookeeper_name = self.zookeeper.host
+        super().__init__(seed, round_trip=round_trip, rate=rate, jitter=jitter)
         self.brokers: dict[int, SimulatedBroker] = {}
         self.jvm_consumers: dict[str, JvmConsumer] = {}
-        self._offsets_root = offsets_root(self.group) + "/"
-        self._owners_root = owners_root(self.group) + "/"
+        #: Of logs that became other ones the offsets between former messages: no message may begin or end there.
+        self._former: dict[TopicPartition, set[int]] = {}
 
     def begin(self) -> None:
         self.add_broker(0)
-
-    def tables(self) -> dict[str, dict[str, Any]]:
-        return {
-            "group": {"id": self.group, "whitelist": ".*"},
-            "zookeeper": {"connect": f"{self.zookeeper_name}:{self.zookeeper.port}"},
-        }
 
     # -- the cluster
 
@@ -78,8 +64,59 @@ class World(BaseWorld):
         for _ in range(count):
             self._produced += 1
             offset = store.end(partition.topic, partition.partition)
-            store.append(partition.topic, partition.partition, b"%d" % self._produced)
-            self.account.produced(partition, offset)
+            payload = self._unlike_former(partition, offset, b"%d" % self._produced)
+            store.append(partition.topic, partition.partition, payload)
+            self.account.produced(partition, offset, payload)
+
+    def _unlike_former(self, partition: TopicPartition, offset: int, payload: bytes) -> bytes:
+        """The payload, longer where the message would end at an offset of the log that was there before."""
+        former = self._former.get(partition, ())
+        while offset + len(encode_message_set([payload])) in former:
+            payload += b" "
+        return payload
+
+    # -- logs that become other ones
+
+    def delete_topic(self, topic: str) -> None:
+        for broker in self.brokers:
+            self._lose(topic, broker)
+
+    def rebuild_broker(self, broker: int) -> dict[str, int]:
+        """All that a broker had is gone, its registration too. Of its topics the numbers of partitions."""
+        self.brokers[broker].stop()
+        self.zookeeper.remove(broker_path(broker))
+        topics = sorted({each.topic for each in self.partitions if each.broker == broker})
+        return {topic: self._lose(topic, broker) for topic in topics}
+
+    def start_rebuilt(self, broker: int, topics: Mapping[str, int]) -> None:
+        """The broker is back under its id, with empty logs."""
+        self.brokers[broker].start()
+        self.zookeeper.put(broker_path(broker), self.brokers[broker].address.encode())
+        for topic, partitions in topics.items():
+            self.topic(topic, partitions, broker=broker)
+
+    def _lose(self, topic: str, broker: int) -> int:
+        self.zookeeper.remove(topic_broker_path(topic, broker))
+        gone = self.forget_partitions(topic, broker=broker)
+        for partition in gone:
+            self._cut_log(partition, 0)
+        return len(gone)
+
+    def _cut_log(self, partition: TopicPartition, end: int) -> None:
+        log = self.brokers[partition.broker].store.logs.get((partition.topic, partition.partition), bytearray())
+        starts = [message.next_offset for message in iter_outer(bytes(log), 0)]
+        self._former.setdefault(partition, set()).update(each for each in starts if each > end)
+        del log[end:]
+
+    def truncate_log(self, partition: TopicPartition, lost: int) -> None:
+        """A crash of the broker before the messages were on disk."""
+        offsets = self.account.offsets(partition)
+        if offsets and lost:
+            broker, end = self.brokers[partition.broker], offsets[-lost:][0]
+            broker.stop()
+            self.account.log_changed(partition, end)
+            self._cut_log(partition, end)
+            broker.start()
 
     # -- members
 
@@ -89,56 +126,8 @@ class World(BaseWorld):
         made = self.jvm_consumers[name] = JvmConsumer(self, name, initial=initial)
         return made
 
-    def owners(self) -> dict[TopicPartition, str]:
-        """Of each owned partition the process that owns it, as ZooKeeper has it."""
-        tree, sessions = self.zookeeper.tree, self.zookeeper.sessions
-        owners = {}
-        for path, node in tree.nodes.items():
-            if node.owner and path.startswith(self._owners_root):
-                topic, _, name = path.removeprefix(self._owners_root).partition("/")
-                owners[TopicPartition.parse(topic, name)] = sessions[node.owner].owner
-        return owners
-
-    @property
-    def is_shared(self) -> bool:
-        shares = self.shares()
-        processes: list[tuple[str, Daemon | JvmConsumer]] = [*self.daemons.items(), *self.jvm_consumers.items()]
-        living = [name for name, process in processes if process.alive]
-        counts = [shares.get(name, 0) for name in living]
-        return bool(counts) and sum(counts) == len(self.partitions) and max(counts) - min(counts) <= 1
+    def living(self) -> list[str]:
+        return [*super().living(), *(name for name, consumer in self.jvm_consumers.items() if consumer.alive)]
 
     def end(self, partition: TopicPartition) -> int:
         return self.brokers[partition.broker].store.end(partition.topic, partition.partition)
-
-    # -- observing
-
-    def _news(self, member: str) -> float:
-        """Seconds for the watch, for reads and for the end of current batches; more round trips if a burst waits."""
-        zookeeper = self.zookeeper
-        return 2.0 + 20 * self.network.latency_of(member, (zookeeper.host, zookeeper.port))
-
-    def _observe(self, change: Change, path: str) -> None:
-        if path.startswith(self._owners_root) and change in (Change.CREATED, Change.DELETED):
-            topic, _, name = path.removeprefix(self._owners_root).partition("/")
-            if name:
-                self._observe_owner(change, TopicPartition.parse(topic, name), path)
-        if path.startswith(self._offsets_root) and change in (Change.CREATED, Change.DATA):
-            topic, _, name = path.removeprefix(self._offsets_root).partition("/")
-            if name:
-                position = parse_offset(self.zookeeper.tree.nodes[path].data)
-                self.account.committed(TopicPartition.parse(topic, name), position, self.zookeeper.serving)
-
-    def _observe_owner(self, change: Change, partition: TopicPartition, path: str) -> None:
-        zookeeper, account = self.zookeeper, self.account
-        if change is Change.CREATED:
-            owner = zookeeper.tree.nodes[path].owner
-            account.claimed(partition, zookeeper.sessions[owner].owner if owner else "")
-            return
-        claim = account.ownership.claim(partition)
-        if zookeeper.ending == "timed out":
-            cause = Cause.TIMED_OUT
-        elif zookeeper.ending == "closed" or (claim is not None and zookeeper.serving == claim.member):
-            cause = Cause.RELEASED
-        else:
-            cause = Cause.TAKEN
-        account.unclaimed(partition, cause)

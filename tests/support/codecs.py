@@ -113,6 +113,7 @@ def record_facts(found: RecordSet) -> dict[str, Any]:
         "problem": found.problem,
         "resume": found.resume_offset,
         "needed": found.needed,
+        "log": found.log,
         "memory": found.memory_bytes,
         "repr": repr(found),
         "prefixes": [found.prefix(count) for count in range(len(found) + 1)],

@@ -287,6 +287,13 @@ class KafkaBroker(LoopbackServer):
             "-cp", ":".join(map(str, self._jars)), main, *arguments,
         ]  # fmt: skip
 
+    def tool(self, main: str, *arguments: str) -> str:
+        """Run one of the release's own tools against it, and return what it printed. Blocks for some seconds."""
+        command = self._command(main, "--bootstrap-server", self.address, *arguments)
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=120, check=False)
+        assert done.returncode == 0, done
+        return done.stdout.decode()
+
     def _format_storage(self, properties: Path) -> None:
         """A KRaft server wants its folder prepared once; the first of a kind, by Kafka's own tool."""
         features = sorted(item for item in self._config.items() if item[0].startswith(_FEATURE_SETTINGS))

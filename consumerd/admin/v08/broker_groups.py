@@ -221,6 +221,8 @@ class BrokerGroups:
                     f"the coordinator of group {group!r} accepts offsets only from its members while it has any "
                     f"({len(result.lost)} of {len(positions)} were rejected): stop them first"
                 )
+            for error in result.refused.values():
+                raise error
         return len(moving)
 
 

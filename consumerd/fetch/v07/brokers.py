@@ -15,29 +15,34 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from consumerd.errors import BrokerError
+from consumerd.fetch.errors import NoBoundaryError
 from consumerd.fetch.fetcher import PartitionResponse
+from consumerd.fetch.log_changes import not_a_boundary
 from consumerd.fetch.policies import FetchServices
 from consumerd.fetch.response import FetchOutcome
-from consumerd.fetch.v07.link import BrokerLink
+from consumerd.fetch.v07.boundaries import MAX_SEGMENTS, boundary_before
+from consumerd.fetch.v07.link import BrokerLink, open_connection
 from consumerd.fetch.v07.offset_lookups import OffsetLookups
 from consumerd.fetch.v07.poller import IdlePoller, Idler
 from consumerd.net import ConnectionClosedError
 from consumerd.turns import in_turns
-from consumerd.wire.v07 import ErrorCode, FetchRequest, decode_steps, split_fetch_response
+from consumerd.wire.v07 import LATEST, ErrorCode, FetchRequest, decode_steps, split_fetch_response
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import AsyncIterator, Iterable
     from random import Random
 
-    from consumerd.errors import BrokerError
     from consumerd.fetch.budget import ByteBudget, Reservation
     from consumerd.fetch.lane import Lane
     from consumerd.fetch.listener import FetchListener
+    from consumerd.fetch.log_changes import LogChange
     from consumerd.fetch.settings import FetchSettings
+    from consumerd.fetch.v07.boundaries import LogAccess
     from consumerd.fetch.v07.link import Directory
     from consumerd.net import Connection, Connector
-    from consumerd.partition import TopicPartition
+    from consumerd.partition import LogId, TopicPartition
     from consumerd.ports import Clock
     from consumerd.wire import WireError
     from consumerd.wire.v07 import MessageBatch
@@ -49,10 +54,19 @@ RESPONSE_HEADER = 2
 class V07Source:
     """One partition at its broker; see `PartitionSource`."""
 
+    identifies = False
+
     def __init__(
-        self, partition: TopicPartition, lane: Lane, link: BrokerLink, poller: IdlePoller, services: FetchServices
+        self,
+        partition: TopicPartition,
+        lane: Lane,
+        link: BrokerLink,
+        poller: IdlePoller,
+        services: FetchServices,
+        logs: LogAccess,
     ) -> None:
         self.idle = False
+        self._logs = logs
         self._partition = partition
         self._lane = lane
         self._link = link
@@ -62,7 +76,7 @@ class V07Source:
         self._suspect = False
         self._idler = Idler(lane)
 
-    async def ask(self, offset: int, size: int) -> PartitionResponse | None:
+    async def ask(self, offset: int, size: int, log: LogId) -> PartitionResponse | None:
         """Fetch, or return the common poll's response; None if the partition should be fetched by itself."""
         if self.idle:
             polled = await self._poller.wait(self._idler, offset)
@@ -114,6 +128,18 @@ class V07Source:
         if outcome is FetchOutcome.PROGRESS:
             self._idler.reset()
         self.idle = outcome is FetchOutcome.EMPTY
+
+    def is_doubtful(self) -> bool:
+        """False: only what stands at an offset shows whether it is of this log."""
+        return False
+
+    async def compare(self, offset: int, log: LogId) -> tuple[LogId, LogChange | None]:
+        """Follow the messages up to `offset`: one has to begin there. Where others are damaged that cannot be told."""
+        try:
+            begins = await boundary_before(self._logs, self._partition, offset)
+        except NoBoundaryError:
+            return log, None
+        return log, None if begins == offset else not_a_boundary(offset, begins)
 
     def refusal(self, error: int) -> str | None:
         """Return the reason in words for a response with an error; None for an offset out of range."""
@@ -191,7 +217,7 @@ class V07Brokers:
             broker = self._brokers[partition.broker] = _Broker(link, poller, set(), [])
             self._start(broker)
         broker.partitions.add(partition)
-        return V07Source(partition, lane, broker.link, broker.poller, self.services)
+        return V07Source(partition, lane, broker.link, broker.poller, self.services, self)
 
     def release(self, partition: TopicPartition) -> Iterable[asyncio.Task[None]]:
         """Return the tasks of a broker that has no other partition here."""
@@ -202,6 +228,25 @@ class V07Brokers:
         del self._brokers[partition.broker]
         return broker.tasks
 
+    @contextlib.asynccontextmanager
+    async def connection(self, broker: int) -> AsyncIterator[Connection]:
+        """A connection to a broker for looking into its logs; see `LogAccess`."""
+        connection = await open_connection(broker, self._connect, self._directory)
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
+    async def segment_starts(self, partition: TopicPartition) -> tuple[int, ...]:
+        """The offsets at which the segments of a partition begin, and its end; see `LogAccess`."""
+        return await self._lookups.list_offsets(partition, LATEST, MAX_SEGMENTS)
+
     async def list_offsets(self, partition: TopicPartition, time: int, max_number: int = 1) -> tuple[int, ...]:
         """Ask the broker for offsets; see `OffsetLookups`."""
         return await self._lookups.list_offsets(partition, time, max_number)
+
+    async def log_end(self, partition: TopicPartition) -> int:
+        """Ask the broker for the end of the log. Raises BrokerError, FrameError."""
+        if not (offsets := await self.list_offsets(partition, LATEST)):
+            raise BrokerError(f"broker {partition.broker} returned no offset of {partition}")
+        return offsets[0]

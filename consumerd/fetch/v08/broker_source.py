@@ -11,11 +11,15 @@ Memory: a busy request comes with its reservation. The size of all idle ones tog
 counted when the response is here. One FETCH never asks for more than `max_answer_bytes`, which brokers before 0.10.1 do
 not obey by themselves. A busy one asks for less: of a few MiB nothing is left in the processor's caches when it is
 decoded, and the other sender's response comes meanwhile anyway.
+
+A broker over whose quota we are answers without any partitions (since 2.0) and says how long it wants no request. No
+partition is then requested from it for that time, on either connection, and no memory is reserved meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +28,7 @@ from consumerd.client import FetchedPartition, PartitionFetch, fetch_partitions
 from consumerd.errors import BrokerError
 from consumerd.net import BadFrameError
 from consumerd.wire import WireError
+from consumerd.wire.v08.schema import NO_UUID
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -31,7 +36,8 @@ if TYPE_CHECKING:
     from consumerd.client import Channel, ClusterClient, FetchedPartitions
     from consumerd.fetch.listener import FetchCounters
     from consumerd.fetch.settings import FetchSettings
-    from consumerd.partition import TopicPartition
+    from consumerd.partition import LogId, TopicPartition
+    from consumerd.ports import Clock
 
 #: Senders of the busy queue: one sends a request while the response of another is decoded.
 BUSY_SENDERS: Final = 2
@@ -43,24 +49,33 @@ _UNKNOWN: Final = -1
 
 @dataclass(slots=True, eq=False)
 class PartitionRequest:
-    """One partition in the next FETCH: `max_bytes` of it from `offset` on."""
+    """One partition in the next FETCH: `max_bytes` of it from `offset` on, which was read from `log`."""
 
     partition: TopicPartition
     offset: int
     max_bytes: int
     leader_epoch: int
-    answer: asyncio.Future[FetchedPartition]
+    log: LogId
+    #: None: over a quota, the broker answered without the partition.
+    answer: asyncio.Future[FetchedPartition | None]
 
 
 class _RequestQueue:
     """Requests that go together, over one connection."""
 
-    def __init__(self, wait: float, max_bytes: int, open_channel: Callable[[], Coroutine[Any, Any, Channel]]) -> None:
+    def __init__(
+        self,
+        wait: float,
+        max_bytes: int,
+        open_channel: Callable[[], Coroutine[Any, Any, Channel]],
+        counters: FetchCounters,
+    ) -> None:
         self.wait = wait
         self.max_bytes = max_bytes
         self.requests: deque[PartitionRequest] = deque()
         self.filled = asyncio.Event()
         self._open_channel = open_channel
+        self._counters = counters
         self._opening = asyncio.Lock()
         self._channel: Channel | None = None
 
@@ -70,9 +85,21 @@ class _RequestQueue:
 
     async def channel(self) -> Channel:
         async with self._opening:
-            if self._channel is None or self._channel.closed:
-                self._channel = await self._open_channel()
+            self.count_lost()
+            if self._channel is None:
+                try:
+                    self._channel = await self._open_channel()
+                except BrokerError:
+                    self._counters.disconnects += 1
+                    raise
+                self._counters.connects += 1
             return self._channel
+
+    def count_lost(self) -> None:
+        """Count the connection if it has ended: once, however many requests waited for it."""
+        if self._channel is not None and self._channel.closed:
+            self._channel = None
+            self._counters.disconnects += 1
 
     async def close(self) -> None:
         if self._channel is not None:
@@ -82,30 +109,37 @@ class _RequestQueue:
 class BrokerSource:
     """Sends the requests to one broker. `run` must be running for `fetch` and `poll` to return."""
 
-    def __init__(self, node_id: int, client: ClusterClient, settings: FetchSettings, counters: FetchCounters) -> None:
+    def __init__(
+        self, node_id: int, client: ClusterClient, settings: FetchSettings, counters: FetchCounters, clock: Clock
+    ) -> None:
         self.node_id = node_id
         self._client = client
         self._settings = settings
         self._counters = counters
+        self._clock = clock
+        self._silent_until = -math.inf
         most = settings.max_answer_bytes
-        self._busy = _RequestQueue(0.0, min(BUSY_BYTES, most), self._open_channel)
-        self._idle = _RequestQueue(settings.max_wait, most, self._open_channel)
+        self._busy = _RequestQueue(0.0, min(BUSY_BYTES, most), self._open_channel, counters)
+        self._idle = _RequestQueue(settings.max_wait, most, self._open_channel, counters)
 
     async def _open_channel(self) -> Channel:
-        channel = await self._client.private_channel(self.node_id)
-        self._counters.connects += 1
-        return channel
+        return await self._client.private_channel(self.node_id)
 
-    async def fetch(self, request: PartitionRequest) -> FetchedPartition:
-        """Fetch the messages that there are now. Raises BrokerError, WireError."""
+    async def wait_out_quota(self) -> None:
+        """Return when the broker wants requests again."""
+        while (left := self._silent_until - self._clock.monotonic()) > 0:
+            await self._clock.sleep(left)
+
+    async def fetch(self, request: PartitionRequest) -> FetchedPartition | None:
+        """Fetch the messages that there are now; None because of a quota. Raises BrokerError, WireError."""
         return await self._ask(self._busy, request)
 
-    async def poll(self, request: PartitionRequest) -> FetchedPartition:
-        """Fetch messages, or nothing after a while. Raises BrokerError, WireError."""
+    async def poll(self, request: PartitionRequest) -> FetchedPartition | None:
+        """Fetch messages, or nothing after a while; None because of a quota. Raises BrokerError, WireError."""
         return await self._ask(self._idle, request)
 
     @staticmethod
-    async def _ask(queue: _RequestQueue, request: PartitionRequest) -> FetchedPartition:
+    async def _ask(queue: _RequestQueue, request: PartitionRequest) -> FetchedPartition | None:
         queue.put(request)
         return await request.answer
 
@@ -137,7 +171,7 @@ class BrokerSource:
         try:
             await self._exchange(queue, requests)
         except (BrokerError, WireError) as error:
-            self._counters.disconnects += 1
+            queue.count_lost()
             for request in requests:
                 if not request.answer.done():
                     request.answer.set_exception(error)
@@ -161,7 +195,7 @@ class BrokerSource:
 
     async def _exchange(self, queue: _RequestQueue, requests: list[PartitionRequest]) -> None:
         channel = await queue.channel()
-        settings, metadata = self._settings, self._client.metadata
+        settings = self._settings
         partitions = [
             PartitionFetch(
                 request.partition.topic,
@@ -169,7 +203,8 @@ class BrokerSource:
                 request.offset,
                 request.max_bytes,
                 request.leader_epoch,
-                metadata.topic_id(request.partition.topic),
+                request.log.topic_id or NO_UUID,
+                _UNKNOWN if request.log.leader_epoch is None else request.log.leader_epoch,
             )
             for request in requests
         ]
@@ -184,6 +219,9 @@ class BrokerSource:
             views=True,
         )
         self._counters.fetches += 1
+        if fetched.throttled:
+            self._counters.throttled += fetched.silence
+            self._silent_until = max(self._silent_until, self._clock.monotonic() + fetched.silence)
         try:
             self._hand_out(fetched, requests)
         except BadFrameError:
@@ -195,8 +233,10 @@ class BrokerSource:
             if request.answer.done():
                 continue
             part = fetched.partitions.get((request.partition.topic, request.partition.partition))
-            if part is None and not fetched.error:
+            if part is None and fetched.error:
+                part = FetchedPartition(fetched.error, b"", _UNKNOWN, ())
+            if part is None and not fetched.throttled:
                 raise BadFrameError(
                     f"broker {self.node_id} left {request.partition} out of its FETCH response", blamed=True
                 )
-            request.answer.set_result(part or FetchedPartition(fetched.error, b"", _UNKNOWN, ()))
+            request.answer.set_result(part)

@@ -4,28 +4,39 @@ Strategy: leaders change, so the leader is looked up before every request, in th
 NOT_LEADER error marks as stale and the next look-up refreshes, once for all partitions. Brokers wait for new messages
 themselves, and responses hold many partitions, so requests are left to one `BrokerSource` per broker. It lives as long
 as the pool: leaders come back.
+
+A position is compared with the leader's log (`fetch.log_changes`) before the first fetch from a leader, when leader,
+epoch or the topic's identity changed, and after an error that may mean so. The FETCH names the log of the
+position, not the one that the metadata name by now: brokers that know topic ids and epochs refuse what is of another
+log. The others cannot, so a topic that is created again there is noticed by its node in ZooKeeper, if there is one.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from consumerd.client import error_of, list_offsets
+from consumerd.client import UnsupportedApiError, epoch_ends, error_of, list_offsets, topic_error
 from consumerd.errors import BrokerError
 from consumerd.fetch.fetcher import PartitionResponse
+from consumerd.fetch.log_changes import find_change
 from consumerd.fetch.policies import FetchServices
 from consumerd.fetch.response import FetchOutcome
 from consumerd.fetch.v08.broker_source import BrokerSource, PartitionRequest
+from consumerd.partition import LogId
+from consumerd.wire.v07 import LATEST
 from consumerd.wire.v08.error_codes import ErrorCode, error_info
 from consumerd.wire.v08.records import decode_records
+from consumerd.wire.v08.schema import NO_UUID
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from random import Random
 
-    from consumerd.client import ClusterClient
+    from consumerd.client import ClusterClient, EpochEnd
     from consumerd.fetch.lane import Lane
     from consumerd.fetch.listener import FetchListener
+    from consumerd.fetch.log_changes import LogChange
     from consumerd.fetch.settings import FetchSettings
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock
@@ -33,8 +44,38 @@ if TYPE_CHECKING:
     from consumerd.wire.v08.records import RecordSet
 
 
+#: Answers of brokers that do not tell this client where an epoch ends.
+_NEVER_SAID: Final = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED})
+
+
+class _Leadership(NamedTuple):
+    """The leader of a partition, its epoch (-1 for unknown), and the id of the topic that it leads it of."""
+
+    source: BrokerSource
+    epoch: int
+    topic_id: bytes | None
+
+
+class TopicCreations(Protocol):
+    """The topics' nodes in ZooKeeper: when each was created. See `consumerd.cluster.TopicNodes`."""
+
+    def subscribe(self, changed: Callable[[str], None]) -> None:
+        """Call `changed` with a topic whose node may be another one than before."""
+        ...
+
+    async def zxid(self, topic: str) -> int:
+        """Return the transaction that created the topic's node. Raises BrokerError while that cannot be read."""
+        ...
+
+    def refresh(self, topic: str) -> None:
+        """Read the node again at the next call."""
+        ...
+
+
 class V08Source:
     """One partition at its leader; see `PartitionSource`."""
+
+    identifies = True
 
     def __init__(self, partition: TopicPartition, lane: Lane, brokers: V08Brokers) -> None:
         self.idle = False
@@ -44,25 +85,60 @@ class V08Source:
         self._settings = brokers.services.settings
         #: The last response was empty although there was something to read.
         self._passed_over = False
+        #: The state of leader and topic in which the position was compared.
+        self._compared: _Leadership | None = None
 
-    async def ask(self, offset: int, size: int) -> PartitionResponse:
-        """Fetch with memory reserved for it, or wait for new messages, whose memory is counted when they are here."""
-        source, epoch = await self._brokers.leader(self._partition)
+    def is_doubtful(self) -> bool:
+        """Whether leader or topic may be others than when the position was compared."""
+        return self._compared is None
+
+    def doubt(self) -> None:
+        """Compare before the next request."""
+        self._compared = None
+
+    async def ask(self, offset: int, size: int, log: LogId) -> PartitionResponse | None:
+        """Fetch with memory reserved for it, or wait for new messages, whose memory is counted when they are here.
+
+        None if the leader or the topic is another one than when the position was compared, and because of a quota of
+        the broker, which is waited out in the next call.
+        """
+        leadership = await self._brokers.leadership(self._partition)
+        if leadership != self._compared:
+            self.doubt()
+            return None
+        source, epoch, _ = leadership
+        await source.wait_out_quota()
         answer = asyncio.get_running_loop().create_future()
         if self.idle:
             # Less than `min_bytes` of one partition would never be enough, however much there is of it.
             size = max(self._settings.poll_bytes, self._settings.min_bytes)
-            fetched = await source.poll(PartitionRequest(self._partition, offset, size, epoch, answer))
+            fetched = await source.poll(PartitionRequest(self._partition, offset, size, epoch, log, answer))
+            if fetched is None:
+                return None
             reservation = self._lane.budget.charge(len(fetched.data))
         else:
             reservation = await self._lane.budget.reserve(size)
             try:
-                fetched = await source.fetch(PartitionRequest(self._partition, offset, size, epoch, answer))
+                fetched = await source.fetch(PartitionRequest(self._partition, offset, size, epoch, log, answer))
             except BaseException:
                 reservation.release()
                 raise
-        error, data, readable_end, aborted = fetched
-        return PartitionResponse(source.node_id, error, data, size, reservation, readable_end, aborted)
+            if fetched is None:
+                reservation.release()
+                return None
+        error, data, readable_end, aborted, diverged = fetched
+        return PartitionResponse(source.node_id, error, data, size, reservation, readable_end, aborted, diverged)
+
+    async def compare(self, offset: int, log: LogId) -> tuple[LogId, LogChange | None]:
+        """Compare the topic's identity, and the end of the position's leader epoch in the leader's log."""
+        brokers, partition = self._brokers, self._partition
+        leadership = await brokers.leadership(partition)
+        now = LogId(leadership.topic_id, None, await brokers.created(partition.topic))
+        end = None
+        if log.leader_epoch is not None and not log.replaced_by(now):
+            end = await brokers.epoch_end(partition, leadership.epoch, log.leader_epoch)
+        self._compared = leadership
+        return find_change(offset, log, now, leadership.epoch, end)
 
     async def decode(self, response: PartitionResponse, offset: int) -> RecordSet:
         """Decode in one step."""
@@ -70,6 +146,7 @@ class V08Source:
 
     def classified(self, outcome: FetchOutcome, response: PartitionResponse, offset: int) -> None:
         """Wait at the end of the log. If the response was full of other partitions, ask again at once, one time."""
+        self._brokers.services.counters.denied.discard(self._partition)
         if outcome is FetchOutcome.EMPTY:
             self.idle = self._passed_over or response.readable_end <= offset
             self._passed_over = not self.idle
@@ -83,8 +160,11 @@ class V08Source:
         if error == ErrorCode.OFFSET_OUT_OF_RANGE:
             return None
         if error_info(error).refresh:
+            self.doubt()
             self._brokers.refresh_leader(self._partition)
-        return str(error_of(error, f"a fetch of {self._partition}"))
+        if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            self._brokers.services.counters.denied.add(self._partition)
+        return str(topic_error(error, f"a fetch of {self._partition}", self._partition.topic, "Read"))
 
     def failed(self, error: BrokerError | WireError) -> bool:
         """Back off, and look for another leader."""
@@ -102,10 +182,20 @@ class V08Brokers:
     """The brokers of a cluster of 0.8 or later; see `FetchBrokers`. `client` stays the caller's."""
 
     def __init__(
-        self, client: ClusterClient, settings: FetchSettings, clock: Clock, rng: Random, listener: FetchListener
+        self,
+        client: ClusterClient,
+        settings: FetchSettings,
+        clock: Clock,
+        rng: Random,
+        listener: FetchListener,
+        topics: TopicCreations | None = None,
     ) -> None:
         self.services = FetchServices(settings, clock, rng, listener, self.list_offsets)
         self._client = client
+        self._topics = topics
+        self._fetched: dict[TopicPartition, V08Source] = {}
+        if topics is not None:
+            topics.subscribe(self._doubt)
         self._sources: dict[int, BrokerSource] = {}
         self._tasks: asyncio.TaskGroup | None = None
 
@@ -115,27 +205,72 @@ class V08Brokers:
 
     def source(self, partition: TopicPartition, lane: Lane) -> V08Source:
         """Return a new source for one fetcher."""
-        return V08Source(partition, lane, self)
+        source = self._fetched[partition] = V08Source(partition, lane, self)
+        return source
 
     def release(self, partition: TopicPartition) -> tuple[()]:
         """Return no tasks: brokers stay connected."""
+        self._fetched.pop(partition, None)
+        self.services.counters.denied.discard(partition)
         return ()
 
-    async def leader(self, partition: TopicPartition) -> tuple[BrokerSource, int]:
-        """Return the source of the partition's leader, and the leader's epoch (-1 for unknown). Raises BrokerError."""
+    def _doubt(self, topic: str) -> None:
+        """A topic's node changed, or may have changed."""
+        for partition, source in self._fetched.items():
+            if partition.topic == topic:
+                source.doubt()
+
+    async def leadership(self, partition: TopicPartition) -> _Leadership:
+        """Return the source of the partition's leader, its epoch, and the topic's id. Raises BrokerError."""
         node = await self._client.leader(partition.topic, partition.partition)
         source = self._sources.get(node.id)
         if source is None:
             assert self._tasks is not None  # fetchers run
             services = self.services
-            source = self._sources[node.id] = BrokerSource(node.id, self._client, services.settings, services.counters)
+            source = self._sources[node.id] = BrokerSource(
+                node.id, self._client, services.settings, services.counters, services.clock
+            )
             self._tasks.create_task(source.run(), name=f"source {node.id}")
-        known = self._client.metadata.topics[partition.topic].partitions[partition.partition]
-        return source, known.leader_epoch
+        topic = self._client.metadata.topics[partition.topic]
+        topic_id = None if topic.id == NO_UUID else topic.id
+        return _Leadership(source, topic.partitions[partition.partition].leader_epoch, topic_id)
+
+    async def created(self, topic: str) -> int | None:
+        """Return the zxid at which the topic's node in ZooKeeper was created; None without ZooKeeper.
+
+        Raises BrokerError while that cannot be read, and while there is no node.
+        """
+        return None if self._topics is None else await self._topics.zxid(topic)
+
+    async def epoch_end(self, partition: TopicPartition, current: int, epoch: int) -> EpochEnd | None:
+        """Ask the leader, whose epoch is `current`, where `epoch` ends in its log. None if the broker never says.
+
+        One attempt. Brokers before 0.11 have no epochs, and those before 2.3 tell them to other brokers alone where
+        there are ACLs. Raises BrokerError, FrameError.
+        """
+        node = await self._client.leader(partition.topic, partition.partition)
+        channel = await self._client.node_channel(node.id)
+        place = partition.topic, partition.partition
+        try:
+            end = (await epoch_ends(channel, [(*place, current, epoch)])).get(place)
+        except UnsupportedApiError:
+            return None
+        what = f"broker {node.id} returned no end of epoch {epoch} of {partition}"
+        if end is None:
+            raise BrokerError(f"{what}: it is not in its answer")
+        if end.error in _NEVER_SAID:
+            return None
+        if error := error_of(end.error, what):
+            if error.info.refresh:
+                self.refresh_leader(partition)
+            raise error
+        return end
 
     def refresh_leader(self, partition: TopicPartition) -> None:
-        """Look the leader up again: the broker does not lead the partition, or cannot be reached."""
+        """Look leader and topic up again: the broker does not lead the partition, or cannot be reached."""
         self._client.stale([partition.topic])
+        if self._topics is not None:
+            self._topics.refresh(partition.topic)
 
     async def list_offsets(self, partition: TopicPartition, time: int, max_number: int = 1) -> tuple[int, ...]:
         """Ask the leader for offsets: `time` is EARLIEST, LATEST or milliseconds since the epoch.
@@ -143,6 +278,17 @@ class V08Brokers:
         One attempt. Since 0.10.1 at most one offset, that of the first message at `time` or after; before, up to
         `max_number` starts of segments, newest first. Empty where there is none. Raises BrokerError, FrameError.
         """
+        return await self._listed(partition, time, max_number, read_committed=self.services.settings.read_committed)
+
+    async def log_end(self, partition: TopicPartition) -> int:
+        """Ask the leader for the high watermark. Raises as `list_offsets`."""
+        if not (offsets := await self._listed(partition, LATEST, 1, read_committed=False)):
+            raise BrokerError(f"the leader of {partition} returned no end of it")
+        return offsets[0]
+
+    async def _listed(
+        self, partition: TopicPartition, time: int, max_number: int, *, read_committed: bool
+    ) -> tuple[int, ...]:
         node = await self._client.leader(partition.topic, partition.partition)
         channel = await self._client.node_channel(node.id)
         place = partition.topic, partition.partition
@@ -150,12 +296,12 @@ class V08Brokers:
             channel,
             [place],
             time,
-            read_committed=self.services.settings.read_committed,
+            read_committed=read_committed,
             max_number=max_number,
         )
         if (found := listed.get(place)) is None:
             raise BrokerError(f"broker {node.id} returned no offset of {partition}: it is not in its answer")
-        if error := error_of(found.error, f"broker {node.id} returned no offset of {partition}"):
+        if error := topic_error(found.error, f"broker {node.id} returned no offset of {partition}", partition.topic):
             if error.info.refresh:
                 self.refresh_leader(partition)
             raise error

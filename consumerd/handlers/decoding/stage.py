@@ -146,6 +146,7 @@ class DecodedContent:
         self.contiguous = contiguous
         self.values = values
         self.start_offset = part.start_offset
+        self.log = part.log
         self.next_offset = part.next_offset
         self.keyed = part.keyed
 

@@ -32,6 +32,7 @@ _SINCE: Final = {
     apis.CREATE_TOPICS.key: 3,
     apis.DELETE_TOPICS.key: 2,
     apis.INIT_PRODUCER_ID.key: 1,
+    apis.OFFSET_FOR_LEADER_EPOCH.key: 2,
     apis.DELETE_GROUPS.key: 1,
     apis.CONSUMER_GROUP_DESCRIBE.key: 0,
 }

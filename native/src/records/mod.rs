@@ -50,6 +50,9 @@ pub struct Records {
     offset: i64,
     aborted: Aborted,
     columns: Columns,
+    /// The leader's epoch of what was read, if that had one.
+    #[pyo3(get, set)]
+    leader_epoch: Option<i32>,
 }
 
 impl Records {
@@ -151,11 +154,12 @@ impl Records {
             offset,
             aborted: Aborted::new(aborted),
             columns: Columns::new(shared),
+            leader_epoch: None,
         })
     }
 
-    /// Take messages and batches from a place on, as long as they are whole, intact and have room; returns the place
-    /// where the next thing stands.
+    /// Take messages and batches from a place on, as long as they are whole, intact, of one leader epoch and have room;
+    /// returns the place where the next thing stands.
     fn read(&mut self, py: Python<'_>, place: Place, limits: &Bound<'_, Limits>) -> Place {
         let end = self.begin + self.columns.shared;
         let data: &[u8] = self
@@ -174,9 +178,10 @@ impl Records {
                 least,
                 next_offset,
                 expanded,
+                leader_epoch: self.leader_epoch,
             },
         };
-        py.detach(|| {
+        let state = py.detach(|| {
             let mut opener = OPENER.take().unwrap_or_else(|| {
                 Box::new(Opener {
                     inflater: Inflater::new(),
@@ -187,14 +192,15 @@ impl Records {
             if opener.buffer.len() <= KEPT {
                 OPENER.set(Some(opener));
             }
-            let state = reader.state;
-            (
-                state.position,
-                state.least,
-                state.next_offset,
-                state.expanded,
-            )
-        })
+            reader.state
+        });
+        self.leader_epoch = state.leader_epoch;
+        (
+            state.position,
+            state.least,
+            state.next_offset,
+            state.expanded,
+        )
     }
 
     /// Add a run that was read elsewhere: values, keys, offsets, kind of times, base time, times, codec; and what the

@@ -42,6 +42,8 @@ pub struct State {
     pub next_offset: i64,
     /// Bytes that came out of decompressing.
     pub expanded: usize,
+    /// The leader's epoch of what was read; all of one set that have one have the same.
+    pub leader_epoch: Option<i32>,
 }
 
 impl State {
@@ -105,6 +107,15 @@ impl Reader<'_> {
     /// Read on, up to what is for the pure code or the end.
     pub fn read(&mut self, opener: &mut Opener) {
         while let Some(magic) = self.whole() {
+            let epoch = self.leader_epoch(magic);
+            if epoch.is_some()
+                && self
+                    .state
+                    .leader_epoch
+                    .is_some_and(|read| Some(read) != epoch)
+            {
+                break;
+            }
             let taken = match magic {
                 BATCH_MAGIC => self.batch(opener),
                 0 | 1 => self.message(magic, opener),
@@ -113,7 +124,19 @@ impl Reader<'_> {
             if taken.is_none() {
                 break;
             }
+            if self.state.next_offset > self.offset {
+                self.state.leader_epoch = epoch.or(self.state.leader_epoch);
+            }
         }
+    }
+
+    /// The epoch of what stands at the position, which is there as a whole; the older formats have none.
+    fn leader_epoch(&self, magic: u8) -> Option<i32> {
+        if magic != BATCH_MAGIC {
+            return None;
+        }
+        let epoch = be32(self.data, self.state.position + LOG_OVERHEAD)? as i32;
+        (epoch >= 0).then_some(epoch)
     }
 
     /// The magic of what stands at the position, if that is there as a whole and of a possible size.

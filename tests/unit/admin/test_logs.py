@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.admin import LogRange, LookupFailure, OffsetsQuery
-from consumerd.admin.boundaries import SearchReach, begins_message, boundary_before
 from consumerd.embedded import free_port
 from consumerd.errors import BrokerError
+from consumerd.fetch.v07.boundaries import SearchReach, begins_message, boundary_before
 from consumerd.partition import TopicPartition
 from consumerd.registry import RegisteredBroker as Registered
 from consumerd.wire.v07 import LATEST, Codec, encode_message_set

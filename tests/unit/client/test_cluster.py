@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from consumerd.client import BrokerRelease, BrokerVersions, ClientSettings, ClusterClient
+from consumerd.client import BrokerRelease, BrokerVersions, ClientSettings, ClusterClient, UnavailableError
 from consumerd.clock import SystemClock
 from consumerd.errors import BrokerError
 from consumerd.wire.v08.apis import APIS, GROUP_COORDINATOR, HEARTBEAT, METADATA
+from consumerd.wire.v08.error_codes import ErrorCode
 
 pytestmark = pytest.mark.asyncio
 VERSIONS = BrokerVersions("", BrokerRelease.V0_10_OR_NEWER, {key: api.versions for key, api in APIS.items()})
@@ -34,6 +35,8 @@ class OneOfThree:
         if api is not METADATA:
             return {"error_code": 0}
         self.cluster.asked += 1
+        if self.port in self.cluster.sends_away:
+            return {"error_code": ErrorCode.REBOOTSTRAP_REQUIRED, "brokers": [], "topic_metadata": []}
         self.in_flight += 1
         await asyncio.sleep(3600 if self.port == self.cluster.hangs else 0)
         self.in_flight -= 1
@@ -48,6 +51,9 @@ class OneOfThree:
     async def close(self) -> None:
         self.closed = True
 
+    def abort(self) -> None:
+        self.closed = True
+
 
 class Cluster:
     """Opens channels to the brokers."""
@@ -55,18 +61,26 @@ class Cluster:
     def __init__(self) -> None:
         self.leader, self.hangs, self.asked = 1, 0, 0
         self.nodes = set(NODES)
+        #: Ports of those that demand to bootstrap again, and the port of each connection that was made.
+        self.sends_away: set[int] = set()
+        self.dialed: list[int] = []
 
     async def open(self, host: str, port: int) -> Any:
+        self.dialed.append(port)
         return OneOfThree(self, port)
 
     def forget(self, host: str, port: int) -> None:
         """Nothing is remembered."""
 
 
-def client_of(cluster: Cluster) -> ClusterClient:
+def client_of(cluster: Cluster, *ports: int, seed: int = 1) -> ClusterClient:
     opener: Any = cluster
     return ClusterClient(
-        [("h", 1)], opener, ClientSettings(retry_backoff_min=0.001), clock=SystemClock(), rng=random.Random(1)
+        [("h", port) for port in ports or (1,)],
+        opener,
+        ClientSettings(retry_backoff_min=0.001),
+        clock=SystemClock(),
+        rng=random.Random(seed),
     )
 
 
@@ -123,3 +137,41 @@ async def test_closes_channel_opened_during_close() -> None:
     await client.close()
     with pytest.raises(BrokerError, match="was closed"):
         await client.node_channel(2)
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_asks_the_other_servers_when_one_demands_to_bootstrap_again(seed: int) -> None:
+    cluster = Cluster()
+    cluster.sends_away = {7, 8}
+    async with client_of(cluster, 7, 8, 9, seed=seed) as client:
+        assert (await client.leader("t", 0)).id == 1
+        assert cluster.dialed[-1] == 9
+        assert len(cluster.dialed) == len(set(cluster.dialed)) == cluster.asked
+        dialed = len(cluster.dialed)
+        await client.refresh()
+        assert len(cluster.dialed) == dialed
+
+
+async def test_closes_every_connection_when_a_broker_demands_to_bootstrap_again() -> None:
+    cluster = Cluster()
+    async with client_of(cluster) as client:
+        assert await client.coordinator("g") == 1
+        await client.topics(["t"])
+        channels = [await client.node_channel(1), await client.node_channel(2), await client.private_channel(3)]
+        cluster.sends_away = {1}
+        with pytest.raises(UnavailableError, match="REBOOTSTRAP_REQUIRED"):  # there is no other server yet
+            await client.refresh()
+        assert [channel.closed for channel in channels] == [True] * 3
+        assert (client.metadata.nodes, client.metadata.topics) == ({}, {})
+        cluster.sends_away, cluster.leader = set(), 2
+        assert await client.coordinator("g") == 2
+        assert not (await client.private_channel(3)).closed
+
+
+async def test_waits_for_a_server_that_does_not_demand_to_bootstrap_again() -> None:
+    cluster = Cluster()
+    cluster.sends_away = {1}
+    async with client_of(cluster) as client:
+        asyncio.get_running_loop().call_later(0.02, cluster.sends_away.clear)
+        metadata = await client.retrying("ask", client.refresh, timeout=60)
+        assert set(metadata.nodes) == set(NODES)

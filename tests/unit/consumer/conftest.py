@@ -17,12 +17,15 @@ from consumerd.client.metadata import ClusterMetadata, Node, PartitionMetadata, 
 from consumerd.consumer import ConsumerSettings
 from consumerd.consumer.coordinated import CoordinatedConsumer
 from consumerd.consumer.fixed import FixedConsumer
+from consumerd.errors import BrokerError
 from consumerd.fetch.listener import FetchCounters
 from consumerd.group import MembershipSettings
 from consumerd.group.coordinated_tables import CoordinationSettings
 from consumerd.handlers import Batch, Handler, HandlerContext
 from consumerd.net import ConnectionClosedError
 from consumerd.offsets import CommitResult
+from consumerd.offsets.store import NO_LOGS
+from consumerd.partition import UNKNOWN_LOG, LogId
 from consumerd.registry import StaticSubscription, offset_path, owner_path
 from consumerd.testing.clock import FakeClock
 from consumerd.testing.group import FETCH, MemoryGroup
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from consumerd.consumer.backends_v08 import ClusterBackend
     from consumerd.consumer.running import RunningMember
     from consumerd.fetch import FetchSettings, Lane
+    from consumerd.offsets.store import Logs as CommittedLogs
     from consumerd.partition import TopicPartition
     from consumerd.testing import Member
     from consumerd.wire.v08.schema import Api
@@ -164,7 +168,7 @@ class Logs:
     async def run(self) -> None:
         await asyncio.Event().wait()
 
-    def add(self, partition: TopicPartition, offset: int, lane: Lane) -> None:
+    def add(self, partition: TopicPartition, offset: int, lane: Lane, log: LogId) -> None:
         self.lanes[partition] = lane
 
     async def remove(self, partition: TopicPartition) -> None:
@@ -184,13 +188,14 @@ class Logs:
 
 
 class Offsets:
-    """A store in memory, which takes no commits of the partitions in `refused`."""
+    """A store in memory. Those in `refused` are not ours, those in `denied` may not be written."""
 
     keeps_for: float | None = None
 
     def __init__(self) -> None:
         self.offsets: dict[TopicPartition, int] = {}
         self.refused: set[TopicPartition] = set()
+        self.denied: set[TopicPartition] = set()
 
     async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return {each: self.offsets[each] for each in partitions if each in self.offsets}
@@ -200,11 +205,17 @@ class Offsets:
     async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         return frozenset()
 
-    async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
+    def log(self, partition: TopicPartition) -> LogId:
+        return UNKNOWN_LOG
+
+    async def commit(
+        self, positions: Mapping[TopicPartition, int], *, session_id: int, logs: CommittedLogs = NO_LOGS
+    ) -> CommitResult:
         lost = frozenset(positions) & self.refused
-        committed = frozenset(positions) - lost
+        denied = {partition: BrokerError("Read is missing") for partition in positions if partition in self.denied}
+        committed = frozenset(positions) - lost - denied.keys()
         self.offsets |= {partition: positions[partition] for partition in committed}
-        return CommitResult(committed, lost)
+        return CommitResult(committed, lost, denied)
 
 
 class Channel:

@@ -46,3 +46,16 @@ def test_logs_awaited_topics(subscription: Subscription, snapshots: Snapshots, t
         for topics in snapshots:
             awaited.look(topics)
     assert [entry.get("topics", "found") for entry in logs] == told
+
+
+def test_tells_topics_that_brokers_do_not_show_from_those_that_do_not_exist() -> None:
+    awaited = AwaitedTopics("g", StaticSubscription({"t": 1, "u": 1, "v": 1}))
+    with capture_logs() as logs:
+        awaited.look({"v": {0: range(1)}}, {"u": "Describe is missing", "x": "of no interest"})
+        awaited.look({"v": {0: range(1)}}, {"u": "Describe is missing"})
+        awaited.look({"v": {0: range(1)}})
+    assert [(entry["topics"], entry["reason"]) for entry in logs] == [
+        (["t"], "no broker has registered them yet"),
+        (["u"], "Describe is missing"),
+        (["t", "u"], "no broker has registered them yet"),
+    ]

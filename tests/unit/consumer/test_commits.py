@@ -7,12 +7,15 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from consumerd.consumer.commits import Commits
 from consumerd.consumer.owned_partition import OwnedPartition
 from consumerd.consumer.stats import ConsumerStats
+from consumerd.errors import BrokerError
 from consumerd.offsets import CommitResult, OffsetsUnavailableError
-from consumerd.partition import TopicPartition
+from consumerd.offsets.store import NO_LOGS
+from consumerd.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.testing.clock import FakeClock
 
 if TYPE_CHECKING:
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
     from consumerd.consumer.fence import Fence
     from consumerd.consumer.work import PartitionWork
+    from consumerd.offsets.store import Logs
 
 pytestmark = pytest.mark.asyncio
 SESSION = 7
@@ -36,10 +40,14 @@ class Store:
         self.sessions: set[int] = set()
         self.foreign: set[TopicPartition] = set()
         self.overwritten: set[TopicPartition] = set()
+        self.denied: set[TopicPartition] = set()
         self.error: Exception | None = None
 
     async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         raise NotImplementedError
+
+    def log(self, partition: TopicPartition) -> LogId:
+        return UNKNOWN_LOG
 
     async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return await self.load(partitions)
@@ -47,15 +55,18 @@ class Store:
     async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         return frozenset(partitions) & self.overwritten
 
-    async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
+    async def commit(
+        self, positions: Mapping[TopicPartition, int], *, session_id: int, logs: Logs = NO_LOGS
+    ) -> CommitResult:
         await asyncio.sleep(0)
         self.commits.append(dict(positions))
         self.sessions.add(session_id)
         if self.error is not None:
             raise self.error
-        taken = {each: offset for each, offset in positions.items() if each not in self.foreign}
+        taken = {each: offset for each, offset in positions.items() if each not in self.foreign | self.denied}
         self.held.update(taken)
-        return CommitResult(frozenset(taken), frozenset(positions.keys() & self.foreign))
+        refused = {each: BrokerError(f"no Read for {each}") for each in positions.keys() & self.denied}
+        return CommitResult(frozenset(taken), frozenset(positions.keys() & self.foreign), refused)
 
 
 class Setup:
@@ -65,12 +76,15 @@ class Setup:
         self.fence = SimpleNamespace(session_id=SESSION)
         self.stats = ConsumerStats()
         self.lost: list[list[OwnedPartition]] = []
-        self.commits = Commits(self.store, cast("Fence", self.fence), self.clock, self.stats, self.lost.append)
+        self.unreadable: set[TopicPartition] = set()
+        self.commits = Commits(
+            self.store, cast("Fence", self.fence), self.clock, self.stats, self.lost.append, self.unreadable
+        )
 
     def owned(self, number: int, position: int | None, session_id: int = SESSION) -> OwnedPartition:
         made = OwnedPartition(TopicPartition("t", 0, number), 0, session_id)
         if position is not None:
-            made.work = cast("PartitionWork", SimpleNamespace(position=position))
+            made.work = cast("PartitionWork", SimpleNamespace(position=position, log=UNKNOWN_LOG))
         return made
 
     @staticmethod
@@ -123,6 +137,41 @@ async def test_reports_lost_partitions_as_not_committed() -> None:
     assert setup.lost == [[some[1]]]
     assert [each.committed for each in some] == [5, None, 5]
     assert setup.stats.commits == 2
+
+
+async def test_refused_partition_is_reported_once_and_repeated_until_it_is_allowed() -> None:
+    setup = Setup()
+    some = [setup.owned(number, 5) for number in range(3)]
+    setup.store.denied = {some[1].partition}
+    with capture_logs() as logs:
+        for _ in range(3):
+            await setup.commits.commit(some)
+        assert [each.committed for each in some] == [5, None, 5]
+        assert str(some[1].refusal) == f"no Read for {some[1].partition}"
+        setup.store.denied.clear()
+        await setup.commits.commit(some)
+        assert (some[1].committed, some[1].refusal) == (5, None)
+        setup.store.denied = {some[1].partition}
+        setup.move(some[1], 6)
+        await setup.commits.commit(some)
+    assert [(entry["event"], entry["partition"]) for entry in logs] == [("commit_refused", str(some[1].partition))] * 2
+    assert setup.lost == []
+    assert (setup.stats.commits, setup.stats.failed_commits) == (3, 4)
+
+
+async def test_writes_nothing_of_a_partition_of_which_nothing_may_be_read() -> None:
+    setup = Setup()
+    owned = setup.owned(0, 5)
+    owned.start = 5
+    setup.unreadable.add(owned.partition)
+    await setup.commits.commit([owned])
+    assert setup.store.commits == []
+    setup.move(owned, 6)  # it was read before the permission was taken away
+    await setup.commits.commit([owned])
+    setup.unreadable.clear()
+    setup.move(owned, 5)
+    await setup.commits.commit([owned])
+    assert setup.store.commits == [{owned.partition: 6}, {owned.partition: 5}]
 
 
 async def test_counts_failed_commit_and_repeats_it() -> None:

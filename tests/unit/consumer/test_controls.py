@@ -68,10 +68,15 @@ class Brokers:
 
     def __init__(self) -> None:
         self.asked: list[tuple[TopicPartition, int, int]] = []
+        #: Of logs with messages behind an open transaction.
+        self.log_ends: dict[TopicPartition, int] = {}
 
     async def list_offsets(self, partition: TopicPartition, time: int, max_number: int) -> tuple[int, ...]:
         self.asked.append((partition, time, max_number))
         return (120, 60)[:max_number] if time == LATEST else ()
+
+    async def log_end(self, partition: TopicPartition) -> int:
+        return self.log_ends.get(partition, 120)
 
 
 A, B, C, OTHER = (TopicPartition("t", 0, number) for number in range(4))
@@ -135,6 +140,9 @@ async def test_lag_is_what_lies_behind_the_position() -> None:
     assert await controls.end_offsets(B) == {B: 120}
     assert await controls.lag() == {A: 20, C: 113}
     assert await controls.lag(C) == {C: 113}
+    brokers.log_ends[C] = 140  # an open transaction begins at 120
+    assert await controls.end_offsets(C) == {C: 120}
+    assert await controls.lag() == {A: 20, C: 133}
     partitions.positions[A] = 130  # the log has been recreated
     assert await controls.lag(A) == {A: 0}
     assert await controls.commit() == {A: 100}

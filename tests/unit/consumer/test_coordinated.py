@@ -109,3 +109,24 @@ async def test_ends_with_the_reason_of_a_refusal(
     cluster.answers[JOIN_GROUP] = [answer | {"member_id": "me"}]
     with pytest.raises(error, match=words):
         await asyncio.wait_for(cluster.run(cluster.coordinated(instance_id="i")), 60)
+
+
+async def test_missing_permission_on_a_partition_holds_back_that_partition_alone(cluster: Any) -> None:
+    cluster.store.denied = {T0}
+    member = cluster.coordinated(initial="latest")
+    cluster.run(member)
+    with capture_logs() as logs:
+        await cluster.turns()
+        await cluster.clock.advance(60.0)
+        assert set(cluster.logs.lanes) == {T1}
+        cluster.logs.put(member, T1, cluster.logs.end, b"x")
+        await cluster.turns()
+        assert cluster.handler.seen == [b"x"]
+        with pytest.raises(BrokerError, match="Read is missing"):
+            await member.controls.commit()
+        cluster.store.denied = set()
+        await cluster.clock.advance(10.0)
+    assert set(cluster.logs.lanes) == {T0, T1}
+    assert cluster.store.offsets[T0] == cluster.logs.end
+    assert [entry["partition"] for entry in logs if entry["event"] == "commit_refused"] == ["t/0"]
+    assert set(await member.controls.commit()) == {T0, T1}

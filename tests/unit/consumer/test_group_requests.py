@@ -296,6 +296,19 @@ async def test_lists_topics_without_internal_ones(asked: tuple[str, ...] | None,
     assert event == e.TopicsRead(5, {"t": 2, "__consumer_offsets": 3} if found is None else found)
 
 
+async def test_keeps_why_a_subscribed_topic_is_not_shown() -> None:
+    client = Client()
+    one = PartitionMetadata(1, 0, (1,), (1,), 0)
+    topics = {"t": TopicMetadata(0, {0: one, 1: one}), "u": TopicMetadata(29, {}), "v": TopicMetadata(3, {})}
+    client.metadata = ClusterMetadata({1: Node(1, "h", 1)}, topics)
+    asking = requests(client)
+    assert await asking.read_topics(e.ReadTopics(5, ("t", "u", "v", "w"))) == e.TopicsRead(5, {"t": 2})
+    assert list(asking.denied_topics) == ["u"]
+    assert "lacks the permission Describe on the topic 'u'" in asking.denied_topics["u"]
+    await asking.read_topics(e.ReadTopics(6, None))
+    assert asking.denied_topics == {}
+
+
 @pytest.mark.parametrize("failure", [None, BrokerError("away")])
 async def test_reports_failed_topic_read(failure: Exception | None) -> None:
     client = Client()

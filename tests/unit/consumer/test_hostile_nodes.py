@@ -41,10 +41,10 @@ class Tree:
         self.reads.append(path)
         if path not in self.nodes or path in self.vanished:
             raise NoNode(path)
-        return self.nodes[path], NodeStat(0, 1, 0, 0, 0)
+        return self.nodes[path], NodeStat(0, 1, 0, 0, 0, 0)
 
     async def exists(self, path: str, *, watch: bool = False) -> NodeStat | None:
-        return NodeStat(0, 1, 0, 0, 0) if path in self.nodes and path not in self.vanished else None
+        return NodeStat(0, 1, 0, 0, 0, 0) if path in self.nodes and path not in self.vanished else None
 
     async def children(self, path: str, *, watch: bool = False) -> list[str]:
         found = [each.removeprefix(f"{path}/") for each in self.nodes if each.startswith(f"{path}/")]

@@ -293,7 +293,7 @@ class Moving:
         self.load, self.changed, self.keeps_for = store.load, store.changed, store.keeps_for
         self.failures = 1
 
-    async def commit(self, positions: Any, *, session_id: int) -> Any:
+    async def commit(self, positions: Any, *, session_id: int, logs: Any = None) -> Any:
         if self.failures:
             self.failures -= 1
             raise OffsetsUnavailableError("it was another broker")
@@ -346,7 +346,7 @@ class Late:
         self.go = asyncio.Event()
         self.asked = 0
 
-    async def commit(self, positions: Any, *, session_id: int) -> CommitResult:
+    async def commit(self, positions: Any, *, session_id: int, logs: Any = None) -> CommitResult:
         self.asked += 1
         await self.go.wait()
         return CommitResult(frozenset(), frozenset(positions))
@@ -440,7 +440,7 @@ async def test_releases_memory_of_abandoned_partitions(group: Any, cause: str) -
 
 async def test_stops_in_order_when_commit_cannot_be_built(group: Any) -> None:
     class Broken(Moving):
-        async def commit(self, positions: Any, *, session_id: int) -> Any:
+        async def commit(self, positions: Any, *, session_id: int, logs: Any = None) -> Any:
             raise EncodeError("there is no such field")
 
     member, _ = await consuming(group, b"one")

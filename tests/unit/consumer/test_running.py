@@ -17,7 +17,7 @@ from consumerd.consumer.running import RunningMember
 from consumerd.consumer.settings import ConsumerSettings
 from consumerd.consumer.stats import Rebalance
 from consumerd.errors import BrokerError, ConsumerdError, HandlerFailedError
-from consumerd.fetch import ByteBudget
+from consumerd.fetch import ByteBudget, FetchCounters
 from consumerd.handlers import Batch, Handler, HandlerContext
 from consumerd.handlers.batching import BatchSettings
 from consumerd.partition import TopicPartition
@@ -115,7 +115,7 @@ class Member(RunningMember[str]):
         )
         self.lease = Lease()
         self.fence = Fence(self.lease, self.time, 0.5)
-        self._make_partitions(SimpleNamespace(counters=None), cast("Any", None), lambda _: None)
+        self._make_partitions(SimpleNamespace(counters=FetchCounters()), cast("Any", None), lambda _: None)
         self.flows = Flows(self.time)
         self._partitions = cast("OwnedPartitions", self.flows)
         #: Events that came, with their times.

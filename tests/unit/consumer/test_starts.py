@@ -6,17 +6,19 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+from structlog.testing import capture_logs
 
-from consumerd.client import UnsupportedApiError, error_of
+from consumerd.client import UnsupportedApiError, error_of, topic_error
 from consumerd.consumer.fence import Fence
 from consumerd.consumer.settings import ConsumerSettings
 from consumerd.consumer.sinks import PlainHandler
-from consumerd.consumer.starts import RETRY_PAUSE, Start, StartFinder
+from consumerd.consumer.starts import REFUSED_PAUSE, RETRY_PAUSE, Start, StartFinder
 from consumerd.errors import BrokerError
 from consumerd.fetch.listener import FetchCounters
 from consumerd.handlers import Batch, Handler
 from consumerd.offsets import CommitResult, OffsetsUnavailableError
-from consumerd.partition import TopicPartition
+from consumerd.offsets.store import NO_LOGS
+from consumerd.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.registry import StaticSubscription
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v07 import EARLIEST, LATEST
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from consumerd.fetch import Lane
+    from consumerd.offsets.store import Logs
 
 pytestmark = pytest.mark.asyncio
 TP = TopicPartition("t", 0, 1)
@@ -55,9 +58,15 @@ class Store:
         self.failures = 0
         self.refusal: BrokerError | None = None
         self.asked: list[list[TopicPartition]] = []
+        #: A topic whose offsets we may not read.
+        self.denied = ""
 
     async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         self.asked.append(list(partitions))
+        if any(each.topic == self.denied for each in self.asked[-1]):
+            error = topic_error(29, "cannot read offsets", self.denied)
+            assert error is not None
+            raise error
         if self.refusal is not None:
             raise self.refusal
         if self.failures:
@@ -65,13 +74,18 @@ class Store:
             raise OffsetsUnavailableError("the coordinator is away")
         return {} if self.offset is None else dict.fromkeys(self.asked[-1], self.offset)
 
+    def log(self, partition: TopicPartition) -> LogId:
+        return UNKNOWN_LOG
+
     async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return await self.load(partitions)
 
     async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         raise NotImplementedError
 
-    async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
+    async def commit(
+        self, positions: Mapping[TopicPartition, int], *, session_id: int, logs: Logs = NO_LOGS
+    ) -> CommitResult:
         raise NotImplementedError
 
 
@@ -90,7 +104,10 @@ class Pool:
             return (self.ends.pop(0),)
         return ({EARLIEST: 100, LATEST: 200}[time],)
 
-    def add(self, partition: TopicPartition, offset: int, lane: Lane) -> None:
+    async def log_end(self, partition: TopicPartition) -> int:
+        raise NotImplementedError
+
+    def add(self, partition: TopicPartition, offset: int, lane: Lane, log: LogId) -> None:
         raise NotImplementedError
 
     async def remove(self, partition: TopicPartition) -> None:
@@ -296,3 +313,23 @@ async def test_writes_down_only_unrepeatable_starts(changes: dict[str, object], 
     assert not (await setup.find()).passing
     setup.store.offset, setup.sink.own = None, 130
     assert not (await setup.find()).passing
+
+
+async def test_topic_whose_offsets_may_not_be_read_does_not_hold_back_others() -> None:
+    setup = Setup()
+    setup.store.offset, setup.store.denied = 120, "u"
+    places = [TP, TopicPartition("u", 0, 0), TopicPartition("u", 0, 1), TopicPartition("v", 0, 0)]
+    with capture_logs() as logs:
+        tasks = [asyncio.create_task(setup.finder.find(each, SESSION)) for each in places]
+        await turns()
+        assert [task.done() for task in tasks] == [True, False, False, True]
+        setup.lease.until = setup.clock.now + 1000
+        await setup.clock.advance(60.0)
+        assert len(setup.store.asked) < 30  # and not each half a second
+        setup.store.denied = ""
+        await setup.clock.advance(REFUSED_PAUSE)
+    assert {(await task).offset for task in tasks} == {120}
+    assert [entry["partition"] for entry in logs] == ["u/0-0", "u/0-1"]
+    assert all(
+        "(error 29): the client lacks the permission Describe on the topic 'u'" in each["reason"] for each in logs
+    )

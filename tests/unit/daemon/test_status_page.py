@@ -85,6 +85,7 @@ def document(text: str, subscriptions: tuple[str, ...] = ("main",)) -> dict[str,
                 "position": 1,
                 "committed": None,
                 "lag": 2048,
+                "lag_held_back": 0,
                 "lag_unit": "bytes",
                 "lag_seconds": 7_500.0,
                 "handled": 0,
@@ -146,6 +147,17 @@ def test_states_are_said_in_words() -> None:
     assert "2 h" in text
     assert "for 7 min" in text
     assert "and 8 more" in text
+
+
+def test_says_what_an_open_transaction_holds_back() -> None:
+    def shown(lag: int, held_back: int) -> str:
+        status = document("t")
+        status["partitions"][0] |= {"lag": lag, "lag_held_back": held_back, "lag_unit": "messages"}
+        return render(status, word=None).decode()
+
+    assert ">1,005, 5 of them held back by an open transaction<" in shown(1005, 5)
+    assert ">5 held back by an open transaction<" in shown(5, 5)
+    assert "transaction" not in shown(5, 0)
 
 
 def test_lists_several_subscriptions_and_shows_each_group_once() -> None:

@@ -7,6 +7,7 @@ import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,6 +31,7 @@ from consumerd.wire.v07 import (
 
 if TYPE_CHECKING:
     from consumerd.errors import ConsumerdError
+    from consumerd.fetch.log_changes import LogChange
 
 FAST = FetchSettings(poll_backoff_min=0.002, poll_backoff_max=0.02, retry_backoff_min=0.002, retry_backoff_max=0.02)
 
@@ -44,6 +46,12 @@ class ScriptedLog:
     @property
     def end(self) -> int:
         return self.base + sum(map(len, self.segments))
+
+    @property
+    def starts(self) -> list[int]:
+        """Where the segments begin, the last one first."""
+        sizes = map(len, self.segments[:-1])
+        return list(accumulate(sizes, initial=self.base))[::-1]
 
     def read(self, offset: int, size: int) -> FetchResponse:
         if not self.base <= offset <= self.end:
@@ -120,8 +128,9 @@ class ScriptedBroker:
     async def _answer(self, request: Any) -> bytes | None:
         if isinstance(request, OffsetsRequest):
             log = self.logs.get((request.topic, request.partition), ScriptedLog())
-            offset = {EARLIEST: log.base, LATEST: log.end}[request.time]
-            return OffsetsResponse(ErrorCode.NONE, (offset,)).encode()
+            offsets = (log.base,) if request.time == EARLIEST else (log.end, *log.starts)[: request.max_number]
+            assert request.time in (EARLIEST, LATEST)
+            return OffsetsResponse(ErrorCode.NONE, offsets).encode()
         if isinstance(request, MultiFetchRequest):
             entries = []
             for fetch in request.fetches:
@@ -163,6 +172,9 @@ class Recorder:
 
     def reset(self, partition: TopicPartition, old: int, new: int) -> None:
         self._add("reset", partition, old, new)
+
+    def log_changed(self, partition: TopicPartition, change: LogChange, new: int) -> None:
+        self._add("log_changed", partition, change, new)
 
     def skipped(self, partition: TopicPartition, offset: int, next_offset: int, reason: str) -> None:
         self._add("skipped", partition, offset, next_offset, reason)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
+from consumerd.errors import BrokerError
 from consumerd.offsets import (
     ClaimedStore,
     CommitResult,
@@ -22,7 +23,8 @@ from consumerd.offsets import (
     make_store,
 )
 from consumerd.offsets.guards import GuardFailure, OwnedGuard, VacantGuard
-from consumerd.partition import TopicPartition
+from consumerd.offsets.store import NO_LOGS
+from consumerd.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.ports import Check, Create, Delete
 from consumerd.registry.paths import offset_path, owner_path, owners_path
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
@@ -30,6 +32,8 @@ from consumerd.zk.errors import NoAuth, NodeExists, NoNode, NotConnected, Sessio
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+
+    from consumerd.offsets.store import Logs
 
 pytestmark = pytest.mark.asyncio
 GROUP = "g"
@@ -49,11 +53,15 @@ class Memory:
         self.fails_after: Exception | None = None
         self.commits: list[dict[TopicPartition, int]] = []
         self.before: Callable[[], None] = lambda: None
+        self.denied: set[TopicPartition] = set()
 
     async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         if self.fails is not None:
             raise self.fails
         return {each: self.held[each] for each in partitions if each in self.held}
+
+    def log(self, partition: TopicPartition) -> LogId:
+        return UNKNOWN_LOG
 
     async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return await self.load(partitions)
@@ -61,17 +69,20 @@ class Memory:
     async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         return frozenset(self.rewritten & set(partitions))
 
-    async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
+    async def commit(
+        self, positions: Mapping[TopicPartition, int], *, session_id: int, logs: Logs = NO_LOGS
+    ) -> CommitResult:
         assert session_id == 7
         self.before()
         if self.fails is not None:
             raise self.fails
         self.commits.append(dict(positions))
-        taken = {each: offset for each, offset in positions.items() if each not in self.lost}
+        taken = {each: offset for each, offset in positions.items() if each not in self.lost | self.denied}
         self.held.update(taken)
         if self.fails_after is not None:
             raise self.fails_after
-        return CommitResult(frozenset(taken), frozenset(positions.keys() & self.lost))
+        refused = {each: BrokerError("not allowed") for each in positions.keys() & self.denied}
+        return CommitResult(frozenset(taken), frozenset(positions.keys() & self.lost), refused)
 
 
 async def test_uses_shorter_retention_of_both_stores() -> None:
@@ -99,11 +110,20 @@ async def test_commits_to_second_store_what_first_accepted() -> None:
     first, other = Memory(), Memory()
     first.lost = {B}
     store = DualOffsetStore(GROUP, first, other, "Kafka")
-    assert await store.commit({A: 1, B: 2}, session_id=7) == (frozenset({A}), frozenset({B}))
+    assert await store.commit({A: 1, B: 2}, session_id=7) == CommitResult(frozenset({A}), frozenset({B}))
     assert (first.held, other.held) == ({A: 1}, {A: 1})
     first.lost = {A, B}
-    assert await store.commit({A: 3, B: 4}, session_id=7) == (frozenset(), frozenset({A, B}))
+    assert await store.commit({A: 3, B: 4}, session_id=7) == CommitResult(frozenset(), frozenset({A, B}))
     assert other.commits == [{A: 1}]
+
+
+@pytest.mark.parametrize("which", [0, 1])
+async def test_passes_on_what_either_store_refuses(which: int) -> None:
+    stores = Memory(), Memory()
+    stores[which].denied = {B}
+    result = await DualOffsetStore(GROUP, *stores, "Kafka").commit({A: 1, B: 2}, session_id=7)
+    assert (set(result.committed), set(result.lost), list(result.refused)) == ({A}, set(), [B])
+    assert stores[1].held == {A: 1}
 
 
 async def test_stops_member_when_second_store_refuses() -> None:
@@ -145,11 +165,13 @@ async def test_unclaimed_store_writes_only_unclaimed_partitions() -> None:
     async with server.session() as zk, server.session() as peer:
         store = UnclaimedZooKeeperOffsetStore(zk, GROUP)
         for offset in (5, 6):  # creates what is missing, then sets
-            assert await store.commit({A: offset, B: offset}, session_id=-1) == (frozenset({A, B}), frozenset())
+            assert await store.commit({A: offset, B: offset}, session_id=-1) == CommitResult(
+                frozenset({A, B}), frozenset()
+            )
         assert await store.load([A, B, C]) == {A: 6, B: 6}
         assert await zk.children(owners_path(GROUP, "t")) == []
         claim(server, peer, B)
-        assert await store.commit({A: 7, B: 7}, session_id=-1) == (frozenset({A}), frozenset({B}))
+        assert await store.commit({A: 7, B: 7}, session_id=-1) == CommitResult(frozenset({A}), frozenset({B}))
         assert server.tree.data(offset_path(GROUP, B)) == b"6"
 
 
@@ -207,13 +229,17 @@ async def test_checks_claims_before_commit_to_kafka() -> None:
         session_id = zk.session_id
 
         class Inner(Memory):
-            async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
+            async def commit(
+                self, positions: Mapping[TopicPartition, int], *, session_id: int, logs: Logs = NO_LOGS
+            ) -> CommitResult:
                 return await inner.commit(positions, session_id=7)
 
         store = ClaimedStore(zk, GROUP, Inner())
-        assert await store.commit({A: 1, B: 2, C: 3}, session_id=session_id) == (frozenset({A}), frozenset({B, C}))
+        assert await store.commit({A: 1, B: 2, C: 3}, session_id=session_id) == CommitResult(
+            frozenset({A}), frozenset({B, C})
+        )
         assert inner.commits == [{A: 1}]
-        assert await store.commit({B: 3}, session_id=session_id) == (frozenset(), frozenset({B}))
+        assert await store.commit({B: 3}, session_id=session_id) == CommitResult(frozenset(), frozenset({B}))
         with pytest.raises(SessionChanged):
             await store.commit({A: 2}, session_id=session_id - 1)
         assert inner.commits == [{A: 1}]
@@ -227,7 +253,9 @@ async def test_stops_member_when_group_has_coordinated_members() -> None:
         inner.lost = {A}
 
         class Inner(Memory):
-            async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
+            async def commit(
+                self, positions: Mapping[TopicPartition, int], *, session_id: int, logs: Logs = NO_LOGS
+            ) -> CommitResult:
                 return await inner.commit(positions, session_id=7)
 
         with pytest.raises(OffsetsHeldError, match="to Kafka for group 'g': a group of this name has other members"):
@@ -238,7 +266,7 @@ async def test_stores_nothing_where_offsets_are_not_kept() -> None:
     store = NoOffsets()
     assert await store.load([A, B]) == await store.peek([A, B]) == {}
     assert await store.changed([A]) == frozenset()
-    assert await store.commit({A: 1, B: 2}, session_id=7) == (frozenset({A, B}), frozenset())
+    assert await store.commit({A: 1, B: 2}, session_id=7) == CommitResult(frozenset({A, B}), frozenset())
     assert store.keeps_for is None
 
 

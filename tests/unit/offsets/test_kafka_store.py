@@ -11,7 +11,7 @@ from consumerd.errors import BrokerError
 from consumerd.net import ConnectionClosedError
 from consumerd.offsets import CommitResult, KafkaOffsetStore, OffsetsUnavailableError
 from consumerd.offsets.kafka_store import CommittedOffset
-from consumerd.partition import TopicPartition
+from consumerd.partition import LogId, TopicPartition
 from consumerd.wire.v08.apis import OFFSET_COMMIT, OFFSET_FETCH
 from consumerd.wire.v08.errors import UnsupportedApiError
 from consumerd.wire.v08.messages import encode_request
@@ -180,7 +180,7 @@ async def test_retries_transient_broker_errors(code: int) -> None:
         await store(cluster).commit({PLACE: 1}, session_id=0)
 
 
-@pytest.mark.parametrize("code", [12, 28, 29, 30, 35])
+@pytest.mark.parametrize("code", [12, 28, 30, 35])
 async def test_reports_permanent_broker_errors_as_refusal(code: int) -> None:
     with pytest.raises(BrokerRefusedError) as caught:
         await store(Cluster(told(code))).commit({PLACE: 1}, session_id=0)
@@ -194,6 +194,7 @@ async def test_commit_request_has_all_that_a_coordinator_keeps() -> None:
     cluster = Cluster(told(0))
     await store(cluster, metadata="why", retention=1.5, version=2).commit({PLACE: 9, OTHER: 4}, session_id=0)
     ((api, version, body),) = cluster.asked
+    unknown_log = {"committed_leader_epoch": -1, "metadata": "why"}
     assert (api, version) == (OFFSET_COMMIT, 2)
     assert body == {
         "group_id": "g",
@@ -201,14 +202,54 @@ async def test_commit_request_has_all_that_a_coordinator_keeps() -> None:
         "member_id": "",
         "retention_time": 1500,
         "topics": [
-            {"topic": "t", "partitions": [{"partition": 0, "offset": 9, "metadata": "why"}]},
-            {"topic": "u", "partitions": [{"partition": 3, "offset": 4, "metadata": "why"}]},
+            {"topic": "t", "partitions": [{"partition": 0, "offset": 9, **unknown_log}]},
+            {"topic": "u", "partitions": [{"partition": 3, "offset": 4, **unknown_log}]},
         ],
     }
     cluster = Cluster(told(0))
     await store(cluster).commit({PLACE: 9}, session_id=0)
     assert cluster.asked[0][2]["retention_time"] == -1  # as the broker's configuration says
     assert cluster.asked[0][2]["topics"][0]["partitions"][0]["metadata"] == ""
+
+
+async def test_commits_the_log_of_a_position_with_it() -> None:
+    """Brokers keep the leader epoch, for members of every kind; the topic id has no place but the metadata."""
+    cluster = Cluster(told(0))
+    topic_id = bytes(range(16))
+    logs = {PLACE: LogId(topic_id, 4), OTHER: LogId(None, 5)}
+    await store(cluster, metadata="why").commit({PLACE: 9, OTHER: 4}, session_id=0, logs=logs)
+    parts = [topic["partitions"][0] for topic in cluster.asked[0][2]["topics"]]
+    assert [part["committed_leader_epoch"] for part in parts] == [4, 5]
+    assert [part["metadata"] for part in parts] == ["why topic-id=AAECAwQFBgcICQoLDA0ODw", "why"]
+
+
+async def test_commits_the_epoch_in_the_metadata_where_the_request_has_no_field_for_it() -> None:
+    cluster = Cluster(told(0), told(0))
+    for log in (LogId(bytes(range(16)), 4), LogId(None, 4)):
+        await store(cluster, version=2).commit({PLACE: 9}, session_id=0, logs={PLACE: log})
+    texts = [body["topics"][0]["partitions"][0]["metadata"] for _, _, body in cluster.asked]
+    assert texts == ["topic-id=AAECAwQFBgcICQoLDA0ODw leader-epoch=4", "leader-epoch=4"]
+
+
+@pytest.mark.parametrize(
+    ("stored", "log"),
+    [
+        ({"metadata": "topic-id=AAECAwQFBgcICQoLDA0ODw leader-epoch=4"}, LogId(bytes(range(16)), 4)),
+        ({"metadata": "why leader-epoch=4"}, LogId(None, 4)),
+        ({"metadata": "why leader-epoch=4", "committed_leader_epoch": 5}, LogId(None, 5)),
+        ({"metadata": "topic-id=AAECAwQFBgcICQoLDA0ODw", "committed_leader_epoch": 4}, LogId(bytes(range(16)), 4)),
+        ({"metadata": "why topic-id=AAECAwQFBgcICQoLDA0ODw"}, LogId(bytes(range(16)))),
+        ({"metadata": "another topic-id=AAECAwQFBgcICQoLDA0ODw text", "committed_leader_epoch": -1}, LogId()),
+        ({"metadata": "topic-id=AAECAwQFBgcICQoLDA0O"}, LogId()),
+        ({"metadata": None, "committed_leader_epoch": 0}, LogId(None, 0)),
+    ],
+)
+async def test_loads_the_log_of_an_offset_with_it(stored: dict[str, Any], log: LogId) -> None:
+    cluster = Cluster(told(0, offset=9, **stored))
+    made = store(cluster)
+    assert made.log(PLACE) == LogId()
+    assert await made.load([PLACE]) == {PLACE: 9}
+    assert made.log(PLACE) == log
 
 
 async def test_reports_only_partitions_that_were_to_be_committed() -> None:
@@ -344,3 +385,27 @@ async def test_never_takes_a_broker_for_a_store_in_zookeeper() -> None:
 async def test_reports_no_offsets_as_written_by_others() -> None:
     """The coordinator has no versions of offsets: it refuses the commits of those who are no members."""
     assert await store(Cluster()).changed([PLACE]) == frozenset()
+
+
+def two_topics(code: int, **fields: Any) -> dict[str, Any]:
+    """An answer with `code` for `u`, and without an error for `t`."""
+    return {
+        "responses": [
+            {"topic": "u", "partition_responses": [{"partition": 3, "error_code": code, **fields}]},
+            {"topic": "t", "partition_responses": [{"partition": 0, "error_code": 0, **fields}]},
+        ]
+    }
+
+
+async def test_missing_permission_on_a_topic_refuses_its_partitions_alone() -> None:
+    result = await store(Cluster(two_topics(29))).commit({PLACE: 1, OTHER: 2}, session_id=0)
+    assert (set(result.committed), set(result.lost), list(result.refused)) == ({PLACE}, set(), [OTHER])
+    assert str(result.refused[OTHER]) == (
+        "the offsets of group 'g' cannot be written: u/3: TOPIC_AUTHORIZATION_FAILED (error 29): the client lacks the "
+        "permission Read on the topic 'u'"
+    )
+
+
+async def test_names_the_topic_whose_offsets_may_not_be_read() -> None:
+    with pytest.raises(BrokerRefusedError, match="lacks the permission Describe on the topic 'u'"):
+        await store(Cluster(two_topics(29, offset=8, metadata=""))).load([PLACE, OTHER])

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
-from consumerd.offsets import UnclaimedZooKeeperOffsetStore, ZooKeeperOffsetStore
+from consumerd.offsets import CommitResult, UnclaimedZooKeeperOffsetStore, ZooKeeperOffsetStore
 from consumerd.partition import TopicPartition
 from consumerd.ports import Create, SetData
 from consumerd.registry.errors import RegistryError
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from consumerd.errors import ZooKeeperError
-    from consumerd.offsets import CommitResult
     from consumerd.ports import NodeStat, Operation
 
 pytestmark = pytest.mark.asyncio
@@ -91,7 +90,7 @@ async def test_creates_node_on_first_commit_and_sets_it_later() -> None:
         store = ZooKeeperOffsetStore(multis, GROUP)
         assert await store.load(partitions) == {}
         result = await store.commit(dict.fromkeys(partitions, 5), session_id=zk.session_id)
-        assert result == (frozenset(partitions), frozenset())
+        assert result == CommitResult(frozenset(partitions), frozenset())
         assert len(multis.sent) == 3
         assert max(map(len, multis.sent)) == 100
         assert server.tree.data(offsets_path(GROUP, "t0")) is None
@@ -149,7 +148,7 @@ async def test_reports_lost_partitions_by_owner_node() -> None:
         server.put(owner_path(GROUP, persistent), b"g_odd-0")
         positions = dict.fromkeys((kept, gone, taken, persistent), 5)
         result = await ZooKeeperOffsetStore(zk, GROUP).commit(positions, session_id=zk.session_id)
-        assert result == (frozenset({kept}), frozenset({gone, taken, persistent}))
+        assert result == CommitResult(frozenset({kept}), frozenset({gone, taken, persistent}))
         assert [stored(server, each) for each in positions] == [b"5", None, None, None]
 
 
@@ -158,7 +157,7 @@ async def test_sends_nothing_when_all_partitions_are_lost() -> None:
     async with server.session() as zk:
         multis = Multis(zk)
         result = await ZooKeeperOffsetStore(multis, GROUP).commit({many(1)[0]: 5}, session_id=zk.session_id)
-        assert result == (frozenset(), frozenset(many(1)))
+        assert result == CommitResult(frozenset(), frozenset(many(1)))
         assert multis.sent == []
 
 
@@ -205,7 +204,7 @@ async def test_retries_once_when_many_owner_nodes_are_lost() -> None:
         multis.sent.clear()
         multis.before = delete
         result = await store.commit(dict.fromkeys(partitions, 5), session_id=zk.session_id)
-        assert result == (frozenset(partitions[18:]), frozenset(partitions[:18]))
+        assert result == CommitResult(frozenset(partitions[18:]), frozenset(partitions[:18]))
         assert len(multis.sent) == 2
 
 
@@ -223,7 +222,7 @@ async def test_keeps_partition_when_peer_wrote_to_owner_node() -> None:
         store = ZooKeeperOffsetStore(Multis(zk, scribble), GROUP)
         for position in (5, 6):
             result = await store.commit(dict.fromkeys(partitions, position), session_id=zk.session_id)
-            assert result == (frozenset(partitions), frozenset())
+            assert result == CommitResult(frozenset(partitions), frozenset())
             assert stored(server, partitions[1]) == b"%d" % position
 
 

@@ -50,6 +50,7 @@ def test_keeps_stat_as_the_real_server() -> None:
     assert tree.data("/a") == b"2"
     assert tree.stat("/a")._asdict() == {
         "version": 1, "ephemeral_owner": 7, "children_count": 0, "created_zxid": 1, "modified_ms": 5,
+        "modified_zxid": 2,
     }  # fmt: skip
     assert tree.owned_by(7) == ["/a"]
     assert tree.owned_by(0) == []

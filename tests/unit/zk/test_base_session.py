@@ -45,7 +45,7 @@ TIMEOUT = 6.0
 
 
 def stat(owner: int = 0, version: int = 0) -> NodeStat:
-    return NodeStat(version, owner, 0, 1, 1)
+    return NodeStat(version, owner, 0, 1, 1, 1)
 
 
 class StoppedClock:

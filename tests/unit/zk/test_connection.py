@@ -95,7 +95,7 @@ async def test_delivers_replies_to_requests_and_events_to_the_watcher() -> None:
     rig.frame(struct.pack("!iqi", -1, -1, 0) + struct.pack("!iii", 3, 3, 2) + b"/a")
     rig.reply(2, zxid=78, code=-101)
     await rig.read_to_the_end()
-    assert await data == (b"hi", NodeStat(9, 11, 2, 5, 8))
+    assert await data == (b"hi", NodeStat(9, 11, 2, 5, 8, 6))
     with pytest.raises(ServerError) as error:
         await missing
     assert error.value.code == -101

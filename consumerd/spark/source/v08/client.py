@@ -84,6 +84,8 @@ _WAIT: Final = 0.5
 _MOST_BYTES: Final = 128 << 20
 #: Bytes that a FETCH response may have beside messages: aborted transactions.
 _ROOM: Final = 32 << 20
+#: The end of the readable records, where a response has none.
+_UNKNOWN: Final = -1
 #: Seconds between attempts, at most.
 _LONGEST_PAUSE: Final = 1.0
 
@@ -273,6 +275,8 @@ class KafkaClient:
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             raise OffsetUnavailableError(f"broker {channel.address} does not have {where}: OFFSET_OUT_OF_RANGE")
         self._raise_for(code, f"broker {channel.address} rejected a fetch of {where}", partition)
+        if part is None and fetched.throttled:  # over a quota, brokers answer without partitions
+            return FetchedRecords(b"", _UNKNOWN, (), throttled=True)
         if part is None:
             raise BrokerReadError(
                 f"cannot fetch {where}: broker {channel.address} left the partition out of its response"

@@ -18,6 +18,7 @@ from consumerd.wire.v08.apis.list_groups import LIST_GROUPS
 from consumerd.wire.v08.apis.metadata import METADATA
 from consumerd.wire.v08.apis.offset_commit import OFFSET_COMMIT
 from consumerd.wire.v08.apis.offset_fetch import OFFSET_FETCH
+from consumerd.wire.v08.apis.offset_for_leader_epoch import OFFSET_FOR_LEADER_EPOCH
 from consumerd.wire.v08.apis.offsets import OFFSETS
 from consumerd.wire.v08.apis.produce import PRODUCE
 from consumerd.wire.v08.apis.sasl_authenticate import SASL_AUTHENTICATE
@@ -52,6 +53,7 @@ APIS = {
         CREATE_TOPICS,
         DELETE_TOPICS,
         INIT_PRODUCER_ID,
+        OFFSET_FOR_LEADER_EPOCH,
         SASL_AUTHENTICATE,
         DELETE_GROUPS,
         CONSUMER_GROUP_DESCRIBE,
@@ -79,6 +81,7 @@ __all__ = [
     "OFFSETS",
     "OFFSET_COMMIT",
     "OFFSET_FETCH",
+    "OFFSET_FOR_LEADER_EPOCH",
     "PRODUCE",
     "SASL_AUTHENTICATE",
     "SASL_HANDSHAKE",

@@ -5,6 +5,9 @@ each message or batch and passes it to its reader. Nothing is raised for invalid
 records and the reason for its end. A broker starts with the batch or wrapper that holds the requested offset; records
 below it are dropped. Offsets only grow: what goes back is corrupt. The native codec takes all that is whole and intact
 at once; what it stops at is read here, so that every verdict is.
+
+A leader epoch is part of a log's identity, so batches of one set have the same: it ends where another one begins, which
+is once in an election, and the next fetch continues there. Messages of the older formats have none.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from operator import ge
 from typing import TYPE_CHECKING, cast
 
 from consumerd.native import codec as native_codec
+from consumerd.partition import LogId
 from consumerd.wire.batch import BatchEnd, memory_of
 from consumerd.wire.errors import CorruptMessageError, DecompressionError
 from consumerd.wire.v07.constants import DEFAULT_LIMITS, DecodeLimits
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
     from consumerd.wire.v08.records.record_set import Headers
 
 _OFFSET_AND_SIZE = struct.Struct(">qi")
+_LEADER_EPOCH = struct.Struct(">i")
 #: Bytes of offset and size, which the size does not count.
 LOG_OVERHEAD = _OFFSET_AND_SIZE.size
 #: Position of the magic in all formats.
@@ -139,6 +144,7 @@ class _Decoder:
         "columns",
         "data",
         "expanded",
+        "leader_epoch",
         "least",
         "limits",
         "next_offset",
@@ -161,6 +167,8 @@ class _Decoder:
         self.least = 0
         self.next_offset = offset
         self.expanded = 0
+        #: Of what was read, if that had one.
+        self.leader_epoch: int | None = None
 
     def decode(self) -> RecordSet:
         data, end = self.data, len(self.data)
@@ -174,15 +182,30 @@ class _Decoder:
                 return self._set(BatchEnd.CORRUPT, problem=problem)
             if left < LOG_OVERHEAD + size:
                 return self._set(BatchEnd.PARTIAL, needed=LOG_OVERHEAD + size)
-            first = len(self.columns)
+            first, magic = len(self.columns), data[self.position + _MAGIC]
+            epoch = self._epoch_of(magic)
+            if epoch is not None and self.leader_epoch not in (None, epoch):
+                break
             try:
-                taken = self._next(data[self.position + _MAGIC])
+                taken = self._next(magic)
             except CorruptMessageError as error:
                 self.columns.cut(first)
                 return self._corrupt(error)
             if not taken:
                 return self._set(BatchEnd.PARTIAL, needed=LOG_OVERHEAD + size)
+            if epoch is not None and self.next_offset > self.offset:
+                self._note_epoch(epoch)
         return self._set(BatchEnd.COMPLETE)
+
+    def _epoch_of(self, magic: int) -> int | None:
+        """The leader epoch of what stands at the position, if it has one."""
+        if magic != record_batch.MAGIC:
+            return None
+        epoch: int = _LEADER_EPOCH.unpack_from(self.data, self.position + LOG_OVERHEAD)[0]
+        return epoch if epoch >= 0 else None
+
+    def _note_epoch(self, epoch: int) -> None:
+        self.leader_epoch = epoch
 
     def _advanced(self) -> int:
         """The position, after what goes fast, if anything."""
@@ -348,7 +371,7 @@ class _Decoder:
         needed: int | None = None,
     ) -> RecordSet:
         columns = self.columns
-        return RecordSet(
+        made = RecordSet(
             columns.payloads,
             columns.keys,
             columns.headers,
@@ -361,6 +384,12 @@ class _Decoder:
             resume_offset=resume_offset,
             needed=needed,
         )
+        return self._identified(made)
+
+    def _identified(self, made: RecordSet) -> RecordSet:
+        if self.leader_epoch is not None:
+            made.log = LogId(leader_epoch=self.leader_epoch)
+        return made
 
 
 class _NativeDecoder(_Decoder):
@@ -390,6 +419,7 @@ class _NativeDecoder(_Decoder):
     def _advanced(self) -> int:
         place = (self.position, self.least, self.next_offset, self.expanded)
         self.position, self.least, self.next_offset, self.expanded = self.index.read(place, self.native_limits)
+        self.leader_epoch = self.index.leader_epoch
         return self.position
 
     def _next(self, magic: int) -> bool:
@@ -432,7 +462,7 @@ class _NativeDecoder(_Decoder):
         needed: int | None = None,
     ) -> RecordSet:
         self.index.settle()
-        return RecordSet(
+        made = RecordSet(
             self.index,
             [],
             self.headers,
@@ -445,6 +475,10 @@ class _NativeDecoder(_Decoder):
             resume_offset=resume_offset,
             needed=needed,
         )
+        return self._identified(made)
+
+    def _note_epoch(self, epoch: int) -> None:
+        self.leader_epoch = self.index.leader_epoch = epoch
 
 
 @lru_cache(maxsize=16)

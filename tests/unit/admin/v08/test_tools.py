@@ -343,6 +343,17 @@ async def test_brokers_of_0_8_have_offsets_and_no_groups() -> None:
 
 
 @pytest.mark.asyncio
+async def test_names_the_permission_that_an_offset_change_lacks() -> None:
+    answer = {"responses": [{"topic": "t", "partition_responses": [{"partition": 0, "error_code": 29}]}]}
+    client, _ = cluster(Offsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))], OffsetCommit=[answer])
+    groups = BrokerGroups(client)
+    snapshot = V08GroupSnapshot(GroupView("g"), {"t": (0,)}, CoordinatorKind.BROKER)
+    changes = await V08ChangePlanner(snapshot, groups.logs).set_to({T0: 5})
+    with pytest.raises(BrokerRefusedError, match="permission Read on the topic 't'"):
+        await groups.write(changes, force=False)
+
+
+@pytest.mark.asyncio
 async def test_rejects_offsets_for_a_group_that_became_active() -> None:
     part = {"partition": 0, "error_code": 25}
     answers = [{"responses": [{"topic": "t", "partition_responses": [{"partition": 0, "error_code": 14}]}]},

@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from consumerd.fetch import BrokerUnknownError, FetchPool, Lane, ResetPolicy
+from consumerd.fetch import (
+    BrokerUnknownError,
+    CorruptPartitionError,
+    FetchPool,
+    Lane,
+    LogChangePolicy,
+    ResetPolicy,
+)
+from consumerd.fetch.log_changes import LogChangeKind
 from consumerd.net import ConnectionClosedError
 from consumerd.partition import TopicPartition
 from consumerd.wire import compress
@@ -22,6 +30,7 @@ from consumerd.wire.v07 import (
     OffsetsRequest,
     encode_message,
     encode_message_set,
+    iter_outer,
 )
 
 pytestmark = pytest.mark.asyncio
@@ -133,6 +142,81 @@ async def test_fails_on_offset_out_of_range_by_policy(rig: Any, scripted_log: An
         assert partition == T0
         assert "no offset 5" in str(error)
         assert r.pool.partitions == {T0}  # still owned: the listener decides
+
+
+@pytest.mark.parametrize(("offset", "expected"), [(5, 1000), (999_999, None)])
+async def test_resets_to_the_nearest_end_of_the_log(
+    rig: Any, scripted_log: Any, numbered: Any, offset: int, expected: int | None
+) -> None:
+    async with rig(on_out_of_range=ResetPolicy.NEAREST) as r:
+        log = r.broker.logs["t", 0] = scripted_log(1000, encode_message_set(numbered(range(3))))
+        r.add(offset=offset)
+        assert await r.listener.first("reset") == ("reset", T0, offset, log.end if expected is None else expected)
+
+
+MIXED = encode_message_set([b"a" * 40, b"b" * 3]) + encode_message_set([b"c" * 90, b""], codec=Codec.GZIP)
+
+
+async def test_reads_the_log_from_its_beginning_when_the_offset_lies_inside_a_message(
+    rig: Any, scripted_log: Any, numbered: Any
+) -> None:
+    """A rebuilt broker, a reused id or an edited node: whatever is found there, it is found once."""
+    payloads = numbered(range(3))
+    data = MIXED + encode_message_set(payloads)
+    boundaries = {message.offset for message in iter_outer(data, 0)} | {len(data)}
+    wrong = [offset for offset in range(len(data)) if offset not in boundaries]
+    async with rig() as r:
+        for number, offset in enumerate(wrong):
+            r.broker.logs["t", number] = scripted_log(0, data)
+            lane = r.add(number=number, offset=offset)
+            assert (await r.take(lane, 7))[-3:] == payloads, offset
+        changes = {event[1].partition: event[2:] for event in r.listener.events}
+        assert len(r.listener.events) == len(changes) == len(wrong)
+        for number, offset in enumerate(wrong):
+            change, new = changes[number]
+            begins = max(boundary for boundary in boundaries if boundary < offset)
+            assert f"offset {offset} lies inside a message that begins at {begins}" in str(change)
+            assert (change.kind, change.offset, new) == (LogChangeKind.REPLACED, offset, 0)
+        assert r.pool.counters.replaced_logs == len(wrong)
+
+
+@pytest.mark.parametrize("policy", [LogChangePolicy.STOP, LogChangePolicy.PARK])
+async def test_stops_or_parks_when_the_offset_lies_inside_a_message(
+    rig: Any, scripted_log: Any, policy: LogChangePolicy
+) -> None:
+    async with rig(on_log_changed=policy) as r:
+        r.broker.logs["t", 0] = scripted_log(0, MIXED)
+        r.add(offset=20)
+        if policy is LogChangePolicy.STOP:
+            _, partition, error = await r.listener.first("failed")
+            assert str(error) == (
+                "the log of t/0-0 is another one than that of the position: offset 20 lies inside a message that begins"
+                " at 0; set the group's offset to one of the present log, or set fetch.log_changed to continue"
+            )
+        else:
+            _, partition, reason = await r.listener.first("parked")
+            assert "its log is another one" in reason
+        assert partition == T0
+
+
+async def test_damage_at_a_boundary_is_not_another_log(rig: Any, scripted_log: Any) -> None:
+    async with rig() as r:
+        good = encode_message(b"good")
+        r.broker.logs["t", 0] = scripted_log(0, good + good[:-1] + b"?" + good)
+        r.add(offset=len(good))
+        _, _, error = await r.listener.first("failed")
+        assert isinstance(error, CorruptPartitionError)
+        assert [event[0] for event in r.listener.events] == ["failed"]
+
+
+async def test_damage_before_an_offset_leaves_the_offset_in_force(rig: Any, scripted_log: Any) -> None:
+    """Where messages begin behind the damage cannot be told, so what stands at the offset decides."""
+    async with rig() as r:
+        good = encode_message(b"good")
+        r.broker.logs["t", 0] = scripted_log(0, b"\xff" * 40 + good[:-1] + b"?")
+        r.add(offset=40)
+        _, _, error = await r.listener.first("failed")
+        assert isinstance(error, CorruptPartitionError)
 
 
 async def test_backs_off_when_reset_does_not_help(rig: Any) -> None:

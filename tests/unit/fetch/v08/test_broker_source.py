@@ -12,16 +12,19 @@ import pytest
 import pytest_asyncio
 
 from consumerd.client import ClientSettings, ClusterMetadata, FetchedPartition
+from consumerd.clock import SystemClock
 from consumerd.fetch import FetchSettings
 from consumerd.fetch.listener import FetchCounters
 from consumerd.fetch.v08.broker_source import BUSY_BYTES, BUSY_SENDERS, BrokerSource, PartitionRequest
 from consumerd.net import BadFrameError, ConnectionClosedError, ConnectionSettings
-from consumerd.partition import TopicPartition
+from consumerd.partition import UNKNOWN_LOG, TopicPartition
+from consumerd.testing.clock import FakeClock
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable
 
     from consumerd.errors import BrokerError
+    from consumerd.ports import Clock
 
 pytestmark = pytest.mark.asyncio
 MIB = 1 << 20
@@ -41,8 +44,13 @@ class MemoryBroker:
         self.released = asyncio.Event()
         self.forgets = False
         self.trouble: BrokerError | None = None
+        #: Milliseconds of silence that the next answer demands, which then has no partitions.
+        self.over_quota = 0
 
     async def private_channel(self, node_id: int) -> MemoryBroker:
+        if self.trouble is not None:
+            raise self.trouble
+        self.closed = False
         return self
 
     async def close(self) -> None:
@@ -56,7 +64,11 @@ class MemoryBroker:
         self.patience.append(timeout)
         await self.released.wait()
         if self.trouble is not None:
+            self.closed = True
             raise self.trouble
+        if self.over_quota:
+            silence, self.over_quota = self.over_quota, 0
+            return {"throttle_time_ms": silence, "responses": []}
         parts = [
             {"partition": part["partition"], "error_code": 0, "high_watermark": 9, "record_set": b"x"}
             for part in body["topics"][0]["partitions"][self.forgets :]
@@ -81,8 +93,11 @@ async def source(broker: MemoryBroker) -> AsyncIterator[BrokerSource]:
 
 
 @asynccontextmanager
-async def running(broker: MemoryBroker, settings: FetchSettings) -> AsyncIterator[BrokerSource]:
-    source = BrokerSource(1, broker, settings, FetchCounters())  # type: ignore[arg-type]
+async def running(
+    broker: MemoryBroker, settings: FetchSettings, counters: FetchCounters | None = None, clock: Clock | None = None
+) -> AsyncIterator[BrokerSource]:
+    client: Any = broker
+    source = BrokerSource(1, client, settings, counters or FetchCounters(), clock or SystemClock())
     task = asyncio.create_task(source.run())
     try:
         yield source
@@ -91,12 +106,17 @@ async def running(broker: MemoryBroker, settings: FetchSettings) -> AsyncIterato
         await asyncio.wait([task])
 
 
+async def data_of(answer: Awaitable[FetchedPartition | None]) -> bytes | memoryview | None:
+    found = await answer
+    return None if found is None else found.data
+
+
 def request(number: int, max_bytes: int) -> PartitionRequest:
     partition = TopicPartition.numbered("t", number)
-    return PartitionRequest(partition, 0, max_bytes, -1, asyncio.get_running_loop().create_future())
+    return PartitionRequest(partition, 0, max_bytes, -1, UNKNOWN_LOG, asyncio.get_running_loop().create_future())
 
 
-async def asking(source: BrokerSource, queue: str, sizes: list[int]) -> list[asyncio.Task[FetchedPartition]]:
+async def asking(source: BrokerSource, queue: str, sizes: list[int]) -> list[asyncio.Task[FetchedPartition | None]]:
     tasks = [asyncio.create_task(getattr(source, queue)(request(*each))) for each in enumerate(sizes)]
     for _ in range(10):
         await asyncio.sleep(0)
@@ -111,7 +131,7 @@ async def test_fetches_busy_partitions_in_responses_of_a_few_mib(source: BrokerS
     assert {body["max_wait_time"] for body in broker.bodies} == {0}
     assert set(broker.patience) == {0.2}
     broker.released.set()
-    assert [answer.data for answer in await asyncio.gather(*tasks)] == [b"x"] * 5
+    assert [answer and answer.data for answer in await asyncio.gather(*tasks)] == [b"x"] * 5
     assert broker.asked[2:] == [[4]]
 
 
@@ -170,7 +190,7 @@ async def test_fails_only_requests_of_broken_fetch(source: BrokerSource, broker:
     for told in await asyncio.gather(*tasks, return_exceptions=True):
         assert told is broker.trouble
     broker.trouble = None
-    assert (await source.fetch(request(0, MIB))).data == b"x"
+    assert await data_of(source.fetch(request(0, MIB))) == b"x"
 
 
 async def test_closes_connection_when_partition_is_missing(source: BrokerSource, broker: MemoryBroker) -> None:
@@ -181,13 +201,49 @@ async def test_closes_connection_when_partition_is_missing(source: BrokerSource,
     assert broker.closed
 
 
+@pytest.mark.parametrize("queue", ["fetch", "poll"])
+async def test_waits_out_a_quota_without_an_error(broker: MemoryBroker, queue: str) -> None:
+    clock, counters = FakeClock(), FetchCounters()
+    broker.over_quota = 1500
+    broker.released.set()
+    async with running(broker, FetchSettings(), counters, clock) as source:
+        assert await getattr(source, queue)(request(0, MIB)) is None
+        assert not broker.closed
+        waiting = asyncio.create_task(source.wait_out_quota())
+        await clock.advance(1.4)
+        assert not waiting.done()
+        await clock.advance(0.1)
+        await waiting
+        assert await data_of(getattr(source, queue)(request(0, MIB))) == b"x"
+    assert (counters.throttled, counters.disconnects, counters.connects) == (1.5, 0, 1)
+
+
+async def test_lost_connection_counts_once_for_all_its_requests(broker: MemoryBroker) -> None:
+    counters = FetchCounters()
+    async with running(broker, FetchSettings(), counters) as source:
+        tasks = await asking(source, "fetch", [MIB] * 4)
+        assert len(broker.asked) == BUSY_SENDERS
+        broker.trouble = ConnectionClosedError("gone")
+        broker.released.set()
+        assert await asyncio.gather(*tasks, return_exceptions=True) == [broker.trouble] * 4
+        assert (counters.connects, counters.disconnects) == (1, 1)
+        with pytest.raises(ConnectionClosedError):  # it cannot be made
+            await source.fetch(request(0, MIB))
+        assert (counters.connects, counters.disconnects) == (1, 2)
+        broker.trouble = None
+        await source.fetch(request(0, MIB))
+        broker.closed = True  # while no request was on its way
+        await source.fetch(request(0, MIB))
+        assert (counters.connects, counters.disconnects) == (3, 3)
+
+
 async def test_nothing_refers_to_an_answer_while_the_next_request_is_awaited(
     source: BrokerSource, broker: MemoryBroker
 ) -> None:
     broker.released.set()
     asked = request(0, MIB)
     answer = weakref.ref(asked.answer)
-    assert (await source.fetch(asked)).data == b"x"
+    assert await data_of(source.fetch(asked)) == b"x"
     del asked
     await asyncio.sleep(0)  # the sender goes on
     assert answer() is None

@@ -1022,6 +1022,82 @@ VECTORS: list[tuple[int, Direction, int, dict[str, Any], str]] = [
         "00000000 00000000 00000000 03e80000 ffffffff ffffffff ffff00",
     ),
     (
+        23,
+        "request",
+        0,
+        {"topics": [{"topic": "t", "partitions": [{"partition": 2, "leader_epoch": 5}]}]},
+        "00000001 00017400 00000100 00000200 000005",
+    ),
+    (
+        23,
+        "request",
+        2,
+        {"topics": [{"topic": "t", "partitions": [{"partition": 2, "current_leader_epoch": 6, "leader_epoch": 5}]}]},
+        "00000001 00017400 00000100 00000200 00000600 000005",
+    ),
+    (
+        23,
+        "request",
+        3,
+        {
+            "replica_id": -1,
+            "topics": [{"topic": "t", "partitions": [{"partition": 2, "current_leader_epoch": 6, "leader_epoch": 5}]}],
+        },
+        "ffffffff 00000001 00017400 00000100 00000200 00000600 000005",
+    ),
+    (
+        23,
+        "request",
+        4,
+        {
+            "replica_id": -1,
+            "topics": [{"topic": "t", "partitions": [{"partition": 2, "current_leader_epoch": 6, "leader_epoch": 5}]}],
+        },
+        "ffffffff 02027402 00000002 00000006 00000005 000000",
+    ),
+    (
+        23,
+        "response",
+        0,
+        {"topics": [{"topic": "t", "partitions": [{"error_code": 0, "partition": 2, "end_offset": 9}]}]},
+        "00000001 00017400 00000100 00000000 02000000 00000000 09",
+    ),
+    (
+        23,
+        "response",
+        1,
+        {
+            "topics": [
+                {"topic": "t", "partitions": [{"error_code": 74, "partition": 2, "leader_epoch": -1, "end_offset": -1}]}
+            ]
+        },
+        "00000001 00017400 00000100 4a000000 02ffffff ffffffff ffffffff ff",
+    ),
+    (
+        23,
+        "response",
+        3,
+        {
+            "throttle_time_ms": 7,
+            "topics": [
+                {"topic": "t", "partitions": [{"error_code": 0, "partition": 2, "leader_epoch": 5, "end_offset": 9}]}
+            ],
+        },
+        "00000007 00000001 00017400 00000100 00000000 02000000 05000000 00000000 09",
+    ),
+    (
+        23,
+        "response",
+        4,
+        {
+            "throttle_time_ms": 7,
+            "topics": [
+                {"topic": "t", "partitions": [{"error_code": 0, "partition": 2, "leader_epoch": 5, "end_offset": 9}]}
+            ],
+        },
+        "00000007 02027402 00000000 00020000 00050000 00000000 00090000 00",
+    ),
+    (
         36,
         "request",
         0,

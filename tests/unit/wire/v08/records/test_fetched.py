@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from google_crc32c import value as crc32c
 
+from consumerd.partition import LogId
 from consumerd.wire.v08.records import (
     BatchEnd,
     DecodeLimits,
@@ -328,3 +329,32 @@ def test_memory_counts_what_a_budget_needs(shape: str, either_codec: str) -> Non
     finally:
         tracemalloc.stop()
     assert 0.75 * taken < found.memory_bytes < (1.5 if either_codec == "pure" else 2) * taken
+
+
+def test_ends_where_another_leader_epoch_begins() -> None:
+    data = b"".join(
+        encode_record_batch([b"v"] * 2, base_offset=first, leader_epoch=epoch)
+        for first, epoch in ((10, 3), (12, 3), (14, 5), (16, 5))
+    )
+    found = decode_records(data, 10)
+    assert (found.offsets, found.next_offset, found.end) == ([10, 11, 12, 13], 14, BatchEnd.COMPLETE)
+    assert found.log == LogId(leader_epoch=3)
+    rest = decode_records(data, 14)  # as a broker answers that begins with an earlier batch
+    assert (rest.offsets, rest.next_offset, rest.log) == ([14, 15, 16, 17], 18, LogId(leader_epoch=5))
+
+
+def test_epoch_of_batches_before_the_requested_offset_has_no_effect() -> None:
+    data = encode_record_batch([b"old"] * 3, base_offset=0, leader_epoch=1) + encode_record_batch(
+        [b"new"], base_offset=3, leader_epoch=2
+    )
+    found = decode_records(data, 3)
+    assert (found.payloads, found.log.leader_epoch) == ([b"new"], 2)
+
+
+def test_messages_without_an_epoch_stand_in_the_set_of_those_that_have_one() -> None:
+    data = encode_message_set([b"a", b"b"], magic=1, base_offset=0) + encode_record_batch(
+        [b"c"], base_offset=2, leader_epoch=0
+    )
+    assert decode_records(data[: len(data) // 2], 0).log == LogId()
+    found = decode_records(data, 0)
+    assert (found.offsets, found.log) == ([0, 1, 2], LogId(leader_epoch=0))

@@ -13,14 +13,11 @@ from __future__ import annotations
 
 import re
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from consumerd.admin.errors import BrokerAnswerError
-from consumerd.admin.logs import MAX_SEGMENTS, LookupFailure, OffsetsQuery
-from consumerd.errors import BrokerError
+from consumerd.fetch.errors import BrokerAnswerError, NoBoundaryError
 from consumerd.wire.v07 import (
     DEFAULT_LIMITS,
-    LATEST,
     ErrorCode,
     FetchRequest,
     MessageSetTail,
@@ -31,10 +28,13 @@ from consumerd.wire.v07 import (
 )
 
 if TYPE_CHECKING:
-    from consumerd.admin.logs import BrokerLogs
+    from contextlib import AbstractAsyncContextManager
+
     from consumerd.net import Connection
     from consumerd.partition import TopicPartition
 
+#: Segments of one partition whose start offsets are requested.
+MAX_SEGMENTS = 100_000
 #: Bytes of the first look at an offset; more where the message there is larger.
 FIRST_LOOK = 64 << 10
 #: Bytes per fetch on the way through a segment.
@@ -58,8 +58,20 @@ class SearchReach(NamedTuple):
 DEFAULT_REACH = SearchReach()
 
 
+class LogAccess(Protocol):
+    """The logs of brokers."""
+
+    def connection(self, broker: int) -> AbstractAsyncContextManager[Connection]:
+        """A connection to a broker, closed at the end. Raises BrokerError."""
+        ...
+
+    async def segment_starts(self, partition: TopicPartition) -> tuple[int, ...]:
+        """The offsets at which the segments of a partition begin, and its end. Raises BrokerError, WireError."""
+        ...
+
+
 async def begins_message(
-    logs: BrokerLogs, partition: TopicPartition, offset: int, *, reach: SearchReach = DEFAULT_REACH
+    logs: LogAccess, partition: TopicPartition, offset: int, *, reach: SearchReach = DEFAULT_REACH
 ) -> bool:
     """Whether a whole message begins at `offset`, or the log ends there. Raises BrokerError, WireError.
 
@@ -75,12 +87,12 @@ async def begins_message(
 
 
 async def boundary_before(
-    logs: BrokerLogs, partition: TopicPartition, offset: int, *, reach: SearchReach = DEFAULT_REACH
+    logs: LogAccess, partition: TopicPartition, offset: int, *, reach: SearchReach = DEFAULT_REACH
 ) -> int:
     """The start of the message that holds the byte at `offset`; `offset` itself where one begins or the log ends.
 
-    `offset` must be within the log's range. Raises BrokerError where the log holds bytes in between that are no
-    messages, WireError.
+    `offset` must be within the log's range. Raises NoBoundaryError where the log holds bytes in between that are
+    no messages, BrokerError, WireError.
     """
     start = await _segment_start(logs, partition, offset)
     async with logs.connection(partition.broker) as connection:
@@ -138,7 +150,7 @@ async def _walk(connection: Connection, partition: TopicPartition, position: int
             continue
         tail = read_outer(data, 0, position, DEFAULT_LIMITS.max_message_bytes)
         if isinstance(tail, OuterMessage) or tail.needed is None:
-            raise BrokerAnswerError(
+            raise NoBoundaryError(
                 f"the log of {partition} holds no message at {position}, so no boundary after it can be found; "
                 "give an offset that is known to be a boundary"
             )
@@ -148,12 +160,8 @@ async def _walk(connection: Connection, partition: TopicPartition, position: int
     return position
 
 
-async def _segment_start(logs: BrokerLogs, partition: TopicPartition, offset: int) -> int:
-    question = OffsetsQuery(partition, LATEST, MAX_SEGMENTS)
-    answer = (await logs.ask([question]))[question]
-    if isinstance(answer, LookupFailure):
-        raise BrokerError(answer.reason)
-    return max((start for start in answer if start <= offset), default=offset)
+async def _segment_start(logs: LogAccess, partition: TopicPartition, offset: int) -> int:
+    return max((start for start in await logs.segment_starts(partition) if start <= offset), default=offset)
 
 
 async def _fetch(connection: Connection, partition: TopicPartition, offset: int, size: int) -> bytes:

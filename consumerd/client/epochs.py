@@ -1,0 +1,67 @@
+"""Asking the broker that leads partitions where a leader epoch ends in its log (OffsetForLeaderEpoch). One attempt.
+
+Strategy: one request for all partitions, in every version. A reader that knows the epoch of the last message that it
+read learns whether the log still has that message: it has not if the epoch ends before it, or is not in the log.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from consumerd.wire.errors import FrameError
+from consumerd.wire.v08.apis import OFFSET_FOR_LEADER_EPOCH
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from consumerd.client.channel import Channel
+
+    #: Topic and number.
+    Place = tuple[str, int]
+
+#: The value of an unknown offset or epoch.
+_UNKNOWN: Final = -1
+
+
+class EpochEnd(NamedTuple):
+    """A broker's answer for one partition. `error`: its code, 0 for none.
+
+    `leader_epoch`: the largest epoch in the log that is not above the one asked for; the latter where the log begins
+    after it; -1 where it ends before it, and from brokers before 2.0, which do not tell. `end_offset`: the offset after
+    the last message of that epoch, or -1.
+    """
+
+    error: int
+    leader_epoch: int
+    end_offset: int
+
+
+async def epoch_ends(channel: Channel, partitions: Iterable[tuple[str, int, int, int]]) -> dict[Place, EpochEnd]:
+    """Return the broker's answer for each partition in its response, with an error where it does not lead.
+
+    `partitions`: topic, number, the leader's epoch as the reader knows it (-1 for unknown; brokers since 2.1 answer
+    with FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH if it is not theirs), and the epoch whose end is asked for. Raises
+    as `Channel.call`, UnsupportedApiError for brokers before 0.11, and FrameError for an invalid epoch or offset.
+    """
+    version = channel.versions.pick(OFFSET_FOR_LEADER_EPOCH)
+    by_topic: dict[str, list[dict[str, int]]] = {}
+    for topic, number, current, epoch in partitions:
+        asked = {"partition": number, "current_leader_epoch": current, "leader_epoch": epoch}
+        by_topic.setdefault(topic, []).append(asked)
+    body = {"topics": [{"topic": topic, "partitions": asked} for topic, asked in by_topic.items()]}
+    answer = await channel.call(OFFSET_FOR_LEADER_EPOCH, body, version=version)
+    return {
+        (topic["topic"], part["partition"]): _end(part, channel.address, topic["topic"])
+        for topic in answer["topics"]
+        for part in topic["partitions"]
+    }
+
+
+def _end(part: dict[str, Any], broker: object, topic: str) -> EpochEnd:
+    end = EpochEnd(part["error_code"], part.get("leader_epoch", _UNKNOWN), part["end_offset"])
+    if not end.error and min(end.leader_epoch, end.end_offset) < _UNKNOWN:
+        raise FrameError(
+            f"broker {broker} answered with epoch {end.leader_epoch} that ends at offset {end.end_offset} "
+            f"of {topic}/{part['partition']}"
+        )
+    return end

@@ -1,0 +1,149 @@
+"""Permissions on one topic of several that are missing, come and go: the other topics are not affected.
+
+Strategy: brokers without authentication let in everybody as ANONYMOUS. With `allow.everyone.if.no.acl.found` a topic
+without an ACL is open to all, and one with any ACL is open only to those that it names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.client import error_of
+from consumerd.embedded.processes import DaemonProcess
+from consumerd.errors import ExitCode
+from consumerd.offsets import KafkaOffsetStore
+from consumerd.partition import TopicPartition
+from consumerd.wire.v08.apis import PRODUCE
+from consumerd.wire.v08.records import encode_record_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from consumerd.client import ClusterClient
+    from tests.support.kafka import KafkaBroker
+
+pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(600)]
+AUTHORIZERS = {
+    "2.8.2": "kafka.security.authorizer.AclAuthorizer",
+    "3.9.1": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+}
+ACLS = "kafka.admin.AclCommand"
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(120):
+        while not condition():
+            await asyncio.sleep(0.05)
+
+
+class Scene:
+    """A broker with ACLs, a client that may do everything but what an ACL forbids, and a member of a group."""
+
+    def __init__(self, broker: KafkaBroker, client: ClusterClient, directory: Path) -> None:
+        self.broker = broker
+        self.client = client
+        self.daemon = DaemonProcess(
+            directory,
+            {
+                "group": {"id": "g", "coordination": "kafka", "topics": {"t1": 1, "t2": 1, "t3": 1}},
+                "kafka": {"bootstrap": [broker.address]},
+                "commit": {"interval": 0.2},
+                "handler": {"name": "print"},
+            },
+        )
+
+    async def acl(self, topic: str, operation: str, *, user: str = "ANONYMOUS", how: str = "--add") -> None:
+        force = ["--force"] if how == "--remove" else []
+        arguments = ("--allow-principal", f"User:{user}", "--operation", operation, "--topic", topic, *force)
+        await asyncio.to_thread(self.broker.tool, ACLS, how, *arguments)
+
+    async def create(self, *topics: str) -> None:
+        async def led() -> None:
+            await self.client.refresh(topics, create=True)
+            for topic in topics:
+                await self.client.leader(topic, 0)
+
+        await self.client.retrying("create the topics", led)
+
+    async def produce(self, topic: str, *payloads: bytes) -> None:
+        data = [{"partition": 0, "record_set": encode_record_batch(payloads)}]
+        body = {"acks": -1, "timeout": 5000, "topic_data": [{"topic": topic, "data": data}]}
+
+        async def send() -> None:
+            channel = await self.client.node_channel(self.broker.broker_id)
+            answer = await channel.call(PRODUCE, body, version=channel.versions.pick(PRODUCE, at_most=9))
+            code = answer["responses"][0]["partition_responses"][0]["error_code"]
+            if error := error_of(code, f"produce to {topic}"):
+                raise error
+
+        await self.client.retrying("produce", send)
+
+    def printed(self, topic: str) -> list[str]:
+        lines = map(json.loads, self.daemon.stdout_path.read_text("utf-8").splitlines())
+        return [line["payload"] for line in lines if line["topic"] == topic]
+
+    def told(self, event: str) -> list[dict[str, Any]]:
+        return [each for each in self.daemon.events() if each["event"] == event]
+
+    async def committed(self) -> dict[str, int]:
+        places = [TopicPartition.numbered(topic, 0) for topic in ("t1", "t2")]
+        found = await self.client.retrying("offsets", lambda: KafkaOffsetStore(self.client, "g").load(places))
+        return {partition.topic: offset for partition, offset in found.items()}
+
+    async def until_committed(self, wanted: dict[str, int]) -> None:
+        async with asyncio.timeout(120):
+            while await self.committed() != wanted:
+                await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("version", [pytest.param("2.8.2", marks=pytest.mark.long), "3.9.1"])
+async def test_missing_permissions_on_a_topic_do_not_affect_others(
+    version: str, kafka: Any, cluster_client: Any, tmp_path: Path
+) -> None:
+    config = {"authorizer.class.name": AUTHORIZERS[version], "allow.everyone.if.no.acl.found": "true"}
+    broker = await kafka(version, partitions=1, config=config)
+    async with cluster_client(broker) as client:
+        scene = Scene(broker, client, tmp_path)
+        await scene.create("t1", "t2", "t3")
+        for topic in ("t1", "t2"):
+            await scene.produce(topic, b"first")
+        await scene.acl("t2", "Describe")
+        await scene.acl("t2", "Write")
+        await scene.acl("t3", "Read", user="somebody")
+        async with scene.daemon as daemon:
+            await until(lambda: scene.printed("t1") == ["first"])
+            await until(lambda: bool(scene.told("fetch_refused")))
+            await scene.until_committed({"t1": 1})
+            await scene.produce("t1", b"second")
+            await scene.until_committed({"t1": 2})
+            (refused,) = scene.told("fetch_refused")
+            assert refused["partition"] == "t2/0"
+            assert "TOPIC_AUTHORIZATION_FAILED" in refused["reason"]
+            assert "permission Read on the topic 't2'" in refused["reason"]
+            (awaited,) = scene.told("waiting_for_topics")
+            assert awaited["topics"] == ["t3"]
+            assert "permission Describe on the topic 't3'" in awaited["reason"]
+            assert scene.told("commit_refused") == []
+
+            await scene.acl("t2", "Read")
+            await until(lambda: scene.printed("t2") == ["first"])
+            await scene.until_committed({"t1": 2, "t2": 1})
+            assert [each["partition"] for each in scene.told("fetch_recovered")] == ["t2/0"]
+
+            for operation in ("Describe", "Write"):  # from now on nobody may read it
+                await scene.acl("t1", operation)
+            await until(lambda: "t1/0" in [each["partition"] for each in scene.told("fetch_refused")])
+            await scene.produce("t1", b"third")
+            await scene.produce("t2", b"second")
+            await scene.until_committed({"t1": 2, "t2": 2})
+            assert scene.printed("t1") == ["first", "second"]
+            await scene.acl("t1", "Read")
+            await until(lambda: scene.printed("t1") == ["first", "second", "third"])
+            await scene.until_committed({"t1": 3, "t2": 2})
+            assert await daemon.stop() == ExitCode.OK
+        assert scene.printed("t2") == ["first", "second"]

@@ -1,0 +1,164 @@
+"""Readers whose log becomes another one, on real brokers: a topic that is made again, an unclean election.
+
+Kafka's own consumer reads beside ours. What ours does not survive yet is marked, and has to fail.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+import pytest_asyncio
+
+from consumerd.embedded import MissingRuntimeError
+from tests.interop.group_harness import Group
+from tests.interop.log_identity import (
+    FIRST,
+    SLOW_FETCH,
+    SLOW_PAUSE,
+    Readers,
+    elect_the_follower,
+    leave_the_follower_behind,
+    recreated_behind_a_slow_handler,
+    recreated_while_frozen,
+)
+from tests.support.kafka import RELEASES, kafka_jars
+from tests.support.kafka_cluster import KafkaCluster
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from kazoo.client import KazooClient
+
+    from consumerd.java import JavaRuntime
+    from tests.support.kafka import KafkaRelease
+
+pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(600)]
+#: Seconds in which readers get what they will ever get.
+ENOUGH = 30.0
+NOT_YET = pytest.mark.xfail(reason="members do not know yet which log it is", strict=True)
+
+
+def end(group: Group) -> None:
+    for daemon in group.daemons:
+        daemon.kill()
+    for child in group.foreign:
+        child.end_now()
+
+
+@pytest_asyncio.fixture
+async def readers(
+    request: pytest.FixtureRequest, kafka: Any, cluster_client: Any, java: JavaRuntime, tmp_path: Path
+) -> AsyncIterator[Readers]:
+    """A topic on one broker of the version that the test is parametrised with."""
+    broker = await kafka(request.param, partitions=1, config={"delete.topic.enable": "true"})
+    async with cluster_client(broker) as client:
+        group = Group({broker.broker_id: broker}, client, tmp_path, java)
+        made = Readers(group, [broker.broker_id])
+        await made.create()
+        try:
+            yield made
+        finally:
+            end(group)
+
+
+@pytest_asyncio.fixture
+async def replicated(
+    request: pytest.FixtureRequest,
+    java: JavaRuntime,
+    broker_java: Callable[[KafkaRelease], JavaRuntime],
+    zk: KazooClient,
+    zk_root: str,
+    tmp_path: Path,
+    cluster_client: Any,
+    missing: Callable[[str], NoReturn],
+) -> AsyncIterator[Readers]:
+    """A topic on two of three brokers of the version that the test is parametrised with; any replica may lead it."""
+    release = RELEASES[request.param]
+    try:
+        jars = kafka_jars(release)
+    except MissingRuntimeError as error:
+        missing(str(error))
+    brokers = KafkaCluster(
+        tmp_path / "cluster",
+        release,
+        None if release.kraft else zk_root,
+        java=broker_java(release),
+        jars=jars,
+        partitions=1,
+        config={"unclean.leader.election.enable": "true", "min.insync.replicas": 1},
+    )
+    async with brokers, cluster_client(*brokers.brokers.values()) as client:
+        group = Group(brokers.brokers, client, tmp_path, java)
+        made = Readers(group, [1, 2])
+        await made.create()
+        await made.wait_for_leader(1, in_sync=[1, 2])
+        try:
+            yield made
+        finally:
+            end(group)
+
+
+@NOT_YET
+@pytest.mark.parametrize("readers", ["4.1.0", pytest.param("3.9.1", marks=pytest.mark.long)], indirect=True)
+async def test_delivers_all_of_a_topic_that_was_made_again_while_it_was_frozen(readers: Readers) -> None:
+    texts = await readers.write(FIRST)
+    await readers.read_by_ours()
+    await readers.until_all_have(texts)
+    texts = await recreated_while_frozen(readers)
+    ours, _ = await readers.missing_after(texts, ENOUGH)
+    assert ours == 0
+
+
+@NOT_YET
+@pytest.mark.parametrize("readers", ["4.1.0"], indirect=True)
+async def test_delivers_all_of_a_topic_that_was_made_again_behind_a_slow_handler(readers: Readers) -> None:
+    texts = await readers.write(FIRST)
+    await readers.read_by_ours(pause=SLOW_PAUSE, fetch=SLOW_FETCH)
+    await readers.until_all_have(texts)
+    texts = await recreated_behind_a_slow_handler(readers)
+    ours, _ = await readers.missing_after(texts, 2 * ENOUGH)
+    assert ours == 0
+
+
+@pytest.mark.parametrize("replicated", ["3.9.1", pytest.param("2.8.2", marks=pytest.mark.long)], indirect=True)
+async def test_consumer_of_java_delivers_all_after_an_unclean_election(replicated: Readers) -> None:
+    """The change can be survived: Kafka's own consumer commits the epoch of what it read last, and asks for its end."""
+    texts = await replicated.write(FIRST)
+    await replicated.read_by_theirs()
+    lost = await leave_the_follower_behind(replicated)
+    await replicated.until_all_have(texts + lost)
+    await replicated.stop()
+    texts = await elect_the_follower(replicated)
+    await replicated.read_by_theirs()
+    _, theirs = await replicated.missing_after(texts, ENOUGH)
+    assert theirs == 0
+    assert max(replicated.delivered_to_theirs().values()) == 1
+
+
+@NOT_YET
+@pytest.mark.parametrize("replicated", ["3.9.1", pytest.param("2.8.2", marks=pytest.mark.long)], indirect=True)
+async def test_delivers_all_after_an_unclean_election_while_it_was_stopped(replicated: Readers) -> None:
+    texts = await replicated.write(FIRST)
+    await replicated.read_by_ours()
+    lost = await leave_the_follower_behind(replicated)
+    await replicated.until_all_have(texts + lost)
+    await replicated.stop()
+    texts = await elect_the_follower(replicated)
+    await replicated.read_by_ours()
+    ours, _ = await replicated.missing_after(texts, ENOUGH)
+    assert ours == 0
+
+
+@NOT_YET
+@pytest.mark.parametrize("replicated", ["3.9.1", pytest.param("2.8.2", marks=pytest.mark.long)], indirect=True)
+async def test_delivers_all_once_after_an_unclean_election_while_it_ran(replicated: Readers) -> None:
+    texts = await replicated.write(FIRST)
+    await replicated.read_by_ours()
+    lost = await leave_the_follower_behind(replicated)
+    await replicated.until_all_have(texts + lost)
+    texts = await elect_the_follower(replicated)
+    ours, _ = await replicated.missing_after(texts, ENOUGH)
+    assert ours == 0
+    assert max(replicated.delivered_to_ours().values()) == 1

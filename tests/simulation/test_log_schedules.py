@@ -1,0 +1,44 @@
+"""Random schedules in which logs become other ones, for each way of coordination.
+
+`LogFaults.log_changes = True` switches these faults on in every schedule. They are played here alone as long as members
+do not survive them: the tests fail, and have to.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.simulation.kafka_schedule import CoordinatedSchedule, FixedSchedule
+from tests.simulation.log_faults import LogFaults
+from tests.simulation.old_kafka_schedule import OldKafkaSchedule
+from tests.simulation.playing import ONE, blocks, play_all
+from tests.simulation.schedule import Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.timeout(900)
+
+#: Schedules of each way, and in one test of them.
+SCHEDULES, BLOCK = 40, 20
+
+
+@pytest.mark.parametrize("seeds", blocks(0, SCHEDULES, BLOCK) if ONE is None else [ONE], ids=str)
+def test_group_of_old_consumers_holds_its_invariants_in_every_schedule(seeds: range) -> None:
+    play_all(OldKafkaSchedule, seeds)
+
+
+@pytest.mark.xfail(reason="members do not know yet which log it is", strict=True)
+@pytest.mark.parametrize(
+    "schedule",
+    [CoordinatedSchedule, FixedSchedule, OldKafkaSchedule, Schedule],
+    ids=lambda schedule: schedule.__name__,
+)
+@pytest.mark.parametrize("seeds", blocks(0, SCHEDULES, BLOCK) if ONE is None else [ONE], ids=str)
+def test_every_message_of_the_present_logs_is_delivered(
+    schedule: Callable[[int], Any], seeds: range, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LogFaults, "log_changes", True)
+    play_all(schedule, seeds)

@@ -1,0 +1,71 @@
+"""One request for the ends of leaders' epochs, as each version of brokers knows it, and its answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from consumerd.client import BrokerRelease, BrokerVersions, EpochEnd, UnsupportedApiError, epoch_ends
+from consumerd.wire.errors import FrameError
+from consumerd.wire.v08 import ResponseHeader, ResponseMessage, decode_request, encode_response
+from consumerd.wire.v08.apis import OFFSET_FOR_LEADER_EPOCH, OFFSETS
+from consumerd.wire.v08.messages import decode_response, encode_request
+
+pytestmark = pytest.mark.asyncio
+
+
+class OneVersion:
+    """A channel to a broker of one version of the API, which answers with `parts`; both ways go over the codec."""
+
+    address = "h:9"
+
+    def __init__(self, version: int, *parts: dict[str, Any]) -> None:
+        ranges = {OFFSET_FOR_LEADER_EPOCH.key: (version, version)}
+        self.versions = BrokerVersions("h:9", BrokerRelease.V0_10_OR_NEWER, ranges)
+        self.parts = parts
+        self.asked: dict[str, Any] = {}
+
+    async def call(self, api: Any, body: dict[str, Any], *, version: int) -> dict[str, Any]:
+        frame = encode_request(api, version, body, correlation_id=1, client_id="c")
+        self.asked = decode_request(api, frame[4:]).body
+        answer = {"topics": [{"topic": "t", "partitions": self.parts}]}
+        data = encode_response(api, version, ResponseMessage(ResponseHeader(1), answer))
+        return decode_response(api, version, data[4:]).body
+
+
+def part(number: int, error: int, epoch: int, end: int) -> dict[str, int]:
+    return {"partition": number, "error_code": error, "leader_epoch": epoch, "end_offset": end}
+
+
+@pytest.mark.parametrize("version", range(OFFSET_FOR_LEADER_EPOCH.versions[1] + 1))
+async def test_tells_where_epochs_end_in_every_version(version: int) -> None:
+    channel = OneVersion(version, part(0, 0, 4, 70), part(1, 75, -1, -1))
+    found = await epoch_ends(channel, [("t", 0, 6, 5), ("t", 1, 9, 9)])  # type: ignore[arg-type]
+    assert found == {("t", 0): EpochEnd(0, 4 if version else -1, 70), ("t", 1): EpochEnd(75, -1, -1)}
+    (topic,) = channel.asked["topics"]
+    assert topic["topic"] == "t"
+    assert [(each["partition"], each["leader_epoch"]) for each in topic["partitions"]] == [(0, 5), (1, 9)]
+    fenced = [each["current_leader_epoch"] for each in topic["partitions"] if version >= 2]
+    assert fenced == ([6, 9] if version >= 2 else [])
+    assert channel.asked.get("replica_id", -1) == -1
+
+
+async def test_an_epoch_that_the_log_does_not_have_has_no_end() -> None:
+    found = await epoch_ends(OneVersion(3, part(0, 0, -1, -1)), [("t", 0, -1, 5)])  # type: ignore[arg-type]
+    assert found == {("t", 0): EpochEnd(0, -1, -1)}
+
+
+@pytest.mark.parametrize(("epoch", "end"), [(5, -7), (-7, 5)])
+async def test_rejects_invalid_numbers_without_error_code(epoch: int, end: int) -> None:
+    with pytest.raises(FrameError, match=f"broker h:9 answered with epoch {epoch} that ends at offset {end} of t/1"):
+        await epoch_ends(OneVersion(3, part(1, 0, epoch, end)), [("t", 1, -1, 5)])  # type: ignore[arg-type]
+    told = await epoch_ends(OneVersion(3, part(1, 6, epoch, end)), [("t", 1, -1, 5)])  # type: ignore[arg-type]
+    assert told["t", 1].error == 6
+
+
+async def test_brokers_before_0_11_cannot_tell() -> None:
+    channel = OneVersion(0)
+    channel.versions = BrokerVersions("h:9", BrokerRelease.V0_10_OR_NEWER, {OFFSETS.key: (0, 1)})
+    with pytest.raises(UnsupportedApiError, match="OffsetForLeaderEpoch"):
+        await epoch_ends(channel, [("t", 0, -1, 5)])  # type: ignore[arg-type]

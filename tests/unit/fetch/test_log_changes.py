@@ -1,0 +1,93 @@
+"""Decisions on whether a log is still the one that a position was read from."""
+
+from __future__ import annotations
+
+import pytest
+
+from consumerd.client import EpochEnd
+from consumerd.fetch.log_changes import LogChange, LogChangeKind, find_change, not_a_boundary
+from consumerd.partition import UNKNOWN_LOG, LogId
+
+OLD, NEW = b"o" * 16, b"n" * 16
+TRUNCATED, REPLACED = LogChangeKind.TRUNCATED, LogChangeKind.REPLACED
+
+
+def end(leader_epoch: int, end_offset: int) -> EpochEnd:
+    return EpochEnd(0, leader_epoch, end_offset)
+
+
+def test_another_topic_id_is_another_log_whatever_its_epochs() -> None:
+    former, now = LogId(OLD, 3), LogId(NEW)
+    found, change = find_change(100, former, now, 5, end(3, 200))
+    assert found == LogId(NEW)
+    assert change == LogChange(REPLACED, 100, former, LogId(NEW))
+    assert change.divergence is None
+
+
+def test_topic_node_that_was_created_after_the_offset_was_stored_is_another_log() -> None:
+    assert find_change(100, LogId(zxid=7), LogId(zxid=8), -1, None)[1] is not None
+    # The node is older than what was stored, or as old as the fetcher knows it.
+    assert find_change(100, LogId(zxid=8), LogId(zxid=7), -1, None) == (LogId(zxid=7), None)
+    assert find_change(100, LogId(zxid=7), LogId(zxid=7), -1, None) == (LogId(zxid=7), None)
+
+
+def test_topic_id_counts_more_than_the_transaction() -> None:
+    """A copied ZooKeeper has other transactions."""
+    assert find_change(100, LogId(OLD, None, 7), LogId(OLD, None, 8), 0, None)[1] is None
+
+
+@pytest.mark.parametrize("former", [UNKNOWN_LOG, LogId(leader_epoch=4), LogId(OLD, 4, 7)])
+def test_nothing_follows_from_what_is_not_known(former: LogId) -> None:
+    assert find_change(100, former, LogId(), 9, None)[1] is None
+
+
+def test_position_within_its_epoch_is_of_the_log() -> None:
+    former = LogId(OLD, 4, 7)
+    assert find_change(100, former, LogId(OLD, None, 6), 9, end(4, 100)) == (LogId(OLD, 4, 6), None)
+
+
+def test_log_of_a_later_leader_that_ends_before_the_position_was_cut_off() -> None:
+    former = LogId(OLD, 4)
+    found, change = find_change(150, former, LogId(OLD), 5, end(4, 100))
+    assert change == LogChange(TRUNCATED, 150, former, LogId(OLD, 4), 100)
+    assert found == LogId(OLD, 4)
+
+
+def test_log_without_any_message_of_the_epoch_parts_at_the_position_at_latest() -> None:
+    """Messages of a lower epoch stand where the position's were: none of those before it is sure to be the same."""
+    _, change = find_change(100, LogId(OLD, 4), LogId(OLD), 6, end(3, 180))
+    assert change is not None
+    assert (change.kind, change.divergence, change.now.leader_epoch) == (TRUNCATED, 100, 3)
+
+
+def test_brokers_that_name_no_epoch_tell_the_end_alone() -> None:
+    assert find_change(100, LogId(leader_epoch=4), LogId(), 6, end(-1, 100))[1] is None
+    _, change = find_change(101, LogId(leader_epoch=4), LogId(), 6, end(-1, 100))
+    assert change is not None
+    assert (change.kind, change.divergence, change.now.leader_epoch) == (TRUNCATED, 100, None)
+
+
+@pytest.mark.parametrize("leader_epoch", [0, 3, 4])
+def test_leader_of_the_positions_own_epoch_without_its_message_leads_another_log(leader_epoch: int) -> None:
+    """The epochs of a topic that was created again begin anew."""
+    found, change = find_change(300, LogId(leader_epoch=4), LogId(), leader_epoch, end(leader_epoch, 100))
+    assert change is not None
+    assert (change.kind, change.divergence, found) == (REPLACED, None, LogId())
+
+
+def test_log_that_has_no_epoch_any_more_forgets_it() -> None:
+    """Its beginning was deleted, or its message format changed: FETCH tells whether the offset is in range."""
+    assert find_change(100, LogId(OLD, 4), LogId(OLD), 6, end(-1, -1)) == (LogId(OLD), None)
+
+
+def test_changes_are_sentences() -> None:
+    assert str(find_change(150, LogId(leader_epoch=4), LogId(), 5, end(4, 100))[1]) == (
+        "was cut off at offset 100: the position 150 was read from leader epoch 4"
+    )
+    assert str(find_change(150, LogId(OLD), LogId(NEW), 5, None)[1]) == (
+        "is another one (topic id bm5ubm5ubm5ubm5ubm5ubg) than that of the position 150"
+        " (topic id b29vb29vb29vb29vb29vbw)"
+    )
+    assert str(not_a_boundary(1000, 999)) == (
+        "is another one than that of the position: offset 1000 lies inside a message that begins at 999"
+    )

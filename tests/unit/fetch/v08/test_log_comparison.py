@@ -1,0 +1,379 @@
+"""Positions compared with the leader's log: when, by what, and what follows."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import pytest_asyncio
+
+from consumerd.client import ClientSettings, ClusterMetadata, Node, PartitionMetadata
+from consumerd.client.metadata import TopicMetadata
+from consumerd.clock import SystemClock
+from consumerd.errors import BrokerError
+from consumerd.fetch import ByteBudget, FetchPool, FetchSettings, Lane, LogChangedError, LogChangePolicy
+from consumerd.fetch.log_changes import LogChangeKind
+from consumerd.fetch.v08.brokers import V08Brokers
+from consumerd.partition import UNKNOWN_LOG, LogId, TopicPartition
+from consumerd.wire.v07 import EARLIEST
+from consumerd.wire.v08.apis import FETCH, OFFSET_FOR_LEADER_EPOCH, OFFSETS
+from consumerd.wire.v08.errors import UnsupportedApiError
+from consumerd.wire.v08.records import encode_record_batch
+from consumerd.wire.v08.schema import NO_UUID
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from consumerd.wire.v08.schema import Api
+
+pytestmark = pytest.mark.asyncio
+
+P = TopicPartition.numbered("t", 0)
+OLD, NEW = b"o" * 16, b"n" * 16
+FAST = FetchSettings(retry_backoff_min=0.001, retry_backoff_max=0.002, max_wait=0.01)
+#: The versions of FETCH of brokers: before epochs, with epochs, and with topic ids.
+PLAIN, EPOCHS, IDS = 4, 12, 13
+
+
+class Leader:
+    """A client of one broker, and its channel: a log of (epoch, messages), as a broker of some version serves it."""
+
+    def __init__(self, fetch: int, topic_id: bytes = NO_UUID) -> None:
+        self.fetch = fetch
+        self.topic_id = topic_id
+        self.settings = ClientSettings()
+        self.versions = SimpleNamespace(pick=self._pick)
+        self.address, self.closed = "h:9", False
+        self.epochs: list[tuple[int, int]] = [(0, 0)]  # epoch, first offset
+        self.records: list[bytes] = []
+        self.asked: list[tuple[int, dict[str, Any]]] = []
+        self.metadata = ClusterMetadata()
+        self.stale(())
+        self.fails: BrokerError | None = None
+
+    def _pick(self, api: Api, *, at_most: int | None = None, **_: Any) -> int:
+        if api is OFFSET_FOR_LEADER_EPOCH and self.fetch < EPOCHS:
+            raise UnsupportedApiError("the broker does not serve OffsetForLeaderEpoch")
+        return min(self.fetch, at_most or self.fetch) if api is FETCH else 4
+
+    def append(self, *payloads: bytes, epoch: int | None = None) -> None:
+        if epoch is not None:
+            self.epochs.append((epoch, len(self.records)))
+            self.stale(())
+        self.records += payloads
+
+    def cut(self, offset: int, epoch: int) -> None:
+        """An unclean election: the log ends at `offset`."""
+        del self.records[offset:]
+        self.epochs = [each for each in self.epochs if each[1] <= offset]
+        self.append(epoch=epoch)
+
+    def recreate(self, topic_id: bytes, *payloads: bytes) -> None:
+        self.topic_id, self.records, self.epochs = topic_id, list(payloads), [(0, 0)]
+
+    # -- the client
+
+    def stale(self, topics: Any = ()) -> None:
+        known = PartitionMetadata(1, self.epochs[-1][0] if self.fetch >= EPOCHS else -1, (1,), (1,), 0)
+        self.metadata = ClusterMetadata({1: Node(1, "h", 9)}, {"t": TopicMetadata(0, {0: known}, id=self.topic_id)})
+
+    async def leader(self, topic: str, partition: int) -> Node:
+        return Node(1, "h", 9)
+
+    async def node_channel(self, node_id: int) -> Leader:
+        return self
+
+    private_channel = node_channel
+
+    async def close(self) -> None:
+        self.closed = True
+
+    # -- the channel
+
+    async def call(self, api: Api, body: dict[str, Any], *, version: int, **_: Any) -> dict[str, Any]:
+        await asyncio.sleep(0)
+        part = body["topics"][0]["partitions"][0]
+        self.asked.append((api.key, part))
+        answer: dict[str, Any]
+        if api is OFFSETS:
+            offset = 0 if part["timestamp"] == EARLIEST else len(self.records)
+            answer = {"partition": 0, "error_code": 0, "offset": offset}
+            return {"responses": [{"topic": "t", "partition_responses": [answer]}]}
+        if api is OFFSET_FOR_LEADER_EPOCH:
+            if self.fails is not None:
+                raise self.fails
+            epoch, end = self._end(part["leader_epoch"])
+            answer = {"partition": 0, "error_code": 0, "leader_epoch": epoch, "end_offset": end}
+            return {"topics": [{"topic": "t", "partitions": [answer]}]}
+        topic = body["topics"][0]
+        named = {"topic": "t"} if version < IDS else {"topic_id": topic["topic_id"]}
+        answer = {"partition": 0, "high_watermark": len(self.records), "record_set": b"", **self._fetch(part, version)}
+        if version >= IDS and topic["topic_id"] != self.topic_id:
+            answer |= {"error_code": 100, "record_set": b""}
+        return {"responses": [{**named, "partition_responses": [answer]}]}
+
+    def _end(self, asked: int) -> tuple[int, int]:
+        for number, (epoch, _) in reversed(list(enumerate(self.epochs))):
+            if epoch <= asked:
+                return epoch, self.epochs[number + 1][1] if number + 1 < len(self.epochs) else len(self.records)
+        return -1, -1
+
+    def _fetch(self, part: dict[str, Any], version: int) -> dict[str, Any]:
+        offset, last = part["fetch_offset"], part.get("last_fetched_epoch", -1)
+        if version >= EPOCHS and last >= 0:
+            epoch, end = self._end(last)
+            if epoch < last or end < offset:
+                return {"error_code": 0, "diverging_epoch": {"epoch": epoch, "end_offset": end}}
+        if offset > len(self.records):
+            return {"error_code": 1}
+        data = b"".join(
+            encode_record_batch([payload], base_offset=offset + number, leader_epoch=self._epoch(offset + number))
+            for number, payload in enumerate(self.records[offset:])
+        )
+        return {"error_code": 0, "record_set": data}
+
+    def _epoch(self, offset: int) -> int:
+        return max(epoch for epoch, first in self.epochs if first <= offset)
+
+
+class TopicNodes:
+    """The creations of topics in ZooKeeper, as the tests say."""
+
+    def __init__(self, zxid: int) -> None:
+        self.created = zxid
+        self.subscribers: list[Callable[[str], None]] = []
+
+    def subscribe(self, changed: Callable[[str], None]) -> None:
+        self.subscribers.append(changed)
+
+    def refresh(self, topic: str) -> None:
+        pass
+
+    async def zxid(self, topic: str) -> int:
+        return self.created
+
+
+class Events:
+    """A listener that remembers."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[Any, ...]] = []
+
+    def failed(self, partition: TopicPartition, *told: Any) -> None:
+        self.events.append(("failed", *told))
+
+    def reset(self, partition: TopicPartition, *told: Any) -> None:
+        self.events.append(("reset", *told))
+
+    def log_changed(self, partition: TopicPartition, *told: Any) -> None:
+        self.events.append(("log_changed", *told))
+
+    skipped = parked = failed
+
+
+class Reading:
+    """A pool that fetches one partition, and what came of it."""
+
+    def __init__(self, leader: Leader, nodes: TopicNodes | None, **settings: Any) -> None:
+        self.events = Events()
+        brokers = V08Brokers(
+            leader,  # type: ignore[arg-type]
+            replace(FAST, **settings),
+            SystemClock(),
+            random.Random(1),
+            self.events,
+            nodes,
+        )
+        self.pool = FetchPool(brokers)
+        self.lane = Lane(P, ByteBudget(1 << 30), max_bytes=1 << 30)
+        self.last: Any = None
+
+    def begin(self, offset: int, log: LogId = UNKNOWN_LOG) -> None:
+        self.pool.add(P, offset, self.lane, log)
+
+    async def take(self, count: int) -> list[bytes | None]:
+        found: list[bytes | None] = []
+        async with asyncio.timeout(60):
+            while len(found) < count:
+                self.last = await self.lane.get()
+                found += self.last.payloads
+                self.lane.finished(self.last)
+        return found
+
+    async def event(self) -> tuple[Any, ...]:
+        async with asyncio.timeout(60):
+            while not self.events.events:
+                await asyncio.sleep(0.001)
+        (event,) = self.events.events
+        return event
+
+
+@pytest_asyncio.fixture
+async def reading() -> AsyncIterator[Callable[..., Reading]]:
+    tasks = []
+
+    def make(leader: Leader, nodes: TopicNodes | None = None, **settings: Any) -> Reading:
+        made = Reading(leader, nodes, **settings)
+        tasks.append(asyncio.create_task(made.pool.run()))
+        return made
+
+    yield make
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+def numbered(prefix: str, count: int) -> list[bytes]:
+    return [f"{prefix}{number}".encode() for number in range(count)]
+
+
+async def test_batches_know_the_log_that_they_are_of(reading: Any) -> None:
+    leader = Leader(IDS, OLD)
+    leader.append(*numbered("a", 3))
+    leader.append(*numbered("b", 2), epoch=4)
+    r = reading(leader)
+    r.begin(0)
+    assert await r.take(3) == numbered("a", 3)
+    assert r.last.log == LogId(OLD, 0)
+    assert await r.take(2) == numbered("b", 2)
+    assert r.last.log == LogId(OLD, 4)
+
+
+@pytest.mark.parametrize("fetch", [EPOCHS, IDS])
+async def test_stored_position_of_a_truncated_log_continues_where_the_logs_part(reading: Any, fetch: int) -> None:
+    leader = Leader(fetch, OLD if fetch == IDS else NO_UUID)
+    leader.append(*numbered("a", 100))
+    leader.append(*numbered("new", 150), epoch=5)
+    r = reading(leader)
+    r.begin(150, LogId(None, 4))
+    assert await r.take(150) == numbered("new", 150)
+    kind, change, new = await r.event()
+    assert (kind, change.kind, change.offset, new) == ("log_changed", LogChangeKind.TRUNCATED, 150, 100)
+    assert r.pool.counters.truncated_logs == 1
+
+
+@pytest.mark.parametrize("fetch", [EPOCHS, IDS])
+async def test_log_that_is_truncated_under_a_reader_repeats_nothing(reading: Any, fetch: int) -> None:
+    leader = Leader(fetch, OLD if fetch == IDS else NO_UUID)
+    leader.append(*numbered("a", 150))
+    r = reading(leader)
+    r.begin(0)
+    assert len(await r.take(150)) == 150
+    leader.cut(100, epoch=3)
+    leader.append(*numbered("new", 20))
+    assert await r.take(20) == numbered("new", 20)
+    _, change, new = await r.event()
+    assert (change.kind, change.offset, new) == (LogChangeKind.TRUNCATED, 150, 100)
+
+
+async def test_topic_that_is_created_again_is_read_from_its_beginning(reading: Any) -> None:
+    leader = Leader(IDS, OLD)
+    leader.append(*numbered("a", 100))
+    r = reading(leader)
+    r.begin(0)
+    assert len(await r.take(100)) == 100
+    leader.recreate(NEW, *numbered("new", 300))
+    assert await r.take(300) == numbered("new", 300)
+    _, change, new = await r.event()
+    assert (change.kind, change.former.topic_id, change.now.topic_id, new) == (LogChangeKind.REPLACED, OLD, NEW, 0)
+    assert r.last.log == LogId(NEW, 0)
+    assert r.pool.counters.replaced_logs == 1
+
+
+async def test_never_fetches_a_position_under_the_id_of_another_topic(reading: Any) -> None:
+    """The metadata may know the new topic before the broker refuses the old id."""
+    leader = Leader(IDS, OLD)
+    leader.append(*numbered("a", 10))
+    r = reading(leader)
+    r.begin(0)
+    await r.take(10)
+    leader.recreate(NEW, *numbered("new", 30))
+    leader.stale()
+    assert await r.take(30) == numbered("new", 30)
+    assert len(r.events.events) == 1
+
+
+async def test_without_topic_ids_the_leader_of_a_restarted_epoch_leads_another_log(reading: Any) -> None:
+    leader = Leader(EPOCHS)
+    leader.append(*numbered("new", 100))
+    r = reading(leader)
+    r.begin(300, LogId(None, 2))
+    assert await r.take(100) == numbered("new", 100)
+    _, change, new = await r.event()
+    assert (change.kind, new) == (LogChangeKind.REPLACED, 0)
+
+
+@pytest.mark.parametrize("when", ["stopped", "running"])
+async def test_node_of_the_topic_in_zookeeper_shows_that_it_was_created_again(reading: Any, when: str) -> None:
+    """Brokers without epochs or ids answer as if the log were the former one."""
+    leader, nodes = Leader(PLAIN), TopicNodes(5)
+    leader.append(*numbered("a", 50))
+    r = reading(leader, nodes)
+    if when == "running":
+        r.begin(0, LogId(zxid=9))
+        await r.take(50)
+    leader.recreate(NO_UUID, *numbered("new", 200))
+    nodes.created = 20
+    if when == "running":
+        nodes.subscribers[0]("t")
+    else:
+        r.begin(50, LogId(zxid=19))
+    assert await r.take(200) == numbered("new", 200)
+    _, change, new = await r.event()
+    assert (change.kind, new) == (LogChangeKind.REPLACED, 0)
+
+
+@pytest.mark.parametrize("policy", [LogChangePolicy.STOP, LogChangePolicy.PARK])
+async def test_policy_ends_the_fetching_of_a_changed_log(reading: Any, policy: LogChangePolicy) -> None:
+    leader = Leader(IDS, NEW)
+    leader.append(*numbered("new", 300))
+    r = reading(leader, on_log_changed=policy)
+    r.begin(100, LogId(OLD))
+    _, told = await r.event()
+    if policy is LogChangePolicy.STOP:
+        assert isinstance(told, LogChangedError)
+        assert "is another one (topic id bm5u" in str(told)
+    else:
+        assert "its log is another one (topic id bm5u" in told
+    assert FETCH.key not in [key for key, _ in leader.asked]
+
+
+async def test_position_of_a_broker_that_tells_no_epochs_stays(reading: Any) -> None:
+    leader = Leader(PLAIN)
+    leader.append(*numbered("a", 10))
+    r = reading(leader)
+    r.begin(4, LogId(None, 7))
+    assert await r.take(6) == numbered("a", 10)[4:]
+    assert r.events.events == []
+
+
+async def test_compares_again_after_a_failed_comparison(reading: Any) -> None:
+    leader = Leader(IDS, OLD)
+    leader.append(*numbered("a", 10))
+    leader.fails = BrokerError("the connection ended")
+    r = reading(leader)
+    r.begin(4, LogId(OLD, 0))
+    async with asyncio.timeout(60):
+        while len(leader.asked) < 3:
+            await asyncio.sleep(0.001)
+    assert {key for key, _ in leader.asked} == {OFFSET_FOR_LEADER_EPOCH.key}  # nothing is fetched unseen
+    leader.fails = None
+    assert await r.take(6) == numbered("a", 10)[4:]
+
+
+async def test_seek_keeps_the_topic_and_forgets_the_epoch(reading: Any) -> None:
+    leader = Leader(IDS, OLD)
+    leader.append(*numbered("a", 10))
+    r = reading(leader)
+    r.begin(0)
+    await r.take(10)
+    r.pool.seek(P, 2)
+    assert await r.take(8) == numbered("a", 10)[2:]
+    fetched = [
+        part["last_fetched_epoch"] for key, part in leader.asked if key == FETCH.key and part["fetch_offset"] == 2
+    ]
+    assert fetched[0] == -1
