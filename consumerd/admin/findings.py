@@ -35,6 +35,8 @@ class GroupFindingKind(StrEnum):
     STANDING_STILL = "standing-still"
     BROKEN_OFFSET = "broken-offset"
     OUT_OF_RANGE = "offset-out-of-range"
+    FORMER_LOG = "offset-of-former-log"
+    INSIDE_MESSAGE = "offset-inside-message"
     NO_PARTITION = "offset-without-partition"
     SILENT_BROKER = "silent-broker"
     NO_LEADER = "no-leader"
@@ -83,7 +85,16 @@ class Removal(NamedTuple):
     safe: bool
 
 
-Fix = Nudge | Removal
+class OffsetReset(NamedTuple):
+    """Set the offset node at `path`, of this version, from `before` to `after`."""
+
+    path: str
+    version: int
+    before: int
+    after: int
+
+
+Fix = Nudge | Removal | OffsetReset
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ from consumerd.admin.diagnosis_offsets import DiagnosisInput
 from consumerd.admin.editing import write_changes
 from consumerd.admin.v08.snapshot import CoordinatorKind, numbers_of, read_v08_snapshot, texts_of
 from consumerd.cluster import V08ClusterView
-from consumerd.cluster.reading import children
+from consumerd.cluster.reading import children, read_all
 from consumerd.errors import BrokerError
 from consumerd.offsets import KafkaOffsetStore
 from consumerd.partition import TopicPartition
-from consumerd.registry import owners_root
+from consumerd.registry import owners_root, topic_path
 from consumerd.wire.errors import WireError
 
 if TYPE_CHECKING:
@@ -132,6 +132,11 @@ class ZooKeeperGroups:
         """As the brokers' controller registered them."""
         return await self._view.read_topics(names)
 
+    async def created(self, topics: Iterable[str]) -> dict[str, int]:
+        """The transactions that created the nodes of these topics, as far as they exist."""
+        stats = await read_all(topics, lambda topic: self.zk.exists(topic_path(topic)))
+        return {topic: stat.created_zxid for topic, stat in stats.items() if stat is not None}
+
     async def write(self, changes: Sequence[OffsetChange], *, force: bool) -> int:
         """As `write_changes`: fenced by owner nodes and versions, unless forced."""
         return await write_changes(self.zk, changes, force=force)
@@ -147,13 +152,15 @@ async def read_diagnosis_input(source: GroupSource, group: str, now: float) -> D
     topics = await source.topics(snapshot.topics)
     ranges = await source.logs.ranges(partition for partition in snapshot.partitions() if snapshot.exists(partition))
     kept: dict[TopicPartition, int] = {}
+    created: dict[str, int] = {}
     unknown: tuple[str, ...] = ()
     if isinstance(source, ZooKeeperGroups):
         try:
             kept = await _kept(source, snapshot)
         except (BrokerError, WireError) as error:
             unknown = (f"whether brokers keep offsets, too, is not known: {error}",)
-    return DiagnosisInput(snapshot, ranges, now, topics, kept, unknown)
+        created = await source.created(snapshot.topics)
+    return DiagnosisInput(snapshot, ranges, now, topics, kept, created, unknown=unknown)
 
 
 async def _kept(source: ZooKeeperGroups, snapshot: V08GroupSnapshot) -> dict[TopicPartition, int]:

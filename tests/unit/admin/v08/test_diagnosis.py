@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.admin import (
+    ChangedMeanwhileError,
     CoordinatorKind,
     DiagnosisInput,
     GroupFinding,
@@ -16,10 +17,12 @@ from consumerd.admin import (
     LogRange,
     LookupFailure,
     Nudge,
+    OffsetReset,
     Removal,
     V08BrokerLogs,
     V08GroupSnapshot,
     ZooKeeperGroups,
+    describe_step,
     diagnose_group,
     diagnose_once,
     differences,
@@ -416,3 +419,51 @@ async def test_names_other_clients_that_are_in_the_way_of_changes(zookeeper: Mem
     names = put_other_clients(zookeeper, "pykafka")
     reasons = in_the_way((await look(zookeeper)).snapshot, [T[3]])
     assert f"t/3 is owned by {names[1]}" in reasons
+
+
+def recreate(zookeeper: MemoryZooKeeper) -> None:
+    zookeeper.remove("/brokers/topics/t")
+    put_topic(zookeeper, "t", [0, 0, 0, 0])
+    zookeeper.put("/consumers/g/offsets/t/3", b"7")  # committed since then
+
+
+async def test_reports_offsets_that_were_committed_before_the_topic_was_created(zookeeper: MemoryZooKeeper) -> None:
+    recreate(zookeeper)
+    zookeeper.put("/consumers/g/offsets/t/3", b"8")
+    # Partition 2 begins at its offset, so that nothing changes; partition 1 ends before it.
+    inputs = await look(zookeeper, p1=LogRange(3, 5), p2=LogRange(10, 20))
+    found = diagnose_group(inputs)
+    assert told(found) == [(GroupFindingKind.FORMER_LOG, "t/0"), (GroupFindingKind.FORMER_LOG, "t/1")]
+    stat = inputs.snapshot.view.stats["/consumers/g/offsets/t/0"]
+    assert f"{stat.modified_zxid:#x}" in found[0].says
+    assert f"{inputs.created['t']:#x}" in found[0].says
+    assert "beginning of the new log, 0" in found[0].says
+    assert not found[0].is_notice
+    assert found[0].fix is None  # the members have positions of their own
+
+
+async def test_sets_offsets_of_a_former_log_to_the_beginning_once_the_group_is_stopped(
+    zookeeper: MemoryZooKeeper,
+) -> None:
+    recreate(zookeeper)
+    zookeeper.remove("/consumers/g/ids")
+    zookeeper.remove("/consumers/g/owners")
+    inputs = await look(zookeeper, p1=LogRange(3, 50))
+    found = diagnose_group(inputs)
+    steps = steps_for(inputs.snapshot, found, force=False)
+    path = "/consumers/g/offsets/t/{}"
+    assert steps == [
+        OffsetReset(path.format(0), 0, 10, 0),
+        OffsetReset(path.format(1), 0, 10, 3),
+        OffsetReset(path.format(2), 0, 10, 0),
+    ]
+    assert describe_step(steps[1]) == "set /consumers/g/offsets/t/1 from 10 to 3"
+    zookeeper.put(path.format(2), b"11")
+    async with zookeeper.session() as zk:
+        for step in steps[:2]:
+            await take_step(zk, "g", step, name="g_d", dialect=Dialect.V08)
+        with pytest.raises(ChangedMeanwhileError, match="committed or deleted meanwhile"):
+            await take_step(zk, "g", steps[2], name="g_d", dialect=Dialect.V08)
+        assert [(await zk.get(path.format(number)))[0] for number in range(4)] == [b"0", b"3", b"11", b"7"]
+    again = diagnose_group(await look(zookeeper))
+    assert [each for each in again if each.kind is GroupFindingKind.FORMER_LOG] == []
