@@ -15,7 +15,7 @@ from consumerd.admin.diagnosis_owners import owner_findings
 from consumerd.admin.diagnosis_progress import progress_findings
 from consumerd.admin.findings import TRANSIENT
 from consumerd.admin.snapshot import V07GroupSnapshot
-from consumerd.admin.v08.diagnosis import diagnose_v08, store_findings
+from consumerd.admin.v08.diagnosis import diagnose_v08, store_findings, transaction_findings
 from consumerd.admin.v08.snapshot import V08GroupSnapshot
 
 if TYPE_CHECKING:
@@ -61,10 +61,11 @@ def diagnose_group(first: DiagnosisInput, second: DiagnosisInput | None = None) 
     Of one snapshot alone, all its findings.
     """
     if second is None:
-        return [*diagnose_once(first), *store_findings(first, first)]
+        return [*diagnose_once(first), *store_findings(first, first), *transaction_findings(first, first)]
     return [
         *persistent_findings(diagnose_once(first), diagnose_once(second)),
         *store_findings(first, second),
+        *transaction_findings(first, second),
         *progress_findings(first, second),
     ]
 

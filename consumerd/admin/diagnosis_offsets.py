@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from consumerd.admin.snapshot import GroupSnapshot
+    from consumerd.admin.v08.transactions import OpenTransaction
     from consumerd.cluster import V08Topics
     from consumerd.partition import TopicPartition
 
@@ -44,6 +45,21 @@ class DiagnosisInput:
     inside: Mapping[TopicPartition, int] = field(default_factory=dict)
     #: Sentences about data that could not be read.
     unknown: tuple[str, ...] = ()
+    #: The first open transaction of each partition that has one.
+    transactions: Mapping[TopicPartition, OpenTransaction] = field(default_factory=dict)
+
+    def furthest(self, partition: TopicPartition) -> int | None:
+        """The committed offset at which the group stands, the larger one of two stores."""
+        found = [one for one in (self.snapshot.committed(partition), self.kept.get(partition)) if one is not None]
+        return max(found, default=None)
+
+    def held_back(self, partition: TopicPartition) -> OpenTransaction | None:
+        """The open transaction at whose beginning the group stands: so do readers of committed messages."""
+        transaction, known = self.transactions.get(partition), self.ranges.get(partition)
+        if transaction is None or not isinstance(known, LogRange):
+            return None
+        offset = self.furthest(partition)
+        return transaction if transaction.start == (known.earliest if offset is None else offset) else None
 
 
 def offset_findings(

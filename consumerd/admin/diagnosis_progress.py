@@ -30,12 +30,12 @@ def progress_findings(first: DiagnosisInput, second: DiagnosisInput) -> Iterable
     plan, unit = snapshot.plan(), snapshot.unit
     for partition, owner in snapshot.view.owners.items():
         before, now = first.ranges.get(partition), second.ranges.get(partition)
-        if not (isinstance(before, LogRange) and isinstance(now, LogRange)):
+        if not (isinstance(before, LogRange) and isinstance(now, LogRange)) or second.held_back(partition) is not None:
             continue
         same = owner == first.snapshot.view.owners.get(partition) == plan.get(partition)
         if not _stood(first, second, partition) or not same or owner[0] not in snapshot.view.members:
             continue
-        offset = _furthest(second, partition)
+        offset = second.furthest(partition)
         lag, grown = now.end - (now.earliest if offset is None else offset), now.end - before.end
         if lag <= 0 or (offset is None and not grown):
             continue
@@ -64,11 +64,6 @@ def _stood(first: DiagnosisInput, second: DiagnosisInput, partition: TopicPartit
     if first.kept.get(partition) != second.kept.get(partition):
         return False
     return first.snapshot.committed(partition) == second.snapshot.committed(partition)
-
-
-def _furthest(inputs: DiagnosisInput, partition: TopicPartition) -> int | None:
-    found = [one for one in (inputs.snapshot.committed(partition), inputs.kept.get(partition)) if one is not None]
-    return max(found, default=None)
 
 
 def _process(snapshot: GroupSnapshot, name: str) -> str:

@@ -32,6 +32,7 @@ class GroupFindingKind(StrEnum):
     GAVE_UP = "gave-up"
     UNOWNED = "unowned"
     BLACK_HOLE = "black-hole"
+    OPEN_TRANSACTION = "open-transaction"
     STANDING_STILL = "standing-still"
     BROKEN_OFFSET = "broken-offset"
     OUT_OF_RANGE = "offset-out-of-range"

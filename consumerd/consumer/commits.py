@@ -15,6 +15,7 @@ import structlog
 
 from consumerd.consumer.rounds import Rounds
 from consumerd.errors import BrokerError, ZooKeeperError, reason_of
+from consumerd.offsets.metadata import OffsetNotes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping
@@ -80,9 +81,13 @@ class Commits:
         }
         if not positions:
             return
-        logs = {partition: due[partition].work.log for partition in positions}  # type: ignore[union-attr]  # as above
+        notes = {
+            partition: OffsetNotes(each.work.log, start=each.committed is None and each.start == each.work.position)
+            for partition, each in due.items()
+            if each.work is not None
+        }
         try:
-            result = await self._store.commit(positions, session_id=session_id, logs=logs)
+            result = await self._store.commit(positions, session_id=session_id, notes=notes)
         except (ZooKeeperError, BrokerError) as error:
             self._stats.commit_failed(now, self._clock.monotonic(), len(positions), error)
             raise

@@ -18,28 +18,30 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 
 from consumerd.consumer.awaited import AwaitedTopics
+from consumerd.consumer.blocked import BlockedClaims
 from consumerd.consumer.controls import PartitionControls
 from consumerd.consumer.coordination import GroupCoordination
 from consumerd.consumer.errors import GroupRefusedError
 from consumerd.consumer.fence import Fence
 from consumerd.consumer.running import RunningMember
-from consumerd.errors import IdTakenError
+from consumerd.consumer.taken_id import TakenId
 from consumerd.group import Member, Phase, events
+from consumerd.partition import TopicPartition
 from consumerd.ports import SessionEvent
 from consumerd.turns import in_turns
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Mapping
     from random import Random
 
     from consumerd.consumer.backends import GroupBackend
+    from consumerd.consumer.blocked import BlockedClaim
     from consumerd.consumer.listeners import RebalanceListener
     from consumerd.consumer.settings import ConsumerSettings
     from consumerd.consumer.sinks import PartitionedHandler
     from consumerd.fetch import ByteBudget
     from consumerd.handlers import Handler
-    from consumerd.partition import TopicPartition
     from consumerd.ports import Clock, ZooKeeper
     from consumerd.registry import Subscription
 
@@ -83,6 +85,10 @@ class GroupConsumer(RunningMember[events.Event]):
         self._registering: tuple[asyncio.Task[None], int] | None = None
         self._nudging: set[asyncio.Task[None]] = set()
         self._target: dict[TopicPartition, int] | None = None
+        #: The partitions that were logged as ours.
+        self._shown: dict[TopicPartition, int] | None = None
+        self._blocked = BlockedClaims(settings.group)
+        self._taken_id = TakenId(settings.group, settings.consumer_id, clock)
         self._awaited = AwaitedTopics(settings.group, settings.subscription)
         #: Set by `_begin`.
         self._unsubscribe: Callable[[], None]
@@ -98,6 +104,12 @@ class GroupConsumer(RunningMember[events.Event]):
     def assigned(self) -> list[TopicPartition]:
         """The partitions that are to be ours, as far as decided; those that are still claimed or searched too."""
         return sorted(self._member.target)
+
+    @property
+    def blocked(self) -> Mapping[TopicPartition, BlockedClaim] | None:
+        """As `RunningMember.blocked`."""
+        blocked = self._blocked.by_partition
+        return blocked if self._member.waits_only_for(blocked) else None
 
     @property
     def settled(self) -> bool:
@@ -134,6 +146,10 @@ class GroupConsumer(RunningMember[events.Event]):
             case events.Registered():
                 self._ever_registered = True
                 log.info("member_registered", group=self.settings.group, consumer=self.settings.consumer_id)
+            case events.SnapshotTaken(_, snapshot):
+                self._taken_id.seen(snapshot.own_id_session, self._zk.session_id, self._coordination.patience)
+            case events.SessionResumed() | events.SessionStarted():
+                self._taken_id.interrupted()
             case events.RegistrationBlocked():
                 self._give_up_on_taken_id()
             case events.StopRequested():
@@ -146,27 +162,38 @@ class GroupConsumer(RunningMember[events.Event]):
 
     def _after(self, event: events.Event) -> None:
         self._note_assignment(event)
+        if isinstance(event, events.Claimed):
+            now = self.clock.monotonic()
+            self._blocked.answered(event.claimed, event.blocked, self._coordination.holder, now)
+        self._blocked.keep(self._member.target)
+        self._note_ownership()
 
     def _note_assignment(self, event: events.Event) -> None:
         if not isinstance(event, events.SnapshotTaken) or self._member.phase is not Phase.MEMBER:
             return
         self._awaited.look(event.snapshot.topics)
+        for topic, brokers in event.snapshot.topics.items():
+            partitions = (TopicPartition(topic, broker, each) for broker, parts in brokers.items() for each in parts)
+            self._partitions.exist(topic, partitions)
         target = dict(self._member.target)
         if target != self._target:
             self._target = target
             self.stats.rebalances += 1
-            log.info("rebalanced", group=self.settings.group, partitions=sorted(map(str, target)))
-        self.ready.set()
+
+    def _note_ownership(self) -> None:
+        """Log what is owned once that is the assignment. Ready: each first claim is answered, if not granted."""
+        if self._member.settled and self._member.target != self._shown:
+            self._shown = dict(self._member.target)
+            log.info("rebalanced", group=self.settings.group, partitions=sorted(map(str, self._shown)))
+        if not self.ready.is_set() and self.blocked is not None:
+            self.ready.set()
 
     def _give_up_on_taken_id(self) -> None:
-        """Stop at a start: a node that outlived any dead session like ours belongs to a live process."""
+        """Stop at a start: a node that outlived any dead session belongs to a live process."""
         if not self._ever_registered and self.settings.fixed_id:
-            self.request_stop(
-                IdTakenError(
-                    f"the consumer id {self.settings.consumer_id!r} is held by another live member of group "
-                    f"{self.settings.group!r}; give each member its own consumer_id."
-                )
-            )
+            refusal = self._taken_id.refusal(self._coordination.patience)
+            if refusal is not None:
+                self.request_stop(refusal)
 
     def _hurry_registration(self) -> None:
         """End the wait of a registration for the node of a dead process, because of a stop."""

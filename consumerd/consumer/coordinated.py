@@ -24,6 +24,7 @@ from consumerd.consumer.running import RunningMember
 from consumerd.errors import BrokerError, IdTakenError
 from consumerd.group import coordinated_events as events
 from consumerd.group.coordinated import CoordinatedMember
+from consumerd.partition import TopicPartition
 from consumerd.wire.v08.error_codes import ErrorCode, error_info
 
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from consumerd.fetch import FetchPool
     from consumerd.group.coordinated_tables import CoordinationSettings
     from consumerd.handlers import Handler
-    from consumerd.partition import TopicPartition
     from consumerd.ports import Clock
     from consumerd.registry import Subscription
 
@@ -137,6 +137,8 @@ class CoordinatedConsumer(RunningMember[events.Event]):
 
     def _after(self, event: events.Event) -> None:
         if isinstance(event, events.TopicsRead):
+            for topic, count in event.partitions.items():
+                self._partitions.exist(topic, (TopicPartition.numbered(topic, number) for number in range(count)))
             topics = {topic: {0: range(count)} for topic, count in event.partitions.items()}
             self._awaited.look(topics, self._requests.denied_topics)
 

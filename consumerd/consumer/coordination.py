@@ -20,6 +20,7 @@ import structlog
 
 from consumerd.cluster.reading import read_all
 from consumerd.cluster.watched import WatchedNodes
+from consumerd.consumer.blocked import holder_of
 from consumerd.errors import ZooKeeperError, reason_of
 from consumerd.group.events import (
     Claim,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 
     from consumerd.cluster.watched import Node
     from consumerd.consumer.backends import GroupBackend
+    from consumerd.consumer.blocked import Holder
     from consumerd.consumer.settings import ConsumerSettings
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock, ZooKeeper
@@ -101,8 +103,8 @@ class GroupCoordination:
     # -- registration
 
     @property
-    def _patience(self) -> float:
-        """Seconds after which a node cannot be that of a dead process like ours: servers expire in coarse steps."""
+    def patience(self) -> float:
+        """Seconds of one attempt to register: a dead session with our timeout ends meanwhile, in coarse steps."""
         return 1.5 * self._zk.session_timeout + 2.0
 
     async def register(self, action: Register) -> Registered | RegistrationBlocked | Failed:
@@ -112,7 +114,7 @@ class GroupCoordination:
             self._require(action.session_id)
             if action.replace:
                 await self._replace_id(path, action.session_id)
-            await self._zk.create_ephemeral(path, self._id_text.encode(), wait=self._patience)
+            await self._zk.create_ephemeral(path, self._id_text.encode(), wait=self.patience)
             self._require(action.session_id)
         except NodeExists:
             return RegistrationBlocked(action.ticket)
@@ -259,6 +261,10 @@ class GroupCoordination:
         """Return the version of our owner node; None unless its watch says that it still exists."""
         node = self._owners.known_node(owner_path(self._group, partition))
         return node.stat.version if node is not None and self._owns(node, session_id) else None
+
+    def holder(self, partition: TopicPartition) -> Holder:
+        """Return the owner that the node of a blocked claim names, without a request."""
+        return holder_of(self._owners.known_node(owner_path(self._group, partition)))
 
     def look_again(self, partitions: Iterable[TopicPartition]) -> None:
         """Discard what was read of these owner nodes: a commit was refused, or a sink reported a new owner."""

@@ -44,8 +44,9 @@ class OwnedPartition:
         self.session_id = session_id
         self.work: PartitionWork | None = None
         self.lane: Lane | None = None
-        self.start: int | None = None
         self.committed: int | None = None
+        #: The start position if it is the end of the log, where the group begins.
+        self.start: int | None = None
         #: Why the store did not let us write its offset the last time.
         self.refusal: BrokerError | None = None
         #: Time of our last write of it, on the clock: an offset from before us may be old.

@@ -135,6 +135,10 @@ class OwnedPartitions:
 
     # -- the flow
 
+    def exist(self, topic: str, partitions: Iterable[TopicPartition]) -> None:
+        """Note the partitions that a topic has: those that come after its first are new to the group."""
+        self._starts.exist(topic, partitions)
+
     def start(self, streams: Mapping[TopicPartition, int], session_id: int, group: asyncio.TaskGroup) -> None:
         """Begin the flow of partitions that were claimed on `session_id`; their tasks belong to `group`."""
         for partition, stream in streams.items():
@@ -170,6 +174,7 @@ class OwnedPartitions:
                 found.log,
             )
             if found.passing:
+                owned.start = start
                 await self._write_down(owned)
             await self._owner.hooks.assigned(partition)
             if lane.closed:  # it was drained meanwhile

@@ -24,8 +24,9 @@ from consumerd.fetch.log_changes import LogChangeKind
 from consumerd.handlers import HandlerContext
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Iterable
+    from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 
+    from consumerd.consumer.blocked import BlockedClaim
     from consumerd.consumer.controls import PartitionControls
     from consumerd.consumer.fence import Fence
     from consumerd.consumer.listeners import OwnershipHooks, RebalanceListener
@@ -74,7 +75,8 @@ class RunningMember(Generic[_Event]):
         self._handler_runs = False
         self.clock = clock
         self.stats = ConsumerStats()
-        #: Set when the member is in its group and its first assignment is decided, also when that is nothing.
+        #: Set when the member is in its group and its first assignment is decided, also when that is nothing, and each
+        #: of its partitions is either owned or known to have another owner.
         self.ready = asyncio.Event()
         #: Set when the handler has started, and the main loop is about to.
         self.running = asyncio.Event()
@@ -130,6 +132,11 @@ class RunningMember(Generic[_Event]):
     def owned(self) -> dict[TopicPartition, int | None]:
         """The partitions that flow now, with their handled positions (None until the start is found)."""
         return {partition: self._partitions.position(partition) for partition in sorted(self._partitions.partitions)}
+
+    @property
+    def blocked(self) -> Mapping[TopicPartition, BlockedClaim] | None:
+        """The assigned partitions that wait for another owner; None if that is not known, or nothing is claimed."""
+        return None
 
     @property
     def settled(self) -> bool:

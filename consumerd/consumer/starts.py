@@ -1,10 +1,12 @@
 """The start offset of an owned partition.
 
-Strategy: the start is the first of these that exists: the sink's own (`Handler.position`), what this process handled on
-the very same session (a partition that was abandoned and found to be still ours), the committed offset, the initial
-policy. A remembered position is valid only while the store has the same offset as then: else another member has
-consumed meanwhile. Requests to a broker or store that does not answer are repeated for as long as the caller waits;
-final errors are raised.
+Strategy: the start is the first of these that exists: the sink's own (`Handler.position`), what this process handled
+before (a partition that was abandoned and is ours again), the committed offset, the initial policy. A partition that is
+new to the group begins at its beginning, whatever that policy says. A remembered position is valid only while nobody
+else has committed: where the store can tell (`OffsetStore.trace`), on any session, and also if the stored offset is one
+that we sent and had no reply to; elsewhere only on the same session, while the store has the same offset as then.
+Requests to a broker or store that does not answer are repeated for as long as the caller waits; final errors are
+raised.
 
 A sink takes the partition over when it returns its position, so each call is fenced like a delivery: a
 process that was suspended since its claim would take over partitions that others own by now.
@@ -27,11 +29,13 @@ from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.zk.errors import ConnectionLost, NotConnected
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from consumerd.consumer.fence import Fence
     from consumerd.consumer.protocols import PartitionPool
     from consumerd.consumer.settings import ConsumerSettings
     from consumerd.consumer.sinks import PartitionedHandler
-    from consumerd.offsets import OffsetStore
+    from consumerd.offsets import OffsetStore, Trace
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock
 
@@ -78,6 +82,14 @@ class _Former(NamedTuple):
     committed: int | None
     position: int
     log: LogId
+    #: What the store knew of its offset then.
+    trace: Trace | None
+
+    def holds(self, session_id: int, committed: int | None, trace: Trace | None) -> bool:
+        """Whether nobody else has consumed the partition since, as far as what is committed now can show."""
+        if self.trace is not None and trace is not None:
+            return self.trace.leads_to(trace)
+        return (self.session_id, self.committed) == (session_id, committed)
 
 
 class StartFinder:
@@ -98,6 +110,8 @@ class StartFinder:
         self._handler = handler
         self._fence = fence
         self._clock = clock
+        #: By topic, the partitions that it had when the member saw it first.
+        self._existing: dict[str, frozenset[TopicPartition]] = {}
         self._former: dict[TopicPartition, _Former] = {}
         #: Committed offsets are read together, for all partitions that begin together.
         self._loads: Rounds[TopicPartition, dict[TopicPartition, int | BrokerError]] = Rounds(self._load)
@@ -125,10 +139,10 @@ class StartFinder:
         session_id: int,
         committed: int | None,
         position: int,
-        log: LogId = UNKNOWN_LOG,
+        log_id: LogId = UNKNOWN_LOG,
     ) -> None:
-        """Remember that a flow on `session_id` ended at `position` of `log`, when the store held `committed`."""
-        self._former[partition] = _Former(session_id, committed, position, log)
+        """Remember that a flow on `session_id` ended at `position` of a log, when the store held `committed`."""
+        self._former[partition] = _Former(session_id, committed, position, log_id, self._store.trace(partition))
 
     async def find(self, partition: TopicPartition, session_id: int) -> Start:
         """Return the start of a flow on `session_id`; retry until it is found.
@@ -163,13 +177,26 @@ class StartFinder:
         if own is not None:
             return own, committed, False, UNKNOWN_LOG
         former = self._former.get(partition)
-        if former is not None and (former.session_id, former.committed) == (session_id, committed):
+        if former is not None and former.holds(session_id, committed, self._store.trace(partition)):
             return former.position, committed, False, former.log
         if committed is not None:
             return committed, committed, False, self._store.log(partition)
-        if self._settings.initial == "earliest":
+        if self._settings.initial == "earliest" or await self._is_new(partition):
             return await self._listed(partition, EARLIEST), None, False, UNKNOWN_LOG
         return await self._listed(partition, LATEST), None, True, UNKNOWN_LOG
+
+    def exist(self, topic: str, partitions: Iterable[TopicPartition]) -> None:
+        """Note the partitions that a topic has; the first time counts."""
+        if topic not in self._existing:
+            self._existing[topic] = frozenset(partitions)
+
+    async def _is_new(self, partition: TopicPartition) -> bool:
+        """Whether the partition came after the group had begun with its topic: then it is read from its beginning."""
+        existing = self._existing.get(partition.topic)
+        new = (existing is not None and partition not in existing) or await self._store.is_new(partition)
+        if new:
+            log.info("new_partition", partition=str(partition), start="earliest")
+        return new
 
     async def _end(self, partition: TopicPartition, offset: int) -> int:
         """Return the end of the log; one before `offset` only if it stays there, as that of a recreated topic does."""

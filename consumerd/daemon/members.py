@@ -15,7 +15,7 @@ import structlog
 from consumerd.errors import ConsumerdError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from consumerd.partition import TopicPartition
 
@@ -34,8 +34,8 @@ class ServedMember(Protocol):
         ...
 
     @property
-    def assigned(self) -> list[TopicPartition]:
-        """The partitions that are to be the member's."""
+    def owned(self) -> Iterable[TopicPartition]:
+        """The partitions that are the member's now."""
         ...
 
     async def run(self) -> None:
@@ -67,9 +67,9 @@ class Members:
         return self._failure
 
     @property
-    def assigned(self) -> list[TopicPartition]:
-        """The partitions that are to be owned by any of them."""
-        return sorted(partition for member in self._members.values() for partition in member.assigned)
+    def owned(self) -> list[TopicPartition]:
+        """The partitions that any of them owns now."""
+        return sorted(partition for member in self._members.values() for partition in member.owned)
 
     def request_stop(self, failure: ConsumerdError | None = None) -> None:
         """Have all of them leave in order. The first `failure` given comes out of `run`."""

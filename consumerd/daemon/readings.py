@@ -114,6 +114,8 @@ def _member(part: SubscriptionMonitor, member: RunningMember[Any], views: list[O
     yield Reading(c.SESSION_UP, group, float(member.in_session))
     yield Reading(c.ASSIGNED, group, len(member.assigned))
     yield Reading(c.OWNED, group, sum(view.position is not None for view in views))
+    if member.blocked is not None:
+        yield Reading(c.BLOCKED, group, len(member.blocked))
     yield Reading(c.PAUSED, group, sum(view.paused for view in views))
     yield Reading(c.REBALANCES, group, stats.rebalances)
     yield Reading(c.REBALANCE_SECONDS, group, stats.rebalance_seconds)

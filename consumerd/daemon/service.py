@@ -417,7 +417,7 @@ class _Service:
             await self._consumer.ready.wait()
         notify(READY, status("member of the group"))
         self._announced.set()
-        log.info("ready", partitions=[str(partition) for partition in self._consumer.assigned])
+        log.info("ready", partitions=[str(partition) for partition in self._consumer.owned])
 
     async def _reload(self) -> None:
         """Reload when it is requested, once the service manager knows of the start."""

@@ -15,6 +15,7 @@ from consumerd.daemon.recent import RECENT
 from consumerd.partition import NO_BROKER
 
 if TYPE_CHECKING:
+    from consumerd.consumer.blocked import BlockedClaim
     from consumerd.consumer.owned_partition import OwnedView
     from consumerd.consumer.running import RunningMember
     from consumerd.daemon.group_view import GroupSeen
@@ -99,16 +100,18 @@ def _totals(part: SubscriptionMonitor, member: RunningMember[Any]) -> dict[str, 
 def _partitions(monitor: Monitor, part: SubscriptionMonitor, member: RunningMember[Any]) -> list[dict[str, Any]]:
     hung, busy = set(part.health.hung), part.health.busy()
     views = {view.partition: view for view in member.views()}
+    blocked, now = member.blocked or {}, monitor.clock.monotonic()
     rows = []
     for partition in sorted({*views, *member.assigned}):
-        view = views.get(partition)
+        view, claim = views.get(partition), blocked.get(partition)
         counts = member.stats.of(partition)
         lag = None if view is None else part.lag.of(view, counts.handled_at)
         rows.append(
             {
                 "topic": partition.topic,
                 "partition": partition.name,
-                "state": _state(view, is_hung=partition in hung),
+                "state": "blocked" if claim is not None else _state(view, is_hung=partition in hung),
+                "blocked": None if claim is None else _blocked(claim, now),
                 "paused": view is not None and view.paused,
                 "position": None if view is None else view.position,
                 "committed": None if view is None else view.committed,
@@ -124,6 +127,16 @@ def _partitions(monitor: Monitor, part: SubscriptionMonitor, member: RunningMemb
             }
         )
     return rows
+
+
+def _blocked(claim: BlockedClaim, now: float) -> dict[str, Any]:
+    """Return who is in the way of a claim; null as long as it is not known."""
+    owner, session = claim.holder
+    return {
+        "owner": owner,
+        "session": None if session is None else f"{session:#x}",
+        "seconds": round(now - claim.since, 1),
+    }
 
 
 def _state(view: OwnedView | None, *, is_hung: bool) -> str:

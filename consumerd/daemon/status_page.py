@@ -178,11 +178,11 @@ def _partition(row: dict[str, Any], word: str | None, *, several: bool) -> str:
     name = f"{row['topic']}/{row['partition']}"
     lag = row["lag"]
     in_bytes = row["lag_unit"] == "bytes"
-    bad = ' class="bad"' if row["state"] == "hung" else ' class="held"' if row["paused"] else ""
+    bad = ' class="bad"' if row["state"] in ("hung", "blocked") else ' class="held"' if row["paused"] else ""
     busy = row["busy_seconds"]
     cells = [
         *([f"<td>{escape(row['subscription'])}</td>"] if several else []),
-        f"<td{bad}>{row['state']}</td>",
+        f"<td{bad}>{_state(row)}</td>",
         _number(row["position"]),
         _number(row["committed"]),
         f'<td class="number">{"" if lag is None else _size(lag) if in_bytes else f"{lag:,}"}{_held_back(row)}</td>',
@@ -202,6 +202,15 @@ def _held_back(row: dict[str, Any]) -> str:
     if not held:
         return ""
     return f"{'' if held == lag else f', {held:,} of them'} held back by an open transaction"
+
+
+def _state(row: dict[str, Any]) -> str:
+    blocked = row["blocked"]
+    if blocked is None:
+        return str(row["state"])
+    owner = "not known" if blocked["owner"] is None else f"<code>{escape(blocked['owner'])}</code>"
+    session = "" if blocked["session"] is None else f", session {blocked['session']}"
+    return f"blocked for {_span(blocked['seconds'])} by owner {owner}{session}"
 
 
 def _action(row: dict[str, Any], name: str, word: str) -> str:

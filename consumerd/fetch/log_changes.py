@@ -8,6 +8,7 @@ A position is an offset and what is known of its log (`LogId`). Three things sho
                          since, it had less of the log: TRUNCATED, and the two logs part where the epoch ends. But the
                          leader of the epoch that wrote a message has the message, so if no later one was elected, the
                          log is that of another topic of this name: REPLACED.
+                         The same if the leader's epoch is lower than the message's: epochs of a topic only grow.
     boundaries (0.7)     No message begins at the position, although one ended there when it was stored: REPLACED.
 
 Sources: KIP-320 and KIP-516; what brokers answer was seen on 2.8.2, 3.9.1 and 4.1.
@@ -70,14 +71,14 @@ def find_change(
     same = LogId(now.topic_id, former.leader_epoch, now.zxid)
     if end is None or former.leader_epoch is None:
         return same, None
-    if end.end_offset < 0:
-        # The log has no epoch up to this one: its beginning was deleted, or it forgot them (an older message format).
+    if end.end_offset < 0 and not 0 <= leader_epoch < former.leader_epoch:
+        # The log has forgotten its epochs, as after a change to an older message format.
         return beginning, None
     # Brokers before 2.0 name no epoch. One that is lower shows that no message of the position's own is in the log.
     lower = 0 <= end.leader_epoch < former.leader_epoch
     if end.end_offset >= offset and not lower:
         return same, None
-    if 0 <= leader_epoch <= former.leader_epoch:
+    if end.end_offset < 0 or 0 <= leader_epoch <= former.leader_epoch:
         return beginning, LogChange(LogChangeKind.REPLACED, offset, former, beginning)
     divergence = min(end.end_offset, offset)
     parted = LogId(now.topic_id, end.leader_epoch if end.leader_epoch >= 0 else None, now.zxid)

@@ -42,7 +42,7 @@ from consumerd.group.target_assignment import TargetAssignment, TargetAssignment
 from consumerd.registry import DialectError, StaticSubscription
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Mapping
+    from collections.abc import Callable, Container, Generator, Iterable, Mapping
     from collections.abc import Set as AbstractSet
 
     from consumerd.group.rules import GroupRules
@@ -173,6 +173,13 @@ class Member:
     def holds(self) -> dict[TopicPartition, Hold]:
         """The state of every partition that is claimed, owned or released."""
         return {holding.partition: holding.state for holding in self._holdings}
+
+    def waits_only_for(self, blocked: Container[TopicPartition]) -> bool:
+        """Whether a target is decided, and all of it is consumed or among `blocked`."""
+        if not self._decided or self._phase is not Phase.MEMBER or self._link is not Link.UP:
+            return False
+        held = map(self._holdings.get, rest := [each for each in self._target.own if each not in blocked])
+        return sum(each is not None and each.state is Hold.CONSUMING for each in held) == len(rest)
 
     @property
     def settled(self) -> bool:

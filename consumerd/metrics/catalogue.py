@@ -72,6 +72,11 @@ SESSION_UP: Final = _gauge(
 )
 ASSIGNED: Final = _gauge("assigned_partitions", "Partitions that this member is to own.", unit="{partition}")
 OWNED: Final = _gauge("owned_partitions", "Partitions that this member owns and consumes.", unit="{partition}")
+BLOCKED: Final = _gauge(
+    "blocked_claims",
+    "Assigned partitions that wait for another owner; absent while that is not known, or nothing is claimed.",
+    unit="{partition}",
+)
 PAUSED: Final = _gauge("paused_partitions", "Owned partitions that are paused.", unit="{partition}")
 REBALANCES: Final = _counter("rebalances", "Assignments that changed what this member owns.", unit="{rebalance}")
 REBALANCE_SECONDS: Final = _histogram(

@@ -6,7 +6,13 @@ from consumerd.lazy import lazy_names
 from consumerd.offsets.choice import NoOffsets, OffsetSettings, Storage, make_store
 from consumerd.offsets.claimed_store import ClaimedStore
 from consumerd.offsets.errors import OffsetsHeldError, OffsetsUnavailableError
-from consumerd.offsets.store import CommitResult, OffsetStore, UnclaimedZooKeeperOffsetStore, ZooKeeperOffsetStore
+from consumerd.offsets.store import (
+    CommitResult,
+    OffsetStore,
+    Trace,
+    UnclaimedZooKeeperOffsetStore,
+    ZooKeeperOffsetStore,
+)
 from consumerd.offsets.tracker import HandledPrefix
 
 if TYPE_CHECKING:
@@ -35,6 +41,7 @@ __all__ = [
     "OffsetsHeldError",
     "OffsetsUnavailableError",
     "Storage",
+    "Trace",
     "UnclaimedZooKeeperOffsetStore",
     "ZooKeeperOffsetStore",
     "make_store",

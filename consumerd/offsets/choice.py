@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from consumerd.offsets.claimed_store import ClaimedStore
 from consumerd.offsets.guards import OwnedGuard
-from consumerd.offsets.store import NO_LOGS, CommitResult, UnclaimedZooKeeperOffsetStore, ZooKeeperOffsetStore
+from consumerd.offsets.store import NO_NOTES, CommitResult, UnclaimedZooKeeperOffsetStore, ZooKeeperOffsetStore
 from consumerd.partition import UNKNOWN_LOG
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from consumerd.client import ClusterClient
     from consumerd.offsets.guards import Ownership
     from consumerd.offsets.kafka_store import Membership
-    from consumerd.offsets.store import Logs, OffsetStore
+    from consumerd.offsets.store import Notes, OffsetStore
     from consumerd.partition import LogId, TopicPartition
     from consumerd.ports import ZooKeeper
 
@@ -65,19 +65,22 @@ class NoOffsets:
         """Return nothing: without a store nothing is written by others."""
         return frozenset()
 
+    async def is_new(self, partition: TopicPartition) -> bool:
+        """Return False: every start is alike."""
+        return False
+
     def log(self, partition: TopicPartition) -> LogId:
         """Return the unknown log."""
         return UNKNOWN_LOG
 
     async def commit(
-        self,
-        positions: Mapping[TopicPartition, int],
-        *,
-        session_id: int,
-        logs: Logs = NO_LOGS,
+        self, positions: Mapping[TopicPartition, int], *, session_id: int, notes: Notes = NO_NOTES
     ) -> CommitResult:
         """Report success."""
         return CommitResult(frozenset(positions), frozenset())
+
+    def trace(self, partition: TopicPartition) -> None:
+        """Return nothing: there is no stored offset."""
 
 
 def make_store(

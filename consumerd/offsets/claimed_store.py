@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 from consumerd.offsets.errors import OffsetsHeldError
 from consumerd.offsets.guards import OwnedGuard
-from consumerd.offsets.store import NO_LOGS, CommitResult
+from consumerd.offsets.store import NO_NOTES, CommitResult
 from consumerd.zk.errors import SessionChanged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from consumerd.offsets.guards import Ownership
-    from consumerd.offsets.store import Logs, OffsetStore
+    from consumerd.offsets.store import Notes, OffsetStore, Trace
     from consumerd.partition import LogId, TopicPartition
     from consumerd.ports import ZooKeeper
 
@@ -52,16 +52,16 @@ class ClaimedStore:
         """As the store."""
         return await self._store.changed(partitions)
 
+    async def is_new(self, partition: TopicPartition) -> bool:
+        """As the store."""
+        return await self._store.is_new(partition)
+
     def log(self, partition: TopicPartition) -> LogId:
         """As the store."""
         return self._store.log(partition)
 
     async def commit(
-        self,
-        positions: Mapping[TopicPartition, int],
-        *,
-        session_id: int,
-        logs: Logs = NO_LOGS,
+        self, positions: Mapping[TopicPartition, int], *, session_id: int, notes: Notes = NO_NOTES
     ) -> CommitResult:
         """Store. Raises SessionChanged if the session of the claims is over, OffsetsHeldError, and errors of either."""
         if self._zk.session_id != session_id:
@@ -71,7 +71,11 @@ class ClaimedStore:
         ours = {each: positions[each] for each in wanted if each not in lost}
         if not ours:
             return CommitResult(frozenset(), lost)
-        result = await self._store.commit(ours, session_id=session_id, logs=logs)
+        result = await self._store.commit(ours, session_id=session_id, notes=notes)
         if result.lost:
             raise OffsetsHeldError(self._group, min(result.lost), "Kafka")
         return CommitResult(result.committed, lost, result.refused)
+
+    def trace(self, partition: TopicPartition) -> Trace | None:
+        """As the store."""
+        return self._store.trace(partition)

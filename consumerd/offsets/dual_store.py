@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING
 import structlog
 
 from consumerd.offsets.errors import OffsetsHeldError
-from consumerd.offsets.store import NO_LOGS, CommitResult
+from consumerd.offsets.store import NO_NOTES, CommitResult
 from consumerd.partition import UNKNOWN_LOG, LogId
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from consumerd.offsets.store import Logs, OffsetStore
+    from consumerd.offsets.store import Notes, OffsetStore, Trace
     from consumerd.partition import TopicPartition
 
 log = structlog.get_logger(__name__)
@@ -46,6 +46,8 @@ class DualOffsetStore:
         self._guarding = guarding
         self._following = following
         self._logs: dict[TopicPartition, LogId] = {}
+        #: Partitions whose larger offset was that of the following store.
+        self._ahead: set[TopicPartition] = set()
 
     @property
     def keeps_for(self) -> float | None:
@@ -62,6 +64,8 @@ class DualOffsetStore:
             if guarding[partition] != following[partition]:
                 offsets = sorted((guarding[partition], following[partition]))
                 log.info("stored_offsets_differ", partition=str(partition), offsets=offsets)
+        self._ahead.difference_update(wanted)
+        self._ahead.update(each for each in following if following[each] > guarding.get(each, -1))
         larger = _larger(guarding, following)
         for partition, offset in larger.items():
             stores = ((self._guarding, guarding), (self._following, following))
@@ -80,26 +84,30 @@ class DualOffsetStore:
         wanted = list(partitions)
         return await self._guarding.changed(wanted) | await self._following.changed(wanted)
 
+    async def is_new(self, partition: TopicPartition) -> bool:
+        """As the store that knows the members."""
+        return await self._guarding.is_new(partition)
+
     def log(self, partition: TopicPartition) -> LogId:
         """Return that of the larger offset; of equal ones, what both stores know."""
         return self._logs.get(partition, UNKNOWN_LOG)
 
     async def commit(
-        self,
-        positions: Mapping[TopicPartition, int],
-        *,
-        session_id: int,
-        logs: Logs = NO_LOGS,
+        self, positions: Mapping[TopicPartition, int], *, session_id: int, notes: Notes = NO_NOTES
     ) -> CommitResult:
         """Store the positions in both. Raises OffsetsHeldError, and the errors of either; committing again is safe."""
-        taken = await self._guarding.commit(positions, session_id=session_id, logs=logs)
+        taken = await self._guarding.commit(positions, session_id=session_id, notes=notes)
         if not taken.committed:
             return taken
         rest = {partition: positions[partition] for partition in taken.committed}
-        followed = await self._following.commit(rest, session_id=session_id, logs=logs)
+        followed = await self._following.commit(rest, session_id=session_id, notes=notes)
         if followed.lost:
             raise OffsetsHeldError(self._group, min(followed.lost), self._name)
         return CommitResult(followed.committed, taken.lost, {**taken.refused, **followed.refused})
+
+    def trace(self, partition: TopicPartition) -> Trace | None:
+        """As the guarding store, which every offset is written to first; None if the other one has a larger offset."""
+        return None if partition in self._ahead else self._guarding.trace(partition)
 
 
 def _larger(*stores: dict[TopicPartition, int]) -> dict[TopicPartition, int]:

@@ -12,9 +12,7 @@ a ZooKeeper accepts it, 0.8.1 too, and keeps the offsets there, in the nodes of 
 
 from __future__ import annotations
 
-import base64
 import math
-import re
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
@@ -23,7 +21,8 @@ from consumerd.client import BrokerRefusedError, topic_error
 from consumerd.errors import BrokerError
 from consumerd.net import ConnectionClosedError
 from consumerd.offsets.errors import OffsetsUnavailableError
-from consumerd.offsets.store import NO_LOGS, CommitResult
+from consumerd.offsets.metadata import OffsetNotes, format_metadata, parse_metadata
+from consumerd.offsets.store import NO_NOTES, CommitResult
 from consumerd.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.wire.v08.apis import OFFSET_COMMIT, OFFSET_FETCH
 from consumerd.wire.v08.error_codes import ErrorCode
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
     from consumerd.client import ClusterClient
     from consumerd.client.channel import Channel
-    from consumerd.offsets.store import Logs
+    from consumerd.offsets.store import Notes
     from consumerd.wire.v08.schema import Api
 
 #: Version 0 of both is ZooKeeper's; the later ones here are the last that name topics and are for one group.
@@ -55,9 +54,6 @@ _NO_OFFSET: Final = -1
 _NO_EPOCH: Final = -1
 #: The first version of OFFSET_COMMIT with a leader epoch.
 _EPOCH_SINCE: Final = 6
-#: What the metadata of an offset end with, of the log that it is of: a topic id as Kafka's tools print it, an epoch.
-_TOPIC_ID: Final = re.compile(r"(?:^| )topic-id=([A-Za-z0-9_-]{22})(?: leader-epoch=[0-9]{1,9})?$")
-_LEADER_EPOCH: Final = re.compile(r"(?:^| )leader-epoch=([0-9]{1,9})$")
 #: Seconds for which a broker is sure to keep an offset that is not written again: far less than the day or week that
 #: offsets.retention.minutes is by default.
 _KEPT_FOR: Final = 1200.0
@@ -92,14 +88,10 @@ class CommittedOffset:
     leader_epoch: int | None = None
 
     @property
-    def log(self) -> LogId:
-        """The log that the offset is of."""
-        text = self.metadata or ""
-        topic_id, epoch = _TOPIC_ID.search(text), _LEADER_EPOCH.search(text)
-        return LogId(
-            None if topic_id is None else base64.urlsafe_b64decode(f"{topic_id[1]}=="),
-            int(epoch[1]) if self.leader_epoch is None and epoch is not None else self.leader_epoch,
-        )
+    def notes(self) -> OffsetNotes:
+        """What is noted of the offset: the log that it is of, and whether the group began there."""
+        log, start = parse_metadata(self.metadata)
+        return OffsetNotes(log if self.leader_epoch is None else log._replace(leader_epoch=self.leader_epoch), start)
 
 
 class KafkaOffsetStore:
@@ -134,12 +126,23 @@ class KafkaOffsetStore:
     async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Load the stored offsets; partitions without one are absent. Raises OffsetsUnavailableError, BrokerError."""
         found = await self.read(partitions)
-        self._logs.update({partition: committed.log for partition, committed in found.items()})
+        self._logs.update({partition: committed.notes.log for partition, committed in found.items()})
         return {partition: committed.offset for partition, committed in found.items()}
 
     def log(self, partition: TopicPartition) -> LogId:
         """Return the log by the leader epoch and the topic id that were committed with the offset."""
         return self._logs.get(partition, UNKNOWN_LOG)
+
+    async def is_new(self, partition: TopicPartition) -> bool:
+        """Return whether the group handled messages of other partitions of the topic, or is of another client.
+
+        A group that just began has nothing but starts there: its members fix them one after the other.
+        """
+        metadata = await self._client.topics([partition.topic])
+        topic = metadata.topics.get(partition.topic)
+        numbers = sorted(() if topic is None else topic.partitions)
+        found = await self.read([TopicPartition.numbered(partition.topic, number) for number in numbers])
+        return any(not committed.notes.start for other, committed in found.items() if other != partition)
 
     async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """As `load`, which does not affect later commits either."""
@@ -182,11 +185,7 @@ class KafkaOffsetStore:
         return frozenset()
 
     async def commit(
-        self,
-        positions: Mapping[TopicPartition, int],
-        *,
-        session_id: int,
-        logs: Logs = NO_LOGS,
+        self, positions: Mapping[TopicPartition, int], *, session_id: int, notes: Notes = NO_NOTES
     ) -> CommitResult:
         """Store the positions of partitions that were assigned in the generation of `session_id`.
 
@@ -211,12 +210,13 @@ class KafkaOffsetStore:
         version = channel.versions.pick(OFFSET_COMMIT, at_least=first, at_most=last)
         by_topic: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
         for partition, offset in positions.items():
-            log = logs.get(partition, UNKNOWN_LOG)
+            noted = notes.get(partition, OffsetNotes())
+            log = noted.log
             entry = {
                 "partition": partition.partition,
                 "offset": offset,
                 "committed_leader_epoch": _NO_EPOCH if log.leader_epoch is None else log.leader_epoch,
-                "metadata": self._metadata_with(log, version),
+                "metadata": format_metadata(self._metadata, noted, with_epoch=version < _EPOCH_SINCE),
             }
             by_topic[partition.topic].append(entry)
         if instance_id is not None and version >= _INSTANCE_SINCE:
@@ -246,12 +246,8 @@ class KafkaOffsetStore:
                 committed.add(partition)
         return CommitResult(frozenset(committed & positions.keys()), frozenset(lost & positions.keys()), refused)
 
-    def _metadata_with(self, log: LogId, version: int) -> str | None:
-        """Return the metadata with what the request has no field for."""
-        named = [] if log.topic_id is None else [f"topic-id={log.topic_id_text}"]
-        if version < _EPOCH_SINCE and log.leader_epoch is not None:
-            named.append(f"leader-epoch={log.leader_epoch}")
-        return " ".join([*([self._metadata] if self._metadata else []), *named]) if named else self._metadata
+    def trace(self, partition: TopicPartition) -> None:
+        """Return nothing: a stored offset does not show who wrote it, or when."""
 
     async def _channel(self) -> Channel:
         try:

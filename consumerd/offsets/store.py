@@ -23,6 +23,10 @@ larger offset of another process that its own commit is the first to meet. The n
 its order is the only one that both sides share: until the seek has been written, it overwrites the stored offset; a
 larger offset that another process writes over the seek is later, and stays until our position has passed it.
 
+Whether another process wrote a node since some moment (`trace`) follows from its version, too: each of our writes names
+the version that we know, so of all that we sent without a reply at most one was carried out. The node has the version
+and the offset that we know, or the next version and one of the offsets sent: everything else is another's doing.
+
 So one bad partition never keeps the others from being committed, and every try settles something. Servers without multi
 (before 3.4) get single writes with the version, all in flight at once.
 
@@ -41,10 +45,11 @@ import structlog
 
 from consumerd.offsets.guards import GuardFailure, OwnedGuard, VacantGuard
 from consumerd.offsets.together import all_of, each_of
-from consumerd.partition import UNKNOWN_LOG, LogId
+from consumerd.partition import NO_BROKER, UNKNOWN_LOG, LogId
 from consumerd.ports import Check, Create, SetData
 from consumerd.registry.errors import RegistryError
-from consumerd.registry.paths import offset_path, offsets_path
+from consumerd.registry.paths import offset_path, offsets_path, owner_path
+from consumerd.registry.v08.paths import partition_path
 from consumerd.registry.values import format_offset, parse_offset
 from consumerd.zk.errors import BadVersion, MultiFailed, NodeExists, NoNode, SessionChanged
 
@@ -53,11 +58,12 @@ if TYPE_CHECKING:
 
     from consumerd.errors import BrokerError, ZooKeeperError
     from consumerd.offsets.guards import Guard
+    from consumerd.offsets.metadata import OffsetNotes
     from consumerd.partition import TopicPartition
     from consumerd.ports import Operation, ZooKeeper
 
-    #: The logs that offsets are of.
-    Logs = Mapping[TopicPartition, LogId]
+    #: What is to be noted of offsets.
+    Notes = Mapping[TopicPartition, OffsetNotes]
 
 log = structlog.get_logger(__name__)
 
@@ -67,8 +73,10 @@ PARTITIONS_PER_MULTI = 50
 CHECKS_PER_MULTI = 100
 #: Number of repairs of one partition's write before its error is final.
 PATIENCE = 4
-#: Nothing is known of any log.
-NO_LOGS: Final[Logs] = MappingProxyType({})
+#: Time within which members of a new group begin, in milliseconds.
+_BEGINNING_MS = 60_000
+#: Nothing is to be noted.
+NO_NOTES: Final[Notes] = MappingProxyType({})
 
 
 class CommitResult(NamedTuple):
@@ -95,19 +103,49 @@ class OffsetStore(Protocol):
 
     async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]: ...
 
+    async def is_new(self, partition: TopicPartition) -> bool:
+        """Return whether the group consumed the topic before this partition of it, which has no offset, was there."""
+        ...
+
     def log(self, partition: TopicPartition) -> LogId:
         """Return what was stored of the log that the offset is of which `load` returned last."""
         ...
 
     async def commit(
-        self,
-        positions: Mapping[TopicPartition, int],
-        *,
-        session_id: int,
-        logs: Logs = NO_LOGS,
+        self, positions: Mapping[TopicPartition, int], *, session_id: int, notes: Notes = NO_NOTES
     ) -> CommitResult:
-        """Store the positions, each with the log that it is of as far as it is known and the store can keep it."""
+        """Store the positions, with what is to be noted of them as far as the store can keep it."""
         ...
+
+    def trace(self, partition: TopicPartition) -> Trace | None:
+        """Return what is known of the stored offset; None if the store cannot tell who wrote it, or if there is none.
+
+        A trace from before a `load` and one from after it tell whether others have written (`Trace.leads_to`).
+        """
+        ...
+
+
+class Trace(NamedTuple):
+    """An offset node at one moment, as far as this process knows."""
+
+    #: None: there is no node.
+    version: int | None
+    stored: int | None
+    #: Offsets sent on top of that version; one of them may have been written.
+    sent: frozenset[int] = frozenset()
+    #: Another process wrote it since it was loaded, and we have not overwritten that.
+    foreign: bool = False
+
+    def leads_to(self, later: Trace) -> bool:
+        """Whether the node became `later`, which was read from it, by our own writes alone."""
+        unchanged = (later.version, later.stored) == (self.version, self.stored)
+        ours = later.version == _following(self.version) and later.stored in self.sent
+        return not self.foreign and (unchanged or ours)
+
+
+def _following(version: int | None) -> int:
+    """Return the version of a node after our write."""
+    return 0 if version is None else version + 1
 
 
 class _Step(NamedTuple):
@@ -133,6 +171,15 @@ class _Known:
     sent: set[int] = field(default_factory=set)
     #: The larger offset that another process wrote: no smaller one overwrites it.
     floor: int | None = None
+    #: The offset that the node of this version contains; None if it is not a number, or not known.
+    stored: int | None = None
+    #: Whether another process wrote it since the load. Our next write ends that.
+    foreign: bool = False
+
+    def trace(self) -> Trace | None:
+        if self.version is None and not self.sent:
+            return None
+        return Trace(self.version, self.stored, frozenset(self.sent), self.foreign)
 
 
 class _OffsetNodes:
@@ -142,14 +189,16 @@ class _OffsetNodes:
         self.zk = zk
         self.guard = guard
         self.known: dict[TopicPartition, _Known] = {}
-        self._group = group
+        #: The last traces of nodes whose partitions were lost.
+        self.ended: dict[TopicPartition, Trace | None] = {}
+        self.group = group
         #: Of the offsets that were read: a topic that is created after an offset was written is another one.
         self.logs: dict[TopicPartition, LogId] = {}
         #: Topics whose node for offsets has been seen.
         self._parents: set[str] = set()
 
     def path(self, partition: TopicPartition) -> str:
-        return offset_path(self._group, partition)
+        return offset_path(self.group, partition)
 
     async def prepare(self, partitions: Iterable[TopicPartition]) -> None:
         """Create the parents of nodes that are to be created, unless they have been seen already."""
@@ -157,7 +206,7 @@ class _OffsetNodes:
         await each_of(sorted(creating - self._parents), self.ensure_parent)
 
     async def ensure_parent(self, topic: str) -> None:
-        await self.zk.ensure(offsets_path(self._group, topic))
+        await self.zk.ensure(offsets_path(self.group, topic))
         self._parents.add(topic)
 
     async def read(self, partition: TopicPartition) -> tuple[bytes | None, int | None]:
@@ -168,6 +217,12 @@ class _OffsetNodes:
             return None, None
         self.logs[partition] = LogId(zxid=stat.modified_zxid)
         return data, stat.version
+
+    def renew(self, partition: TopicPartition, version: int | None) -> _Known:
+        """Return the state of a node that was read again; a write of ours that is still on its way may follow."""
+        self.ended.pop(partition, None)
+        former = self.known.get(partition)
+        return _Known(version, sent=former.sent if former is not None and former.version == version else set())
 
     async def versions(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int | None]:
         stats = await each_of(partitions, lambda each: self.zk.exists(self.path(each)))
@@ -200,14 +255,29 @@ class ZooKeeperOffsetStore:
         nodes = await each_of(wanted, self._nodes.read)
         found: dict[TopicPartition, int] = {}
         for partition, (data, version) in zip(wanted, nodes, strict=True):
-            known = self._nodes.known[partition] = _Known(version)
+            known = self._nodes.known[partition] = self._nodes.renew(partition, version)
             if version is not None:
-                known.last = found[partition] = self._parse(partition, data)
+                known.last = known.stored = found[partition] = self._parse(partition, data)
         return found
 
     def log(self, partition: TopicPartition) -> LogId:
         """Return the log by the transaction that wrote the offset: the node holds a number alone, for JVM members."""
         return self._nodes.logs.get(partition, UNKNOWN_LOG)
+
+    async def is_new(self, partition: TopicPartition) -> bool:
+        """Return whether the partition was created after the group's first offset of the topic.
+
+        ZooKeeper knows that since 0.8. In 0.7 a broker's node says when it started: there the group has to have had
+        offsets for a minute when the partition was claimed, and is not just beginning.
+        """
+        began = await self._zk.exists(offsets_path(self._nodes.group, partition.topic))
+        if began is None:
+            return False
+        if partition.broker == NO_BROKER:
+            created = await self._zk.exists(partition_path(partition.topic, partition.partition))
+            return created is not None and created.created_zxid > began.created_zxid
+        claimed = await self._zk.exists(owner_path(self._nodes.group, partition))
+        return claimed is not None and claimed.modified_ms - began.modified_ms > _BEGINNING_MS
 
     async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """As `load`, at any time, without effect on later commits: they still detect the writes of others."""
@@ -250,13 +320,9 @@ class ZooKeeperOffsetStore:
         return doubtful
 
     async def commit(
-        self,
-        positions: Mapping[TopicPartition, int],
-        *,
-        session_id: int,
-        logs: Logs = NO_LOGS,
+        self, positions: Mapping[TopicPartition, int], *, session_id: int, notes: Notes = NO_NOTES
     ) -> CommitResult:
-        """Store the positions of partitions claimed on session `session_id`. `logs` cannot be kept.
+        """Store the positions of partitions claimed on session `session_id`. `notes` cannot be kept.
 
         Raises SessionChanged when that session is over, NotConnected or ConnectionLost when ZooKeeper cannot be
         reached (after ConnectionLost some may be stored; committing again is safe), and ZooKeeper's error if an offset
@@ -265,7 +331,7 @@ class ZooKeeperOffsetStore:
         nodes = self._nodes
         nodes.require(session_id)
         unknown = await nodes.versions([partition for partition in positions if partition not in nodes.known])
-        nodes.known.update({partition: _Known(version) for partition, version in unknown.items()})
+        nodes.known.update({partition: _Known(version, foreign=True) for partition, version in unknown.items()})
         await nodes.prepare(positions)
         rest = iter(sorted(positions.items()))
         commits = []
@@ -282,6 +348,11 @@ class ZooKeeperOffsetStore:
             frozenset().union(*(commit.lost for commit in commits)),
         )
 
+    def trace(self, partition: TopicPartition) -> Trace | None:
+        """Return what is known of the offset node; None if there is none."""
+        known = self._nodes.known.get(partition)
+        return known.trace() if known is not None else self._nodes.ended.get(partition)
+
     def _parse(self, partition: TopicPartition, data: bytes | None) -> int:
         try:
             return parse_offset(data)
@@ -297,11 +368,7 @@ class UnclaimedZooKeeperOffsetStore(ZooKeeperOffsetStore):
         super().__init__(zk, group, VacantGuard(zk, group))
 
     async def commit(
-        self,
-        positions: Mapping[TopicPartition, int],
-        *,
-        session_id: int,
-        logs: Logs = NO_LOGS,
+        self, positions: Mapping[TopicPartition, int], *, session_id: int, notes: Notes = NO_NOTES
     ) -> CommitResult:
         """As the base class; `session_id` is that of the ownership, and has no effect here."""
         return await super().commit(positions, session_id=self._zk.session_id)
@@ -394,8 +461,8 @@ class _Commit:
     def _note_written(self) -> None:
         for partition in list(self._open):
             known = self._known[partition]
-            known.version = 0 if known.version is None else known.version + 1
-            known.going_back = False
+            known.version, known.stored = _following(known.version), self._open[partition]
+            known.going_back = known.foreign = False
             known.sent.clear()
             self._settle(partition)
 
@@ -442,17 +509,21 @@ class _Commit:
         """Continue from the present data of the node, for a partition that is ours."""
         known, position = self._known[partition], self._open[partition]
         if not self._is_news(partition, version):
+            known.foreign = known.foreign or version != known.version  # it was deleted
             known.version = version
             return
-        known.version = version
         try:
             stored = parse_offset(data)
         except RegistryError:
             stored = None  # not an offset: overwritten
+        before, known.version, known.stored = known.trace(), version, stored
+        known.foreign = before is None or not before.leads_to(Trace(version, stored))
+        ours = stored in known.sent
+        known.sent.clear()  # all of it named a former version: it cannot be carried out any more
         if stored == position:
             known.going_back = False
             self._settle(partition)  # our own write, whose reply was lost
-        elif stored not in known.sent:
+        elif not ours:
             log.warning("offset_written_by_another", partition=str(partition), offset=stored, position=position)
             if stored is not None and stored > position and not known.going_back:
                 known.floor = stored
@@ -460,7 +531,8 @@ class _Commit:
 
     def _lose(self, partition: TopicPartition) -> None:
         del self._open[partition]
-        self._known.pop(partition, None)
+        if (known := self._known.pop(partition, None)) is not None:
+            self._nodes.ended[partition] = known.trace()
         self.lost.add(partition)
 
     def _refuse(self, partition: TopicPartition, cause: ZooKeeperError) -> None:

@@ -41,6 +41,7 @@ from consumerd.registry.v08.broker import (
 )
 from consumerd.registry.v08.paths import (
     delete_topic_path,
+    partition_path,
     partition_state_path,
     partitions_path,
     topic_config_path,
@@ -141,6 +142,7 @@ __all__ = [
     "parse_subscription",
     "parse_subscription_v08",
     "parse_topic_assignment",
+    "partition_path",
     "partition_state_path",
     "partitions_path",
     "topic_broker_path",

@@ -5,6 +5,9 @@ tried. By then `latest` has moved and `earliest` may have, so messages in betwee
 the range to be landed would be unknown. Therefore the options are resolved once and the offsets kept in a file of the
 checkpoint, which is written atomically; `land` starts from them, and `reconcile` expects everything from there on. A
 partition that appears later is added when the first batch that has it is landed.
+
+The file also has the id of the log that each offset belongs to, where brokers have ids. When a batch begins another log
+of a partition, since its topic was deleted and created again, the range of the former one is noted (`former_logs`).
 """
 
 from __future__ import annotations
@@ -13,10 +16,11 @@ from typing import TYPE_CHECKING
 
 from consumerd.errors import NotFoundError
 from consumerd.spark.checkpoints import Checkpoint, CheckpointError, OffsetLog
+from consumerd.spark.former_logs import FormerLog, add_former
 from consumerd.spark.source.discovery import open_origin
-from consumerd.spark.source.offsets import entries, format_offsets, parse_offsets, sorted_offsets
+from consumerd.spark.source.offsets import LogOffset, format_offsets, parse_offsets, positions, sorted_offsets
 from consumerd.spark.source.options import read_options
-from consumerd.spark.source.planning import Losses, starting
+from consumerd.spark.source.planning import Losses, placed, starting
 from consumerd.spark.tables.files import locate
 
 if TYPE_CHECKING:
@@ -24,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from consumerd.spark.source.offsets import Offsets
+    from consumerd.spark.source.offsets import Key, Offsets
     from consumerd.spark.spec import PipelineSpec
 
 _REPLACED = frozenset({"startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp"})
@@ -36,28 +40,41 @@ def begin(spark: SparkSession, pipeline: PipelineSpec, source: Mapping[str, str]
     Once a batch is done the checkpoint has the next offsets, and the options stay as they are. Raises what planning
     raises, NotFoundError for a partition that is gone before it was read, CheckpointError for a file that is not ours.
     """
-    if Checkpoint(spark, pipeline.checkpoint("land")).last_committed() is not None:
+    checkpoint = Checkpoint(spark, pipeline.checkpoint("land"))
+    if checkpoint.last_committed() is not None:
         return dict(source)
     options = read_options(source)
     origin = open_origin(options)
     logs = origin.snapshot()
+    losses = Losses(fail=options.fail_on_data_loss)
+    path, files = locate(spark, _path(pipeline), renames=False)
     fixed = began(spark, pipeline)
     if fixed is None:
         if (missing := origin.missing(logs)) is not None:
             raise NotFoundError(missing)
         asked = options.start_of_stream()
-        starts = starting(logs, options, asked, Losses(fail=options.fail_on_data_loss))
+        starts = placed(logs, starting(logs, options, asked, losses))
         # Requested offsets that were deleted before the first batch were to be landed, too.
         timed = options.starting_timestamp is not None or options.starting_times is not None
         if not timed and not isinstance(asked, int):
-            starts |= {key: offset for key, offset in entries(asked) if 0 <= offset < logs[key].start}
-        path, files = locate(spark, _path(pipeline), renames=False)
+            starts |= {
+                key: LogOffset(each.offset, logs[key].topic_id)
+                for key, each in positions(asked)
+                if 0 <= each.offset < logs[key].start and each.may_be_of(logs[key].topic_id)
+            }
         files.make_folder(path.rpartition("/")[0])
         if not files.create(path, format_offsets(sorted_offsets(starts)).encode()):
             return begin(spark, pipeline, source)  # another run was first
     else:
         # Partitions that came since begin where their log does.
-        starts = {key: log.start for key, log in logs.items()} | dict(entries(fixed))
+        starts = placed(logs, {key: log.start for key, log in logs.items()}) | dict(positions(fixed))
+        replaced = {key for key, log in logs.items() if not starts[key].may_be_of(log.topic_id)}
+        for key in replaced:
+            losses.report_replaced(logs[key], starts[key], "to be landed from")
+        if replaced and checkpoint.last_planned() is None:
+            # Nothing was read of the former logs. Otherwise the first batch is as it was planned, and says so.
+            starts |= placed(logs, {key: logs[key].start for key in replaced})
+            files.replace(path, format_offsets(sorted_offsets(starts)).encode())
     for topic, name in starts:
         if (topic, name) not in logs:
             raise NotFoundError(
@@ -81,19 +98,51 @@ def began(spark: SparkSession, pipeline: PipelineSpec) -> Offsets | None:
 
 
 def note_new(spark: SparkSession, pipeline: PipelineSpec, batch: int) -> None:
-    """Record the start of partitions that are new in a batch, before it is landed.
+    """Record the start of partitions, and of logs, that are new in a batch, before it is landed.
 
     The stream's offsets say so too, but Spark forgets those of old batches, and retention moves on. Raises as `begin`.
     """
     fixed = began(spark, pipeline)
-    ends = OffsetLog(spark, pipeline.checkpoint("land")).end(batch)
+    offsets = OffsetLog(spark, pipeline.checkpoint("land"))
+    ends = offsets.end(batch)
     if fixed is None or not isinstance(ends, dict):
         return
-    known = dict(entries(fixed))
-    fresh = {key: offset for key, offset in entries(ends) if key not in known}
-    if fresh:
+    known = dict(positions(fixed))
+    former, now = after_batch(known, positions_of(offsets.end(batch - 1)), positions_of(ends))
+    if former:
+        add_former(spark, pipeline, former)
+    if now != known:
         path, files = locate(spark, _path(pipeline), renames=False)
-        files.replace(path, format_offsets(sorted_offsets(known | fresh)).encode())
+        files.replace(path, format_offsets(sorted_offsets(now)).encode())
+
+
+def after_batch(
+    starts: Mapping[Key, LogOffset], before: Mapping[Key, LogOffset], ends: Mapping[Key, LogOffset]
+) -> tuple[list[FormerLog], dict[Key, LogOffset]]:
+    """Return the logs that a batch leaves, and where the log of each partition begins after it.
+
+    `starts`: where they began so far; `before`, `ends`: the ends of the batch before and of this one. The batch that
+    begins a log ends where the log does begin.
+    """
+    former = []
+    now = dict(starts)
+    for key, end in ends.items():
+        start = starts.get(key)
+        if start is None:
+            now[key] = end
+        elif start.topic_id is None:
+            now[key] = start._replace(topic_id=end.topic_id)
+        elif not start.may_be_of(end.topic_id):
+            reached = before.get(key, start)
+            until = reached.offset if reached.topic_id == start.topic_id else start.offset
+            former.append(FormerLog(*key, start.topic_id, start.offset, max(until, start.offset)))
+            now[key] = end
+    return former, now
+
+
+def positions_of(ends: object) -> dict[Key, LogOffset]:
+    """The ends of a batch as the offset log has them; none where Spark deleted it."""
+    return dict(positions(ends)) if isinstance(ends, dict) else {}
 
 
 def _path(pipeline: PipelineSpec) -> str:

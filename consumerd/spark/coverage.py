@@ -18,6 +18,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.pandas.functions import arrow_udf
 
+from consumerd.spark.former_logs import PLAIN_PARTITION
 from consumerd.spark.reconcile_result import LISTED, LogStretch, LogStretches
 from consumerd.spark.runs import KINDS, PLACE, RUN_DDL, mark_runs
 
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
     from consumerd.spark.source.offsets import Key
 
-#: The columns that name a partition; its broker, where there is one, is part of the second.
+#: The columns that name a partition. Its broker, where there is one, is part of the second, and so is the id of a log
+#: that was replaced (`consumerd.spark.former_logs`).
 PARTITION: Final = ("topic", "broker_partition")
 _POINT: Final = (*PARTITION, "offset", "index")
 
@@ -46,7 +48,8 @@ def runs(
     `hashed`: with the sum of a hash of identity, value and key. `seen`, `due` and `proven`: conditions on rows, never
     null, by which runs are kept apart; true where they are left out.
     """
-    value = content_hash("topic", "broker_partition", "offset", "index") if hashed else F.lit(0).cast("bigint")
+    name = PLAIN_PARTITION if PLAIN_PARTITION in frame.columns else "broker_partition"  # of the partition, not its log
+    value = content_hash("topic", name, "offset", "index") if hashed else F.lit(0).cast("bigint")
     conditions = zip(KINDS, (seen, due, proven), strict=True)
     kinds = [(F.lit(True) if kind is None else kind).alias(name) for name, kind in conditions]
     # `mapInArrow` would say it in fewer words, but asks for pandas. Nondeterministic, so that it is evaluated once.

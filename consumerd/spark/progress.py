@@ -21,6 +21,7 @@ import structlog
 from py4j.protocol import Py4JJavaError
 
 from consumerd.errors import reason_of
+from consumerd.spark.source.offsets import LogOffset, parse_offsets, positions
 from consumerd.spark.tables.files import locate
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from consumerd.spark.source.offsets import Key
     from consumerd.spark.spec import PipelineSpec
     from consumerd.spark.tables.files import Files
 
@@ -181,7 +183,11 @@ def source_metrics(progress: Mapping[str, Any], *, counts_messages: bool = False
     report: dict[str, float | str] = {f"{name}OffsetsBehindLatest": number for name, number in numbers.items()}
     report["unit"] = "messages" if counts_messages else "bytes"
     before, after = _offsets(source["startOffset"]) or {}, _offsets(source["endOffset"]) or {}
-    size = sum(max(0, offset - before[key]) for key, offset in after.items() if key in before)
+    size = sum(
+        max(0, end.offset - before[key].offset)
+        for key, end in after.items()
+        if key in before and before[key].may_be_of(end.topic_id)
+    )
     rows = source.get("numInputRows") or 0
     if not counts_messages and size and rows:
         report |= {f"{name}MessagesBehindLatest": round(number * rows / size) for name, number in numbers.items()}
@@ -192,34 +198,24 @@ def lag(end: str | None, latest: str | None) -> list[PartitionLag] | None:
     """Return the lag of each partition, from two stream offsets `{"topic": {"0-1": offset}}` as JSON.
 
     None where the source reported no latest offset, or offsets of another form. A partition that the batch does not
-    know yet is behind by its whole length, which is unknown: it counts from the first batch that has it.
+    know yet is behind by its whole length, which is unknown: it counts from the first batch that has it. The same holds
+    for a log that has replaced another one.
     """
     reached, available = _offsets(end), _offsets(latest)
     if reached is None or available is None:
         return None
     return [
-        PartitionLag(topic, partition, max(0, offset - reached[topic, partition]))
-        for (topic, partition), offset in available.items()
-        if (topic, partition) in reached
+        PartitionLag(*key, max(0, end.offset - reached[key].offset))
+        for key, end in available.items()
+        if key in reached and reached[key].may_be_of(end.topic_id)
     ]
 
 
-def _offsets(text: str | None) -> dict[tuple[str, str], int] | None:
+def _offsets(text: str | None) -> dict[Key, LogOffset] | None:
     try:
-        value = json.loads(text) if text else None
-    except (ValueError, RecursionError):
+        return dict(positions(parse_offsets(text))) if text else None
+    except ValueError:
         return None
-    if not isinstance(value, dict):
-        return None
-    found = {}
-    for topic, partitions in value.items():
-        if not isinstance(partitions, dict):
-            return None
-        for partition, offset in partitions.items():
-            if not isinstance(offset, int):
-                return None
-            found[topic, partition] = offset
-    return found
 
 
 def _encode(batch: BatchProgress) -> bytes:

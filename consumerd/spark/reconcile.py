@@ -29,6 +29,7 @@ from consumerd.errors import reason_of
 from consumerd.spark.checkpoints import Checkpoint, OffsetLog
 from consumerd.spark.coverage import PARTITION, content_hash, found_stretches, kinds, runs, sweep
 from consumerd.spark.failures import declared_errors
+from consumerd.spark.former_logs import FormerLog, name_of, with_log_names
 from consumerd.spark.reconcile_expected import (
     OffsetSpan,
     SourceSpans,
@@ -40,13 +41,12 @@ from consumerd.spark.reconcile_expected import (
 )
 from consumerd.spark.reconcile_result import LogStretches, PartitionCheck, ReconcileResult
 from consumerd.spark.runs import PLACE
-from consumerd.spark.source.columns import IDENTITY
 from consumerd.spark.source.options import read_options
 from consumerd.spark.tables import open_table
 from consumerd.spark.tables.files import locate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from pyspark.sql import DataFrame, Row, SparkSession
 
@@ -82,6 +82,7 @@ class _Reconciliation:
         self._pipeline = pipeline
         self._kept: list[DataFrame] = []
         self._bronze = open_table(spark, pipeline.bronze, pipeline.format)
+        self._former: tuple[FormerLog, ...] = ()
         # Queries may run meanwhile. The last batch of refine is read before that of land, and each
         # table is read up to there, so that no row is missing only because it was added in between.
         self._refined, self._refined_to = _refined(spark, pipeline)
@@ -101,10 +102,12 @@ class _Reconciliation:
             dedup=refine is not None and refine.dedup,
             refined=bool(self._refined),
         )
-        wanted, self._last_batch = planned(self._spark, self._pipeline, self._bronze, self._first_landed)
+        plan = planned(self._spark, self._pipeline, self._bronze, self._first_landed)
+        wanted, self._last_batch, self._former = plan
+        self._refined = {name: self._named(frame) for name, frame in self._refined.items()}
         spans, pieces = SourceSpans({}, []) if shallow else available(self._pipeline, wanted)
         query = Checkpoint(self._spark, self._pipeline.checkpoint("land")).query_id()
-        proven_ranges = read_proven(self._spark, self._pipeline, query)
+        proven_ranges = read_proven(self._spark, self._pipeline, query, self._former)
         bronze = self._bronze_runs(pieces, proven_ranges, hashed=not shallow)
         landed = _by_partition(bronze)
         held = {
@@ -172,11 +175,16 @@ class _Reconciliation:
                 check = replace(check, reasons=tuple(f"[{each.start}, {each.end}): {each.reason}" for each in reasons))
             checks.append(check.with_stretches(found.get(key, {})))
         if not shallow:
-            self._write_proven(query, proven_ranges, landed, checks)
+            self._write_proven(query, proven_ranges, landed, checks, wanted)
         return ReconcileResult(self._pipeline.name, shallow, tuple(checks))
 
     def _write_proven(
-        self, query: str, known: Mapping[Key, ProvenRange], landed: Mapping[Key, _Count], checks: list[PartitionCheck]
+        self,
+        query: str,
+        known: Mapping[Key, ProvenRange],
+        landed: Mapping[Key, _Count],
+        checks: list[PartitionCheck],
+        wanted: Mapping[Key, OffsetSpan],
     ) -> None:
         """Store proven ranges: the whole range of complete partitions, the former one of others."""
         proven_ranges = dict(known)
@@ -185,7 +193,8 @@ class _Reconciliation:
             if check.is_landed:
                 gone = [(one.start, one.end) for one in self._pipeline.gone if (one.topic, one.partition) == key]
                 count = landed.get(key, _Count())
-                proven_ranges[key] = ProvenRange(check.start, check.end, count.rows, count.whole, tuple(gone))
+                topic_id = wanted[key].topic_id if key in wanted else None
+                proven_ranges[key] = ProvenRange(check.start, check.end, count.rows, count.whole, tuple(gone), topic_id)
         try:
             write_proven(self._spark, self._pipeline, query, proven_ranges)
         except (OSError, Py4JJavaError) as error:  # a user with read access alone may compare, too
@@ -200,7 +209,11 @@ class _Reconciliation:
         """Bronze."""
         if not self._bronze.exists:
             return self._spark.createDataFrame([], _BRONZE_DDL)
-        return self._bronze.read(to=self._last_batch)
+        return self._named(self._bronze.read(to=self._last_batch))
+
+    def _named(self, frame: DataFrame) -> DataFrame:
+        """Rows with the names of their logs."""
+        return with_log_names(self._spark, frame, self._former)
 
     def _first_landed(self) -> dict[Key, int]:
         rows = self._rows().groupBy(*PARTITION).agg(F.min("offset").alias("first")).collect()
@@ -269,7 +282,7 @@ class _Reconciliation:
             return {}
         there = F.broadcast(self._spark.createDataFrame(keys, ", ".join(f"{name} string" for name in PARTITION)))
         rows = self._rows().join(there, list(PARTITION), "left_semi")
-        often = rows.groupBy(*PARTITION, *(name for name in IDENTITY if name not in PARTITION)).count()
+        often = rows.groupBy(*PARTITION, "offset", "index").count()
         sums = often.groupBy(*PARTITION).agg(F.sum(F.col("count") - 1).alias("duplicates")).collect()
         return {_key(row): row["duplicates"] for row in sums}
 
@@ -362,9 +375,13 @@ class ProvenRange(NamedTuple):
     digest: int
     #: The ranges that were declared gone then.
     declared: tuple[tuple[int, int], ...] = ()
+    #: The log's, None where it was unknown.
+    topic_id: str | None = None
 
 
-def read_proven(spark: SparkSession, pipeline: PipelineSpec, query: str) -> dict[Key, ProvenRange]:
+def read_proven(
+    spark: SparkSession, pipeline: PipelineSpec, query: str, former: Collection[FormerLog] = ()
+) -> dict[Key, ProvenRange]:
     """The ranges of the checkpoint with this id; none if the file is missing or has other content."""
     path, files = locate(spark, _path(pipeline), renames=False)
     try:
@@ -372,8 +389,10 @@ def read_proven(spark: SparkSession, pipeline: PipelineSpec, query: str) -> dict
         if found.get("query") != query:
             return {}
         proven_ranges = {
-            (topic, name): ProvenRange(start, end, rows, digest, tuple((low, high) for low, high in declared))
-            for topic, name, start, end, rows, digest, declared in found["partitions"]
+            name_of(former, (topic, name), *log or (None,)): ProvenRange(
+                start, end, rows, digest, tuple((low, high) for low, high in declared), *log
+            )
+            for topic, name, start, end, rows, digest, declared, *log in found["partitions"]
         }
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}  # an unreadable proof is void; the next comparison writes another one

@@ -2,7 +2,8 @@
 
 Strategy: the checkpoint has the end of the planned batches, `consumerd.spark.beginning` their start; everything
 in between is expected, independent of bronze. The part of it that the source still has is read again as a batch, and
-missing offsets are skipped instead of failing the query: the sweep reports them.
+missing offsets are skipped instead of failing the query: the sweep reports them. Of a topic that was created again the
+source has another log, and nothing of the one that was landed.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from consumerd.errors import NotFoundError
 from consumerd.spark.beginning import began
 from consumerd.spark.checkpoints import Checkpoint, CheckpointError, OffsetLog
 from consumerd.spark.coverage import PARTITION
+from consumerd.spark.former_logs import FormerLog, read_former
 from consumerd.spark.source import register
 from consumerd.spark.source.columns import ParseMode
 from consumerd.spark.source.discovery import open_origin
-from consumerd.spark.source.offsets import entries, format_offsets, sorted_offsets
+from consumerd.spark.source.offsets import LogOffset, entries, format_offsets, positions, sorted_offsets
 from consumerd.spark.source.options import STREAM_ONLY, read_options
 
 if TYPE_CHECKING:
@@ -42,17 +44,22 @@ _REPLACED: Final = frozenset(
 
 
 class OffsetSpan(NamedTuple):
-    """A range [start, end) of one partition's log."""
+    """A range [start, end) of one partition's log. `topic_id`: that of the log, None where it is unknown."""
 
     start: int
     end: int
+    topic_id: str | None = None
 
 
 class LandingPlan(NamedTuple):
-    """The ranges to be landed. Rows of bronze count up to `last_batch`: a query may be adding to it."""
+    """The ranges to be landed. Rows of bronze count up to `last_batch`: a query may be adding to it.
+
+    `former`: the logs that others have replaced by then.
+    """
 
     spans: dict[Key, OffsetSpan]
     last_batch: int
+    former: tuple[FormerLog, ...] = ()
 
 
 def planned(
@@ -75,15 +82,25 @@ def planned(
         raise CheckpointError(
             f"{offsets.path} does not contain the end of batch {max(known)}: restore the checkpoint of {bronze.path}."
         )
+    reached = dict(positions(ends))
     starts = dict(entries(began(spark, pipeline) or {}))
-    unknown = [key for key, _ in entries(ends) if key not in starts]
+    former = []
+    for each in read_former(spark, pipeline):
+        key = each.topic, each.partition
+        if key in reached and reached[key].topic_id == each.topic_id:
+            starts[key] = each.start  # a later batch, which is not counted, has replaced it
+        else:
+            former.append(each)
+    unknown = [key for key in reached if key not in starts]
     if unknown:
         logs = open_origin(read_options(pipeline.source)).snapshot()
         landed = first_landed()
         for key in unknown:
             firsts = [log.start for log in (logs.get(key),) if log is not None]
             starts[key] = min([*firsts, *(offset for offset in (landed.get(key),) if offset is not None)], default=0)
-    return LandingPlan({key: OffsetSpan(min(starts[key], end), end) for key, end in entries(ends)}, max(known))
+    spans = {key: OffsetSpan(min(starts[key], end), end, topic_id) for key, (end, topic_id) in reached.items()}
+    spans |= {each.key: OffsetSpan(each.start, each.end, each.topic_id) for each in former}
+    return LandingPlan(spans, max(known), tuple(former))
 
 
 class SourceSpans(NamedTuple):
@@ -97,13 +114,13 @@ def available(pipeline: PipelineSpec, wanted: Mapping[Key, OffsetSpan]) -> Sourc
     """The part of `wanted` that the source has now; partitions of which it has nothing are left out."""
     logs = open_origin(read_options(pipeline.source)).snapshot()
     found = {
-        key: OffsetSpan(max(span.start, logs[key].start), min(span.end, logs[key].end))
+        key: OffsetSpan(max(span.start, logs[key].start), min(span.end, logs[key].end), span.topic_id)
         for key, span in wanted.items()
-        if key in logs
+        if key in logs and LogOffset(span.start, span.topic_id).may_be_of(logs[key].topic_id)
     }
     spans = {key: span for key, span in found.items() if span.start < span.end}
     pieces = []
-    for key, (start, end) in spans.items():
+    for key, (start, end, _) in spans.items():
         for low, high in logs[key].gaps():
             if low < end and start < high:
                 pieces.append((key, OffsetSpan(start, max(start, low))))
@@ -140,8 +157,8 @@ def source_rows(spark: SparkSession, pipeline: PipelineSpec, spans: Mapping[Key,
     kept = {name: value for name, value in pipeline.source.items() if name.lower() not in replaced}
     options = kept | {
         "assign": json.dumps(assigned),
-        "startingOffsets": format_offsets(sorted_offsets({key: span.start for key, span in spans.items()})),
-        "endingOffsets": format_offsets(sorted_offsets({key: span.end for key, span in spans.items()})),
+        "startingOffsets": _option({key: LogOffset(span.start, span.topic_id) for key, span in spans.items()}),
+        "endingOffsets": _option({key: LogOffset(span.end, span.topic_id) for key, span in spans.items()}),
         "failOnDataLoss": "false",
     }
     register(spark)
@@ -149,7 +166,11 @@ def source_rows(spark: SparkSession, pipeline: PipelineSpec, spans: Mapping[Key,
     return spark.read.format("consumerd").options(**options).schema(columns).load()
 
 
-def spans_frame(spark: SparkSession, spans: Iterable[tuple[Key, tuple[int, int]]]) -> DataFrame:
+def _option(offsets: Mapping[Key, LogOffset]) -> str:
+    return format_offsets(sorted_offsets(offsets))
+
+
+def spans_frame(spark: SparkSession, spans: Iterable[tuple[Key, OffsetSpan]]) -> DataFrame:
     """Columns of PARTITION, `start` and `end`."""
-    rows = [(*key, *span) for key, span in sorted(spans)]
+    rows = sorted((*key, span.start, span.end) for key, span in spans)
     return spark.createDataFrame(rows, f"{PARTITION[0]} string, {PARTITION[1]} string, start bigint, end bigint")

@@ -24,6 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from consumerd.errors import ConfigError
 from consumerd.spark.checkpoints import Checkpoint
 from consumerd.spark.failures import declared_errors
+from consumerd.spark.former_logs import identified
 from consumerd.spark.parsing import REASON, check_pattern, parse
 from consumerd.spark.queries import run_query
 from consumerd.spark.seen import OffsetStretch, SeenLog, SeenOffsets, SeenPartition
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from consumerd.spark.spec import PipelineSpec
     from consumerd.spark.tables import Table
 
-_SOURCE: Final = ("topic", "broker", "partition")
+_SOURCE: Final = SeenPartition._fields
 _KEPT: Final = ("broker_partition", "next_offset", "landed_at")
 #: More conditions than this make a plan slower than reading a bit more.
 _MAX_CONDITIONS: Final = 64
@@ -112,6 +113,7 @@ class _Refining:
     def store(self, frame: DataFrame, batch: int) -> None:
         """Append one batch to both tables."""
         with ExitStack() as cached:
+            frame = identified(frame)
             rows = _cached(parse(frame, self._spec), cached)
             if self._spec.dedup:
                 rows = self._deduplicated(rows, batch, cached)
@@ -160,7 +162,7 @@ class _Refining:
         near = F.col("offset").between(min(each.start for each in overlapping), max(each.end for each in overlapping))
         if len(overlapping) <= _MAX_CONDITIONS:
             near &= reduce(or_, map(_within, overlapping))
-        identities = [table.read(to=batch - 1).where(near).select(*IDENTITY) for table in self._tables()]
+        identities = [identified(table.read(to=batch - 1)).where(near).select(*IDENTITY) for table in self._tables()]
         return reduce(DataFrame.unionAll, identities)
 
     def _tables(self) -> list[Table]:
@@ -173,7 +175,7 @@ class _Refining:
         for table in self._tables():
             seen = seen.with_stretches(
                 OffsetStretch(SeenPartition(*(row[name] for name in _SOURCE)), row["start"], row["end"])
-                for row in _stretches(table.read(to=batch - 1))
+                for row in _stretches(identified(table.read(to=batch - 1)))
             )
         return seen
 

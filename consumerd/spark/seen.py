@@ -5,8 +5,8 @@ logs are landed in order that is one interval per partition, however long the hi
 them is compared with the existing rows. The state after batch N is a file of its own, written before batch N is stored;
 a retried batch starts from the state after N - 1, like the first time.
 
-Offsets of a partition whose topic was created again start at 0 again; its rows then overlap the old ones, as their
-identities do.
+A topic that is deleted and created again has another log, with intervals of its own. Where logs have no id (0.7, and
+brokers before 2.8) its offsets start at 0 again, and its rows overlap the old ones, as their identities do.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ _KEPT: Final = 5
 
 
 class SeenPartition(NamedTuple):
-    """The partition that offsets belong to."""
+    """The partition that offsets belong to, and its log."""
 
     topic: str | None
     broker: int | None
     partition: int | None
+    topic_id: str | None = None
 
 
 class OffsetStretch(NamedTuple):
@@ -75,8 +76,9 @@ class SeenOffsets:
         """The state, or None for invalid data."""
         try:
             found: dict[SeenPartition, list[OffsetInterval]] = {}
-            for topic, broker, partition, intervals in json.loads(data):
-                found[SeenPartition(topic, broker, partition)] = [(int(start), int(end)) for start, end in intervals]
+            for topic, broker, partition, *log, intervals in json.loads(data):  # earlier releases wrote no log
+                source = SeenPartition(topic, broker, partition, *log)
+                found[source] = [(int(start), int(end)) for start, end in intervals]
         except (ValueError, TypeError, RecursionError):
             return None
         return cls(found)

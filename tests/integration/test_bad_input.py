@@ -165,7 +165,7 @@ async def test_rejects_a_consumer_id_of_a_live_member(world: Any) -> None:
     first = await world.daemon("first", group={"consumer_id": "pod-0"})
     await world.until_printed(first, "one")
     stat = await world.zk.exists("/consumers/g/ids/g_pod-0")
-    outcome = await world.run(group={"consumer_id": "pod-0"})
+    outcome = await world.run(group={"consumer_id": "pod-0"}, seconds=150.0)  # it may be the node of a dead process
     assert_one_sentence(outcome, ExitCode.ID_TAKEN, "g_pod-0", "give each member its own consumer_id")
     await world.append(TP, b"two")
     await world.until_printed(first, "one", "two")

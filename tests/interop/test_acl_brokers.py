@@ -44,13 +44,13 @@ async def until(condition: Callable[[], bool]) -> None:
 class Scene:
     """A broker with ACLs, a client that may do everything but what an ACL forbids, and a member of a group."""
 
-    def __init__(self, broker: KafkaBroker, client: ClusterClient, directory: Path) -> None:
+    def __init__(self, broker: KafkaBroker, client: ClusterClient, directory: Path, **group: Any) -> None:
         self.broker = broker
         self.client = client
         self.daemon = DaemonProcess(
             directory,
             {
-                "group": {"id": "g", "coordination": "kafka", "topics": {"t1": 1, "t2": 1, "t3": 1}},
+                "group": {"id": "g", **group},
                 "kafka": {"bootstrap": [broker.address]},
                 "commit": {"interval": 0.2},
                 "handler": {"name": "print"},
@@ -90,6 +90,10 @@ class Scene:
     def told(self, event: str) -> list[dict[str, Any]]:
         return [each for each in self.daemon.events() if each["event"] == event]
 
+    def denied(self) -> list[dict[str, Any]]:
+        """Look-ups of positions that failed for a missing permission; before, there may have been no coordinator."""
+        return [each for each in self.told("position_lookup_failed") if "AUTHORIZATION" in each["reason"]]
+
     async def committed(self) -> dict[str, int]:
         places = [TopicPartition.numbered(topic, 0) for topic in ("t1", "t2")]
         found = await self.client.retrying("offsets", lambda: KafkaOffsetStore(self.client, "g").load(places))
@@ -108,7 +112,8 @@ async def test_missing_permissions_on_a_topic_do_not_affect_others(
     config = {"authorizer.class.name": AUTHORIZERS[version], "allow.everyone.if.no.acl.found": "true"}
     broker = await kafka(version, partitions=1, config=config)
     async with cluster_client(broker) as client:
-        scene = Scene(broker, client, tmp_path)
+        topics = {"t1": 1, "t2": 1, "t3": 1}
+        scene = Scene(broker, client, tmp_path, coordination="kafka", topics=topics)
         await scene.create("t1", "t2", "t3")
         for topic in ("t1", "t2"):
             await scene.produce(topic, b"first")
@@ -147,3 +152,35 @@ async def test_missing_permissions_on_a_topic_do_not_affect_others(
             await scene.until_committed({"t1": 3, "t2": 2})
             assert await daemon.stop() == ExitCode.OK
         assert scene.printed("t2") == ["first", "second"]
+
+
+async def test_topic_that_is_not_shown_does_not_affect_others_of_fixed_partitions(
+    kafka: Any, cluster_client: Any, tmp_path: Path
+) -> None:
+    config = {"authorizer.class.name": AUTHORIZERS["3.9.1"], "allow.everyone.if.no.acl.found": "true"}
+    broker = await kafka("3.9.1", partitions=1, config=config)
+    async with cluster_client(broker) as client:
+        scene = Scene(broker, client, tmp_path, coordination="fixed", partitions={"t1": [0], "t2": [0]})
+        await scene.create("t1", "t2")
+        for topic in ("t1", "t2"):
+            await scene.produce(topic, b"first")
+        await scene.acl("t2", "Read", user="somebody")
+        async with scene.daemon as daemon:
+            await scene.produce("t1", b"second")
+            await until(lambda: scene.printed("t1") == ["first", "second"])
+            await until(lambda: bool(scene.denied()))
+            assert {each["partition"] for each in scene.denied()} == {"t2/0"}
+            assert all("permission Describe on the topic 't2'" in each["reason"] for each in scene.denied())
+            await scene.acl("t2", "Read")
+            await until(lambda: scene.printed("t2") == ["first"])
+            await scene.until_committed({"t1": 2, "t2": 1})
+            await scene.acl("t2", "Write")
+            await scene.acl("t2", "Read", how="--remove")  # which meant Describe, too
+            await until(lambda: bool(scene.told("fetch_refused")))
+            await scene.produce("t1", b"third")
+            await until(lambda: scene.printed("t1") == ["first", "second", "third"])
+            await scene.acl("t2", "Read")
+            await scene.produce("t2", b"second")
+            await until(lambda: scene.printed("t2") == ["first", "second"])
+            await scene.until_committed({"t1": 3, "t2": 2})
+            assert await daemon.stop() == ExitCode.OK

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import struct
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from consumerd.client import BrokerRelease, error_of
-from consumerd.errors import BrokerError
-from consumerd.wire.v08.apis import OFFSETS
+from consumerd.embedded.processes import DaemonProcess, clean_environment, consumerd_command
+from consumerd.errors import BrokerError, ExitCode
+from consumerd.wire.v08 import ResponseHeader, ResponseMessage, decode_request, encode_response
+from consumerd.wire.v08.apis import API_VERSIONS, APIS, METADATA, OFFSETS
+from consumerd.wire.v08.error_codes import ErrorCode
 from tests.support.kafka import RELEASES
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from consumerd.client import ClusterClient
 
 pytestmark = pytest.mark.interop
@@ -75,3 +83,49 @@ async def test_retries_an_unavailable_broker_until_the_timeout(kafka: Any, clust
         await broker.stop()
         with pytest.raises(BrokerError, match="no broker of the cluster can be reached"):
             await client.retrying("look", client.refresh, timeout=0.5)
+
+
+async def send_away(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Serve one connection as a server that demands to bootstrap again (KIP-1102)."""
+    ranges = [
+        {"api_key": api.key, "min_version": 0, "max_version": api.versions[1]} for api in (API_VERSIONS, METADATA)
+    ]
+    try:
+        while True:
+            frame = await reader.readexactly(int.from_bytes(await reader.readexactly(4)))
+            key, version = struct.unpack_from(">hh", frame)
+            header, _ = decode_request(APIS[key], frame)
+            answer: dict[str, Any] = {"error_code": 0, "api_versions": ranges}
+            if key == METADATA.key:
+                code = ErrorCode.REBOOTSTRAP_REQUIRED
+                answer = {"error_code": code, "brokers": [], "cluster_id": None, "controller_id": -1}
+                answer["topic_metadata"] = []
+            message = ResponseMessage(ResponseHeader(header.correlation_id), answer)
+            writer.write(encode_response(APIS[key], version, message))
+    except (OSError, EOFError):
+        writer.close()
+
+
+@pytest.mark.asyncio
+async def test_member_and_tools_leave_a_server_that_sends_them_away(kafka: Any, tmp_path: Path) -> None:
+    broker = await kafka("3.9.1", partitions=1)
+    server = await asyncio.start_server(send_away, "127.0.0.1", 0)
+    bootstrap = [f"127.0.0.1:{server.sockets[0].getsockname()[1]}", broker.address]
+    async with server:
+        command = consumerd_command("topics", "list", "--bootstrap-server", ",".join(bootstrap))
+        for _ in range(4):  # they begin with either one
+            done = await asyncio.to_thread(
+                subprocess.run, command, capture_output=True, env=clean_environment(), timeout=60, check=False
+            )
+            assert done.returncode == ExitCode.OK, done
+        daemon = DaemonProcess(
+            tmp_path,
+            {
+                "group": {"id": "g", "coordination": "kafka", "topics": {"events": 1}},
+                "kafka": {"bootstrap": bootstrap},
+                "handler": {"name": "print"},
+            },
+        )
+        for _ in range(3):
+            async with daemon:
+                assert await daemon.stop() == ExitCode.OK

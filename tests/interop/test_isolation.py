@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+import re
 import subprocess
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,15 @@ def lags(daemon: DaemonProcess) -> int | None:
     """The lag that it told last."""
     told = [event.get("lag") for event in daemon.events() if event["event"] == "summary"]
     return told[-1] if told else None
+
+
+def doctor(address: str, group: str) -> list[dict[str, Any]]:
+    """What has to be fixed in a group."""
+    command = consumerd_command("group", "doctor", "--bootstrap-server", address, "--group", group, "--json")
+    done = subprocess.run(command, capture_output=True, env=clean_environment(), timeout=60, check=False)
+    findings = [each for each in json.loads(done.stdout)["findings"] if not each["notice"]]
+    assert done.returncode == (ExitCode.CHECK_FAILED if findings else ExitCode.OK)
+    return findings
 
 
 def names(kind: str, numbers: Iterable[int]) -> list[str]:
@@ -118,8 +128,16 @@ async def test_skips_aborted_messages(kafka: Any, cluster_client: Any, tmp_path:
                 subprocess.run, command, capture_output=True, env=clean_environment(), timeout=60, check=False
             )
             assert done.stdout.decode().splitlines() == names("committed", range(20)), done
+            # And the doctor names who is in the way.
+            told = await asyncio.to_thread(doctor, broker.address, "committed")
+            assert [(each["kind"], each["subject"]) for each in told] == [("open-transaction", "events/0")]
+            assert "open since offset 44" in told[0]["says"]
+            assert "none of the 5 messages" in told[0]["says"]
+            assert re.search(r"the producer with id \d+ and epoch \d+, which wrote last at 20", told[0]["says"])
+            assert await asyncio.to_thread(doctor, broker.address, "all") == []
             await asyncio.to_thread(producer.abort_transaction)
             await committed("committed", 50)
+            assert await asyncio.to_thread(doctor, broker.address, "committed") == []
             await asyncio.to_thread(write, "late", range(3))
             await asyncio.to_thread(producer.commit_transaction)
             await until(names("committed", range(20)) + names("late", range(3)), only)

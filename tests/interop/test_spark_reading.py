@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,11 @@ from consumerd.embedded.ports import free_port
 from consumerd.offsets.kafka_store import KafkaOffsetStore
 from consumerd.partition import TopicPartition
 from consumerd.spark.source.columns import COLUMNS
-from consumerd.spark.source.errors import BrokerRejectedError
+from consumerd.spark.source.errors import BrokerRejectedError, DataLossError
 from consumerd.spark.source.filters import Pruning
 from consumerd.spark.source.option_values import BootstrapLocation
 from consumerd.spark.source.options import read_options
-from consumerd.spark.source.planning import plan_batch
+from consumerd.spark.source.planning import StreamPlanner, plan_batch
 from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.source.v08 import client as kafka_client
 from consumerd.spark.source.v08.commits import V08Committer
@@ -29,6 +30,7 @@ from consumerd.spark.source.v08.split import V08Split
 from consumerd.wire.v08.apis import PRODUCE
 from consumerd.wire.v08.records import RecordCodec, encode_message_set, encode_record_batch
 from tests.support.kafka import RELEASES, SHORT_SESSION
+from tests.support.topics import create_topic, recreate_topic
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,6 +99,48 @@ def read(splits: list[V08Split], request: ReadRequest = REQUEST) -> list[dict[st
     return [row for split in splits for batch in read_v08_split(split, request) for row in batch.to_pylist()]
 
 
+@pytest.mark.parametrize("version", ["2.8.2", "3.9.1", "4.1.0"])
+async def test_reads_nothing_of_a_topic_that_was_created_again_since_the_read_was_planned(
+    version: str, kafka: Any, cluster_client: Any
+) -> None:
+    broker = await kafka(version)
+    create_topic(broker.address, "events")
+    async with cluster_client(broker) as client:
+        await produce(client, 2, RecordCodec.NONE, [b"former"] * 20)
+    (split,) = former = planned(broker.port)
+    assert {(row["value"], row["topic_id"]) for row in read(former)} == {(b"former", split.topic_id)}
+    recreate_topic(broker.address, "events")
+    async with cluster_client(broker) as client:
+        await produce(client, 2, RecordCodec.NONE, [b"new"] * 30)
+    (other,) = new = planned(broker.port)
+    assert split.topic_id is not None
+    assert other.topic_id not in (None, split.topic_id)
+    with pytest.raises(
+        DataLossError, match=f"0 to 20 of events/0 .* had id {split.topic_id} .* has {other.topic_id} now"
+    ):
+        read(former)
+    assert read(former, replace(REQUEST, fail_on_data_loss=False)) == []
+    assert [(row["value"], row["topic_id"]) for row in read(new)] == [(b"new", other.topic_id)] * 30
+
+
+async def test_without_topic_ids_a_log_that_ends_before_the_checkpoint_is_data_loss(
+    kafka: Any, cluster_client: Any
+) -> None:
+    broker = await kafka("1.1.1")
+    create_topic(broker.address, "events")
+    async with cluster_client(broker) as client:
+        await produce(client, 2, RecordCodec.NONE, [b"former"] * 20)
+    given = {"bootstrap": broker.address, "subscribe": "events", "startingOffsets": "earliest"}
+    first = StreamPlanner(read_options(given))
+    end = first.latest(first.initial(), None)
+    assert end == {"events": {"0": 20}}
+    recreate_topic(broker.address, "events")
+    async with cluster_client(broker) as client:
+        await produce(client, 2, RecordCodec.NONE, [b"new"] * 15)
+    with pytest.raises(DataLossError, match="events/0 was read up to 20 and ends at 15 now, so the log was replaced"):
+        StreamPlanner(read_options(given)).latest(end, None)
+
+
 @pytest.mark.parametrize(
     "version", [pytest.param(name, marks=[] if name in EVERYDAY else [pytest.mark.long]) for name in RELEASES]
 )
@@ -134,6 +178,8 @@ async def test_reads_every_format_and_codec_split_anywhere(version: str, kafka: 
                 )
     whole = await asyncio.to_thread(planned, broker.port)
     assert [(split.start, split.end) for split in whole] == [(0, len(expected))]
+    assert (whole[0].topic_id is None) == (RELEASES[version].number < (2, 8))
+    expected = [{**row, "topic_id": whole[0].topic_id} for row in expected]
     assert await asyncio.to_thread(read, whole) == expected
     pieces = await asyncio.to_thread(planned, broker.port, maxRecordsPerPartition=70)
     assert len(pieces) == -(-len(expected) // 70)

@@ -29,6 +29,7 @@ from consumerd.wire.v08.apis import (
     DELETE_GROUPS,
     DELETE_TOPICS,
     DESCRIBE_GROUPS,
+    DESCRIBE_PRODUCERS,
     FETCH,
     GROUP_COORDINATOR,
     HEARTBEAT,
@@ -186,6 +187,16 @@ def describe_groups_of_the_consumer_protocol(wire: Wire, group: str) -> None:
         assert told["error_code"] in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
 
 
+def describe_producers(wire: Wire, topic: str) -> None:
+    """Those of the batches above, whose producer id is -1, are not remembered."""
+    for version in wire.versions(DESCRIBE_PRODUCERS):
+        (told,) = wire.call(DESCRIBE_PRODUCERS, version, {"topics": [{"topic": topic, "partitions": [0]}]})["topics"]
+        assert told["topic"] == topic
+        assert [(part["partition"], part["error_code"], part["active_producers"]) for part in told["partitions"]] == [
+            (0, 0, [])
+        ]
+
+
 def produce_and_fetch(wire: Wire, topic: str, topic_id: bytes) -> None:
     count = 0
     for version in wire.versions(PRODUCE):
@@ -341,6 +352,7 @@ async def test_exchanges_every_version_that_a_broker_supports(version: str, kafk
         topics = create_topics(wire) or ["topic-0"]
         ids = ask_for_metadata(wire, topics)
         produce_and_fetch(wire, topics[0], ids[topics[0]])
+        describe_producers(wire, topics[0])
         coordinate(wire, "together")
         commit_and_fetch_offsets(wire, topics[0], ids[topics[0]], kraft=release.kraft)
         be_a_member(wire, "together")

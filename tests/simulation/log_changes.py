@@ -146,11 +146,12 @@ class Telling:
     def wrong(self, allowed: Container[str] = ()) -> str:
         """What breaks the rule, except for what is `allowed`; empty if nothing does."""
         account = self.world.account
+        cancelled = {each[1:] for each in account.cancelled}  # the ends of leases take batches from handlers
         found = [
             f"{len(what)} {word}, first {what[0]}"
             for word, what in (
                 ("lost", account.lost),
-                ("repeated", account.repeated),
+                ("repeated", [each for each in account.repeated if each[:2] not in cancelled]),
                 ("uncommitted", account.uncommitted),
                 ("violations", account.violations),
             )
@@ -248,8 +249,9 @@ def grown_while_running(story: Telling) -> None:
 
 
 def grown_while_stopped(story: Telling) -> None:
-    """The same while there is no member: the group has offsets of the other partitions."""
+    """The same while there is no member: the group has had offsets of the other partitions for more than a minute."""
     story.stop()
+    story.world.run(60.0)
     story.grow()
     story.join()
     story.deliver()
@@ -299,12 +301,15 @@ def can_be_known(story: str, way: Way) -> bool:
 
     ZooKeeper has the transaction numbers of a topic's node and of the offset's. Brokers since 0.11 (1.0 here) have
     epochs, and those with ids tell even what was made again between two looks. 0.7 has nothing but the messages: what a
-    member read last ends inside of another one. Fixed partitions are told by settings, so there are as many as before.
+    member read last ends inside of another one. Fixed partitions are told by settings: there are as many as before, and
+    no coordinator drops the offsets of a running member: without ids, a topic that is as long again looks the same.
     """
     if way.fixed and ("partitions" in story or story.startswith("grown")):
         return False
     if story == "zookeeper_stands_still":
         return way.in_zookeeper
+    if way.fixed and story in ("recreated_with_as_many_messages", "recreated_with_more_messages"):
+        return way.era is ERAS[-1]
     if story.startswith("truncated"):
         return way.era is None or (way.era is not ERAS[0] and not (way.in_zookeeper and story.endswith("stopped")))
     if story in ("recreated_behind_a_busy_handler", "recreated_while_frozen"):

@@ -24,6 +24,8 @@ class BrokerFaults(LogFaults[World, _Outcome]):
     #: Set by the schedule: of each topic on each broker its partitions, and those whose nodes are gone for a while.
     _topics: dict[tuple[str, int], int]
     _hidden: dict[tuple[str, int], int]
+    #: Whether ZooKeeper stood still: then leases may end, and with them batches that handlers have.
+    stood_still = False
 
     # -- what the schedule says
 
@@ -97,7 +99,8 @@ class BrokerFaults(LogFaults[World, _Outcome]):
     def _stand_still(self) -> None:
         """ZooKeeper answers nobody for a while, and keeps all sessions: nobody owns what was another one's."""
         self._be_whole()
-        zookeeper, seconds = self.world.zookeeper, self.rng.uniform(2.0, 5.0)
+        zookeeper, seconds = self.world.zookeeper, self.rng.uniform(2.0, 4.0)
+        self.stood_still = True
         self._note(f"ZooKeeper stands still for {seconds:.1f} s")
         for _ in range(8):
             self._burst()

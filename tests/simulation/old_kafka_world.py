@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from consumerd.registry import broker_path, ids_path, topic_path
+from consumerd.registry import broker_path, ids_path, partition_path, topic_path
 from consumerd.registry.v08.topic import format_topic_assignment
 from tests.simulation.kafka_broker import ERAS, Era, SimulatedKafka
 from tests.simulation.kafka_logs import KafkaLogs
@@ -64,6 +64,9 @@ class OldKafkaWorld(KafkaLogs, ZooKeeperWorld):
         brokers = list(self.kafka.brokers)
         assignment = dict.fromkeys(range(len(self.kafka.logs(topic))), brokers)
         self.zookeeper.put(topic_path(topic), format_topic_assignment(assignment).encode())
+        for number in assignment:  # as the controller does
+            if partition_path(topic, number) not in self.zookeeper.tree.nodes:
+                self.zookeeper.put(partition_path(topic, number), None)
 
     def delete_topic(self, topic: str) -> None:
         super().delete_topic(topic)

@@ -468,7 +468,7 @@ class Schedule(BrokerFaults[Outcome]):
             return True
         # The deadline of a drain comes before the end of a handler that takes longer.
         daemon = self.world.daemons.get(first.member)
-        slow = daemon is not None and (self.churn or daemon.lingering)
+        slow = self.stood_still or (daemon is not None and (self.churn or daemon.lingering))
         if slow and (first.member, again.partition, again.offset) in self.world.account.cancelled:
             return True
         # A JVM peer reads the offset before it claims, and the other member commits while it drains.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from consumerd.errors import IdTakenError
 from consumerd.partition import TopicPartition
 from consumerd.registry import offset_path, owner_path
 from tests.simulation.world import World
@@ -303,3 +304,170 @@ def test_member_that_waits_for_one_partition_notices_the_loss_of_another() -> No
         world.finish()
         leave(world, member)
     assert (world.account.violations, world.account.lost, world.account.uncommitted) == ([], [], [])
+
+
+@pytest.mark.parametrize("fate", ["carried out", "late", "lost"])
+@pytest.mark.parametrize("seconds", [4.0, 15.0], ids=["same session", "new session"])
+def test_stall_with_a_commit_under_way_repeats_nothing_while_nobody_else_owns(seconds: float, fate: str) -> None:
+    """ZooKeeper stands still before or after it carries out the commit, whose reply never arrives."""
+    with World(7) as world:
+        zookeeper, network = world.zookeeper, world.network
+        world.topic("events", 20)
+        member = world.daemon("a", {"commit": {"interval": 1.0}})
+        world.settle()
+        world.produce_steadily(500)
+        world.run(5.0)
+        commits = zookeeper.requests["a", "multi"]
+
+        def stall(owner: str, kind: str) -> None:
+            if (owner, kind) == ("a", "multi"):
+                network.cut_off("a", zookeeper.host)
+
+        if fate == "carried out":
+            zookeeper.before = stall
+            world.kernel.until(lambda: zookeeper.requests["a", "multi"] > commits, 10.0, what="the member commits")
+            zookeeper.before = lambda owner, kind: None
+        else:
+            network.cut_off("a", zookeeper.host)
+        world.run(seconds)
+        assert zookeeper.requests["a", "multi"] - commits == (fate == "carried out")
+        for link in network.links_of("a", (zookeeper.host, zookeeper.port)) if fate == "lost" else ():
+            link.cut()
+        network.cut_off("a", zookeeper.host, False)
+        world.until_shared()
+        world.run(3.0)
+        world.finish()
+        leave(world, member)
+        assert bool(zookeeper.expired) is (seconds > 10.0)
+        all_is_well(world)
+
+
+def test_stall_with_a_commit_under_way_continues_after_what_another_member_committed() -> None:
+    """The remembered position would set the group back; the next member's commit is newer."""
+    partition = TopicPartition("events", 0, 0)
+    with World(7, round_trip=0.001) as world:
+        zookeeper, network = world.zookeeper, world.network
+        world.topic("events", 1)
+        first = world.daemon("a", {"commit": {"interval": 1.0}})
+        world.settle()
+        world.produce_steadily(50)
+        world.run(5.0)
+        stalled: list[float] = []
+
+        def stall(owner: str, kind: str) -> None:
+            if (owner, kind) == ("a", "multi") and not stalled:
+                stalled.append(world.kernel.now)
+                network.cut_off("a", zookeeper.host)
+
+        zookeeper.before = stall
+        world.kernel.until(lambda: bool(stalled), 10.0, what="the member commits")
+        second = world.daemon("b", {"commit": {"interval": 1.0}})
+        world.kernel.until(lambda: world.owners().get(partition) == "b", 30.0, what="the other takes over")
+        world.run(5.0)
+        leave(world, second)
+        at = world.account.history(partition)[-1].offset
+        network.cut_off("a", zookeeper.host, False)
+        world.until_shared()
+        world.run(3.0)
+        world.finish()
+        leave(world, first)
+        after = [each.offset for each in world.account.history(partition) if each.offset > at]
+    account = world.account
+    assert (account.violations, account.lost, account.uncommitted) == ([], [], [])
+    assert after
+    assert len(after) == len({*after})
+
+
+def test_member_says_for_how_long_its_claim_waits_for_another_owner() -> None:
+    partition = TopicPartition("events", 0, 0)
+    with World(1) as world:
+        zookeeper = world.zookeeper
+        world.topic("events", 1)
+        peer = zookeeper.peer("peer")
+        zookeeper.put(owner_path(world.group, partition), b"group_peer-0", session=peer)
+        world.daemon("a")
+        world.run(90.0)
+        told = [what for _, _, what in world.kernel.timeline if "claim_blocked" in what or " rebalanced" in f" {what}"]
+        zookeeper.remove(owner_path(world.group, partition))
+        world.until_shared()
+        world.run(1.0)
+        told_then = [what for _, _, what in world.kernel.timeline if what.startswith("rebalanced")]
+    seconds = [float(what.rpartition("seconds=")[2]) for what in told]
+    assert [least <= each < least + 3.0 for each, least in zip(seconds, (10, 20, 40, 80), strict=True)] == [True] * 4
+    assert all(f"owner=group_peer session={peer:#x}" in what for what in told)
+    assert len(told_then) == 1
+    assert str(partition) in told_then[0]
+
+
+def restart(world: World, before: Daemon, settings: dict[str, dict[str, Any]] | None = None) -> Daemon:
+    """Kill a process, and start it again with the same id, as systemd does."""
+    before.kill()
+    world.run(1.0)
+    return world.daemon("a", FIXED | (settings or {}))
+
+
+FIXED: dict[str, dict[str, Any]] = {"group": {"id": "group", "whitelist": ".*", "consumer_id": "a"}}
+
+
+def waits(world: World) -> list[str]:
+    return [what for _, _, what in world.kernel.timeline if "waiting_for_consumer_id" in what]
+
+
+def test_member_waits_for_its_own_dead_node_while_zookeeper_restarts() -> None:
+    """The session of the dead process begins to expire again with each start of ZooKeeper."""
+    with World(3) as world:
+        zookeeper = world.zookeeper
+        world.topic("events", 4)
+        first = world.daemon("a", FIXED)
+        world.settle()
+        again = restart(world, first)
+        for _ in range(4):
+            world.run(4.0)
+            zookeeper.stop()
+            world.run(8.0)
+            zookeeper.start()
+        world.until_shared()
+        world.run(3.0)
+        assert again.failure is None
+        assert len(waits(world)) == 1
+        leave(world, again)
+    assert world.account.violations == []
+
+
+def test_member_waits_for_its_own_dead_node_whose_session_lasts_longer() -> None:
+    with World(3) as world:
+        world.topic("events", 4)
+        first = world.daemon("a", FIXED | {"zookeeper": {**world.tables()["zookeeper"], "session_timeout": 40.0}})
+        world.settle()
+        session = next(iter(world.zookeeper.sessions))
+        again = restart(world, first)
+        world.until_shared()
+        world.run(3.0)
+        assert again.failure is None
+        (told,) = waits(world)
+        assert f"session={session:#x}" in told
+        leave(world, again)
+    assert world.account.violations == []
+
+
+def test_member_stops_if_a_node_outlives_any_dead_session() -> None:
+    with World(3) as world:
+        world.topic("events", 4)
+        world.daemon("b", {"group": {**FIXED["group"], "consumer_id": "a"}})
+        world.settle()
+        twin = world.daemon("a", FIXED)
+        began = world.kernel.now
+        world.until_ended(twin, 120.0)
+        assert isinstance(twin.failure, IdTakenError)
+        assert 60.0 <= world.kernel.now - began < 80.0
+    assert world.account.violations == []
+
+
+def test_member_stops_at_once_if_its_id_is_a_persistent_node() -> None:
+    with World(3) as world:
+        world.topic("events", 4)
+        world.zookeeper.put("/consumers/group/ids/group_a", b'{ "events": 1 }')
+        member = world.daemon("a", FIXED)
+        world.until_ended(member, 20.0)
+        assert isinstance(member.failure, IdTakenError)
+        assert "a persistent node (/consumers/group/ids/group_a)" in str(member.failure)

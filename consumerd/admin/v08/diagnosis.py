@@ -8,6 +8,7 @@ groups that do not finish rebalancing, partitions that the leader does not assig
 from __future__ import annotations
 
 from collections import Counter
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from consumerd.admin.diagnosis_members import foreign_findings, member_findings
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from consumerd.admin.diagnosis_offsets import DiagnosisInput
+    from consumerd.admin.v08.transactions import OpenTransaction
 
 #: States of groups whose members have no partitions just now (`AwaitingSync` until 1.0).
 _REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance", "AwaitingSync"})
@@ -66,6 +68,36 @@ def store_findings(first: DiagnosisInput, second: DiagnosisInput) -> Iterable[Gr
                 "If the group has moved, ignore the older offset, and check that no member uses it. Otherwise stop the "
                 "group and make them equal with `consumerd migrate offsets` or `consumerd offsets set`.",
             )
+
+
+def transaction_findings(first: DiagnosisInput, second: DiagnosisInput) -> Iterable[GroupFinding]:
+    """Partitions whose readers of committed messages stand at a transaction that both snapshots have."""
+    for partition in second.transactions:
+        held, before = second.held_back(partition), first.transactions.get(partition)
+        if held is None or before is None or before.start != held.start:
+            continue
+        topic, number = partition.topic, partition.partition
+        yield GroupFinding(
+            GroupFindingKind.OPEN_TRANSACTION,
+            str(partition),
+            f"A transaction is open since offset {held.start}, where the group stands: members that read only "
+            f"committed messages (isolation read_committed) get none of the {held.behind} messages from there on. "
+            f"{_producer(held)}",
+            "Find the application and let it commit or abort, or wait: brokers end the transaction when its time is up "
+            "(transaction.timeout.ms of the producer). If it stays, no coordinator knows it any more, and Kafka's own "
+            f"tool ends it: kafka-transactions.sh --bootstrap-server BROKER abort --topic {topic} --partition {number} "
+            f"--start-offset {held.start}",
+        )
+
+
+def _producer(transaction: OpenTransaction) -> str:
+    producer = transaction.producer
+    if isinstance(producer, str):
+        return f"Its producer is not known: {producer}."
+    wrote = ""
+    if producer.last_write >= 0:
+        wrote = f", which wrote last at {datetime.fromtimestamp(producer.last_write / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return f"It is of the producer with id {producer.id} and epoch {producer.epoch}{wrote}."
 
 
 # -- where a broker coordinates

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from consumerd.admin.diagnosis_offsets import DiagnosisInput
 from consumerd.admin.editing import write_changes
 from consumerd.admin.v08.snapshot import CoordinatorKind, numbers_of, read_v08_snapshot, texts_of
+from consumerd.admin.v08.transactions import find_open_transactions
 from consumerd.cluster import V08ClusterView
 from consumerd.cluster.reading import children, read_all
 from consumerd.errors import BrokerError
@@ -160,7 +161,8 @@ async def read_diagnosis_input(source: GroupSource, group: str, now: float) -> D
         except (BrokerError, WireError) as error:
             unknown = (f"whether brokers keep offsets, too, is not known: {error}",)
         created = await source.created(snapshot.topics)
-    return DiagnosisInput(snapshot, ranges, now, topics, kept, created, unknown=unknown)
+    transactions = await find_open_transactions(source.logs, ranges)
+    return DiagnosisInput(snapshot, ranges, now, topics, kept, created, unknown=unknown, transactions=transactions)
 
 
 async def _kept(source: ZooKeeperGroups, snapshot: V08GroupSnapshot) -> dict[TopicPartition, int]:

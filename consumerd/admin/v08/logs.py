@@ -48,6 +48,15 @@ class V08BrokerLogs:
         last = await self._ask([one for one in wanted if not isinstance(first[one], LookupFailure)], LATEST)
         return {one: _range(first[one], last.get(one)) for one in wanted}
 
+    async def readable_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where readers of committed messages end, as far as brokers say: at the log's end or an open transaction."""
+        listed = await self._ask(list(partitions), LATEST, read_committed=True)
+        return {
+            one: found.offset
+            for one, found in listed.items()
+            if not isinstance(found, LookupFailure) and found.offset != _NOTHING
+        }
+
     async def at_time(
         self, partitions: Iterable[TopicPartition], time_ms: int
     ) -> dict[TopicPartition, TimestampOffset | LookupFailure]:
@@ -69,7 +78,7 @@ class V08BrokerLogs:
         return found
 
     async def _ask(
-        self, partitions: list[TopicPartition], time: int
+        self, partitions: list[TopicPartition], time: int, *, read_committed: bool = False
     ) -> dict[TopicPartition, TimestampOffset | LookupFailure]:
         client = self.client
         if client is None or not partitions:
@@ -90,17 +99,27 @@ class V08BrokerLogs:
             else:
                 found[one] = LookupFailure("the partition has no leader")
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._ask_node(client, *item, time)) for item in led.items()]
+            tasks = [
+                group.create_task(self._ask_node(client, *item, time, read_committed=read_committed))
+                for item in led.items()
+            ]
         for task in tasks:
             found.update(task.result())
         return found
 
     async def _ask_node(
-        self, client: ClusterClient, node_id: int, partitions: list[TopicPartition], time: int
+        self,
+        client: ClusterClient,
+        node_id: int,
+        partitions: list[TopicPartition],
+        time: int,
+        *,
+        read_committed: bool,
     ) -> dict[TopicPartition, TimestampOffset | LookupFailure]:
         try:
             channel = await client.node_channel(node_id)
-            listed = await list_offsets(channel, [(one.topic, one.partition) for one in partitions], time)
+            places = [(one.topic, one.partition) for one in partitions]
+            listed = await list_offsets(channel, places, time, read_committed=read_committed)
         except (BrokerError, WireError) as error:
             return dict.fromkeys(partitions, LookupFailure(str(error)))
         found: dict[TopicPartition, TimestampOffset | LookupFailure] = {}

@@ -134,11 +134,18 @@ class V08Source:
         brokers, partition = self._brokers, self._partition
         leadership = await brokers.leadership(partition)
         now = LogId(leadership.topic_id, None, await brokers.created(partition.topic))
-        end = None
+        end, epoch = None, leadership.epoch
         if log.leader_epoch is not None and not log.replaced_by(now):
-            end = await brokers.epoch_end(partition, leadership.epoch, log.leader_epoch)
+            end = await brokers.epoch_end(partition, epoch, log.leader_epoch)
+            if end is not None and epoch < 0 and end.end_offset < offset:
+                epoch = await self._reached_epoch(log.leader_epoch)
         self._compared = leadership
-        return find_change(offset, log, now, leadership.epoch, end)
+        return find_change(offset, log, now, epoch, end)
+
+    async def _reached_epoch(self, epoch: int) -> int:
+        """Return `epoch + 1` if the log has an epoch after `epoch`, else `epoch`: metadata before 2.1 name none."""
+        after = await self._brokers.epoch_end(self._partition, -1, epoch + 1)
+        return epoch + (after is not None and after.end_offset >= 0)
 
     async def decode(self, response: PartitionResponse, offset: int) -> RecordSet:
         """Decode in one step."""

@@ -17,6 +17,11 @@ def partitions_path(topic: str) -> str:
     return f"{topic_path(topic)}/partitions"
 
 
+def partition_path(topic: str, partition: int) -> str:
+    """Return the path of a partition's node, which exists from its creation on."""
+    return f"{partitions_path(topic)}/{partition}"
+
+
 def partition_state_path(topic: str, partition: int) -> str:
     """Persistent: the leader of the partition, and the replicas in sync."""
     return f"{partitions_path(topic)}/{partition:d}/state"

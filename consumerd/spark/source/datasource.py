@@ -151,7 +151,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_following": None}
 
-    def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802 - Spark's name
+    def initialOffset(self) -> dict[str, dict[str, Any]]:  # noqa: N802 - Spark's name
         with _without_traceback():
             return self._follower().initial()
 
@@ -163,11 +163,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadAllAvailable()
         return ReadMaxRows(most) if self._options.counts_messages else ReadMaxBytes(most)
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, dict[str, int]]:  # noqa: N802
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, dict[str, Any]]:  # noqa: N802
         with _without_traceback():
             return self._follower().latest(start, _most(limit))
 
-    def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:  # noqa: N802 - Spark's name
+    def reportLatestOffset(self) -> dict[str, dict[str, Any]] | None:  # noqa: N802 - Spark's name
         return self._follower().reported()
 
     def commit(self, end: dict[str, Any]) -> None:

@@ -47,3 +47,7 @@ class BrokerRejectedError(BrokerReadError):
 
 class OffsetUnavailableError(BrokerReadError):
     """A broker does not have the offset: retention deleted it, or the topic was created again."""
+
+
+class LogReplacedError(BrokerReadError):
+    """A topic has another id than the planned one: it was deleted and created again."""

@@ -31,6 +31,11 @@ class PartitionLog(Protocol):
         ...
 
     @property
+    def topic_id(self) -> str | None:
+        """The id of the topic that the log belongs to, as Kafka's tools print it; None if it has none."""
+        ...
+
+    @property
     def start(self) -> int:
         """The first offset that can be read."""
         ...
@@ -46,6 +51,10 @@ class PartitionLog(Protocol):
 
     def message_at(self, offset: int) -> int | None:
         """The start of the message that holds the byte at `offset`, `offset` where one begins; None: not sure."""
+        ...
+
+    def resumed(self, offset: int) -> int:
+        """As `message_at`, of an offset at which reading ended: quickly, and `offset` where it is not sure."""
         ...
 
     def limited(self, start: int, most: int) -> int:

@@ -3,20 +3,24 @@
 Strategy: both have one form, JSON: topic -> name of the partition -> offset. -2 and -1 stand for the ends of a log, as
 in 0.7's OFFSETS request; a checkpoint never contains them. Equal offsets have equal text, since Spark compares text to
 see whether there is anything new: topics and names are sorted.
+
+An offset means a place in one log only: a topic that is deleted and created again has another log under its name.
+Where the log has an id (topics since 2.8) the offset is an object that has it, `{"offset": 71, "topic_id": "..."}`;
+where it has none, and in checkpoints of earlier releases, it is a number.
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from consumerd.wire.v07 import EARLIEST, LATEST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-#: Topic -> name of a partition (`0-2`, or `2` without a broker) -> offset.
-Offsets: TypeAlias = "Mapping[str, Mapping[str, int]]"
+#: Topic -> name of a partition (`0-2`, or `2` without a broker) -> offset, or an object with the offset and its log.
+Offsets: TypeAlias = "Mapping[str, Mapping[str, int | Mapping[str, Any]]]"
 #: EARLIEST or LATEST for all partitions, or an offset (perhaps one of these) for each.
 Position: TypeAlias = "int | Offsets"
 #: The name of one partition.
@@ -24,6 +28,21 @@ Key: TypeAlias = tuple[str, str]
 
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 _FORM = 'earliest, latest, or JSON such as {"topic": {"0-0": 71, "0-1": -2}} with -2 for earliest and -1 for latest'
+
+
+class LogOffset(NamedTuple):
+    """An offset and the log that it belongs to. `topic_id`: as Kafka's tools print it; None where it is unknown."""
+
+    offset: int
+    topic_id: str | None = None
+
+    def as_json(self) -> int | dict[str, Any]:
+        """The form that `positions` reads: a number where the log is unknown."""
+        return self.offset if self.topic_id is None else self._asdict()
+
+    def may_be_of(self, topic_id: str | None) -> bool:
+        """Whether the log with this id can be the one of this offset: an unknown id may be any."""
+        return self.topic_id is None or topic_id is None or self.topic_id == topic_id
 
 
 def parse_position(text: str) -> Position:
@@ -51,21 +70,29 @@ def parse_offsets(text: str) -> Offsets:
 
 def format_offsets(offsets: Offsets) -> str:
     """The text that `parse_offsets` reads."""
-    return json.dumps(sorted_offsets(dict(entries(offsets))))
+    return json.dumps(sorted_offsets(dict(positions(offsets))))
 
 
 def entries(offsets: Offsets) -> Iterator[tuple[Key, int]]:
     """Each partition with its offset."""
+    for key, position in positions(offsets):
+        yield key, position.offset
+
+
+def positions(offsets: Offsets) -> Iterator[tuple[Key, LogOffset]]:
+    """Each partition with its offset and the log of that."""
     for topic, by_name in offsets.items():
         for name, offset in by_name.items():
-            yield (topic, name), offset
+            position = LogOffset(offset) if isinstance(offset, int) else LogOffset(offset["offset"], offset["topic_id"])
+            yield (topic, name), position
 
 
-def sorted_offsets(offsets: Mapping[Key, int]) -> dict[str, dict[str, int]]:
+def sorted_offsets(offsets: Mapping[Key, int | LogOffset]) -> dict[str, dict[str, Any]]:
     """Return offsets by topic and name, in an order that depends on these alone."""
-    found: dict[str, dict[str, int]] = {}
+    found: dict[str, dict[str, Any]] = {}
     for topic, name in sorted(offsets):
-        found.setdefault(topic, {})[name] = offsets[topic, name]
+        each = offsets[topic, name]
+        found.setdefault(topic, {})[name] = each if isinstance(each, int) else each.as_json()
     return found
 
 
@@ -87,6 +114,17 @@ def _checked(found: Any, text: str, *, lowest: int) -> Offsets:
         raise ValueError(f"{text[:200]!r} is not {_FORM}")
     for topic, names in found.items():
         for name, offset in names.items():
-            if not isinstance(offset, int) or isinstance(offset, bool) or not lowest <= offset < 1 << 63:
+            if not _is_offset(_number(offset), lowest):
                 raise ValueError(f"{json.dumps(offset)} of {topic}/{name} is not an offset; it is {_FORM}")
     return found
+
+
+def _number(value: Any) -> Any:
+    """The offset of an object that names its log, and any other value."""
+    if isinstance(value, dict) and value.keys() == {"offset", "topic_id"} and isinstance(value["topic_id"], str):
+        return value["offset"]
+    return value
+
+
+def _is_offset(value: Any, lowest: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and lowest <= value < 1 << 63

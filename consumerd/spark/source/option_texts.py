@@ -218,7 +218,7 @@ def offsets_with_broker(broker: int | None, offsets: Position | None) -> Any:
     """As `with_broker`, of positions or times. Raises OptionError for a partition that is named twice."""
     if broker is None or offsets is None or isinstance(offsets, int):
         return offsets
-    found: dict[str, dict[str, int]] = {}
+    found: dict[str, dict[str, Any]] = {}
     for topic, by_name in offsets.items():
         for name, offset in by_name.items():
             if named(broker, name) in found.setdefault(topic, {}):

@@ -9,18 +9,25 @@ passes in; it does not rely on earlier answers, so a restart from a checkpoint p
 start at their beginning, which one micro-batch records and the next one continues from: otherwise a retried batch could
 begin elsewhere. Bytes per trigger are shared evenly: a partition that has less than its share leaves the rest to the
 others, and each that has data advances by at least one message. With AvailableNow the ends are those at the start.
+
+An offset counts only in the log that it was read from (`LogOffset`). If the topic has another id now, it was deleted
+and created again, which goes to `Losses` too; where it may continue, the new log is read from its beginning as that of
+a new partition is, in a micro-batch of its own, so that no batch has rows of two logs of a partition. Metadata of a
+broker that lags behind may still have the former id: so another id is believed if it is there a moment later, too. An
+id that is unknown (a checkpoint of an earlier release, brokers before 2.8 and since upgraded) is taken up with the next
+batch.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from consumerd.errors import NotFoundError
 from consumerd.spark.source.discovery import committer_of, open_origin
 from consumerd.spark.source.errors import DataLossError
-from consumerd.spark.source.offsets import entries, sorted_offsets
+from consumerd.spark.source.offsets import LogOffset, entries, positions, sorted_offsets
 from consumerd.spark.source.options import OptionError
 from consumerd.spark.source.v07.segment_log import bytes_per_message, some
 from consumerd.wire.v07 import EARLIEST, LATEST
@@ -53,6 +60,21 @@ class Losses:
             self._reported.add(what)
             log.warning("%s; continuing without them", what)
 
+    def report_replaced(self, each: PartitionLog, known: LogOffset, what: str) -> None:
+        """As `report`, of a log whose topic was deleted and created again. `what`: what was done up to `known`."""
+        sentence = (
+            f"{_name(each.key)} was {what} {known.offset} in the log with topic id {known.topic_id}, and the topic was "
+            f"deleted and created again: its id is {each.topic_id} now, with offsets {each.start} to {each.end}"
+        )
+        if self._fail:
+            raise DataLossError(
+                f"{sentence}; what was not read of the former log is lost: to read the new one from its beginning, set "
+                "failOnDataLoss=false until that is done, or start a new query"
+            )
+        if sentence not in self._reported:
+            self._reported.add(sentence)
+            log.warning("%s; reading the new log from its beginning", sentence)
+
 
 def plan_batch(options: SourceOptions, pruning: Pruning) -> list[InputPartition]:
     """The splits of one batch, as of now. Raises a ConsumerdError that names the option or the partition."""
@@ -82,7 +104,7 @@ def starting(
         return {key: each.before(options.starting_timestamp) for key, each in logs.items()}
     if options.starting_times is not None:
         times = _by_partition(logs, options.starting_times, "startingOffsetsByTimestamp", "")
-        return {key: each.before(times[key]) for key, each in logs.items()}
+        return {key: each.before(times[key].offset) for key, each in logs.items()}
     return resolve(logs, position, "startingOffsets", losses)
 
 
@@ -94,9 +116,9 @@ def resolve(logs: Mapping[Key, PartitionLog], position: Position, option: str, l
     return {key: _checked(each, named[key], option, losses) for key, each in logs.items()}
 
 
-def _by_partition(logs: Mapping[Key, PartitionLog], given: Offsets, option: str, hint: str) -> dict[Key, int]:
+def _by_partition(logs: Mapping[Key, PartitionLog], given: Offsets, option: str, hint: str) -> dict[Key, LogOffset]:
     """The option's value for each partition. Raises OptionError for missing or unknown partitions."""
-    named = dict(entries(given))
+    named = dict(positions(given))
     for key in named:
         if key not in logs:
             raise OptionError(f"option {option} names {_name(key)}, which is not among the partitions that are read")
@@ -106,9 +128,13 @@ def _by_partition(logs: Mapping[Key, PartitionLog], given: Offsets, option: str,
     return named
 
 
-def _checked(each: PartitionLog, offset: int, option: str, losses: Losses) -> int:
+def _checked(each: PartitionLog, named: LogOffset, option: str, losses: Losses) -> int:
+    offset = named.offset
     if offset in (EARLIEST, LATEST):
         return each.start if offset == EARLIEST else each.end
+    if not named.may_be_of(each.topic_id):
+        losses.report_replaced(each, named, f"named by {option} at")
+        return each.start
     if not each.start <= offset <= each.end:
         losses.report(
             f"{option} names offset {offset} of {_name(each.key)}, whose log has offsets {each.start} to {each.end}"
@@ -151,6 +177,8 @@ def _name(key: Key) -> str:
 #: Seconds for which a look is good: to find new messages, and to plan those that were found already.
 _FRESH: Final = 0.2
 _STILL_GOOD: Final = 5.0
+#: Seconds after which all brokers have the metadata of a topic that was created again.
+_SETTLED: Final = 1.0
 
 
 class StreamPlanner:
@@ -161,42 +189,47 @@ class StreamPlanner:
         self._origin = open_origin(options)
         self._committer = committer_of(options)
         self._losses = Losses(fail=options.fail_on_data_loss)
-        self._target: dict[Key, int] | None = None
+        self._target: dict[Key, LogOffset] | None = None
         self._logs: Mapping[Key, PartitionLog] = {}
         self._looked = -_STILL_GOOD
         #: Partitions that lacked offsets in the last look for them, so that one look is enough as long as that lasts.
         self._lacking: frozenset[Key] = frozenset()
         self._group_checked = False
 
-    def initial(self) -> dict[str, dict[str, int]]:
+    def initial(self) -> dict[str, dict[str, Any]]:
         """Return the offsets at which a stream without a checkpoint starts."""
         logs = self._look(0)
         if (missing := self._origin.missing(logs)) is not None:
             raise NotFoundError(missing)
-        return sorted_offsets(starting(logs, self._options, self._options.start_of_stream(), self._losses))
+        starts = starting(logs, self._options, self._options.start_of_stream(), self._losses)
+        return sorted_offsets(placed(logs, starts))
 
     def stop_at_present(self) -> None:
         """Plan only what exists now, and no new partitions."""
-        self._target = {key: each.end for key, each in self._look(0).items()}
+        self._target = _ends(self._look(0))
 
-    def latest(self, start: Offsets, most: int | None) -> dict[str, dict[str, int]]:
+    def latest(self, start: Offsets, most: int | None) -> dict[str, dict[str, Any]]:
         """Return the end of the next micro-batch; `start` if there is nothing new.
 
         `most`: of all partitions together, in the unit of offsets; with the option maxOffsetsPerTrigger in messages.
         """
         logs = self._look_for(start, _FRESH)
-        ends = dict(entries(start))
+        ends = dict(positions(start))
         ranges: dict[Key, tuple[int, int]] = {}
         for key, reached in ends.items():
             if key not in logs:
-                self._losses.report(f"{'/'.join(key)} was read up to {reached} and no longer exists")
+                self._losses.report(f"{_name(key)} was read up to {reached.offset} and no longer exists")
         for key, each in logs.items():
-            if key not in ends:
+            known = ends.get(key)
+            if known is None or not known.may_be_of(each.topic_id):
+                if known is not None:
+                    self._losses.report_replaced(each, known, "read up to")
                 if self._target is None or key in self._target:
-                    ends[key] = each.start
+                    ends[key] = LogOffset(each.start, each.topic_id)
                 continue
-            begin = ends[key] = self._begin(each, ends[key])
-            end = each.end if self._target is None else min(each.end, self._target.get(key, begin))
+            begin = self._begin(each, known.offset)
+            ends[key] = LogOffset(begin, each.topic_id or known.topic_id)
+            end = self._end(each, begin)
             if begin < end:
                 ranges[key] = (begin, end)
         if most is not None and self._options.max_messages is not None and ranges:
@@ -204,32 +237,39 @@ class StreamPlanner:
             most = max(1, round(most * bytes_per_message(sampled)))
         for key, share in _shares(ranges, most).items():
             begin, end = ranges[key]
-            ends[key] = end if begin + share >= end else min(logs[key].limited(begin, share), end)
-            report_gaps(logs[key], begin, ends[key], self._losses)
+            reach = end if begin + share >= end else min(logs[key].limited(begin, share), end)
+            ends[key] = ends[key]._replace(offset=reach)
+            report_gaps(logs[key], begin, reach, self._losses)
         return sorted_offsets(ends)
 
-    def reported(self) -> dict[str, dict[str, int]] | None:
+    def reported(self) -> dict[str, dict[str, Any]] | None:
         """The ends of all partitions when they were looked at last."""
-        return sorted_offsets({key: each.end for key, each in self._logs.items()}) if self._logs else None
+        return sorted_offsets(_ends(self._logs)) if self._logs else None
 
     def splits(self, start: Offsets, end: Offsets) -> list[InputPartition]:
         """Splits that read everything from `start` to `end`."""
         logs = self._look_for(end, _STILL_GOOD)
-        starts = dict(entries(start))
+        starts = dict(positions(start))
         ranges: dict[Key, tuple[int, int]] = {}
-        for key, reached in entries(end):
-            begin = starts.get(key)
-            if begin is not None and begin >= reached:
+        for key, planned in positions(end):
+            reached, known = planned.offset, starts.get(key)
+            if known is not None and not known.may_be_of(planned.topic_id):
+                known = None  # this batch begins the log
+            if known is not None and known.offset >= reached:
                 continue
             if key not in logs:
-                self._losses.report(f"{'/'.join(key)} was to be read up to {reached} and no longer exists")
+                self._losses.report(f"{_name(key)} was to be read up to {reached} and no longer exists")
                 continue
             each = logs[key]
-            begin = self._begin(each, begin)
+            if not planned.may_be_of(each.topic_id):
+                self._losses.report_replaced(each, planned, "to be read up to")
+                continue
+            begin = self._begin(each, None if known is None else known.offset)
             if reached > each.end:
-                self._losses.report(f"{'/'.join(key)} was to be read up to {reached} and ends at {each.end}")
+                self._losses.report(f"{_name(key)} was to be read up to {reached} and ends at {each.end}")
             if begin < min(reached, each.end):
                 ranges[key] = (begin, min(reached, each.end))
+                self._check_boundary(each, begin)
         return split_ranges(logs, ranges, self._options, self._losses)
 
     def commit(self, end: Offsets) -> None:
@@ -251,6 +291,8 @@ class StreamPlanner:
         """As `_look`, but read again if `offsets` were not there: before anything counts as lost."""
         logs = self._look(age)
         if not _lacking(logs, offsets) <= self._lacking:
+            if _replaced(logs, offsets):
+                time.sleep(_SETTLED)
             logs = self._look(0)
             self._lacking = _lacking(logs, offsets)
         return logs
@@ -259,7 +301,7 @@ class StreamPlanner:
         """Return the offset at which reading continues; a new partition starts at its beginning."""
         if reached is None or reached == each.start:
             return each.start
-        name = "/".join(each.key)
+        name = _name(each.key)
         if reached < each.start:
             self._losses.report(f"{name} was read up to {reached} and begins at {each.start} now")
             return each.start
@@ -268,9 +310,42 @@ class StreamPlanner:
             return each.end
         return reached
 
+    def _end(self, each: PartitionLog, begin: int) -> int:
+        """Return the offset up to which to read from `begin`."""
+        if self._target is None:
+            return each.end
+        target = self._target.get(each.key)
+        # A log that has come since belongs to the next run.
+        return begin if target is None or not target.may_be_of(each.topic_id) else min(each.end, target.offset)
+
+    def _check_boundary(self, each: PartitionLog, begin: int) -> None:
+        """Report an offset at which reading would continue inside a message: that is a place in another log."""
+        around = each.resumed(begin)
+        if around != begin:
+            self._losses.report(
+                f"{_name(each.key)} was read up to {begin}, which is inside the message that begins at {around} now, "
+                "so the log was replaced"
+            )
+
+
+def placed(logs: Mapping[Key, PartitionLog], offsets: Mapping[Key, int]) -> dict[Key, LogOffset]:
+    """Offsets of these logs, with the ids of the logs."""
+    return {key: LogOffset(offset, logs[key].topic_id) for key, offset in offsets.items()}
+
+
+def _ends(logs: Mapping[Key, PartitionLog]) -> dict[Key, LogOffset]:
+    return placed(logs, {key: each.end for key, each in logs.items()})
+
+
+def _replaced(logs: Mapping[Key, PartitionLog], offsets: Offsets) -> frozenset[Key]:
+    return frozenset(
+        key for key, known in positions(offsets) if key in logs and not known.may_be_of(logs[key].topic_id)
+    )  # fmt: skip
+
 
 def _lacking(logs: Mapping[Key, PartitionLog], offsets: Offsets) -> frozenset[Key]:
-    return frozenset(key for key, reached in entries(offsets) if key not in logs or reached > logs[key].end)
+    ended = (key for key, reached in entries(offsets) if key not in logs or reached > logs[key].end)
+    return _replaced(logs, offsets).union(ended)
 
 
 def _shares(ranges: Mapping[Key, tuple[int, int]], most: int | None) -> dict[Key, int]:

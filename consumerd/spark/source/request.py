@@ -67,6 +67,7 @@ class ConstantColumns:
             "partition": split.partition,
             "broker": split.broker,
             "broker_partition": split.broker_partition,
+            "topic_id": split.topic_id,
             "index": 0,
             "codec": None if codec is None else codec.name.lower(),
             "crc_ok": True,

@@ -24,7 +24,7 @@ from consumerd.group.coordinated_tables import CoordinationSettings
 from consumerd.handlers import Batch, Handler, HandlerContext
 from consumerd.net import ConnectionClosedError
 from consumerd.offsets import CommitResult
-from consumerd.offsets.store import NO_LOGS
+from consumerd.offsets.store import NO_NOTES
 from consumerd.partition import UNKNOWN_LOG, LogId
 from consumerd.registry import StaticSubscription, offset_path, owner_path
 from consumerd.testing.clock import FakeClock
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from consumerd.consumer.backends_v08 import ClusterBackend
     from consumerd.consumer.running import RunningMember
     from consumerd.fetch import FetchSettings, Lane
-    from consumerd.offsets.store import Logs as CommittedLogs
+    from consumerd.offsets.store import Notes as CommitNotes
     from consumerd.partition import TopicPartition
     from consumerd.testing import Member
     from consumerd.wire.v08.schema import Api
@@ -152,7 +152,7 @@ async def group() -> AsyncIterator[Group]:
     assert not memory.broker.connections, "connections were left open"
 
 
-class Logs:
+class Notes:
     """A pool that fetches nothing: `put` delivers messages. All logs begin at 100 and end at 200."""
 
     begin, end = 100, 200
@@ -202,14 +202,20 @@ class Offsets:
 
     peek = load
 
+    def trace(self, partition: TopicPartition) -> None:
+        """It cannot tell who wrote an offset."""
+
     async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         return frozenset()
+
+    async def is_new(self, partition: TopicPartition) -> bool:
+        return False
 
     def log(self, partition: TopicPartition) -> LogId:
         return UNKNOWN_LOG
 
     async def commit(
-        self, positions: Mapping[TopicPartition, int], *, session_id: int, logs: CommittedLogs = NO_LOGS
+        self, positions: Mapping[TopicPartition, int], *, session_id: int, notes: CommitNotes = NO_NOTES
     ) -> CommitResult:
         lost = frozenset(positions) & self.refused
         denied = {partition: BrokerError("Read is missing") for partition in positions if partition in self.denied}
@@ -255,7 +261,7 @@ class Cluster:
         self.clock = FakeClock()
         self.journal = Journal()
         self.handler = Recorder(self.journal)
-        self.logs = Logs()
+        self.logs = Notes()
         self.store = Offsets()
         self.topics = {"t": 2}
         self.asked: list[str] = []

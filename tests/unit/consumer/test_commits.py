@@ -14,7 +14,7 @@ from consumerd.consumer.owned_partition import OwnedPartition
 from consumerd.consumer.stats import ConsumerStats
 from consumerd.errors import BrokerError
 from consumerd.offsets import CommitResult, OffsetsUnavailableError
-from consumerd.offsets.store import NO_LOGS
+from consumerd.offsets.store import NO_NOTES
 from consumerd.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.testing.clock import FakeClock
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from consumerd.consumer.fence import Fence
     from consumerd.consumer.work import PartitionWork
-    from consumerd.offsets.store import Logs
+    from consumerd.offsets.store import Notes
 
 pytestmark = pytest.mark.asyncio
 SESSION = 7
@@ -46,17 +46,23 @@ class Store:
     async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         raise NotImplementedError
 
+    async def is_new(self, partition: TopicPartition) -> bool:
+        return False
+
     def log(self, partition: TopicPartition) -> LogId:
         return UNKNOWN_LOG
 
     async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return await self.load(partitions)
 
+    def trace(self, partition: TopicPartition) -> None:
+        """It cannot tell who wrote an offset."""
+
     async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         return frozenset(partitions) & self.overwritten
 
     async def commit(
-        self, positions: Mapping[TopicPartition, int], *, session_id: int, logs: Logs = NO_LOGS
+        self, positions: Mapping[TopicPartition, int], *, session_id: int, notes: Notes = NO_NOTES
     ) -> CommitResult:
         await asyncio.sleep(0)
         self.commits.append(dict(positions))

@@ -43,14 +43,14 @@ class Program:
     def connections(self) -> int:
         return len(self.world.network.links_of("program"))
 
-    def play(self, script: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def play(self, script: Callable[[], Coroutine[Any, Any, None]], seconds: float = 60.0) -> None:
         """Run the program to its end."""
 
         async def checked() -> None:
             await script()
             assert asyncio.all_tasks() == {asyncio.current_task()}, "tasks were left behind"
 
-        self.loop.play(checked())
+        self.loop.play(checked(), seconds)
         assert not self.connections, "connections were left open"
 
 
@@ -141,7 +141,7 @@ def test_join_raises_what_keeps_the_member_out_once() -> None:
                 with pytest.raises(IdTakenError, match="'group_a' is held by another live member"):
                     await twin.create_message_streams({"t": 1})
 
-        program.play(script)
+        program.play(script, 120.0)
         assert not [what for _, _, what in world.kernel.timeline if "member_failed" in what]
 
 

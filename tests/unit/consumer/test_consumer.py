@@ -516,7 +516,7 @@ async def test_rejects_group_of_other_dialect(group: Any, path: str, text: bytes
 @pytest.mark.parametrize("registered", [False, True])
 async def test_waits_for_id_node_that_may_end(group: Any, monkeypatch: pytest.MonkeyPatch, registered: bool) -> None:
     """An id that was not configured, or under which this member was registered before, is not a live twin's."""
-    monkeypatch.setattr("consumerd.consumer.coordination.GroupCoordination._patience", 0.0)
+    monkeypatch.setattr("consumerd.consumer.coordination.GroupCoordination.patience", 0.0)
     group.topic("t", 1)
     async with group.zookeeper.session() as other:
         if registered:
@@ -578,14 +578,15 @@ async def test_gets_no_events_after_its_end(group: Any, end: str) -> None:
     assert member.consumer.waiting_events == waiting
 
 
-async def test_fails_if_id_is_held_by_live_session(group: Any) -> None:
+async def test_fails_if_id_is_held_by_live_session(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("consumerd.consumer.taken_id.PATIENCE", 0.1)
     group.topic("t", 1)
     group.broker.append("t", 0, b"one")
     a = await group.member("pod")
     await group.until(lambda: a.handler.seen == [b"one"])
     b = await group.member("pod", fixed_id=True)
     b.zk._lifecycle.timeout = -1.2  # so that it waits for 0.2 s
-    with pytest.raises(IdTakenError, match="g_pod"):
+    with pytest.raises(IdTakenError, match="'g_pod' is held by another live member of group 'g' \\(session 0x"):
         await b.ended()
     group.broker.append("t", 0, b"two")
     await group.until(lambda: a.handler.seen == [b"one", b"two"])

@@ -291,9 +291,10 @@ class Moving:
     def __init__(self, store: Any) -> None:
         self._store = store
         self.load, self.changed, self.keeps_for = store.load, store.changed, store.keeps_for
+        self.trace = store.trace
         self.failures = 1
 
-    async def commit(self, positions: Any, *, session_id: int, logs: Any = None) -> Any:
+    async def commit(self, positions: Any, *, session_id: int, notes: Any = None) -> Any:
         if self.failures:
             self.failures -= 1
             raise OffsetsUnavailableError("it was another broker")
@@ -343,10 +344,11 @@ class Late:
     def __init__(self, store: Any) -> None:
         self._store = store
         self.load, self.changed, self.keeps_for = store.load, store.changed, store.keeps_for
+        self.trace = store.trace
         self.go = asyncio.Event()
         self.asked = 0
 
-    async def commit(self, positions: Any, *, session_id: int, logs: Any = None) -> CommitResult:
+    async def commit(self, positions: Any, *, session_id: int, notes: Any = None) -> CommitResult:
         self.asked += 1
         await self.go.wait()
         return CommitResult(frozenset(), frozenset(positions))
@@ -440,7 +442,7 @@ async def test_releases_memory_of_abandoned_partitions(group: Any, cause: str) -
 
 async def test_stops_in_order_when_commit_cannot_be_built(group: Any) -> None:
     class Broken(Moving):
-        async def commit(self, positions: Any, *, session_id: int, logs: Any = None) -> Any:
+        async def commit(self, positions: Any, *, session_id: int, notes: Any = None) -> Any:
             raise EncodeError("there is no such field")
 
     member, _ = await consuming(group, b"one")

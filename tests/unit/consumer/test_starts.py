@@ -16,8 +16,8 @@ from consumerd.consumer.starts import REFUSED_PAUSE, RETRY_PAUSE, Start, StartFi
 from consumerd.errors import BrokerError
 from consumerd.fetch.listener import FetchCounters
 from consumerd.handlers import Batch, Handler
-from consumerd.offsets import CommitResult, OffsetsUnavailableError
-from consumerd.offsets.store import NO_LOGS
+from consumerd.offsets import CommitResult, OffsetsUnavailableError, Trace
+from consumerd.offsets.store import NO_NOTES
 from consumerd.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.registry import StaticSubscription
 from consumerd.testing.clock import FakeClock
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from consumerd.fetch import Lane
-    from consumerd.offsets.store import Logs
+    from consumerd.offsets.store import Notes
 
 pytestmark = pytest.mark.asyncio
 TP = TopicPartition("t", 0, 1)
@@ -55,6 +55,7 @@ class Store:
 
     def __init__(self) -> None:
         self.offset: int | None = None
+        self.known: Trace | None = None
         self.failures = 0
         self.refusal: BrokerError | None = None
         self.asked: list[list[TopicPartition]] = []
@@ -74,17 +75,23 @@ class Store:
             raise OffsetsUnavailableError("the coordinator is away")
         return {} if self.offset is None else dict.fromkeys(self.asked[-1], self.offset)
 
+    async def is_new(self, partition: TopicPartition) -> bool:
+        return False
+
     def log(self, partition: TopicPartition) -> LogId:
         return UNKNOWN_LOG
 
     async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return await self.load(partitions)
 
+    def trace(self, partition: TopicPartition) -> Trace | None:
+        return self.known
+
     async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         raise NotImplementedError
 
     async def commit(
-        self, positions: Mapping[TopicPartition, int], *, session_id: int, logs: Logs = NO_LOGS
+        self, positions: Mapping[TopicPartition, int], *, session_id: int, notes: Notes = NO_NOTES
     ) -> CommitResult:
         raise NotImplementedError
 
@@ -245,6 +252,25 @@ async def test_remembers_handled_position_on_same_session() -> None:
     assert (await setup.find()).offset == 160
     setup.finder.remember(TP, SESSION - 1, 160, 170)
     assert (await setup.find()).offset == 160
+
+
+async def test_remembers_handled_position_on_any_session_while_nobody_else_wrote() -> None:
+    setup = Setup()
+    setup.store.offset, setup.store.known = 120, Trace(3, 110, frozenset({120, 130}))
+    setup.finder.remember(TP, SESSION - 1, 110, 150)
+    setup.store.known = Trace(4, 120)  # a commit whose reply was lost
+    assert await setup.find() == Start(150, 120, None)
+    setup.store.known = Trace(5, 120)
+    assert (await setup.find()).offset == 120
+    assert (await setup.find()).offset == 120
+
+
+async def test_forgets_handled_position_if_another_wrote_the_same_offset_on_the_same_session() -> None:
+    setup = Setup()
+    setup.store.offset, setup.store.known = 120, Trace(3, 120)
+    setup.finder.remember(TP, SESSION, 120, 150)
+    setup.store.known = Trace(5, 120)
+    assert (await setup.find()).offset == 120
 
 
 @pytest.mark.parametrize("refusal", [error_of(30, "no"), error_of(35, "no"), UnsupportedApiError("no such version")])

@@ -20,7 +20,7 @@ class Member:
         self.ready, self.running, self.stopping = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.start, self.drain = asyncio.Event(), asyncio.Event()
         self.failure: ConsumerdError | None = None
-        self.assigned: list[Any] = [name]
+        self.owned: list[Any] = [name]
         self.refuses: ConsumerdError | None = None
         self._name = name
         self._seen = seen
@@ -76,7 +76,7 @@ async def test_starts_a_member_when_the_handler_before_it_has_started() -> None:
     assert scene.seen == ["one starts", "two starts"]
     assert not scene.members.ready.is_set()
     await scene.started()
-    assert [*map(str, scene.members.assigned)] == ["one", "two"]
+    assert [*map(str, scene.members.owned)] == ["one", "two"]
     scene.members.request_stop()
     await scene.ended()
 

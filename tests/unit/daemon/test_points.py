@@ -32,14 +32,15 @@ class Member:
         self.owned = list(T)
         self.stats = SimpleNamespace(messages=0, bytes=0)
         self.controls = self
+        self.settings = SimpleNamespace(fetch=SimpleNamespace(read_committed=False))
 
     def views(self) -> list[OwnedView]:
         return [OwnedView(each, 0, 10, 10, False, 0, 0, None) for each in self.owned]
 
-    async def end_offsets(self, partition: TopicPartition) -> dict[TopicPartition, int]:
+    async def log_end(self, partition: TopicPartition) -> int:
         if partition not in self.ends:
             raise BrokerError("no answer")
-        return {partition: self.ends[partition]}
+        return self.ends[partition]
 
 
 async def test_total_lag_is_not_known_while_that_of_a_partition_is_not() -> None:

@@ -26,7 +26,7 @@ class Member:
         self.ready = asyncio.Event()
         self.stopping = asyncio.Event()
         self.failure: ConsumerdError | None = None
-        self.assigned: list[Any] = []
+        self.owned: list[Any] = []
         self.cancelled = False
         self._stubborn = stubborn
 

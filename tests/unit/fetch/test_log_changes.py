@@ -75,8 +75,15 @@ def test_leader_of_the_positions_own_epoch_without_its_message_leads_another_log
     assert (change.kind, change.divergence, found) == (REPLACED, None, LogId())
 
 
-def test_log_that_has_no_epoch_any_more_forgets_it() -> None:
-    """Its beginning was deleted, or its message format changed: FETCH tells whether the offset is in range."""
+def test_leader_of_a_lower_epoch_leads_another_log() -> None:
+    """A broker knows no end of an epoch that is above its log's."""
+    found, change = find_change(300, LogId(leader_epoch=4), LogId(), 0, end(-1, -1))
+    assert change is not None
+    assert (change.kind, change.divergence, found) == (REPLACED, None, LogId())
+
+
+def test_log_that_has_no_epochs_any_more_forgets_them() -> None:
+    """Its message format changed: FETCH tells whether the offset is in range."""
     assert find_change(100, LogId(OLD, 4), LogId(OLD), 6, end(-1, -1)) == (LogId(OLD), None)
 
 

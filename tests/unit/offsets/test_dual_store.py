@@ -18,12 +18,13 @@ from consumerd.offsets import (
     OffsetSettings,
     OffsetsHeldError,
     OffsetsUnavailableError,
+    Trace,
     UnclaimedZooKeeperOffsetStore,
     ZooKeeperOffsetStore,
     make_store,
 )
 from consumerd.offsets.guards import GuardFailure, OwnedGuard, VacantGuard
-from consumerd.offsets.store import NO_LOGS
+from consumerd.offsets.store import NO_NOTES
 from consumerd.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.ports import Check, Create, Delete
 from consumerd.registry.paths import offset_path, owner_path, owners_path
@@ -33,7 +34,7 @@ from consumerd.zk.errors import NoAuth, NodeExists, NoNode, NotConnected, Sessio
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from consumerd.offsets.store import Logs
+    from consumerd.offsets.store import Notes
 
 pytestmark = pytest.mark.asyncio
 GROUP = "g"
@@ -60,17 +61,23 @@ class Memory:
             raise self.fails
         return {each: self.held[each] for each in partitions if each in self.held}
 
+    async def is_new(self, partition: TopicPartition) -> bool:
+        return False
+
     def log(self, partition: TopicPartition) -> LogId:
         return UNKNOWN_LOG
 
     async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return await self.load(partitions)
 
+    def trace(self, partition: TopicPartition) -> Trace | None:
+        return Trace(3, self.held[partition]) if partition in self.held else None
+
     async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         return frozenset(self.rewritten & set(partitions))
 
     async def commit(
-        self, positions: Mapping[TopicPartition, int], *, session_id: int, logs: Logs = NO_LOGS
+        self, positions: Mapping[TopicPartition, int], *, session_id: int, notes: Notes = NO_NOTES
     ) -> CommitResult:
         assert session_id == 7
         self.before()
@@ -104,6 +111,16 @@ async def test_fails_load_while_either_store_is_unavailable(which: int) -> None:
     stores[which].fails = NotConnected("away")
     with pytest.raises(NotConnected):
         await DualOffsetStore(GROUP, *stores, "Kafka").load([A])
+
+
+async def test_traces_guarding_store_unless_other_has_larger_offset() -> None:
+    first, other = Memory({A: 5, B: 5}), Memory({A: 4, B: 6, C: 7})
+    store = DualOffsetStore(GROUP, first, other, "Kafka")
+    await store.load([A, B, C])
+    assert [store.trace(each) for each in (A, B, C)] == [Trace(3, 5), None, None]
+    other.held[B] = 5
+    await store.load([B])
+    assert store.trace(B) == Trace(3, 5)
 
 
 async def test_commits_to_second_store_what_first_accepted() -> None:
@@ -230,7 +247,7 @@ async def test_checks_claims_before_commit_to_kafka() -> None:
 
         class Inner(Memory):
             async def commit(
-                self, positions: Mapping[TopicPartition, int], *, session_id: int, logs: Logs = NO_LOGS
+                self, positions: Mapping[TopicPartition, int], *, session_id: int, notes: Notes = NO_NOTES
             ) -> CommitResult:
                 return await inner.commit(positions, session_id=7)
 
@@ -254,7 +271,7 @@ async def test_stops_member_when_group_has_coordinated_members() -> None:
 
         class Inner(Memory):
             async def commit(
-                self, positions: Mapping[TopicPartition, int], *, session_id: int, logs: Logs = NO_LOGS
+                self, positions: Mapping[TopicPartition, int], *, session_id: int, notes: Notes = NO_NOTES
             ) -> CommitResult:
                 return await inner.commit(positions, session_id=7)
 

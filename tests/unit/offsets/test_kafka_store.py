@@ -11,6 +11,7 @@ from consumerd.errors import BrokerError
 from consumerd.net import ConnectionClosedError
 from consumerd.offsets import CommitResult, KafkaOffsetStore, OffsetsUnavailableError
 from consumerd.offsets.kafka_store import CommittedOffset
+from consumerd.offsets.metadata import OffsetNotes
 from consumerd.partition import LogId, TopicPartition
 from consumerd.wire.v08.apis import OFFSET_COMMIT, OFFSET_FETCH
 from consumerd.wire.v08.errors import UnsupportedApiError
@@ -216,17 +217,17 @@ async def test_commits_the_log_of_a_position_with_it() -> None:
     """Brokers keep the leader epoch, for members of every kind; the topic id has no place but the metadata."""
     cluster = Cluster(told(0))
     topic_id = bytes(range(16))
-    logs = {PLACE: LogId(topic_id, 4), OTHER: LogId(None, 5)}
-    await store(cluster, metadata="why").commit({PLACE: 9, OTHER: 4}, session_id=0, logs=logs)
+    notes = {PLACE: OffsetNotes(LogId(topic_id, 4)), OTHER: OffsetNotes(LogId(None, 5), start=True)}
+    await store(cluster, metadata="why").commit({PLACE: 9, OTHER: 4}, session_id=0, notes=notes)
     parts = [topic["partitions"][0] for topic in cluster.asked[0][2]["topics"]]
     assert [part["committed_leader_epoch"] for part in parts] == [4, 5]
-    assert [part["metadata"] for part in parts] == ["why topic-id=AAECAwQFBgcICQoLDA0ODw", "why"]
+    assert [part["metadata"] for part in parts] == ["why topic-id=AAECAwQFBgcICQoLDA0ODw", "why start=latest"]
 
 
 async def test_commits_the_epoch_in_the_metadata_where_the_request_has_no_field_for_it() -> None:
     cluster = Cluster(told(0), told(0))
     for log in (LogId(bytes(range(16)), 4), LogId(None, 4)):
-        await store(cluster, version=2).commit({PLACE: 9}, session_id=0, logs={PLACE: log})
+        await store(cluster, version=2).commit({PLACE: 9}, session_id=0, notes={PLACE: OffsetNotes(log)})
     texts = [body["topics"][0]["partitions"][0]["metadata"] for _, _, body in cluster.asked]
     assert texts == ["topic-id=AAECAwQFBgcICQoLDA0ODw leader-epoch=4", "leader-epoch=4"]
 

@@ -726,3 +726,108 @@ async def test_unclaimed_partition_is_lost_though_its_owner_has_gone_again() -> 
         result = await UnclaimedZooKeeperOffsetStore(Leaving(zk), GROUP).commit({partition: 5}, session_id=0)
         assert result.lost == {partition}
         assert stored(server, partition) is None
+
+
+async def lose_reply(commits: Commits, position: int, *, carried_out: bool = True) -> None:
+    """Commit over a connection that breaks before the reply."""
+    real = commits.zk._zk
+    name = "multi" if commits.with_multi else "set"
+    call = getattr(real, name)
+
+    async def lose(*args: Any, **options: Any) -> Any:
+        setattr(real, name, call)
+        commits.server.cut_next_call(real, carried_out=carried_out)
+        return await call(*args, **options)
+
+    setattr(real, name, lose)
+    with pytest.raises(ConnectionLost):
+        await commits.commit(position)
+    commits.server.reconnect(real)
+
+
+async def leads_to_load(commits: Commits) -> bool:
+    """Whether the node is, by its trace, as we left it ourselves."""
+    before = commits.store.trace(commits.partition)
+    await commits.store.load([commits.partition])
+    after = commits.store.trace(commits.partition)
+    assert before is not None
+    assert after is not None
+    return before.leads_to(after)
+
+
+@pytest.mark.parametrize("carried_out", [True, False])
+async def test_trace_leads_to_own_writes_with_lost_replies(commits: Commits, carried_out: bool) -> None:
+    await commits.commit(1)
+    assert await leads_to_load(commits)
+    await lose_reply(commits, 5, carried_out=carried_out)
+    await lose_reply(commits, 6, carried_out=False)
+    assert await leads_to_load(commits)
+    assert await leads_to_load(commits)
+    assert (await commits.commit(7)).committed == {commits.partition}
+    assert await leads_to_load(commits)
+
+
+@pytest.mark.parametrize("offset", [b"5", b"6", b"1", b"0", b"?"])
+async def test_trace_does_not_lead_past_the_write_of_another(commits: Commits, offset: bytes) -> None:
+    """Also if it wrote what we had sent, or what was there before."""
+    await commits.commit(1)
+    await lose_reply(commits, 5)
+    before = commits.store.trace(commits.partition)
+    commits.foreign(b"9")
+    commits.foreign(offset)
+    if offset == b"?":
+        with pytest.raises(RegistryError):
+            await commits.store.load([commits.partition])
+        return
+    await commits.store.load([commits.partition])
+    after = commits.store.trace(commits.partition)
+    assert before is not None
+    assert after is not None
+    assert not before.leads_to(after)
+
+
+async def test_trace_remembers_the_write_of_another_that_a_commit_met(commits: Commits) -> None:
+    """A larger offset stays: what we handled before it counts for nothing. Our own write ends that."""
+    await commits.commit(1)
+    commits.foreign(b"9")
+    await commits.commit(5)
+    assert commits.stored == b"9"
+    assert not await leads_to_load(commits)
+    await commits.commit(10)
+    assert await leads_to_load(commits)
+
+
+async def test_trace_does_not_lead_to_a_node_that_was_deleted_and_created_again(commits: Commits) -> None:
+    await commits.commit(5)
+    before = commits.store.trace(commits.partition)
+    commits.server.remove(offset_path(GROUP, commits.partition))
+    await commits.store.load([commits.partition])
+    assert commits.store.trace(commits.partition) is None
+    commits.server.put(offset_path(GROUP, commits.partition), b"3")
+    await commits.store.load([commits.partition])
+    after = commits.store.trace(commits.partition)
+    assert before is not None
+    assert after is not None
+    assert not before.leads_to(after)
+
+
+async def test_trace_leads_to_a_first_write_whose_reply_was_lost() -> None:
+    server = MemoryZooKeeper()
+    async with server.session() as session:
+        commits = Commits(server, session, with_multi=True)
+        await commits.store.load([commits.partition])
+        assert commits.store.trace(commits.partition) is None
+        await lose_reply(commits, 5)
+        assert commits.stored == b"5"
+        assert await leads_to_load(commits)
+
+
+async def test_trace_outlives_the_loss_of_the_partition() -> None:
+    """A peer deletes our owner node by its path, and nobody takes the partition."""
+    server = MemoryZooKeeper()
+    async with server.session() as zk:
+        commits = Commits(server, zk, with_multi=True)
+        await commits.commit(10)
+        server.remove(owner_path(GROUP, commits.partition))
+        assert (await commits.commit(12)).lost == {commits.partition}
+        assert await leads_to_load(commits)

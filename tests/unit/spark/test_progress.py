@@ -194,3 +194,16 @@ def test_a_failed_write_costs_no_batch(tmp_path: Path, capsys: pytest.CaptureFix
     query.run(1)
     ProgressRecorder(query, ProgressLog(LocalFiles(), f"{tmp_path}/folder/land.ndjson")).poll()
     assert "progress_write_failed" in capsys.readouterr().out
+
+
+def test_measures_the_lag_within_one_log() -> None:
+    end = '{"t": {"0": {"offset": 200, "topic_id": "f"}, "1": {"offset": 5, "topic_id": "f"}, "2": 1}}'
+    latest = (
+        '{"t": {"0": {"offset": 300, "topic_id": "n"}, "1": {"offset": 7, "topic_id": "f"}, '
+        '"2": {"offset": 4, "topic_id": "f"}}}'
+    )
+    assert lag(end, latest) == [PartitionLag("t", "1", 2), PartitionLag("t", "2", 3)]
+    source = {"startOffset": end, "endOffset": latest, "latestOffset": latest, "numInputRows": 5}
+    found = source_metrics({"sources": [source]}, counts_messages=True)
+    assert found is not None
+    assert found["maxOffsetsBehindLatest"] == 0

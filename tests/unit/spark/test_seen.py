@@ -60,3 +60,12 @@ def test_a_retried_batch_starts_from_the_state_before_it(tmp_path: Path) -> None
     assert (again.before(8), again.before(9)) == (states[7], states[8])
     assert again.before(3) is None
     assert len(list((tmp_path / "seen").iterdir())) == 5
+
+
+def test_logs_of_one_partition_are_apart_and_files_of_earlier_releases_are_read() -> None:
+    former, new = A._replace(topic_id="f"), A._replace(topic_id="n")
+    seen = SeenOffsets().with_stretches([OffsetStretch(former, 0, 200)])
+    assert seen.overlapping([OffsetStretch(new, 0, 300)]) == []
+    assert seen.overlapping([OffsetStretch(former, 199, 300)]) == [OffsetStretch(former, 199, 300)]
+    assert SeenOffsets.decode(seen.encode()) == seen
+    assert SeenOffsets.decode(b'[["t", 0, 0, [[0, 200]]]]') == SeenOffsets({A: [(0, 200)]})

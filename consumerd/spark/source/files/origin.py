@@ -71,6 +71,10 @@ class FilesLog:
         return self.named.partition
 
     @property
+    def topic_id(self) -> None:
+        return
+
+    @property
     def start(self) -> int:
         return self.files[0].start
 
@@ -95,6 +99,10 @@ class FilesLog:
                         return last
                     last = position
         return offset if last == offset else None
+
+    def resumed(self, offset: int) -> int:
+        """The names of the ranges are the boundaries, and an offset within one is the start of a message there."""
+        return offset
 
     def limited(self, start: int, most: int) -> int:
         ahead = within(self.files, start, self.end)

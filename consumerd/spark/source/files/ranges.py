@@ -46,6 +46,11 @@ class FilesSplit(InputPartition):
     files: tuple[RangeFile, ...]
 
     @property
+    def topic_id(self) -> None:
+        """Topics of 0.7 have none."""
+        return
+
+    @property
     def broker_partition(self) -> str:
         """`broker-partition` as 0.7 spells it, such as `0-2`."""
         return f"{self.broker}-{self.partition}"

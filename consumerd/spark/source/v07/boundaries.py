@@ -87,6 +87,18 @@ class Boundaries:
             return MessageSpan(wanted, wanted)
         return None if stop.end is None else MessageSpan(stop.at, stop.end)
 
+    def intact(self, offset: int) -> bool:
+        """Whether an intact message begins at `offset`; one within another message looks the same."""
+        size = MARGIN
+        while True:
+            data = self._filled(offset, min(size, self._end - offset))
+            item = read_outer(data, 0, offset, self._max_payload)
+            if isinstance(item, OuterMessage):
+                return item.valid
+            if item.needed is None or not len(data) < item.needed <= self._end - offset:
+                return False
+            size = item.needed
+
     def last(self, known: int) -> int:
         """Return the end of the last whole message, from the boundary `known` on.
 

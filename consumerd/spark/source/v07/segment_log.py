@@ -67,6 +67,10 @@ class SegmentLog:
         return self.topic, self.name
 
     @property
+    def topic_id(self) -> None:
+        return
+
+    @property
     def start(self) -> int:
         return self.segments[0].start
 
@@ -84,6 +88,17 @@ class SegmentLog:
         with self.open_segment(self, segment) as fetch:
             found = self._boundaries(fetch, segment).around(segment.start, offset, thorough=True)
         return None if found is None else found.start
+
+    def resumed(self, offset: int) -> int:
+        segment = self._holding(offset)
+        if segment is None or segment.whole or offset in (segment.start, segment.end):
+            return offset
+        with self.open_segment(self, segment) as fetch:
+            boundaries = self._boundaries(fetch, segment)
+            if boundaries.intact(offset):
+                return offset
+            found = boundaries.around(segment.start, offset, thorough=True)
+        return offset if found is None or found.start is None else found.start
 
     def limited(self, start: int, most: int) -> int:
         wanted = start + most

@@ -48,6 +48,11 @@ class V07Split(InputPartition):
     location: FileRange | BrokerRange
 
     @property
+    def topic_id(self) -> None:
+        """Topics of 0.7 have none."""
+        return
+
+    @property
     def broker_partition(self) -> str:
         """`broker-partition` as 0.7 spells it, such as `0-2`; the partition alone where the broker is not known."""
         return broker_partition(self.broker, self.partition)

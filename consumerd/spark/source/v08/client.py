@@ -13,6 +13,7 @@ Executors import this module: its own imports (`client`, `net`, `clock`, `wire`)
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import logging
 import random
@@ -55,10 +56,13 @@ from consumerd.spark.source.errors import (
     BrokerRejectedError,
     BrokerTimeoutError,
     BrokerUnavailableError,
+    LogReplacedError,
     OffsetUnavailableError,
 )
 from consumerd.wire.errors import WireError
+from consumerd.wire.v08.apis import FETCH
 from consumerd.wire.v08.error_codes import ErrorCode
+from consumerd.wire.v08.schema import NO_UUID
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
@@ -88,6 +92,10 @@ _ROOM: Final = 32 << 20
 _UNKNOWN: Final = -1
 #: Seconds between attempts, at most.
 _LONGEST_PAUSE: Final = 1.0
+#: The first version of FETCH that names topics by their ids.
+_FIRST_WITH_IDS: Final = 13
+#: How a broker says that it has another log than the one that a fetch names, or that it does not know that one yet.
+_OTHER_LOG: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID})
 
 #: What old brokers of this process's clusters were found to be. Those of 0.9 cost some seconds of silence, and a
 #: worker of Spark's runs many tasks.
@@ -95,10 +103,14 @@ _old_brokers: dict[Address, tuple[BrokerRelease, float]] = {}
 
 
 class TopicMetadata(NamedTuple):
-    """A topic: partition -> address of its leader, None while it has none; `internal`: it is the brokers' own."""
+    """A topic: partition -> address of its leader, None while it has none; `internal`: it is the brokers' own.
+
+    `topic_id`: as Kafka's tools print it; None where brokers have none (before 2.8).
+    """
 
     leaders: Mapping[int, Address | None]
     internal: bool
+    topic_id: str | None = None
 
 
 class FetchedRecords(NamedTuple):
@@ -147,6 +159,8 @@ class KafkaClient:
         #: Whom to ask without a look at the metadata, until that proves wrong.
         self._leaders = {each: leader for each, leader in (leaders or {}).items() if leader is not None}
         self._loop: _LoopThread | None = None
+        #: Whether a fetch named its topic and not the id (brokers before 3.1), so that only metadata have the log's.
+        self.fetches_by_name = False
 
     def topics(self, wants: Callable[[str], bool], names: Collection[str] | None = None) -> dict[str, TopicMetadata]:
         """The wanted topics that exist; `names`: the candidates. The request creates none."""
@@ -161,7 +175,7 @@ class KafkaClient:
                     raise error
                 nodes = {number: metadata.leader(name, number) for number in topic.partitions}
                 leaders = {number: node and (node.host, node.port) for number, node in nodes.items()}
-                found[name] = TopicMetadata(leaders, topic.internal)
+                found[name] = TopicMetadata(leaders, topic.internal, _id_text(topic.id))
             return found
 
         return self.ask("find the topics", ask)
@@ -181,14 +195,20 @@ class KafkaClient:
             return start if by_segment else end
         return min(max(found, start), end)
 
-    def fetch(self, partition: Partition, offset: int, size: int) -> FetchedRecords:
+    def fetch(self, partition: Partition, offset: int, size: int, topic_id: str | None = None) -> FetchedRecords:
         """Messages from `offset` on: about `size` bytes, at least one message or batch since 0.10.1, or nothing.
 
-        Raises OffsetUnavailableError.
+        `topic_id`: that of the topic when the read was planned. Raises OffsetUnavailableError, and LogReplacedError
+        where a broker finds that the topic has another id now.
         """
         return self.ask(
-            f"fetch {partition[0]}/{partition[1]} from {offset}", lambda _: self._fetch(partition, offset, size)
+            f"fetch {partition[0]}/{partition[1]} from {offset}",
+            lambda _: self._fetch(partition, offset, size, topic_id),
         )
+
+    def must_have(self, topic: str, topic_id: str) -> None:
+        """Raise LogReplacedError if the topic has another id by now."""
+        self.ask(f"find the id of topic {topic}", lambda _: self._must_have(topic, topic_id))
 
     def ask(self, what: str, attempt: Callable[[ClusterClient], Awaitable[_T]]) -> _T:
         """The result of `attempt`, which runs on the loop and is repeated while it fails for a retriable reason.
@@ -255,11 +275,13 @@ class KafkaClient:
 
         return self.ask("list the offsets of partitions", ask)
 
-    async def _fetch(self, partition: Partition, offset: int, size: int) -> FetchedRecords:
+    async def _fetch(self, partition: Partition, offset: int, size: int, topic_id: str | None) -> FetchedRecords:
         topic, number = partition
         where = f"{topic}/{number} from {offset}"
         channel = await self._leader(partition)
-        entry = PartitionFetch(topic, number, offset, size, topic_id=self._client.metadata.topic_id(topic))
+        known = self._client.metadata.topic_id(topic) if topic_id is None else _id_bytes(topic_id)
+        entry = PartitionFetch(topic, number, offset, size, topic_id=known)
+        self.fetches_by_name = channel.versions.pick(FETCH) < _FIRST_WITH_IDS
         with self._watched([partition]):
             fetched = await fetch_partitions(
                 channel,
@@ -274,6 +296,8 @@ class KafkaClient:
         code = fetched.error or (part.error if part else 0)
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             raise OffsetUnavailableError(f"broker {channel.address} does not have {where}: OFFSET_OUT_OF_RANGE")
+        if code in _OTHER_LOG and topic_id is not None:
+            await self._must_have(topic, topic_id)  # else the broker only does not know the topic yet
         self._raise_for(code, f"broker {channel.address} rejected a fetch of {where}", partition)
         if part is None and fetched.throttled:  # over a quota, brokers answer without partitions
             return FetchedRecords(b"", _UNKNOWN, (), throttled=True)
@@ -282,6 +306,14 @@ class KafkaClient:
                 f"cannot fetch {where}: broker {channel.address} left the partition out of its response"
             )
         return FetchedRecords(bytes(part.data), part.readable_end, part.aborted, fetched.throttled)
+
+    async def _must_have(self, topic: str, topic_id: str) -> None:
+        metadata = await self._client.refresh([topic], never_create=True)
+        if (found := _id_text(metadata.topic_id(topic))) not in (None, topic_id):
+            raise LogReplacedError(
+                f"topic {topic} had id {topic_id} when the read was planned and has {found} now, so it was deleted and "
+                "created again"
+            )
 
     async def _leader(self, partition: Partition) -> Channel:
         """The channel to the leader of a partition."""
@@ -354,6 +386,15 @@ class _LoopThread:
             self._loop.stop()
 
 
+def _id_text(topic_id: bytes) -> str | None:
+    """A topic's id as Kafka's tools print it; None for the id that stands for none."""
+    return None if topic_id == NO_UUID else base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
+
+
+def _id_bytes(text: str) -> bytes:
+    return base64.urlsafe_b64decode(f"{text}==")
+
+
 def _reason(error: BrokerError | WireError) -> BrokerError | WireError:
     """The error to raise: of several brokers the rejection, for which the others are not awaited."""
     if isinstance(error, NoBrokerError):
@@ -363,7 +404,7 @@ def _reason(error: BrokerError | WireError) -> BrokerError | WireError:
 
 def _passes(error: BrokerError) -> bool:
     """Whether the error is retriable."""
-    return not issubclass(_kind(_reason(error)), BrokerRejectedError | OffsetUnavailableError)
+    return not issubclass(_kind(_reason(error)), BrokerRejectedError | OffsetUnavailableError | LogReplacedError)
 
 
 def _kind(error: BrokerError | WireError) -> type[BrokerReadError]:

@@ -63,13 +63,10 @@ class V08Committer:
 
     def commit(self, offsets: Offsets) -> int:
         """Write where a stream is; returns how many offsets were written."""
-        topics = [
-            {
-                "topic": topic,
-                "partitions": [{"partition": int(n), "offset": at, "metadata": ""} for n, at in each.items()],
-            }
-            for topic, each in offsets.items()
-        ]
+        by_topic: dict[str, list[dict[str, Any]]] = {}
+        for (topic, name), offset in entries(offsets):
+            by_topic.setdefault(topic, []).append({"partition": int(name), "offset": offset, "metadata": ""})
+        topics = [{"topic": topic, "partitions": partitions} for topic, partitions in by_topic.items()]
 
         async def ask(client: ClusterClient, coordinator: Channel) -> int:
             version = coordinator.versions.pick(OFFSET_COMMIT, at_most=_LAST_COMMIT)
@@ -82,7 +79,7 @@ class V08Committer:
                 self._raise_for(code, client, f"broker {coordinator.address} rejected the offsets of")
             return len(codes)
 
-        return self._at_coordinator(ask) if any(entries(offsets)) else 0
+        return self._at_coordinator(ask) if topics else 0
 
     def commit_if_possible(self, offsets: Offsets) -> None:
         """`commit`, but only log a warning if the brokers are unavailable or reject it."""

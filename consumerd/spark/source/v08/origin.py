@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from consumerd.credentials import read_secret
 from consumerd.errors import ConfigError
 from consumerd.spark.source.choice import PartitionChoice
+from consumerd.spark.source.offsets import LogOffset
 from consumerd.spark.source.options import OptionError, SubscribePattern
 from consumerd.spark.source.v08.client import KafkaClient
 from consumerd.spark.source.v08.split import V08Split, cut
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from consumerd.spark.source.offsets import Key
     from consumerd.spark.source.options import BootstrapLocation, SourceOptions
-    from consumerd.spark.source.v08.client import Address
+    from consumerd.spark.source.v08.client import Address, TopicMetadata
 
 #: Topics of the brokers' own, which patterns do not mean; old brokers do not mark them.
 _INTERNAL: Final = ("__consumer_offsets", "__transaction_state")
@@ -48,7 +49,7 @@ class V08Origin:
         self._client = KafkaClient(self._cluster, options.timeout)
         self._topics: frozenset[str] = frozenset()
         #: The end of each partition when it was seen last.
-        self._ends: dict[Key, int] = {}
+        self._ends: dict[Key, LogOffset] = {}
         weakref.finalize(self, self._client.close)
 
     def snapshot(self) -> Mapping[Key, V08Log]:
@@ -62,22 +63,32 @@ class V08Origin:
             if self._choice.wants((name, str(number)))
         }
         starts = self._client.offsets(leaders, EARLIEST)
-        ends = self._read_ends(leaders)
+        ends = self._read_ends(leaders, topics)
         logs = [
-            V08Log(*each, starts[each] or 0, max(starts[each] or 0, ends[each]), self._cluster, leader, self._before)
+            V08Log(
+                *each, starts[each] or 0, max(starts[each] or 0, ends[each]), self._cluster, leader, self._before,
+                topics[each[0]].topic_id,
+            )
             for each, leader in sorted(leaders.items())
-        ]
-        self._ends = {log.key: log.end for log in logs}
+        ]  # fmt: skip
+        self._ends = {log.key: LogOffset(log.end, log.topic_id) for log in logs}
         return {log.key: log for log in logs}
 
     def missing(self, found: Mapping[Key, object]) -> str | None:
         return self._choice.missing(found, self._topics)
 
-    def _read_ends(self, partitions: Mapping[tuple[str, int], object]) -> dict[tuple[str, int], int]:
+    def _read_ends(
+        self, partitions: Mapping[tuple[str, int], object], topics: Mapping[str, TopicMetadata]
+    ) -> dict[tuple[str, int], int]:
         give_up = time.monotonic() + _PATIENCE
         while True:
             found = {each: end or 0 for each, end in self._client.offsets(partitions, LATEST).items()}
-            back = [each for each, end in found.items() if end < self._ends.get((each[0], str(each[1])), 0)]
+            former = {each: self._ends.get((each[0], str(each[1])), LogOffset(0)) for each in found}
+            back = [
+                each
+                for each, end in found.items()
+                if end < former[each].offset and former[each].may_be_of(topics[each[0]].topic_id)
+            ]
             if not back or time.monotonic() > give_up:
                 return found
             time.sleep(_PAUSE)
@@ -97,6 +108,7 @@ class V08Log:
     location: BootstrapLocation
     leader: Address | None
     by_time: Callable[[V08Log, int], int] = field(repr=False)
+    topic_id: str | None = None
 
     @property
     def key(self) -> Key:
@@ -113,6 +125,9 @@ class V08Log:
     def message_at(self, offset: int) -> int:
         return offset
 
+    def resumed(self, offset: int) -> int:
+        return offset
+
     def limited(self, start: int, most: int) -> int:
         return min(start + most, self.end)
 
@@ -122,7 +137,7 @@ class V08Log:
     def splits(self, start: int, end: int, max_bytes: int) -> list[InputPartition]:
         """As the protocol says, but that `max_bytes` counts messages."""
         return [
-            V08Split(self.topic, self.partition, low, high, self.location, self.leader)
+            V08Split(self.topic, self.partition, low, high, self.location, self.leader, self.topic_id)
             for low, high in cut(start, end, max_bytes)
         ]
 

@@ -6,6 +6,10 @@ gap from lost data: either it has the offset and skips ahead, or it does not hav
 nothing although its log continues may only be slow (a new leader, remote storage), so it is queried several times
 before that counts as a gap at the end of the log.
 
+A topic that was deleted and created again has another log, whose offsets are no part of the split. Brokers since 3.1
+reject a fetch that names the former id; of older ones that have ids the metadata are compared, before the first row and
+after the last one.
+
 Records arrive as lists of values and keys and as *runs* of offsets and timestamps (`consumerd.wire.v08.records`).
 Numbers are collected run by run in typed arrays, whose memory becomes the column; values and keys become columns in
 pieces of bounded size. Constant columns are made once and sliced.
@@ -23,7 +27,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from consumerd.spark.source.columns import HEADERS, ParseMode, arrow_schema
-from consumerd.spark.source.errors import BrokerReadError, DataLossError, MalformedMessageError, OffsetUnavailableError
+from consumerd.spark.source.errors import (
+    BrokerReadError,
+    DataLossError,
+    LogReplacedError,
+    MalformedMessageError,
+    OffsetUnavailableError,
+)
 from consumerd.spark.source.request import BATCH_BYTES, BATCH_ROWS, ConstantColumns, freeze_imports, numbers
 from consumerd.spark.source.v08.client import KafkaClient
 from consumerd.wire.v07 import EARLIEST, LATEST, BatchEnd
@@ -88,7 +98,12 @@ class _Reader:
         with KafkaClient(split.location, request.timeout, leaders=leaders, largest=largest) as client:
             while position < split.end:
                 try:
-                    answer = client.fetch(self._partition, position, self._size)
+                    answer = client.fetch(self._partition, position, self._size, split.topic_id)
+                    if position == split.start and split.topic_id is not None and client.fetches_by_name:
+                        client.must_have(split.topic, split.topic_id)
+                except LogReplacedError as error:
+                    self._lost(position, split.end, str(error))
+                    return
                 except OffsetUnavailableError as error:
                     position = self._gone(client, position, error)
                     continue
@@ -105,6 +120,15 @@ class _Reader:
                     self._size = min(max(records.needed or 0, 2 * self._size), self._most)
                 else:
                     position = self._nothing(position, answer)
+            if split.topic_id is not None and client.fetches_by_name:
+                self._check_rows(client, split.topic_id)
+
+    def _check_rows(self, client: KafkaClient, topic_id: str) -> None:
+        """Fail the task if the topic was replaced while its rows were read: some may be of the other log."""
+        try:
+            client.must_have(self._split.topic, topic_id)
+        except LogReplacedError as error:
+            raise DataLossError(f"{error}, while {self._split} was read; run the query again") from error
 
     def _flaw(self, position: int, following: int, records: RecordSet) -> Iterator[pa.RecordBatch]:
         problem = records.problem or f"a message or batch larger than maxMessageBytes ({self._most - _ROOM})"

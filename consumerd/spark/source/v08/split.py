@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 class V08Split(InputPartition):
     """The messages of one partition from offset `start` up to `end`.
 
-    `leader`: the address of the broker that led it when the split was planned; later leaders are looked up.
+    `leader`: the address of the broker that led it when the split was planned; later leaders are looked up. `topic_id`:
+    the id of the topic then, as Kafka's tools print it, None where brokers have none; another one is another log.
     """
 
     topic: str
@@ -29,6 +30,7 @@ class V08Split(InputPartition):
     end: int
     location: BootstrapLocation
     leader: tuple[str, int] | None = None
+    topic_id: str | None = None
 
     @property
     def broker(self) -> None:

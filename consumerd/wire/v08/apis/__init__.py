@@ -7,6 +7,7 @@ from consumerd.wire.v08.apis.create_topics import CREATE_TOPICS
 from consumerd.wire.v08.apis.delete_groups import DELETE_GROUPS
 from consumerd.wire.v08.apis.delete_topics import DELETE_TOPICS
 from consumerd.wire.v08.apis.describe_groups import DESCRIBE_GROUPS
+from consumerd.wire.v08.apis.describe_producers import DESCRIBE_PRODUCERS
 from consumerd.wire.v08.apis.fetch import FETCH
 from consumerd.wire.v08.apis.group_coordinator import GROUP_COORDINATOR
 from consumerd.wire.v08.apis.heartbeat import HEARTBEAT
@@ -56,6 +57,7 @@ APIS = {
         OFFSET_FOR_LEADER_EPOCH,
         SASL_AUTHENTICATE,
         DELETE_GROUPS,
+        DESCRIBE_PRODUCERS,
         CONSUMER_GROUP_DESCRIBE,
     )
 }
@@ -69,6 +71,7 @@ __all__ = [
     "DELETE_GROUPS",
     "DELETE_TOPICS",
     "DESCRIBE_GROUPS",
+    "DESCRIBE_PRODUCERS",
     "FETCH",
     "GROUP_COORDINATOR",
     "HEARTBEAT",

@@ -31,6 +31,7 @@ from consumerd.admin import (
     steps_for,
     take_step,
 )
+from consumerd.admin.v08.transactions import OpenProducer, OpenTransaction
 from consumerd.cluster import GroupView, Member, PartitionView
 from consumerd.group.assignors import roundrobin_owners
 from consumerd.partition import TopicPartition
@@ -467,3 +468,36 @@ async def test_sets_offsets_of_a_former_log_to_the_beginning_once_the_group_is_s
         assert [(await zk.get(path.format(number)))[0] for number in range(4)] == [b"0", b"3", b"11", b"7"]
     again = diagnose_group(await look(zookeeper))
     assert [each for each in again if each.kind is GroupFindingKind.FORMER_LOG] == []
+
+
+async def test_names_the_open_transaction_at_which_a_group_stands(zookeeper: MemoryZooKeeper) -> None:
+    producer = OpenProducer(4000, 2, 1_700_000_000_000)
+    starts = zip(T, (10, 9, 11), strict=False)
+    open_since = {each: OpenTransaction(start, 100 - start, producer) for each, start in starts}
+    first = replaced(await look(zookeeper, 0.0), transactions=open_since)
+    second = replaced(await look(zookeeper, 20.0), transactions=open_since)
+    (found, *still) = diagnose_group(first, second)
+    assert told([found]) == [(GroupFindingKind.OPEN_TRANSACTION, "t/0")]
+    assert not found.is_notice
+    assert "open since offset 10" in found.says
+    assert "none of the 90 messages" in found.says
+    assert "id 4000 and epoch 2, which wrote last at 2023-11-14 22:13:20 UTC" in found.says
+    assert "--topic t --partition 0 --start-offset 10" in found.remedy
+    # Its owner is not to be blamed, but those of the others are.
+    assert told(still) == [(GroupFindingKind.STANDING_STILL, str(each)) for each in T[1:]]
+    assert told(diagnose_group(first)) == [(GroupFindingKind.OPEN_TRANSACTION, "t/0")]
+
+
+async def test_a_transaction_that_another_one_follows_is_not_a_finding(zookeeper: MemoryZooKeeper) -> None:
+    of_nobody = "the broker says nothing"
+    first = replaced(await look(zookeeper, 0.0), transactions={T[0]: OpenTransaction(5, 95, of_nobody)})
+    second = replaced(await look(zookeeper, 20.0), transactions={T[0]: OpenTransaction(10, 90, of_nobody)})
+    assert GroupFindingKind.OPEN_TRANSACTION not in {found.kind for found in diagnose_group(first, second)}
+    (found,) = diagnose_group(second)
+    assert "Its producer is not known: the broker says nothing." in found.says
+    for one in T:
+        zookeeper.remove(f"/consumers/g/offsets/t/{one.name}")
+    nothing = await look(zookeeper, p0=LogRange(10, 100))  # nothing was committed yet
+    assert told(diagnose_group(replaced(nothing, transactions=second.transactions))) == [
+        (GroupFindingKind.OPEN_TRANSACTION, "t/0")
+    ]

@@ -30,12 +30,14 @@ from consumerd.admin import (
     diagnose_once,
     in_the_way,
 )
+from consumerd.admin.v08.transactions import OpenProducer, find_open_transactions
 from consumerd.client import BrokerRefusedError, BrokerVersions, ClientSettings, ClusterClient, UnsupportedApiError
 from consumerd.clock import SystemClock
 from consumerd.cluster import GroupView
 from consumerd.errors import BrokerError, ConfigError, NotFoundError
 from consumerd.partition import TopicPartition
 from consumerd.wire.v08 import APIS
+from consumerd.wire.v08.apis import DESCRIBE_PRODUCERS
 from consumerd.wire.v08.subscription import MemberAssignment, MemberMetadata
 from consumerd.wire.v08.versions import BrokerRelease
 
@@ -466,3 +468,46 @@ def test_assigns_replicas_evenly(brokers: set[int], partitions: int, data: st.Da
 def test_rejects_invalid_topics(call: Callable[[], object]) -> None:
     with pytest.raises(ConfigError):
         call()
+
+
+def producers_of(code: int, *open_since: int) -> Answer:
+    """An answer of the leader of `t/0`: producers, and where the open transaction of each begins."""
+    producers = [
+        {"producer_id": 4000 + at, "producer_epoch": at, "last_timestamp": 7, "current_txn_start_offset": start}
+        for at, start in enumerate(open_since)
+    ]
+    part = {"partition": 0, "error_code": code, "active_producers": producers}
+    return {"topics": [{"topic": "t", "partitions": [part]}]}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("answer", "producer"),
+    [
+        (producers_of(0, -1, 5), OpenProducer(4001, 1, 7)),
+        (producers_of(0, -1, 6), "the broker knows of no such producer any more"),
+        (producers_of(29), "permission Read on the topic 't'"),
+        ({"topics": []}, "broker 1 did not name it"),
+    ],
+)
+async def test_names_the_producer_of_an_open_transaction(answer: Answer, producer: OpenProducer | str) -> None:
+    client, channel = cluster(Offsets=offsets_of((0, 0, 5)), DescribeProducers=answer)
+    ranges: dict[TopicPartition, LogRange | LookupFailure] = {T0: LogRange(3, 8), T1: LookupFailure("away")}
+    found = await find_open_transactions(V08BrokerLogs(client), ranges)
+    assert list(found) == [T0]
+    assert found[T0][:2] == (5, 3)
+    told = found[T0].producer
+    assert told == producer or (isinstance(producer, str) and producer in str(told))
+    (asked,) = [body for name, _, body in channel.asked if name == "Offsets"]
+    assert asked["isolation_level"] == 1
+    assert channel.asked[-1] == ("DescribeProducers", 0, {"topics": [{"topic": "t", "partitions": [0]}]})
+
+
+@pytest.mark.asyncio
+async def test_finds_an_open_transaction_where_brokers_do_not_describe_producers() -> None:
+    versions = {key: ranges for key, ranges in NEWEST.ranges.items() if key != DESCRIBE_PRODUCERS.key}
+    client, _ = cluster(BrokerVersions("h:9", BrokerRelease.V0_10_OR_NEWER, versions), Offsets=offsets_of((0, 0, 5)))
+    found = await find_open_transactions(V08BrokerLogs(client), {T0: LogRange(3, 8)})
+    assert "does not serve DescribeProducers" in str(found[T0].producer)
+    none = await find_open_transactions(V08BrokerLogs(client), {T0: LogRange(3, 5)})
+    assert none == await find_open_transactions(V08BrokerLogs(None), {T0: LogRange(3, 8)}) == {}

@@ -35,8 +35,8 @@ pytestmark = pytest.mark.asyncio
 P = TopicPartition.numbered("t", 0)
 OLD, NEW = b"o" * 16, b"n" * 16
 FAST = FetchSettings(retry_backoff_min=0.001, retry_backoff_max=0.002, max_wait=0.01)
-#: The versions of FETCH of brokers: before epochs, with epochs, and with topic ids.
-PLAIN, EPOCHS, IDS = 4, 12, 13
+#: The versions of FETCH of brokers: before epochs, with epochs but not in metadata, with epochs, and with topic ids.
+PLAIN, OLD_EPOCHS, EPOCHS, IDS = 4, 6, 12, 13
 
 
 class Leader:
@@ -56,7 +56,7 @@ class Leader:
         self.fails: BrokerError | None = None
 
     def _pick(self, api: Api, *, at_most: int | None = None, **_: Any) -> int:
-        if api is OFFSET_FOR_LEADER_EPOCH and self.fetch < EPOCHS:
+        if api is OFFSET_FOR_LEADER_EPOCH and self.fetch < OLD_EPOCHS:
             raise UnsupportedApiError("the broker does not serve OffsetForLeaderEpoch")
         return min(self.fetch, at_most or self.fetch) if api is FETCH else 4
 
@@ -117,6 +117,8 @@ class Leader:
         return {"responses": [{**named, "partition_responses": [answer]}]}
 
     def _end(self, asked: int) -> tuple[int, int]:
+        if asked > self.epochs[-1][0]:
+            return -1, -1
         for number, (epoch, _) in reversed(list(enumerate(self.epochs))):
             if epoch <= asked:
                 return epoch, self.epochs[number + 1][1] if number + 1 < len(self.epochs) else len(self.records)
@@ -126,6 +128,8 @@ class Leader:
         offset, last = part["fetch_offset"], part.get("last_fetched_epoch", -1)
         if version >= EPOCHS and last >= 0:
             epoch, end = self._end(last)
+            if epoch < 0:
+                return {"error_code": 1}
             if epoch < last or end < offset:
                 return {"error_code": 0, "diverging_epoch": {"epoch": epoch, "end_offset": end}}
         if offset > len(self.records):
@@ -305,6 +309,20 @@ async def test_without_topic_ids_the_leader_of_a_restarted_epoch_leads_another_l
     assert await r.take(100) == numbered("new", 100)
     _, change, new = await r.event()
     assert (change.kind, new) == (LogChangeKind.REPLACED, 0)
+
+
+@pytest.mark.parametrize("later", [True, False])
+async def test_looks_for_a_later_epoch_where_metadata_name_none(reading: Any, later: bool) -> None:
+    """That tells a log that a later leader had less of from one of another topic."""
+    leader = Leader(OLD_EPOCHS)
+    leader.append(*numbered("a", 20))
+    if later:
+        leader.append(*numbered("b", 10), epoch=2)
+    r = reading(leader)
+    r.begin(40, LogId(None, 0))
+    assert await r.take(10 if later else 20) == (numbered("b", 10) if later else numbered("a", 20))
+    _, change, new = await r.event()
+    assert (change.kind, new) == ((LogChangeKind.TRUNCATED, 20) if later else (LogChangeKind.REPLACED, 0))
 
 
 @pytest.mark.parametrize("when", ["stopped", "running"])

@@ -24,6 +24,7 @@ WHOLE = (
     .add("headers", t.ArrayType(HEADER))
     .add("broker", "integer")
     .add("broker_partition", "string")
+    .add("topic_id", "string")
     .add("index", "integer")
     .add("next_offset", "long")
     .add("codec", "string")

@@ -17,6 +17,9 @@ from consumerd.spark.source.datasource import BatchReader, ConsumerdDataSource
 from consumerd.spark.source.errors import DataLossError
 from consumerd.spark.source.options import read_options
 from consumerd.spark.source.planning import StreamPlanner
+from consumerd.spark.source.request import ReadRequest
+from consumerd.spark.source.v07.reading import read_split
+from consumerd.spark.source.v07.split import V07Split
 from consumerd.wire.v07 import Codec, encode_message, encode_message_set
 
 if TYPE_CHECKING:
@@ -139,6 +142,32 @@ def test_deleted_offsets_follow_fail_on_data_loss(tmp_path: Path, caplog: pytest
         assert ranges(anyway, {"t": {"0": 500}}, {"t": {"0": 1100}}) == ["t/0 from 500 to 1000"]
     assert len(caplog.records) == 5
     assert caplog.records[0].getMessage() == "u/0 was read up to 0 and no longer exists; continuing without them"
+
+
+INSIDE = "t/0 was read up to 120, which is inside the message that begins at 100 now, so the log was replaced"
+
+
+def test_an_offset_inside_a_message_is_another_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    append(tmp_path, "t-0", 0, *MESSAGES)
+    start, end = {"t": {"0": 120}}, {"t": {"0": 500}}
+    follower = follow(tmp_path)
+    assert follower.latest(start, None) == end
+    with pytest.raises(DataLossError, match=INSIDE):
+        follower.splits(start, end)
+    assert ranges(follower, {"t": {"0": 100}}, end) == ["t/0 from 100 to 500"]
+    with caplog.at_level(logging.WARNING):
+        (split,) = follow(tmp_path, failOnDataLoss="false").splits(start, end)
+    assert caplog.messages == [f"{INSIDE}; continuing without them"]
+    assert isinstance(split, V07Split)
+    rows = [row for each in read_split(split, ReadRequest(("offset", "_corrupt"))) for row in each.to_pylist()]
+    assert [row["offset"] for row in rows] == [120, *range(150, 500, 50)]
+    assert [row["_corrupt"] is None for row in rows] == [False, *[True] * 7]
+
+
+def test_damaged_bytes_at_a_boundary_are_not_another_log(tmp_path: Path) -> None:
+    bad = MESSAGES[2][:-1] + b"X"
+    append(tmp_path, "t-0", 0, *MESSAGES[:2], bad, *MESSAGES[3:])
+    assert ranges(follow(tmp_path), {"t": {"0": 100}}, {"t": {"0": 500}}) == ["t/0 from 100 to 500"]
 
 
 def test_named_topics_must_exist_at_the_start(tmp_path: Path) -> None:

@@ -1141,6 +1141,41 @@ VECTORS: list[tuple[int, Direction, int, dict[str, Any], str]] = [
         {"throttle_time_ms": 5, "results": [{"group_id": "g", "error_code": 0}]},
         "00000005 02026700 000000",
     ),
+    (61, "request", 0, {"topics": [{"topic": "t", "partitions": [2]}]}, "02 0274 02 00000002 00 00"),
+    (
+        61,
+        "response",
+        0,
+        {
+            "throttle_time_ms": 5,
+            "topics": [
+                {
+                    "topic": "t",
+                    "partitions": [
+                        {
+                            "partition": 2,
+                            "error_code": 0,
+                            "error_message": None,
+                            "active_producers": [
+                                {
+                                    "producer_id": 4000,
+                                    "producer_epoch": 1,
+                                    "last_sequence": 4,
+                                    "last_timestamp": 1_700_000_000_000,
+                                    "coordinator_epoch": 3,
+                                    "current_txn_start_offset": 44,
+                                }
+                            ],
+                        }
+                    ],
+                }
+            ],
+        },
+        (
+            "00000005 02 0274 02 00000002 0000 00 02 0000000000000fa0 00000001 00000004 0000018bcfe56800 00000003"
+            "000000000000002c 00 00 00 00"
+        ),
+    ),
     (69, "request", 0, {"group_ids": ["g"], "include_authorized_operations": False}, "02026700 00"),
     (69, "request", 1, {"group_ids": ["g"], "include_authorized_operations": True}, "02026701 00"),
     *(

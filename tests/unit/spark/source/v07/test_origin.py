@@ -12,7 +12,7 @@ import pytest
 from consumerd.errors import NotFoundError
 from consumerd.spark.source.columns import ParseMode
 from consumerd.spark.source.discovery import open_origin
-from consumerd.spark.source.errors import BrokerReadError
+from consumerd.spark.source.errors import BrokerReadError, DataLossError
 from consumerd.spark.source.filters import Pruning
 from consumerd.spark.source.options import OptionError, read_options
 from consumerd.spark.source.planning import StreamPlanner, plan_batch
@@ -114,6 +114,40 @@ def test_stream_survives_a_broker_restart_and_fails_without_it(broker: LoopbackB
     broker.kill()
     with pytest.raises(BrokerReadError, match=f"cannot connect to broker {broker.address}: "):
         StreamPlanner(options(broker)).latest(end, None)
+
+
+def test_a_checkpoint_of_a_broker_that_was_rebuilt_is_data_loss(
+    consumerd_broker_factory: BrokerFactory, broker: LoopbackBroker
+) -> None:
+    broker.produce("t", [b"former message"] * 10)
+    follower = StreamPlanner(options(broker, startingOffsets="earliest"))
+    end = follower.latest(follower.initial(), None)
+    broker.stop()
+    rebuilt = consumerd_broker_factory(broker_id=7, partitions=4)
+    rebuilt.produce("t", [b"a message of the new log"] * 20)
+    again = StreamPlanner(options(rebuilt))
+    further = again.latest(end, None)
+    reached = end["t"]["7-0"]
+    size = rebuilt.end("t") // 20
+    inside = reached - reached % size
+    assert 0 < inside < reached
+    with pytest.raises(
+        DataLossError, match=f"t/7-0 was read up to {reached}, which is inside the .* begins at {inside}"
+    ):
+        again.splits(end, further)
+
+
+def test_no_offset_inside_a_message_is_read_from(broker: LoopbackBroker) -> None:
+    size = broker.produce("t", [b"a message of this log"])
+    end = {"t": {"7-0": broker.produce("t", [b"a message of this log"] * 5)}}
+    planner = StreamPlanner(options(broker))
+    for at in range(3 * size):
+        start = {"t": {"7-0": at}}
+        if at % size:
+            with pytest.raises(DataLossError, match=f"inside the message that begins at {at - at % size} now"):
+                planner.splits(start, end)
+        else:
+            assert planner.splits(start, end)
 
 
 def test_reconnects_after_a_kept_connection_was_closed(broker: LoopbackBroker) -> None:

@@ -21,9 +21,12 @@ class V08Broker:
     """One topic `events` of one partition, from `first` to `last`; `fetches` are answered one by one.
 
     A fetch's answer is (error, high watermark, record data) or anything that `answers` may give; the last one stays.
+    `ids`: the topic's id in each answer to METADATA, of which the last one stays; without any there are no ids.
     """
 
-    def __init__(self, *fetches: Any, first: int = 0, last: int = 100, version: int = 11) -> None:
+    def __init__(
+        self, *fetches: Any, first: int = 0, last: int = 100, version: int = 11, ids: tuple[bytes, ...] = ()
+    ) -> None:
         self.first = first
         self.last = last
         self.leader: V08Broker = self
@@ -35,6 +38,7 @@ class V08Broker:
             FETCH.key: self._fetch,
         }
         self._version = version
+        self._ids = list(ids)
         self._fetches = list(fetches)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -86,17 +90,17 @@ class V08Broker:
                 connection.sendall(answer if isinstance(answer, bytes) else _frame(request.header, answer))
 
     def _versions(self, version: int, _: dict[str, Any]) -> dict[str, Any]:
-        served = {API_VERSIONS.key: 3, METADATA.key: 9, OFFSETS.key: 5, FETCH.key: self._version}
+        served = {API_VERSIONS.key: 3, METADATA.key: 10 if self._ids else 9, OFFSETS.key: 5, FETCH.key: self._version}
         keys = [{"api_key": key, "min_version": 0, "max_version": last} for key, last in served.items()]
         return {"error_code": 0, "api_versions": keys}
 
     def _metadata(self, version: int, _: dict[str, Any]) -> dict[str, Any]:
         host, port = self.leader.address
         partition = {"partition_error_code": 0, "partition_id": 0, "leader": 1, "replicas": [1], "isr": [1]}
-        return {
-            "brokers": [{"node_id": 1, "host": host, "port": port}],
-            "topic_metadata": [{"topic_error_code": 0, "topic": "events", "partition_metadata": [partition]}],
-        }
+        topic: dict[str, Any] = {"topic_error_code": 0, "topic": "events", "partition_metadata": [partition]}
+        if self._ids:
+            topic["topic_id"] = self._ids.pop(0) if len(self._ids) > 1 else self._ids[0]
+        return {"brokers": [{"node_id": 1, "host": host, "port": port}], "topic_metadata": [topic]}
 
     def _offsets(self, version: int, body: dict[str, Any]) -> dict[str, Any]:
         when = body["topics"][0]["partitions"][0]["timestamp"]
@@ -109,7 +113,8 @@ class V08Broker:
             return answer(version, body) if callable(answer) else answer  # type: ignore[no-any-return]
         error, reach, data = answer
         part = {"partition": 0, "error_code": error, "high_watermark": reach, "record_set": data}
-        return {"responses": [{"topic": "events", "partition_responses": [part]}]}
+        topic = {"topic": "events", "topic_id": body["topics"][0].get("topic_id"), "partition_responses": [part]}
+        return {"responses": [topic]}
 
 
 def _frame(header: RequestHeader, body: dict[str, Any]) -> bytes:

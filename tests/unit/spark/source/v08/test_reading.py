@@ -21,6 +21,7 @@ from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.source.v08.reading import read_v08_split
 from consumerd.spark.source.v08.split import V08Split, cut
 from consumerd.wire.v07 import DecodeLimits
+from consumerd.wire.v08.apis import FETCH
 from consumerd.wire.v08.records import RecordCodec, encode_message_set, encode_record_batch
 from consumerd.wire.v08.records.crc32c import crc32c
 from tests.unit.spark.source.v08.fake_broker import V08Broker
@@ -125,6 +126,60 @@ def test_deleted_offsets_fail_or_are_logged(caplog: pytest.LogCaptureFixture) ->
         read(broker, 10)
     with V08Broker((1, -1, b"")) as broker, pytest.raises(BrokerReadError, match="although it reports offsets 0 to"):
         read(broker, 10)
+
+
+FORMER, NEW = bytes([1]) * 16, bytes([2]) * 16
+FORMER_TEXT, NEW_TEXT = "AQEBAQEBAQEBAQEBAQEBAQ", "AgICAgICAgICAgICAgICAg"
+UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID = 100, 103
+REPLACED = (
+    f"of events/0 no longer exist: topic events had id {FORMER_TEXT} when the read was planned and has {NEW_TEXT} now"
+)
+
+
+def of_log(broker: V08Broker, *, fail: bool = True, start: int = 0) -> list[tuple[int, str]]:
+    split = V08Split("events", 0, start, 100, BootstrapLocation((broker.address,)), broker.address, FORMER_TEXT)
+    request = ReadRequest(("offset", "topic_id"), timeout=10, fail_on_data_loss=fail)
+    return [tuple(row.values()) for part in read_v08_split(split, request) for row in part.to_pylist()]
+
+
+def test_a_fetch_names_the_log_that_was_planned() -> None:
+    answers = [(UNKNOWN_TOPIC_ID, -1, b""), (0, 100, batch(0, 100))]
+    with V08Broker(*answers, version=13, ids=(FORMER,)) as broker:
+        assert of_log(broker) == [(offset, FORMER_TEXT) for offset in range(100)], "it only did not know the topic yet"
+        fetched = [body["topics"][0]["topic_id"] for name, body in broker.asked if name == FETCH.name]
+    assert fetched == [FORMER, FORMER]
+
+
+@pytest.mark.parametrize("error", [UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID])
+def test_a_replaced_log_is_data_loss_after_what_was_read(error: int, caplog: pytest.LogCaptureFixture) -> None:
+    answers = [(0, 100, batch(0, 40)), (error, -1, b"")]
+    with (
+        V08Broker(*answers, version=13, ids=(NEW,)) as broker,
+        pytest.raises(DataLossError, match=f"40 to 100 {REPLACED}"),
+    ):
+        of_log(broker)
+    caplog.set_level(logging.WARNING)
+    with V08Broker(*answers, version=13, ids=(NEW,)) as broker:
+        assert of_log(broker, fail=False) == [(offset, FORMER_TEXT) for offset in range(40)]
+    assert REPLACED in caplog.text
+
+
+def test_metadata_tell_the_log_of_brokers_that_fetch_by_name() -> None:
+    whole = (0, 100, batch(0, 100))
+    with V08Broker(whole, version=12, ids=(FORMER,)) as broker:
+        assert of_log(broker) == [(offset, FORMER_TEXT) for offset in range(100)]
+    with V08Broker(whole, version=12, ids=(NEW,)) as broker, pytest.raises(DataLossError, match=f"0 to 100 {REPLACED}"):
+        of_log(broker)
+    with V08Broker(whole, version=12, ids=(NEW,)) as broker:
+        assert of_log(broker, fail=False) == [], "none of the other log's messages"
+    for fail in (True, False):  # some rows may be of either log
+        with (
+            V08Broker(whole, version=12, ids=(FORMER, NEW)) as broker,
+            pytest.raises(
+                DataLossError, match=f"topic events had id {FORMER_TEXT} .* while events/0 from 0 to 100 was"
+            ),
+        ):
+            of_log(broker, fail=fail)
 
 
 def test_mode_decides_about_unreadable_records() -> None:

@@ -1,0 +1,100 @@
+"""Open transactions at which readers of committed messages stop, and the producers that opened them.
+
+Strategy: the end of what such readers may read is asked for after the end of the log, so if it is less, a transaction
+is open. Its producer is named by the leader (DescribeProducers, since 2.8). What cannot be found out is a reason, and
+no error: a transaction is worth knowing without its producer, too.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from consumerd.admin.logs import LogRange
+from consumerd.client import topic_error
+from consumerd.errors import BrokerError, reason_of
+from consumerd.wire.errors import WireError
+from consumerd.wire.v08.apis import DESCRIBE_PRODUCERS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from consumerd.admin.logs import LookupFailure
+    from consumerd.admin.v08.logs import V08BrokerLogs
+    from consumerd.client import ClusterClient
+    from consumerd.partition import TopicPartition
+
+
+class OpenProducer(NamedTuple):
+    """The producer of an open transaction. `last_write`: ms since 1970, -1 for unknown."""
+
+    id: int
+    epoch: int
+    last_write: int
+
+
+class OpenTransaction(NamedTuple):
+    """The first open transaction of a partition: where it begins, and how many messages are there from then on.
+
+    `producer`: whose it is, or why that is not known.
+    """
+
+    start: int
+    behind: int
+    producer: OpenProducer | str
+
+
+async def find_open_transactions(
+    logs: V08BrokerLogs, ranges: Mapping[TopicPartition, LogRange | LookupFailure]
+) -> dict[TopicPartition, OpenTransaction]:
+    """The first open transaction of each partition that has one. `ranges` were read before. Raises nothing."""
+    known = {partition: found for partition, found in ranges.items() if isinstance(found, LogRange)}
+    ends = await logs.readable_ends(known)
+    held = {partition: end for partition, end in ends.items() if end < known[partition].end}
+    if logs.client is None or not held:
+        return {}
+    producers = await _producers(logs.client, held)
+    return {each: OpenTransaction(start, known[each].end - start, producers[each]) for each, start in held.items()}
+
+
+async def _producers(
+    client: ClusterClient, starts: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, OpenProducer | str]:
+    led: defaultdict[int | None, list[TopicPartition]] = defaultdict(list)
+    for partition in starts:
+        node = client.metadata.leader(partition.topic, partition.partition)
+        led[None if node is None else node.id].append(partition)
+    found: dict[TopicPartition, OpenProducer | str] = dict.fromkeys(led.pop(None, ()), "the partition has no leader")
+    for node_id, partitions in led.items():
+        assert node_id is not None  # taken out above
+        found |= dict.fromkeys(partitions, f"broker {node_id} did not name it")
+        try:
+            found |= await _ask(client, node_id, {each: starts[each] for each in partitions})
+        except (BrokerError, WireError) as error:
+            found |= dict.fromkeys(partitions, reason_of(error))
+    return found
+
+
+async def _ask(
+    client: ClusterClient, node_id: int, starts: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, OpenProducer | str]:
+    by_topic: defaultdict[str, list[int]] = defaultdict(list)
+    for partition in starts:
+        by_topic[partition.topic].append(partition.partition)
+    topics = [{"topic": topic, "partitions": numbers} for topic, numbers in by_topic.items()]
+    answer = await client.call_node(node_id, DESCRIBE_PRODUCERS, {"topics": topics})
+    told = {(topic["topic"], part["partition"]): part for topic in answer["topics"] for part in topic["partitions"]}
+    return {
+        partition: _producer(told[place], start, partition.topic)
+        for partition, start in starts.items()
+        if (place := (partition.topic, partition.partition)) in told
+    }
+
+
+def _producer(part: dict[str, Any], start: int, topic: str) -> OpenProducer | str:
+    if error := topic_error(part["error_code"], "the broker did not name it", topic, "Read"):
+        return str(error)
+    for each in part["active_producers"]:
+        if each["current_txn_start_offset"] == start:
+            return OpenProducer(each["producer_id"], each["producer_epoch"], each["last_timestamp"])
+    return "the broker knows of no such producer any more"

@@ -1,0 +1,106 @@
+"""Claims that wait for another owner: who is in the way, and since when.
+
+Strategy: every answer to a claim is noted, and costs no request: it was read with the answer. A rebalance blocks claims
+for a moment, so the log speaks of one only after 10 s, and then after twice the time each: one line for each owner and
+session, however many partitions it holds. Claims are repeated every few seconds, and so are the answers: no timer.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+
+from consumerd.registry import RegistryError, parse_owner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from consumerd.cluster.watched import Node
+    from consumerd.partition import TopicPartition
+
+log = structlog.get_logger(__name__)
+
+#: Seconds after which a claim that waits is logged for the first time.
+FIRST_AFTER: Final = 10.0
+#: Characters of an owner node that is not in the usual form.
+_SHOWN: Final = 200
+
+
+class Holder(NamedTuple):
+    """The owner that an owner node names. Each is None as long as it is not known."""
+
+    owner: str | None
+    #: The session that the node ends with; 0 for a persistent node, which never ends.
+    session_id: int | None
+
+
+@dataclass(slots=True)
+class BlockedClaim:
+    """A claim of ours that waits."""
+
+    holder: Holder
+    #: Time of the first answer of this kind, on the clock.
+    since: float
+    #: Seconds after which it is logged next.
+    due: float = FIRST_AFTER
+
+
+def holder_of(node: Node | None) -> Holder:
+    """Return the owner by its node; None: the node changed since it was read."""
+    if node is None:
+        return Holder(None, None)
+    try:
+        owner = parse_owner(node.data)[0]
+    except RegistryError:
+        owner = node.data[:_SHOWN].decode("utf-8", "replace")
+    return Holder(owner, node.stat.ephemeral_owner)
+
+
+class BlockedClaims:
+    """The claims of one member that wait for other owners."""
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self.by_partition: dict[TopicPartition, BlockedClaim] = {}
+
+    def answered(
+        self,
+        claimed: Iterable[TopicPartition],
+        blocked: Iterable[TopicPartition],
+        holder: Callable[[TopicPartition], Holder],
+        now: float,
+    ) -> None:
+        """Note the answer to a claim, and log those that have waited for long."""
+        for partition in claimed:
+            self.by_partition.pop(partition, None)
+        due: defaultdict[tuple[Holder, float], list[TopicPartition]] = defaultdict(list)
+        for partition in sorted(blocked):
+            found = holder(partition)
+            claim = self.by_partition.get(partition)
+            if claim is None:
+                claim = self.by_partition[partition] = BlockedClaim(found, now)
+            if found.owner is not None:
+                claim.holder = found
+            if now - claim.since >= claim.due:
+                due[claim.holder, claim.since].append(partition)
+                while claim.due <= now - claim.since:
+                    claim.due *= 2
+        for (each, since), partitions in due.items():
+            log.warning(
+                "claim_blocked",
+                group=self._group,
+                partition=str(partitions[0]),
+                more=len(partitions) - 1,
+                owner=each.owner,
+                session=None if each.session_id is None else f"{each.session_id:#x}",
+                seconds=round(now - since, 1),
+            )
+
+    def keep(self, wanted: Iterable[TopicPartition]) -> None:
+        """Forget the claims that are no longer made."""
+        if self.by_partition:
+            kept = self.by_partition.keys() & set(wanted)
+            self.by_partition = {partition: self.by_partition[partition] for partition in sorted(kept)}

@@ -1,0 +1,59 @@
+"""What the metadata of an offset in Kafka say of it, where the request has no field for it.
+
+Strategy: words of the form `name=value` after the text that the user configured, which any client may read and none has
+to. Words that are not ours end the search. Pure.
+
+    topic-id=ID        the topic that the offset is of, as Kafka's tools print ids
+    leader-epoch=N     the epoch of the last message before it, for brokers before 2.1
+    start=latest       nothing was handled as yet: the group began at this end of the log
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from typing import Final, NamedTuple
+
+from consumerd.partition import UNKNOWN_LOG, LogId
+
+_WORD: Final = re.compile(r"(topic-id|leader-epoch|start)=([A-Za-z0-9_-]{1,22})")
+_ID_LENGTH: Final = 22
+_LARGEST_EPOCH: Final = 2**31 - 1
+_START: Final = "start=latest"
+
+
+class OffsetNotes(NamedTuple):
+    """What is noted of an offset. `start`: whether it is the end of the log at which the group began."""
+
+    log: LogId = UNKNOWN_LOG
+    start: bool = False
+
+
+def format_metadata(text: str | None, notes: OffsetNotes, *, with_epoch: bool) -> str | None:
+    """Return `text`, followed by the notes. `with_epoch`: the request has no field for the leader epoch."""
+    words = []
+    if notes.log.topic_id is not None:
+        words.append(f"topic-id={notes.log.topic_id_text}")
+    if with_epoch and notes.log.leader_epoch is not None:
+        words.append(f"leader-epoch={notes.log.leader_epoch}")
+    if notes.start:
+        words.append(_START)
+    return " ".join([*([text] if text else []), *words]) if words else text
+
+
+def parse_metadata(metadata: str | None) -> OffsetNotes:
+    """Return the notes at the end of the metadata, of which anybody may have written anything."""
+    found: dict[str, str] = {}
+    for word in reversed((metadata or "").split(" ")):
+        match = _WORD.fullmatch(word)
+        if match is None or match[1] in found:
+            break
+        found[match[1]] = match[2]
+    topic_id, epoch = found.get("topic-id", ""), found.get("leader-epoch", "")
+    return OffsetNotes(
+        LogId(
+            base64.urlsafe_b64decode(f"{topic_id}==") if len(topic_id) == _ID_LENGTH else None,
+            int(epoch) if epoch.isdecimal() and int(epoch) <= _LARGEST_EPOCH else None,
+        ),
+        found.get("start") == "latest",
+    )

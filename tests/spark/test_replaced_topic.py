@@ -1,0 +1,201 @@
+"""A topic of a real Kafka that is deleted and created again between two runs of a pipeline on the same checkpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+from confluent_kafka import Producer
+
+from consumerd.embedded import MissingRuntimeError
+from consumerd.spark.aggregate import aggregate, current_windows
+from consumerd.spark.beginning import begin
+from consumerd.spark.land import land
+from consumerd.spark.reconcile import reconcile
+from consumerd.spark.refine import refine
+from consumerd.spark.source.errors import DataLossError
+from consumerd.spark.spec import parse_spark
+from consumerd.spark.tables import open_table
+from tests.support.kafka import RELEASES, KafkaBroker, kafka_jars
+from tests.support.topics import create_topic, recreate_topic, topic_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import SparkSession
+
+    from consumerd.java import JavaRuntime
+    from consumerd.spark.spec import PipelineSpec
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def broker(java: JavaRuntime, tmp_path: Path, missing: Callable[[str], NoReturn]) -> Iterator[KafkaBroker]:
+    release = RELEASES["3.9.1"]
+    try:
+        jars = kafka_jars(release)
+    except MissingRuntimeError as error:
+        missing(str(error))
+    alone = {f"transaction.state.log.{name}": 1 for name in ("replication.factor", "min.isr", "num.partitions")}
+    made = KafkaBroker(tmp_path / "broker", release, None, java=java, jars=jars, broker_id=1, config=alone)
+    asyncio.run(made.start())
+    yield made
+    made.kill()
+
+
+class Events:
+    """The topic `events` with one partition."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        create_topic(address, "events")
+        self.id = topic_id(address, "events")
+
+    def recreate(self) -> None:
+        recreate_topic(self._address, "events")
+        former, self.id = self.id, topic_id(self._address, "events")
+        assert self.id != former
+
+    def produce(self, log: str, count: int, *, transaction: bool = False) -> None:
+        """In a transaction, the end of which takes an offset."""
+        named = {"transactional.id": log} if transaction else {}
+        producer = Producer({"bootstrap.servers": self._address, "linger.ms": 5, **named})
+        if transaction:
+            producer.init_transactions(60)
+            producer.begin_transaction()
+        failed: list[object] = []
+        for number in range(count):
+            value = json.dumps({"id": number, "log": log, "at": 1_700_000_000_000}).encode()
+            producer.produce("events", value, on_delivery=lambda error, _: failed.append(error) if error else None)
+        assert producer.flush(60) == 0
+        assert not failed
+        if transaction:
+            producer.commit_transaction(60)
+
+
+def declared(root: Path, broker: KafkaBroker, **source: Any) -> PipelineSpec:
+    table = {
+        "source": {"bootstrap": broker.address, "subscribe": "events", "maxOffsetsPerTrigger": 120, **source},
+        "refine": {
+            "fields": {"id": "bigint not null", "log": "string", "at": "timestamp_ms"},
+            "event_time": "at",
+        },
+        "aggregate": {"window": "1 minute", "watermark": "1 minute", "group_by": ["log"]},
+    }
+    return parse_spark({"spark": {"root": str(root / "lake"), "pipelines": {"p": table}}}, "test").pipeline("p")
+
+
+def test_a_topic_that_was_created_again_is_data_loss_or_lands_whole(
+    spark: SparkSession, broker: KafkaBroker, tmp_path: Path
+) -> None:
+    events = Events(broker.address)
+    strict, lenient = declared(tmp_path, broker), declared(tmp_path, broker, failOnDataLoss=False)
+    events.produce("former", 200, transaction=True)
+    assert land(spark, strict).rows == 200
+    refine(spark, strict)
+    assert reconcile(spark, strict).is_clean, "which proves that offset 200 has no message"
+    former = events.id
+    events.recreate()
+    events.produce("new", 300)
+
+    with pytest.raises(DataLossError) as caught:
+        land(spark, strict)
+    said = str(caught.value)
+    assert "events/0" in said
+    assert former in said
+    assert events.id in said
+    assert "up to 201" in said
+    assert "failOnDataLoss" in said
+
+    assert land(spark, lenient).rows == 300
+    bronze = open_table(spark, lenient.bronze).read()
+    found = {(row["topic_id"], row["offset"]): json.loads(row["value"]) for row in bronze.collect()}
+    assert {(topic_id, offset, value["log"]) for (topic_id, offset), value in found.items()} == {
+        *((former, offset, "former") for offset in range(200)),
+        *((events.id, offset, "new") for offset in range(300)),
+    }
+    refined = refine(spark, lenient)
+    assert (refined.rows_silver, refined.duplicates) == (300, 0)
+    silver = open_table(spark, lenient.silver).read().groupBy("topic_id", "log").count().collect()
+    assert {tuple(row) for row in silver} == {(former, "former", 200), (events.id, "new", 300)}
+    aggregate(spark, lenient)
+    windows = current_windows(spark, lenient).select("log", "count").collect()
+    assert {tuple(row) for row in windows} == {("former", 200), ("new", 300)}
+    result = reconcile(spark, lenient)
+    assert result.is_clean, result.as_json()
+    named = {each.broker_partition: (each.landed, each.refined) for each in result.partitions}
+    assert named == {f"0@{former}": (200, 200), "0": (300, 300)}
+    assert reconcile(spark, lenient, shallow=True).is_clean
+
+    # The pipeline knows the new log now, so it is strict again.
+    events.produce("new", 10)
+    assert land(spark, strict).rows == 10
+
+
+def forget_logs(spark: SparkSession, pipeline: PipelineSpec) -> None:
+    """Make a pipeline one of an earlier release, which knew nothing of logs: neither its checkpoint nor its table."""
+    checkpoint, bronze = Path(pipeline.checkpoint("land")), Path(pipeline.bronze)
+    for path in [*(checkpoint / "offsets").glob("[0-9]*"), checkpoint / "began.json"]:
+        path.write_text(re.sub(r'{"offset": ?(\d+), ?"topic_id": ?"[^"]+"}', r"\1", path.read_text()))
+        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+        assert "topic_id" not in path.read_text()
+    for folder in bronze.glob("batch=*"):
+        rows = spark.read.parquet(str(folder)).drop("topic_id").localCheckpoint()
+        rows.write.mode("overwrite").parquet(str(folder))
+    schema = json.loads((bronze / "_schema.json").read_text())
+    schema["fields"] = [each for each in schema["fields"] if each["name"] != "topic_id"]
+    (bronze / "_schema.json").write_text(json.dumps(schema))
+
+
+def test_a_pipeline_of_an_earlier_release_takes_up_its_log(
+    spark: SparkSession, broker: KafkaBroker, tmp_path: Path
+) -> None:
+    events = Events(broker.address)
+    strict, lenient = declared(tmp_path, broker), declared(tmp_path, broker, failOnDataLoss=False)
+    events.produce("former", 200)
+    land(spark, strict)
+    forget_logs(spark, strict)
+    refine(spark, strict)
+    events.produce("former", 100)
+    assert land(spark, strict).rows == 100
+    assert refine(spark, strict).rows_silver == 100
+    result = reconcile(spark, strict)
+    assert result.is_clean, result.as_json()
+    assert [(each.broker_partition, each.landed) for each in result.partitions] == [("0", 300)]
+    former = events.id
+    events.recreate()
+    events.produce("new", 150)
+    with pytest.raises(DataLossError, match=f"events/0 was read up to 300 in the log with topic id {former}"):
+        land(spark, strict)
+    assert land(spark, lenient).rows == 150
+    assert refine(spark, lenient).rows_silver == 150
+    result = reconcile(spark, lenient)
+    assert result.is_clean, result.as_json()
+    assert {each.broker_partition: (each.landed, each.refined) for each in result.partitions} == {
+        f"0@{former}": (300, 300),
+        "0": (150, 150),
+    }
+
+
+def test_a_topic_that_was_created_again_before_the_first_batch(
+    spark: SparkSession, broker: KafkaBroker, tmp_path: Path
+) -> None:
+    events = Events(broker.address)
+    strict, lenient = declared(tmp_path, broker), declared(tmp_path, broker, failOnDataLoss=False)
+    events.produce("former", 200)
+    asked = begin(spark, strict, {**strict.source, "startingOffsets": '{"events": {"0": 50}}'})
+    assert json.loads(asked["startingOffsets"]) == {"events": {"0": {"offset": 50, "topic_id": events.id}}}
+    former = events.id
+    events.recreate()
+    events.produce("new", 300)
+    with pytest.raises(DataLossError, match=f"events/0 was to be landed from 50 in the log with topic id {former}"):
+        land(spark, strict)
+    assert land(spark, lenient).rows == 300
+    result = reconcile(spark, lenient)
+    assert result.is_clean, result.as_json()
+    assert [(each.broker_partition, each.start, each.landed) for each in result.partitions] == [("0", 0, 300)]

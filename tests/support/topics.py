@@ -1,0 +1,40 @@
+"""Topics of real brokers that are created, deleted and created again."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from confluent_kafka import TopicCollection
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import KafkaException, NewTopic
+
+#: librdkafka prints ids in base64, Kafka's own tools in the alphabet for URLs.
+_URL_SAFE: Final = str.maketrans("+/", "-_")
+
+
+def create_topic(address: str, name: str) -> None:
+    """Create a topic of one partition, once a deleted one of that name is gone."""
+    admin, end = AdminClient({"bootstrap.servers": address}), time.monotonic() + 60
+    while True:
+        try:
+            admin.create_topics([NewTopic(name, 1, 1)])[name].result(60)
+            return
+        except KafkaException:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.2)
+
+
+def recreate_topic(address: str, name: str) -> None:
+    """Delete a topic, and create another one of its name."""
+    admin = AdminClient({"bootstrap.servers": address})  # it has to live as long as its request
+    admin.delete_topics([name], operation_timeout=30)[name].result(60)
+    create_topic(address, name)
+
+
+def topic_id(address: str, name: str) -> str:
+    """The id of a topic on brokers since 3.1, as Kafka's tools print it."""
+    admin = AdminClient({"bootstrap.servers": address})
+    found = admin.describe_topics(TopicCollection([name]))[name].result(60)
+    return str(found.topic_id).translate(_URL_SAFE)

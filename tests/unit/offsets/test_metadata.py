@@ -1,0 +1,67 @@
+"""Notes in the metadata of offsets."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consumerd.offsets.metadata import OffsetNotes, format_metadata, parse_metadata
+from consumerd.partition import LogId
+
+ID = bytes(range(16))
+IDS = st.binary(min_size=16, max_size=16)
+NAMED = "topic-id=AAECAwQFBgcICQoLDA0ODw"
+
+
+@pytest.mark.parametrize(
+    ("text", "notes", "with_epoch", "metadata"),
+    [
+        ("", OffsetNotes(), True, ""),
+        (None, OffsetNotes(), True, None),
+        ("why", OffsetNotes(LogId(None, None, 9)), True, "why"),
+        ("", OffsetNotes(LogId(ID, 4)), False, NAMED),
+        ("why not", OffsetNotes(LogId(ID, 4)), True, f"why not {NAMED} leader-epoch=4"),
+        (None, OffsetNotes(LogId(ID), start=True), False, f"{NAMED} start=latest"),
+    ],
+)
+def test_notes_follow_the_text_of_the_user(
+    text: str | None, notes: OffsetNotes, with_epoch: bool, metadata: str
+) -> None:
+    assert format_metadata(text, notes, with_epoch=with_epoch) == metadata
+
+
+@pytest.mark.parametrize(
+    ("metadata", "notes"),
+    [
+        (None, OffsetNotes()),
+        ("", OffsetNotes()),
+        (f"another {NAMED} text", OffsetNotes()),
+        ("topic-id=AAECAwQFBgcICQoLDA0O", OffsetNotes()),
+        ("leader-epoch=99999999999", OffsetNotes()),
+        ("leader-epoch=-1", OffsetNotes()),
+        ("start=earliest", OffsetNotes()),
+        (f"leader-epoch=1 {NAMED} leader-epoch=3", OffsetNotes(LogId(ID, 3))),
+    ],
+)
+def test_other_texts_are_not_notes(metadata: str | None, notes: OffsetNotes) -> None:
+    assert parse_metadata(metadata) == notes
+
+
+@given(
+    st.text(alphabet="ab =-", max_size=12),
+    st.builds(
+        OffsetNotes,
+        st.builds(
+            LogId, st.none() | st.binary(min_size=16, max_size=16), st.none() | st.integers(0, 2**31 - 1), st.none()
+        ),
+        st.booleans(),
+    ),
+)
+def test_reads_what_it_wrote(text: str, notes: OffsetNotes) -> None:
+    assert parse_metadata(format_metadata(text, notes, with_epoch=True)) == notes
+
+
+@given(st.text())
+def test_reads_anything(metadata: str) -> None:
+    parse_metadata(metadata)
