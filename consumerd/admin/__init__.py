@@ -7,8 +7,8 @@ from consumerd.admin.diagnosis_progress import progress_findings
 from consumerd.admin.doctor import DoctorReport, GroupDoctor
 from consumerd.admin.editing import backup_of, in_the_way, write_changes
 from consumerd.admin.errors import ChangedMeanwhileError, CheckFailedError, OffsetFileError, RefusedError
-from consumerd.admin.findings import Fix, GroupFinding, GroupFindingKind, Nudge, Removal
-from consumerd.admin.lag import PartitionLag, lag_of, read_lag, read_v08_lag, total_lag
+from consumerd.admin.findings import Fix, GroupFinding, GroupFindingKind, Nudge, OffsetReset, Removal
+from consumerd.admin.lag import PartitionLag, known_lag, lag_of, read_lag, read_v08_lag, total_lag
 from consumerd.admin.logs import BrokerLogs, LogRange, LookupFailure, OffsetsQuery
 from consumerd.admin.mending import describe_step, steps_for, take_step, withheld
 from consumerd.admin.offset_file import GroupOffsets, format_json, format_text, parse_offsets, write_durably
@@ -86,6 +86,7 @@ __all__ = [
     "OffsetChange",
     "OffsetFileError",
     "OffsetPlan",
+    "OffsetReset",
     "OffsetTarget",
     "OffsetTargetKind",
     "OffsetsQuery",
@@ -118,6 +119,7 @@ __all__ = [
     "format_json",
     "format_text",
     "in_the_way",
+    "known_lag",
     "lag_of",
     "parse_offsets",
     "persistent_findings",

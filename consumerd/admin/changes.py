@@ -11,6 +11,7 @@ import asyncio
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
+from consumerd.admin.diagnosis_offsets import inside_words
 from consumerd.admin.logs import LogRange, LookupFailure
 from consumerd.errors import BrokerError
 from consumerd.fetch.v07.boundaries import begins_message, boundary_before
@@ -159,7 +160,7 @@ class ChangePlanner:
             return OffsetCheck(note=f"not checked: {error}")
         if start == offset:
             return OffsetCheck(note="the message that begins there is damaged")
-        return OffsetCheck(problem=f"inside a message that begins at {start}")
+        return OffsetCheck(problem=inside_words(start))
 
     async def _ranges(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange | LookupFailure]:
         """The ranges of registered partitions; a broker closes the connection upon a request for any other."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consumerd.admin.diagnosis_members import foreign_findings, member_findings
-from consumerd.admin.diagnosis_offsets import offset_findings, silent_brokers
+from consumerd.admin.diagnosis_offsets import inside_findings, offset_findings, silent_brokers
 from consumerd.admin.diagnosis_owners import owner_findings
 from consumerd.admin.diagnosis_progress import progress_findings
 from consumerd.admin.findings import TRANSIENT
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 
 def diagnose(
-    snapshot: V07GroupSnapshot, ranges: Mapping[TopicPartition, LogRange | LookupFailure]
+    snapshot: V07GroupSnapshot,
+    ranges: Mapping[TopicPartition, LogRange | LookupFailure],
+    inside: Mapping[TopicPartition, int] | None = None,
 ) -> list[GroupFinding]:
     """All findings of one snapshot of a group of 0.7.
 
@@ -38,6 +40,7 @@ def diagnose(
         *member_findings(snapshot),
         *owner_findings(snapshot),
         *offset_findings(snapshot, ranges),
+        *inside_findings(inside or {}, snapshot),
         *silent_brokers(snapshot.brokers, ranges),
         *foreign_findings(snapshot),
     ]
@@ -49,7 +52,7 @@ def diagnose_once(inputs: DiagnosisInput) -> list[GroupFinding]:
     if isinstance(snapshot, V08GroupSnapshot):
         return diagnose_v08(snapshot, inputs)
     assert isinstance(snapshot, V07GroupSnapshot)
-    return diagnose(snapshot, inputs.ranges)
+    return diagnose(snapshot, inputs.ranges, inputs.inside)
 
 
 def diagnose_group(first: DiagnosisInput, second: DiagnosisInput | None = None) -> list[GroupFinding]:

@@ -51,11 +51,14 @@ def member_findings(snapshot: GroupSnapshot) -> Iterable[GroupFinding]:
             "The group has no members, so no partition has or needs an owner.",
             "Start a member; if the group is dead, delete it with `consumerd group delete`.",
         )
+    others = view.other_clients()
     for name, member in view.members.items():
         stat = view.stats[id_path(snapshot.group, name)]
         persistent = not stat.ephemeral_owner
         removal = Removal(id_path(snapshot.group, name), stat.created_zxid, safe=persistent)
-        if member.subscription is None:
+        if name in others and not persistent:
+            yield _other_rule(snapshot, name, others[name])
+        elif member.subscription is None:
             yield _broken_id(snapshot, name, member.text, removal)
         elif persistent:
             plan = snapshot.plan() if plan is None else plan
@@ -68,6 +71,20 @@ def member_findings(snapshot: GroupSnapshot) -> Iterable[GroupFinding]:
                 "Delete the node if no running process belongs to it.",
                 removal,
             )
+
+
+def _other_rule(snapshot: GroupSnapshot, name: str, client: str) -> GroupFinding:
+    view = snapshot.view
+    owned = [partition for partition, claim in view.claims.items() if claim.consumer_id == name]
+    fault = view.faults.get(id_path(snapshot.group, name))
+    unread = "" if fault is None else " JVM members cannot read its id node and fail every rebalance while it exists."
+    return GroupFinding(
+        GroupFindingKind.OTHER_RULE,
+        name,
+        f"It is a client with another assignment rule{f' ({client})' if client else ''}, and owns {len(owned)} "
+        f"partitions{f' ({listed(owned)})' if owned else ''}: its owner nodes have its id without a stream.{unread}",
+        "Nothing is to be deleted. Start no JVM member and no consumerd in its group.",
+    )
 
 
 def _broken_id(snapshot: GroupSnapshot, name: str, text: str, removal: Removal) -> GroupFinding:

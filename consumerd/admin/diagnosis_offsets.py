@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from consumerd.admin.findings import GroupFinding, GroupFindingKind, capital
+from consumerd.admin.findings import GroupFinding, GroupFindingKind, OffsetReset, capital
 from consumerd.admin.logs import LogRange, LookupFailure
-from consumerd.registry import Dialect, offsets_root
+from consumerd.registry import Dialect, offset_path, offsets_root, topic_path
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -39,6 +39,10 @@ class DiagnosisInput:
     topics: V08Topics = field(default_factory=dict)
     #: Of a group in ZooKeeper: what brokers keep for partitions that have an offset in ZooKeeper, too.
     kept: Mapping[TopicPartition, int] = field(default_factory=dict)
+    #: Of a group in ZooKeeper since 0.8: the transactions that created the nodes of its topics.
+    created: Mapping[str, int] = field(default_factory=dict)
+    #: Of 0.7: the partitions whose offset is inside a message, with the offset at which that begins.
+    inside: Mapping[TopicPartition, int] = field(default_factory=dict)
     #: Sentences about data that could not be read.
     unknown: tuple[str, ...] = ()
     #: The first open transaction of each partition that has one.
@@ -83,6 +87,51 @@ def offset_findings(
         finding = _offset_finding(snapshot, partition, offset, known)
         if finding is not None:
             yield finding
+
+
+def former_log_findings(inputs: DiagnosisInput) -> Iterable[GroupFinding]:
+    """Offsets that were committed before their topic was created: they count messages of another log (since 0.8)."""
+    snapshot = inputs.snapshot
+    for partition, offset in snapshot.view.offsets.items() if inputs.created else ():
+        stat = snapshot.view.stats.get(offset_path(snapshot.group, partition))
+        created = inputs.created.get(partition.topic)
+        if stat is None or created is None or stat.modified_zxid >= created or not snapshot.exists(partition):
+            continue
+        known = inputs.ranges.get(partition)
+        beginning = known.earliest if isinstance(known, LogRange) else None
+        if offset == beginning:
+            continue
+        at = "" if beginning is None else f", {beginning}"
+        fix = None
+        if beginning is not None and not snapshot.view.members:  # a member would overwrite it with its own position
+            fix = OffsetReset(offset_path(snapshot.group, partition), stat.version, offset, beginning)
+        yield GroupFinding(
+            GroupFindingKind.FORMER_LOG,
+            str(partition),
+            f"Offset {offset} was committed by transaction {stat.modified_zxid:#x}, before transaction {created:#x} "
+            f"created {topic_path(partition.topic)}: it belongs to a former log of this name. consumerd continues at "
+            f"the beginning of the new log{at} (fetch.log_changed); a JVM member would start at {offset} and skip what "
+            "is before it.",
+            f"{_RESET}, with --to earliest.",
+            fix,
+        )
+
+
+def inside_findings(inside: Mapping[TopicPartition, int], snapshot: GroupSnapshot) -> Iterable[GroupFinding]:
+    """Offsets of 0.7 that are not the start of a message."""
+    for partition, start in inside.items():
+        yield GroupFinding(
+            GroupFindingKind.INSIDE_MESSAGE,
+            str(partition),
+            f"Offset {snapshot.committed(partition)} is {inside_words(start)}, so nothing can be read from there: the "
+            "broker's log is another one, or the offset was not written by a member.",
+            f"`consumerd offsets set` to {start}, or {_RESET}.",
+        )
+
+
+def inside_words(start: int) -> str:
+    """What is wrong with an offset that is not the start of a message, after "is"."""
+    return f"inside a message that begins at {start}"
 
 
 def silent_brokers(

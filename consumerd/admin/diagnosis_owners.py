@@ -12,7 +12,7 @@ from consumerd.admin.findings import GroupFinding, GroupFindingKind, Nudge, Remo
 from consumerd.registry import format_owner, id_path, owner_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from consumerd.admin.snapshot import GroupSnapshot
     from consumerd.group import Assignment
@@ -25,12 +25,15 @@ class _Rule(NamedTuple):
     plan: Assignment
     words: str
     doubt: str
+    #: The members that follow another rule, to which `plan` does not apply.
+    others: Mapping[str, str]
 
 
 def owner_findings(snapshot: GroupSnapshot) -> Iterable[GroupFinding]:
     """Findings about every owner node, and about every partition without one."""
     plan = snapshot.plan()
-    rule = _Rule(plan, snapshot.rule_words, snapshot.rule_doubt)
+    rule = _Rule(plan, snapshot.rule_words, snapshot.rule_doubt, snapshot.view.other_clients())
+    yield from _mixed(snapshot, rule)
     for partition in snapshot.partitions():
         finding = _owner_finding(snapshot, rule, partition)
         if finding is not None:
@@ -43,14 +46,16 @@ def owner_findings(snapshot: GroupSnapshot) -> Iterable[GroupFinding]:
         elif snapshot.view.owners.get(partition) != plan[partition]:
             blocked.setdefault(name, []).append(partition)
     for name, partitions in missing.items():
-        if not snapshot.is_persistent(name):
+        if name in rule.others:
+            yield from map(_unowned_by_others, partitions)
+        elif not snapshot.is_persistent(name):
             yield from _missing(snapshot, rule, name, partitions, blocked.get(name, []))
 
 
 def _owner_finding(snapshot: GroupSnapshot, rule: _Rule, partition: TopicPartition) -> GroupFinding | None:
     view, path = snapshot.view, owner_path(snapshot.group, partition)
     stat = snapshot.owner_stat(partition)
-    if stat is None:
+    if stat is None or partition in view.claims:
         return None
     subject = str(partition)
     removal = Removal(path, stat.created_zxid, safe=not stat.ephemeral_owner)
@@ -103,7 +108,7 @@ def _owner_finding(snapshot: GroupSnapshot, rule: _Rule, partition: TopicPartiti
             "Nudge the group to make its members rebalance.",
             Nudge(),
         )
-    if owner != should:
+    if owner != should and should[0] not in rule.others:
         return GroupFinding(
             GroupFindingKind.MISPLACED,
             subject,
@@ -113,6 +118,34 @@ def _owner_finding(snapshot: GroupSnapshot, rule: _Rule, partition: TopicPartiti
             Nudge(),
         )
     return None
+
+
+def _mixed(snapshot: GroupSnapshot, rule: _Rule) -> Iterable[GroupFinding]:
+    """The finding that members of the dialect's own rule share the group with others."""
+    ours = [name for name in snapshot.view.members if name not in rule.others]
+    if rule.others and ours:
+        taken = [
+            partition
+            for partition, claim in snapshot.view.claims.items()
+            if partition in rule.plan and rule.plan[partition][0] != claim.consumer_id
+        ]
+        yield GroupFinding(
+            GroupFindingKind.MIXED_RULES,
+            snapshot.group,
+            f"{listed(list(rule.others))} and {listed(ours)} assign partitions by different rules, so each waits for "
+            f"partitions that the other owns. {len(taken)} partitions are not owned by the member to which "
+            f"{rule.words} assigns them{f' ({listed(taken)})' if taken else ''}.",
+            f"Stop {listed(ours)}, or give them a group of their own. Delete nothing: the owners are alive.",
+        )
+
+
+def _unowned_by_others(partition: TopicPartition) -> GroupFinding:
+    return GroupFinding(
+        GroupFindingKind.UNOWNED,
+        str(partition),
+        "It has no owner. Clients with another assignment rule are in the group, so its expected owner is not known.",
+        "Check the logs of these clients.",
+    )
 
 
 def _missing(

@@ -10,16 +10,20 @@ import asyncio
 import random
 import socket
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from consumerd.admin.diagnosis import diagnose_group
 from consumerd.admin.diagnosis_offsets import DiagnosisInput
-from consumerd.admin.logs import BrokerLogs
+from consumerd.admin.logs import BrokerLogs, LogRange
 from consumerd.admin.mending import steps_for, take_step, withheld
 from consumerd.admin.snapshot import read_v07_snapshot
 from consumerd.admin.v08.group_source import ZooKeeperGroups, read_diagnosis_input
 from consumerd.clock import SystemClock
+from consumerd.cluster.reading import read_all
+from consumerd.errors import BrokerError
+from consumerd.fetch.v07.boundaries import SearchReach, begins_message, boundary_before
 from consumerd.registry import make_consumer_id
+from consumerd.wire.errors import WireError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
     from consumerd.admin.findings import Fix, GroupFinding
     from consumerd.admin.v08.group_source import GroupSource
     from consumerd.net import Connector
+    from consumerd.partition import TopicPartition
     from consumerd.ports import ZooKeeper
 
 #: Seconds that members have to act on a fix, and between the snapshots taken meanwhile.
@@ -57,7 +62,7 @@ class GroupDoctor:
     @classmethod
     def of_v07(cls, zk: ZooKeeper, group: str, connect: Connector) -> GroupDoctor:
         """Return a doctor for a group of Kafka 0.7."""
-        return cls(group, partial(_look_at_v07, zk, group, connect), zk)
+        return cls(group, partial(_look_at_v07, zk, group, connect, {}), zk)
 
     @classmethod
     def of_v08(cls, source: GroupSource, group: str) -> GroupDoctor:
@@ -107,8 +112,36 @@ class GroupDoctor:
             await asyncio.sleep(_PAUSE)
 
 
-async def _look_at_v07(zk: ZooKeeper, group: str, connect: Connector) -> DiagnosisInput:
+#: Bytes before an offset that are searched for the message that contains it: four times the largest by default.
+_REACH: Final = SearchReach(walk=4 << 20, back=4 << 20)
+#: Offsets that are checked at once.
+_AT_ONCE: Final = 8
+
+
+async def _look_at_v07(
+    zk: ZooKeeper, group: str, connect: Connector, checked: dict[tuple[TopicPartition, int], int | None]
+) -> DiagnosisInput:
+    """Take a snapshot. `checked`: the offsets that were looked at before, and where the messages around them begin."""
     snapshot = await read_v07_snapshot(zk, group)
     wanted = [partition for partition in snapshot.partitions() if snapshot.exists(partition)]
-    ranges = await BrokerLogs(snapshot.brokers, connect).ranges(wanted)
-    return DiagnosisInput(snapshot, ranges, asyncio.get_running_loop().time())
+    logs = BrokerLogs(snapshot.brokers, connect)
+    ranges = await logs.ranges(wanted)
+    within = {
+        (partition, offset)
+        for partition, offset in snapshot.view.offsets.items()
+        if isinstance(known := ranges.get(partition), LogRange) and known.earliest < offset < known.end
+    }
+    checked |= await read_all(within - checked.keys(), lambda place: _message_around(logs, *place), at_once=_AT_ONCE)
+    inside = {place[0]: start for place in within if (start := checked[place]) is not None}
+    return DiagnosisInput(snapshot, ranges, asyncio.get_running_loop().time(), inside=dict(sorted(inside.items())))
+
+
+async def _message_around(logs: BrokerLogs, partition: TopicPartition, offset: int) -> int | None:
+    """Where the message begins that contains `offset`; None if one begins there, or where that cannot be found out."""
+    try:
+        if await begins_message(logs, partition, offset, reach=_REACH):
+            return None
+        start = await boundary_before(logs, partition, offset, reach=_REACH)
+    except (BrokerError, WireError):
+        return None  # a broker that does not answer has a finding of its own; damage is for `log verify`
+    return start if start < offset else None

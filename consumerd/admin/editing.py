@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from consumerd.admin.errors import ChangedMeanwhileError
 from consumerd.admin.writing import write_together
 from consumerd.ports import Create, Delete, SetData
-from consumerd.registry import format_offset, format_owner, offset_path, offsets_path, owner_path, owners_path
+from consumerd.registry import format_offset, offset_path, offsets_path, owner_path, owners_path
 from consumerd.zk.errors import MultiFailed
 
 if TYPE_CHECKING:
@@ -31,20 +31,19 @@ CHANGES_PER_MULTI = 100
 
 def in_the_way(snapshot: GroupSnapshot, partitions: Iterable[TopicPartition]) -> list[str]:
     """Members that would overwrite the changes, or have read the old offsets; one sentence each."""
-    view = snapshot.view
     wanted = set(partitions)
     topics = {partition.topic for partition in wanted}
     reasons = []
-    for name, member in view.members.items():
+    for name, member in snapshot.view.members.items():
         if member.subscription is None:
             reasons.append(f"member {name} is alive, and its subscription cannot be read")
         elif any(member.subscription.streams_for(topic) for topic in topics):
             reasons.append(f"member {name} is alive and subscribes")
-    for partition in sorted(wanted, key=lambda partition: (partition.topic, partition.name)):
-        if snapshot.owner_stat(partition) is not None:
-            owner = view.owners.get(partition)
-            reasons.append(f"{partition} is owned by {'an unknown owner' if owner is None else format_owner(*owner)}")
-    return reasons
+    return reasons + [
+        f"{partition} is owned by {snapshot.owner_name(partition) or 'an unknown owner'}"
+        for partition in sorted(wanted, key=lambda partition: (partition.topic, partition.name))
+        if snapshot.owner_stat(partition) is not None
+    ]
 
 
 def backup_of(changes: Iterable[OffsetChange]) -> GroupOffsets:

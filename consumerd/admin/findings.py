@@ -26,6 +26,8 @@ class GroupFindingKind(StrEnum):
     STALE_OWNER = "stale-owner"
     ZOMBIE_OWNER = "zombie-owner"
     FOREIGN_SESSION = "foreign-session"
+    OTHER_RULE = "other-rule"
+    MIXED_RULES = "mixed-rules"
     MISPLACED = "misplaced"
     GAVE_UP = "gave-up"
     UNOWNED = "unowned"
@@ -34,6 +36,8 @@ class GroupFindingKind(StrEnum):
     STANDING_STILL = "standing-still"
     BROKEN_OFFSET = "broken-offset"
     OUT_OF_RANGE = "offset-out-of-range"
+    FORMER_LOG = "offset-of-former-log"
+    INSIDE_MESSAGE = "offset-inside-message"
     NO_PARTITION = "offset-without-partition"
     SILENT_BROKER = "silent-broker"
     NO_LEADER = "no-leader"
@@ -63,6 +67,7 @@ NOTICES = frozenset(
         GroupFindingKind.SILENT_BROKER,
         GroupFindingKind.NO_MEMBERS,
         GroupFindingKind.FOREIGN_NODE,
+        GroupFindingKind.OTHER_RULE,
         GroupFindingKind.STORES_DIFFER,
         GroupFindingKind.NOT_CHECKED,
     }
@@ -81,7 +86,16 @@ class Removal(NamedTuple):
     safe: bool
 
 
-Fix = Nudge | Removal
+class OffsetReset(NamedTuple):
+    """Set the offset node at `path`, of this version, from `before` to `after`."""
+
+    path: str
+    version: int
+    before: int
+    after: int
+
+
+Fix = Nudge | Removal | OffsetReset
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,18 @@
-"""The lag of a group: in bytes of the logs where offsets are byte positions (0.7), in messages since 0.8."""
+"""The lag of a group: in bytes of the logs where offsets are byte positions (0.7), in messages since 0.8.
+
+Strategy: a number that is not known is None, and so is a sum with such a part. A partition that the cluster does not
+have is not missing in the sum.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.admin.logs import BrokerLogs, LogRange, LookupFailure
-from consumerd.admin.snapshot import read_v07_snapshot
-from consumerd.partition import NO_BROKER
+from consumerd.admin.snapshot import V07GroupSnapshot, read_v07_snapshot
+from consumerd.admin.v08.snapshot import V08GroupSnapshot
+from consumerd.partition import NO_BROKER, TopicPartition
+from consumerd.registry import offsets_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -14,12 +20,11 @@ if TYPE_CHECKING:
     from consumerd.admin.snapshot import GroupSnapshot
     from consumerd.admin.v08.group_source import GroupSource
     from consumerd.net import Connector
-    from consumerd.partition import TopicPartition
     from consumerd.ports import ZooKeeper
 
 
 class PartitionLag(NamedTuple):
-    """One partition. `lag` is None where the end of its log is not known."""
+    """One partition. `lag` is None where its committed offset or the end of its log is not known."""
 
     partition: TopicPartition
     owner: str | None
@@ -28,6 +33,13 @@ class PartitionLag(NamedTuple):
     end: int | None
     lag: int | None
     remark: str
+    #: Whether the cluster has no such partition.
+    gone: bool = False
+
+    @property
+    def unread(self) -> bool:
+        """Whether the partition has a lag that could not be read."""
+        return self.lag is None and not self.gone
 
 
 async def read_lag(zk: ZooKeeper, group: str, topics: Sequence[str], connect: Connector) -> list[PartitionLag]:
@@ -51,18 +63,42 @@ def lag_of(snapshot: GroupSnapshot, ranges: Mapping[TopicPartition, LogRange | L
     What can still be read counts: without a committed offset all of the log, and not what retention took away.
     """
     found = []
-    for partition in snapshot.partitions():
+    unread = _unread_offsets(snapshot)
+    for partition in [*snapshot.partitions(), *sorted(unread.keys() - set(snapshot.partitions()))]:
         committed, known = snapshot.committed(partition), ranges.get(partition)
         name = snapshot.owner_name(partition)
-        if isinstance(known, LogRange):
+        if committed is None and partition in unread:
+            start, end = (known.earliest, known.end) if isinstance(known, LogRange) else (None, None)
+            found.append(PartitionLag(partition, name, None, start, end, None, unread[partition]))
+        elif isinstance(known, LogRange):
             start = known.earliest if committed is None else committed
             lag = max(known.end - max(start, known.earliest), 0)
             remark = _remark(committed, known, "messages" if partition.broker == NO_BROKER else "bytes")
             found.append(PartitionLag(partition, name, committed, known.earliest, known.end, lag, remark))
         else:
             remark = known.reason if known is not None else _nowhere(partition)
-            found.append(PartitionLag(partition, name, committed, None, None, None, remark))
+            gone = known is None and not _may_return(snapshot, partition)
+            found.append(PartitionLag(partition, name, committed, None, None, None, remark, gone))
     return found
+
+
+def _unread_offsets(snapshot: GroupSnapshot) -> dict[TopicPartition, str]:
+    """The partitions that may have a committed offset which could not be read, and why."""
+    found = {}
+    if isinstance(snapshot, V08GroupSnapshot) and snapshot.kept_unknown:
+        found = dict.fromkeys(snapshot.partitions(), snapshot.kept_unknown)
+    view = snapshot.view
+    root = f"{offsets_root(snapshot.group)}/" if view.faults else ""
+    for path, fault in view.faults.items():
+        if path.startswith(root) and path in view.stats:  # of another name are no nodes of this dialect
+            topic, _, name = path.removeprefix(root).partition("/")
+            found[TopicPartition.parse_any(topic, name)] = fault
+    return found
+
+
+def _may_return(snapshot: GroupSnapshot, partition: TopicPartition) -> bool:
+    """Whether the partition may exist: brokers of 0.7 take its registration along when they stop."""
+    return isinstance(snapshot, V07GroupSnapshot) and partition.broker not in snapshot.brokers
 
 
 def _nowhere(partition: TopicPartition) -> str:
@@ -81,6 +117,11 @@ def _remark(committed: int | None, known: LogRange, unit: str) -> str:
     return ""
 
 
-def total_lag(lags: Iterable[PartitionLag]) -> int:
+def known_lag(lags: Iterable[PartitionLag]) -> int:
     """The sum over the partitions whose lag is known."""
     return sum(each.lag for each in lags if each.lag is not None)
+
+
+def total_lag(lags: Sequence[PartitionLag]) -> int | None:
+    """The lag of all partitions; None where one of them could not be read."""
+    return None if any(each.unread for each in lags) else known_lag(lags)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from consumerd.admin.errors import ChangedMeanwhileError, RefusedError
-from consumerd.admin.findings import Fix, Nudge, Removal
-from consumerd.registry import NUDGE_VALUE, NUDGE_VALUE_V08, Dialect, nudge_operations
-from consumerd.zk.errors import NoNode, NotEmpty
+from consumerd.admin.findings import Fix, Nudge, OffsetReset, Removal
+from consumerd.registry import NUDGE_VALUE, NUDGE_VALUE_V08, Dialect, format_offset, nudge_operations
+from consumerd.zk.errors import BadVersion, NoNode, NotEmpty
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,13 +25,14 @@ _NUDGES: Final = {Dialect.V07: NUDGE_VALUE, Dialect.V08: NUDGE_VALUE_V08}
 
 
 def steps_for(snapshot: GroupSnapshot, findings: Iterable[GroupFinding], *, force: bool) -> list[Fix]:
-    """The steps in order, each once: safe removals (all of them with `force`), then one nudge.
+    """The steps in order, each once: offsets, then safe removals (all of them with `force`), then one nudge.
 
     A group without members is not nudged.
     """
     findings = list(findings)
     removals = [finding.fix for finding in findings if isinstance(finding.fix, Removal) and (finding.fix.safe or force)]
     steps: list[Fix] = list(dict.fromkeys(removals))
+    steps[:0] = [finding.fix for finding in findings if isinstance(finding.fix, OffsetReset)]
     if snapshot.view.members and (steps or any(isinstance(finding.fix, Nudge) for finding in findings)):
         steps.append(Nudge())
     return steps
@@ -44,6 +45,8 @@ def withheld(findings: Iterable[GroupFinding], *, force: bool) -> list[GroupFind
 
 def describe_step(step: Fix) -> str:
     """Return a phrase for a step, in the imperative."""
+    if isinstance(step, OffsetReset):
+        return f"set {step.path} from {step.before} to {step.after}"
     return "nudge the group" if isinstance(step, Nudge) else f"delete {step.path}"
 
 
@@ -60,6 +63,14 @@ async def take_step(zk: ZooKeeper, group: str, step: Fix, *, name: str, dialect:
                 "the members instead."
             )
         await zk.multi(nudge_operations(group, name, _NUDGES[dialect]))
+        return
+    if isinstance(step, OffsetReset):
+        try:
+            await zk.set(step.path, format_offset(step.after).encode(), version=step.version)
+        except (BadVersion, NoNode):
+            raise ChangedMeanwhileError(
+                f"{step.path} was committed or deleted meanwhile, so it was not set: run the command again"
+            ) from None
         return
     stat = await zk.exists(step.path)
     if stat is None:

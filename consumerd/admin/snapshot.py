@@ -114,7 +114,8 @@ class GroupSnapshot(ABC):
 
     def owner_stat(self, partition: TopicPartition) -> NodeStat | None:
         """The stat of the partition's owner node, readable or not; None where there is none."""
-        return self.view.stats.get(owner_path(self.group, partition))
+        claim = self.view.claims.get(partition)
+        return self.view.stats.get(owner_path(self.group, partition) if claim is None else claim.path)
 
     def committed(self, partition: TopicPartition) -> int | None:
         """The committed offset, of any storage."""
@@ -122,7 +123,9 @@ class GroupSnapshot(ABC):
 
     def owner_name(self, partition: TopicPartition) -> str | None:
         """The owner as its node names it; None where no owner is known."""
-        owner = self.view.owners.get(partition)
+        owner, claim = self.view.owners.get(partition), self.view.claims.get(partition)
+        if claim is not None:
+            return claim.text
         return None if owner is None else format_owner(*owner)
 
 
@@ -164,7 +167,7 @@ class V07GroupSnapshot(GroupSnapshot):
 
     def partitions(self) -> list[TopicPartition]:
         """All partitions of subscribed topics, and those owned or committed, in 0.7's order of names."""
-        found = {*self.view.owners, *self.view.offsets, *self.wanted()}
+        found = {*self.view.owners, *self.view.claims, *self.view.offsets, *self.wanted()}
         return sorted(found, key=lambda partition: (partition.topic, partition.name))
 
 
@@ -187,7 +190,7 @@ async def read_v07_snapshot(zk: ZooKeeper, group: str, *, brokers: bool = True) 
 
 def named_topics(view: GroupView) -> tuple[set[str], bool]:
     """The topics that members want by name, own or committed, and whether a filter makes all topics count."""
-    named: set[str] = {partition.topic for partition in (*view.owners, *view.offsets)}
+    named: set[str] = {partition.topic for partition in (*view.owners, *view.claims, *view.offsets)}
     every = False
     for member in view.members.values():
         if isinstance(member.subscription, StaticSubscription):

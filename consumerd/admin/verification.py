@@ -12,7 +12,7 @@ from consumerd.errors import NotFoundError
 from consumerd.registry import format_owner, id_path, owner_path
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Collection
 
     from consumerd.admin.snapshot import GroupSnapshot
     from consumerd.group import Stream
@@ -62,17 +62,28 @@ def differences(snapshot: GroupSnapshot) -> list[GroupDifference]:
         for name in view.members
         if snapshot.is_persistent(name)
     ]
-    plan = snapshot.plan()
+    plan, others = snapshot.plan(), view.other_clients()
     for partition in snapshot.partitions():
-        says = _difference(snapshot, partition, plan.get(partition))
+        says = _difference(snapshot, partition, plan.get(partition), others)
         if says is not None:
             found.append(GroupDifference(str(partition), says))
     return found
 
 
-def _difference(snapshot: GroupSnapshot, partition: TopicPartition, planned: Stream | None) -> str | None:
+def _difference(
+    snapshot: GroupSnapshot, partition: TopicPartition, planned: Stream | None, others: Collection[str]
+) -> str | None:
     view = snapshot.view
     stat = snapshot.owner_stat(partition)
+    claim = view.claims.get(partition)
+    if claim is not None:
+        if planned is None or planned[0] in others:
+            return None
+        return f"owner {claim.text} follows another assignment rule; expected owner {format_owner(*planned)}"
+    if planned is not None and planned[0] in others:
+        planned = None
+        if stat is None:
+            return "has no owner; the clients of the group follow another assignment rule"
     expected = "expected no owner" if planned is None else f"expected owner {format_owner(*planned)}"
     if stat is None:
         return None if planned is None else f"has no owner; {expected}"

@@ -77,13 +77,13 @@ def convert(
     kind: str | None,
     files: tuple[Path, ...],
 ) -> None:
-    """Turn consumer.properties of Kafka 0.7 into TOML for `consumerd run`, on standard output.
+    """Turn consumer.properties of Kafka 0.7, or of the old consumer of 0.8 to 1.1, into TOML for `consumerd run`.
 
-    Milliseconds become seconds. Every key without a counterpart, or unknown to 0.7.2, is named with the reason, in
-    comments and on standard error. Property files name neither topics nor handler: give them as options, or complete
-    the result, which consumes nothing until then. producer.properties and server.properties become comments, because
-    the producers and `consumerd broker --config` read these files themselves; keys that they refuse or ignore are
-    named.
+    Milliseconds become seconds. Every key without a counterpart, or unknown to that consumer, is named with the
+    reason, in comments and on standard error. Property files name neither topics nor handler: give them as options, or
+    complete the result, which consumes nothing until then. producer.properties and server.properties become comments,
+    because the producers and `consumerd broker --config` read these files themselves; keys that they refuse or ignore
+    are named.
     """
     from consumerd.config.convert import convert as convert_properties  # noqa: PLC0415
     from consumerd.config.convert import kind_of  # noqa: PLC0415

@@ -42,7 +42,7 @@ CLEAR = "\x1b[H\x1b[2J"
 )
 @click.option("--count", type=PositiveInt(), help="With --watch: stop after this many repetitions.")
 @broker_timeout_option
-@json_option("One JSON object per repetition: partitions and total.")
+@json_option("One JSON object per repetition: partitions and total, which is null if a partition could not be read.")
 def command(
     cluster: ClusterAddress,
     group: str | None,
@@ -55,7 +55,9 @@ def command(
     """Show committed offset, end of the log, lag and owner of each partition, and the total.
 
     For Kafka 0.7 the lag is in BYTES, because offsets are byte positions. For Kafka 0.8 and later it is in MESSAGES,
-    including those that compaction removed. A broker that does not answer is a remark at its partitions, not an error.
+    including those that compaction removed. Where the offset or the end of a partition cannot be read, its row has the
+    reason and no lag, the total is absent (`null` in JSON), and the exit code is 11.
+
     In a pipe the first field of a line is `partition` or `total`.
     """
     from consumerd.admin import read_lag, read_v08_lag  # noqa: PLC0415 - heavy imports only for the command that runs
@@ -73,6 +75,7 @@ def command(
             _show(name, snapshot, before, as_json=as_json, watching=watch is not None)
             before, number = snapshot, number + 1
             if number == repetitions or watch is None:
+                _require_all(name, snapshot)
                 return
             await asyncio.sleep(max(snapshot.at + watch - loop.time(), 0))
 
@@ -92,8 +95,22 @@ class _LagSnapshot(NamedTuple):
     unit: str
 
 
+def _require_all(group: str, snapshot: _LagSnapshot) -> None:
+    """Raise CheckFailedError if the lag of a partition could not be read."""
+    from consumerd.admin import CheckFailedError  # noqa: PLC0415
+    from consumerd.cli.tables import counted  # noqa: PLC0415
+
+    unread = [each for each in snapshot.lags if each.unread]
+    if unread:
+        first = unread[0]
+        raise CheckFailedError(
+            f"the lag of group {group!r} is not complete: that of {counted(len(unread), 'partition')} is not known "
+            f"({first.partition}: {first.remark})"
+        )
+
+
 def _show(group: str, snapshot: _LagSnapshot, before: _LagSnapshot | None, *, as_json: bool, watching: bool) -> None:
-    from consumerd.admin import total_lag  # noqa: PLC0415
+    from consumerd.admin import known_lag, total_lag  # noqa: PLC0415
     from consumerd.cli.tables import counted, show_rows  # noqa: PLC0415
 
     total = total_lag(snapshot.lags)
@@ -117,7 +134,8 @@ def _show(group: str, snapshot: _LagSnapshot, before: _LagSnapshot | None, *, as
         row.append(each.remark)
     known = counted(len(snapshot.lags) - len(unknown), "partition")
     not_known = f", {len(unknown)} unknown" if unknown else ""
-    title = f"group {group}: {counted(total, snapshot.unit)} of lag in {known}{not_known}"
+    at_least = "" if total is not None else "at least "
+    title = f"group {group}: {at_least}{counted(known_lag(snapshot.lags), snapshot.unit)} of lag in {known}{not_known}"
     show_rows([*columns, "remark"], rows, title=title, kind="partition")
     if not terminal:
         show_rows(["total"], [[total, len(unknown)]], kind="total")
@@ -142,7 +160,7 @@ def _speeds(snapshot: _LagSnapshot, before: _LagSnapshot | None) -> list[list[in
     return speeds
 
 
-def _as_json(group: str, snapshot: _LagSnapshot, total: int) -> dict[str, object]:
+def _as_json(group: str, snapshot: _LagSnapshot, total: int | None) -> dict[str, object]:
     lags = snapshot.lags
     return {
         "group": group,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -33,6 +32,8 @@ class _Row(NamedTuple):
     unwanted: bool
     #: The text that was committed with the offset, where a broker keeps one.
     metadata: str | None
+    #: Whether the owner is a client with another assignment rule.
+    other_rule: bool
 
     @property
     def remark(self) -> str:
@@ -41,6 +42,8 @@ class _Row(NamedTuple):
             remarks.append("unowned")
         if self.orphan:
             remarks.append("owner is not a live member")
+        if self.other_rule:
+            remarks.append("a client with another assignment rule")
         if self.planned is not None and self.planned != self.owner:
             remarks.append(f"planned: {self.planned}")
         if self.unwanted:
@@ -53,23 +56,27 @@ class _Row(NamedTuple):
 def _rows(snapshot: GroupSnapshot) -> list[_Row]:
     view = snapshot.view
     plan = snapshot.plan() if snapshot.has_rule else {}
-    wanted = snapshot.wanted()
+    wanted, others = snapshot.wanted(), view.other_clients()
     at_broker, texts = (snapshot.at_broker, snapshot.metadata) if isinstance(snapshot, V08GroupSnapshot) else ((), {})
     rows = []
     for partition in snapshot.partitions():
         owner, planned = view.owners.get(partition), plan.get(partition)
+        claim = view.claims.get(partition)
+        if claim is not None or (planned is not None and planned[0] in others):
+            planned = None  # whom other clients expect is not known
         rows.append(
             _Row(
                 partition,
                 snapshot.owner_name(partition),
                 None if planned is None else format_owner(*planned),
                 snapshot.committed(partition),
-                unowned=owner is None and partition in wanted,
+                unowned=owner is None and claim is None and partition in wanted,
                 orphan=owner is not None and owner[0] not in view.members,
                 at_broker=partition in at_broker,
                 # Members of 0.8 and later may subscribe to internal topics, too, which we do not list.
                 unwanted=snapshot.dialect is Dialect.V07 and owner is not None and partition not in wanted,
                 metadata=texts.get(partition),
+                other_rule=claim is not None,
             )
         )
     return rows
@@ -81,7 +88,7 @@ def show_report(snapshot: GroupSnapshot, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(_as_json(snapshot, rows), indent=2))
         return
-    owned = Counter(consumer_id for consumer_id, _ in view.owners.values())
+    owned = view.owned_by_member()
     columns = ["member", "subscription", ">partitions"]
     members: list[list[object]] = [[name, member.text, owned[name]] for name, member in view.members.items()]
     title = f"group {view.group}: {counted(len(members), 'member')}"

@@ -107,7 +107,9 @@ def _show_description(snapshot: _TopicSnapshot, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(_as_json(snapshot), indent=2))
         return
-    known = sum(_size(found) or 0 for found in snapshot.ranges.values())
+    known, at_least = sum(_size(found) or 0 for found in snapshot.ranges.values()), ""
+    if any(_size(found) is None for found in snapshot.ranges.values()):
+        at_least = "at least "
     show_rows(
         ["partition", "broker", ">earliest", ">latest", ">bytes", "remark"],
         (
@@ -115,7 +117,11 @@ def _show_description(snapshot: _TopicSnapshot, *, as_json: bool) -> None:
             for partition, found in snapshot.ranges.items()
         ),
         title=", ".join(
-            [counted(len(snapshot.topics), "topic"), counted(len(snapshot.ranges), "partition"), counted(known, "byte")]
+            [
+                counted(len(snapshot.topics), "topic"),
+                counted(len(snapshot.ranges), "partition"),
+                f"{at_least}{counted(known, 'byte')}",
+            ]
         ),
     )
 
@@ -172,8 +178,9 @@ def _as_json(snapshot: _TopicSnapshot) -> dict[str, object]:
                 "bytes": size,
                 "remark": remark or None,
             }
+        sizes = [_size(found) for found in of_topic.values()]
         topics[topic] = {
-            "bytes": sum(_size(found) or 0 for found in of_topic.values()),
+            "bytes": None if None in sizes else sum(filter(None, sizes)),
             "partitions": partitions,
         }
     return {

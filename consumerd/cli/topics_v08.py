@@ -63,7 +63,8 @@ def show_description(snapshot: TopicSnapshot, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(_as_json(snapshot), indent=2))
         return
-    known = sum(found.size for found in snapshot.ranges.values() if isinstance(found, LogRange))
+    sizes = [found.size for found in snapshot.ranges.values() if isinstance(found, LogRange)]
+    at_least = "at least " if len(sizes) < len(snapshot.ranges) else ""
     rows = []
     for partition, found in snapshot.ranges.items():
         state = snapshot.topics[partition.topic][partition.partition]
@@ -75,7 +76,7 @@ def show_description(snapshot: TopicSnapshot, *, as_json: bool) -> None:
             [
                 counted(len(snapshot.topics), "topic"),
                 counted(len(snapshot.ranges), "partition"),
-                counted(known, "message"),
+                f"{at_least}{counted(sum(sizes), 'message')}",
             ]
         ),
     )

@@ -8,6 +8,7 @@ not, and come from the reader (`ClusterView`, `V08ClusterView`). A value that no
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
@@ -18,11 +19,13 @@ from consumerd.errors import NotFoundError, reason_of
 from consumerd.group.assignment import Assignment, assign
 from consumerd.registry import (
     DialectError,
+    OwnerClaim,
     RegistryError,
     Subscription,
     broker_ids_path,
     broker_path,
     check_name,
+    claimant,
     consumers_path,
     group_path,
     id_path,
@@ -30,6 +33,7 @@ from consumerd.registry import (
     offset_path,
     offsets_path,
     offsets_root,
+    other_client,
     owner_path,
     owners_path,
     owners_root,
@@ -66,6 +70,8 @@ class GroupView:
     members: dict[str, Member] = field(default_factory=dict)
     #: Partition -> (consumer id, stream number), from the owner nodes.
     owners: dict[TopicPartition, tuple[str, int]] = field(default_factory=dict)
+    #: Partition -> the live member of another client that owns it; in `owners` there are none of these.
+    claims: dict[TopicPartition, OwnerClaim] = field(default_factory=dict)
     #: Partition -> committed offset, also of partitions that exist no more.
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
     #: Sentences about nodes that could not be understood.
@@ -79,6 +85,20 @@ class GroupView:
         """Return those of `topics` to which at least one member subscribes."""
         wanted = [member.subscription for member in self.members.values() if member.subscription is not None]
         return [topic for topic in topics if any(subscription.streams_for(topic) for subscription in wanted)]
+
+    def owned_by_member(self) -> Counter[str]:
+        """Return how many partitions each owner has."""
+        names = [name for name, _ in self.owners.values()]
+        return Counter([*names, *(claim.consumer_id for claim in self.claims.values())])
+
+    def other_clients(self) -> dict[str, str]:
+        """Return the members that follow another assignment rule, each with the name of its client, or with ""."""
+        found = {claim.consumer_id: "" for claim in self.claims.values()}
+        for name, member in self.members.items():
+            client = other_client(self.group, name, member.text)
+            if client is not None:
+                found[name] = client
+        return dict(sorted(found.items()))
 
     def plan(self, topics: Mapping[str, Mapping[int, int]]) -> Assignment:
         """Return the partitions that the present members should own, without members that cannot be understood."""
@@ -104,6 +124,10 @@ class GroupReader(ABC, Generic[_Broker]):
     @abstractmethod
     def _partition(self, topic: str, name: str) -> TopicPartition:
         """Read the partition from the name of an owner or offset node. Raises ValueError."""
+
+    def _partition_of_other(self, topic: str, name: str) -> TopicPartition | None:
+        """Read the partition from a name that only another client gives to an owner node; None: no client does."""
+        return None
 
     @abstractmethod
     def _broker(self, broker: int, text: bytes) -> _Broker:
@@ -136,9 +160,12 @@ class GroupReader(ABC, Generic[_Broker]):
         names = _named(view, ids_path(group), "consumer id", await children(self._zk, ids_path(group)))
         for name, text in (await self._texts(view, names, lambda name: id_path(group, name))).items():
             view.members[name] = self._member(view, name, text)
+        sessions = {name: view.stats[id_path(group, name)].ephemeral_owner for name in view.members}
         owners = await self._partitions(view, owners_root(group), lambda topic: owners_path(group, topic))
         for partition, text in (await self._texts(view, owners, lambda tp: owner_path(group, tp))).items():
-            _keep(view, view.owners, partition, owner_path(group, partition), text, parse_owner)
+            if not _claimed(view, sessions, partition, owner_path(group, partition), text):
+                _keep(view, view.owners, partition, owner_path(group, partition), text, parse_owner)
+        await self._read_others(view, sessions)
         offsets = await self._partitions(view, offsets_root(group), lambda topic: offsets_path(group, topic))
         for partition, text in (await self._texts(view, offsets, lambda tp: offset_path(group, tp))).items():
             _keep(view, view.offsets, partition, offset_path(group, partition), text, parse_offset)
@@ -169,6 +196,24 @@ class GroupReader(ABC, Generic[_Broker]):
                     view.problems.append(f"{path} is not a node of Kafka {self.kafka}: {error}")
         return partitions
 
+    async def _read_others(self, view: GroupView, sessions: Mapping[str, int]) -> None:
+        """Find the owners among the nodes whose names are not of the dialect; those are no faults then."""
+        root = f"{owners_root(view.group)}/"
+        named: dict[str, TopicPartition] = {}
+        for path in view.faults:
+            topic, _, name = path.removeprefix(root).partition("/")
+            partition = self._partition_of_other(topic, name) if path.startswith(root) and name else None
+            if partition is not None:
+                named[path] = partition
+        for path, found in (await read_all(named, lambda path: node(self._zk, path))).items():
+            if found is not None:
+                view.stats[path] = found[1]
+                if _claimed(view, sessions, named[path], path, found[0]):
+                    place = list(view.faults).index(path)
+                    del view.faults[path], view.problems[place]
+                else:
+                    del view.stats[path]
+
     async def _texts(self, view: GroupView, items: Iterable[_T], path: Callable[[_T], str]) -> dict[_T, bytes]:
         """Read the data of all nodes that still exist; their stats go to `view`."""
         texts = {}
@@ -197,6 +242,14 @@ def _named(view: GroupView, parent: str, kind: str, names: Iterable[str]) -> lis
             view.faults[f"{parent}/{name}"] = str(error)
             view.problems.append(str(error))
     return named
+
+
+def _claimed(view: GroupView, sessions: Mapping[str, int], partition: TopicPartition, path: str, text: bytes) -> bool:
+    """Whether the owner node names a live member of another client, which is noted then."""
+    name = claimant(text, view.stats[path].ephemeral_owner, sessions)
+    if name is not None:
+        view.claims[partition] = OwnerClaim(name, text.decode(), path)
+    return name is not None
 
 
 def _keep(

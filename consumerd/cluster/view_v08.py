@@ -58,6 +58,13 @@ class V08ClusterView(GroupReader[BrokerNode]):
     def _partition(self, topic: str, name: str) -> TopicPartition:
         return TopicPartition.parse_numbered(topic, name)
 
+    def _partition_of_other(self, topic: str, name: str) -> TopicPartition | None:
+        """Read the name that pykafka gives, `leader-partition`."""
+        try:
+            return TopicPartition.numbered(topic, TopicPartition.parse(topic, name).partition)
+        except ValueError:
+            return None
+
     def _broker(self, broker: int, text: bytes) -> BrokerNode:
         return parse_broker_node(broker, text)
 

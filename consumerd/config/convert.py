@@ -1,9 +1,10 @@
-"""Conversion of property files of Kafka 0.7 to the configuration.
+"""Conversion of property files of Kafka 0.7, and of members of 0.8 to 1.1 (the old consumer), to the configuration.
 
-Strategy: a table says for every key of a member of 0.7.2 (golden notes, 8) what it becomes here, or why it
-has no counterpart; a key that is in no table is reported as unknown. Only a member's file becomes
-TOML (`convert_toml`): brokers and producers here take the very properties of 0.7, so theirs are read as they would read
-them, one by one, and what they refuse or ignore is reported.
+Strategy: a table says for every key of a member of 0.7.2 (golden notes, 8), and another one for every key of the old
+consumer (Kafka's documentation, "Old Consumer Configs"), what it becomes here, or why it has no counterpart; a key that
+is in no table is reported as unknown. The keys of a file decide which of the two tables it is read by. Only a member's
+file becomes TOML (`convert_toml`): brokers and producers here take the very properties of 0.7, so theirs are read as
+they would read them, one by one, and what they refuse or ignore is reported.
 """
 
 from __future__ import annotations
@@ -115,6 +116,47 @@ _CONSUMER: dict[str, Becomes | Gone] = {
 }
 _AUTOOFFSET = "autooffset.reset"
 
+
+def _strategy(text: str) -> str:
+    if text not in ("range", "roundrobin"):
+        raise ValueError("range or roundrobin")
+    return text
+
+
+_CHANNEL = (
+    "requests to the coordinator of the group have the back-off of all requests, and are tried until they succeed"
+)
+_CONSUMER_V08: dict[str, Becomes | Gone] = {
+    "group.id": Becomes("group", "id", _text),
+    "consumer.id": Becomes("group", "consumer_id", _text),
+    "partition.assignment.strategy": Becomes("group", "assignor", _strategy),
+    "client.id": Becomes("kafka", "client_id", _text),
+    "zookeeper.connect": Becomes("zookeeper", "connect", _address),
+    "zookeeper.session.timeout.ms": Becomes("zookeeper", "session_timeout", _seconds),
+    "zookeeper.connection.timeout.ms": Becomes("zookeeper", "connection_timeout", _seconds),
+    "zookeeper.sync.time.ms": Gone("nothing waits for ZooKeeper's followers here; see rebalance.retry_interval"),
+    "fetch.message.max.bytes": Becomes("fetch", "size", _positive),
+    "fetch.min.bytes": Becomes("fetch", "min_bytes", _positive),
+    "fetch.wait.max.ms": Becomes("fetch", "max_wait", _seconds),
+    "socket.timeout.ms": _CONSUMER["socket.timeout.ms"],
+    "socket.receive.buffer.bytes": _CONSUMER["socket.buffersize"],
+    "num.consumer.fetchers": Gone("all partitions of a broker are fetched over one connection", "1"),
+    "queued.max.message.chunks": _CONSUMER["queuedchunks.max"],
+    "refresh.leader.backoff.ms": Gone("the leader of a partition is looked for again with a back-off of its own"),
+    "auto.commit.enable": _CONSUMER["autocommit.enable"],
+    "auto.commit.interval.ms": Becomes("commit", "interval", _seconds),
+    "offsets.channel.backoff.ms": Gone(_CHANNEL),
+    "offsets.channel.socket.timeout.ms": Gone(f"{_CHANNEL}; see fetch.socket_timeout"),
+    "offsets.commit.max.retries": Gone(_CHANNEL),
+    "rebalance.max.retries": _CONSUMER["rebalance.retries.max"],
+    "rebalance.backoff.ms": _CONSUMER["rebalance.backoff.ms"],
+    "consumer.timeout.ms": _CONSUMER["consumer.timeout.ms"],
+    "exclude.internal.topics": Gone("filters never match internal topics: name one in group.topics", "true"),
+}
+_AUTOOFFSET_V08, _STORAGE, _DUAL = "auto.offset.reset", "offsets.storage", "dual.commit.enabled"
+#: Read together with others, or by rules of their own.
+_OTHERS_V08 = (_AUTOOFFSET_V08, _STORAGE, _DUAL)
+
 #: Keys of a producer that mean nothing here, and why.
 _PRODUCER_GONE = {
     "reconnect.interval": "connections stay until one side ends them",
@@ -127,7 +169,11 @@ _PRODUCER_GONE = {
 
 #: Keys that only one kind of file has.
 _MARKS = {
-    "consumer": {*_CONSUMER, _AUTOOFFSET} - {key for key in _CONSUMER if key.startswith(("zk.", "socket."))},
+    "consumer": {
+        key
+        for key in (*_CONSUMER, _AUTOOFFSET, *_CONSUMER_V08, *_OTHERS_V08)
+        if not key.startswith(("zk.", "zookeeper.", "socket.", "client.id"))
+    },
     "producer": {
         "broker.list", "producer.type", "serializer.class", "partitioner.class", "compression.codec", "queue.time",
         "compressed.topics", "queue.size", "queue.enqueueTimeout.ms", "batch.size", "num.retries", "buffer.size",
@@ -159,14 +205,19 @@ def convert(properties: Mapping[str, str], kind: str, source: str) -> Conversion
 
 
 def _consumer(properties: Mapping[str, str], source: str) -> Conversion:
+    old, new = {*_CONSUMER, _AUTOOFFSET}, {*_CONSUMER_V08, *_OTHERS_V08}
+    is_v08 = len((new - old) & properties.keys()) > len((old - new) & properties.keys())
+    table, others = (_CONSUMER_V08, _OTHERS_V08) if is_v08 else (_CONSUMER, (_AUTOOFFSET,))
+    who = "old consumers of 0.8 to 1.1 do" if is_v08 else "0.7.2 does"
     result = Conversion()
     for key, text in properties.items():
         text = text.strip()
-        rule = _CONSUMER.get(key)
-        if key == _AUTOOFFSET:
-            _autooffset(result, text)
+        rule = table.get(key)
+        if key in others:
+            if key == _AUTOOFFSET:
+                _autooffset(result, text)
         elif rule is None:
-            result.remarks.append(_unknown(key, text, [*_CONSUMER, _AUTOOFFSET]))
+            result.remarks.append(_unknown(key, text, [*table, *others], who))
         elif isinstance(rule, Gone):
             result.remarks.append(_gone(key, text, rule))
         else:
@@ -177,7 +228,37 @@ def _consumer(properties: Mapping[str, str], source: str) -> Conversion:
             except ConfigError as error:
                 raise ConfigError(f"{source}: {key}: {error}") from None
             result.values[rule.table, rule.key] = value, f"{key}={text}"
+    if is_v08:
+        _autooffset_v08(result, properties.get(_AUTOOFFSET_V08), source)
+        _storage(result, properties, source)
     return result
+
+
+def _autooffset_v08(result: Conversion, text: str | None, source: str) -> None:
+    """As `_autooffset`; without the key an old consumer starts at the end, and ours would start at the beginning."""
+    value = "largest" if text is None else text.strip()
+    place = {"smallest": "earliest", "largest": "latest"}.get(value)
+    if place is None:
+        raise ConfigError(f"{source}: {_AUTOOFFSET_V08} must be smallest or largest, not {value!r}")
+    origin = f"{_AUTOOFFSET_V08}={value}{', the default since 0.8' if text is None else ''}"
+    result.values["fetch", "initial"] = place, origin
+    result.values["fetch", "out_of_range"] = place, origin
+
+
+def _storage(result: Conversion, properties: Mapping[str, str], source: str) -> None:
+    """Two keys for one setting: with offsets in Kafka, `dual.commit.enabled` stores them in ZooKeeper, too."""
+    storage = properties.get(_STORAGE, "zookeeper").strip()
+    dual = properties.get(_DUAL, "true").strip()
+    for key, text, allowed in ((_STORAGE, storage, ("zookeeper", "kafka")), (_DUAL, dual, ("true", "false"))):
+        if text not in allowed:
+            raise ConfigError(f"{source}: {key} must be {' or '.join(allowed)}, not {text!r}")
+    if storage == "kafka":
+        origin = f"{_STORAGE}={storage}, {_DUAL}={dual}"
+        result.values["group", "offsets"] = "both" if dual == "true" else "kafka", origin
+    elif _STORAGE in properties:
+        result.values["group", "offsets"] = storage, f"{_STORAGE}={storage}"
+    if _DUAL in properties and storage != "kafka":
+        result.remarks.append(Remark(_DUAL, dual, f"it has no effect without {_STORAGE}=kafka"))
 
 
 def _autooffset(result: Conversion, text: str) -> None:
@@ -232,7 +313,7 @@ def _gone(key: str, text: str, rule: Gone) -> Remark:
     return Remark(key, text, "the same here, without a key" if text == rule.same else rule.why)
 
 
-def _unknown(key: str, text: str, known: Sequence[str]) -> Remark:
+def _unknown(key: str, text: str, known: Sequence[str], who: str) -> Remark:
     near = difflib.get_close_matches(key, known, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    return Remark(key, text, f"0.7.2 does not have this key{hint}")
+    return Remark(key, text, f"{who} not have this key{hint}")

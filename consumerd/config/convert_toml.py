@@ -1,7 +1,7 @@
-"""Converted property files of Kafka 0.7 as text: a configuration, with what is not part of it in comments.
+"""Converted property files as text: a configuration, with what is not part of it in comments.
 
 Strategy: one member's file after the other sets values, the command line's come last, and what a member cannot do
-without and 0.7 does not have is filled in so that it is valid. The result is read back before it is returned.
+without and no property file has is filled in so that it is valid. The result is read back before it is returned.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _check(text: str) -> None:
 
 def _tables(values: dict[tuple[str, str], tuple[Any, str]]) -> list[str]:
     if ("group", "id") not in values:
-        raise ConfigError("no file has a groupid, which a member needs: give --group")
+        raise ConfigError("no file has a groupid or group.id, which a member needs: give --group")
     if not any(("group", key) in values for key in ("topics", "whitelist", "blacklist")):
         note = "nothing in 0.7: name what to consume, or a whitelist or blacklist"
         values["group", "topics"] = {PLACEHOLDER: 1}, note

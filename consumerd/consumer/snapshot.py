@@ -26,8 +26,10 @@ from consumerd.registry import (
     MAX_PARTITIONS,
     RegistryError,
     check_name,
+    claimant,
     id_path,
     ids_path,
+    other_client,
     owner_path,
     owners_path,
     parse_broker_id,
@@ -122,16 +124,23 @@ class SnapshotReader:
         #: The paths that the present snapshot has read.
         self._read: set[str] = set()
         self._reread = False
+        #: Consumer id -> the session of its node, in the present snapshot.
+        self._sessions: dict[str, int] = {}
+        #: Members of other clients that owner nodes name.
+        self._claimants: set[str] = set()
+        self._others_reported = False
 
     async def read(self, consumer_id: str, action: TakeSnapshot) -> GroupSnapshot:
         """Read the snapshot that `action` requests, as the member `consumer_id` sees it."""
         self._read = set()
         self._reread = action.survey
+        self._sessions, self._claimants = {}, set()
         members = await self._members()
         own = await self._node(id_path(self._group, consumer_id), reread=self._reread)
         topics = await self._topics(topics_to_read(self._rules, action.topics, members.values()))
         owners = await read_all(sorted(action.verify), self._owner_session)
         claimed = await self._claimed(topics) if action.survey else None
+        self._report_others(members)
         for path in self._nodes.paths() - self._read:
             self._nodes.forget(path)
         return GroupSnapshot(members, own.stat.ephemeral_owner if own is not None else None, topics, owners, claimed)
@@ -146,6 +155,7 @@ class SnapshotReader:
             if node is not None and node.data is _TOO_LARGE:
                 kept.left_out.append(name)
             elif node is not None:
+                self._sessions[name] = node.stat.ephemeral_owner
                 for large in kept.add(name, node.data):
                     self._nodes.shorten(id_path(self._group, large), _TOO_LARGE)
 
@@ -211,7 +221,29 @@ class SnapshotReader:
         if self._reread:
             self._owners.refresh(path)
         node = await self._owners.node_if_there(path)
-        return None if node is None else node.stat.ephemeral_owner
+        if node is None:
+            return None
+        other = claimant(node.data, node.stat.ephemeral_owner, self._sessions)
+        if other is not None:
+            self._claimants.add(other)
+        return node.stat.ephemeral_owner
+
+    def _report_others(self, members: Mapping[str, str]) -> None:
+        """Log once which members follow another assignment rule: neither side gets what the other owns."""
+        if self._others_reported:
+            return
+        clients = {name: other_client(self._group, name, text) for name, text in members.items()}
+        others = sorted(name for name in members if clients[name] is not None or name in self._claimants)
+        if others:
+            self._others_reported = True
+            log.warning(
+                "other_assignment_rule_found",
+                group=self._group,
+                members=others,
+                clients=sorted({client for client in clients.values() if client is not None}),
+                reason="these members assign partitions by another rule than ours, and none of both releases what the "
+                "other waits for: use a group of your own",
+            )
 
     async def _children(self, path: str) -> list[str]:
         self._read.add(path)

@@ -8,7 +8,6 @@ it.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -72,9 +71,9 @@ class GroupWatch:
 
 def _seen(snapshot: GroupSnapshot) -> GroupSeen:
     view = snapshot.view
-    owned = Counter(owner for owner, _ in view.owners.values())
+    owned = view.owned_by_member()
     return GroupSeen(
         {name: owned[name] for name in sorted(view.members)},
         {name: count for name, count in sorted(owned.items()) if name not in view.members},
-        sorted(str(partition) for partition in snapshot.wanted() - view.owners.keys()),
+        sorted(str(partition) for partition in snapshot.wanted() - view.owners.keys() - view.claims.keys()),
     )

@@ -203,7 +203,7 @@ class Monitor:
             points[0].at,
             sum(point.messages for point in points),
             sum(point.bytes for point in points),
-            sum(lags) if lags else None,
+            sum(lags) if len(lags) == len(points) else None,
         )
 
     async def _summarise(self) -> None:

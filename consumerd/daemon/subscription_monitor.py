@@ -82,7 +82,7 @@ class SubscriptionMonitor:
             return Point(now, 0, 0, None)
         lags = [self.lag.of(view, None) for view in member.views()]
         known = [lag.amount for lag in lags if lag is not None]
-        lag = sum(known) if known or not lags else None
+        lag = sum(known) if len(known) == len(lags) else None  # a sum of some of them would look like less
         return Point(now, member.stats.messages, member.stats.bytes, lag)
 
     def log_summary(self) -> None:

@@ -6,6 +6,7 @@ Parse leniently what peers write, format exactly as 0.7.2 and 0.8.2 do.
 from consumerd.registry.dialect import Dialect
 from consumerd.registry.errors import DialectError, RegistryError
 from consumerd.registry.nudge import NUDGE_VALUE, NUDGE_VALUE_V08, nudge_operations
+from consumerd.registry.other_clients import OwnerClaim, claimant, other_client
 from consumerd.registry.paths import (
     broker_ids_path,
     broker_path,
@@ -92,6 +93,7 @@ __all__ = [
     "Endpoint",
     "FilterKind",
     "FilterSubscription",
+    "OwnerClaim",
     "PartitionState",
     "RegisteredBroker",
     "RegistryError",
@@ -104,6 +106,7 @@ __all__ = [
     "broker_ids_path",
     "broker_path",
     "check_name",
+    "claimant",
     "configured_consumer_id",
     "consumers_path",
     "delete_topic_path",
@@ -125,6 +128,7 @@ __all__ = [
     "offset_path",
     "offsets_path",
     "offsets_root",
+    "other_client",
     "owner_path",
     "owners_path",
     "owners_root",

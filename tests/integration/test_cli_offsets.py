@@ -128,7 +128,7 @@ async def test_sets_offsets_of_stopped_groups_only(zk_root: str, tmp_path: Path,
         exported = await tools("offsets", "export")
         assert exported.out == "".join(f"/consumers/g/offsets/t/0-{number}:{end}\n" for number in (0, 1))
     lag = await tools("group", "lag", "--group", "g")
-    assert lag.code == 0  # the broker is down: the rest is shown all the same
+    assert lag.code == ExitCode.CHECK_FAILED  # the broker is down; the rest is shown all the same
     assert [row[3:6] for row in lag.rows[:2]] == [[str(end), "", ""]] * 2
     imported = tools.directory / "offsets.txt"
     imported.write_text(exported.out)
@@ -201,3 +201,40 @@ async def test_takes_credentials_from_the_daemon_configuration(zk_root: str, tmp
         assert done.code == 0, done.err
         assert (await zk.get("/consumers/g/offsets/t/0-0"))[0] == b"13"
         assert (await tools("offsets", "get", "--group", "g")).code == ExitCode.ZOOKEEPER
+
+
+async def test_doctor_finds_an_offset_inside_a_message(zk_root: str, tmp_path: Path, tools: Tools) -> None:
+    async with broker_at(zk_root, tmp_path) as broker:
+        await produce(broker)
+        async with Session(zk_root, clock=SystemClock(), rng=random.Random(1), session_timeout=6) as zk:
+            await zk.ensure("/consumers/g/offsets/t")
+            await zk.create("/consumers/g/offsets/t/0-0", str(3 * SIZE).encode())
+            await zk.create("/consumers/g/offsets/t/0-1", str(3 * SIZE + 9).encode())
+        done = await tools("group", "doctor", "--group", "g")
+        found = [row[1:] for row in done.rows if row[1] == "offset-inside-message"]
+        assert [row[1] for row in found] == ["t/0-1"]
+        assert f"Offset {3 * SIZE + 9} is inside a message that begins at {3 * SIZE}, " in found[0][2]
+        assert done.code == ExitCode.CHECK_FAILED
+
+
+async def test_doctor_finds_an_offset_of_a_topic_that_was_created_again(zk_root: str, tools: Tools) -> None:
+    async with Session(zk_root, clock=SystemClock(), rng=random.Random(1), session_timeout=6) as zk:
+        await zk.ensure("/brokers/topics")
+        await zk.ensure("/brokers/ids")
+        await zk.create_ephemeral(
+            "/brokers/ids/0", b'{"jmx_port":-1,"timestamp":"1","host":"127.0.0.1","version":1,"port":1}', wait=0
+        )
+        await zk.create("/brokers/topics/t", b'{"version":1,"partitions":{"0":[0],"1":[0]}}')
+        await zk.ensure("/consumers/g/offsets/t")
+        for number in range(2):
+            await zk.create(f"/consumers/g/offsets/t/{number}", b"150")
+        assert "offset-of-former-log" not in (await tools("group", "doctor", "--group", "g")).out
+        await zk.delete("/brokers/topics/t")
+        await zk.create("/brokers/topics/t", b'{"version":1,"partitions":{"0":[0],"1":[0]}}')
+        await zk.set("/consumers/g/offsets/t/1", b"3")  # by a member that knows the new log
+        created = (await zk.get("/brokers/topics/t"))[1].created_zxid
+        done = await tools("group", "doctor", "--group", "g")
+        (found,) = (row[1:] for row in done.rows if row[1] == "offset-of-former-log")
+        assert found[1] == "t/0"
+        assert f"before transaction {created:#x} created /brokers/topics/t" in found[2]
+        assert done.code == ExitCode.CHECK_FAILED

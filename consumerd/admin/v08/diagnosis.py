@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from consumerd.admin.diagnosis_members import foreign_findings, member_findings
-from consumerd.admin.diagnosis_offsets import offset_findings, silence
+from consumerd.admin.diagnosis_offsets import former_log_findings, offset_findings, silence
 from consumerd.admin.diagnosis_owners import owner_findings
 from consumerd.admin.findings import GroupFinding, GroupFindingKind, capital, listed
 from consumerd.admin.logs import LookupFailure
@@ -34,9 +34,13 @@ _STABLE: Final = "Stable"
 def diagnose_v08(snapshot: V08GroupSnapshot, inputs: DiagnosisInput) -> list[GroupFinding]:
     """All findings of one snapshot. Those of `TRANSIENT` kinds may be a rebalance or an election that is under way."""
     by_broker = snapshot.coordinator is CoordinatorKind.BROKER
+    former = list(former_log_findings(inputs))
+    strangers = {each.subject for each in former}
+    offsets = offset_findings(snapshot, inputs.ranges, inputs.kept)
     return [
         *(_broker_findings(snapshot) if by_broker else (*member_findings(snapshot), *owner_findings(snapshot))),
-        *offset_findings(snapshot, inputs.ranges, inputs.kept),
+        *former,
+        *(each for each in offsets if each.kind is not GroupFindingKind.OUT_OF_RANGE or each.subject not in strangers),
         *_leader_findings(inputs),
         *_not_checked(snapshot, inputs),
         *(() if by_broker else foreign_findings(snapshot)),

@@ -13,11 +13,11 @@ from consumerd.admin.editing import write_changes
 from consumerd.admin.v08.snapshot import CoordinatorKind, numbers_of, read_v08_snapshot, texts_of
 from consumerd.admin.v08.transactions import find_open_transactions
 from consumerd.cluster import V08ClusterView
-from consumerd.cluster.reading import children
+from consumerd.cluster.reading import children, read_all
 from consumerd.errors import BrokerError
 from consumerd.offsets import KafkaOffsetStore
 from consumerd.partition import TopicPartition
-from consumerd.registry import owners_root
+from consumerd.registry import owners_root, topic_path
 from consumerd.wire.errors import WireError
 
 if TYPE_CHECKING:
@@ -100,7 +100,8 @@ class ZooKeeperGroups:
                 snapshot.at_broker = {partition: each.offset for partition, each in kept.items()}
                 snapshot.metadata = texts_of(kept)
             except (BrokerError, WireError) as error:
-                snapshot.view.problems.append(f"whether brokers keep offsets of the group is not known: {error}")
+                snapshot.kept_unknown = f"whether brokers keep offsets of the group is not known: {error}"
+                snapshot.view.problems.append(snapshot.kept_unknown)
         return snapshot
 
     async def kept_by_brokers(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -132,6 +133,11 @@ class ZooKeeperGroups:
         """As the brokers' controller registered them."""
         return await self._view.read_topics(names)
 
+    async def created(self, topics: Iterable[str]) -> dict[str, int]:
+        """The transactions that created the nodes of these topics, as far as they exist."""
+        stats = await read_all(topics, lambda topic: self.zk.exists(topic_path(topic)))
+        return {topic: stat.created_zxid for topic, stat in stats.items() if stat is not None}
+
     async def write(self, changes: Sequence[OffsetChange], *, force: bool) -> int:
         """As `write_changes`: fenced by owner nodes and versions, unless forced."""
         return await write_changes(self.zk, changes, force=force)
@@ -147,14 +153,16 @@ async def read_diagnosis_input(source: GroupSource, group: str, now: float) -> D
     topics = await source.topics(snapshot.topics)
     ranges = await source.logs.ranges(partition for partition in snapshot.partitions() if snapshot.exists(partition))
     kept: dict[TopicPartition, int] = {}
+    created: dict[str, int] = {}
     unknown: tuple[str, ...] = ()
     if isinstance(source, ZooKeeperGroups):
         try:
             kept = await _kept(source, snapshot)
         except (BrokerError, WireError) as error:
             unknown = (f"whether brokers keep offsets, too, is not known: {error}",)
+        created = await source.created(snapshot.topics)
     transactions = await find_open_transactions(source.logs, ranges)
-    return DiagnosisInput(snapshot, ranges, now, topics, kept, unknown, transactions)
+    return DiagnosisInput(snapshot, ranges, now, topics, kept, created, unknown=unknown, transactions=transactions)
 
 
 async def _kept(source: ZooKeeperGroups, snapshot: V08GroupSnapshot) -> dict[TopicPartition, int]:

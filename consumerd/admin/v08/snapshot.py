@@ -79,6 +79,8 @@ class V08GroupSnapshot(GroupSnapshot):
     moving: list[str] | None = None
     #: The offsets that a group in ZooKeeper committed to a broker instead (`offsets.storage=kafka` of old consumers).
     at_broker: dict[TopicPartition, int] = field(default_factory=dict)
+    #: Why it is not known whether brokers keep offsets of a group in ZooKeeper; "" where it is.
+    kept_unknown: str = ""
     #: The texts that were committed with offsets (`commit.metadata`), where a broker keeps these and there is one.
     metadata: dict[TopicPartition, str] = field(default_factory=dict)
     #: Consumer id -> who and where the member is, where a broker tells it.
@@ -159,7 +161,7 @@ class V08GroupSnapshot(GroupSnapshot):
 
     def partitions(self) -> list[TopicPartition]:
         """All partitions of subscribed topics, and those owned or committed, in the order of their numbers."""
-        return sorted({*self.view.owners, *self.view.offsets, *self.at_broker, *self.wanted()})
+        return sorted({*self.view.owners, *self.view.claims, *self.view.offsets, *self.at_broker, *self.wanted()})
 
     def owner_stat(self, partition: TopicPartition) -> NodeStat | None:
         """The stat of the partition's owner node; None where there is none, as where a broker coordinates."""

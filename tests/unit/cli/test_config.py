@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.cli.main import run
-from consumerd.config.convert import _CONSUMER
+from consumerd.config.convert import _CONSUMER, _CONSUMER_V08, _OTHERS_V08
 from consumerd.config.model import load
 from consumerd.errors import ExitCode
 
@@ -270,3 +270,126 @@ def test_shows_values_and_origins(
     assert run(["config", "show", "-c", str(path), "--json", "--origin"]) == 0
     assert json.loads(capsys.readouterr().out)["fetch"]["size"] == {"value": 77, "origin": "environment"}
     assert run(["config", "show", "-c", str(tmp_path / "none")]) == ExitCode.CONFIG
+
+
+CONSUMER_V08 = """\
+group.id=g
+consumer.id=c-1
+zookeeper.connect=zk1:2181,zk2:2181/kafka
+zookeeper.session.timeout.ms=10000
+zookeeper.connection.timeout.ms=20500
+zookeeper.sync.time.ms=1000
+client.id=app
+socket.timeout.ms=1500
+socket.receive.buffer.bytes=65536
+fetch.message.max.bytes=2048
+fetch.min.bytes=10
+fetch.wait.max.ms=250
+num.consumer.fetchers=2
+queued.max.message.chunks=5
+refresh.leader.backoff.ms=200
+auto.commit.enable=false
+auto.commit.interval.ms=60000
+auto.offset.reset=smallest
+offsets.storage=kafka
+dual.commit.enabled=false
+offsets.channel.backoff.ms=1000
+offsets.channel.socket.timeout.ms=10000
+offsets.commit.max.retries=5
+partition.assignment.strategy=roundrobin
+rebalance.max.retries=9
+rebalance.backoff.ms=3000
+consumer.timeout.ms=100
+exclude.internal.topics=false
+"""
+
+
+def test_converts_every_key_of_an_old_consumer_since_0_8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "consumer.properties"
+    file.write_text(CONSUMER_V08)
+    assert run(["config", "convert", str(file), "--topic", "t"]) == 0
+    out, err = capsys.readouterr()
+    assert tomllib.loads(out) == {
+        "group": {"id": "g", "consumer_id": "c-1", "assignor": "roundrobin", "offsets": "kafka", "topics": {"t": 1}},
+        "zookeeper": {"connect": "zk1:2181,zk2:2181/kafka", "session_timeout": 10, "connection_timeout": 20.5},
+        "kafka": {"client_id": "app"},
+        "fetch": {
+            "socket_timeout": 1.5,
+            "size": 2048,
+            "min_bytes": 10,
+            "max_wait": 0.25,
+            "initial": "earliest",
+            "out_of_range": "earliest",
+        },
+        "commit": {"interval": 60},
+        "handler": {"name": "print"},
+    }
+    gone = [
+        "zookeeper.sync.time.ms", "socket.receive.buffer.bytes", "num.consumer.fetchers", "queued.max.message.chunks",
+        "refresh.leader.backoff.ms", "auto.commit.enable", "offsets.channel.backoff.ms",
+        "offsets.channel.socket.timeout.ms", "offsets.commit.max.retries", "rebalance.max.retries",
+        "rebalance.backoff.ms", "consumer.timeout.ms", "exclude.internal.topics",
+    ]  # fmt: skip
+    for key in gone:
+        assert f"consumer.properties: {key} has no counterpart: " in err
+        assert f"#   {key}=" in out
+    assert err.count("has no counterpart") == len(gone)
+    path = tmp_path / "converted.toml"
+    path.write_text(out)
+    assert run(["check", "-c", str(path)]) == 0
+    assert {*_CONSUMER_V08, *_OTHERS_V08} == {line.partition("=")[0] for line in CONSUMER_V08.splitlines()}
+
+
+@pytest.mark.parametrize(
+    ("text", "group", "remark"),
+    [
+        ("offsets.storage=kafka", {"offsets": "both"}, ""),
+        ("offsets.storage=kafka\ndual.commit.enabled=true", {"offsets": "both"}, ""),
+        ("offsets.storage=zookeeper\ndual.commit.enabled=true", {"offsets": "zookeeper"}, "dual.commit.enabled has no"),
+        ("dual.commit.enabled=false", {}, "it has no effect without offsets.storage=kafka"),
+        ("exclude.internal.topics=true", {}, "exclude.internal.topics has no counterpart: the same here"),
+        ("fetch.size=1", {}, "fetch.size has no counterpart: old consumers of 0.8 to 1.1 do not have this key"),
+    ],
+)
+def test_reads_two_keys_as_one_and_remarks_on_others(
+    text: str, group: dict[str, str], remark: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "c.properties"
+    path.write_text(f"group.id=g\nauto.offset.reset=largest\n{text}")
+    assert run(["config", "convert", str(path), "--topic", "t"]) == 0
+    out, err = capsys.readouterr()
+    assert tomllib.loads(out)["group"] == {"id": "g", "topics": {"t": 1}, **group}
+    assert tomllib.loads(out)["fetch"] == {"initial": "latest", "out_of_range": "latest"}
+    assert remark in err
+
+
+def test_starts_where_an_old_consumer_starts_without_auto_offset_reset(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "c.properties"
+    path.write_text("group.id=g\nzookeeper.connect=zk1:2181")
+    assert run(["config", "convert", str(path), "--topic", "t"]) == 0
+    out = capsys.readouterr().out
+    assert tomllib.loads(out)["fetch"] == {"initial": "latest", "out_of_range": "latest"}
+    assert "# auto.offset.reset=largest, the default since 0.8" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("auto.offset.reset=earliest", "auto.offset.reset must be smallest or largest, not 'earliest'"),
+        ("offsets.storage=disk", "offsets.storage must be zookeeper or kafka, not 'disk'"),
+        ("dual.commit.enabled=yes", "dual.commit.enabled must be true or false, not 'yes'"),
+        ("partition.assignment.strategy=sticky", "partition.assignment.strategy must be range or roundrobin"),
+        ("zookeeper.session.timeout.ms=soon", "zookeeper.session.timeout.ms must be a whole number, not 'soon'"),
+    ],
+)
+def test_rejects_invalid_values_of_an_old_consumer_since_0_8(
+    text: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "c.properties"
+    path.write_text(f"group.id=g\n{text}")
+    assert run(["config", "convert", str(path)]) == ExitCode.CONFIG
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert sentence in err

@@ -41,7 +41,8 @@ async def group(memory: MemoryZooKeeper, cluster: Cluster) -> None:
 
 async def test_prints_lag_in_a_pipe(consumerd: Command) -> None:
     done = await consumerd("group", "lag", "--group", "g")
-    assert (done.code, done.err) == (0, "")
+    assert done.code == ExitCode.CHECK_FAILED
+    assert "the lag of group 'g' is not complete: that of 1 partition is not known (t/1-0: cannot connect" in done.err
     *partitions, total = done.rows
     unreachable = partitions.pop()
     assert partitions == [
@@ -51,14 +52,14 @@ async def test_prints_lag_in_a_pipe(consumerd: Command) -> None:
     ]
     assert unreachable[:6] == ["partition", "t/1-0", "", "5", "", ""]
     assert "cannot connect to broker 127.0.0.1" in unreachable[6]
-    assert total == ["total", "90", "2"]
+    assert total == ["total", "", "2"]
 
 
 async def test_prints_lag_as_json(consumerd: Command, memory: MemoryZooKeeper) -> None:
     memory.put("/consumers/g/offsets/t/0-1", b"31")
     done = await consumerd("group", "lag", "--group", "g", "--topic", "t", "--json")
     document = json.loads(done.out)
-    assert (document["unit"], document["total"], document["unknown"]) == ("bytes", 60, ["t/1-0"])
+    assert (document["unit"], document["total"], document["unknown"]) == ("bytes", None, ["t/1-0"])
     assert document["partitions"]["t/0-0"] == {
         "owner": "g_a-0", "committed": 30, "earliest": 0, "end": 90, "lag": 60, "remark": None,
     }  # fmt: skip
@@ -72,7 +73,7 @@ async def test_watch_repeats_with_rates(consumerd: Command, memory: MemoryZooKee
     assert speeds == [["", ""], ["0", "0"], ["0", "0"]]
     assert [row[0] for row in done.rows].count("total") == 3
     done = await consumerd("group", "lag", "--group", "g", "--watch", "0.05", "--count", "2", "--json")
-    assert [json.loads(line)["total"] for line in done.out.splitlines()] == [90, 90]
+    assert [json.loads(line)["total"] for line in done.out.splitlines()] == [None, None]
 
 
 async def test_prints_a_table_on_a_terminal(consumerd: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +81,7 @@ async def test_prints_a_table_on_a_terminal(consumerd: Command, monkeypatch: pyt
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setenv("COLUMNS", "200")
     done = await consumerd("group", "lag", "--group", "g")
-    assert "group g: 90 bytes of lag in 2 partitions, 2 unknown" in done.out
+    assert "group g: at least 90 bytes of lag in 2 partitions, 2 unknown" in done.out
     assert "lag (bytes)" in done.out
 
 
@@ -107,7 +108,8 @@ async def test_describes_topics(consumerd: Command) -> None:
     assert "cannot connect" in done.rows[2][5]
     document = json.loads((await consumerd("topics", "describe", "--json")).out)
     assert set(document["topics"]) == {"t", "unread"}
-    assert document["topics"]["t"]["bytes"] == 120
+    assert document["topics"]["t"]["bytes"] is None  # that of t/1-0 is not known
+    assert document["topics"]["unread"]["bytes"] == 0  # its log is empty
     assert document["topics"]["t"]["partitions"]["0-1"] == {"earliest": 0, "latest": 30, "bytes": 30, "remark": None}
     assert set(document["brokers"]) == {"0", "1"}
     done = await consumerd("topics", "describe", "--topic", "nope")
@@ -136,8 +138,45 @@ async def test_takes_zookeeper_and_group_from_the_configuration(
         return real(zookeeper, timeout, work, section=section)  # type: ignore[arg-type]
 
     monkeypatch.setattr(session_module, "with_session", spy)
+    memory.remove("/brokers/topics/t/1")
+    memory.remove("/consumers/g/offsets/t/1-0")
     assert await asyncio.to_thread(run, ["group", "lag", "-c", str(path)]) == 0
     assert await asyncio.to_thread(run, ["group", "lag"]) == ExitCode.USAGE
     ((address, section),) = asked
     assert address == "zk1:2181/k"
     assert [each.get_secret_value() for each in section.auth] == ["digest:u:p"]  # type: ignore[attr-defined]
+
+
+async def test_adds_up_what_it_could_read_of_all_partitions(consumerd: Command, memory: MemoryZooKeeper) -> None:
+    memory.remove("/brokers/topics/t/1")
+    memory.remove("/consumers/g/offsets/t/1-0")
+    done = await consumerd("group", "lag", "--group", "g")
+    assert (done.code, done.err) == (0, "")
+    assert done.rows[-1] == ["total", "90", "1"]  # broker 0 has no topic `old`, so there is nothing to read
+
+
+async def test_counts_partitions_of_a_stopped_broker_as_not_known(consumerd: Command, memory: MemoryZooKeeper) -> None:
+    memory.remove("/brokers/topics/t/1")  # both are ephemeral in 0.7
+    memory.remove("/brokers/ids/1")
+    done = await consumerd("group", "lag", "--group", "g")
+    assert done.code == ExitCode.CHECK_FAILED
+    assert ["partition", "t/1-0", "", "5", "", "", "not registered by broker 1"] in done.rows
+    assert done.rows[-1] == ["total", "", "2"]
+
+
+@pytest.mark.parametrize("name", ["0-0", "0-7"])  # one that the member wants, and one that nobody wants
+async def test_does_not_take_an_unreadable_offset_for_none(
+    consumerd: Command, memory: MemoryZooKeeper, name: str
+) -> None:
+    memory.remove("/brokers/topics/t/1")
+    memory.remove("/consumers/g/offsets/t/1-0")
+    memory.put(f"/consumers/g/offsets/t/{name}", b"many")
+    done = await consumerd("group", "lag", "--group", "g", "--topic", "t")
+    assert done.code == ExitCode.CHECK_FAILED
+    (row,) = (row for row in done.rows if row[1] == f"t/{name}")
+    assert (row[3], row[5]) == ("", "")
+    assert "a committed offset is 'many'" in row[6]
+    assert done.rows[-1] == ["total", "", "1"]
+    document = json.loads((await consumerd("group", "lag", "--group", "g", "--json")).out)
+    assert document["total"] is None
+    assert document["partitions"][f"t/{name}"]["lag"] is None

@@ -112,3 +112,19 @@ async def test_reports_plans_that_cannot_be_made(zookeeper: MemoryZooKeeper) -> 
         snapshot = await read_v07_snapshot(zk, "g", brokers=False)
         with pytest.raises(NotFoundError, match="no members now"):
             snapshot.subscriptions()
+
+
+@pytest.mark.asyncio
+async def test_shows_clients_with_another_rule_as_owners(
+    zookeeper: MemoryZooKeeper, capsys: pytest.CaptureFixture[str]
+) -> None:
+    zookeeper.put("/consumers/g/ids/some id", b'{ "t": 1 }', session_id=7)
+    zookeeper.put("/consumers/g/owners/t/0-1", b"some id", session_id=7)
+    async with zookeeper.session() as zk:
+        snapshot = await read_v07_snapshot(zk, "g", brokers=False)
+    capsys.readouterr()
+    show_report(snapshot, as_json=False)
+    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert ["member", "some id", '{ "t": 1 }', "1"] in lines
+    assert ["partition", "t/0-1", "some id", "", "a client with another assignment rule"] in lines
+    assert not any("planned: some id" in line[-1] for line in lines)

@@ -252,3 +252,15 @@ async def test_reset_requires_an_existing_topic(consumerd: Command, memory: Memo
     done = await consumerd("offsets", "reset", "--group", "x", "--topic", "t", "--to", "latest", "--execute")
     assert done.code == 0  # a group may be given its start before its first member comes
     assert memory.dump()["/consumers/x/offsets/t/0-0"] == b"90"
+
+
+async def test_doctor_finds_offsets_inside_messages(consumerd: Command, memory: MemoryZooKeeper) -> None:
+    memory.put("/consumers/g/offsets/t/0-0", b"61")
+    done = await consumerd("group", "doctor", "--group", "g", "--interval", "0", "--json")
+    (found,) = (each for each in json.loads(done.out)["findings"] if each["kind"] == "offset-inside-message")
+    assert (found["subject"], found["notice"]) == ("t/0-0", False)
+    assert found["says"].startswith("Offset 61 is inside a message that begins at 60, ")
+    assert done.code == ExitCode.CHECK_FAILED
+    memory.put("/consumers/g/offsets/t/0-0", b"60")
+    done = await consumerd("group", "doctor", "--group", "g", "--interval", "0")
+    assert "offset-inside-message" not in done.out

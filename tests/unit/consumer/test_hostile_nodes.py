@@ -272,3 +272,34 @@ async def test_reports_owner_nodes_of_other_names() -> None:
         found = await reader(tree).read("g_m", take(survey=True))
     assert found.claimed == frozenset({TopicPartition("t", 0, 1)})
     assert [(each["event"], each["node"], each["topic"]) for each in logs] == [("owner_node_unreadable", "t/junk", "t")]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("host:0b7e1f6c-3a52-4d7b-9c1e-5f0a2b3c4d5e", b"t"),
+        ("some id", b'{ "t": 1 }'),  # known by its owner node alone
+    ],
+)
+async def test_logs_once_which_members_follow_another_rule(name: str, text: bytes) -> None:
+    class LiveTree(Tree):
+        async def get(self, path: str, *, watch: bool = False) -> tuple[bytes, NodeStat]:
+            data, stat = await super().get(path, watch=watch)
+            return data, stat._replace(ephemeral_owner=7)
+
+    tree = LiveTree(
+        {
+            f"/consumers/g/ids/{name}": text,
+            "/consumers/g/ids/g_a": b'{ "t": 1 }',
+            "/consumers/g/owners/t/0-0": name.encode(),
+            "/consumers/g/owners/t/0-1": b"g_a-0",
+            "/brokers/topics/t/0": b"2",
+        }
+    )
+    taking = reader(tree)
+    wanted = frozenset({TopicPartition("t", 0, 0), TopicPartition("t", 0, 1)})
+    with structlog.testing.capture_logs() as logs:
+        await taking.read("g_m", TakeSnapshot(1, 1, frozenset({"t"}), wanted, False))
+        await taking.read("g_m", TakeSnapshot(1, 1, frozenset({"t"}), wanted, True))
+    (warned,) = (each for each in logs if each["event"] == "other_assignment_rule_found")
+    assert (warned["group"], warned["members"], warned["log_level"]) == ("g", [name], "warning")

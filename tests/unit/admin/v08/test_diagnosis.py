@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.admin import (
+    ChangedMeanwhileError,
     CoordinatorKind,
     DiagnosisInput,
     GroupFinding,
@@ -16,12 +17,16 @@ from consumerd.admin import (
     LogRange,
     LookupFailure,
     Nudge,
+    OffsetReset,
     Removal,
     V08BrokerLogs,
     V08GroupSnapshot,
     ZooKeeperGroups,
+    describe_step,
     diagnose_group,
     diagnose_once,
+    differences,
+    in_the_way,
     read_diagnosis_input,
     steps_for,
     take_step,
@@ -322,6 +327,147 @@ async def test_reports_owners_at_a_broker_without_progress() -> None:
     assert "transaction" in found[0].says
     assert "Restart the client billing at 10.0.0.1; its partitions go to other members." in found[0].remedy
     assert {each.fix for each in found} == {None}
+
+
+UUID = "0b7e1f6c-3a52-4d7b-9c1e-5f0a2b3c4d5%d"
+#: Client -> two members' ids, the data of their id nodes, and the name of partition `number`'s owner node.
+OTHER_CLIENTS = {
+    "kazoo-go": ([f"h:{UUID % 1}", f"h:{UUID % 2}"], MEMBER, "{}"),
+    "pykafka": ([f"h:{UUID % 1}", f"h:{UUID % 2}"], b"t", "0-{}"),
+    "kafka-node": (
+        [f"g_{UUID % 1}", f"g_{UUID % 2}"],
+        b'{"version":1,"subscription":{"t": 1, "u": 1},"pattern":"white_list","timestamp":"1448000000000"}',
+        "{}",
+    ),
+    "poseidon_cluster": (["g-h-4711-1448000000-1", "g-h-4712-1448000000-1"], b"{}", "{}"),
+    "": (["some-id", "other id"], MEMBER, "{}"),  # kafka-node with a configured id
+}
+
+
+def put_other_clients(zookeeper: MemoryZooKeeper, client: str) -> list[str]:
+    """In place of the group's members: two of `client`, the first of which owns three partitions of four."""
+    zookeeper.remove("/consumers/g/ids")
+    zookeeper.remove("/consumers/g/owners")
+    names, text, form = OTHER_CLIENTS[client]
+    for session, name in zip((A, B), names, strict=True):
+        zookeeper.put(f"/consumers/g/ids/{name}", text, session_id=session)
+    for number in range(4):
+        owner = number // 3
+        zookeeper.put(f"{OWNERS}/{form.format(number)}", names[owner].encode(), session_id=(A, B)[owner])
+    return names
+
+
+@pytest.mark.parametrize("client", OTHER_CLIENTS)
+async def test_deletes_nothing_of_clients_with_another_rule(zookeeper: MemoryZooKeeper, client: str) -> None:
+    names = put_other_clients(zookeeper, client)
+    before = await look(zookeeper)
+    found = diagnose_group(before)
+    assert sorted(told(found)) == sorted((GroupFindingKind.OTHER_RULE, name) for name in names)
+    first = next(each for each in found if each.subject == names[0])
+    assert first.is_notice
+    assert "owns 3 partitions (t/0, t/1, t/2)" in first.says
+    assert client in first.says
+    assert ("JVM members cannot read" in first.says) is (before.snapshot.view.members[names[0]].subscription is None)
+    assert steps_for(before.snapshot, found, force=True) == []
+    assert before.snapshot.owner_name(T[3]) == names[1]
+    assert before.snapshot.owner_stat(T[3]) is not None
+
+
+@pytest.mark.parametrize("client", OTHER_CLIENTS)
+async def test_reports_members_of_two_rules_in_one_group(zookeeper: MemoryZooKeeper, client: str) -> None:
+    names = put_other_clients(zookeeper, client)
+    zookeeper.put(f"/consumers/g/ids/{ID_A}", MEMBER, session_id=0xC)
+    found = diagnose_group(await look(zookeeper))
+    mixed = next(each for each in found if each.kind is GroupFindingKind.MIXED_RULES)
+    assert not mixed.is_notice
+    assert all(name in mixed.says for name in (*names, ID_A))
+    assert "Delete nothing" in mixed.remedy
+    assert not [each for each in found if isinstance(each.fix, Removal)]
+
+
+async def test_reports_a_partition_that_no_other_client_owns(zookeeper: MemoryZooKeeper) -> None:
+    put_other_clients(zookeeper, "kazoo-go")
+    zookeeper.remove(f"{OWNERS}/3")
+    found = diagnose_group(await look(zookeeper))
+    (unowned,) = (each for each in found if not each.is_notice)
+    assert told([unowned]) == [(GroupFindingKind.UNOWNED, "t/3")]
+    assert unowned.fix is None
+
+
+async def test_still_reports_nodes_of_other_clients_that_died(zookeeper: MemoryZooKeeper) -> None:
+    put_other_clients(zookeeper, "pykafka")
+    zookeeper.put(f"{OWNERS}/0-9", b"nobody", session_id=DEAD)
+    found = diagnose_group(await look(zookeeper))
+    (foreign,) = (each for each in found if each.kind is not GroupFindingKind.OTHER_RULE)
+    assert told([foreign]) == [(GroupFindingKind.MIXED_DIALECTS, f"{OWNERS}/0-9")]
+
+
+async def test_verifies_groups_of_other_clients_as_far_as_they_can_be(zookeeper: MemoryZooKeeper) -> None:
+    put_other_clients(zookeeper, "kazoo-go")
+    assert differences((await look(zookeeper)).snapshot) == []
+    zookeeper.remove(f"{OWNERS}/3")
+    zookeeper.put(f"/consumers/g/ids/{ID_A}", MEMBER, session_id=0xC)  # the first of the three by name
+    found = {each.subject: each.says for each in differences((await look(zookeeper)).snapshot)}
+    first = OTHER_CLIENTS["kazoo-go"][0][0]
+    assert found == {
+        "t/0": f"owner {first} follows another assignment rule; expected owner {ID_A}-0",
+        "t/1": f"owner {first} follows another assignment rule; expected owner {ID_A}-0",
+        "t/3": "has no owner; the clients of the group follow another assignment rule",
+    }
+
+
+async def test_names_other_clients_that_are_in_the_way_of_changes(zookeeper: MemoryZooKeeper) -> None:
+    names = put_other_clients(zookeeper, "pykafka")
+    reasons = in_the_way((await look(zookeeper)).snapshot, [T[3]])
+    assert f"t/3 is owned by {names[1]}" in reasons
+
+
+def recreate(zookeeper: MemoryZooKeeper) -> None:
+    zookeeper.remove("/brokers/topics/t")
+    put_topic(zookeeper, "t", [0, 0, 0, 0])
+    zookeeper.put("/consumers/g/offsets/t/3", b"7")  # committed since then
+
+
+async def test_reports_offsets_that_were_committed_before_the_topic_was_created(zookeeper: MemoryZooKeeper) -> None:
+    recreate(zookeeper)
+    zookeeper.put("/consumers/g/offsets/t/3", b"8")
+    # Partition 2 begins at its offset, so that nothing changes; partition 1 ends before it.
+    inputs = await look(zookeeper, p1=LogRange(3, 5), p2=LogRange(10, 20))
+    found = diagnose_group(inputs)
+    assert told(found) == [(GroupFindingKind.FORMER_LOG, "t/0"), (GroupFindingKind.FORMER_LOG, "t/1")]
+    stat = inputs.snapshot.view.stats["/consumers/g/offsets/t/0"]
+    assert f"{stat.modified_zxid:#x}" in found[0].says
+    assert f"{inputs.created['t']:#x}" in found[0].says
+    assert "beginning of the new log, 0" in found[0].says
+    assert not found[0].is_notice
+    assert found[0].fix is None  # the members have positions of their own
+
+
+async def test_sets_offsets_of_a_former_log_to_the_beginning_once_the_group_is_stopped(
+    zookeeper: MemoryZooKeeper,
+) -> None:
+    recreate(zookeeper)
+    zookeeper.remove("/consumers/g/ids")
+    zookeeper.remove("/consumers/g/owners")
+    inputs = await look(zookeeper, p1=LogRange(3, 50))
+    found = diagnose_group(inputs)
+    steps = steps_for(inputs.snapshot, found, force=False)
+    path = "/consumers/g/offsets/t/{}"
+    assert steps == [
+        OffsetReset(path.format(0), 0, 10, 0),
+        OffsetReset(path.format(1), 0, 10, 3),
+        OffsetReset(path.format(2), 0, 10, 0),
+    ]
+    assert describe_step(steps[1]) == "set /consumers/g/offsets/t/1 from 10 to 3"
+    zookeeper.put(path.format(2), b"11")
+    async with zookeeper.session() as zk:
+        for step in steps[:2]:
+            await take_step(zk, "g", step, name="g_d", dialect=Dialect.V08)
+        with pytest.raises(ChangedMeanwhileError, match="committed or deleted meanwhile"):
+            await take_step(zk, "g", steps[2], name="g_d", dialect=Dialect.V08)
+        assert [(await zk.get(path.format(number)))[0] for number in range(4)] == [b"0", b"3", b"11", b"7"]
+    again = diagnose_group(await look(zookeeper))
+    assert [each for each in again if each.kind is GroupFindingKind.FORMER_LOG] == []
 
 
 async def test_names_the_open_transaction_at_which_a_group_stands(zookeeper: MemoryZooKeeper) -> None:

@@ -1,0 +1,60 @@
+"""The totals of a daemon: a lag of which a part is not known is not known."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from consumerd.config.model import parse
+from consumerd.consumer.owned_partition import OwnedView
+from consumerd.daemon.monitor import Monitor
+from consumerd.errors import BrokerError
+from consumerd.partition import TopicPartition
+from consumerd.testing.clock import FakeClock
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from consumerd.consumer.running import RunningMember
+
+pytestmark = pytest.mark.asyncio
+
+T = [TopicPartition("t", 0, number) for number in range(2)]
+
+
+class Member:
+    """Owns both partitions at position 10; those of `ends` end there, of others the broker does not say it."""
+
+    def __init__(self) -> None:
+        self.ends = {T[0]: 30}
+        self.owned = list(T)
+        self.stats = SimpleNamespace(messages=0, bytes=0)
+        self.controls = self
+        self.settings = SimpleNamespace(fetch=SimpleNamespace(read_committed=False))
+
+    def views(self) -> list[OwnedView]:
+        return [OwnedView(each, 0, 10, 10, False, 0, 0, None) for each in self.owned]
+
+    async def log_end(self, partition: TopicPartition) -> int:
+        if partition not in self.ends:
+            raise BrokerError("no answer")
+        return self.ends[partition]
+
+
+async def test_total_lag_is_not_known_while_that_of_a_partition_is_not() -> None:
+    tables = {
+        "group": {"id": "g", "topics": {"t": 1}},
+        "subscriptions": [{"name": "u", "topics": {"u": 1}, "handler": {"name": "ndjson"}}],
+    }
+    monitor = Monitor(parse(tables, "test", environment=False), FakeClock())
+    one, two = monitor.subscriptions
+    member, idle = Member(), Member()
+    idle.owned = []
+    one.member, two.member = cast("RunningMember[Any]", member), cast("RunningMember[Any]", idle)
+    await one.look_at_lag()
+    assert (one.point().lag, two.point().lag, monitor.point().lag) == (None, 0, None)
+    member.ends[T[1]] = 15
+    await one.look_at_lag()
+    assert (one.point().lag, monitor.point().lag) == (25, 25)
