@@ -29,7 +29,7 @@ WORDED = {"OSError"}
         (KeyError("name"), "KeyError: 'name'"),
         (RuntimeError("two\n  lines"), "RuntimeError: two lines"),
         (ConfigError("the key 'x' is wrong."), "the key 'x' is wrong."),
-        (ServerError(-112), "ServerError: ZooKeeper answered with error -112"),
+        (ServerError(-112), "ServerError: ZooKeeper answered with error SessionExpired (-112)"),
         (ExceptionGroup("", [TimeoutError(), ValueError("x")]), "no answer in time; ValueError: x"),
     ],
 )
