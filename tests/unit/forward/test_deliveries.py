@@ -1,0 +1,75 @@
+"""A feed marks what the target has confirmed, and nothing else: a partition that refuses gets the messages again."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+
+from consumerd.client import BrokerRefusedError, ChannelOpener, ClientSettings, ClusterClient
+from consumerd.clock import SystemClock
+from consumerd.forward import ForwardSettings
+from consumerd.forward.feed import PartitionFeed
+from consumerd.handlers import Batch
+from consumerd.metrics import TargetCounts
+from consumerd.net import connect
+from consumerd.partition import TopicPartition
+from consumerd.wire.v07 import decode_batch, encode_message_set
+from consumerd.wire.v08 import apis
+from consumerd.wire.v08.error_codes import ErrorCode
+from tests.faults.hostile_kafka import TOPIC, HostileKafka
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+pytestmark = pytest.mark.asyncio
+SOURCE = TopicPartition("t", 0, 0)
+MESSAGES = [b"message %d" % number for number in range(12)]
+CLOCK = SystemClock()
+
+
+class RefusingKafka(HostileKafka):
+    """Refuses batches with these errors; None takes one."""
+
+    def __init__(self, errors: Iterable[int | None]) -> None:
+        super().__init__(random.Random(1))
+        self.errors = iter(errors)
+
+    def _produce(self, body: dict[str, Any]) -> dict[str, Any]:
+        error = next(self.errors, None)
+        if error is None:
+            return super()._produce(body)
+        return self._for_each(body["topic_data"], lambda _: {"error_code": error, "base_offset": -1}, "data")
+
+    _answers: ClassVar[Any] = HostileKafka._answers | {apis.PRODUCE.key: _produce}
+
+
+def client_of(broker: HostileKafka) -> ClusterClient:
+    settings = ClientSettings()
+    opener = ChannelOpener(connect, settings, CLOCK)
+    return ClusterClient([("127.0.0.1", broker.port)], opener, settings, clock=CLOCK, rng=random.Random(1))
+
+
+@pytest.mark.parametrize("headers", [True, False])
+@pytest.mark.parametrize("taken", [0, 1, 2])
+async def test_marks_no_message_that_the_target_refuses(headers: bool, taken: int) -> None:
+    settings = ForwardSettings(headers=headers, chunk_bytes=900 if headers else 350)
+    async with RefusingKafka([None] * taken + [ErrorCode.UNKNOWN]) as broker, client_of(broker) as client:
+        batch = Batch(SOURCE, decode_batch(encode_message_set(MESSAGES), 0))
+        counts = TargetCounts()
+        handled = []
+        for _ in range(2):
+            feed = PartitionFeed(SOURCE, TOPIC, 1, settings, client, clock=CLOCK, rng=random.Random(1), counts=counts)
+            await feed.open()
+            try:
+                await feed.forward(batch)
+            except BrokerRefusedError:
+                handled.append(batch.handled)
+            finally:
+                await feed.abort()
+            assert batch.handled == counts.confirmed["t"] == len(broker.log[1])
+        (before,) = handled
+        assert (before > 0) == (taken > 0)
+        assert before < batch.handled == len(MESSAGES)
+        assert broker.log == {0: [], 1: MESSAGES}
