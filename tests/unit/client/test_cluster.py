@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from consumerd.client import BrokerRelease, BrokerVersions, ClientSettings, ClusterClient
+from consumerd.client import BrokerRelease, BrokerVersions, ClientSettings, ClusterClient, topic_partitions
 from consumerd.clock import SystemClock
 from consumerd.errors import BrokerError
 from consumerd.wire.v08.apis import APIS, GROUP_COORDINATOR, HEARTBEAT, METADATA
@@ -123,3 +123,10 @@ async def test_closes_channel_opened_during_close() -> None:
     await client.close()
     with pytest.raises(BrokerError, match="was closed"):
         await client.node_channel(2)
+
+
+async def test_lists_the_partitions_of_each_topic() -> None:
+    cluster = Cluster()
+    async with client_of(cluster) as client:
+        assert await topic_partitions(client, ["t", "u"]) == {"t": [0], "u": [0]}
+        assert cluster.asked == 1
