@@ -9,7 +9,7 @@ import pytest
 
 from consumerd.client import BrokerRefusedError, ChannelOpener, ClientSettings, ClusterClient
 from consumerd.clock import SystemClock
-from consumerd.forward import ForwardSettings
+from consumerd.forward import ForwardPlacing, ForwardSettings
 from consumerd.forward.feed import PartitionFeed
 from consumerd.handlers import Batch
 from consumerd.metrics import TargetCounts
@@ -73,3 +73,27 @@ async def test_marks_no_message_that_the_target_refuses(headers: bool, taken: in
         assert (before > 0) == (taken > 0)
         assert before < batch.handled == len(MESSAGES)
         assert broker.log == {0: [], 1: MESSAGES}
+
+
+@pytest.mark.parametrize(
+    ("placing", "keyed", "kept"),
+    [
+        (ForwardPlacing.KEEP, False, True),
+        (ForwardPlacing.KEEP, True, True),
+        (ForwardPlacing.KEY, False, True),
+        (ForwardPlacing.KEY, True, False),
+        (ForwardPlacing.ROUND_ROBIN, False, False),
+    ],
+)
+async def test_places_messages_as_the_settings_say(placing: ForwardPlacing, keyed: bool, kept: bool) -> None:
+    settings = ForwardSettings(placing=placing, key=bytes if keyed else None)
+    async with RefusingKafka([]) as broker, client_of(broker) as client:
+        batch = Batch(SOURCE, decode_batch(encode_message_set(MESSAGES), 0))
+        feed = PartitionFeed(SOURCE, TOPIC, 1, settings, client, clock=CLOCK, rng=random.Random(1))
+        await feed.open()
+        try:
+            await feed.forward(batch)
+        finally:
+            await feed.abort()
+        assert sorted(broker.log[0] + broker.log[1]) == sorted(MESSAGES)
+        assert (broker.log[0] == []) == kept
