@@ -9,9 +9,12 @@ import pytest
 
 from consumerd.client import BrokerRefusedError, ChannelOpener, ClientSettings, ClusterClient
 from consumerd.clock import SystemClock
+from consumerd.errors import HandlerFailedError
 from consumerd.forward import ForwardPlacing, ForwardSettings
 from consumerd.forward.feed import PartitionFeed
-from consumerd.handlers import Batch
+from consumerd.forward.handler import ForwardHandler
+from consumerd.forward.mapping import BrokerMajorNumbering, TopicNaming
+from consumerd.handlers import Batch, HandlerContext
 from consumerd.metrics import TargetCounts
 from consumerd.net import connect
 from consumerd.partition import TopicPartition
@@ -97,3 +100,15 @@ async def test_places_messages_as_the_settings_say(placing: ForwardPlacing, keye
             await feed.abort()
         assert sorted(broker.log[0] + broker.log[1]) == sorted(MESSAGES)
         assert (broker.log[0] == []) == kept
+
+
+async def test_names_the_target_that_cannot_be_reached_at_the_start() -> None:
+    async with RefusingKafka([]) as broker:
+        client = client_of(broker)
+    client.settings = ClientSettings(retry_timeout=0.0)
+    handler = ForwardHandler(
+        lambda clock, rng: client, TopicNaming(), BrokerMajorNumbering(), ForwardSettings(), rng=random.Random(1)
+    )
+    with pytest.raises(HandlerFailedError, match="cannot forward: no broker of the cluster can be reached"):
+        await handler.start(HandlerContext("g", "m", CLOCK))
+    await handler.stop()
