@@ -25,7 +25,18 @@ def _properties(*names: str) -> tuple[str, ...]:
     return tuple(f"tests/property/test_{name}.py" for name in names)
 
 
+#: Whole forwarders and producers in memory, with faults at some of their requests.
+_FORWARD = "tests/simulation/test_forward.py::test_target_has_each_message_in_order_when_requests_are_disturbed"
+_PRODUCE = "tests/simulation/test_producer.py::test_keeps_acknowledged_messages_in_order_when_requests_are_disturbed"
+
 ROOMS: Final = {
+    "client": Room("consumerd/client", ("tests/unit/client",)),
+    "cluster": Room("consumerd/cluster", ("tests/unit/cluster",)),
+    "fetch": Room("consumerd/fetch", ("tests/unit/fetch", *_properties("fetching"))),
+    "forward": Room("consumerd/forward", ("tests/unit/forward", _FORWARD)),
+    "producer": Room(
+        "consumerd/producer", ("tests/unit/producer", *_properties("producer_keys", "producer_queue"), _PRODUCE)
+    ),
     "group": Room(
         "consumerd/group", ("tests/unit/group", *_properties("assignment", "assignors", "membership_events"))
     ),

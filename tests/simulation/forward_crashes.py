@@ -1,9 +1,11 @@
 """The handler `forward` with a fault at one chosen PRODUCE request, or a crash at one of its awaits.
 
 Strategy: the real handler gets the batches of one partition of 0.7, with its retries, and forwards to a simulated
-cluster of two brokers, whose faults are those of `tests.simulation.producer_crashes`. After a crash another process
-continues at the committed offset, or where the handler says. Each message has to be on the target, in order; repeats
-are those that were not committed at the crash, and with `ForwardResume.TARGET` there are none.
+cluster of two brokers, whose faults are those of `tests.simulation.producer_crashes`, and partitions that refuse a
+batch. After a crash another process continues at the committed offset, or where the handler says; what was forwarded
+from another cluster, and stands behind its own messages on the target, does not mislead it. Each message has to be on
+the target, in order; repeats are those that were not committed at the crash, and with `ForwardResume.TARGET` there are
+none.
 """
 
 from __future__ import annotations
@@ -15,12 +17,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from consumerd.client.making import make_client
 from consumerd.forward.handler import ForwardHandler
+from consumerd.forward.identity import SourceMark
 from consumerd.forward.mapping import BrokerMajorNumbering, TopicNaming
 from consumerd.forward.settings import ForwardResume, ForwardSettings
 from consumerd.handlers import Batch, HandlerContext, RetryPolicy, retrying
 from consumerd.net import ConnectionSettings
 from consumerd.partition import TopicPartition
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
+from consumerd.wire.v08.error_codes import ErrorCode
 from tests.simulation.daemon import ProcessClock
 from tests.simulation.kafka_broker import PRODUCER_ERAS
 from tests.simulation.kafka_world import KafkaWorld
@@ -33,7 +37,7 @@ if TYPE_CHECKING:
     from tests.simulation.network import Link
 
 #: What happens at a step.
-ForwardFault = Literal["cut", "broker stops", "leader moves", "kill"]
+ForwardFault = Literal["cut", "broker stops", "leader moves", "refused", "kill"]
 #: Whether a step is a PRODUCE request, before it or before its answer, or a turn of the first process's loop.
 ForwardSteps = Literal["requests", "turns"]
 SOURCE = TopicPartition("t", 0, 0)
@@ -43,6 +47,8 @@ _SIZES = (1, 3, 1, 2, 4, 1, 1, 3, 2, 1)
 _OUTER = 3
 #: Bytes of a chunk: a batch takes several.
 _CHUNK = 300
+#: The payload of what was forwarded from another cluster; its identity is that of this one of the outer messages.
+_FOREIGN, _FOREIGN_AT = b"-1", 7
 
 
 class _Source:
@@ -144,14 +150,27 @@ def disturb_forward(
             return None
         if fault == "kill":
             world.run(0.5)
+            _forward_from_elsewhere(world, source)
             second = _Forwarder(world, source, "b", resume)
             world.kernel.until(lambda: second.ended, 60.0, what="the next process has forwarded the rest", every=0.01)
         _check(world, source, kept[0], resume)
         return disturbed[0]
 
 
+def _forward_from_elsewhere(world: KafkaWorld, source: _Source) -> None:
+    """Another cluster's topic of the same name has the same messages, and is ahead."""
+    offset = source.bounds[_FOREIGN_AT]
+    payload = b"%d" % source.offsets.index(offset)
+    log = world.kafka.log(world.partitions[0])
+    log.headers[len(log.payloads)] = SourceMark(SOURCE, "elsewhere").headers(offset, 0, payload)
+    log.payloads.append(_FOREIGN)
+
+
 def _apply(world: KafkaWorld, link: Link, fault: ForwardFault) -> None:
     kafka = world.kafka
+    if fault == "refused":  # with an error that the producer does not retry
+        kafka.refusals = {partition: [ErrorCode.UNKNOWN] for partition in world.partitions}
+        return
     broker = next(number for number, each in kafka.brokers.items() if (each.host, each.port) == link.address)
     if fault == "cut":
         link.cut()
@@ -166,7 +185,9 @@ def _apply(world: KafkaWorld, link: Link, fault: ForwardFault) -> None:
 
 def _check(world: KafkaWorld, source: _Source, committed: int, resume: ForwardResume) -> None:
     """`committed`: the offset at the crash; messages behind it may be repeated."""
-    logs = [[int(payload) for payload in world.kafka.log(each).payloads] for each in world.partitions]
+    logs = [
+        [int(payload) for payload in world.kafka.log(each).payloads if payload != _FOREIGN] for each in world.partitions
+    ]
     log: list[Any] = logs[0]
     if any(logs[1:]):
         raise SimulationError(f"messages are in another partition than that of their source: {logs}")

@@ -133,6 +133,8 @@ class SimulatedKafka:
         #: Called before a PRODUCE request is worked on ("PRODUCE"), and before its answer is sent ("PRODUCE done").
         self.watcher: Callable[[Link, str], None] = lambda link, step: None
         self.producer_ids = 0
+        #: The errors with which a partition refuses the next batches that producers send it.
+        self.refusals: dict[TopicPartition, list[int]] = {}
         self.commits: list[Callable[[str, str, dict[TopicPartition, int]], None]] = []
 
     # -- what the coordinator asks of its surroundings
@@ -590,7 +592,10 @@ class _Connection(ServedConnection):
         def store(topic: str, part: dict[str, Any]) -> dict[str, Any]:
             code, log = self.led(topic, part["partition"])
             offset = -1
-            if log is not None:
+            refusals = self.kafka.refusals.get(TopicPartition.numbered(topic, part["partition"]))
+            if log is not None and refusals:
+                code = refusals.pop(0)
+            elif log is not None:
                 code, offset = self.kafka.store(log, bytes(part["record_set"]))
             return {"error_code": code, "base_offset": offset}
 

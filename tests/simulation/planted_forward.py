@@ -1,6 +1,6 @@
 """Defects of the handler `forward`, put in place in memory: what faults at a request have to find.
 
-Strategy: as in `tests.simulation.planted`. Two of them are defects of the producer that it uses.
+Strategy: as in `tests.simulation.planted`. The last two are defects of the producer that it uses.
 """
 
 from __future__ import annotations
@@ -45,7 +45,42 @@ def first_identity_found() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def identity_of_another_cluster_found() -> Iterator[None]:
+    """A partition continues after a message of the same place in another cluster."""
+
+    def read_any(headers: Any) -> Any:
+        identity = read_identity(headers)
+        return None if identity is None else identity._replace(cluster=None)
+
+    with _PATCH(handler, "read_identity", read_any):
+        yield
+
+
+@contextmanager
+def deliveries_not_confirmed() -> Iterator[None]:
+    """A chunk counts as delivered when the producer is done with it, whatever became of it."""
+
+    async def deliver_only(self: PartitionFeed, chunk: list[Any]) -> None:
+        for each in chunk:
+            await self._producer.send(
+                self.topic, each.value, key=each.key, partition=each.partition, timestamp=each.timestamp,
+                headers=each.headers,
+            )  # fmt: skip
+        await self._producer.flush()
+
+    with _PATCH(PartitionFeed, "_deliver", deliver_only):
+        yield
+
+
 MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     each.__name__: each
-    for each in (known_sent_again, first_identity_found, acknowledged_when_sent, renumbered_when_sent_again)
+    for each in (
+        known_sent_again,
+        first_identity_found,
+        identity_of_another_cluster_found,
+        deliveries_not_confirmed,
+        acknowledged_when_sent,
+        renumbered_when_sent_again,
+    )
 }

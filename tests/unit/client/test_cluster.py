@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from consumerd.client import BrokerRelease, BrokerVersions, ClientSettings, ClusterClient, UnavailableError
+from consumerd.client import (
+    BrokerRelease,
+    BrokerVersions,
+    ClientSettings,
+    ClusterClient,
+    UnavailableError,
+    topic_partitions,
+)
 from consumerd.clock import SystemClock
 from consumerd.errors import BrokerError
 from consumerd.wire.v08.apis import APIS, GROUP_COORDINATOR, HEARTBEAT, METADATA
@@ -175,3 +182,10 @@ async def test_waits_for_a_server_that_does_not_demand_to_bootstrap_again() -> N
         asyncio.get_running_loop().call_later(0.02, cluster.sends_away.clear)
         metadata = await client.retrying("ask", client.refresh, timeout=60)
         assert set(metadata.nodes) == set(NODES)
+
+
+async def test_lists_the_partitions_of_each_topic() -> None:
+    cluster = Cluster()
+    async with client_of(cluster) as client:
+        assert await topic_partitions(client, ["t", "u"]) == {"t": [0], "u": [0]}
+        assert cluster.asked == 1

@@ -2,7 +2,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from consumerd.client import ClusterMetadata, Node
+from consumerd.client.metadata import metadata_body
+from consumerd.wire.v08.apis import METADATA
+from consumerd.wire.v08.messages import decode_request, encode_request
 
 
 def partition(number: int, leader: int, epoch: int = -1) -> dict[str, Any]:
@@ -68,3 +73,17 @@ def test_keeps_brokers_when_response_names_none() -> None:
     empty = {"brokers": [], "topic_metadata": [], "controller_id": -1}
     assert metadata.updated(empty, complete=False).nodes == metadata.nodes
     assert metadata.updated(empty, complete=False).controller is None
+
+
+@pytest.mark.parametrize("version", range(METADATA.versions[1] + 1))
+@pytest.mark.parametrize("create", [False, True])
+def test_asks_for_some_topics_or_all_in_every_version(version: int, create: bool) -> None:
+    for topics in (["t", "u"], None, []):
+        made = metadata_body(version, topics, create=create)
+        frame = encode_request(METADATA, version, made, correlation_id=1, client_id="c")
+        body = decode_request(METADATA, frame[4:]).body
+        names = body["topics"]
+        asked = None if names is None else [name if isinstance(name, str) else name["topic"] for name in names]
+        assert asked == (topics or [] if version == 0 else topics)
+        assert ("allow_auto_topic_creation" in made) == (version >= 4)
+        assert made.get("allow_auto_topic_creation", create) == create

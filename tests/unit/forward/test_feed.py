@@ -63,6 +63,22 @@ async def test_skips_what_the_target_has() -> None:
         await one.forward(batch(OLD, 700))
 
 
+async def test_takes_the_rest_of_a_compressed_message_whose_beginning_the_target_has() -> None:
+    """Another attempt, in the same process, begins behind the message that the target has."""
+    payloads = [b"one", b"two", b"three"]
+    whole = Batch(OLD, decode_batch(encode_message_set(payloads, codec=Codec.GZIP), 700))
+    rest = whole.rest(1)
+    assert rest.start_offset == 700
+    one = feed(OLD)
+    one.known = SourceIdentity(OLD, 700, 0, crc32(b"one"))
+    rest.mark(len(rest))  # nothing is left to send
+    await one.forward(rest)
+    other = feed(OLD)
+    other.known = SourceIdentity(OLD, 700, 1, crc32(b"else"))
+    with pytest.raises(OtherLogError, match="offset 700 of t/0-1 differs from the last one"):
+        await other.forward(whole.rest(1))
+
+
 async def test_yields_to_others_while_it_compares_a_large_batch() -> None:
     count = 45_000
     whole = Batch(OLD, decode_batch(encode_message_set([b""] * count, codec=Codec.GZIP), 700))
