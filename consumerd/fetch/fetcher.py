@@ -132,6 +132,8 @@ class Fetcher:
         #: Whether the log is known to have a message at `offset`, or its end.
         self._proven = False
         self._connection = 0
+        #: A message that was cut off: its offset, and the bytes that there were of it and behind it.
+        self._torn: tuple[int, int] | None = None
         self._lane = lane
         self._source = source
         self._services = services
@@ -212,10 +214,17 @@ class Fetcher:
             max_fetch_bytes=settings.max_fetch_bytes,
         )
         self._source.classified(decision.outcome, response, self.offset)
-        if not self._proven and decision.outcome in _UNREADABLE:
+        if self._is_suspect(decision.outcome, len(response.data)):
             await self._compare()  # that shows whether there is something to be read, and it is damaged
         else:
             await self._act(decision)
+
+    def _is_suspect(self, outcome: FetchOutcome, received: int) -> bool:
+        """Whether what cannot be read may be of another log: nothing was read of this one, or a torn message grew."""
+        before = self._torn
+        self._torn = (self.offset, received) if outcome is FetchOutcome.TORN else None
+        grown = self._torn is not None and before is not None and before < self._torn and before[0] == self.offset
+        return outcome in _UNREADABLE and (grown or not self._proven)
 
     async def _compare(self) -> bool:
         """Compare the position with the log at the broker, and follow the policy if it is another one."""

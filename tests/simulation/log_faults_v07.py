@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 _Outcome = TypeVar("_Outcome")
 
+#: The fault of unclean ends of logs.
+CUT_LOGS = "cut logs"
+
 
 class BrokerFaults(LogFaults[World, _Outcome]):
     """A schedule with these faults, if they are switched on."""
@@ -65,7 +68,7 @@ class BrokerFaults(LogFaults[World, _Outcome]):
         self.world.account.may_go_back = True
         super()._truncate_logs()
         now = self.world.kernel.now
-        self._fault("cut logs", None)
+        self._fault(CUT_LOGS, None)
         self.faults[-1] = self.faults[-1]._replace(start=now - NOTICED - 10.0)
 
     @property

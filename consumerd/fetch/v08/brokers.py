@@ -174,7 +174,8 @@ class V08Source:
         return str(topic_error(error, f"a fetch of {self._partition}", self._partition.topic, "Read"))
 
     def failed(self, error: BrokerError | WireError) -> bool:
-        """Back off, and look for another leader."""
+        """Back off, look for another leader, and compare: brokers before 2.1 name no epoch that shows an election."""
+        self.doubt()
         self._brokers.refresh_leader(self._partition)
         return True
 
