@@ -1,0 +1,79 @@
+"""Which partitions are new to a group: those that came after it had begun with their topic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from consumerd.client import ClusterMetadata, PartitionMetadata
+from consumerd.client.metadata import TopicMetadata
+from consumerd.offsets import KafkaOffsetStore, ZooKeeperOffsetStore
+from consumerd.offsets.kafka_store import CommittedOffset
+from consumerd.partition import TopicPartition
+from consumerd.registry import partition_path, topic_broker_path
+from consumerd.registry.paths import offset_path
+from consumerd.testing.memory_zookeeper import MemoryZooKeeper
+
+if TYPE_CHECKING:
+    from consumerd.client import ClusterClient
+
+pytestmark = pytest.mark.asyncio
+
+OLD, NEW = TopicPartition.numbered("t", 0), TopicPartition.numbered("t", 1)
+OLD_07, NEW_07 = TopicPartition("t", 0, 0), TopicPartition("t", 0, 1)
+
+
+async def test_partition_that_is_younger_than_the_groups_offsets_is_new() -> None:
+    async with MemoryZooKeeper().session() as zk:
+        store = ZooKeeperOffsetStore(zk, "g")
+        await zk.ensure(partition_path("t", 0))
+        assert not await store.is_new(OLD)  # the group has not begun
+        await zk.ensure(offset_path("g", OLD).rpartition("/")[0])
+        await zk.ensure(partition_path("t", 1))
+        assert not await store.is_new(OLD)  # another member fixes its start a little later
+        assert await store.is_new(NEW)
+        assert not await store.is_new(TopicPartition.numbered("t", 2))  # there is none
+
+
+async def test_partitions_of_a_broker_of_07_that_changed_their_number_are_new() -> None:
+    async with MemoryZooKeeper().session() as zk:
+        store = ZooKeeperOffsetStore(zk, "g")
+        await zk.ensure("/brokers/topics/t")
+        await zk.create(topic_broker_path("t", 0), b"1")
+        await zk.ensure(offset_path("g", OLD_07).rpartition("/")[0])
+        assert not await store.is_new(NEW_07)
+        await zk.set(topic_broker_path("t", 0), b"2")
+        assert await store.is_new(NEW_07)
+
+
+class Offsets(KafkaOffsetStore):
+    """Committed offsets of a topic with three partitions."""
+
+    def __init__(self, committed: dict[TopicPartition, CommittedOffset]) -> None:
+        super().__init__(cast("ClusterClient", self), "g")
+        self.committed = committed
+
+    async def topics(self, names: list[str]) -> ClusterMetadata:
+        known = PartitionMetadata(1, 0, (1,), (1,), 0)
+        return ClusterMetadata({}, {"t": TopicMetadata(0, dict.fromkeys(range(3), known))})
+
+    async def read(self, partitions: Any) -> dict[TopicPartition, CommittedOffset]:
+        assert list(partitions) == [TopicPartition.numbered("t", number) for number in range(3)]
+        return self.committed
+
+
+@pytest.mark.parametrize(
+    ("metadata", "new"),
+    [
+        ("", True),  # another client's, or an offset up to which messages were handled
+        ("why topic-id=AAECAwQFBgcICQoLDA0ODw", True),
+        ("start=latest", False),  # members of a group that just begins fix their starts one after the other
+    ],
+)
+async def test_partition_without_offset_is_new_to_a_group_that_handled_others(metadata: str, new: bool) -> None:
+    assert await Offsets({OLD: CommittedOffset(9, metadata)}).is_new(NEW) is new
+
+
+async def test_no_partition_is_new_to_a_group_without_offsets() -> None:
+    assert not await Offsets({}).is_new(NEW)
