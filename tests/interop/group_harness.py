@@ -133,8 +133,13 @@ class Group:
 
     # -- members
 
-    async def daemon(self, *, pause: float = 0.01, fetch: Any = None, **group: Any) -> DaemonProcess:
-        """A member of ours. `pause`: seconds of its handler for a batch; `fetch`, `group`: keys of these tables."""
+    async def daemon(
+        self, *, pause: float = 0.01, fetch: Any = None, zookeeper: str | None = None, **group: Any
+    ) -> DaemonProcess:
+        """A member of ours. `pause`: seconds of its handler for a batch; `fetch`, `group`: keys of these tables.
+
+        `zookeeper`: where the group is coordinated, if not by a broker.
+        """
         config: dict[str, dict[str, Any]] = {
             "group": {
                 "id": GROUP,
@@ -156,6 +161,9 @@ class Group:
                 "options": {"directory": str(self.records), "pause": pause},
             },
         }
+        if zookeeper is not None:
+            config["group"] = {"id": GROUP, "topics": {TOPIC: 1}, **group}
+            config |= {"kafka": {}, "zookeeper": {"connect": zookeeper}}
         config["group"] = {key: value for key, value in config["group"].items() if value is not None}
         daemon = DaemonProcess(self.directory, config, name=f"member-{len(self.daemons)}")
         self.daemons.append(daemon)

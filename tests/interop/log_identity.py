@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from consumerd.admin.v08.topic_plan import TopicPlan
 from consumerd.admin.v08.topic_requests import create_topic, delete_topic
+from consumerd.client import BrokerRefusedError
 from consumerd.embedded.audit import read_records
 from consumerd.embedded.ledger import digest
 from consumerd.offsets import KafkaOffsetStore
 from consumerd.partition import TopicPartition
+from consumerd.wire.v08.error_codes import ErrorCode
 from tests.interop.group_harness import LONG_SESSION, PATIENCE, TOPIC, Group, said_by_java
 
 if TYPE_CHECKING:
@@ -72,7 +74,15 @@ class Readers:
         """Delete the topic, make it again, and write messages."""
         await delete_topic(self.client, TOPIC, timeout=_TIMEOUT)
         self._end = 0
-        await self.create()
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                try:
+                    await self.create()
+                    break
+                except BrokerRefusedError as error:  # brokers before 2.x delete topics after their answer
+                    if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                        raise
+                    await asyncio.sleep(0.1)
         return await self.write(count)
 
     async def write(self, count: int) -> list[bytes]:
@@ -102,10 +112,41 @@ class Readers:
 
     # -- readers
 
-    async def read_by_ours(self, *, pause: float = 0.01, fetch: Mapping[str, int] | None = None) -> None:
-        """Start our member."""
-        session = {"session_timeout": LONG_SESSION, "rebalance_timeout": LONG_SESSION}
-        self.ours = await self.group.daemon(id=OURS, pause=pause, fetch=fetch, **session)
+    async def read_by_ours(
+        self, *, pause: float = 0.01, fetch: Mapping[str, Any] | None = None, zookeeper: str | None = None
+    ) -> None:
+        """Start our member, of a group that a broker coordinates or ZooKeeper."""
+        session = {} if zookeeper else {"session_timeout": LONG_SESSION, "rebalance_timeout": LONG_SESSION}
+        self.ours = await self.group.daemon(id=OURS, pause=pause, fetch=fetch, zookeeper=zookeeper, **session)
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """What our members logged under this name."""
+        return [event for daemon in self.group.daemons for event in daemon.events() if event["event"] == name]
+
+    async def until_started(self) -> None:
+        """Until our member has begun to read its partition."""
+        assert self.ours is not None
+        await self.ours.wait_for_event("partition_started", PATIENCE)
+
+    async def write_to_added(self, count: int) -> list[bytes]:
+        """So many messages in partition 1, once a broker leads it."""
+
+        async def led() -> bool:
+            self.client.stale([TOPIC])
+            part = (await self.client.refresh([TOPIC])).topics[TOPIC].partitions.get(1)
+            return part is not None and part.leader is not None
+
+        async with asyncio.timeout(PATIENCE):
+            while not await self.client.retrying("metadata", led):
+                await asyncio.sleep(0.1)  # brokers do not tell of elections
+        texts = [b"added-%d" % number for number in range(count)]
+        await self.group.produce(1, texts)
+        return texts
+
+    async def until_ours_has(self, texts: list[bytes]) -> None:
+        """Until our member has all of these."""
+        wanted = set(map(digest, texts))
+        await self.group.until(lambda: wanted <= self.delivered_to_ours().keys(), PATIENCE)
 
     async def read_by_theirs(self) -> None:
         """Start Kafka's own consumer."""

@@ -212,7 +212,7 @@ async def test_shares_a_group_with_members_of_other_projects(
 @pytest.mark.parametrize("group", ["3.9.1"], indirect=True)
 async def test_reloaded_members_consume_other_topics_and_repeat_nothing(group: Group) -> None:
     await group.create("more")
-    long = {"session_timeout": LONG_SESSION, "rebalance_timeout": LONG_SESSION}
+    long: dict[str, Any] = {"session_timeout": LONG_SESSION, "rebalance_timeout": LONG_SESSION}
     members = [await group.daemon(**long) for _ in range(2)]
     await group.until(lambda: group.fair(*members))
     for number in range(PARTITIONS):

@@ -5,15 +5,21 @@ Kafka's own consumer shows what a reader can survive.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 import pytest_asyncio
 
 from consumerd.embedded import MissingRuntimeError
-from tests.interop.group_harness import Group
+from consumerd.embedded.ledger import digest
+from consumerd.offsets import KafkaOffsetStore
+from consumerd.registry import topic_path
+from tests.interop.group_harness import TOPIC, Group
 from tests.interop.log_identity import (
     FIRST,
+    OURS,
+    PLACE,
     SLOW_FETCH,
     SLOW_PAUSE,
     Readers,
@@ -117,6 +123,57 @@ async def test_delivers_all_of_a_topic_that_was_made_again_behind_a_slow_handler
     texts = await recreated_behind_a_slow_handler(readers)
     ours, _ = await readers.missing_after(texts, 2 * ENOUGH)
     assert ours == 0
+
+
+@pytest.mark.parametrize("readers", ["1.1.1"], indirect=True)
+async def test_group_in_zookeeper_reads_all_of_a_topic_that_was_made_again_while_it_was_stopped(
+    readers: Readers, zk_root: str
+) -> None:
+    """The offset node is older than the topic's node; messages that were read before have the same offsets."""
+    texts = await readers.write(150)
+    await readers.read_by_ours(zookeeper=zk_root)
+    await readers.until_ours_has(texts)
+    await readers.stop()
+    texts = await readers.recreate(200)
+    await readers.read_by_ours(zookeeper=zk_root)
+    ours, _ = await readers.missing_after(texts, ENOUGH)
+    assert ours == 0
+    (event,) = readers.events("log_replaced")
+    assert (event["offset"], event["continue_at"]) == (150, 0)
+
+
+@pytest.mark.parametrize("coordination", ["zookeeper", "kafka"])
+@pytest.mark.parametrize("readers", ["1.1.1"], indirect=True)
+async def test_group_that_begins_at_ends_reads_all_of_a_partition_that_is_added(
+    readers: Readers, coordination: str, zk_root: str, zk: KazooClient
+) -> None:
+    before = await readers.write(20)
+    await readers.read_by_ours(fetch={"initial": "latest"}, zookeeper=zk_root if coordination == "zookeeper" else None)
+    await readers.until_started()
+    assignment = {str(number): list(readers.replicas) for number in range(2)}
+    zk.set(topic_path(TOPIC), json.dumps({"version": 1, "partitions": assignment}).encode())
+    texts = await readers.write_to_added(34)
+    ours, _ = await readers.missing_after(texts, ENOUGH)
+    assert ours == 0
+    assert not readers.delivered_to_ours().keys() & set(map(digest, before))
+
+
+@pytest.mark.parametrize("readers", ["3.9.1"], indirect=True)
+async def test_commits_the_epoch_and_the_topic_of_a_position(readers: Readers) -> None:
+    """For members of every kind: Java's consumer compares the epoch when it takes over."""
+    texts = await readers.write(FIRST)
+    await readers.read_by_ours()
+    await readers.until_all_have(texts)
+    committed = (await KafkaOffsetStore(readers.client, OURS).read([PLACE]))[PLACE]
+    assert committed.leader_epoch is not None
+    assert committed.leader_epoch >= 0
+    assert committed.notes.log.topic_id == readers.client.metadata.topic_id(TOPIC)
+    await readers.stop()
+    readers.theirs = await readers.group.java_member("range", OURS)  # and it reads on where we stopped
+    more = await readers.write(10)
+    _, theirs = await readers.missing_after(more, ENOUGH)
+    assert theirs == 0
+    assert readers.delivered_to_theirs().keys() == set(map(digest, more))
 
 
 @pytest.mark.parametrize("replicated", ["3.9.1", pytest.param("2.8.2", marks=pytest.mark.long)], indirect=True)
