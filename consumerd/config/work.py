@@ -61,7 +61,10 @@ class FetchSection(Section):
     )
     initial: Literal["earliest", "latest"] = Field(
         default_of(ConsumerSettings, "initial"),
-        description="Where to start in partitions without a committed offset (autooffset.reset).",
+        description=(
+            "Where to start in partitions without a committed offset (autooffset.reset). A partition that is added "
+            "to a topic later is read from its beginning."
+        ),
     )
     out_of_range: Literal["earliest", "latest", "nearest", "fail"] = Field(
         default_of(FetchSettings, "on_out_of_range").value,

@@ -176,7 +176,9 @@ async def test_commits_the_epoch_and_the_topic_of_a_position(readers: Readers) -
     assert readers.delivered_to_theirs().keys() == set(map(digest, more))
 
 
-@pytest.mark.parametrize("replicated", ["3.9.1", pytest.param("2.8.2", marks=pytest.mark.long)], indirect=True)
+@pytest.mark.parametrize(
+    "replicated", ["3.9.1", *(pytest.param(name, marks=pytest.mark.long) for name in ("2.8.2", "4.3.1"))], indirect=True
+)
 async def test_consumer_of_java_delivers_all_after_an_unclean_election(replicated: Readers) -> None:
     """The change can be survived: Kafka's own consumer commits the epoch of what it read last, and asks for its end."""
     texts = await replicated.write(FIRST)
@@ -191,7 +193,9 @@ async def test_consumer_of_java_delivers_all_after_an_unclean_election(replicate
     assert max(replicated.delivered_to_theirs().values()) == 1
 
 
-@pytest.mark.parametrize("replicated", ["3.9.1", pytest.param("2.8.2", marks=pytest.mark.long)], indirect=True)
+@pytest.mark.parametrize(
+    "replicated", ["3.9.1", *(pytest.param(name, marks=pytest.mark.long) for name in ("2.8.2", "4.3.1"))], indirect=True
+)
 async def test_delivers_all_after_an_unclean_election_while_it_was_stopped(replicated: Readers) -> None:
     texts = await replicated.write(FIRST)
     await replicated.read_by_ours()
@@ -204,7 +208,9 @@ async def test_delivers_all_after_an_unclean_election_while_it_was_stopped(repli
     assert ours == 0
 
 
-@pytest.mark.parametrize("replicated", ["3.9.1", pytest.param("2.8.2", marks=pytest.mark.long)], indirect=True)
+@pytest.mark.parametrize(
+    "replicated", ["3.9.1", *(pytest.param(name, marks=pytest.mark.long) for name in ("2.8.2", "4.3.1"))], indirect=True
+)
 async def test_delivers_all_once_after_an_unclean_election_while_it_ran(replicated: Readers) -> None:
     texts = await replicated.write(FIRST)
     await replicated.read_by_ours()

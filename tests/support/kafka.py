@@ -1,4 +1,4 @@
-"""Real Kafka brokers, 0.8.2 to 4.1, as children: for tests against what people run.
+"""Real Kafka brokers, 0.8.2 to 4.3, as children: for tests against what people run.
 
 Strategy: jars come by Maven coordinates; what differs between generations is a table and a few lines of configuration.
 Up to 3.x a broker registers in a ZooKeeper that is given; with `zookeeper=None` it is a KRaft server, broker and
@@ -70,6 +70,7 @@ RELEASES: Final[Mapping[str, KafkaRelease]] = {
         KafkaRelease("2.8.2", "2.12"),
         KafkaRelease("3.9.1", "2.13", kraft=True),
         KafkaRelease("4.1.0", "2.13", kraft=True, zookeeper=False),
+        KafkaRelease("4.3.1", "2.13", kraft=True, zookeeper=False),
     )
 }
 _JVM: Final = (
