@@ -17,14 +17,14 @@ import structlog
 from consumerd.consumer.listeners import Announcer, NoHooks
 from consumerd.consumer.partitions import OwnedPartitions
 from consumerd.consumer.sinks import PartitionedHandler, PlainHandler
-from consumerd.consumer.stats import ConsumerStats, Rebalance
+from consumerd.consumer.stats import ConsumerStats, Rebalance, SeenLogChange
 from consumerd.errors import ConsumerdError, ExitCode, reason_of
 from consumerd.fetch import ByteBudget
 from consumerd.fetch.log_changes import LogChangeKind
 from consumerd.handlers import HandlerContext
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 
     from consumerd.consumer.blocked import BlockedClaim
     from consumerd.consumer.controls import PartitionControls
@@ -58,6 +58,8 @@ class RunningMember(Generic[_Event]):
     fence: Fence
     _pool: PartitionPool
     controls: PartitionControls
+    #: Tells the cluster's name, for `HandlerContext.cluster`.
+    cluster: Callable[[], Awaitable[str | None]]
 
     def __init__(
         self,
@@ -456,6 +458,8 @@ class RunningMember(Generic[_Event]):
 
     async def log_changed(self, partition: TopicPartition, change: LogChange, new: int) -> None:
         """The log is another one than that of our position. Else as `reset`."""
+        self.stats.of(partition).log_change = SeenLogChange(change, new, self.clock.monotonic())
+        gone = change.messages_gone
         log.warning(
             "log_truncated" if change.kind is LogChangeKind.TRUNCATED else "log_replaced",
             partition=str(partition),
@@ -463,6 +467,7 @@ class RunningMember(Generic[_Event]):
             continue_at=new,
             former=str(change.former),
             now=str(change.now),
+            **({} if gone is None else {"messages_gone": gone}),
             **({} if change.reason is None else {"reason": f"the log {change.reason}"}),
         )
         await self._partitions.reset(partition)
@@ -485,6 +490,9 @@ class _MemberPort:
     @property
     def partitions(self) -> list[TopicPartition]:
         return list(self._member.controls.assignment())
+
+    async def cluster(self) -> str | None:
+        return await self._member.cluster()
 
     async def commit(self) -> dict[TopicPartition, int]:
         return await self._member.controls.commit()

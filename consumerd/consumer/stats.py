@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from consumerd.metrics import DURATIONS, SIZES, Histogram
 
 if TYPE_CHECKING:
+    from consumerd.fetch.log_changes import LogChange
     from consumerd.partition import TopicPartition
 
 #: Number of rebalances that are kept as records.
@@ -29,6 +30,15 @@ class TopicStats:
     sizes: Histogram = field(default_factory=lambda: Histogram(SIZES))
 
 
+class SeenLogChange(NamedTuple):
+    """A log that became another one. `at`: the time on the member's clock."""
+
+    change: LogChange
+    #: The offset of the present log at which the member continued.
+    continued_at: int
+    at: float
+
+
 @dataclass(slots=True)
 class PartitionStats:
     """Counts of one partition, over all times that it was ours."""
@@ -39,6 +49,8 @@ class PartitionStats:
     bytes: int = 0
     #: Time at which its messages were handled last, on the member's clock; None: not yet.
     handled_at: float | None = None
+    #: The last time that its log became another one.
+    log_change: SeenLogChange | None = None
 
     def handled(self, messages: int, size: int, began: float, ended: float) -> None:
         """Count a batch of `messages` messages that filled `size` bytes of the log; times on the member's clock."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from consumerd.consumer.blocked import BlockedClaim
     from consumerd.consumer.owned_partition import OwnedView
     from consumerd.consumer.running import RunningMember
+    from consumerd.consumer.stats import SeenLogChange
     from consumerd.daemon.group_view import GroupSeen
     from consumerd.daemon.monitor import Monitor
     from consumerd.daemon.subscription_monitor import SubscriptionMonitor
@@ -112,6 +113,7 @@ def _partitions(monitor: Monitor, part: SubscriptionMonitor, member: RunningMemb
                 "partition": partition.name,
                 "state": "blocked" if claim is not None else _state(view, is_hung=partition in hung),
                 "blocked": None if claim is None else _blocked(claim, now),
+                "log_change": None if counts.log_change is None else _log_change(monitor, counts.log_change),
                 "paused": view is not None and view.paused,
                 "position": None if view is None else view.position,
                 "committed": None if view is None else view.committed,
@@ -136,6 +138,20 @@ def _blocked(claim: BlockedClaim, now: float) -> dict[str, Any]:
         "owner": owner,
         "session": None if session is None else f"{session:#x}",
         "seconds": round(now - claim.since, 1),
+    }
+
+
+def _log_change(monitor: Monitor, seen: SeenLogChange) -> dict[str, Any]:
+    """Return how a log became another one since the member started; null for what is unknown."""
+    change = seen.change
+    return {
+        "kind": change.kind.value,
+        "time": _time(monitor.wall_of(seen.at)),
+        "offset": change.offset,
+        "former": str(change.former),
+        "now": str(change.now),
+        "continued_at": seen.continued_at,
+        "messages_gone": change.messages_gone,
     }
 
 

@@ -182,7 +182,7 @@ def _partition(row: dict[str, Any], word: str | None, *, several: bool) -> str:
     busy = row["busy_seconds"]
     cells = [
         *([f"<td>{escape(row['subscription'])}</td>"] if several else []),
-        f"<td{bad}>{_state(row)}</td>",
+        f"<td{bad}>{_state(row)}{_log_change(row)}</td>",
         _number(row["position"]),
         _number(row["committed"]),
         f'<td class="number">{"" if lag is None else _size(lag) if in_bytes else f"{lag:,}"}{_held_back(row)}</td>',
@@ -202,6 +202,17 @@ def _held_back(row: dict[str, Any]) -> str:
     if not held:
         return ""
     return f"{'' if held == lag else f', {held:,} of them'} held back by an open transaction"
+
+
+def _log_change(row: dict[str, Any]) -> str:
+    change = row["log_change"]
+    if change is None:
+        return ""
+    gone = "" if change["messages_gone"] is None else f", {change['messages_gone']:,} messages are gone"
+    return (
+        f"<br>log {change['kind']} {_when(change['time'])}: was at {change['offset']:,} of {escape(change['former'])}, "
+        f"continued at {change['continued_at']:,} of {escape(change['now'])}{gone}"
+    )
 
 
 def _state(row: dict[str, Any]) -> str:

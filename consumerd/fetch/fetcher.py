@@ -25,6 +25,7 @@ import structlog
 from consumerd.errors import BrokerError, reason_of
 from consumerd.fetch.backoff import Backoff
 from consumerd.fetch.errors import LaneClosedError
+from consumerd.fetch.log_changes import LogChangeKind
 from consumerd.fetch.policies import FetchingOverError, FetchPolicies
 from consumerd.fetch.response import FetchDecision, FetchOutcome, classify
 from consumerd.partition import UNKNOWN_LOG, LogId
@@ -134,6 +135,8 @@ class Fetcher:
         self._connection = 0
         #: A message that was cut off: its offset, and the bytes that there were of it and behind it.
         self._torn: tuple[int, int] | None = None
+        #: The end of the log when it was seen last, in logs whose topic id is known; None: never.
+        self._end: int | None = None
         self._lane = lane
         self._source = source
         self._services = services
@@ -205,6 +208,8 @@ class Fetcher:
                 await self._back_off("fetch_refused", "the broker reports a diverging log, and an epoch that agrees")
             return
         fetched = await self._decode(response)
+        if response.readable_end >= 0 and self.log.topic_id is not None:
+            self._end = response.readable_end
         settings = self._settings
         decision = classify(
             fetched,
@@ -229,9 +234,12 @@ class Fetcher:
     async def _compare(self) -> bool:
         """Compare the position with the log at the broker, and follow the policy if it is another one."""
         now, change = await self._source.compare(self.offset, self.log)
+        if change is not None and change.kind is LogChangeKind.REPLACED:
+            change = change._replace(former_end=self._end)
         offset = self.offset if change is None else await self._policies.log_changed(change)
         self.log, self._proven = now, True
         if change is not None:
+            self._end = None
             self._continue_at(offset)
         return change is not None
 

@@ -47,6 +47,19 @@ class LogChange(NamedTuple):
     divergence: int | None = None
     #: How it was noticed, for a sentence, where identities do not tell.
     reason: str | None = None
+    #: REPLACED: the end of the former log when it was seen last.
+    former_end: int | None = None
+
+    @property
+    def messages_gone(self) -> int | None:
+        """How many messages are known to be gone, as offsets count them; None where it is unknown.
+
+        TRUNCATED: those that were read and that the log has no more. REPLACED: those of the former log that were not
+        read yet; of 0.7, whose offsets count bytes, no end is known.
+        """
+        if self.divergence is not None:
+            return self.offset - self.divergence
+        return None if self.former_end is None else max(0, self.former_end - self.offset)
 
     def __str__(self) -> str:
         """A sentence without subject: what happened to the log."""

@@ -82,6 +82,7 @@ def document(text: str, subscriptions: tuple[str, ...] = ("main",)) -> dict[str,
                 "partition": "0-0",
                 "state": "hung",
                 "blocked": None,
+                "log_change": None,
                 "paused": False,
                 "position": 1,
                 "committed": None,
@@ -159,6 +160,20 @@ def test_says_what_an_open_transaction_holds_back() -> None:
     assert ">1,005, 5 of them held back by an open transaction<" in shown(1005, 5)
     assert ">5 held back by an open transaction<" in shown(5, 5)
     assert "transaction" not in shown(5, 0)
+
+
+def test_says_that_a_log_became_another_one() -> None:
+    status = document("t")
+    change = {
+        "kind": "replaced", "time": status["time"], "offset": 1500, "former": "topic id <a>", "now": "topic id b",
+        "continued_at": 0, "messages_gone": None,
+    }  # fmt: skip
+    for gone, words in ((None, "topic id b<"), (0, "topic id b, 0 messages are gone<"), (1200, "1,200 messages")):
+        status["partitions"][0]["log_change"] = change | {"messages_gone": gone}
+        text = render(status, word=None).decode()
+        assert "log replaced" in text
+        assert "was at 1,500 of topic id &lt;a&gt;, continued at 0 of" in text
+        assert words in text
 
 
 def test_lists_several_subscriptions_and_shows_each_group_once() -> None:

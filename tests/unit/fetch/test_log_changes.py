@@ -24,6 +24,16 @@ def test_another_topic_id_is_another_log_whatever_its_epochs() -> None:
     assert change.divergence is None
 
 
+def test_counts_messages_that_are_gone_where_that_is_known() -> None:
+    truncated = LogChange(TRUNCATED, 150, LogId(OLD, 4), LogId(OLD, 4), 100)
+    replaced = LogChange(REPLACED, 100, LogId(OLD), LogId(NEW))
+    assert truncated.messages_gone == 50
+    assert replaced.messages_gone is None
+    assert replaced._replace(former_end=130).messages_gone == 30
+    assert replaced._replace(former_end=100).messages_gone == 0
+    assert not_a_boundary(100, 90).messages_gone is None
+
+
 def test_topic_node_that_was_created_after_the_offset_was_stored_is_another_log() -> None:
     assert find_change(100, LogId(zxid=7), LogId(zxid=8), -1, None)[1] is not None
     # The node is older than what was stored, or as old as the fetcher knows it.

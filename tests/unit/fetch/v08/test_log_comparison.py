@@ -257,6 +257,7 @@ async def test_stored_position_of_a_truncated_log_continues_where_the_logs_part(
     assert await r.take(150) == numbered("new", 150)
     kind, change, new = await r.event()
     assert (kind, change.kind, change.offset, new) == ("log_changed", LogChangeKind.TRUNCATED, 150, 100)
+    assert change.messages_gone == 50
     assert r.pool.counters.truncated_logs == 1
 
 
@@ -284,6 +285,7 @@ async def test_topic_that_is_created_again_is_read_from_its_beginning(reading: A
     assert await r.take(300) == numbered("new", 300)
     _, change, new = await r.event()
     assert (change.kind, change.former.topic_id, change.now.topic_id, new) == (LogChangeKind.REPLACED, OLD, NEW, 0)
+    assert change.messages_gone == 0  # all of the former log was read, to the end that was seen
     assert r.last.log == LogId(NEW, 0)
     assert r.pool.counters.replaced_logs == 1
 
