@@ -19,6 +19,7 @@ NO_BROKER: Final = -1
 #: Numbers are int32 on the wire.
 _NAME = re.compile(r"(0|[1-9][0-9]{0,9})-(0|[1-9][0-9]{0,9})")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
+_TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 
 
 class TopicPartition(NamedTuple):
@@ -83,6 +84,12 @@ class LogId(NamedTuple):
         if self.topic_id is not None and now.topic_id is not None:
             return self.topic_id != now.topic_id
         return self.zxid is not None and now.zxid is not None and self.zxid < now.zxid
+
+    @classmethod
+    def told(cls, topic_id: str | None, leader_epoch: int | None) -> LogId:
+        """Make it of what batches tell: the topic id as text. One that is no topic id counts as unknown."""
+        known = topic_id is not None and _TOPIC_ID.fullmatch(topic_id)
+        return cls(base64.urlsafe_b64decode(f"{topic_id}==") if known else None, leader_epoch)
 
     @property
     def topic_id_text(self) -> str | None:

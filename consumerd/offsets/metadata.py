@@ -10,14 +10,12 @@ to. Words that are not ours end the search. Pure.
 
 from __future__ import annotations
 
-import base64
 import re
 from typing import Final, NamedTuple
 
 from consumerd.partition import UNKNOWN_LOG, LogId
 
 _WORD: Final = re.compile(r"(topic-id|leader-epoch|start)=([A-Za-z0-9_-]{1,22})")
-_ID_LENGTH: Final = 22
 _LARGEST_EPOCH: Final = 2**31 - 1
 _START: Final = "start=latest"
 
@@ -49,11 +47,6 @@ def parse_metadata(metadata: str | None) -> OffsetNotes:
         if match is None or match[1] in found:
             break
         found[match[1]] = match[2]
-    topic_id, epoch = found.get("topic-id", ""), found.get("leader-epoch", "")
-    return OffsetNotes(
-        LogId(
-            base64.urlsafe_b64decode(f"{topic_id}==") if len(topic_id) == _ID_LENGTH else None,
-            int(epoch) if epoch.isdecimal() and int(epoch) <= _LARGEST_EPOCH else None,
-        ),
-        found.get("start") == "latest",
-    )
+    epoch = found.get("leader-epoch", "")
+    log = LogId.told(found.get("topic-id"), int(epoch) if epoch.isdecimal() and int(epoch) <= _LARGEST_EPOCH else None)
+    return OffsetNotes(log, found.get("start") == "latest")
