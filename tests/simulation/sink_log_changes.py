@@ -1,4 +1,4 @@
-"""Logs that become other ones beneath a sink that keeps positions of its own, in a real directory.
+"""Logs that become other ones beneath a sink that keeps positions of its own, in a directory or a simulated server.
 
 Strategy: the stories of `tests.simulation.log_changes`, told with members whose handler is the product's sink. `wrong`
 compares what is stored with what was ever produced: every message of the present logs is there once, and every row of
@@ -9,10 +9,17 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from asyncpg.protocol import protocol as asyncpg_protocol
 
 from consumerd.handlers import Handler
+from consumerd.handlers.builtin.postgres import PostgresHandler
 from tests.simulation.daemon import Daemon
 from tests.simulation.kafka_world import KafkaWorld
+from tests.simulation.network import Line
+from tests.simulation.postgres_server import SimulatedPostgres
+from tests.simulation.table_world import TIMEOUT, DatabaseTime
 from tests.simulation.threads import ThreadedLoop
 
 if TYPE_CHECKING:
@@ -36,6 +43,12 @@ class SinkLogWorld(KafkaWorld):
         self.make_sink = make
         #: Every message that was ever written, of logs that are gone, too.
         self.written: list[Row] = []
+        #: How often a topic was deleted.
+        self.recreations = 0
+
+    def delete_topic(self, topic: str) -> None:
+        self.recreations += 1
+        super().delete_topic(topic)
 
     def produce(self, partition: TopicPartition, count: int = 1) -> None:
         for _ in range(count):
@@ -56,6 +69,20 @@ class SinkLogWorld(KafkaWorld):
         assert not peculiar, "the sink says how long a batch takes"
         made = self.daemons[name] = SinkLogDaemon(self, name, settings or {}, 0.0, stubborn=False, lingering=False)
         return made
+
+
+class TableLogWorld(SinkLogWorld):
+    """The same with a simulated PostgreSQL, for the sink `postgres`."""
+
+    def __init__(self, era: Era) -> None:
+        super().__init__(era, lambda: PostgresHandler(self.database.dsn, timeout=TIMEOUT))
+        self.database = SimulatedPostgres(self.kernel, self.network, Line(0.0005, jitter=0.0))
+        self._patches.append(mock.patch.object(asyncpg_protocol, "time", DatabaseTime(self)))
+
+    @property
+    def rows(self) -> list[Row]:
+        """What is committed."""
+        return [(row[2], row[3], row[7]) for row in self.database.rows]
 
 
 class SinkLogDaemon(Daemon):

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from consumerd.handlers.builtin import postgres
 from consumerd.handlers.builtin.files import FilesHandler
 from consumerd.handlers.builtin.ranges import RangeOverlapError
 from tests.simulation import sink_log_changes
 from tests.simulation.kafka_broker import ERAS
 from tests.simulation.log_changes import BEFORE, Telling, Way, recreated_while_frozen, recreated_while_stopped
-from tests.simulation.sink_log_changes import SinkLogWorld, failures, missing_or_repeated
+from tests.simulation.sink_log_changes import SinkLogWorld, TableLogWorld, failures, missing_or_repeated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,6 +80,16 @@ def test_each_log_has_rows_of_its_own(tmp_path: Path, sink: str, story: Callable
         assert missing_or_repeated(world, read(tmp_path)) == ""
 
 
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
+def test_each_log_has_rows_of_its_own_in_a_table(story: Callable[[Telling], None]) -> None:
+    with TableLogWorld(ERAS[-1]) as world:
+        telling = Telling(Way("postgres", lambda: world, ERAS[-1]), world)
+        story(telling)
+        assert failures(telling) == []
+        assert missing_or_repeated(world, world.rows) == ""
+        assert len({row[-1] for row in world.database.rows}) == 1 + world.recreations
+
+
 def truncated_while_running(story: Telling) -> None:
     """The last messages that are stored are gone, and others come in their place."""
     story.truncate(BEFORE // 2, BEFORE)
@@ -95,7 +106,7 @@ def truncated_and_killed(story: Telling) -> None:
     story.deliver()
 
 
-@pytest.mark.parametrize(
+GOING_BACK = pytest.mark.parametrize(
     ("story", "era"),
     [
         pytest.param(story, era, id=f"{story.__name__}-{era.name}")
@@ -107,6 +118,20 @@ def truncated_and_killed(story: Telling) -> None:
         for era in eras
     ],
 )
+
+
+@GOING_BACK
+def test_log_that_goes_back_behind_a_stored_row_is_an_error(story: Callable[[Telling], None], era: Era) -> None:
+    with TableLogWorld(era) as world:
+        telling = Telling(Way("postgres", lambda: world, None), world)
+        former = set(world.rows)
+        assert len(former) == 2 * BEFORE
+        story(telling)
+        assert {type(each) for each in failures(telling)} == {postgres.RangeOverlapError}
+        assert former <= set(world.rows)
+
+
+@GOING_BACK
 def test_log_that_goes_back_behind_the_stored_position_is_an_error(
     tmp_path: Path, story: Callable[[Telling], None], era: Era
 ) -> None:
