@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from consumerd.cluster.dialects import look_for_dialect, read_dialect, wait_for_dialect
 from consumerd.cluster.directory import BrokerDirectory, V08BrokerDirectory
+from consumerd.cluster.names import TreeName
 from consumerd.cluster.topic_nodes import TopicNodes
 from consumerd.lazy import lazy_names
 
@@ -29,6 +30,7 @@ __all__ = [
     "Member",
     "PartitionView",
     "TopicNodes",
+    "TreeName",
     "V08BrokerDirectory",
     "V08ClusterView",
     "V08Topics",

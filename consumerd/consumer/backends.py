@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from consumerd.cluster import BrokerDirectory
+from consumerd.cluster import BrokerDirectory, TreeName
 from consumerd.consumer.snapshot import V07SnapshotReader
 from consumerd.fetch import FetchListener, FetchPool, V07Brokers
 from consumerd.group import V07Rules
 from consumerd.offsets import OffsetSettings, make_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
     from random import Random
 
     from consumerd.consumer.protocols import PartitionPool
@@ -66,6 +66,10 @@ class GroupBackend(Protocol):
         """Return the offset store. `ownership` knows which partitions this member has claimed."""
         ...
 
+    def cluster(self, zk: ZooKeeper) -> Callable[[], Awaitable[str | None]]:
+        """Return what tells the cluster's name (`consumerd.handlers.HandlerContext.cluster`)."""
+        ...
+
 
 class V07Backend:
     """Kafka 0.7. `connect` opens a connection to a broker."""
@@ -87,3 +91,7 @@ class V07Backend:
     def store(self, zk: ZooKeeper, group: str, ownership: Ownership) -> OffsetStore:
         """Return the store in ZooKeeper, the only one of 0.7."""
         return make_store(OffsetSettings("zookeeper"), group, zk=zk, claimed=True, ownership=ownership)
+
+    def cluster(self, zk: ZooKeeper) -> Callable[[], Awaitable[str | None]]:
+        """Return what reads the name of the tree in ZooKeeper."""
+        return TreeName(zk).read

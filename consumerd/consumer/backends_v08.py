@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.cluster import TopicNodes, V08BrokerDirectory
+from consumerd.cluster import TopicNodes, TreeName, V08BrokerDirectory
 from consumerd.consumer.backends import Fetching, FetchOwner
 from consumerd.consumer.snapshot import V08SnapshotReader
 from consumerd.fetch import FetchPool
@@ -16,6 +16,7 @@ from consumerd.group import V08Rules
 from consumerd.offsets import OffsetSettings, make_store
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from random import Random
 
     from consumerd.client import ClusterClient
@@ -60,6 +61,15 @@ class V08Backend:
         """Return the configured store; the one in ZooKeeper is fenced by the owner nodes."""
         return make_store(self._offsets, group, client=self._client, zk=zk, claimed=True, ownership=ownership)
 
+    def cluster(self, zk: ZooKeeper) -> Callable[[], Awaitable[str | None]]:
+        """Return what tells the cluster's id; before 0.10.1 the name of the tree in ZooKeeper."""
+        tree = TreeName(zk)
+
+        async def name() -> str | None:
+            return self._client.metadata.cluster_id or await tree.read()
+
+        return name
+
 
 class ClusterBackend:
     """Kafka 0.8 and later, for members that ZooKeeper does not coordinate. `client` and `zk` stay the caller's.
@@ -81,3 +91,7 @@ class ClusterBackend:
     def store(self, group: str, membership: Membership | None = None) -> OffsetStore:
         """Return the offset store; it commits as `membership`, if the group has a coordinator."""
         return make_store(self._offsets, group, client=self.client, zk=self._zk, membership=membership)
+
+    async def cluster(self) -> str | None:
+        """Return the cluster's id; None before 0.10.1."""
+        return self.client.metadata.cluster_id

@@ -97,6 +97,7 @@ class GroupConsumer(RunningMember[events.Event]):
         pool, self._fetching = backend.fetching(zk, self, rng)
         self._coordination = GroupCoordination(zk, settings, backend, clock=clock, triggered=self._triggered)
         store = backend.store(zk, settings.group, self._coordination)
+        self.cluster = backend.cluster(zk)
         self._partitions = self._make_partitions(pool, store, self._ownership_lost)
         self.controls = PartitionControls(self._partitions, pool, store)
 

@@ -24,7 +24,7 @@ from consumerd.fetch.log_changes import LogChangeKind
 from consumerd.handlers import HandlerContext
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 
     from consumerd.consumer.blocked import BlockedClaim
     from consumerd.consumer.controls import PartitionControls
@@ -58,6 +58,8 @@ class RunningMember(Generic[_Event]):
     fence: Fence
     _pool: PartitionPool
     controls: PartitionControls
+    #: Tells the cluster's name, for `HandlerContext.cluster`.
+    cluster: Callable[[], Awaitable[str | None]]
 
     def __init__(
         self,
@@ -485,6 +487,9 @@ class _MemberPort:
     @property
     def partitions(self) -> list[TopicPartition]:
         return list(self._member.controls.assignment())
+
+    async def cluster(self) -> str | None:
+        return await self._member.cluster()
 
     async def commit(self) -> dict[TopicPartition, int]:
         return await self._member.controls.commit()

@@ -18,7 +18,7 @@ from consumerd.forward.errors import OtherLogError, is_too_large
 from consumerd.forward.identity import SourceMark
 from consumerd.forward.settings import ForwardPlacing
 from consumerd.metrics import TargetCounts
-from consumerd.partition import NO_BROKER
+from consumerd.partition import NO_BROKER, UNKNOWN_LOG
 from consumerd.producer.v08.batches import message_size
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from consumerd.forward.settings import ForwardSettings
     from consumerd.handlers import Batch
     from consumerd.handlers.messages import Message
-    from consumerd.partition import TopicPartition
+    from consumerd.partition import LogId, TopicPartition
     from consumerd.ports import Clock
     from consumerd.wire.v08.records import Headers
 
@@ -82,10 +82,7 @@ class PartitionFeed:
         self._settings = settings
         self._chunk_bytes = settings.chunk_bytes
         self._mark = SourceMark(source, settings.cluster) if settings.headers else None
-        #: Bytes of a message beside key, payload and headers of its own, at most.
-        self._overhead = _BATCH_OVERHEAD
-        if self._mark is not None:
-            self._overhead += message_size(None, None, self._mark.headers(_LARGEST, _LARGEST, b""))
+        self._read_from(UNKNOWN_LOG)
         #: The last message that the target has already: messages up to this one are left out.
         self.known: SourceIdentity | None = None
         #: The position that was returned for the start of the partition: no delivery begins before it.
@@ -107,6 +104,15 @@ class PartitionFeed:
             rng=rng,
         )
 
+    def _read_from(self, log: LogId) -> None:
+        """Send messages of `log` from now on."""
+        self._log = log
+        #: Bytes of a message beside key, payload and headers of its own, at most.
+        self._overhead = _BATCH_OVERHEAD
+        if self._mark is not None:
+            self._mark.read_from(log)
+            self._overhead += message_size(None, None, self._mark.headers(_LARGEST, _LARGEST, b""))
+
     async def open(self) -> None:
         """Begin."""
         await self._producer.start()
@@ -124,6 +130,8 @@ class PartitionFeed:
         if (skipped := await self._known_in(batch)) > batch.handled:
             log.info("forwarded_messages_skipped", partition=str(self.source), messages=skipped - batch.handled)
             batch.mark(skipped)
+        if batch.log != self._log:
+            self._read_from(batch.log)
         for chunk in self._chunks(batch.rest(batch.handled).messages()):
             await self._send(chunk, batch)
 

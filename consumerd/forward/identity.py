@@ -3,11 +3,12 @@
 Strategy: one header for each part, all with the prefix `consumerd.source.`, their values in ASCII so that every tool
 shows them: topic, broker, partition, offset (of the outermost message), index (of the leaf in a compressed one), crc
 (CRC-32 of the payload, 8 hex digits, as the old log had it; none for a null payload). Partitions of 0.8 and later have
-no broker, and no header for it. `cluster` is there where the forwarder was given a name for the source.
+no broker, and no header for it. `topic_id` and `leader_epoch` tell the log that the offset is of, where the source's
+brokers tell them. `cluster` is there where the forwarder was given a name for the source.
 
 Headers that the message had already stay in front. A message that was forwarded more than once has several identities,
 one behind the other, and the last one counts as a whole: a field of an earlier identity that the last one lacks
-(a broker, a name) does not belong to it.
+(a broker, a topic id, a name) does not belong to it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from consumerd.partition import NO_BROKER, TopicPartition
+from consumerd.partition import NO_BROKER, UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.wire.crc import crc32
 
 if TYPE_CHECKING:
@@ -28,18 +29,23 @@ PREFIX: Final = "consumerd.source."
 _CLUSTER, _TOPIC, _BROKER = PREFIX + "cluster", PREFIX + "topic", PREFIX + "broker"
 _PARTITION, _OFFSET = PREFIX + "partition", PREFIX + "offset"
 _INDEX, _CRC = PREFIX + "index", PREFIX + "crc"
+_TOPIC_ID, _LEADER_EPOCH = PREFIX + "topic_id", PREFIX + "leader_epoch"
 _INT64: Final = 1 << 63
 _DIGITS: Final = 19
 
 
 class SourceIdentity(NamedTuple):
-    """The values of the headers. `crc`: of the original payload, None for a null one. `cluster`: None if unnamed."""
+    """The values of the headers. `crc`: of the original payload, None for a null one. `cluster`: None if unnamed.
+
+    `log`: the log that the offset is of, as far as the source told.
+    """
 
     partition: TopicPartition
     offset: int
     index: int  # type: ignore[assignment]  # the word of the protocol
     crc: int | None
     cluster: str | None = None
+    log: LogId = UNKNOWN_LOG
 
     @property
     def place(self) -> tuple[int, int]:
@@ -60,7 +66,16 @@ class SourceMark:
         if partition.broker != NO_BROKER:
             same.append((_BROKER, b"%d" % partition.broker))
         same.append((_PARTITION, b"%d" % partition.partition))
-        self._same = tuple(same)
+        self._of_partition = self._same = tuple(same)
+
+    def read_from(self, log: LogId) -> None:
+        """Make the headers of messages of `log` from now on."""
+        told: list[tuple[str, bytes | None]] = []
+        if log.topic_id_text is not None:
+            told.append((_TOPIC_ID, log.topic_id_text.encode()))
+        if log.leader_epoch is not None:
+            told.append((_LEADER_EPOCH, b"%d" % log.leader_epoch))
+        self._same = (*self._of_partition, *told)
 
     def headers(self, offset: int, index: int, payload: bytes | None) -> Headers:
         """The headers of one message."""
@@ -81,7 +96,8 @@ def read_identity(headers: Headers) -> SourceIdentity | None:
         crc = _checksum(found[_CRC]) if _CRC in found else None
         cluster = found.get(_CLUSTER)
         name = None if cluster is None else cluster.decode()
-        return SourceIdentity(partition, _number(found[_OFFSET]), _number(found[_INDEX]), crc, name)
+        log = _log(found.get(_TOPIC_ID), found.get(_LEADER_EPOCH, _NONE))
+        return SourceIdentity(partition, _number(found[_OFFSET]), _number(found[_INDEX]), crc, name, log)
     except (KeyError, ValueError):  # a UnicodeDecodeError is one
         return None
 
@@ -102,6 +118,15 @@ def _partition(topic: bytes | None, broker: bytes | None, partition: bytes | Non
     if not topic:
         raise ValueError(topic)
     return TopicPartition(topic.decode(), NO_BROKER if broker == _NONE else _number(broker), _number(partition))
+
+
+@lru_cache(maxsize=4096)
+def _log(topic_id: bytes | None, leader_epoch: bytes | None) -> LogId:
+    """The log, cached likewise. Raises ValueError."""
+    if topic_id is None and leader_epoch == _NONE:
+        return UNKNOWN_LOG
+    text = None if topic_id is None else topic_id.decode()
+    return LogId.told(text, None if leader_epoch == _NONE else _number(leader_epoch))
 
 
 def _number(value: bytes | None) -> int:

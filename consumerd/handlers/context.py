@@ -30,6 +30,10 @@ class MemberPort(Protocol):
         """The partitions that are owned now, sorted."""
         ...
 
+    async def cluster(self) -> str | None:
+        """Return the name of the cluster; None where nothing tells it."""
+        ...
+
     async def commit(self) -> Mapping[TopicPartition, int]:
         """Commit the handled offsets; return the committed offsets."""
         ...
@@ -45,6 +49,9 @@ class MemberPort(Protocol):
 
 class _NoMember:
     partitions: tuple[TopicPartition, ...] = ()
+
+    async def cluster(self) -> str | None:
+        return None
 
     async def commit(self) -> Mapping[TopicPartition, int]:
         return {}
@@ -80,6 +87,15 @@ class HandlerContext:
     def partitions(self) -> tuple[TopicPartition, ...]:
         """The partitions that the member owns now, sorted; none outside of a member."""
         return tuple(self.member.partitions)
+
+    async def cluster(self) -> str | None:
+        """Return a name for the cluster that the messages come from: the same for all members, and after restarts.
+
+        Since Kafka 0.10.1 the cluster's id, before that a text such as `zk-4-18f3a2c1b00`, for the tree in ZooKeeper.
+        None without a member, and for groups of 0.9 and 0.10.0 that brokers coordinate. Ask while a batch is handled:
+        before, nothing may be known. Raises ZooKeeperError.
+        """
+        return await self.member.cluster()
 
     async def commit(self) -> Mapping[TopicPartition, int]:
         """Commit the handled offsets of all partitions of the member now; return the committed offsets.

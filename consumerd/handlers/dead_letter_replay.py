@@ -65,11 +65,9 @@ class HandlerTarget:
         self._handler = handler
 
     async def replay(self, letters: Sequence[StoredLetter]) -> None:
-        """Batches of letters of one partition each, in the order of the file."""
-        for _, group in groupby(letters, key=lambda letter: letter.message.partition):
-            of_partition = list(group)
-            content = PickedContent([letter.message for letter in of_partition])
-            batch = Batch(of_partition[0].message.partition, content)
+        """Batches of letters of one log each, in the order of the file."""
+        for (partition, log), group in groupby(letters, key=lambda letter: (letter.message.partition, letter.log)):
+            batch = Batch(partition, PickedContent([letter.message for letter in group], log=log))
             await self._handler.handle(batch)
 
 

@@ -111,6 +111,7 @@ def _headers(letter: Letter, failed_at: float) -> list[tuple[str, bytes | None]]
     known: dict[str, Any] = message.identity._asdict()
     if message.broker == NO_BROKER:
         del known["broker"]
+    known |= letter.told_log()
     known |= {
         "error_type": type(letter.error).__qualname__,
         "error": error_text(letter.error),

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from consumerd.handlers.messages import Identity, KeyedMessage, Message
-from consumerd.partition import NO_BROKER, TopicPartition
+from consumerd.partition import NO_BROKER, UNKNOWN_LOG, LogId, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 #: Characters of an error's text that are kept: it may quote a message of megabytes.
 MAX_ERROR: Final = 4000
 _MAX_OFFSET: Final = (1 << 63) - 1
+_MAX_EPOCH: Final = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,13 @@ class Letter:
     error: BaseException
     #: The number of calls of the handler.
     attempts: int
+    #: The log that the message was read from, as far as it is known.
+    log: LogId = UNKNOWN_LOG
+
+    def told_log(self) -> dict[str, Any]:
+        """Return what is recorded of the log, by name."""
+        told = {"topic_id": self.log.topic_id_text, "leader_epoch": self.log.leader_epoch}
+        return {name: value for name, value in told.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +54,8 @@ class StoredLetter:
     error: str
     attempts: int
     failed_at: float
+    #: As that of `Letter`.
+    log: LogId = UNKNOWN_LOG
 
     @property
     def identity(self) -> Identity:
@@ -76,7 +86,8 @@ def encode_letter(letter: Letter, failed_at: float) -> bytes:
     """The letter as one JSON object, without a newline.
 
     `topic`, `broker`, `partition`, `offset`, `index`, `payload_base64`, `error_type`, `error`, `attempts`, `failed_at`;
-    of messages of 0.8 and later `broker` is null, and there are `key_base64`, `timestamp` and `headers`.
+    of messages of 0.8 and later `broker` is null, and there are `key_base64`, `timestamp` and `headers`. `topic_id` and
+    `leader_epoch` are there where the broker told them.
     """
     message = letter.message
     record = {
@@ -94,6 +105,7 @@ def encode_letter(letter: Letter, failed_at: float) -> bytes:
             "timestamp": message.timestamp,
             "headers": [[name, _base64(value)] for name, value in message.headers],
         }
+    record |= letter.told_log()
     return json.dumps(record).encode()
 
 
@@ -126,8 +138,20 @@ def decode_letter(line: bytes) -> StoredLetter:
             raise ValueError("payload_base64 is missing")
         message = Message(TopicPartition(topic, broker, number), offset, index, offset, payload)
     return StoredLetter(
-        message, _field(record, "error_type", str), _field(record, "error", str), attempts, float(failed_at)
+        message,
+        _field(record, "error_type", str),
+        _field(record, "error", str),
+        attempts,
+        float(failed_at),
+        _log(record),
     )
+
+
+def _log(record: dict[str, Any]) -> LogId:
+    """Return what is recorded of the log; nothing in letters of earlier releases."""
+    topic_id = _field(record, "topic_id", str) if record.get("topic_id") is not None else None
+    known = record.get("leader_epoch") is not None
+    return LogId.told(topic_id, _number(record, "leader_epoch", _MAX_EPOCH) if known else None)
 
 
 def _field(record: dict[str, Any], name: str, kind: type[Any]) -> Any:

@@ -66,7 +66,9 @@ class GivingUp:
             ) from error
         if self._dead_letters is not None:
             for piece in in_pieces(failed.messages(), _LETTERS, _LETTER_BYTES, _payload_size):
-                await self._write(self._dead_letters, [Letter(message, error, attempts) for message in piece])
+                await self._write(
+                    self._dead_letters, [Letter(message, error, attempts, log=failed.log) for message in piece]
+                )
         given_up_as = self._counts.skipped if self._dead_letters is None else self._counts.dead_lettered
         given_up_as[failed.topic] += len(failed)
         log.error(

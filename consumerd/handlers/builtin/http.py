@@ -6,8 +6,10 @@ with the pause that the receiver asks for, and the failure policy does the rest.
 not change, so it is raised as `RejectedError`.
 
 An answer that got lost is no proof of anything: the same request is sent again. Each one says in `Idempotency-Key`
-which range of which partition it holds, and a partition's ranges begin where the range before them was confirmed; so a
-receiver that remembers the end of each partition can drop duplicates, also after a crash, when ranges end elsewhere.
+which range of which log it holds, and a log's ranges begin where the range before them was confirmed; so a receiver
+that remembers the end of each log can drop duplicates, also after a crash, when ranges end elsewhere. A log is named by
+what never changes for a message: the cluster, the topic and its id, the partition, and the epoch of the leader that
+stored the message. With the epoch, messages that replace others at the end of a truncated log are others.
 
 The receiver is trusted with the messages, and with nothing else: redirects are not followed (they would carry the
 headers elsewhere), cookies are not kept, and of a body a bounded part is read.
@@ -27,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
-from consumerd.errors import HandlerFailedError, HandlerLoadError, reason_of
+from consumerd.errors import HandlerFailedError, HandlerLoadError, ZooKeeperError, reason_of
 from consumerd.handlers.api import Handler, RejectedError, RetryLaterError
 from consumerd.handlers.builtin.http_body import CONTENT_TYPES, make_body
 from consumerd.handlers.secret_options import Secret  # noqa: TC001 - `config show` reads the type
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
     from consumerd.handlers.builtin.http_body import BodyFormat
     from consumerd.handlers.context import HandlerContext
     from consumerd.handlers.messages import Batch
-    from consumerd.ports import Clock
 
 #: Bytes of an answer that are read; a connection with more of it is closed.
 _MAX_ANSWER: Final = 64 << 10
@@ -152,14 +153,14 @@ class HttpHandler(Handler):
         #: Waiting for a connection is no part of a request's time.
         self._turns = asyncio.Semaphore(settings.connections)
         self._session: ClientSession | None = None
-        self._clock: Clock | None = None
+        self._context: HandlerContext | None = None
 
     async def start(self, context: HandlerContext) -> None:
         """Read the files. No request is sent: a receiver that is unavailable is met by retries of the first batch."""
         import aiohttp  # noqa: PLC0415
 
         await self.stop()
-        self._clock = context.clock
+        self._context = context
         settings = self._settings
         headers, context_of_tls = await in_thread(lambda: (_read_headers(settings), _read_tls(settings)))
         headers["Content-Type"] = CONTENT_TYPES[settings.format]
@@ -185,7 +186,7 @@ class HttpHandler(Handler):
             raise HandlerFailedError("handler 'http' is not started.")
         if not len(batch):
             return
-        headers = {"Idempotency-Key": idempotency_key(batch)} if batch.contiguous else {}
+        headers = {"Idempotency-Key": idempotency_key(batch, await self._cluster())} if batch.contiguous else {}
         body = await make_body(batch, self._settings.format, compressed=self._settings.gzip)
         try:
             async with (
@@ -199,6 +200,13 @@ class HttpHandler(Handler):
         except self._failures as error:
             raise HttpRequestError(f"POST {self._shown}: {reason_of(error)}") from error
         batch.mark(len(batch))
+
+    async def _cluster(self) -> str | None:
+        assert self._context is not None
+        try:
+            return await self._context.cluster()
+        except ZooKeeperError as error:  # without the name a repeated request would have another key
+            raise HttpRequestError(f"POST {self._shown}: the cluster's name cannot be read: {error}") from error
 
     async def _refuse(self, response: ClientResponse) -> None:
         """Raise the error that an answer other than 2xx means."""
@@ -214,19 +222,22 @@ class HttpHandler(Handler):
         said = " ".join(word for word in words if word)
         if status < 500 and status not in _TRANSIENT | self._settings.retry_on:
             raise HttpRejectedError(said)
-        assert self._clock is not None
-        pause = retry_after(response.headers.get("Retry-After"), self._clock.wall())
+        assert self._context is not None
+        pause = retry_after(response.headers.get("Retry-After"), self._context.clock.wall())
         if pause is not None:
             raise RetryLaterError(said, min(pause, self._settings.max_retry_after))
         raise HttpRequestError(said)
 
 
-def idempotency_key(batch: Batch) -> str:
-    """`topic/broker-partition/start-next`, the topic percent-encoded; equal for equal messages alone.
+def idempotency_key(batch: Batch, cluster: str | None) -> str:
+    """`cluster/topic/topic id/partition/leader epoch/start-next`; equal for equal messages alone, if Kafka tells.
 
-    A range always holds all messages of the log between its two offsets, whichever member sends it.
+    Names are percent-encoded, and what is unknown is `-`. A range holds all messages of the log that have this epoch
+    and lie between its two offsets, whichever member sends it.
     """
-    place = f"{quote(batch.topic, safe='')}/{batch.partition.name}"
+    epoch = batch.leader_epoch
+    log = [cluster, batch.topic, batch.topic_id, batch.partition.name, None if epoch is None else str(epoch)]
+    place = "/".join(quote(each, safe="") if each else "-" for each in log)
     return f"{place}/{batch.start_offset}-{batch.next_offset}"
 
 

@@ -19,7 +19,7 @@ from consumerd.errors import ConfigError
 from consumerd.forward.identity import SourceMark, read_identity
 from consumerd.handlers.builtin.http import retry_after
 from consumerd.http.access import Access, AccessRefusedError
-from consumerd.partition import TopicPartition
+from consumerd.partition import LogId, TopicPartition
 from consumerd.registry import FilterKind, RegistryError, TopicFilter
 from consumerd.zk.acl import parse_acl, split_acl
 from consumerd.zk.connect_string import parse_connect_string
@@ -211,12 +211,14 @@ def _check_identity(data: bytes) -> None:
     found = read_identity(tuple(headers))
     if found is not None:
         mark = SourceMark(found.partition, found.cluster)
+        mark.read_from(found.log)
         again = read_identity(mark.headers(found.offset, found.index, None))
         assert again == found._replace(crc=None)
 
 
 def _identities() -> dict[str, bytes]:
     mark = SourceMark(TopicPartition("events", 0, 1), "old")
+    mark.read_from(LogId(b"\x07" * 16, 5))
     lines = [name.encode() + b"=" + (value or b"") for name, value in mark.headers(1000, 2, b"payload")]
     return {"one": b"\n".join(lines), "two": b"\n".join([b"own=header", *lines, *lines[1:]])}
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from consumerd.client.metadata import ClusterMetadata
+from consumerd.consumer.backends import V07Backend
 from consumerd.consumer.backends_v08 import ClusterBackend, V08Backend
 from consumerd.offsets import (
     ClaimedStore,
@@ -59,6 +61,30 @@ async def test_commits_are_fenced_by_owner_nodes_in_groups_of_zookeeper_only(
         claimed = V08Backend(client, offsets=offsets).store(zk, "g", cast("Ownership", None))
         assert type(claimed) is in_group
         assert type(ClusterBackend(client, offsets=offsets, zk=zk).store("g")) is fixed
+
+
+async def test_names_the_cluster_by_its_id_or_by_the_tree_in_zookeeper() -> None:
+    known: Any = SimpleNamespace(metadata=ClusterMetadata(cluster_id="abc"))
+    unknown: Any = SimpleNamespace(metadata=ClusterMetadata())
+    assert await ClusterBackend(known).cluster() == "abc"
+    assert await ClusterBackend(unknown).cluster() is None
+    names: list[str | None] = []
+    for _ in range(2):  # two trees, the second of which was built later
+        zookeeper = MemoryZooKeeper()
+        for _ in names:
+            zookeeper.put("/earlier", b"")
+        async with zookeeper.session() as zk:
+            ours = V07Backend(cast("Any", None)).cluster(zk)
+            assert await ours() is None  # no broker has registered yet
+            zookeeper.put("/brokers/ids/1", b"")
+            names.append(await ours())
+            zookeeper.put("/brokers/ids/2", b"")
+            async with zookeeper.session() as other:
+                assert await V07Backend(cast("Any", None)).cluster(other)() == names[-1] == await ours()
+                assert await V08Backend(unknown).cluster(other)() == names[-1]
+                assert await V08Backend(known).cluster(other)() == "abc"
+    assert len(set(names)) == 2
+    assert all(name is not None and name.startswith("zk-") for name in names)
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from consumerd.client import ClientSettings
-from consumerd.forward import ForwardResume, ForwardSettings, SourceIdentity
+from consumerd.forward import ForwardResume, ForwardSettings, SourceIdentity, read_identity
 from consumerd.forward.errors import OtherLogError
 from consumerd.forward.feed import PartitionFeed
-from consumerd.handlers import Batch
-from consumerd.partition import TopicPartition
+from consumerd.handlers import Batch, KeyedMessage
+from consumerd.handlers.picked import PickedContent
+from consumerd.partition import LogId, TopicPartition
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.crc import crc32
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
@@ -75,3 +76,32 @@ async def test_yields_to_others_while_it_compares_a_large_batch() -> None:
     await forwarding
     assert whole.handled == count
     assert turns >= 4
+
+
+class Producer:
+    """Acknowledges what it is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+
+    async def send(self, _topic: str, _value: bytes, *, headers: Any, **_rest: Any) -> asyncio.Future[None]:
+        self.sent.append(headers)
+        acknowledged: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        acknowledged.set_result(None)
+        return acknowledged
+
+    async def flush(self) -> None: ...
+
+
+async def test_headers_tell_the_log_that_each_message_was_read_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = [LogId(), LogId(b"\x01" * 16, 3), LogId(b"\x01" * 16, 4), LogId(b"\x02" * 16, 0), LogId()]
+    one, producer = feed(NEW), Producer()
+    monkeypatch.setattr(one, "_producer", producer)
+    for number, log in enumerate(logs):
+        message = KeyedMessage(NEW, number, 0, number + 1, b"x", None, 1, 0, ())
+        await one.forward(Batch(NEW, PickedContent([message], log=log, contiguous=True)))
+    found = [read_identity(headers) for headers in producer.sent]
+    assert [each and each.log for each in found] == logs
+    assert [name for name, _ in producer.sent[0]] == [
+        "consumerd.source." + name for name in ("topic", "partition", "offset", "index", "crc")
+    ]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumerd.forward import SourceMark, read_identity
-from consumerd.partition import TopicPartition
+from consumerd.partition import LogId, TopicPartition
 
 NUMBERS = st.integers(0, 2**63 - 1)
 
@@ -20,6 +20,9 @@ NUMBERS = st.integers(0, 2**63 - 1)
     index=NUMBERS,
     payload=st.none() | st.binary(max_size=50),
     cluster=st.none() | st.text(min_size=1).filter(lambda text: text.isprintable()),
+    log=st.builds(
+        LogId, st.none() | st.binary(min_size=16, max_size=16), st.none() | st.integers(0, 2**31 - 1), st.none()
+    ),
 )
 def test_reads_the_identity_it_wrote(
     topic: str,
@@ -29,18 +32,31 @@ def test_reads_the_identity_it_wrote(
     index: int,
     payload: bytes | None,
     cluster: str | None,
+    log: LogId,
 ) -> None:
     source = TopicPartition(topic, broker, partition)
-    headers = SourceMark(source, cluster).headers(offset, index, payload)
+    mark = SourceMark(source, cluster)
+    mark.read_from(LogId(b"\x09" * 16, 9))  # what was sent before
+    mark.read_from(log)
+    headers = mark.headers(offset, index, payload)
     found = read_identity((("own", None), *headers))
     assert found is not None
     assert found.partition == source
     assert found.place == (offset, index)
     assert found.cluster == cluster
+    assert found.log == log
+    assert all(value is None or value.isascii() for name, value in headers if name.endswith(("_id", "_epoch")))
     assert found.crc == (None if payload is None else zlib.crc32(payload))
 
 
+def marked(mark: SourceMark, log: LogId) -> SourceMark:
+    mark.read_from(log)
+    return mark
+
+
 WAYS = [
+    marked(SourceMark(TopicPartition.numbered("c", 5), "dc3"), LogId(b"\x01" * 16, 7)),
+    marked(SourceMark(TopicPartition.numbered("c", 6)), LogId(None, 8)),
     SourceMark(TopicPartition("a", 1, 2)),  # from 0.7
     SourceMark(TopicPartition("a", 1, 2), "dc"),
     SourceMark(TopicPartition.numbered("b", 5)),  # from 0.8 and later: without a broker
@@ -82,11 +98,19 @@ def test_ignores_an_incomplete_identity(name: str) -> None:
     [
         ("topic", None), ("topic", b""), ("topic", b"\xff"), ("broker", b"-1"), ("partition", b"one"),
         ("offset", b"9223372036854775808"), ("offset", b"1" * 5000), ("offset", "²".encode()), ("index", b" 1"),
+        ("leader_epoch", b"-1"), ("leader_epoch", None), ("topic_id", b"\xff"),
         ("crc", b"123"), ("crc", b"0x123456"), ("crc", b"ABCDEF01"), ("crc", None),
     ],
 )  # fmt: skip
 def test_ignores_hostile_values(name: str, value: bytes | None) -> None:
     assert read_identity(tuple((GOOD | {f"consumerd.source.{name}": value}).items())) is None
+
+
+def test_a_topic_id_that_is_none_counts_as_unknown() -> None:
+    for value in (b"", b"abc", b"!" * 22, None):
+        found = read_identity(tuple((GOOD | {"consumerd.source.topic_id": value}).items()))
+        assert found is not None
+        assert found.log == LogId()
 
 
 def test_ignores_headers_of_others() -> None:

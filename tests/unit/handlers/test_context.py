@@ -55,6 +55,7 @@ async def test_has_name_settings_and_metrics(clock: Any) -> None:
 async def test_without_a_member_nothing_is_owned(clock: Any) -> None:
     context = HandlerContext("g", "g_1", clock)
     assert context.partitions == ()
+    assert await context.cluster() is None
     assert await context.commit() == {}
     context.pause(TopicPartition("t", 0, 0))
     context.resume(TopicPartition("t", 0, 0))

@@ -28,7 +28,7 @@ from consumerd.handlers.dead_letter_replay import (
     replay,
     require_replayable,
 )
-from consumerd.partition import TopicPartition
+from consumerd.partition import UNKNOWN_LOG, LogId, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,11 +56,16 @@ class Collecting:
 
 
 async def letters_at(
-    path: Path, clock: Any, *messages: Any, error: Exception | None = None, size: int = 1 << 20
+    path: Path,
+    clock: Any,
+    *messages: Any,
+    error: Exception | None = None,
+    size: int = 1 << 20,
+    log: LogId = UNKNOWN_LOG,
 ) -> None:
     file = FileDeadLetters(path, clock=clock, file_size=size)
     for message in messages:
-        await file.write([Letter(message, error or ValueError("no"), 1)])
+        await file.write([Letter(message, error or ValueError("no"), 1, log=log)])
     await file.stop()
 
 
@@ -183,6 +188,19 @@ async def test_a_handler_gets_batches_of_one_partition_with_whole_identities(tmp
     assert [(name, start) for name, _, start, _ in batches] == [("t/0-0", 1), ("t/0-1", 2), ("k/3", 7)]
     assert [message.identity for message in batches[0][1]] == [("t", 0, 0, 1, 0), ("t", 0, 0, 40, 0)]
     assert batches[2][1] == [keyed]
+
+
+async def test_a_handler_gets_batches_of_one_log(tmp_path: Path, clock: Any) -> None:
+    path, batches = tmp_path / "dead.ndjson", []
+    logs = [UNKNOWN_LOG, LogId(b"\x01" * 16, 3), LogId(b"\x01" * 16, 4), LogId(b"\x02" * 16, 4)]
+    for log in logs:
+        await letters_at(path, clock, old(1), old(40), log=log)
+
+    async def handle(batch: Batch) -> None:
+        batches.append((batch.topic_id, batch.leader_epoch, len(batch)))
+
+    await replay([path], HandlerTarget(make_handler(handle)), progress(tmp_path / "p"), Selection())
+    assert batches == [(log.topic_id_text, log.leader_epoch, 2) for log in logs]
 
 
 async def test_a_handler_that_goes_message_by_message_and_its_policy_work_on_letters(

@@ -17,7 +17,7 @@ from consumerd.handlers import Batch, FileDeadLetters, KeyedMessage, Letter
 from consumerd.handlers.dead_letter_files import letter_files, read_letters
 from consumerd.handlers.dead_letter_topic import TopicDeadLetters
 from consumerd.handlers.dead_letters import decode_letter
-from consumerd.partition import TopicPartition
+from consumerd.partition import UNKNOWN_LOG, LogId, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -276,7 +276,8 @@ async def test_letters_are_read_as_they_were_written(tmp_path: Path, make_batch:
     file = FileDeadLetters(path, clock=clock)
     batch = make_batch([b"a", b"\xff\x00\n"], start=71, broker=1, partition=2)
     keyed = KeyedMessage(TopicPartition.numbered("t", 3), 7, 0, 8, None, b"k", 123, 0, (("h", b"\xff"), ("n", None)))
-    await file.write([*letters(batch), Letter(keyed, OSError("e" * 9000), 2)])  # type: ignore[arg-type]
+    log = LogId(b"\x07" * 16, 5)
+    await file.write([*letters(batch), Letter(keyed, OSError("e" * 9000), 2, log=log)])  # type: ignore[arg-type]
     await file.stop()
     first, second, third = (line.letter for line in read_letters(path))
     assert first is not None
@@ -287,6 +288,9 @@ async def test_letters_are_read_as_they_were_written(tmp_path: Path, make_batch:
         "ValueError", "no\ngood", 5, 1_700_001_000.0,
     )  # fmt: skip
     assert third.message == keyed
+    assert (second.log, third.log) == (UNKNOWN_LOG, log)
+    record = json.loads(path.read_bytes().splitlines()[2])
+    assert (record["topic_id"], record["leader_epoch"]) == ("BwcHBwcHBwcHBwcHBwcHBw", 5)
     assert len(third.error) == 4000
 
 
@@ -298,6 +302,9 @@ async def test_letters_are_read_as_they_were_written(tmp_path: Path, make_batch:
         ({"offset": -1}, "offset is out of range"),
         ({"offset": True}, "offset is missing"),
         ({"broker": 1 << 40}, "broker is out of range"),
+        ({"topic_id": 7}, "topic_id is missing or of the wrong type"),
+        ({"leader_epoch": -1}, "leader_epoch is out of range"),
+        ({"leader_epoch": "5"}, "leader_epoch is missing or of the wrong type"),
         ({"failed_at": "now"}, "failed_at must be a time"),
         ({"failed_at": float("nan")}, "failed_at must be a time"),
         ({"payload_base64": "?"}, "payload_base64 is not base64"),
@@ -366,6 +373,18 @@ async def test_a_letter_in_a_topic_is_the_message_with_headers(clock: Any) -> No
         ("consumerd.dead_letter.attempts", b"3"),
         ("consumerd.dead_letter.failed_at", b"1700001000.000"),
     )
+
+
+@pytest.mark.asyncio
+async def test_a_letter_in_a_topic_tells_the_log_of_the_message(clock: Any) -> None:
+    producer = _Producer()
+    place = _topic(producer, clock, headers=True)
+    await place.start()
+    await place.write([Letter(KEYED, ValueError("no"), 3, log=LogId(b"\x07" * 16, 5))])  # type: ignore[arg-type]
+    await place.stop()
+    told = dict(producer.sent[0].headers)
+    assert told["consumerd.dead_letter.topic_id"] == b"BwcHBwcHBwcHBwcHBwcHBw"
+    assert told["consumerd.dead_letter.leader_epoch"] == b"5"
 
 
 @pytest.mark.asyncio

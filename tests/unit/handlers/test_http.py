@@ -13,13 +13,13 @@ import pytest
 import structlog
 from aiohttp import web
 
-from consumerd.errors import HandlerFailedError, HandlerLoadError
+from consumerd.errors import HandlerFailedError, HandlerLoadError, ZooKeeperError
 from consumerd.handlers import (
     Batch,
     Handler,
     HandlerContext,
+    KeyedMessage,
     Letter,
-    Message,
     RetryLaterError,
     RetryPolicy,
     load_handler,
@@ -28,8 +28,8 @@ from consumerd.handlers import (
 from consumerd.handlers.builtin.http import HttpRejectedError, HttpRequestError, idempotency_key, retry_after
 from consumerd.handlers.picked import PickedContent
 from consumerd.handlers.secrets import HIDDEN, shown_options
-from consumerd.partition import TopicPartition
-from tests.support.receiver import Receiver
+from consumerd.partition import UNKNOWN_LOG, LogId, TopicPartition
+from tests.support.receiver import OncePerKey, Receiver
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -43,13 +43,15 @@ pytestmark = pytest.mark.asyncio
 
 
 @asynccontextmanager
-async def started(url: str, clock: Any, policy: RetryPolicy | None = None, **options: Any) -> AsyncIterator[Handler]:
+async def started(
+    url: str, clock: Any, policy: RetryPolicy | None = None, *, member: Any = None, **options: Any
+) -> AsyncIterator[Handler]:
     """The handler; in its policy, if one is given."""
     handler = load_handler("http", {"url": url, **options})
     letters = Letters() if policy is not None and policy.on_failure == "dead_letter" else None
     if policy is not None:
         handler = retrying(handler, policy, clock=clock, rng=random.Random(1), name="http", dead_letters=letters)
-    await handler.start(HandlerContext("g", "g_1", clock))
+    await handler.start(HandlerContext("g", "g_1", clock, **({} if member is None else {"member": member})))
     try:
         yield handler
     finally:
@@ -94,7 +96,7 @@ async def test_posts_each_batch_with_all_identities(
         first = receiver.requests[0].headers
         assert first["Content-Type"] == kind
         assert int(first["Content-Length"]) == len(receiver.requests[0].body)
-        assert first["Idempotency-Key"] == f"a%20b%2Fc/0-0/71-{batches[0].next_offset}"
+        assert first["Idempotency-Key"] == f"-/a%20b%2Fc/-/0-0/-/71-{batches[0].next_offset}"
     assert [batch.handled for batch in batches] == [4, 1]
 
 
@@ -134,11 +136,58 @@ async def test_messages_of_lanes_have_no_key_because_their_ranges_overlap(make_b
 
 
 async def test_key_is_the_same_for_a_repeated_batch_and_another_for_any_other(make_batch: MakeBatch) -> None:
-    assert idempotency_key(make_batch(b"a")) == idempotency_key(make_batch(b"b")) == "t/0-0/0-11"
+    assert idempotency_key(make_batch(b"a"), "c") == idempotency_key(make_batch(b"b"), "c") == "c/t/-/0-0/-/0-11"
     others = [make_batch(b"a", start=1), make_batch(b"ab"), make_batch(b"a", partition=1), make_batch(b"a", topic="u")]
-    assert len({idempotency_key(each) for each in others}) == 4
-    later = Batch(TopicPartition.numbered("t", 3), PickedContent([Message(TopicPartition("t", -1, 3), 5, 0, 6, b"")]))
-    assert idempotency_key(later) == "t/3/5-6"
+    assert len({idempotency_key(each, "c") for each in others}) == 4
+    assert idempotency_key(keyed(5), "a/b") == "a%2Fb/t/-/3/-/5-6"
+
+
+def keyed(*offsets: int, log: LogId = UNKNOWN_LOG) -> Batch:
+    place = TopicPartition.numbered("t", 3)
+    messages = [KeyedMessage(place, each, 0, each + 1, b"%d" % each, None, 1, 0, ()) for each in offsets]
+    return Batch(place, PickedContent(messages, log=log, contiguous=True))
+
+
+async def test_key_names_the_log_so_that_nothing_of_another_one_is_dropped(clock: Any) -> None:
+    """One receiver and four logs: of two clusters, of a topic that was created again, and one that was truncated."""
+    first, again = LogId(b"\x01" * 16, 3), LogId(b"\x02" * 16, 0)
+    sent = [
+        ("one", keyed(0, 1, 2, log=first)),
+        ("one", keyed(1, 2, 3, log=first)),  # after a crash: from the committed offset, and it ends elsewhere
+        ("one", keyed(2, 3, log=first._replace(leader_epoch=4))),  # truncated at 2
+        ("one", keyed(0, 1, log=again)),
+        ("two", keyed(0, 1, log=first)),
+    ]
+    kept, cluster = OncePerKey(), Cluster()
+    async with Receiver() as receiver, started(receiver.url, clock, member=cluster) as handler:
+        for cluster.name, batch in sent:
+            await handler.handle(batch)
+        for request in receiver.requests:
+            kept.take(request)
+        assert receiver.requests[0].key == "one/t/AQEBAQEBAQEBAQEBAQEBAQ/3/3/0-3"
+    assert [record["offset"] for record in kept.records] == [0, 1, 2, 3, 2, 3, 0, 1, 0, 1]
+
+
+async def test_waits_for_a_name_that_cannot_be_read_so_that_a_repeated_request_has_the_same_key(clock: Any) -> None:
+    cluster = Cluster(failures=[ZooKeeperError("it is away"), ZooKeeperError("it is away")])
+    async with Receiver() as receiver, started(receiver.url, clock, RetryPolicy(), member=cluster) as handler:
+        await handler.handle(keyed(0))
+        assert [request.key for request in receiver.requests] == ["one/t/-/3/-/0-1"]
+
+
+class Cluster:
+    """The port of a member that knows its cluster's name, after some failures."""
+
+    partitions = ()
+
+    def __init__(self, failures: Sequence[Exception] = ()) -> None:
+        self.name = "one"
+        self._failures = [*failures]
+
+    async def cluster(self) -> str:
+        if self._failures:
+            raise self._failures.pop()
+        return self.name
 
 
 async def test_posts_over_tls_with_a_client_certificate(make_batch: MakeBatch, clock: Any, tls_files: TlsFiles) -> None:
