@@ -7,16 +7,22 @@ the former logs is there still. Whatever a sink cannot tell apart has to end its
 
 from __future__ import annotations
 
+import functools
 import json
+import random
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from asyncpg.protocol import protocol as asyncpg_protocol
 
+from consumerd.daemon import forwarding
+from consumerd.forward import read_identity
 from consumerd.handlers import Handler
 from consumerd.handlers.builtin.postgres import PostgresHandler
 from tests.simulation.daemon import Daemon
+from tests.simulation.kafka_broker import PRODUCER_ERAS, SimulatedKafka
 from tests.simulation.kafka_world import KafkaWorld
+from tests.simulation.log_changes import TOPIC
 from tests.simulation.network import Line
 from tests.simulation.postgres_server import SimulatedPostgres
 from tests.simulation.table_world import TIMEOUT, DatabaseTime
@@ -33,6 +39,8 @@ if TYPE_CHECKING:
 
 #: A row that is stored: the number of the partition, the offset, the payload.
 Row = tuple[int, int, bytes]
+#: The broker of the cluster that is forwarded to: no number of the source's.
+_TARGET = 10
 
 
 class SinkLogWorld(KafkaWorld):
@@ -83,6 +91,35 @@ class TableLogWorld(SinkLogWorld):
     def rows(self) -> list[Row]:
         """What is committed."""
         return [(row[2], row[3], row[7]) for row in self.database.rows]
+
+
+class ForwardLogWorld(SinkLogWorld):
+    """The same with another cluster, for the handler `forward` that resumes at its target."""
+
+    def __init__(self, era: Era) -> None:
+        super().__init__(era, self._forward)
+        self.target = SimulatedKafka(self.kernel, self.network, PRODUCER_ERAS[-1])
+        self._patches.append(mock.patch.object(forwarding, "SystemRandom", functools.partial(random.Random, 1)))
+
+    def begin(self) -> None:
+        super().begin()
+        self.target.add_broker(_TARGET, Line(0.0005))
+        self.target.add_partitions(TOPIC, 2, self.rng)
+
+    def _forward(self) -> Handler:
+        broker = self.target.brokers[_TARGET]
+        return forwarding.forward(bootstrap=[f"{broker.host}:{broker.port}"], resume="target")
+
+    @property
+    def rows(self) -> list[Row]:
+        """What the target has, as the headers name it."""
+        found = []
+        for log in self.target.logs(TOPIC):
+            for number, payload in enumerate(log.payloads):
+                identity = read_identity(log.headers[number])
+                assert identity is not None
+                found.append((identity.partition.partition, identity.offset, payload))
+        return found
 
 
 class SinkLogDaemon(Daemon):

@@ -6,13 +6,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from consumerd.forward.errors import OtherLogError
 from consumerd.handlers.builtin import postgres
 from consumerd.handlers.builtin.files import FilesHandler
 from consumerd.handlers.builtin.ranges import RangeOverlapError
 from tests.simulation import sink_log_changes
 from tests.simulation.kafka_broker import ERAS
 from tests.simulation.log_changes import BEFORE, Telling, Way, recreated_while_frozen, recreated_while_stopped
-from tests.simulation.sink_log_changes import SinkLogWorld, TableLogWorld, failures, missing_or_repeated
+from tests.simulation.sink_log_changes import (
+    ForwardLogWorld,
+    SinkLogWorld,
+    TableLogWorld,
+    failures,
+    missing_or_repeated,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,6 +97,15 @@ def test_each_log_has_rows_of_its_own_in_a_table(story: Callable[[Telling], None
         assert len({row[-1] for row in world.database.rows}) == 1 + world.recreations
 
 
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
+def test_each_log_is_forwarded_once(story: Callable[[Telling], None]) -> None:
+    with ForwardLogWorld(ERAS[-1]) as world:
+        telling = Telling(Way("forward", lambda: world, ERAS[-1]), world)
+        story(telling)
+        assert failures(telling) == []
+        assert missing_or_repeated(world, world.rows) == ""
+
+
 def truncated_while_running(story: Telling) -> None:
     """The last messages that are stored are gone, and others come in their place."""
     story.truncate(BEFORE // 2, BEFORE)
@@ -128,6 +144,24 @@ def test_log_that_goes_back_behind_a_stored_row_is_an_error(story: Callable[[Tel
         assert len(former) == 2 * BEFORE
         story(telling)
         assert {type(each) for each in failures(telling)} == {postgres.RangeOverlapError}
+        assert former <= set(world.rows)
+
+
+@pytest.mark.parametrize(
+    ("story", "era"),
+    [
+        pytest.param(story, era, id=f"{story.__name__}-{era.name}")
+        for story, eras in {recreated_while_running: ERAS[1:3], truncated_and_killed: ERAS[1:]}.items()
+        for era in eras
+    ],
+)
+def test_log_that_goes_back_behind_the_target_is_an_error(story: Callable[[Telling], None], era: Era) -> None:
+    with ForwardLogWorld(era) as world:
+        telling = Telling(Way("forward", lambda: world, None), world)
+        former = set(world.rows)
+        assert len(former) == 2 * BEFORE
+        story(telling)
+        assert {type(each) for each in failures(telling)} == {OtherLogError}
         assert former <= set(world.rows)
 
 
