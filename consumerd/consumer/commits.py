@@ -82,7 +82,7 @@ class Commits:
         if not positions:
             return
         notes = {
-            partition: OffsetNotes(each.work.log, start=each.committed is None and each.start == each.work.position)
+            partition: OffsetNotes(each.work.log, start=each.begins_at_end and each.committed is None)
             for partition, each in due.items()
             if each.work is not None
         }

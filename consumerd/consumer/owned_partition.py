@@ -45,8 +45,10 @@ class OwnedPartition:
         self.work: PartitionWork | None = None
         self.lane: Lane | None = None
         self.committed: int | None = None
-        #: The start position if it is the end of the log, where the group begins.
+        #: The start position, once it is known.
         self.start: int | None = None
+        #: Whether that is the end of the log, where the group begins.
+        self.begins_at_end = False
         #: Why the store did not let us write its offset the last time.
         self.refusal: BrokerError | None = None
         #: Time of our last write of it, on the clock: an offset from before us may be old.

@@ -173,8 +173,8 @@ class OwnedPartitions:
                 self._owner,
                 found.log,
             )
+            owned.begins_at_end = found.at_end
             if found.passing:
-                owned.start = start
                 await self._write_down(owned)
             await self._owner.hooks.assigned(partition)
             if lane.closed:  # it was drained meanwhile

@@ -8,6 +8,9 @@ that we sent and had no reply to; elsewhere only on the same session, while the 
 Requests to a broker or store that does not answer are repeated for as long as the caller waits; final errors are
 raised.
 
+A sink's position is of the log that the sink stored with it (`SinkPosition`), or else of that of the committed offset;
+the fetcher compares it with the present one.
+
 A sink takes the partition over when it returns its position, so each call is fenced like a delivery: a
 process that was suspended since its claim would take over partitions that others own by now.
 """
@@ -22,6 +25,7 @@ import structlog
 from consumerd.client import BrokerRefusedError, UnsupportedApiError
 from consumerd.consumer.rounds import Rounds
 from consumerd.errors import BrokerError, reason_of
+from consumerd.handlers import SinkPosition
 from consumerd.partition import UNKNOWN_LOG, LogId
 from consumerd.wire import WireError
 from consumerd.wire.v07 import EARLIEST, LATEST
@@ -66,13 +70,15 @@ class Start(NamedTuple):
 
     offset: int
     #: The committed offset.
-    committed: int | None
+    committed: int | None = None
     #: The end of the log, if it was requested.
-    end: int | None
+    end: int | None = None
     #: The next owner would not find this offset again: it has to be committed before the first fetch.
     passing: bool = False
     #: The log that the offset is of; the fetcher compares it with the present one.
     log: LogId = UNKNOWN_LOG
+    #: It is the end of the log, where the group begins.
+    at_end: bool = False
 
 
 class _Former(NamedTuple):
@@ -112,6 +118,8 @@ class StartFinder:
         self._clock = clock
         #: By topic, the partitions that it had when the member saw it first.
         self._existing: dict[str, frozenset[TopicPartition]] = {}
+        #: Topics that were gone at some time since.
+        self._gone: set[str] = set()
         self._former: dict[TopicPartition, _Former] = {}
         #: Committed offsets are read together, for all partitions that begin together.
         self._loads: Rounds[TopicPartition, dict[TopicPartition, int | BrokerError]] = Rounds(self._load)
@@ -153,8 +161,8 @@ class StartFinder:
         pause = RETRY_PAUSE
         while True:
             try:
-                offset, committed, passing, log_id = await self._position(partition, session_id)
-                end = await self._end(partition, offset) if self._settings.stop_at_end else None
+                found = await self._position(partition, session_id)
+                end = await self._end(partition, found.offset) if self._settings.stop_at_end else None
             except (BrokerError, WireError, NotConnected, ConnectionLost) as error:
                 if _is_final(error):
                     raise
@@ -165,25 +173,52 @@ class StartFinder:
                 await self._clock.sleep(pause)
                 pause = min(2 * pause, REFUSED_PAUSE) if _is_denied(error) else RETRY_PAUSE
             else:
-                return Start(offset, committed, end, passing, log_id)
+                return found._replace(end=end)
 
-    async def _position(self, partition: TopicPartition, session_id: int) -> tuple[int, int | None, bool, LogId]:
-        """Return the start, the committed offset, whether a later look-up would find another start, and its log."""
+    async def _position(self, partition: TopicPartition, session_id: int) -> Start:
+        """Return the start, without the end of the log."""
         await self._fence.wait(session_id)
         own = await self._handler.position(partition)
         committed = (await self._loads.take_part([partition])).get(partition)
         if isinstance(committed, BrokerError):
             raise committed
         if own is not None:
-            return own, committed, False, UNKNOWN_LOG
+            return await self._position_of_sink(partition, own, committed)
         former = self._former.get(partition)
         if former is not None and former.holds(session_id, committed, self._store.trace(partition)):
-            return former.position, committed, False, former.log
+            return Start(former.position, committed, log=former.log)
         if committed is not None:
-            return committed, committed, False, self._store.log(partition)
-        if self._settings.initial == "earliest" or await self._is_new(partition):
-            return await self._listed(partition, EARLIEST), None, False, UNKNOWN_LOG
-        return await self._listed(partition, LATEST), None, True, UNKNOWN_LOG
+            return Start(committed, committed, log=self._store.log(partition))
+        if self._settings.initial == "earliest":
+            return Start(await self._listed(partition, EARLIEST))
+        # Both are committed: another member may not know that the partition is new.
+        if await self._is_new(partition):
+            return Start(await self._listed(partition, EARLIEST), passing=True)
+        return Start(await self._listed(partition, LATEST), passing=True, at_end=True)
+
+    async def _position_of_sink(self, partition: TopicPartition, own: int, committed: int | None) -> Start:
+        """Continue where the sink says, unless that is of a topic that was deleted while this process ran.
+
+        Brokers drop committed offsets with their topic. Where nothing else tells the two topics apart, the sink gets
+        the new one from its beginning, and has to say that it does not know it: nothing is passed over.
+        """
+        log_id = self._log_of(partition, own, committed)
+        if committed is None and log_id.topic_id is None and partition.topic in self._gone:
+            log.warning("sink_position_of_former_topic", partition=str(partition), position=int(own), start="earliest")
+            return Start(await self._listed(partition, EARLIEST))
+        return Start(int(own), committed, log=log_id)
+
+    def _log_of(self, partition: TopicPartition, own: int, committed: int | None) -> LogId:
+        """The log of a sink's own position: what the sink says, else what is known of the committed offset's.
+
+        Commits come after what the sink stores, so they are of its log, or of a former one; but the epoch of another
+        offset than its own says nothing of where the log parts.
+        """
+        told = own.log if isinstance(own, SinkPosition) else UNKNOWN_LOG
+        if told.topic_id is not None or committed is None:
+            return told
+        topic_id, epoch, zxid = self._store.log(partition)
+        return LogId(topic_id, epoch if own == committed and told.leader_epoch is None else told.leader_epoch, zxid)
 
     def exist(self, partitions: Iterable[TopicPartition]) -> None:
         """Note the partitions that there are; those of a topic that were there the first time are not new later.
@@ -195,6 +230,7 @@ class StartFinder:
             by_topic[partition.topic].add(partition)
         for topic in self._existing.keys() - by_topic.keys():
             self._existing[topic] = frozenset()
+            self._gone.add(topic)
         for topic, found in by_topic.items():
             self._existing.setdefault(topic, frozenset(found))
 

@@ -138,14 +138,18 @@ class PartitionFeed:
     async def _known_in(self, batch: Batch) -> int:
         """Return the number of messages from the front of the batch that the target has already.
 
-        Raises OtherLogError where the last of them is not the one that the target has, or the log ended before it.
+        None of a topic that was created again since, as its id tells. Where no id does: raises OtherLogError if the
+        last of them is not the one that the target has, or the log ended before it.
         """
         (known, began), self.known, self.began = (self.known, self.began), None, None
+        if known is not None and known.log.replaced_by(batch.log):
+            return 0
         if began is not None and batch.start_offset < began:
             raise OtherLogError(
                 f"{self.source} restarts at offset {batch.start_offset}, and the target has its message at offset "
                 f"{began} "
-                "already: the source topic was recreated; forward it to another topic, or set another `source`."
+                "already: the source topic was recreated or its log was truncated; forward it to another topic, or set "
+                "another `source`."
             )
         if known is None or not batch.start_offset <= known.offset < batch.next_offset:
             return 0

@@ -4,7 +4,8 @@ Strategy: nothing is kept here but the position of the target. A batch is delive
 so messages committed on the source are on the target, and others may be there twice: at least once. With
 `ForwardResume.TARGET` a partition that is begun, or whose feed has failed, is looked up on the target first, and
 continues after the last message there: then nothing is there twice, as long as one process at a time has the partition,
-and messages sent by a killed one are appended before the next one looks.
+and messages sent by a killed one are appended before the next one looks. That message tells its log, too, which the
+fetcher compares with the source's: all of a topic that was created again is new to the target.
 
 An error that no retry can resolve is final at once: a message that is too large, a topic whose name is invalid or that
 may not be written to, a cluster that is too old for the options.
@@ -23,7 +24,7 @@ from consumerd.forward.identity import read_identity
 from consumerd.forward.settings import ForwardResume
 from consumerd.forward.target_log import TargetLog
 from consumerd.forward.topics import ForwardTopics
-from consumerd.handlers import Handler
+from consumerd.handlers import Handler, SinkPosition
 from consumerd.metrics import TargetCounts
 
 if TYPE_CHECKING:
@@ -118,8 +119,10 @@ class ForwardHandler(Handler):
             raise
         known = feed.known
         log.info("forward_position_found", partition=str(partition), target=feed.topic, position=known and known.offset)
-        feed.began = None if known is None else known.offset
-        return feed.began
+        if known is None:
+            return None
+        feed.began = known.offset
+        return SinkPosition(known.offset, known.log.topic_id_text, known.log.leader_epoch)
 
     async def handle(self, batch: Batch) -> None:
         """Return when the target has all of `batch`. Raises HandlerFailedError for permanent failures."""

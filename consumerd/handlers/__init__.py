@@ -6,6 +6,7 @@ from consumerd.handlers.api import (
     PartitionTakenError,
     RejectedError,
     RetryLaterError,
+    SinkPosition,
     message_handler,
 )
 from consumerd.handlers.context import HandlerContext
@@ -44,6 +45,7 @@ __all__ = [
     "RetryLaterError",
     "RetryPolicy",
     "Secret",
+    "SinkPosition",
     "load_handler",
     "make_handler",
     "message_handler",

@@ -8,10 +8,11 @@ import inspect
 import time
 from itertools import islice
 from types import MethodType
-from typing import TYPE_CHECKING, Any, Protocol, overload, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, overload, runtime_checkable
 
 from consumerd.errors import HandlerFailedError
 from consumerd.handlers.messages import Batch
+from consumerd.partition import LogId
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -32,6 +33,22 @@ class PartitionTakenError(HandlerFailedError):
     Nothing of the batch was stored; the other member stores it. For one partition, unlike other failures, this is
     no reason to stop: the member that gets it has lost the partition without knowing, and should drop it.
     """
+
+
+class SinkPosition(int):
+    """An offset at which a sink resumes, which knows the log that it is of.
+
+    `topic_id` and `leader_epoch` are those of the last batch before it. The log that is there by now is compared with
+    them, and if it is another one, `fetch.log_changed` applies. Of a plain number nothing of the kind is known.
+    """
+
+    log: LogId
+
+    def __new__(cls, offset: int, topic_id: str | None = None, leader_epoch: int | None = None) -> Self:
+        """Take what batches tell of their log."""
+        made = super().__new__(cls, offset)
+        made.log = LogId.told(topic_id, leader_epoch)
+        return made
 
 
 class RejectedError(Exception):
@@ -83,7 +100,8 @@ class Handler(Protocol):
         """Return the offset at which to resume a partition that was just claimed; None for the committed offset.
 
         Only for sinks that store messages and position together. It is called before the first fetch, at every
-        claim, and wins over ZooKeeper; the result must be `next_offset` of a batch that was handled before.
+        claim, and wins over ZooKeeper; the result must be `next_offset` of a batch that was handled before, best with
+        its log (`SinkPosition`): a topic may be created again, and the number then belongs to another message.
         """
         return None
 

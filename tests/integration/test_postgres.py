@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 import pytest_asyncio
+from structlog.testing import capture_logs
 
 from consumerd.clock import SystemClock
 from consumerd.errors import HandlerFailedError, HandlerLoadError
@@ -18,10 +19,12 @@ from consumerd.handlers import (
     HandlerContext,
     PartitionTakenError,
     RetryPolicy,
+    SinkPosition,
     load_handler,
     retrying,
 )
-from consumerd.partition import TopicPartition
+from consumerd.handlers.builtin.postgres import RangeOverlapError
+from consumerd.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.testing.proxy import LoopbackProxy
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 from consumerd.wire.v08.records import decode_records, encode_record_batch
@@ -225,6 +228,111 @@ async def test_a_cancelled_batch_is_stored_wholly_or_not_at_all(
             position = found
             assert len(await stored(sql)) == 2 * kept
         await handler.stop()
+
+
+A, B = (LogId(bytes([number]) * 16) for number in (1, 2))
+
+
+def of(log: LogId, epoch: int | None, start: int, *payloads: bytes) -> Batch:
+    content = decode_records(encode_record_batch(payloads, base_offset=start), start)
+    content.log = log._replace(leader_epoch=epoch, zxid=7)
+    return Batch(TP, content)
+
+
+async def told(handler: Handler) -> tuple[int, LogId] | None:
+    position = await handler.position(TP)
+    assert position is None or isinstance(position, SinkPosition)
+    return None if position is None else (int(position), position.log)
+
+
+async def ids(sql: Any) -> list[tuple[Any, ...]]:
+    rows = await sql.fetch('SELECT topic_id, "offset", payload FROM messages ORDER BY 1, 2')
+    return [tuple(row) for row in rows]
+
+
+async def test_topic_made_again_has_rows_of_its_own(postgres: PostgresServer, sql: Any) -> None:
+    handler = await started(postgres)
+    assert await told(handler) is None
+    await handler.handle(of(A, 3, 0, b"one", b"two"))
+    assert await told(handler) == (2, A._replace(leader_epoch=3))
+    await handler.handle(of(B, 0, 0, b"other"))
+    with pytest.raises(RangeOverlapError, match="offset 0 of t/0-1 is below 1"):
+        await handler.handle(of(B, 0, 0, b"other"))
+    await handler.handle(of(B, 1, 1, b"more"))
+    await handler.stop()
+    handler = await started(postgres)
+    assert await told(handler) == (2, B._replace(leader_epoch=1))
+    await handler.handle(of(UNKNOWN_LOG, 1, 2, b"last"))  # a broker that tells no id
+    assert await told(handler) == (3, B._replace(leader_epoch=1))
+    a, b = A.topic_id_text, B.topic_id_text
+    assert await ids(sql) == [(a, 0, b"one"), (a, 1, b"two"), (b, 0, b"other"), (b, 1, b"more"), (b, 2, b"last")]
+    await handler.stop()
+
+
+#: The tables of the first version.
+OLD = """
+CREATE TABLE messages (
+    topic text NOT NULL, broker integer NOT NULL, partition integer NOT NULL, "offset" bigint NOT NULL,
+    index integer NOT NULL, key bytea, timestamp bigint, payload bytea,
+    PRIMARY KEY (topic, broker, partition, "offset", index)
+);
+CREATE TABLE consumerd_positions (
+    group_id text NOT NULL, topic text NOT NULL, broker integer NOT NULL, partition integer NOT NULL,
+    epoch bigint NOT NULL DEFAULT 1, next_offset bigint, PRIMARY KEY (group_id, topic, broker, partition)
+);
+INSERT INTO messages VALUES ('t', 0, 1, 0, 0, NULL, NULL, 'one'), ('t', 0, 1, 1, 0, NULL, NULL, 'two');
+INSERT INTO consumerd_positions VALUES ('g', 't', 0, 1, 5, 2);
+"""
+
+
+async def test_tables_of_older_versions_learn_of_logs(postgres: PostgresServer, sql: Any) -> None:
+    await sql.execute(OLD)
+    handler = await started(postgres)
+    assert await told(handler) == (2, UNKNOWN_LOG)
+    with pytest.raises(RangeOverlapError, match="offset 0 of t/0-1 is below 2"):  # whose rows are they?
+        await handler.handle(of(A, 0, 0, b"one"))
+    await handler.handle(of(A, 0, 2, b"three"))
+    assert await told(handler) == (3, A._replace(leader_epoch=0))
+    with pytest.raises(RangeOverlapError, match=r"has rows of t/0-1 .* let the primary key contain topic_id"):
+        await handler.handle(of(B, 0, 0, b"other"))  # the key of the old table does not know logs
+    assert await told(handler) == (3, A._replace(leader_epoch=0))
+    await sql.execute(
+        "ALTER TABLE messages DROP CONSTRAINT messages_pkey,"
+        ' ADD PRIMARY KEY (topic, broker, partition, topic_id, "offset", index)'
+    )
+    await handler.handle(of(B, 0, 0, b"other"))
+    assert [row[2] for row in await ids(sql)] == [b"one", b"two", b"three", b"other"]
+    await handler.stop()
+
+
+async def test_tables_that_may_not_be_changed_work_as_before(postgres: PostgresServer, sql: Any) -> None:
+    await sql.execute(OLD)
+    with capture_logs() as lines:
+        handler = await started(postgres, create=False)
+    assert [line["event"] for line in lines if line["log_level"] == "warning"] == ["postgres_tables_without_logs"]
+    assert await told(handler) == (2, UNKNOWN_LOG)
+    await handler.handle(of(A, 0, 2, b"three"))
+    assert await told(handler) == (3, UNKNOWN_LOG)
+    with pytest.raises(RangeOverlapError, match="offset 0 of t/0-1 is below 3"):
+        await handler.handle(of(B, 0, 0, b"other"))
+    assert len(await stored(sql)) == 3
+    await handler.stop()
+
+
+async def test_a_member_that_does_not_own_the_tables_starts(postgres: PostgresServer, sql: Any) -> None:
+    await sql.execute(OLD)
+    await sql.execute(
+        "DROP ROLE IF EXISTS guest; CREATE ROLE guest LOGIN; GRANT CREATE ON SCHEMA public TO guest;"
+        "GRANT ALL ON messages, consumerd_positions TO guest"
+    )
+    try:
+        handler = await started(postgres, dsn=postgres.dsn.replace("postgres@", "guest@"))
+        assert await told(handler) == (2, UNKNOWN_LOG)
+        await handler.handle(of(A, 0, 2, b"three"))
+        await handler.stop()
+    finally:
+        await sql.execute("DROP OWNED BY guest; DROP ROLE guest")
+    assert len(await stored(sql)) == 3
 
 
 async def test_members_that_start_at_once_make_the_tables_once(postgres: PostgresServer, sql: Any) -> None:

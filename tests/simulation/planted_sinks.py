@@ -22,7 +22,7 @@ from consumerd.handlers.builtin import disk as os_disk
 from consumerd.handlers.builtin import ranges
 from consumerd.handlers.builtin.disk import OsDisk
 from consumerd.handlers.builtin.range_folders import RangeFolders, WriterFolder
-from consumerd.handlers.builtin.ranges import end_of_ranges, range_name
+from consumerd.handlers.builtin.range_logs import last_log
 from tests.simulation.base_schedule import ScheduleError
 from tests.simulation.sink_schedule import KINDS, SinkSchedule
 
@@ -120,9 +120,9 @@ def written_in_place() -> Iterator[None]:
     """A file has its name from the beginning, and is synced before it is confirmed."""
 
     def store(self: RangeFolders, folder: WriterFolder, batch: Batch, pieces: Callable[[], Iterator[bytes]]) -> None:
-        self._disk.write(folder.path / range_name(batch, self._suffix), pieces())
+        self._disk.write(folder.path / folder.stored.range_name(batch, self._suffix), pieces())
         self._disk.sync_directory(folder.path)
-        folder.end = batch.next_offset
+        folder.stored = folder.stored.with_batch(batch)
 
     with _PATCH(RangeFolders, "store", store):
         yield
@@ -162,9 +162,9 @@ def looked_before_fenced() -> Iterator[None]:
     def look_and_take_over(self: RangeFolders, topic: str, partition: str) -> WriterFolder:
         path = self._directory / topic / partition
         names = self._disk.names(path) if path.is_dir() else []
-        end = end_of_ranges(path, names, self._suffix)
+        stored, _ = last_log(path, names, self._suffix)
         folder = take_over(self, topic, partition)
-        folder.end = end
+        folder.stored = stored
         return folder
 
     with _PATCH(RangeFolders, "take_over", look_and_take_over):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from consumerd.handlers import Batch
-    from consumerd.partition import TopicPartition
+    from consumerd.partition import LogId, TopicPartition
 
 _PATCH = mock.patch.object
 _fetch_row = Connection.fetchrow
@@ -54,10 +54,10 @@ def epoch_not_checked() -> Iterator[None]:
     """A former owner stores its batch when it continues."""
     take = PostgresHandler._take
 
-    async def take_any(self: PostgresHandler, partition: TopicPartition) -> int | None:
-        position = await take(self, partition)
+    async def take_any(self: PostgresHandler, partition: TopicPartition) -> tuple[int | None, LogId]:
+        found = await take(self, partition)
         self._claims[partition].epoch = mock.ANY
-        return position
+        return found
 
     with _PATCH(PostgresHandler, "_take", take_any):
         yield
@@ -121,7 +121,7 @@ def position_before_rows() -> Iterator[None]:
         claim = self._claims[batch.partition]
         async with self._require_pool().acquire() as connection, connection.transaction():
             row = await connection.fetchrow(
-                f"SELECT epoch, next_offset FROM {self._positions} FOR UPDATE", self._group, *batch.partition
+                f"SELECT {self._columns} FROM {self._positions} FOR UPDATE", self._group, *batch.partition
             )
             if row["epoch"] == claim.epoch:
                 await self._store(_AsNew(connection), batch, claim)
@@ -141,7 +141,7 @@ class _AsNew:
 
     async def fetchrow(self, *arguments: Any) -> Any:
         row = await self._connection.fetchrow(*arguments)
-        return {"epoch": row["epoch"], "next_offset": None}
+        return {**row, "next_offset": None}
 
 
 @contextmanager

@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 _STATEMENT, _COMMIT = 0.0003, 0.002
 _CANCEL_REQUEST: Final = 80877102
 #: Object ids of types.
-_INT8, _INT4, _TEXT, _BYTEA = 20, 23, 25, 17
-_FORMATS: Final = {_INT8: ">q", _INT4: ">i"}
+_BOOL, _INT8, _INT4, _TEXT, _BYTEA = 16, 20, 23, 25, 17
+_FORMATS: Final = {_BOOL: ">?", _INT8: ">q", _INT4: ">i"}
 _PLACE: Final = (_TEXT, _TEXT, _INT4, _INT4)
-_POSITION: Final = (("epoch", _INT8), ("next_offset", _INT8))
+_POSITION: Final = (("epoch", _INT8), ("next_offset", _INT8), ("topic_id", _TEXT), ("leader_epoch", _INT4))
 _MESSAGE: Final = (
     ("topic", _TEXT), ("broker", _INT4), ("partition", _INT4), ("offset", _INT8), ("index", _INT4), ("key", _BYTEA),
-    ("timestamp", _INT8), ("payload", _BYTEA),
+    ("timestamp", _INT8), ("payload", _BYTEA), ("topic_id", _TEXT),
 )  # fmt: skip
 #: What a client's statement fails with.
 CANCELED, ABORTED, IDLE, TIMED_OUT = "57014", "25P02", "25P03", "57014"
@@ -49,6 +49,8 @@ class Position(NamedTuple):
 
     epoch: int
     next_offset: int | None
+    topic_id: str | None = None
+    leader_epoch: int | None = None
 
 
 class _Statement(NamedTuple):
@@ -442,7 +444,9 @@ class Session:
         self._require_intact()
         (_, text, _, columns), values = self._bound
         if text.startswith("INSERT"):
-            found: Position | None = self._take(text, values)
+            found: tuple[Any, ...] | None = self._take(text, values)
+        elif "pg_attribute" in text:
+            found = (self.server.has_tables,)
         elif text.startswith("SELECT"):
             if "FOR UPDATE" in text:
                 self._lock(values)
@@ -451,7 +455,7 @@ class Session:
             self._lock(values[:4])
             before = self._position(values[:4])
             if before is not None:
-                self._change(values[:4], before._replace(next_offset=values[4]))
+                self._change(values[:4], Position(before.epoch, *values[4:]))
             return _message("C", b"UPDATE 1\0")
         rows = b"" if found is None else _row(found, columns)
         return rows + _message("C", text.split(maxsplit=1)[0].encode() + b" 0 1\0")
@@ -508,10 +512,12 @@ def _described(name: str, text: str) -> _Statement:
     """A statement with the types of its parameters and results."""
     if text.startswith("INSERT INTO"):
         return _Statement(name, text, _PLACE, _POSITION)
+    if "pg_attribute" in text:
+        return _Statement(name, text, (_TEXT, _TEXT), (("found", _BOOL),))
     if text.startswith("SELECT epoch, next_offset"):
         return _Statement(name, text, _PLACE, _POSITION)
     if text.startswith("UPDATE"):
-        return _Statement(name, text, (*_PLACE, _INT8), ())
+        return _Statement(name, text, (*_PLACE, _INT8, _TEXT, _INT4), ())
     if re.fullmatch(r'SELECT "topic", .* LIMIT 1', text):
         return _Statement(name, text, (), _MESSAGE)
     raise SimulationError(f"unknown statement: {text}")
@@ -539,7 +545,9 @@ def _description(statement: _Statement) -> bytes:
 def _row(values: tuple[Any, ...], columns: tuple[tuple[str, int], ...]) -> bytes:
     fields = b""
     for value, (_, kind) in zip(values, columns, strict=True):
-        data = None if value is None else struct.pack(_FORMATS[kind], value)
+        data = None
+        if value is not None:
+            data = struct.pack(_FORMATS[kind], value) if kind in _FORMATS else value.encode()
         fields += struct.pack(">i", -1) if data is None else struct.pack(">i", len(data)) + data
     return _message("D", struct.pack(">h", len(columns)) + fields)
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from consumerd.handlers import Handler
+    from tests.simulation.base_world import BaseWorld
     from tests.simulation.daemon import Daemon, ProcessClock
 
 #: Rows that the sink copies at once: few, so that a batch takes several statements.
@@ -47,7 +48,7 @@ class TableWorld(RowsWorld):
         self.session: Session | None = None
         self._patches += [
             mock.patch.object(postgres, "_ROWS", _ROWS),
-            mock.patch.object(asyncpg_protocol, "time", _Time(self)),
+            mock.patch.object(asyncpg_protocol, "time", DatabaseTime(self)),
         ]
 
     def sink(self) -> Handler:
@@ -88,11 +89,11 @@ class TableWorld(RowsWorld):
     def read(self) -> dict[TopicPartition, list[Row]]:
         """The committed rows. Raises SimulationError where a position is not the end of its partition's rows."""
         found: dict[TopicPartition, list[Row]] = {}
-        for topic, broker, partition, offset, index, _, _, payload in sorted(
+        for topic, broker, partition, offset, index, _, _, payload, _ in sorted(
             self.database.rows, key=lambda row: row[:5]
         ):
             found.setdefault(TopicPartition(topic, broker, partition), []).append(Row(offset, index, payload))
-        for (_, *place), (_, position) in self.database.positions.items():
+        for (_, *place), (_, position, *_) in self.database.positions.items():
             where = TopicPartition(*place)
             rows = found.get(where, [])
             if (position is None) != (not rows) or (position is not None and position <= rows[-1].offset):
@@ -106,10 +107,10 @@ class _TableDaemon(SinkDaemon):
         return retrying(self.plugin(), policy, clock=clock, rng=rng)
 
 
-class _Time:
+class DatabaseTime:
     """Stands for `time` in asyncpg, which measures its timeouts with it."""
 
-    def __init__(self, world: TableWorld) -> None:
+    def __init__(self, world: BaseWorld) -> None:
         self._world = world
 
     def monotonic(self) -> float:

@@ -137,14 +137,14 @@ FOUND_BY: dict[str, tuple[Callable[[], object], str]] = {
     "row_not_locked": (lambda: race(3), r"the position of t/0-0 is 104 after \[Row\(offset=104"),
     "epoch_not_raised": (lambda: race(0), r"the former owner: RangeOverlapError"),
     "epoch_not_checked": (lambda: race(0), r"the former owner: RangeOverlapError"),
-    "rows_before_position": (lambda: disturb(44, "cut"), r"inner=0, .*\) after Row\(offset=0, inner=0"),
+    "rows_before_position": (lambda: disturb(46, "cut"), r"inner=0, .*\) after Row\(offset=0, inner=0"),
     "position_before_rows": (
-        lambda: crash(44, "kill", "calls", make=TableWorld),
+        lambda: crash(46, "kill", "calls", make=TableWorld),
         r"position of t/0-0 is 104 after \[\]",
     ),
-    "outcome_of_commit_forgotten": (lambda: disturb(42, "cut"), r"not within 60 s: the member has committed"),
-    "overlap_stored_again": (lambda: disturb(44, "cut"), r"inner=0, .*\) after Row\(offset=0, inner=0"),
-    "confirmed_before_commit": (lambda: disturb(44, "cut"), r"is committed up to 104 by a, but 0 was not handled"),
+    "outcome_of_commit_forgotten": (lambda: disturb(45, "cut"), r"not within 60 s: the member has committed"),
+    "overlap_stored_again": (lambda: disturb(47, "cut"), r"inner=0, .*\) after Row\(offset=0, inner=0"),
+    "confirmed_before_commit": (lambda: disturb(47, "cut"), r"is committed up to 104 by a, but 0 was not handled"),
 }
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from consumerd.partition import NO_BROKER, TopicPartition
+from consumerd.partition import NO_BROKER, UNKNOWN_LOG, LogId, TopicPartition
 
 
 def test_name_is_the_znode_text() -> None:
@@ -41,6 +41,13 @@ def test_names_a_partition_of_later_brokers_by_its_number() -> None:
     partition = TopicPartition.numbered("t", 10)
     assert (partition.name, str(partition), partition.broker) == ("10", "t/10", NO_BROKER)
     assert TopicPartition.parse_numbered("t", "10") == partition
+
+
+def test_log_id_is_made_of_what_batches_tell() -> None:
+    log = LogId(bytes(range(16)), 3)
+    assert LogId.told(log.topic_id_text, 3) == log
+    for text in (None, "", "AAECAwQFBgcICQoLDA0OD", "AAECAwQFBgcICQoLDA0OD+", "AAECAwQFBgcICQoLDA0ODw=="):
+        assert LogId.told(text, None) == UNKNOWN_LOG
 
 
 @pytest.mark.parametrize("text", ["", "-1", "0-1", "01", " 1", "\u0661", "9" * 5000])

@@ -6,8 +6,13 @@ and moves the position. So a crash leaves both or neither, and a former owner th
 and continues finds another number, and stores nothing.
 
 When a connection breaks during a commit, the position tells at the next attempt whether it took place: what this writer
-was just about to store may be there already. Anything else that lies before the position is a recreated topic,
-which stops the daemon.
+was just about to store may be there already.
+
+The position has the topic id and leader epoch of the last batch, and each row the topic id. A batch with another topic
+id is of a topic that was created again: its position begins at its own offset, and its rows are others than those of
+the former log, which stay. Where ids do not tell (brokers before 2.8, positions of older versions, tables without the
+columns), and where the log was cut off, anything else before the position is an error that stops the daemon. So is a
+row that the table has already.
 
 A server keeps the transaction of a client that is stopped or unreachable, and with it the lock of the position, until
 TCP notices, which takes hours by default. So each transaction limits the time in which it may be idle or in one
@@ -25,9 +30,10 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from consumerd.errors import HandlerFailedError, HandlerLoadError
-from consumerd.handlers.api import Handler, PartitionTakenError
+from consumerd.handlers.api import Handler, PartitionTakenError, SinkPosition
 from consumerd.handlers.pieces import in_pieces
 from consumerd.handlers.secret_options import Secret  # noqa: TC001 - `config show` reads the type
+from consumerd.partition import UNKNOWN_LOG, LogId
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -46,11 +52,12 @@ _ROW_BYTES: Final = 8 << 20
 #: The longest time, in milliseconds, that PostgreSQL accepts as a limit.
 _LONGEST_MS: Final = (1 << 31) - 1
 _COLUMNS: Final = ("topic", "broker", "partition", "offset", "index", "key", "timestamp", "payload")
+_LOG: Final = ("topic_id", "leader_epoch")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62})?")
 
 
 class RangeOverlapError(HandlerFailedError):
-    """A batch lies before the position, where its messages are stored: the topic was recreated."""
+    """A batch lies before the position, or its rows are there: its messages are stored, or others in their place."""
 
 
 @dataclass(slots=True)
@@ -100,6 +107,8 @@ class PostgresHandler(Handler):
         self._create = create
         self._connections = connections
         self._timeout = float(timeout)
+        #: Whether the tables have columns for what is known of logs; those of older versions get them at the start.
+        self._knows_logs = True
         self._group = ""
         self._pool: Pool[Any] | None = None
         self._claims: dict[TopicPartition, _Claim] = {}
@@ -118,11 +127,32 @@ class PostgresHandler(Handler):
                 command_timeout=self._timeout,
                 server_settings={"application_name": f"consumerd {context.group}"[:63]},
             )
-        if self._create:
-            async with self._transaction() as connection:
+        async with self._transaction() as connection:
+            if self._create:
                 # Members that start at once: CREATE ... IF NOT EXISTS alone can still collide.
                 await connection.execute("SELECT pg_advisory_xact_lock(hashtext('consumerd'))")
                 await connection.execute(_TABLES.format(table=self._table, positions=self._positions))
+            found = await connection.fetchrow(_HAVE_LOGS, self._table, self._positions)
+            self._knows_logs = found["found"] or (self._create and await self._add_logs(connection))
+        if not self._knows_logs:
+            log.warning(
+                "postgres_tables_without_logs",
+                table=self._table,
+                positions=self._positions,
+                reason="a topic that is created again looks like the stored one",
+                remedy="add the columns that docs/handlers.md lists",
+            )
+
+    async def _add_logs(self, connection: Connection[Any]) -> bool:
+        """Add the columns to tables of an older version, if this is their owner. No row is written for that."""
+        import asyncpg  # noqa: PLC0415
+
+        try:
+            async with connection.transaction():
+                await connection.execute(_ADD_LOGS.format(table=self._table, positions=self._positions))
+        except asyncpg.InsufficientPrivilegeError:
+            return False
+        return True
 
     async def stop(self) -> None:
         """Close the connections."""
@@ -133,7 +163,8 @@ class PostgresHandler(Handler):
 
     async def position(self, partition: TopicPartition) -> int | None:
         """Take the partition over and return where it continues; None where nothing is stored."""
-        return await self._take(partition)
+        position, known = await self._take(partition)
+        return None if position is None else SinkPosition(position, known.topic_id_text, known.leader_epoch)
 
     async def handle(self, batch: Batch) -> None:
         """Store `batch` and its end as the position; when it returns, the transaction is committed."""
@@ -162,27 +193,36 @@ class PostgresHandler(Handler):
             raise HandlerFailedError("handler 'postgres' is not started.")
         return self._pool
 
-    async def _take(self, partition: TopicPartition) -> int | None:
+    async def _take(self, partition: TopicPartition) -> tuple[int | None, LogId]:
         self._claims.pop(partition, None)
         async with self._require_pool().acquire() as connection:
             row = await connection.fetchrow(
                 f"INSERT INTO {self._positions} AS p (group_id, topic, broker, partition) VALUES ($1, $2, $3, $4) "  # nosec B608  # noqa: S608 - names that were looked at
                 "ON CONFLICT (group_id, topic, broker, partition) DO UPDATE SET epoch = p.epoch + 1 "
-                "RETURNING epoch, next_offset",
+                f"RETURNING {self._columns}",
                 self._group,
                 *partition,
             )
         position: int | None = row["next_offset"]
         self._claims[partition] = _Claim(row["epoch"])
         log.info("postgres_position_found", partition=str(partition), position=position)
-        return position
+        return position, self._log_of(row)
+
+    @property
+    def _columns(self) -> str:
+        """The columns that are read of a position."""
+        return ", ".join(("epoch", "next_offset", *(_LOG if self._knows_logs else ())))
+
+    def _log_of(self, row: Any) -> LogId:
+        """What is known of the log of a position."""
+        return LogId.told(*(row[name] for name in _LOG)) if self._knows_logs else UNKNOWN_LOG
 
     async def _store(self, connection: Connection[Any], batch: Batch, claim: _Claim) -> None:
         """In a transaction, check the claim, copy the messages that are not stored yet, and move the position."""
         partition = batch.partition
         place = (self._group, *partition)
         row = await connection.fetchrow(
-            f"SELECT epoch, next_offset FROM {self._positions} "  # nosec B608  # noqa: S608
+            f"SELECT {self._columns} FROM {self._positions} "  # nosec B608  # noqa: S608
             "WHERE group_id = $1 AND topic = $2 AND broker = $3 AND partition = $4 FOR UPDATE",
             *place,
         )
@@ -190,30 +230,52 @@ class PostgresHandler(Handler):
             raise PartitionTakenError(
                 f"another member took over {partition} in {self._positions}; nothing of the batch was stored."
             )
-        stored: int | None = row["next_offset"]
+        former = self._log_of(row)
+        stored: int | None = None if former.replaced_by(batch.log) else row["next_offset"]
         if stored is not None and batch.start_offset < stored:
             if stored != claim.uncertain:
                 raise RangeOverlapError(
                     f"offset {batch.start_offset} of {partition} is below {stored}, up to where {self._positions} says "
-                    "that it is stored: the topic was recreated or its log was truncated; delete its rows from both "
-                    "tables to store it again."
+                    "that it is stored: the topic was recreated or its log was truncated; set another `table` and "
+                    "`positions`, or delete its rows from both tables, to store it again."
                 )
             if batch.next_offset <= stored:
                 return
-        for piece in in_pieces(batch.messages(), _ROWS, _ROW_BYTES, _size):
-            await connection.copy_records_to_table(
-                self._name,
-                schema_name=self._schema or None,
-                columns=_COLUMNS,
-                records=[_row(message) for message in piece if stored is None or message.offset >= stored],
-                timeout=self._timeout,
-            )
+        topic_id = batch.topic_id or former.topic_id_text
+        await self._copy(connection, batch, stored, (topic_id or "",) if self._knows_logs else ())
+        known: tuple[Any, ...] = (topic_id, batch.leader_epoch) if self._knows_logs else ()
+        changed = "".join(f", {name} = ${number}" for number, (name, _) in enumerate(zip(_LOG, known, strict=False), 6))
         await connection.execute(
-            f"UPDATE {self._positions} SET next_offset = $5 "  # nosec B608  # noqa: S608
+            f"UPDATE {self._positions} SET next_offset = $5{changed} "  # nosec B608  # noqa: S608
             "WHERE group_id = $1 AND topic = $2 AND broker = $3 AND partition = $4",
             *place,
             batch.next_offset,
+            *known,
         )
+
+    async def _copy(
+        self, connection: Connection[Any], batch: Batch, stored: int | None, topic_id: tuple[str, ...]
+    ) -> None:
+        """Copy the messages from `stored` on. Raises RangeOverlapError where the table has a row for one of them."""
+        import asyncpg  # noqa: PLC0415
+
+        try:
+            for piece in in_pieces(batch.messages(), _ROWS, _ROW_BYTES, _size):
+                await connection.copy_records_to_table(
+                    self._name,
+                    schema_name=self._schema or None,
+                    columns=(*_COLUMNS, *_LOG[: len(topic_id)]),
+                    records=[
+                        (*_row(message), *topic_id) for message in piece if stored is None or message.offset >= stored
+                    ],
+                    timeout=self._timeout,
+                )
+        except asyncpg.UniqueViolationError as error:
+            raise RangeOverlapError(
+                f"{self._table} has rows of {batch.partition} between the offsets {batch.start_offset} and "
+                f"{batch.next_offset} already, of another group or of a topic that was recreated: set another `table`, "
+                f"or let the primary key contain topic_id ({error})."
+            ) from error
 
 
 _TABLES: Final = """
@@ -226,7 +288,8 @@ CREATE TABLE IF NOT EXISTS {table} (
     key bytea,
     timestamp bigint,
     payload bytea,
-    PRIMARY KEY (topic, broker, partition, "offset", index)
+    topic_id text NOT NULL DEFAULT '',
+    PRIMARY KEY (topic, broker, partition, topic_id, "offset", index)
 );
 CREATE TABLE IF NOT EXISTS {positions} (
     group_id text NOT NULL,
@@ -235,8 +298,20 @@ CREATE TABLE IF NOT EXISTS {positions} (
     partition integer NOT NULL,
     epoch bigint NOT NULL DEFAULT 1,
     next_offset bigint,
+    topic_id text,
+    leader_epoch integer,
     PRIMARY KEY (group_id, topic, broker, partition)
 );
+"""
+_ADD_LOGS: Final = """
+ALTER TABLE {positions} ADD COLUMN IF NOT EXISTS topic_id text, ADD COLUMN IF NOT EXISTS leader_epoch integer;
+ALTER TABLE {table} ADD COLUMN IF NOT EXISTS topic_id text NOT NULL DEFAULT '';
+"""
+_HAVE_LOGS: Final = """
+SELECT count(*) = 3 AS found FROM pg_attribute WHERE NOT attisdropped AND (
+    attrelid = to_regclass($1) AND attname = 'topic_id'
+    OR attrelid = to_regclass($2) AND attname IN ('topic_id', 'leader_epoch')
+)
 """
 
 

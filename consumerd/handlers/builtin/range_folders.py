@@ -28,7 +28,8 @@ import structlog
 
 from consumerd.errors import HandlerFailedError
 from consumerd.handlers.api import PartitionTakenError
-from consumerd.handlers.builtin.ranges import InterruptedRangeError, end_of_ranges, overlap, range_name
+from consumerd.handlers.builtin.range_logs import StoredLog, last_log
+from consumerd.handlers.builtin.ranges import InterruptedRangeError, overlap
 from consumerd.handlers.disk_full import is_disk_full
 
 if TYPE_CHECKING:
@@ -50,10 +51,11 @@ class WriterFolder:
 
     path: Path
     writer: Path
-    #: The end of the ranges; None while there is none.
-    end: int | None
+    stored: StoredLog
     #: The last file written by us: a batch may come again when its confirmation was lost (cancelled, timed out).
     last: str | None = None
+    #: A note that no file follows yet.
+    loose: str | None = None
 
 
 class RangeFolders:
@@ -93,7 +95,10 @@ class RangeFolders:
                 self._clear(path / name)
         # A range that its writer renamed but did not live to sync must not vanish after we continue behind it.
         disk.sync_directory(path)
-        return WriterFolder(path, writer, end_of_ranges(path, disk.names(path), self._suffix))
+        stored, loose = last_log(path, disk.names(path), self._suffix)
+        for name in loose:
+            disk.remove(path / name)
+        return WriterFolder(path, writer, stored)
 
     def _clear(self, fenced: Path) -> None:
         try:
@@ -104,13 +109,15 @@ class RangeFolders:
         self._disk.remove_directory(fenced)
 
     def store(self, folder: WriterFolder, batch: Batch, pieces: Callable[[], Iterator[bytes]]) -> None:
-        name = range_name(batch, self._suffix)
+        stored = folder.stored.at(batch)
+        name = stored.range_name(batch, self._suffix)
         target = folder.path / name
-        if folder.end is not None and batch.start_offset < folder.end:
+        if stored.end is not None and batch.start_offset < stored.end:
             if name != folder.last or not self._disk.holds(target, pieces()):
-                raise overlap(batch, folder.end, folder.path)
+                raise overlap(batch, stored.end, folder.path)
             return
         try:
+            self._take_note(folder, stored.note(batch))
             self._disk.write(folder.writer / name, pieces())
             self._disk.rename(folder.writer / name, target)
         except FileNotFoundError as error:
@@ -123,4 +130,15 @@ class RangeFolders:
                 self._disk.remove(folder.writer / name)
             raise
         self._disk.sync_directory(folder.path)
-        folder.end, folder.last = batch.next_offset, name
+        folder.stored, folder.last, folder.loose = stored.with_batch(batch), name, None
+
+    def _take_note(self, folder: WriterFolder, note: str | None) -> None:
+        """Let the folder have this note, durably, and none that came to nothing: only its writer can."""
+        disk, former = self._disk, folder.loose
+        if former is not None and former != note:
+            disk.remove(folder.path / former)
+        folder.loose = note
+        if note is not None:
+            disk.write(folder.writer / note, [])
+            disk.rename(folder.writer / note, folder.path / note)
+            disk.sync_directory(folder.path)

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from consumerd.archive.extras import extra
 from consumerd.errors import HandlerFailedError, reason_of
 from consumerd.handlers.api import PartitionTakenError
-from consumerd.handlers.builtin.ranges import end_of_ranges, overlap, range_name, ranges_among
+from consumerd.handlers.builtin.range_logs import StoredLog, StoredRange, last_log, ranges_among
+from consumerd.handlers.builtin.ranges import overlap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -31,10 +32,11 @@ class ObjectFolder:
     """A partition's prefix that this process has taken over."""
 
     path: str
-    #: The end of the ranges; None while there is none.
-    end: int | None
+    stored: StoredLog
     #: The last object written by us: a batch may come again when its confirmation was lost (cancelled, timed out).
     last: str | None = None
+    #: A note that no range follows yet.
+    loose: str | None = None
 
 
 class RangeObjects:
@@ -63,24 +65,40 @@ class RangeObjects:
 
     def take_over(self, topic: str, partition: str) -> ObjectFolder:
         path = f"{self._root}/{topic}/{partition}"
-        return ObjectFolder(path, end_of_ranges(path, self._names(path), self._suffix))
+        stored, loose = last_log(path, self._names(path), self._suffix)
+        for name in loose:
+            self._files.rm_file(f"{path}/{name}")
+        return ObjectFolder(path, stored)
 
     def store(self, folder: ObjectFolder, batch: Batch, pieces: Callable[[], Iterator[bytes]]) -> None:
-        name = range_name(batch, self._suffix)
+        stored = folder.stored.at(batch)
+        name = stored.range_name(batch, self._suffix)
         path, data = f"{folder.path}/{name}", b"".join(pieces())
-        if folder.end is not None and batch.start_offset < folder.end:
+        if stored.end is not None and batch.start_offset < stored.end:
             if name != folder.last or self._files.cat_file(path) != data:
-                raise overlap(batch, folder.end, folder.path)
+                raise overlap(batch, stored.end, folder.path)
             return
         found = ranges_among(self._names(folder.path), self._suffix)
-        ours = (batch.start_offset, batch.next_offset)  # uploaded by an attempt that failed afterwards
-        if others := [each for each in found if each[1] > (folder.end or 0) and each != ours]:
+        # Uploaded by an attempt that failed afterwards:
+        ours = StoredRange(stored.number, batch.start_offset, batch.next_offset)
+        known = folder.stored.number, folder.stored.end or 0
+        if others := [each for each in found if (each.number, each.end) > known and each != ours]:
             raise PartitionTakenError(
-                f"another member took over {batch.partition}: it wrote the range {others[0][0]}-{others[0][1]} to "
+                f"another member took over {batch.partition}: it wrote the range {others[0].start}-{others[0].end} to "
                 f"{folder.path}; nothing was stored."
             )
+        self._take_note(folder, stored.note(batch))
         self._files.pipe_file(path, data)  # a prefix is not made: drivers would make a bucket that is missing
-        folder.end, folder.last = batch.next_offset, name
+        folder.stored, folder.last, folder.loose = stored.with_batch(batch), name, None
+
+    def _take_note(self, folder: ObjectFolder, note: str | None) -> None:
+        """Let the folder have this note, and none that came to nothing."""
+        former = folder.loose
+        if former is not None and former != note:
+            self._files.rm_file(f"{folder.path}/{former}")
+        folder.loose = note
+        if note is not None:
+            self._files.pipe_file(f"{folder.path}/{note}", b"")
 
     def _names(self, folder: str) -> list[str]:
         self._files.invalidate_cache()

@@ -9,14 +9,14 @@ former owner that wakes up late: `consumerd.handlers.builtin.range_folders` in a
 `consumerd.handlers.builtin.range_objects` in a store of objects. The handler defines the content of a file: it makes
 the bytes in pieces, since a batch may be one message of a hundred kilobytes that makes half a gigabyte of lines.
 
-Compressed messages, retention and skipped corruption can leave gaps between ranges; they are gaps of the log.
+Compressed messages, retention and skipped corruption can leave gaps between ranges; they are gaps of the log. A topic
+that is created again has another log under the same name: its ranges are files of their own, and its position begins
+anew, where brokers tell the logs apart (`consumerd.handlers.builtin.range_logs`, with the rule for where they do not).
 """
 
 from __future__ import annotations
 
-import re
 import threading
-from itertools import pairwise
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import structlog
@@ -28,12 +28,12 @@ from consumerd.wire.v07 import validate_topic
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from consumerd.handlers.api import SinkPosition
+    from consumerd.handlers.builtin.range_logs import StoredLog
     from consumerd.handlers.messages import Batch
     from consumerd.partition import TopicPartition
 
 log = structlog.get_logger(__name__)
-
-_RANGE = re.compile(r"([0-9]{20})-([0-9]{20})(\..+)")
 
 
 class RangeOverlapError(HandlerFailedError):
@@ -47,8 +47,8 @@ class InterruptedRangeError(Exception):
 class TakenFolder(Protocol):
     """A partition's folder that this process has taken over."""
 
-    #: The end of its ranges; None while there is none.
-    end: int | None
+    #: The log that it has the last ranges of, and where they end.
+    stored: StoredLog
 
 
 _Folder = TypeVar("_Folder", bound=TakenFolder)
@@ -66,7 +66,7 @@ class RangeStore(Protocol[_Folder]):
         ...
 
     def store(self, folder: _Folder, batch: Batch, pieces: Callable[[], Iterator[bytes]]) -> None:
-        """Store the batch under its name, durably, the whole or nothing, and move `folder.end`.
+        """Store the batch under its name, durably, the whole or nothing, and move `folder.stored`.
 
         `pieces()` are the bytes, and raise InterruptedRangeError when the handler no longer waits for them. Raises
         PartitionTakenError, RangeOverlapError; one that has stored the same batch before returns.
@@ -96,9 +96,9 @@ class RangeSink(Generic[_Folder]):
         self._folders.clear()
         await in_thread(lambda: self._store.give_back(folders))
 
-    async def position(self, partition: TopicPartition) -> int | None:
+    async def position(self, partition: TopicPartition) -> SinkPosition | None:
         """Take the partition's folder over, and tell where its ranges end; None for a partition without files."""
-        return (await self._taken(partition)).end
+        return (await self._taken(partition)).stored.position
 
     async def handle(self, batch: Batch) -> None:
         """Store the batch; when it returns, the file is durable.
@@ -114,7 +114,7 @@ class RangeSink(Generic[_Folder]):
         self._folders.pop(partition, None)
         validate_topic(partition.topic)  # it names a folder: nothing may lead out of ours
         folder = await in_thread(lambda: self._store.take_over(partition.topic, partition.name))
-        log.info("files_position_found", partition=str(partition), position=folder.end)
+        log.info("files_position_found", partition=str(partition), position=folder.stored.end)
         self._folders[partition] = folder
         return folder
 
@@ -130,29 +130,10 @@ def _interruptible(pieces: Iterator[bytes], cancelled: threading.Event) -> Itera
         yield piece
 
 
-def range_name(batch: Batch, suffix: str) -> str:
-    """The name of the batch's file."""
-    return f"{batch.start_offset:020}-{batch.next_offset:020}{suffix}"
-
-
-def ranges_among(names: Iterable[str], suffix: str) -> list[tuple[int, int]]:
-    """The ranges that names of files stand for, sorted; other names belong to other programs."""
-    matches = (_RANGE.fullmatch(name) for name in names)
-    return sorted((int(match[1]), int(match[2])) for match in matches if match and match[3] == suffix)
-
-
-def end_of_ranges(folder: object, names: Iterable[str], suffix: str) -> int | None:
-    """The largest end of all ranges; overlaps, which another program must have made, are only reported."""
-    found = ranges_among(names, suffix)
-    for one, other in pairwise(found):
-        if other[0] < one[1]:
-            log.warning("overlapping_ranges", folder=str(folder), first=one, second=other)
-    return max((end for _, end in found), default=None)
-
-
 def overlap(batch: Batch, end: int, folder: object) -> RangeOverlapError:
     """The error of a batch that lies before `end`."""
     return RangeOverlapError(
         f"offset {batch.start_offset} of {batch.partition} is below {end}, where the files in "
-        f"{folder} end: the topic was recreated or its log was truncated; move the folder away to store it again."
+        f"{folder} end: the topic was recreated or its log was truncated; move the folder away, or set another "
+        "`directory`, to store it again."
     )

@@ -23,7 +23,7 @@ from consumerd.archive.manifest import Manifest, ManifestEntry, load
 from consumerd.archive.options import ExportOptions
 from consumerd.archive.outputs import is_output
 from consumerd.errors import ConfigError, CorruptDataError
-from consumerd.handlers.builtin.ranges import ranges_among
+from consumerd.handlers.builtin.range_logs import last_log
 from consumerd.handlers.dead_letter_files import read_lines
 from consumerd.handlers.dead_letter_replay import ReplayProgress, Selection
 from consumerd.handlers.dead_letters import Letter, encode_letter
@@ -167,7 +167,8 @@ def _check_names(data: bytes) -> None:
             layout.name(f"events-1/{_SEGMENT}")
     if is_output(name):
         assert ".." not in name.split("/")
-    assert all(start >= 0 for start, _ in ranges_among([name], ".ndjson"))
+    stored, _ = last_log("folder", [name], ".ndjson")
+    assert stored.end is None or stored.position == stored.end
 
 
 def _names() -> dict[str, bytes]:

@@ -270,9 +270,17 @@ class Cluster:
         self._generation = 0
         self._backend = cast(
             "ClusterBackend",
-            SimpleNamespace(client=self, pool=lambda owner, rng: self.logs, store=lambda group, *_: self.store),
+            SimpleNamespace(
+                client=self,
+                pool=lambda owner, rng: self.logs,
+                store=lambda group, *_: self.store,
+                cluster=self._cluster_id,
+            ),
         )
         self._running: list[asyncio.Task[None]] = []
+
+    async def _cluster_id(self) -> str:
+        return "cluster"
 
     # -- members
 

@@ -15,7 +15,7 @@ from consumerd.consumer.sinks import PlainHandler
 from consumerd.consumer.starts import REFUSED_PAUSE, RETRY_PAUSE, Start, StartFinder
 from consumerd.errors import BrokerError
 from consumerd.fetch.listener import FetchCounters
-from consumerd.handlers import Batch, Handler
+from consumerd.handlers import Batch, Handler, SinkPosition
 from consumerd.offsets import CommitResult, OffsetsUnavailableError, Trace
 from consumerd.offsets.store import NO_NOTES
 from consumerd.partition import UNKNOWN_LOG, LogId, TopicPartition
@@ -59,6 +59,8 @@ class Store:
         self.failures = 0
         self.refusal: BrokerError | None = None
         self.asked: list[list[TopicPartition]] = []
+        #: The log of the offset.
+        self.of = UNKNOWN_LOG
         #: A topic whose offsets we may not read.
         self.denied = ""
 
@@ -79,7 +81,7 @@ class Store:
         return False
 
     def log(self, partition: TopicPartition) -> LogId:
-        return UNKNOWN_LOG
+        return self.of
 
     async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return await self.load(partitions)
@@ -179,7 +181,54 @@ async def test_prefers_sink_then_store_then_policy() -> None:
     assert await setup.find() == Start(120, 120, 200)
     setup.sink.own = 130
     assert await setup.find() == Start(130, 120, 200)
-    assert await Setup(initial="latest").find() == Start(200, None, None, passing=True)
+    assert await Setup(initial="latest").find() == Start(200, passing=True, at_end=True)
+
+
+FORMER, OTHER = "AAAAAAAAAAAAAAAAAAAAAQ", "AAAAAAAAAAAAAAAAAAAAAg"
+
+
+@pytest.mark.parametrize(
+    ("own", "committed", "of", "expected"),
+    [
+        # The sink's word counts, whatever others committed of another log.
+        (SinkPosition(130, FORMER, 3), 130, LogId.told(OTHER, 7), LogId.told(FORMER, 3)),
+        (SinkPosition(130, FORMER), None, UNKNOWN_LOG, LogId.told(FORMER, None)),
+        # A sink that knows nothing: the committed offset is of its log; an epoch belongs to one offset.
+        (130, 130, LogId.told(OTHER, 7), LogId.told(OTHER, 7)),
+        (130, 120, LogId.told(OTHER, 7), LogId.told(OTHER, None)),
+        (130, 120, LogId(zxid=9), LogId(zxid=9)),
+        (130, None, UNKNOWN_LOG, UNKNOWN_LOG),
+        # It knows the epoch alone, as of brokers before 2.8.
+        (SinkPosition(130, None, 3), 130, LogId(None, 7, 9), LogId(None, 3, 9)),
+        (SinkPosition(130, None, 3), 120, LogId(None, 7, 9), LogId(None, 3, 9)),
+    ],
+)
+async def test_a_sink_position_is_of_a_log(own: int, committed: int | None, of: LogId, expected: LogId) -> None:
+    setup = Setup()
+    setup.sink.own, setup.store.offset, setup.store.of = own, committed, of
+    found = await setup.find()
+    assert (found.offset, found.log) == (130, expected)
+    assert type(found.offset) is int
+
+
+@pytest.mark.parametrize(
+    ("own", "committed", "expected"),
+    [
+        (130, None, Start(100, None, None)),
+        (SinkPosition(130, None, 3), None, Start(100, None, None)),
+        # What tells by itself, or was committed since, is as good as ever.
+        (SinkPosition(130, FORMER, 3), None, Start(130, None, None, log=LogId.told(FORMER, 3))),
+        (130, 120, Start(130, 120, None)),
+    ],
+)
+async def test_a_sink_gets_all_of_a_topic_that_came_back(own: int, committed: int | None, expected: Start) -> None:
+    setup = Setup()
+    setup.sink.own, setup.store.offset = own, committed
+    setup.finder.exist([TP])
+    assert (await setup.find()).offset == 130
+    setup.finder.exist([])
+    setup.finder.exist([TP])
+    assert await setup.find() == expected
 
 
 class WordlessError(BrokerError):

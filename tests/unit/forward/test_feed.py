@@ -80,6 +80,29 @@ async def test_takes_the_rest_of_a_compressed_message_whose_beginning_the_target
         await other.forward(whole.rest(1))
 
 
+async def test_all_of_a_topic_that_was_made_again_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    former, present = LogId(b"\x01" * 16, 3), LogId(b"\x02" * 16, 0, 77)
+    known = SourceIdentity(NEW, 1, 0, crc32(b"two"), None, former)  # the new log has the very same message there
+
+    def messages(log: LogId) -> Batch:
+        found = [KeyedMessage(NEW, at, 0, at + 1, each, None, 1, 0, ()) for at, each in enumerate(MESSAGES)]
+        return Batch(NEW, PickedContent(found, log=log, contiguous=True))
+
+    for log, sent in ((present, 3), (former, 1), (former._replace(topic_id=None), 1)):
+        one, producer = feed(NEW), Producer()
+        monkeypatch.setattr(one, "_producer", producer)
+        one.known = known
+        await one.forward(messages(log))
+        assert len(producer.sent) == sent
+    one = feed(NEW)
+    one.known, one.began = known._replace(offset=9), 9
+    monkeypatch.setattr(one, "_producer", Producer())
+    await one.forward(messages(present))
+    one.known, one.began = known._replace(offset=9), 9
+    with pytest.raises(OtherLogError, match="restarts at offset 0"):
+        await one.forward(messages(former))
+
+
 async def test_yields_to_others_while_it_compares_a_large_batch() -> None:
     count = 45_000
     whole = Batch(OLD, decode_batch(encode_message_set([b""] * count, codec=Codec.GZIP), 700))
