@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING
 
 from consumerd.admin.findings import GroupFinding, GroupFindingKind, OffsetReset, capital
 from consumerd.admin.logs import LogRange, LookupFailure
+from consumerd.offsets.metadata import parse_metadata
+from consumerd.partition import LogId
 from consumerd.registry import Dialect, offset_path, offsets_root, topic_path
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from consumerd.admin.snapshot import GroupSnapshot
+    from consumerd.admin.v08.snapshot import V08GroupSnapshot
     from consumerd.admin.v08.transactions import OpenTransaction
     from consumerd.cluster import V08Topics
     from consumerd.partition import TopicPartition
@@ -47,6 +50,8 @@ class DiagnosisInput:
     unknown: tuple[str, ...] = ()
     #: The first open transaction of each partition that has one.
     transactions: Mapping[TopicPartition, OpenTransaction] = field(default_factory=dict)
+    #: The ids of the topics, of brokers since 2.8.
+    topic_ids: Mapping[str, bytes] = field(default_factory=dict)
 
     def furthest(self, partition: TopicPartition) -> int | None:
         """The committed offset at which the group stands, the larger one of two stores."""
@@ -115,6 +120,21 @@ def former_log_findings(inputs: DiagnosisInput) -> Iterable[GroupFinding]:
             f"{_RESET}, with --to earliest.",
             fix,
         )
+
+
+def former_topic_findings(snapshot: V08GroupSnapshot, topic_ids: Mapping[str, bytes]) -> Iterable[GroupFinding]:
+    """Offsets whose metadata name another topic id than the topic has: it was created again."""
+    for partition, text in snapshot.metadata.items():
+        former, now = parse_metadata(text).log, LogId(topic_ids.get(partition.topic))
+        if former.replaced_by(now) and snapshot.exists(partition):
+            yield GroupFinding(
+                GroupFindingKind.FORMER_LOG,
+                str(partition),
+                f"Offset {snapshot.committed(partition)} was committed for the topic with {former}, and the topic of "
+                f"this name has {now}: it belongs to a former log. consumerd continues at the beginning of the new log "
+                "(fetch.log_changed); other clients would start at the offset and skip what is before it.",
+                f"{_RESET}, with --to earliest.",
+            )
 
 
 def inside_findings(inside: Mapping[TopicPartition, int], snapshot: GroupSnapshot) -> Iterable[GroupFinding]:

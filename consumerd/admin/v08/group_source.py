@@ -19,6 +19,7 @@ from consumerd.offsets import KafkaOffsetStore
 from consumerd.partition import TopicPartition
 from consumerd.registry import owners_root, topic_path
 from consumerd.wire.errors import WireError
+from consumerd.wire.v08.schema import NO_UUID
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -155,6 +156,8 @@ async def read_diagnosis_input(source: GroupSource, group: str, now: float) -> D
     kept: dict[TopicPartition, int] = {}
     created: dict[str, int] = {}
     unknown: tuple[str, ...] = ()
+    client = source.logs.client
+    topic_ids = {} if client is None else {topic: client.metadata.topic_id(topic) for topic in topics}
     if isinstance(source, ZooKeeperGroups):
         try:
             kept = await _kept(source, snapshot)
@@ -162,7 +165,17 @@ async def read_diagnosis_input(source: GroupSource, group: str, now: float) -> D
             unknown = (f"whether brokers keep offsets, too, is not known: {error}",)
         created = await source.created(snapshot.topics)
     transactions = await find_open_transactions(source.logs, ranges)
-    return DiagnosisInput(snapshot, ranges, now, topics, kept, created, unknown=unknown, transactions=transactions)
+    return DiagnosisInput(
+        snapshot,
+        ranges,
+        now,
+        topics,
+        kept,
+        created,
+        unknown=unknown,
+        transactions=transactions,
+        topic_ids={topic: found for topic, found in topic_ids.items() if found != NO_UUID},
+    )
 
 
 async def _kept(source: ZooKeeperGroups, snapshot: V08GroupSnapshot) -> dict[TopicPartition, int]:

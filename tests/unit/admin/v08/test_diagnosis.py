@@ -443,6 +443,21 @@ async def test_reports_offsets_that_were_committed_before_the_topic_was_created(
     assert found[0].fix is None  # the members have positions of their own
 
 
+async def test_reports_offsets_that_were_committed_for_another_topic_id() -> None:
+    """Where a broker keeps them: its coordinator drops offsets with a topic, unless a member commits once more."""
+    snapshot = V08GroupSnapshot(
+        GroupView("g", offsets={T[0]: 5, T[1]: 6, T[2]: 7}),
+        {"t": (0, 1, 2)},
+        CoordinatorKind.BROKER,
+        metadata={T[0]: "topic-id=AAECAwQFBgcICQoLDA0ODw", T[1]: "why topic-id=AQEBAQEBAQEBAQEBAQEBAQ", T[2]: "why"},
+    )
+    inputs = DiagnosisInput(snapshot, dict.fromkeys(T[:3], LogRange(0, 9)), 0.0, topic_ids={"t": b"\x01" * 16})
+    (found,) = (each for each in diagnose_group(inputs) if each.kind is GroupFindingKind.FORMER_LOG)
+    assert found.subject == "t/0"
+    assert "with topic id AAECAwQFBgcICQoLDA0ODw, and the" in found.says
+    assert "this name has topic id AQEBAQEBAQEBAQEBAQEBAQ:" in found.says
+
+
 async def test_sets_offsets_of_a_former_log_to_the_beginning_once_the_group_is_stopped(
     zookeeper: MemoryZooKeeper,
 ) -> None:
