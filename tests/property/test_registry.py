@@ -50,7 +50,9 @@ NEARLY = st.lists(
     st.sampled_from([*'{}[]":,*!.|()?+\\-^$&1a ', "{ ", '"t": 1', "\\p{", "(?", "\\Q", "*1*", "true"]), max_size=14
 ).map("".join)
 NAMES = st.text(
-    st.characters(exclude_categories=["Cs", "Cc", "Co", "Cn"], exclude_characters="/"), min_size=1, max_size=9
+    st.characters(max_codepoint=0xFFFF, exclude_categories=["Cs", "Cc", "Co", "Cn"], exclude_characters="/"),
+    min_size=1,
+    max_size=9,
 ).filter(lambda name: name not in (".", "..") and not any("\ufff0" <= char <= "\uffff" for char in name))
 
 
