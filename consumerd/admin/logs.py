@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.errors import BrokerError
+from consumerd.fetch.v07.boundaries import MAX_SEGMENTS
 from consumerd.net import ConnectionClosedError, RequestTimeoutError
 from consumerd.wire.errors import WireError
 from consumerd.wire.v07 import EARLIEST, LATEST, OffsetsRequest, decode_offsets_response
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
 #: Requests in flight on one connection.
 PIPELINED = 100
-#: Segments of one partition whose start offsets are requested.
-MAX_SEGMENTS = 100_000
 _HEAD, _OFFSET = 6, 8
 
 

@@ -104,7 +104,7 @@ def _require_all(group: str, snapshot: _LagSnapshot) -> None:
     if unread:
         first = unread[0]
         raise CheckFailedError(
-            f"the lag of group {group!r} is not complete: that of {counted(len(unread), 'partition')} is not known "
+            f"the lag of group {group!r} is incomplete: that of {counted(len(unread), 'partition')} is unknown "
             f"({first.partition}: {first.remark})"
         )
 

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from consumerd.client.channel import Channel
-
-    #: Topic and number.
-    Place = tuple[str, int]
+    from consumerd.client.offsets import Place
 
 #: The value of an unknown offset or epoch.
 _UNKNOWN: Final = -1

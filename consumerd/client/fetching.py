@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from consumerd.client.channel import Channel
-
-    #: Topic and number.
-    Place = tuple[str, int]
+    from consumerd.client.offsets import Place
 
 #: The last version that names topics and not their ids.
 LAST_WITH_NAMES: Final = 12

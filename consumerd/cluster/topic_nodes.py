@@ -45,6 +45,6 @@ class TopicNodes:
         except ZooKeeperError as error:
             raise BrokerError(f"the node of the topic {topic!r} cannot be read: {error}") from error
         if node is None:
-            raise BrokerError(f"the topic {topic!r} has no node in ZooKeeper: it is being deleted, or not there yet")
+            raise BrokerError(f"the topic {topic!r} has no node in ZooKeeper: it is being deleted, or not created yet")
         self._nodes.shorten(path, b"")
         return node.stat.created_zxid

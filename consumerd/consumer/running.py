@@ -465,10 +465,12 @@ class RunningMember(Generic[_Event]):
             partition=str(partition),
             offset=change.offset,
             continue_at=new,
-            former=str(change.former),
-            now=str(change.now),
             **({} if gone is None else {"messages_gone": gone}),
-            **({} if change.reason is None else {"reason": f"the log {change.reason}"}),
+            **(
+                {"former": str(change.former), "now": str(change.now)}
+                if change.reason is None
+                else {"reason": f"the log {change.reason}"}
+            ),
         )
         await self._partitions.reset(partition)
 

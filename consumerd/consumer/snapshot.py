@@ -241,7 +241,7 @@ class SnapshotReader:
                 group=self._group,
                 members=others,
                 clients=sorted({client for client in clients.values() if client is not None}),
-                reason="these members assign partitions by another rule than ours, and none of both releases what the "
+                reason="these members assign partitions by another rule than ours, and neither side releases what the "
                 "other waits for: use a group of your own",
             )
 

@@ -173,7 +173,7 @@ class FetchPolicies:
             raise self._park(f"its log {change}")
         new = change.divergence
         if new is None and (new := await self._listed(EARLIEST)) is None:
-            raise BrokerError(f"broker {self.broker} returned no first offset of {self._partition} yet")
+            raise BrokerError(f"no broker returned the first offset of {self._partition} yet")
         counters = self._services.counters
         if change.kind is LogChangeKind.TRUNCATED:
             counters.truncated_logs += 1

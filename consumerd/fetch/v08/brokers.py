@@ -14,9 +14,9 @@ log. The others cannot, so a topic that is created again there is noticed by its
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
-from consumerd.client import UnsupportedApiError, epoch_ends, error_of, list_offsets, topic_error
+from consumerd.client import UnsupportedApiError, epoch_ends, list_offsets, topic_error
 from consumerd.errors import BrokerError
 from consumerd.fetch.fetcher import PartitionResponse
 from consumerd.fetch.log_changes import find_change
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from consumerd.client import ClusterClient, EpochEnd
+    from consumerd.client import Channel, ClusterClient, EpochEnd, ListedOffsets
     from consumerd.fetch.lane import Lane
     from consumerd.fetch.listener import FetchListener
     from consumerd.fetch.log_changes import LogChange
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from consumerd.wire import WireError
     from consumerd.wire.v08.records import RecordSet
 
+#: A broker's answer for one partition.
+_Part = TypeVar("_Part", "EpochEnd", "ListedOffsets")
 
 #: Answers of brokers that do not tell this client where an epoch ends.
 _NEVER_SAID: Final = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED})
@@ -256,23 +258,31 @@ class V08Brokers:
         One attempt. Brokers before 0.11 have no epochs, and those before 2.3 tell them to other brokers alone where
         there are ACLs. Raises BrokerError, FrameError.
         """
-        node = await self._client.leader(partition.topic, partition.partition)
-        channel = await self._client.node_channel(node.id)
+        node, channel = await self._leader(partition)
         place = partition.topic, partition.partition
         try:
-            end = (await epoch_ends(channel, [(*place, current, epoch)])).get(place)
+            ends = await epoch_ends(channel, [(*place, current, epoch)])
         except UnsupportedApiError:
             return None
-        what = f"broker {node.id} returned no end of epoch {epoch} of {partition}"
-        if end is None:
-            raise BrokerError(f"{what}: it is not in its answer")
-        if end.error in _NEVER_SAID:
+        end = ends.get(place)
+        if end is not None and end.error in _NEVER_SAID:
             return None
-        if error := error_of(end.error, what):
+        return self._answered(end, f"broker {node} returned no end of epoch {epoch} of {partition}", partition)
+
+    async def _leader(self, partition: TopicPartition) -> tuple[int, Channel]:
+        """The id of the partition's leader, and a channel to it."""
+        node = await self._client.leader(partition.topic, partition.partition)
+        return node.id, await self._client.node_channel(node.id)
+
+    def _answered(self, part: _Part | None, failure: str, partition: TopicPartition) -> _Part:
+        """Return `part`, a leader's answer for the partition. Raises BrokerError if it is missing or an error."""
+        if part is None:
+            raise BrokerError(f"{failure}: the partition is missing from its answer")
+        if error := topic_error(part.error, failure, partition.topic):
             if error.info.refresh:
                 self.refresh_leader(partition)
             raise error
-        return end
+        return part
 
     def refresh_leader(self, partition: TopicPartition) -> None:
         """Look leader and topic up again: the broker does not lead the partition, or cannot be reached."""
@@ -297,20 +307,7 @@ class V08Brokers:
     async def _listed(
         self, partition: TopicPartition, time: int, max_number: int, *, read_committed: bool
     ) -> tuple[int, ...]:
-        node = await self._client.leader(partition.topic, partition.partition)
-        channel = await self._client.node_channel(node.id)
+        node, channel = await self._leader(partition)
         place = partition.topic, partition.partition
-        listed = await list_offsets(
-            channel,
-            [place],
-            time,
-            read_committed=read_committed,
-            max_number=max_number,
-        )
-        if (found := listed.get(place)) is None:
-            raise BrokerError(f"broker {node.id} returned no offset of {partition}: it is not in its answer")
-        if error := topic_error(found.error, f"broker {node.id} returned no offset of {partition}", partition.topic):
-            if error.info.refresh:
-                self.refresh_leader(partition)
-            raise error
-        return found.offsets
+        listed = await list_offsets(channel, [place], time, read_committed=read_committed, max_number=max_number)
+        return self._answered(listed.get(place), f"broker {node} returned no offset of {partition}", partition).offsets

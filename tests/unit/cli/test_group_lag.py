@@ -42,7 +42,7 @@ async def group(memory: MemoryZooKeeper, cluster: Cluster) -> None:
 async def test_prints_lag_in_a_pipe(consumerd: Command) -> None:
     done = await consumerd("group", "lag", "--group", "g")
     assert done.code == ExitCode.CHECK_FAILED
-    assert "the lag of group 'g' is not complete: that of 1 partition is not known (t/1-0: cannot connect" in done.err
+    assert "the lag of group 'g' is incomplete: that of 1 partition is unknown (t/1-0: cannot connect" in done.err
     *partitions, total = done.rows
     unreachable = partitions.pop()
     assert partitions == [

@@ -13,7 +13,6 @@ Executors import this module: its own imports (`client`, `net`, `clock`, `wire`)
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import logging
 import random
@@ -39,6 +38,7 @@ from consumerd.client import (
     fetch_partitions,
     list_offsets,
 )
+from consumerd.client.fetching import LAST_WITH_NAMES
 from consumerd.clock import SystemClock
 from consumerd.errors import BrokerError
 from consumerd.net import (
@@ -51,6 +51,7 @@ from consumerd.net import (
     UnexpectedTlsError,
     connect,
 )
+from consumerd.partition import LogId
 from consumerd.spark.source.errors import (
     BrokerReadError,
     BrokerRejectedError,
@@ -92,8 +93,6 @@ _ROOM: Final = 32 << 20
 _UNKNOWN: Final = -1
 #: Seconds between attempts, at most.
 _LONGEST_PAUSE: Final = 1.0
-#: The first version of FETCH that names topics by their ids.
-_FIRST_WITH_IDS: Final = 13
 #: How a broker says that it has another log than the one that a fetch names, or that it does not know that one yet.
 _OTHER_LOG: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID})
 
@@ -279,9 +278,9 @@ class KafkaClient:
         topic, number = partition
         where = f"{topic}/{number} from {offset}"
         channel = await self._leader(partition)
-        known = self._client.metadata.topic_id(topic) if topic_id is None else _id_bytes(topic_id)
+        known = LogId.told(topic_id, None).topic_id or self._client.metadata.topic_id(topic)
         entry = PartitionFetch(topic, number, offset, size, topic_id=known)
-        self.fetches_by_name = channel.versions.pick(FETCH) < _FIRST_WITH_IDS
+        self.fetches_by_name = channel.versions.pick(FETCH) <= LAST_WITH_NAMES
         with self._watched([partition]):
             fetched = await fetch_partitions(
                 channel,
@@ -388,11 +387,7 @@ class _LoopThread:
 
 def _id_text(topic_id: bytes) -> str | None:
     """A topic's id as Kafka's tools print it; None for the id that stands for none."""
-    return None if topic_id == NO_UUID else base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
-
-
-def _id_bytes(text: str) -> bytes:
-    return base64.urlsafe_b64decode(f"{text}==")
+    return None if topic_id == NO_UUID else LogId(topic_id).topic_id_text
 
 
 def _reason(error: BrokerError | WireError) -> BrokerError | WireError:
