@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import tomllib
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,7 @@ from consumerd.daemon.signals import FORCE_SECONDS
 from tests.deploy.manifests import (
     CHART,
     KUBERNETES,
+    ROOT,
     check_schema,
     container,
     files,
@@ -31,6 +34,7 @@ from tests.deploy.manifests import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.deploy.manifests import Manifest
 
@@ -52,8 +56,15 @@ RENDERINGS: dict[str, Callable[[], list[Manifest]]] = {
     "helm StatefulSet": helm,
     "helm Deployment": lambda: helm("kind=Deployment"),
     "helm everything": lambda: helm(
-        "autoscaling.enabled=true", "autoscaling.partitions=6", "secretName=kafka", "stopTimeout=90.5",
+        "autoscaling.enabled=true", "autoscaling.partitions=6", "secretNames[0]=kafka", "stopTimeout=90.5",
         "memory.budget=1024", "podAnnotations.team=data", "nodeSelector.disk=ssd", "env[0].name=A", "env[0].value=b",
+        "envFrom[0].secretRef.name=more", "secretNames[1]=tls", "extraVolumes[0].name=cache",
+        "extraVolumes[0].emptyDir.sizeLimit=1Gi", "extraVolumeMounts[0].name=cache",
+        "extraVolumeMounts[0].mountPath=/cache", "initContainers[0].name=wait", "initContainers[0].image=busybox",
+        "serviceAccount.annotations.role=reader", "priorityClassName=high", "podMonitor.enabled=true",
+        "prometheusRule.enabled=true", "topologySpreadConstraints[0].maxSkew=1",
+        "topologySpreadConstraints[0].topologyKey=zone",
+        "topologySpreadConstraints[0].whenUnsatisfiable=ScheduleAnyway",
         "identity=instance_id", "output.storageClassName=nfs", "imagePullSecrets[0].name=pull",
         "tolerations[0].operator=Exists",
     ),
@@ -229,8 +240,13 @@ def test_autoscaling_examples_agree() -> None:
     ("setting", "sentence"),
     [
         ("autoscaling.enabled=true", "autoscaling.partitions is required"),
-        ("kind=DaemonSet", "kind must be StatefulSet or Deployment, not DaemonSet"),
-        ("identity=client_id", "identity must be consumer_id or instance_id, not client_id"),
+        ("kind=DaemonSet", "at '/kind': value must be one of 'StatefulSet', 'Deployment'"),
+        ("identity=client_id", "at '/identity': value must be one of 'consumer_id', 'instance_id'"),
+        ("replicaCount=7", "additional properties 'replicaCount' not allowed"),
+        ("image.tga=1", "at '/image': additional properties 'tga' not allowed"),
+        ("stopTimeout=soon", "at '/stopTimeout'"),
+        ("config=[group", "config is not valid TOML"),
+        ("podMonitor.enabled=true,health.metrics=false", "podMonitor.enabled needs health.metrics: true"),
     ],
 )
 def test_chart_rejects_invalid_values(setting: str, sentence: str) -> None:
@@ -245,3 +261,82 @@ def test_chart_sets_deadline_and_memory_from_values() -> None:
     assert plain_environment(spec)["CONSUMERD_DAEMON__STOP_TIMEOUT"] == "90.5"
     assert plain_environment(spec)["CONSUMERD_FETCH__BUDGET"] == str(1 << 30)
     assert container(spec)["resources"]["limits"]["memory"] == "1408Mi"
+
+
+def test_chart_values_and_their_schema_have_the_same_keys() -> None:
+    def keys(schema: dict[str, Any]) -> dict[str, Any]:
+        assert schema["additionalProperties"] is False
+        properties = {name: each for name, each in schema["properties"].items() if name != "global"}
+        return {name: keys(each) if "properties" in each else None for name, each in properties.items()}
+
+    def shape(values: dict[str, Any]) -> dict[str, Any]:
+        return {name: shape(each) if isinstance(each, dict) and each else None for name, each in values.items()}
+
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    assert keys(schema) == shape(yaml.safe_load((CHART / "values.yaml").read_text()))
+
+
+def test_chart_mounts_secrets_in_one_folder() -> None:
+    spec = pod_spec(RENDERINGS["helm everything"]())
+    (volume,) = [each for each in spec["volumes"] if each["name"] == "secrets"]
+    assert [each["secret"]["name"] for each in volume["projected"]["sources"]] == ["kafka", "tls"]
+    (mount,) = [each for each in container(spec)["volumeMounts"] if each["name"] == "secrets"]
+    assert mount == {"name": "secrets", "mountPath": "/run/secrets/consumerd", "readOnly": True}
+
+
+def test_chart_spreads_its_own_pods() -> None:
+    manifests = RENDERINGS["helm everything"]()
+    (constraint,) = pod_spec(manifests)["topologySpreadConstraints"]
+    labels = one(manifests, "StatefulSet")["spec"]["selector"]["matchLabels"]
+    assert constraint["labelSelector"] == {"matchLabels": labels}
+    assert constraint["topologyKey"] == "zone"
+
+
+def test_chart_uses_an_existing_service_account() -> None:
+    manifests = helm("serviceAccount.name=ours")
+    assert pod_spec(manifests)["serviceAccountName"] == "ours"
+    assert "ServiceAccount" not in [each["kind"] for each in manifests]
+    assert one(RENDERINGS["helm everything"](), "ServiceAccount")["metadata"]["annotations"] == {"role": "reader"}
+
+
+def test_chart_serves_the_prometheus_operator() -> None:
+    manifests = RENDERINGS["helm everything"]()
+    labels = one(manifests, "StatefulSet")["spec"]["template"]["metadata"]["labels"]
+    monitor = one(manifests, "PodMonitor")["spec"]
+    assert monitor["selector"]["matchLabels"] == labels
+    assert monitor["podMetricsEndpoints"] == [{"port": "http", "path": "/metrics", "interval": "30s"}]
+    assert "annotations" not in one(manifests, "Service")["metadata"]  # otherwise each member would be scraped twice
+    (alerts,) = load((ROOT / "deploy" / "prometheus" / "consumerd-alerts.yaml").read_text())
+    assert one(manifests, "PrometheusRule")["spec"] == alerts
+
+
+def test_pods_that_are_not_ready_do_not_block_a_drain() -> None:
+    for manifests in (base_files(), helm()):
+        budget = one(manifests, "PodDisruptionBudget")["spec"]
+        assert budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+
+
+@pytest.mark.parametrize(
+    ("settings", "first"),
+    [
+        ((), "consumerd: 3 members as a StatefulSet in namespace default."),
+        (
+            ("kind=Deployment", "autoscaling.enabled=true", "autoscaling.partitions=6"),
+            "consumerd: 3 to 6 members as a Deployment in namespace default.",
+        ),
+    ],
+)
+def test_chart_notes_say_what_to_do_next(tmp_path: Path, settings: tuple[str, ...], first: str) -> None:
+    # `helm template` leaves notes out, and `helm install` needs a cluster.
+    chart = shutil.copytree(CHART, tmp_path / "consumerd")
+    notes = (chart / "templates" / "NOTES.txt").read_text()
+    (chart / "templates" / "_notes.tpl").write_text('{{ define "notes" }}' + notes + "{{ end }}")
+    (chart / "templates" / "notes.yaml").write_text(
+        'apiVersion: v1\nkind: ConfigMap\nmetadata: {name: notes}\ndata: {notes: {{ include "notes" . | quote }}}\n'
+    )
+    found = [each for each in helm(*settings, chart=chart) if each["metadata"]["name"] == "notes"]
+    lines = found[0]["data"]["notes"].splitlines()
+    kind = "deployment" if "kind=Deployment" in settings else "statefulset"
+    assert lines[0] == first
+    assert f"  kubectl -n default rollout status {kind}/consumerd" in lines
+    assert f"  kubectl -n default port-forward {kind}/consumerd 8080" in lines

@@ -7,6 +7,10 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{ .Values.output.existingClaim | default (printf "%s-output" .Release.Name) }}
 {{- end }}
 
+{{- define "consumerd.serviceAccount" -}}
+{{ .Values.serviceAccount.name | default .Release.Name }}
+{{- end }}
+
 {{- define "consumerd.memory" -}}
 {{ add (int .Values.memory.budget) (int .Values.memory.process) (int .Values.memory.handler) }}Mi
 {{- end }}
@@ -18,7 +22,7 @@ metadata:
     checksum/config: {{ .Values.config | sha256sum }}
     {{- with .Values.podAnnotations }}{{ toYaml . | nindent 4 }}{{ end }}
 spec:
-  serviceAccountName: {{ .Release.Name }}
+  serviceAccountName: {{ include "consumerd.serviceAccount" . }}
   automountServiceAccountToken: false
   # Otherwise a Service named consumerd adds variables such as CONSUMERD_PORT, which begin as those of our settings do.
   enableServiceLinks: false
@@ -27,11 +31,20 @@ spec:
   {{- with .Values.imagePullSecrets }}
   imagePullSecrets: {{- toYaml . | nindent 4 }}
   {{- end }}
+  {{- with .Values.priorityClassName }}
+  priorityClassName: {{ . }}
+  {{- end }}
   {{- with .Values.nodeSelector }}
   nodeSelector: {{- toYaml . | nindent 4 }}
   {{- end }}
   {{- with .Values.tolerations }}
   tolerations: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- range $index, $constraint := .Values.topologySpreadConstraints }}
+  {{- if eq $index 0 }}
+  topologySpreadConstraints:
+  {{- end }}
+    - {{- merge (dict) $constraint (dict "labelSelector" (dict "matchLabels" (include "consumerd.labels" $ | fromYaml))) | toYaml | nindent 6 }}
   {{- end }}
   affinity:
     podAntiAffinity:
@@ -48,6 +61,9 @@ spec:
     fsGroup: 10001
     fsGroupChangePolicy: OnRootMismatch
     seccompProfile: { type: RuntimeDefault }
+  {{- with .Values.initContainers }}
+  initContainers: {{- toYaml . | nindent 4 }}
+  {{- end }}
   containers:
     - name: consumerd
       image: {{ printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) | quote }}
@@ -63,6 +79,9 @@ spec:
         - { name: CONSUMERD_HEALTH__LISTEN, value: "0.0.0.0:{{ .Values.health.port }}" }
         - { name: CONSUMERD_HEALTH__METRICS, value: {{ .Values.health.metrics | quote }} }
         {{- with .Values.env }}{{ toYaml . | nindent 8 }}{{ end }}
+      {{- with .Values.envFrom }}
+      envFrom: {{- toYaml . | nindent 8 }}
+      {{- end }}
       ports:
         - { name: http, containerPort: {{ .Values.health.port }} }
       # The process has 60 s to serve /healthz. The wait for ZooKeeper is not part of it.
@@ -98,9 +117,10 @@ spec:
         - { name: output, mountPath: /var/lib/consumerd }
         {{- end }}
         - { name: tmp, mountPath: /tmp }
-        {{- if .Values.secretName }}
-        - { name: secret, mountPath: /run/secrets/consumerd, readOnly: true }
+        {{- if .Values.secretNames }}
+        - { name: secrets, mountPath: /run/secrets/consumerd, readOnly: true }
         {{- end }}
+        {{- with .Values.extraVolumeMounts }}{{ toYaml . | nindent 8 }}{{ end }}
   volumes:
     - name: config
       configMap: { name: {{ .Release.Name }} }
@@ -110,8 +130,14 @@ spec:
     {{- end }}
     - name: tmp
       emptyDir: { sizeLimit: 64Mi }
-    {{- if .Values.secretName }}
-    - name: secret
-      secret: { secretName: {{ .Values.secretName }}, defaultMode: 0440 }
+    {{- if .Values.secretNames }}
+    - name: secrets
+      projected:
+        defaultMode: 0440
+        sources:
+          {{- range .Values.secretNames }}
+          - secret: { name: {{ . }} }
+          {{- end }}
     {{- end }}
+    {{- with .Values.extraVolumes }}{{ toYaml . | nindent 4 }}{{ end }}
 {{- end }}
