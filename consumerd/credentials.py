@@ -1,17 +1,77 @@
-"""Secrets in files: the one rule by which they are found and read.
+"""Secrets and certificates in files: the one rule by which they are found, read, and read again.
 
 Strategy: a key `x_file` names a file whose first line is the secret `x`. A relative path is that of the working
 directory; where nothing is there, the directory of systemd's credentials is searched ($CREDENTIALS_DIRECTORY, set by
 LoadCredential), so that a configuration need not name the unit that it runs in. Errors name the key and the file,
 never its content.
+
+Files are replaced while a daemon runs, as certificates and tokens expire. `Renewed` is what was made of some files; it
+is made again when one of them has changed, and asked for each new connection. Files that cannot be used, such as a
+certificate whose key is not there yet, leave the former value.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
 from pathlib import Path
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from consumerd.errors import ConfigError
+import structlog
+
+from consumerd.errors import ConfigError, ConsumerdError, reason_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+log = structlog.get_logger(__name__)
+_Made_co = TypeVar("_Made_co", covariant=True)
+
+
+class Renewed(Generic[_Made_co]):
+    """What `make` returns, made again when one of `files` has changed. `what` names it in log events.
+
+    Raises what `make` raises: a ConsumerdError for files that cannot be used.
+    """
+
+    def __init__(self, what: str, files: Iterable[Path | None], make: Callable[[], _Made_co]) -> None:
+        self._what = what
+        self._files = [file for file in files if file is not None]
+        self._make = make
+        self._lock = threading.Lock()
+        self._states = self._look()
+        self._value = make()
+
+    def now(self) -> _Made_co:
+        """The value of the files as they are now. Reads files: on an event loop, use `current`."""
+        with self._lock:
+            states = self._look()  # before they are read: what changes meanwhile is found the next time
+            changed = [str(file) for file, state in states.items() if state != self._states[file]]
+            if changed:
+                self._states = states
+                try:
+                    self._value = self._make()
+                except ConsumerdError as error:
+                    log.warning("credentials_rejected", what=self._what, files=changed, reason=reason_of(error))
+                else:
+                    log.info("credentials_renewed", what=self._what, files=changed)
+            return self._value
+
+    async def current(self) -> _Made_co:
+        """As `now`, in a thread."""
+        return await asyncio.to_thread(self.now)
+
+    def _look(self) -> dict[Path, tuple[int, int, int] | None]:
+        return {file: _state(find_file(file)) for file in self._files}
+
+
+def _state(file: Path) -> tuple[int, int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def find_file(path: Path) -> Path:

@@ -102,7 +102,7 @@ class SaslAuthenticator:
 
     async def __call__(self, channel: Channel) -> None:
         """Authenticate `channel`. Raises AuthenticationError, and BrokerError if the connection ends meanwhile."""
-        mechanism = self._mechanism()
+        mechanism = await asyncio.to_thread(self._mechanism)  # it may read a file
         wrapped = await self._handshake(channel, mechanism.name)
         host = channel.address.rpartition(":")[0]
         token: bytes | None = await self._made(mechanism.name, mechanism.first, host)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from consumerd.consumer import ConsumerSettings
 from consumerd.consumer.settings import make_connection_settings, make_fetch_settings
-from consumerd.credentials import find_file
+from consumerd.credentials import Renewed, find_file
 from consumerd.errors import ConfigError
 from consumerd.group import MembershipSettings
 from consumerd.handlers import FileDeadLetters, RetryPolicy, load_handler
@@ -34,6 +34,7 @@ from consumerd.registry import (
 from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.v07 import validate_topic
 from consumerd.zk import DigestMd5, Session, split_acl
+from consumerd.zk.session import check_credential
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,34 +57,52 @@ def build_session(
     section: ZooKeeperSection, *, clock: Clock, rng: Random, wait_connected: float | None = None
 ) -> Session:
     """The ZooKeeper session, not started; calls wait `wait_connected` seconds for a connection. Raises ConfigError."""
-    auth = []
-    for number, credential in enumerate(section.secrets("auth", "zookeeper"), 1):
-        scheme, colon, secret = credential.partition(":")
-        if not (scheme and colon and secret):
-            raise ConfigError(f"zookeeper.auth: credential {number} is not of the form digest:user:password.")
-        auth.append((scheme, secret))
     return Session(
         section.connect,
         clock=clock,
         rng=rng,
         session_timeout=section.session_timeout,
         wait_connected=wait_connected,
-        ssl=None if section.tls is None else build_tls(section.tls),
-        auth=auth,
+        ssl=None if section.tls is None else renewed_tls(section.tls, "zookeeper.tls"),
+        auth=_zookeeper_auth(section),
         sasl=None if section.sasl is None else _zookeeper_mechanism(section.sasl),
         acl=split_acl(section.acl),
     )
 
 
+def _zookeeper_auth(section: ZooKeeperSection) -> list[tuple[str, bytes]] | Renewed[list[tuple[str, bytes]]]:
+    def read() -> list[tuple[str, bytes]]:
+        auth = []
+        for number, credential in enumerate(section.secrets("auth", "zookeeper"), 1):
+            scheme, colon, secret = credential.partition(":")
+            if not (scheme and colon and secret):
+                raise ConfigError(f"zookeeper.auth: credential {number} is not of the form digest:user:password.")
+            auth.append(check_credential((scheme, secret)))
+        return auth
+
+    return read() if section.auth_file is None else Renewed("zookeeper.auth_file", [section.auth_file], read)
+
+
 def _zookeeper_mechanism(section: ZooKeeperSaslSection) -> Callable[[], SaslMechanism]:
     if section.mechanism == "GSSAPI":
         return build_gssapi(section, "zookeeper.sasl")
-    user, password = section.user or "", section.secret("password", "zookeeper.sasl") or ""
+    user, password = section.user or "", renewed_password(section, "zookeeper.sasl")
 
     def make() -> SaslMechanism:  # no partial, whose repr() has the password
-        return DigestMd5(user, password)
+        return DigestMd5(user, password())
 
     return make
+
+
+def renewed_password(section: LoginSection, table: str) -> Callable[[], str]:
+    """Return what reads the password, from its file as that is at the time. Raises ConfigError."""
+
+    def read() -> str:
+        return section.secret("password", table) or ""
+
+    if section.password_file is None:
+        return read
+    return Renewed(f"{table}.password_file", [section.password_file], read).now
 
 
 def build_gssapi(section: LoginSection, table: str) -> GssapiIdentity:
@@ -97,6 +116,12 @@ def build_gssapi(section: LoginSection, table: str) -> GssapiIdentity:
     from consumerd.client.sasl_gssapi import GssapiIdentity  # noqa: PLC0415 - with the client of 0.8+ brokers
 
     return GssapiIdentity(service=section.service, principal=section.principal, keytab=keytab)
+
+
+def renewed_tls(section: TlsSection, table: str) -> Renewed[ssl.SSLContext]:
+    """A client context of the files as they are at the time. Raises ConfigError as `build_tls`."""
+    files = (section.ca, section.certificate, section.key, section.key_password_file)
+    return Renewed(table, files, lambda: build_tls(section, table))
 
 
 def build_tls(section: TlsSection, table: str = "zookeeper.tls") -> ssl.SSLContext:

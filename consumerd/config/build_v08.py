@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from consumerd.address import parse_addresses
 from consumerd.client import ChannelOpener, ClientSettings, ClusterClient, Plain, SaslAuthenticator, Scram
-from consumerd.config.build import build_connection_settings, build_gssapi, build_offset_settings, build_tls
+from consumerd.config.build import (
+    build_connection_settings,
+    build_gssapi,
+    build_offset_settings,
+    renewed_password,
+    renewed_tls,
+)
 from consumerd.consumer import ClusterBackend, CoordinatedConsumer, FixedConsumer, V08Backend
 from consumerd.errors import ConfigError
 from consumerd.group import Spelling, V08Rules
@@ -25,7 +30,7 @@ if TYPE_CHECKING:
     from consumerd.config.servers import KafkaSection, SaslSection
     from consumerd.consumer import ConsumerSettings
     from consumerd.handlers import Handler
-    from consumerd.net import ConnectionSettings
+    from consumerd.net import BrokerConnection, ConnectionSettings
     from consumerd.ports import Clock, SaslMechanism, ZooKeeper
 
 
@@ -73,9 +78,13 @@ def build_client_of(
 ) -> ClusterClient:
     """Return a client of the cluster of `section`, at other addresses if they are given. Raises ConfigError."""
     settings = replace(settings or ClientSettings(), client_id=section.client_id, connection=connection)
-    tls = None if section.tls is None else build_tls(section.tls, "kafka.tls")
+    tls = None if section.tls is None else renewed_tls(section.tls, "kafka.tls")
     authenticate = None if section.sasl is None else SaslAuthenticator(build_mechanism(section.sasl))
-    opener = ChannelOpener(partial(connect, settings=connection, ssl=tls), settings, clock, authenticate=authenticate)
+
+    async def connected(host: str, port: int) -> BrokerConnection:
+        return await connect(host, port, settings=connection, ssl=None if tls is None else await tls.current())
+
+    opener = ChannelOpener(connected, settings, clock, authenticate=authenticate)
     addresses = build_bootstrap(section) if bootstrap is None else bootstrap
     return ClusterClient(addresses, opener, settings, clock=clock, rng=rng)
 
@@ -84,10 +93,10 @@ def build_mechanism(section: SaslSection) -> Callable[[], SaslMechanism]:
     """A factory of the SASL mechanism. Raises ConfigError, also if the extra of a mechanism is missing."""
     if section.mechanism == "GSSAPI":
         return build_gssapi(section, "kafka.sasl")
-    user, password = section.user or "", section.secret("password", "kafka.sasl") or ""
+    user, password = section.user or "", renewed_password(section, "kafka.sasl")
 
     def make() -> SaslMechanism:  # no partial, whose repr() has the password
-        return Plain(user, password) if section.mechanism == "PLAIN" else Scram(section.mechanism, user, password)
+        return Plain(user, password()) if section.mechanism == "PLAIN" else Scram(section.mechanism, user, password())
 
     make()  # raises before the first connection if the mechanism is not available
     return make

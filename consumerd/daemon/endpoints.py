@@ -17,7 +17,7 @@ from consumerd.address import parse_address
 from consumerd.config.build import key_password
 from consumerd.config.subscriptions import MAIN
 from consumerd.consumer.errors import NotAssignedError
-from consumerd.credentials import find_file
+from consumerd.credentials import Renewed, find_file
 from consumerd.daemon.probes import check_extras, probe_routes
 from consumerd.daemon.readings import read
 from consumerd.daemon.status import read_status
@@ -39,7 +39,8 @@ def check_http(section: HealthSection) -> None:
         return
     check_extras(metrics=section.metrics)
     build_access(section)
-    build_server_tls(section.tls)
+    if section.tls is not None:
+        build_server_tls(section.tls)
 
 
 def build_access(section: HealthSection) -> Access:
@@ -60,10 +61,8 @@ def _token(section: HealthSection) -> str | None:
     return None if token is None else token.strip()
 
 
-def build_server_tls(section: HealthTlsSection | None) -> ssl.SSLContext | None:
+def build_server_tls(section: HealthTlsSection) -> ssl.SSLContext:
     """A server's context. Raises ConfigError for files that cannot be used."""
-    if section is None:
-        return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     what = f"certificate: {section.certificate} with the key {section.key}"
     try:
@@ -88,30 +87,47 @@ def build_server(monitor: Monitor) -> HttpServer:
 
     host, port = parse_address(section.listen, "health.listen", lowest=0)
     routes = probe_routes(monitor, (lambda: read(monitor)) if section.metrics else None)
-    access = build_access(section)
+    renewed = Renewed("health.token_file", [section.token_file], lambda: build_access(section))
+    access = renewed.now()
     if access.is_private if section.status is None else section.status:
-        routes.update(_status_routes(monitor, access))
+        routes.update(_status_routes(monitor, renewed))
         if access.token is not None and section.tls is None and not is_loopback(host):
             log.warning("http_token_unprotected", listen=section.listen, reason="health.tls is not set")
-    return HttpServer(host, port, routes, tls=build_server_tls(section.tls))
+    return HttpServer(host, port, routes, tls=_renewed_server_tls(section.tls))
 
 
-def _status_routes(monitor: Monitor, access: Access) -> dict[tuple[str, str], Route]:
+def _renewed_server_tls(section: HealthTlsSection | None) -> ssl.SSLContext | None:
+    """A server's context that serves each new connection with the files as they are at the time."""
+    if section is None:
+        return None
+    files = (section.certificate, section.key, section.key_password_file, section.client_ca)
+    renewed = Renewed("health.tls", files, lambda: build_server_tls(section))
+
+    def choose(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        connection.context = renewed.now()
+
+    context = build_server_tls(section)
+    context.sni_callback = choose  # called for each handshake, with or without a name
+    return context
+
+
+def _status_routes(monitor: Monitor, access: Renewed[Access]) -> dict[tuple[str, str], Route]:
     from consumerd.daemon.status_page import asset, render  # noqa: PLC0415
     from consumerd.http.server import Answer  # noqa: PLC0415
 
     async def status(request: Request) -> Answer:
-        access.check(request.headers)
+        (await access.current()).check(request.headers)
         document = json.dumps(await read_status(monitor), indent=2)
         return Answer(f"{document}\n".encode(), "application/json")
 
     async def page(request: Request) -> Answer:
-        access.check(request.headers)
-        word = access.word if access.may_change else None
+        rule = await access.current()
+        rule.check(request.headers)
+        word = rule.word if rule.may_change else None
         return Answer(render(await read_status(monitor), word=word), "text/html; charset=utf-8")
 
     async def hold(verb: Literal["pause", "resume"], request: Request) -> Answer:
-        access.check_change(request.headers, request.form.get("word", ""))
+        (await access.current()).check_change(request.headers, request.form.get("word", ""))
         name = request.form.get("partition", "")
         try:
             _hold(monitor, verb, name, request.form.get("subscription", MAIN))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from aiozk import protocol
 
+from consumerd.credentials import Renewed
 from consumerd.errors import ConfigError, ConsumerdError
 from consumerd.ports import Check
 from consumerd.zk.acl import AclSetting, needs_identity, parse_acl
@@ -65,8 +66,8 @@ class Session(BaseSession):
         session_timeout: float = 6.0,
         connect_timeout: float = 2.0,
         wait_connected: float | None = None,
-        ssl: tls.SSLContext | None = None,
-        auth: Sequence[Credential] = (),
+        ssl: tls.SSLContext | Renewed[tls.SSLContext] | None = None,
+        auth: Sequence[Credential] | Renewed[Sequence[tuple[str, bytes]]] = (),
         sasl: Callable[[], SaslMechanism] | None = None,
         acl: AclSetting = "open",
         limits: ConnectionLimits | None = None,
@@ -82,7 +83,7 @@ class Session(BaseSession):
             )
         self.connect = connect
         self._sasl = sasl
-        self._credentials = [_check_credential(*credential) for credential in auth]
+        self._credentials = auth if isinstance(auth, Renewed) else [check_credential(each) for each in auth]
         watches = WatchTable()
         settings = SessionSettings(
             hosts=hosts,
@@ -153,8 +154,9 @@ class Session(BaseSession):
     async def _prepare(self, connection: Connection, new: bool) -> None:
         """Authenticate, which the server forgets with each connection; then create a new session's chroot."""
         if self._sasl is not None:
-            await authenticate(connection, self._sasl())
-        for scheme, secret in self._credentials:
+            await authenticate(connection, await asyncio.to_thread(self._sasl))
+        credentials = self._credentials
+        for scheme, secret in await credentials.current() if isinstance(credentials, Renewed) else credentials:
             try:
                 await connection.request(protocol.AuthRequest(type=0, scheme=scheme, auth=secret))
             except ServerError as error:
@@ -195,7 +197,9 @@ async def _is_answered(connection: Connection) -> None:
             raise  # any answer counts, also one that denies access to the root
 
 
-def _check_credential(scheme: str, secret: str | bytes) -> tuple[str, bytes]:
+def check_credential(credential: Credential) -> tuple[str, bytes]:
+    """Return the credential as it is sent. Raises ConfigError."""
+    scheme, secret = credential
     encoded = secret.encode() if isinstance(secret, str) else secret
     if not scheme:
         raise ConfigError("an auth entry for ZooKeeper has no scheme; write for example digest and user:password")

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import structlog
 from aiozk import protocol
 
+from consumerd.credentials import Renewed
 from consumerd.errors import ZooKeeperError, reason_of
 from consumerd.net.addresses import addresses_of
 from consumerd.ports import SessionState
@@ -104,7 +105,7 @@ class SessionSettings(NamedTuple):
     hosts: Sequence[ZooKeeperHost]
     session_timeout: float
     connect_timeout: float
-    ssl: tls.SSLContext | None
+    ssl: tls.SSLContext | Renewed[tls.SSLContext] | None
     limits: ConnectionLimits
 
 
@@ -160,12 +161,15 @@ class SessionSupervisor:
         """Try each server until one accepts; serve the connection to its end. Returns its start time, or None."""
         hosts = self._settings.hosts
         refused = False
+        ssl = self._settings.ssl
+        if isinstance(ssl, Renewed):
+            ssl = await ssl.current()
         for host in self._rng.sample(hosts, len(hosts)):
             for address in await self._resolve(host):
                 connection = Connection(
                     host,
                     address,
-                    ssl=self._settings.ssl,
+                    ssl=ssl,
                     limits=self._settings.limits,
                     on_watch=self._on_watch,
                     on_end=self._on_end,

@@ -20,6 +20,7 @@ from consumerd.clock import SystemClock
 from consumerd.config.build import build_session, build_tls
 from consumerd.config.build_v08 import build_client_of
 from consumerd.config.servers import KafkaSection, TlsSection, ZooKeeperSection
+from consumerd.credentials import Renewed
 from consumerd.errors import ConsumerdError
 from consumerd.handlers import Batch, HandlerContext, Message, load_handler
 from consumerd.handlers.builtin.http import HttpRequestError
@@ -64,10 +65,12 @@ async def zookeeper(port: int, authority: Path) -> None:
     """One attempt with the context of the session, which itself would try again and again."""
     section = ZooKeeperSection(connect=f"{HOST}:{port}", tls=TlsSection(ca=authority))
     session = build_session(section, clock=CLOCK, rng=RNG)
+    tls = session._supervisor._settings.ssl
+    assert isinstance(tls, Renewed)
     connection = Connection(
         ZooKeeperHost(HOST, port),
         HOST,
-        ssl=session._supervisor._settings.ssl,
+        ssl=tls.now(),
         limits=ConnectionLimits(),
         on_watch=lambda path: None,
         on_end=lambda ended: None,

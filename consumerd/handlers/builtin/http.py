@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
+from consumerd.credentials import Renewed
 from consumerd.errors import HandlerFailedError, HandlerLoadError, ZooKeeperError, reason_of
 from consumerd.handlers.api import Handler, RejectedError, RetryLaterError
 from consumerd.handlers.builtin.http_body import CONTENT_TYPES, make_body
@@ -153,6 +154,7 @@ class HttpHandler(Handler):
         #: Waiting for a connection is no part of a request's time.
         self._turns = asyncio.Semaphore(settings.connections)
         self._session: ClientSession | None = None
+        self._secrets: _Secrets | None = None
         self._context: HandlerContext | None = None
 
     async def start(self, context: HandlerContext) -> None:
@@ -162,12 +164,12 @@ class HttpHandler(Handler):
         await self.stop()
         self._context = context
         settings = self._settings
-        headers, context_of_tls = await in_thread(lambda: (_read_headers(settings), _read_tls(settings)))
-        headers["Content-Type"] = CONTENT_TYPES[settings.format]
+        self._secrets = await in_thread(lambda: _Secrets(settings))
+        headers = {"Content-Type": CONTENT_TYPES[settings.format]}
         if settings.gzip:
             headers["Content-Encoding"] = "gzip"
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=settings.connections, ssl=context_of_tls),
+            connector=aiohttp.TCPConnector(limit=settings.connections),
             timeout=aiohttp.ClientTimeout(total=settings.timeout),
             headers=headers,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -182,16 +184,20 @@ class HttpHandler(Handler):
 
     async def handle(self, batch: Batch) -> None:
         """Return when the receiver has answered with 2xx, and the answer has come whole."""
-        if self._session is None:
+        if self._session is None or self._secrets is None:
             raise HandlerFailedError("handler 'http' is not started.")
         if not len(batch):
             return
-        headers = {"Idempotency-Key": idempotency_key(batch, await self._cluster())} if batch.contiguous else {}
+        headers, tls = await in_thread(self._secrets.now)
+        if batch.contiguous:
+            headers = {**headers, "Idempotency-Key": idempotency_key(batch, await self._cluster())}
         body = await make_body(batch, self._settings.format, compressed=self._settings.gzip)
         try:
             async with (
                 self._turns,
-                self._session.post(self._settings.url, data=body, headers=headers, allow_redirects=False) as response,
+                self._session.post(
+                    self._settings.url, data=body, headers=headers, ssl=tls, allow_redirects=False
+                ) as response,
             ):
                 if 200 <= response.status < 300:
                     await _read(response)
@@ -304,6 +310,21 @@ def _check_headers(texts: Mapping[str, str], files: Mapping[str, str]) -> None:
     for name, text in texts.items():
         if not _FIELD_VALUE.fullmatch(text):
             raise ValueError(f"the value of the header {name} has characters that are not allowed in a header")
+
+
+class _Secrets:
+    """The headers and the context of TLS, of the files as they are at the time. Raises HandlerFailedError."""
+
+    def __init__(self, settings: HttpSettings) -> None:
+        self._headers = Renewed(
+            "handler 'http': header_files", settings.header_files.values(), lambda: _read_headers(settings)
+        )
+        self._tls = Renewed(
+            "handler 'http': tls", (settings.ca, settings.certificate, settings.key), lambda: _read_tls(settings)
+        )
+
+    def now(self) -> tuple[dict[str, str], ssl.SSLContext]:
+        return self._headers.now(), self._tls.now()
 
 
 def _read_headers(settings: HttpSettings) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import sys
 from typing import TYPE_CHECKING, Any
@@ -85,3 +86,46 @@ async def test_serves_the_status_to_client_certificates_alone(tmp_path: Path) ->
             with pytest.raises(aiohttp.ClientError):
                 async with session.get(f"{running.url}healthz", ssl=context(issuer)):
                     pass
+
+
+@pytest.mark.asyncio
+async def test_new_connections_use_the_certificates_and_the_token_of_their_time(tmp_path: Path) -> None:
+    ours, operators, successors = trustme.CA(), trustme.CA(), trustme.CA()
+    files = {name: tmp_path / f"{name}.pem" for name in ("certificate", "key", "client_ca")}
+    token = tmp_path / "token"
+
+    def issue(clients: trustme.CA, secret: str) -> bytes:
+        """Replace all files; the certificate that clients are shown now, DER."""
+        server = ours.issue_cert("127.0.0.1")
+        server.cert_chain_pems[0].write_to_path(files["certificate"])
+        server.private_key_pem.write_to_path(files["key"])
+        clients.cert_pem.write_to_path(files["client_ca"])
+        token.write_text(secret)
+        return ssl.PEM_cert_to_DER_cert(server.cert_chain_pems[0].bytes().decode())
+
+    async def request(issuer: trustme.CA, secret: str) -> tuple[int | None, bytes]:
+        """The status of the answer, None if there was none, and the server's certificate."""
+        context = ssl.create_default_context()
+        ours.configure_trust(context)
+        issuer.issue_cert("operator@example.org").configure_cert(context)
+        port = int(running.url.rpartition(":")[2].strip("/"))
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+        shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        question = f"GET /status.json HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {secret}\r\n\r\n"
+        try:
+            writer.write(question.encode())
+            line = await reader.readline()
+        except (ssl.SSLError, ConnectionError):
+            line = b""
+        finally:
+            writer.transport.abort()
+        return int(line.split()[1]) if line else None, shown
+
+    former, latter = "f" * 32, "l" * 32
+    first = issue(operators, former)
+    async with build_server(monitor(tls=files, token_file=token)) as running:
+        assert await request(operators, former) == (200, first)
+        second = issue(successors, latter)
+        assert await request(successors, latter) == (200, second)
+        assert await request(successors, former) == (401, second)
+        assert await request(operators, latter) == (None, second)
