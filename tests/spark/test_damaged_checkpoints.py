@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -12,16 +12,17 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from consumerd.errors import ConsumerdError, ExitCode
-from consumerd.spark.checkpoints import LOCK_FILE, CheckpointLockedError
+from consumerd.spark.checkpoints import CheckpointLockedError
 from consumerd.spark.failures import FileFailedError, declared
 from consumerd.spark.land import land
+from consumerd.spark.queries import run_query
 from consumerd.spark.spec import PipelineSpec
 from consumerd.wire.v07 import encode_message_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @pytest.fixture
@@ -98,16 +99,24 @@ def test_accepts_a_checkpoint_that_spark_can_continue_from(spark: SparkSession, 
     assert rows == 300
 
 
-def test_refuses_a_second_run_on_the_same_checkpoint(spark: SparkSession, pipeline: PipelineSpec) -> None:
-    checkpoint = Path(pipeline.checkpoint("land"))
-    checkpoint.mkdir(parents=True)
-    with (checkpoint / LOCK_FILE).open("wb") as lock:
-        lock.write(b"process 1 on elsewhere")
-        lock.flush()
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(CheckpointLockedError, match=f"process 1 on elsewhere is using the checkpoint {checkpoint}"):
+def test_refuses_a_second_run_on_the_same_checkpoint(
+    spark: SparkSession, pipeline: PipelineSpec, tmp_path: Path
+) -> None:
+    checkpoint = pipeline.checkpoint("land")
+    others: list[str] = []
+
+    def second(frame: DataFrame, batch: int) -> None:
+        with pytest.raises(CheckpointLockedError) as caught:
             land(spark, pipeline)
-    assert land(spark, pipeline).rows == 300
+        others.append(str(caught.value))
+
+    (tmp_path / "lines").mkdir()
+    (tmp_path / "lines" / "one.txt").write_text("one\n")
+    stream = spark.readStream.format("text").load(str(tmp_path / "lines"))
+    assert run_query(spark, pipeline, "land", stream, second).batches == 1
+    (sentence,) = others
+    assert sentence.startswith(f"process {os.getpid()} on ")
+    assert f" is using the checkpoint {checkpoint}" in sentence
     assert CheckpointLockedError.exit_code is ExitCode.REFUSED
 
 

@@ -19,13 +19,20 @@ PROTOCOL = "folders"
 
 
 class FolderStore(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
-    """Objects in folders; there is nothing that renames."""
+    """Objects in folders; there is nothing that renames. Keeps listings as S3's driver does, unless told otherwise."""
 
     protocol = PROTOCOL
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
         return super()._strip_protocol(str(path).removeprefix(f"{PROTOCOL}://"))
+
+    def ls(self, path: str, detail: bool = False, **kwargs: Any) -> list[Any]:
+        folder = self._strip_protocol(path)
+        found = self.dircache.get(folder)
+        if found is None:
+            self.dircache[folder] = found = super().ls(folder, detail=True, **kwargs)
+        return found if detail else [each["name"] for each in found]
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
         target = Path(self._strip_protocol(path))

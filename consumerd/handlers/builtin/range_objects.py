@@ -53,7 +53,7 @@ class RangeObjects:
         core = extra("fsspec.core", f"writing to {self._url}")
         try:
             # A listing that another member has changed since must not come from a cache.
-            options = {"use_listings_cache": False, "skip_instance_cache": True, **self._options}
+            options = {**self._options, "use_listings_cache": False, "skip_instance_cache": True}
             self._files, root = core.url_to_fs(self._url, **options)
             self._root = root.rstrip("/")
             self._names(self._root)
@@ -101,7 +101,6 @@ class RangeObjects:
             self._files.pipe_file(f"{folder.path}/{note}", b"")
 
     def _names(self, folder: str) -> list[str]:
-        self._files.invalidate_cache()
         try:
             found = self._files.ls(folder, detail=False)
         except FileNotFoundError:

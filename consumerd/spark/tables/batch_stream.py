@@ -151,10 +151,16 @@ def _names(path: str) -> list[str]:
     """Names in a folder."""
     if "://" not in path:
         return [each.name for each in Path(path).iterdir()]
+    system, inner = _store(path)
+    return [each.rstrip("/").rpartition("/")[2] for each in system.ls(inner, detail=False)]
+
+
+def _store(url: str) -> tuple[Any, str]:
+    """The store of a URL, and the path in it. A driver's cache of listings would hide what is written while we read."""
     import fsspec  # noqa: PLC0415 - only where the table has a URL
 
-    system, inner = fsspec.core.url_to_fs(path)
-    return [each.rstrip("/").rpartition("/")[2] for each in system.ls(inner, detail=False)]
+    system, inner = fsspec.core.url_to_fs(url, use_listings_cache=False, skip_instance_cache=True)
+    return system, inner
 
 
 def _parquet_files(path: str) -> list[tuple[str, int]]:
@@ -163,10 +169,11 @@ def _parquet_files(path: str) -> list[tuple[str, int]]:
         with os.scandir(path) as scan:
             found = [(each.path, each.stat().st_size) for each in scan]
     else:
-        import fsspec  # noqa: PLC0415 - as above
-
-        system, inner = fsspec.core.url_to_fs(path)
-        found = [(f"{path}/{e['name'].rstrip('/').rpartition('/')[2]}", int(e["size"])) for e in system.ls(inner)]
+        system, inner = _store(path)
+        found = [
+            (f"{path}/{e['name'].rstrip('/').rpartition('/')[2]}", int(e["size"]))
+            for e in system.ls(inner, detail=True)
+        ]
     return sorted((file, size) for file, size in found if file.rpartition("/")[2][:1] not in "._")
 
 

@@ -118,6 +118,17 @@ async def test_one_failure_stops_all_lanes_and_what_is_handled_before_it_counts(
 
 
 @pytest.mark.asyncio
+async def test_of_failures_at_once_the_one_that_stops_the_daemon_counts() -> None:
+    class Failing(Handler):
+        async def handle(self, batch: Batch) -> None:
+            raise HandlerFailedError("stop") if list(batch) == [b"1"] else ValueError("other")
+
+    plugin = Failing()
+    with pytest.raises(HandlerFailedError, match="stop"):
+        await KeyLanes(plugin, 1000, plugin=plugin).handle(keyed([b"a", b"b", b"c"]))
+
+
+@pytest.mark.asyncio
 async def test_a_cancellation_ends_all_lanes(clock: Any) -> None:
     running: set[bytes] = set()
     both = asyncio.Event()

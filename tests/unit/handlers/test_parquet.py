@@ -25,7 +25,7 @@ from consumerd.handlers.builtin.ranges import RangeOverlapError
 from consumerd.handlers.secrets import HIDDEN, shown_options
 from consumerd.partition import TopicPartition
 from consumerd.wire.v08.records import decode_records, encode_record_batch
-from tests.support.object_store import FolderStore
+from tests.support.object_store import PROTOCOL, FolderStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -259,6 +259,23 @@ async def test_a_failed_upload_leaves_nothing(
     with memory.open(path) as file:
         assert pq.read_table(file).column("payload").to_pylist() == [b"one"]
     memory.rm("/failed-upload", recursive=True)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("options", [{}, {"use_listings_cache": True}])
+async def test_sees_what_another_member_wrote_though_the_driver_keeps_listings(
+    make_batch: MakeBatch, clock: Any, tmp_path: Path, options: dict[str, bool]
+) -> None:
+    directory = f"{PROTOCOL}://{tmp_path}"
+    members = [load_handler("parquet", {"directory": directory, "storage_options": options}) for _ in range(2)]
+    for member in members:
+        await member.start(HandlerContext("g", "g_1", clock))
+    first = make_batch(b"one")
+    await members[0].handle(first)
+    await members[1].handle(make_batch(b"two", start=first.next_offset))
+    with pytest.raises(PartitionTakenError, match="another member took over"):
+        await members[0].handle(make_batch(b"three", start=first.next_offset))
+    assert len(written(tmp_path)) == 2
 
 
 # -- options

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from consumerd.spark import checkpoints
-from consumerd.spark.checkpoints import CheckpointError, OffsetLog
+from consumerd.spark.checkpoints import CheckpointError, CheckpointLockedError, OffsetLog, locked
 from consumerd.spark.tables.files import Files, LocalFiles
 
 if TYPE_CHECKING:
@@ -37,3 +38,19 @@ def test_names_the_entry_that_is_damaged(offsets: OffsetLog, tmp_path: Path, lin
     for read in (offsets.end, offsets.watermark):
         with pytest.raises(CheckpointError, match=r"/offsets/3 contains no valid offsets .*restore the checkpoint"):
             read(3)
+
+
+def test_one_run_at_a_time_uses_a_checkpoint(offsets: OffsetLog, tmp_path: Path) -> None:
+    spark: Any = None
+    checkpoint = str(tmp_path / "land")
+    with locked(spark, checkpoint):
+        for _ in range(2):
+            with (
+                pytest.raises(CheckpointLockedError, match=rf"^process {os.getpid()} on .* is using the checkpoint"),
+                locked(spark, checkpoint),
+            ):
+                pass
+    with pytest.raises(ZeroDivisionError), locked(spark, checkpoint):
+        raise ZeroDivisionError
+    with locked(spark, checkpoint):
+        pass

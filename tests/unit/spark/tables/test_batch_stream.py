@@ -15,6 +15,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 from consumerd.spark.tables import TableCorruptError, TableError, batch_stream
 from consumerd.spark.tables.batch_stream import BatchStream, BatchStreamReader, FilePart, TaskParts, pack, read_part
 from consumerd.spark.tables.layout import batch_name, merged_name
+from tests.support.object_store import PROTOCOL
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,6 +59,17 @@ def ids(reader: BatchStreamReader, after: int, to: int) -> list[int]:
             assert set(rows.column("at").to_pylist()) == {NOON}
             found += rows.column("id").to_pylist()
     return sorted(found)
+
+
+def test_finds_new_batches_though_the_driver_of_a_store_keeps_listings(tmp_path: Path) -> None:
+    reader = BatchStream({"path": f"{PROTOCOL}://{tmp_path}"}).streamReader(SCHEMA)
+    write(tmp_path / batch_name(0), {0: [1]})
+    assert reader.latestOffset({"batch": -1}, ReadAllAvailable()) == {"batch": 0}
+    assert ids(reader, -1, 0) == [1]
+    write(tmp_path / batch_name(1), {1: [2]})
+    write(tmp_path / batch_name(0), {0: [3]}, file="part-1.parquet")
+    assert reader.latestOffset({"batch": 0}, ReadAllAvailable()) == {"batch": 1}
+    assert ids(reader, -1, 1) == [1, 2, 3]
 
 
 def test_assigns_batches_by_number(tmp_path: Path) -> None:
