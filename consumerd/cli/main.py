@@ -20,6 +20,7 @@ import click
 
 from consumerd import __version__, native
 from consumerd.errors import ConsumerdError, ExitCode
+from consumerd.frames import current_frames
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -206,7 +207,7 @@ def _interrupt_again(thread: int) -> None:
     """
     while True:
         time.sleep(_MOMENT)
-        frame = sys._current_frames().get(thread)  # noqa: SLF001  # documented in spite of its name
+        frame = current_frames().get(thread)
         while frame is not None and frame.f_code is not repeat_lost_interrupt.__code__:
             frame = frame.f_back
         if frame is None:

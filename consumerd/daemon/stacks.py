@@ -7,9 +7,10 @@ and messages. All of it may be called from any thread, also while the event loop
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
+
+from consumerd.frames import current_frames
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +28,7 @@ def _line(code: CodeType, number: int | None) -> str:
 
 def thread_frames(ident: int | None, *, without: str = "") -> list[str]:
     """The stack of a thread, outermost frame first, without frames of the file `without`; empty if it has ended."""
-    frame: FrameType | None = sys._current_frames().get(ident or 0)  # noqa: SLF001 - documented, and the only way
+    frame: FrameType | None = current_frames().get(ident or 0)
     lines = []
     while frame is not None:
         if frame.f_code.co_filename != without:
