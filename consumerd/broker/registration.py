@@ -1,21 +1,24 @@
 """The broker's registration in ZooKeeper: its address, and its partition count for each topic (golden notes, 4).
 
 Strategy: a set of topics that should be registered and a note of what this session has registered; one task registers
-the missing ones whenever a topic is new, the session is new, or our address was deleted. The nodes are ephemeral and
-made by `create_ephemeral`, which never adopts: a broker that restarts within its own session timeout waits until the
-node of its former process is gone, where 0.7.2 fails; an id that is still held after that belongs to a live broker. A
-node with our own address is certainly that of a former process, because we listen there: it is waited for longer, as
-its session may have had a longer timeout.
+the missing ones whenever a topic is new, the session is new, or one of our nodes was deleted. A node that ZooKeeper
+refuses affects its own topic alone: the others are served and registered, and it is tried again. The nodes are
+ephemeral and made by `create_ephemeral`, which never adopts: a broker that restarts within its own session timeout
+waits until the node of its former process is gone, where 0.7.2 fails; an id that is still held after that belongs to a
+live broker. A node with our own address is certainly that of a former process, because we listen there: it is waited
+for longer, as its session may have had a longer timeout.
 """
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 
 from consumerd.errors import IdTakenError, reason_of
+from consumerd.fetch.backoff import Backoff, sleep_unless
 from consumerd.ports import SessionEvent
 from consumerd.registry.errors import NameRefusedError, RegistryError
 from consumerd.registry.paths import broker_path, topic_broker_path
@@ -26,9 +29,10 @@ from consumerd.registry.values import (
     make_creator_id,
     parse_broker,
 )
-from consumerd.zk.errors import ConnectionLost, NodeExists, NoNode, NotConnected, SessionChanged, Throttled
+from consumerd.zk.errors import ConnectionLost, NodeError, NodeExists, NoNode, NotConnected, SessionChanged, Throttled
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Callable, Iterable
 
     from consumerd.ports import Clock, ZooKeeper
@@ -39,8 +43,8 @@ logger = structlog.get_logger(__name__)
 _MARGIN = 2.0
 #: Seconds to wait for our own former sessions: servers grant at most 20 ticks, by default 40 seconds.
 _OWN_PATIENCE = 60.0
-#: Pause after a failed attempt.
-_RETRY = 1.0
+#: Pauses after failed attempts: the first, and the longest.
+_RETRY, _LONGEST = 1.0, 60.0
 
 
 class BrokerRegistration:
@@ -54,6 +58,7 @@ class BrokerRegistration:
         port: int,
         partitions_of: Callable[[str], int],
         clock: Clock,
+        rng: random.Random,
     ) -> None:
         self._zookeeper = zookeeper
         self._id = broker_id
@@ -61,10 +66,20 @@ class BrokerRegistration:
         self._port = port
         self._partitions_of = partitions_of
         self._clock = clock
-        self._topics: set[str] = set()
+        #: The node of each topic; and the topics whose name no node can have.
+        self._topics: dict[str, str] = {}
+        self._unnameable: set[str] = set()
         self._registered: set[str] = set()
         #: Topic nodes that belong to another session.
         self._foreign: set[str] = set()
+        #: Topics whose node may have changed since it was read; and the watches on all that were read.
+        self._unread: set[str] = set()
+        self._watching: dict[str, Callable[[], None]] = {}
+        #: Topics whose node ZooKeeper refused, with the reason; tried again at `_retry_at`.
+        self._refused: dict[str, str] = {}
+        self._retry_at = 0.0
+        self._retries = Backoff(_RETRY, _LONGEST, rng)
+        self._pauses = Backoff(_RETRY, _LONGEST, rng)
         self._session = 0
         self._wake = asyncio.Event()
         #: Time of the last registration of the address, in seconds since 1970; None: not yet.
@@ -79,21 +94,33 @@ class BrokerRegistration:
             and self._zookeeper.lease_left() > 0
         )
 
+    @property
+    def topics_not_registered(self) -> int:
+        """The number of topics that are not registered, because ZooKeeper refuses their nodes."""
+        return len(self._unnameable) + len(self._refused)
+
     def add_topic(self, topic: str) -> None:
         """Register `topic` soon; returns at once, as 0.7.2 does this in the background, too."""
-        self._topics.add(topic)
+        if topic in self._topics or topic in self._unnameable:
+            return
+        try:
+            self._topics[topic] = topic_broker_path(topic, self._id)
+        except NameRefusedError as error:  # producers and consumers that name this broker can use it all the same
+            self._unnameable.add(topic)
+            logger.error("topic_not_registered", topic=topic, broker=self._id, reason=reason_of(error))
         self._wake.set()
 
     async def register(self, topics: Iterable[str]) -> None:
         """Register the broker and the topics that it holds already.
 
         A connection that is lost on the way is waited for, as long as the session waits for one. Requests that are
-        dropped by an overloaded server are repeated.
+        dropped by an overloaded server are repeated. Topics whose nodes ZooKeeper refuses are left to `run`.
 
         Raises IdTakenError when another live broker holds the id, RegistryError when the address cannot be written,
         NotConnected when the connection does not come back, and other ZooKeeperErrors.
         """
-        self._topics.update(topics)
+        for topic in topics:
+            self.add_topic(topic)
         while True:
             try:
                 return await self._bring_up_to_date()
@@ -109,21 +136,27 @@ class BrokerRegistration:
         try:
             self._wake.set()
             while True:
-                await self._wake.wait()
+                if self._refused:
+                    await sleep_unless(self._clock, self._retry_at - self._clock.monotonic(), self._wake)
+                else:
+                    await self._wake.wait()
                 self._wake.clear()
                 try:
                     await self._check_address()
+                    await self._check_topics()
                     await self._bring_up_to_date()
-                except (NotConnected, ConnectionLost, SessionChanged) as error:
+                    self._pauses.reset()
+                except (NotConnected, ConnectionLost, SessionChanged, NodeError) as error:
                     self._wake.set()
                     await self._pause_after(error)
         finally:
-            for unsubscribe in forget:
+            for unsubscribe in (*forget, *self._watching.values()):
                 unsubscribe()
+            self._watching.clear()
 
     async def _pause_after(self, error: Exception) -> None:
         logger.warning("registration_delayed", broker=self._id, reason=reason_of(error))
-        await self._clock.sleep(_RETRY)
+        await self._clock.sleep(self._pauses.next())
 
     async def withdraw(self) -> None:
         """Delete the nodes of this session, the address first. Raises ZooKeeperError."""
@@ -143,23 +176,48 @@ class BrokerRegistration:
         if found is None or found.ephemeral_owner != self._session:
             self._registered.discard(address)
 
+    async def _check_topics(self) -> None:
+        """Read the nodes of topics that may have changed, which arms their watches; forget those that are not ours."""
+        for topic in sorted(self._unread):
+            path = self._topics[topic]
+            if topic not in self._watching:
+                self._watching[topic] = self._zookeeper.watch(path, partial(self._on_change, topic))
+            self._unread.discard(topic)  # before the request: its watch may fire before the response is here
+            try:
+                found = await self._zookeeper.exists(path, watch=True)
+            except NodeError as error:
+                self._registered.discard(path)
+                self._refuse(topic, error)
+                continue
+            except BaseException:
+                self._unread.add(topic)
+                raise
+            if found is None or found.ephemeral_owner != self._session:
+                self._registered.discard(path)
+            if found is None:
+                self._foreign.discard(path)
+
+    def _on_change(self, topic: str) -> None:
+        self._unread.add(topic)
+        self._wake.set()
+
     async def _bring_up_to_date(self) -> None:
         if self._zookeeper.session_id != self._session:
             self._session = self._zookeeper.session_id
             self._registered.clear()
             self._foreign.clear()
+            self._retry_at = 0.0
         address = broker_path(self._id)
         if address not in self._registered:
             await self._register_address(address)
-        for topic in sorted(self._topics):
-            try:
-                path = topic_broker_path(topic, self._id)
-            except NameRefusedError as error:  # producers and consumers that name this broker can use it all the same
-                self._topics.discard(topic)
-                logger.error("topic_not_registered", topic=topic, broker=self._id, reason=reason_of(error))
-                continue
-            if path not in self._registered and path not in self._foreign:
+        due = self._clock.monotonic() >= self._retry_at
+        for topic, path in sorted(self._topics.items()):
+            if path not in self._registered and path not in self._foreign and (due or topic not in self._refused):
                 await self._register_topic(topic, path)
+        if not self._refused:
+            self._retries.reset()
+        elif due:
+            self._retry_at = self._clock.monotonic() + self._retries.next()
 
     async def _register_topic(self, topic: str, path: str) -> None:
         count = format_partition_count(self._partitions_of(topic))
@@ -169,8 +227,20 @@ class BrokerRegistration:
             # The id is ours, so no live broker holds it: an operator created it by hand, on purpose.
             self._foreign.add(path)
             logger.error("topic_node_conflict", topic=topic, broker=self._id, path=path)
+        except NodeError as error:
+            self._refuse(topic, error)
+            return
         else:
             logger.info("topic_registered", topic=topic, broker=self._id, partitions=count)
+        self._refused.pop(topic, None)
+        self._on_change(topic)  # to watch it
+
+    def _refuse(self, topic: str, error: NodeError) -> None:
+        """Note that ZooKeeper refuses a topic's node: it is tried again."""
+        reason = reason_of(error)
+        if self._refused.get(topic) != reason:
+            logger.error("topic_not_registered", topic=topic, broker=self._id, reason=reason)
+        self._refused[topic] = reason
 
     async def _register_address(self, address: str) -> None:
         creator = make_creator_id(self._host, int(self._clock.wall() * 1000))

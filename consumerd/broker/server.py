@@ -102,6 +102,11 @@ class Broker:
         """Time of the last registration of its address, in seconds since 1970; None: not yet, or without ZooKeeper."""
         return None if self._registration is None else self._registration.registered_at
 
+    @property
+    def topics_not_registered(self) -> int | None:
+        """The number of topics that ZooKeeper refuses to register; None before the start, or without ZooKeeper."""
+        return None if self._registration is None else self._registration.topics_not_registered
+
     def logs(self) -> list[tuple[str, int, Log]]:
         """Topic, partition and log of each log in service."""
         return self._logs.in_use()
@@ -259,7 +264,9 @@ class Broker:
             return None
         config = self.config
         host = config.advertised_host or config.host
-        return BrokerRegistration(self._zookeeper, config.broker_id, host, self.port, config.partitions_of, self._clock)
+        return BrokerRegistration(
+            self._zookeeper, config.broker_id, host, self.port, config.partitions_of, self._clock, self._rng
+        )
 
     # -- tasks
 

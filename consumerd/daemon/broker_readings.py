@@ -44,6 +44,8 @@ def _clients(label: Labels, broker: Broker) -> Iterator[Reading]:
         yield Reading(c.BROKER_REGISTERED, label, float(broker.registered))
         if broker.registered_at is not None:
             yield Reading(c.BROKER_REGISTERED_AT, label, broker.registered_at)
+    if broker.topics_not_registered is not None:
+        yield Reading(c.TOPICS_NOT_REGISTERED, label, broker.topics_not_registered)
     yield Reading(c.CONNECTIONS, label, broker.connections)
     yield Reading(c.ACCEPTED, label, stats.accepted)
     yield Reading(c.CONNECTIONS_REFUSED, label, stats.connections_refused)
@@ -75,7 +77,8 @@ def _logs(label: Labels, broker: Broker, *, split: bool) -> Iterator[Reading]:
     yield Reading(c.SEGMENTS_DELETED, label, stats.segments_deleted)
     sums: defaultdict[Metric, defaultdict[Labels, int]] = defaultdict(lambda: defaultdict(int))
     for topic, partition, log in sorted(logs, key=lambda each: each[:2]):
-        where = (*label, topic, str(partition) if split else "")
+        # The name of a folder may not be UTF-8 (a broker with another locale), which no exposition can hold.
+        where = (*label, topic.encode(errors="backslashreplace").decode(), str(partition) if split else "")
         counts = stats.of(topic, partition)
         start, end, flushed = log.start_offset, log.end_offset, log.flushed_offset
         sums[c.PRODUCED][where] += counts.messages

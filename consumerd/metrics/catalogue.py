@@ -207,6 +207,12 @@ BROKER_REGISTERED_AT: Final = _gauge(
     _BROKER,
     unit="s",
 )
+TOPICS_NOT_REGISTERED: Final = _gauge(
+    "broker_topics_not_registered",
+    "Topics that are not registered, because ZooKeeper refuses their nodes: consumers do not find them.",
+    _BROKER,
+    unit="{topic}",
+)
 CONNECTIONS: Final = _gauge("broker_connections", "Clients that are connected.", _BROKER, unit="{connection}")
 ACCEPTED: Final = _counter(
     "broker_connections_accepted", "Connections that were accepted.", _BROKER, unit="{connection}"

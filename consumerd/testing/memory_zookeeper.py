@@ -13,8 +13,9 @@ sent, and answered in the next turn of the loop; watches are one-shot, belong to
 in which they were armed, before any answer sent after the change. Nothing else decides the order of things, so equal
 programs run equally.
 
-Faults are calls: `disconnect`, `reconnect`, `expire`, `cut_next_call`, and `lose_watches` on a session. Time passes
-only in the clock that is handed in; sessions end by a call, not by themselves.
+Faults are calls: `disconnect`, `reconnect`, `expire`, `cut_next_call`, and `lose_watches` on a session; and the set
+`denied` of nodes whose ACL lets nobody create children. Time passes only in the clock that is handed in; sessions end
+by a call, not by themselves.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from consumerd.zk.connection import Connection
 
 _FIRST_SESSION = 0x1_0000_0000
+_NO_AUTH = -102
 
 
 class Link:
@@ -114,6 +116,8 @@ class Link:
     def _answer(self, request: Any) -> Any:
         tree, path = self._server.tree, request.path
         if isinstance(request, protocol.CreateRequest):
+            if path.rpartition("/")[0] in self._server.denied:
+                raise ServerError(_NO_AUTH)
             owner = self._session_id if request.flags & 1 else 0
             tree.create(path, request.data, owner)
             return None
@@ -224,6 +228,8 @@ class MemoryZooKeeper:
         self._watches: dict[tuple[Kind, str], dict[Link, None]] = {}
         self._last_session = _FIRST_SESSION
         self._alive: set[int] = set()
+        #: Nodes below which no session may create another one.
+        self.denied: set[str] = set()
 
     def session(
         self, *, chroot: str = "", session_timeout: float = 6.0, wait_connected: float | None = None

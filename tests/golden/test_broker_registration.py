@@ -43,7 +43,7 @@ async def test_reads_trees_of_two_brokers(golden: Path, zk_root: str) -> None:
 
     def registration(zk: Session, broker: int, port: int, wall_ms: int, counts: dict[str, int]) -> BrokerRegistration:
         partitions_of = lambda topic: counts.get(topic, 4)  # noqa: E731
-        return BrokerRegistration(zk, broker, "127.0.0.1", port, partitions_of, FixedClock(wall_ms))
+        return BrokerRegistration(zk, broker, "127.0.0.1", port, partitions_of, FixedClock(wall_ms), random.Random(1))
 
     def session() -> Session:
         return Session(zk_root, clock=SystemClock(), rng=random.Random(1), session_timeout=4)

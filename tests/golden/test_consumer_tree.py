@@ -106,7 +106,9 @@ class Replay:
         self._registrations = []
         for broker, (port, started) in BROKERS.items():
             partitions_of = _two_of_beta if broker == 1 else _four
-            registration = BrokerRegistration(self.zk, broker, "127.0.0.1", port, partitions_of, FixedClock(started))
+            registration = BrokerRegistration(
+                self.zk, broker, "127.0.0.1", port, partitions_of, FixedClock(started), random.Random(1)
+            )
             await registration.register(["alpha", "gamma-x", "beta"])
             self._registrations.append(registration)
 

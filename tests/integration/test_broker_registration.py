@@ -102,6 +102,38 @@ async def test_writes_a_deleted_address_again(zk_root: str, tmp_path: Path) -> N
         await until(again)
 
 
+async def test_serves_on_and_registers_all_other_topics_where_an_acl_denies_one(zk_root: str, tmp_path: Path) -> None:
+    (tmp_path / "party\U0001f388-0").mkdir()  # of another broker: no ZooKeeper node can have this name
+    async with (
+        session(zk_root) as observer,
+        Session(
+            zk_root,
+            clock=SystemClock(),
+            rng=random.Random(),
+            session_timeout=4.0,
+            auth=[("digest", "operator:hush")],
+            acl="creator-all",
+        ) as operator,
+    ):
+        await observer.ensure("/brokers/topics")
+        await operator.ensure("/brokers/topics/closed")
+        async with session(zk_root) as zk, make(tmp_path, zk) as broker:
+            for topic in ("closed", "words"):
+                await produce(broker, topic)
+            await until(lambda: _is(observer, "/brokers/topics/words/0", "3"))
+            await until(lambda: _true(broker.topics_not_registered == 2))
+            await observer.delete("/brokers/topics/words/0")
+            await until(lambda: _is(observer, "/brokers/topics/words/0", "3"))
+            await operator.delete("/brokers/topics/closed")
+            await until(lambda: _is(observer, "/brokers/topics/closed/0", "3"))
+            await until(lambda: _true(broker.topics_not_registered == 1))
+            assert broker.registered
+
+
+async def _true(value: bool) -> bool:
+    return value
+
+
 async def test_registers_everything_again_after_the_session_expired(
     zookeeper: ZooKeeperServer, zk_root: str, tmp_path: Path
 ) -> None:

@@ -43,12 +43,18 @@ _JOINERS = "\u200c\u200d"
 def validate_new_topic(name: str, *, max_length: int = MAX_TOPIC_LENGTH) -> None:
     """As `validate_topic`, for a topic that does not exist yet, with stricter rules than those of 0.7.2.
 
-    Also raises InvalidTopicError for a name that begins with a dot, which tools take for a hidden folder, and for one
-    with invisible characters.
+    Also raises InvalidTopicError for a name that begins with a dot, which tools take for a hidden folder, for one with
+    invisible characters, and for one with a character above U+FFFF, which no ZooKeeper node can have in its name.
     """
     validate_topic(name, max_length=max_length)
     if name.startswith("."):
         raise InvalidTopicError(f"no topic {name!r} is made, because its name begins with a dot; choose another name")
+    highest = max(name)
+    if highest > "\uffff":
+        raise InvalidTopicError(
+            f"no topic {name!r} is made, because its name holds {highest!r}, a character above U+FFFF, which no "
+            "ZooKeeper node can have in its name; choose another name"
+        )
     found = next((char for char in name if unicodedata.category(char) in _UNSEEN and char not in _JOINERS), None)
     if found is not None:
         raise InvalidTopicError(

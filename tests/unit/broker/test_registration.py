@@ -1,6 +1,8 @@
 """The broker's nodes against a ZooKeeper in memory: whom it waits for, whom it does not, what it survives."""
 
 import asyncio
+import itertools
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -11,8 +13,9 @@ from consumerd.broker import registration as registration_module
 from consumerd.broker.registration import BrokerRegistration
 from consumerd.clock import SystemClock
 from consumerd.errors import ExitCode, IdTakenError
+from consumerd.testing.clock import FakeClock
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
-from consumerd.zk.errors import NotConnected
+from consumerd.zk.errors import NoAuth, NotConnected
 
 pytestmark = pytest.mark.asyncio
 
@@ -27,7 +30,8 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make(zk: MemorySession) -> BrokerRegistration:
-    return BrokerRegistration(zk, 0, "127.0.0.1", 9092, {"one": 1, "three": 3}.get, SystemClock())  # type: ignore[arg-type]
+    counts = {"one": 1, "three": 3}
+    return BrokerRegistration(zk, 0, "127.0.0.1", 9092, counts.__getitem__, SystemClock(), random.Random(1))
 
 
 @asynccontextmanager
@@ -137,9 +141,8 @@ async def test_tolerates_a_topic_node_made_by_hand() -> None:
         async with running(registration):
             registration.add_topic("one")
             registration.add_topic("three")
-            zookeeper.remove("/brokers/topics/one/0")
-            zookeeper.expire(zk)  # the next session looks again
-            await until(lambda: "/brokers/topics/three/0" in zookeeper.dump())
+            zookeeper.remove("/brokers/topics/one/0")  # the operator has no use for it any more
+            await until(lambda: zookeeper.dump().get("/brokers/topics/one/0") == b"1")
         await registration.withdraw()
         assert "/brokers/ids/0" not in zookeeper.dump()
 
@@ -186,7 +189,7 @@ async def test_ends_the_broker_when_another_takes_its_id_after_an_expiry() -> No
 
 
 async def test_serves_on_though_zookeeper_cannot_hold_the_name_of_a_topic() -> None:
-    """A producer may create such a topic: ZooKeeper refuses characters above U+FFFF, and brokers do not."""
+    """Of the log directory of another broker: ZooKeeper refuses characters above U+FFFF, and 0.7.2 does not."""
     zookeeper = MemoryZooKeeper()
     async with zookeeper.session() as zk:
         registration = make(zk)
@@ -199,3 +202,113 @@ async def test_serves_on_though_zookeeper_cannot_hold_the_name_of_a_topic() -> N
         refused = [(each["topic"], each["reason"]) for each in logs if each["event"] == "topic_not_registered"]
         assert [topic for topic, _ in refused] == ["a\U0001f388", "b\U0001f388"]
         assert "which no ZooKeeper node can have in its name" in refused[0][1]
+        assert registration.topics_not_registered == 2
+
+
+async def test_registers_all_other_topics_and_tries_again_where_an_acl_denies_one() -> None:
+    zookeeper = MemoryZooKeeper()
+    zookeeper.put("/brokers/topics/one", None)
+    zookeeper.denied.add("/brokers/topics/one")
+    async with zookeeper.session() as zk:
+        registration = make(zk)
+        with capture_logs() as logs:
+            await registration.register(["one", "three"])
+            assert (registration.holds, registration.topics_not_registered) == (True, 1)
+            assert zookeeper.dump()["/brokers/topics/three/0"] == b"3"
+            attempts = 0
+            real = zk.create_ephemeral
+
+            async def counted(path: str, data: bytes, *, wait: float) -> None:
+                nonlocal attempts
+                attempts += 1
+                await real(path, data, wait=wait)
+
+            zk.create_ephemeral = counted  # type: ignore[method-assign]
+            async with running(registration):
+                await until(lambda: attempts > 3)
+                zookeeper.denied.clear()
+                await until(lambda: zookeeper.dump().get("/brokers/topics/one/0") == b"1")
+                await until(lambda: not registration.topics_not_registered)
+        (event,) = (each for each in logs if each["event"] == "topic_not_registered")  # not one for each attempt
+        assert (event["topic"], event["log_level"]) == ("one", "error")
+        assert "ZooKeeper denies access to /brokers/topics/one/0" in event["reason"]
+
+
+async def test_attempts_for_a_denied_topic_become_rarer_and_other_topics_do_not_cause_more() -> None:
+    zookeeper = MemoryZooKeeper()
+    zookeeper.put("/brokers/topics/t0", None)
+    zookeeper.denied.add("/brokers/topics/t0")
+    clock = FakeClock()
+    async with zookeeper.session() as zk:
+        registration = BrokerRegistration(zk, 0, "h", 9092, lambda topic: 1, clock, random.Random(1))
+        tried: list[float] = []
+        real = zk.create_ephemeral
+
+        async def noted(path: str, data: bytes, *, wait: float) -> None:
+            if path == "/brokers/topics/t0/0":
+                tried.append(clock.monotonic())
+            await real(path, data, wait=wait)
+
+        zk.create_ephemeral = noted  # type: ignore[method-assign]
+        async with running(registration):
+            registration.add_topic("t0")
+            for number in range(1, 100):
+                registration.add_topic(f"t{number}")
+                await until(lambda number=number: f"/brokers/topics/t{number}/0" in zookeeper.dump())
+                await clock.advance(3.0)
+        pauses = [after - before for before, after in itertools.pairwise(tried)]
+        assert 5 < len(tried) < 20
+        assert max(pauses) > 5 * pauses[0]
+
+
+async def test_writes_topic_nodes_again_that_somebody_deleted() -> None:
+    zookeeper = MemoryZooKeeper()
+    async with zookeeper.session() as zk:
+        registration = make(zk)
+        await registration.register(["three"])
+        async with running(registration):
+            registration.add_topic("one")
+            for _ in range(3):
+                for topic, count in (("three", b"3"), ("one", b"1")):
+                    path = f"/brokers/topics/{topic}/0"
+                    await until(lambda path=path: path in zookeeper.dump())
+                    zookeeper.remove(f"/brokers/topics/{topic}")
+                    await until(lambda path=path, count=count: zookeeper.dump().get(path) == count)
+        await registration.withdraw()
+        assert not [path for path, data in zookeeper.dump().items() if data is not None]
+
+
+async def test_a_deletion_during_a_lost_connection_is_noticed_afterwards() -> None:
+    zookeeper = MemoryZooKeeper()
+    async with zookeeper.session() as zk:
+        registration = make(zk)
+        await registration.register(["three"])
+        async with running(registration):
+            for carried_out in (False, True):
+                zookeeper.disconnect(zk)
+                zookeeper.remove("/brokers/topics/three")
+                zookeeper.reconnect(zk)
+                zookeeper.cut_next_call(zk, carried_out=carried_out)
+                await until(lambda: zk.link is None)
+                zookeeper.reconnect(zk)
+                await until(lambda: "/brokers/topics/three/0" in zookeeper.dump())
+
+
+async def test_stays_up_while_zookeeper_refuses_its_address_after_an_expiry() -> None:
+    """It serves clients that know its address, as 0.7.2 does; only the start fails."""
+    zookeeper = MemoryZooKeeper()
+    async with zookeeper.session() as zk:
+        registration = make(zk)
+        await registration.register(["three"])
+        async with running(registration):
+            zookeeper.denied.add("/brokers/ids")
+            with capture_logs() as logs:
+                zookeeper.expire(zk)
+                await until(lambda: [each for each in logs if each["event"] == "registration_delayed"])
+                assert not registration.holds
+            zookeeper.denied.clear()
+            await until(lambda: registration.holds)
+    zookeeper.denied.add("/brokers/ids")
+    async with zookeeper.session() as zk:
+        with pytest.raises(NoAuth, match="ZooKeeper denies access to /brokers/ids/0"):
+            await make(zk).register(["three"])

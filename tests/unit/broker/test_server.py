@@ -364,7 +364,7 @@ async def test_produce_creates_no_topic_with_a_deceptive_name(tmp_path: Path) ->
     (tmp_path / f"{theirs}-0").mkdir()
     (tmp_path / f"{theirs}-0" / f"{0:020d}.kafka").write_bytes(encode_message(b"one"))
     async with make(tmp_path) as broker:
-        for topic in ("our\u202edrow", ".hidden", "line\u2028end"):
+        for topic in ("our\u202edrow", ".hidden", "line\u2028end", "party\U0001f388"):
             await produce(broker, ProduceRequest(topic, 0, encode_message(b"x")))
         for partition in (0, 1):  # a log that another program made is served like any other
             await produce(broker, ProduceRequest(theirs, partition, encode_message(b"two")))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import struct
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +17,7 @@ from consumerd.daemon.broker_monitor import BrokerMonitor
 from consumerd.daemon.broker_readings import read_broker
 from consumerd.metrics import Histogram, Kind
 from consumerd.metrics.catalogue import BROKER_METRICS, PROCESS_METRICS
+from consumerd.metrics.exposition import Exposition
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.v07 import (
     FetchRequest,
@@ -129,6 +132,19 @@ async def test_sums_logs_up_by_topic(tmp_path: Path) -> None:
     assert not [key for key in found if key[0] in ("log_end_offset", "log_start_offset")]
 
 
+@pytest.mark.skipif(sys.platform == "darwin", reason="its file systems refuse such names")
+async def test_shows_logs_whose_folder_has_a_name_that_is_not_utf_8(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"caf\xe9-0")).mkdir()
+    settings = config(tmp_path, use_zookeeper=False)
+    monitor = BrokerMonitor(settings, SystemClock())
+    broker = Broker(settings, clock=SystemClock(), rng=random.Random(1))
+    monitor.watch(broker)
+    async with broker:
+        body, _ = Exposition(lambda: read_broker(monitor)).render("text/plain")
+        assert values(monitor)["log_segments", ("caf\\udce9", "0")] == 1
+    assert b'consumerd_broker_log_segments{broker="3",partition="0",topic="caf\\\\udce9"} 1.0' in body
+
+
 async def test_counts_refused_connections(tmp_path: Path) -> None:
     settings = config(tmp_path, use_zookeeper=False, max_connections=1)
     monitor = BrokerMonitor(settings, SystemClock())
@@ -168,6 +184,14 @@ async def test_is_ready_while_registered(tmp_path: Path) -> None:
                 while monitor.unready:  # it registers again
                     await asyncio.sleep(0.01)
             assert values(monitor)["registered_timestamp_seconds", ()] > found["registered_timestamp_seconds", ()]
+            assert values(monitor)["topics_not_registered", ()] == 0
+            zookeeper.put("/brokers/topics/t", None)
+            zookeeper.denied.add("/brokers/topics/t")
+            await exchange(broker, ProduceRequest("t", 0, ONE).encode())
+            async with asyncio.timeout(60):
+                while not values(monitor)["topics_not_registered", ()]:
+                    await asyncio.sleep(0.01)
+            assert monitor.unready == []
             broker.request_stop()
             assert monitor.unready == ["stopping"]
 

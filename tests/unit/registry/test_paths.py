@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import itertools
+from contextlib import suppress
+
 import pytest
 
 from consumerd.partition import TopicPartition
@@ -18,6 +21,8 @@ from consumerd.registry import (
     topic_path,
     topics_path,
 )
+from consumerd.wire import InvalidTopicError
+from consumerd.wire.v07 import validate_new_topic
 
 
 def test_paths_are_those_of_the_specification() -> None:
@@ -52,3 +57,14 @@ def test_keeps_other_names(name: str) -> None:
 def test_error_names_the_kind_and_the_character() -> None:
     with pytest.raises(RegistryError, match=r"the group 'a/b' holds '/'"):
         ids_path("a/b")
+
+
+def test_a_topic_that_the_broker_creates_has_a_node() -> None:
+    """Every character up to U+FFFF, and the borders of each plane above."""
+    accepted = []
+    for code in itertools.chain(range(0x10000), (plane << 16 | low for plane in range(1, 17) for low in (0, 0xFFFF))):
+        with suppress(InvalidTopicError):
+            validate_new_topic(f"a{chr(code)}")
+            accepted.append(chr(code))
+    assert len(accepted) > 50_000
+    check_name("topic", "".join(accepted))
