@@ -69,6 +69,7 @@ class RegisteredBrokers(Generic[_B]):
         self._poll = poll
         self._retry = retry
         self._brokers: dict[int, _B] = {}
+        self._read_once = False
         #: Whether a broker of our dialect has been seen.
         self._found = False
         self._stale = asyncio.Event()
@@ -82,6 +83,10 @@ class RegisteredBrokers(Generic[_B]):
     def brokers(self) -> Mapping[int, _B]:
         """The brokers as last seen, by id."""
         return MappingProxyType(self._brokers)
+
+    def count(self) -> int | None:
+        """Return the number of brokers as last seen; None before the first reading."""
+        return len(self._brokers) if self._read_once else None
 
     def subscribe(self, changed: Callable[[Mapping[int, _B]], None]) -> Callable[[], None]:
         """Call `changed(brokers)` synchronously when a broker came, went or moved; returns the unsubscriber."""
@@ -153,7 +158,7 @@ class RegisteredBrokers(Generic[_B]):
             return None
 
     def _update(self, brokers: dict[int, _B]) -> None:
-        self._found = self._found or bool(brokers)
+        self._found, self._read_once = self._found or bool(brokers), True
         before, self._brokers = self._brokers, brokers
         if before == brokers:
             return

@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 
 
 class Fetching(NamedTuple):
-    """A pool, and what has to run for it, beside the member."""
+    """A pool, what has to run for it, beside the member, and what counts the registered brokers (None: not known)."""
 
     pool: PartitionPool
     works: list[Callable[[], Coroutine[None, None, None]]]
+    brokers: Callable[[], int | None]
 
 
 class FetchOwner(FetchListener, Protocol):
@@ -86,7 +87,7 @@ class V07Backend:
         pool = FetchPool(
             V07Brokers(self._connect, directory, owner.budget, owner.settings.fetch, owner.clock, rng, owner)
         )
-        return Fetching(pool, [directory.run, pool.run])
+        return Fetching(pool, [directory.run, pool.run], directory.count)
 
     def store(self, zk: ZooKeeper, group: str, ownership: Ownership) -> OffsetStore:
         """Return the store in ZooKeeper, the only one of 0.7."""

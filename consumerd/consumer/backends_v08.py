@@ -55,7 +55,7 @@ class V08Backend:
             directory.subscribe(lambda _: self._client.begin_with(directory.addresses(protocol)))
         topics = TopicNodes(zk, owner.clock)
         pool = FetchPool(V08Brokers(self._client, owner.settings.fetch, owner.clock, rng, owner, topics))
-        return Fetching(pool, [directory.run, pool.run])
+        return Fetching(pool, [directory.run, pool.run], directory.count)
 
     def store(self, zk: ZooKeeper, group: str, ownership: Ownership) -> OffsetStore:
         """Return the configured store; the one in ZooKeeper is fenced by the owner nodes."""
@@ -91,6 +91,10 @@ class ClusterBackend:
     def store(self, group: str, membership: Membership | None = None) -> OffsetStore:
         """Return the offset store; it commits as `membership`, if the group has a coordinator."""
         return make_store(self._offsets, group, client=self.client, zk=self._zk, membership=membership)
+
+    def brokers(self) -> int | None:
+        """Return the number of brokers in the latest metadata; None before there are any."""
+        return len(self.client.metadata.nodes) or None
 
     async def cluster(self) -> str | None:
         """Return the cluster's id; None before 0.10.1."""

@@ -13,7 +13,7 @@ queue; so the machine is never entered twice, and there is no lock around decisi
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
@@ -26,7 +26,7 @@ from consumerd.consumer.fence import Fence
 from consumerd.consumer.running import RunningMember
 from consumerd.consumer.taken_id import TakenId
 from consumerd.group import Member, Phase, events
-from consumerd.partition import TopicPartition
+from consumerd.partition import NO_BROKER, TopicPartition
 from consumerd.ports import SessionEvent
 from consumerd.turns import in_turns
 
@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _Action = TypeVar("_Action", bound=events.Action)
+
+#: Seconds for which partitions of a broker that is not registered any more are remembered: it may be gone for good.
+_REMEMBERED: Final = 24 * 3600.0
 
 
 class GroupConsumer(RunningMember[events.Event]):
@@ -85,6 +88,8 @@ class GroupConsumer(RunningMember[events.Event]):
         self._registering: tuple[asyncio.Task[None], int] | None = None
         self._nudging: set[asyncio.Task[None]] = set()
         self._target: dict[TopicPartition, int] | None = None
+        #: Partitions of 0.7 that were ours when the registration of their broker went away, with the time of that.
+        self._unregistered: dict[TopicPartition, float] = {}
         #: The partitions that were logged as ours.
         self._shown: dict[TopicPartition, int] | None = None
         self._blocked = BlockedClaims(settings.group)
@@ -94,7 +99,7 @@ class GroupConsumer(RunningMember[events.Event]):
         self._unsubscribe: Callable[[], None]
         self._member = Member(settings.consumer_id, settings.subscription, settings.membership, backend.rules)
         self.fence = Fence(zk, clock, settings.lease_margin)
-        pool, self._fetching = backend.fetching(zk, self, rng)
+        pool, self._fetching, self.brokers = backend.fetching(zk, self, rng)
         self._coordination = GroupCoordination(zk, settings, backend, clock=clock, triggered=self._triggered)
         store = backend.store(zk, settings.group, self._coordination)
         self.cluster = backend.cluster(zk)
@@ -111,6 +116,12 @@ class GroupConsumer(RunningMember[events.Event]):
         """As `RunningMember.blocked`."""
         blocked = self._blocked.by_partition
         return blocked if self._member.waits_only_for(blocked) else None
+
+    @property
+    def unregistered(self) -> list[TopicPartition]:
+        """As `RunningMember.unregistered`."""
+        since = self.clock.monotonic() - _REMEMBERED
+        return sorted(partition for partition, gone in self._unregistered.items() if gone >= since)
 
     @property
     def settled(self) -> bool:
@@ -143,6 +154,7 @@ class GroupConsumer(RunningMember[events.Event]):
                 self._trigger_queued = False
             case events.SubscriptionChanged(subscription):
                 self._awaited = AwaitedTopics(self.settings.group, subscription)
+                self._unregistered.clear()
                 self._coordination.change_subscription(subscription)
             case events.Registered():
                 self._ever_registered = True
@@ -173,16 +185,24 @@ class GroupConsumer(RunningMember[events.Event]):
         if not isinstance(event, events.SnapshotTaken) or self._member.phase is not Phase.MEMBER:
             return
         self._awaited.look(event.snapshot.topics)
-        self._partitions.exist(
+        existing = {
             TopicPartition(topic, broker, each)
             for topic, brokers in event.snapshot.topics.items()
             for broker, numbers in brokers.items()
             for each in numbers
-        )
+        }
+        self._partitions.exist(existing)
+        self._note_unregistered(existing)
         target = dict(self._member.target)
         if target != self._target:
             self._target = target
             self.stats.rebalances += 1
+
+    def _note_unregistered(self, existing: set[TopicPartition]) -> None:
+        """Remember what was ours of brokers of 0.7 that are not registered now: nobody owns it, and its lag grows."""
+        now = self.clock.monotonic()
+        gone = {each: now for each in self._target or () if each.broker != NO_BROKER} | self._unregistered
+        self._unregistered = {each: since for each, since in gone.items() if each not in existing}
 
     def _note_ownership(self) -> None:
         """Log what is owned once that is the assignment. Ready: each first claim is answered, if not granted."""

@@ -89,7 +89,7 @@ class CoordinatedConsumer(RunningMember[events.Event]):
         self._asking: dict[int, asyncio.Task[None]] = {}
         self._awaited = AwaitedTopics(settings.group, settings.subscription)
         store = backend.store(settings.group, self._member)
-        self.cluster = backend.cluster
+        self.cluster, self.brokers = backend.cluster, backend.brokers
         self._partitions = self._make_partitions(
             pool,
             store,

@@ -16,12 +16,16 @@ import asyncio
 import math
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from consumerd.consumer.protocols import Lease
     from consumerd.group.coordinated import CoordinatedMember
     from consumerd.ports import Clock
+
+log = structlog.get_logger(__name__)
 
 #: The session id of partitions that are assigned by configuration.
 FIXED_SESSION: Final = 1
@@ -31,6 +35,9 @@ _LOOK: Final = 0.05
 _SOONEST: Final = 0.02
 #: Longest time between them, in seconds: timers stop while the machine is suspended, and the lease does not.
 _LATEST: Final = 0.25
+_LOST: Final = (
+    "no contact for nearly the session timeout; nothing is delivered, as other members may own the partitions"
+)
 
 
 class Fence:
@@ -71,12 +78,15 @@ class Fence:
         while True:
             session_id, left = self._lease.session_id, self._lease.lease_left() - self.margin
             if left > 0:
+                if reported:
+                    log.info("lease_regained", session_id=f"{session_id:#x}")
                 reported = 0
                 self._open.set()
             else:
                 self._open.clear()
                 if session_id not in (0, reported):  # without a session, handlers hold nothing
                     reported = session_id
+                    log.warning("lease_lost", session_id=f"{session_id:#x}", reason=_LOST)
                     expired(session_id)
             # Heartbeats renew the lease meanwhile: sleep for its remaining time, then check again.
             await self._clock.sleep(_LOOK if left <= 0 else min(max(left, _SOONEST), _LATEST))

@@ -56,7 +56,7 @@ class FixedConsumer(RunningMember[Literal["stop"]]):
         self.fence = Fence(FixedLease(), clock, settings.lease_margin)
         pool = backend.pool(self, rng)
         store = backend.store(settings.group)
-        self.cluster = backend.cluster
+        self.cluster, self.brokers = backend.cluster, backend.brokers
         self._partitions = self._make_partitions(pool, store, self._refused)
         self.controls = PartitionControls(self._partitions, pool, store)
 

@@ -60,6 +60,8 @@ class RunningMember(Generic[_Event]):
     controls: PartitionControls
     #: Tells the cluster's name, for `HandlerContext.cluster`.
     cluster: Callable[[], Awaitable[str | None]]
+    #: Tells the number of brokers that are registered, as last seen; None while it is not known.
+    brokers: Callable[[], int | None]
 
     def __init__(
         self,
@@ -139,6 +141,14 @@ class RunningMember(Generic[_Event]):
     def blocked(self) -> Mapping[TopicPartition, BlockedClaim] | None:
         """The assigned partitions that wait for another owner; None if that is not known, or nothing is claimed."""
         return None
+
+    @property
+    def unregistered(self) -> list[TopicPartition]:
+        """Partitions of 0.7 that were ours when their broker's registration went away, which was less than a day ago.
+
+        Nobody owns them until the broker is back.
+        """
+        return []
 
     @property
     def settled(self) -> bool:

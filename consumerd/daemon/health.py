@@ -3,21 +3,34 @@
 Strategy: two questions that must not be mixed up. *Alive* is about this process alone: its loop comes round, and the
 member's main loop takes what is in its queue. Handlers, brokers and ZooKeeper have no part in it, since a restart
 mends none of them. *Ready* is about the work: the session holds, what was assigned flows, no handler hangs or
-waits for a full disk, nothing drains. A batch hangs when neither it ends nor its handler marks progress for
-`hung_after` seconds; that is seen by looking now and then, and costs the handler nothing.
+waits for a full disk, nothing drains, and brokers can be reached. That is not so where a partition's end could not be
+looked up, or no broker was registered, for a minute: a broker that restarts is back sooner. A batch hangs when neither
+it ends nor its handler marks progress for `hung_after` seconds; that is seen by looking now and then, and costs the
+handler nothing. What begins is logged as a warning, for those who have only the log.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import structlog
+
 from consumerd.handlers.retry import HandlerCounts
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from consumerd.consumer.running import RunningMember
+    from consumerd.daemon.lag import LagWatch
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock
 
+log = structlog.get_logger(__name__)
+
+#: Seconds for which brokers may be unreachable before the member is not ready.
+UNREACHABLE_AFTER: Final = 60.0
+#: Partitions that a line of the log names.
+_SHOWN: Final = 20
 #: Seconds for which the member's main loop may leave an event in its queue: a turn of it never waits for anything.
 STUCK_AFTER: Final = 30.0
 
@@ -40,8 +53,10 @@ class Health:
         hung_after: float,
         stuck_after: float = STUCK_AFTER,
         counts: HandlerCounts | None = None,
+        lag: LagWatch | None = None,
     ) -> None:
         self._clock = clock
+        self._lag = lag
         self._counts = counts or HandlerCounts()
         #: Seconds without progress of a batch after which its handler counts as hung.
         self.hung_after = hung_after
@@ -50,6 +65,11 @@ class Health:
         self._turns = -1
         self._turned_at = clock.monotonic()
         self._progress: dict[TopicPartition, _Progress] = {}
+        #: The time since which no broker is registered; None while there are some, or that is not known.
+        self._without_brokers: float | None = None
+        #: The partitions that were logged as hung, and whether the brokers were logged as unreachable.
+        self._hung_logged: set[TopicPartition] = set()
+        self._unreachable_logged = False
 
     def watch(self, member: RunningMember[Any]) -> None:
         """Look at this member from now on."""
@@ -76,6 +96,37 @@ class Health:
             else:
                 progress[partition] = known
         self._progress = progress
+        if member.brokers() != 0:
+            self._without_brokers = None
+        elif self._without_brokers is None:
+            self._without_brokers = now
+        self._log_hung(member)
+        self._log_unreachable(member)
+
+    def _log_hung(self, member: RunningMember[Any]) -> None:
+        hung = self.hung
+        if new := [partition for partition in hung if partition not in self._hung_logged]:
+            log.warning(
+                "handler_hung", group=member.settings.group, **_shown(new), seconds=round(self.busy()[new[0]], 1)
+            )
+        if self._hung_logged and not hung:
+            log.info("handler_progressed", group=member.settings.group)
+        self._hung_logged = set(hung)
+
+    def _log_unreachable(self, member: RunningMember[Any]) -> None:
+        unreachable = self.unreachable
+        if unreachable == self._unreachable_logged:
+            return
+        self._unreachable_logged = unreachable
+        group = member.settings.group
+        if not unreachable:
+            log.info("brokers_reachable", group=group)
+        elif partitions := self.unreachable_partitions:
+            reason = f"the ends of these partitions could not be looked up for {UNREACHABLE_AFTER:g} s"
+            log.warning("brokers_unreachable", group=group, **_shown(partitions), reason=reason)
+        else:
+            reason = f"no broker has been registered for {UNREACHABLE_AFTER:g} s"
+            log.warning("brokers_unreachable", group=group, reason=reason)
 
     def busy(self) -> dict[TopicPartition, float]:
         """Seconds without progress of each batch being handled, as of the last look."""
@@ -86,6 +137,20 @@ class Health:
     def hung(self) -> list[TopicPartition]:
         """The partitions whose batch hangs."""
         return sorted(partition for partition, seconds in self.busy().items() if seconds >= self.hung_after)
+
+    @property
+    def unreachable_partitions(self) -> list[TopicPartition]:
+        """The owned partitions whose end could not be looked up for `UNREACHABLE_AFTER`."""
+        failing = [] if self._lag is None or self._member is None else self._lag.failing(UNREACHABLE_AFTER)
+        owned = {view.partition for view in self._member.views()} if failing and self._member is not None else set()
+        return [partition for partition in failing if partition in owned]
+
+    @property
+    def unreachable(self) -> bool:
+        """Whether no broker is registered, or brokers of owned partitions do not answer, for `UNREACHABLE_AFTER`."""
+        without = self._without_brokers
+        lasts = without is not None and self._clock.monotonic() - without >= UNREACHABLE_AFTER
+        return lasts or bool(self.unreachable_partitions)
 
     @property
     def sick(self) -> str | None:
@@ -109,8 +174,16 @@ class Health:
             reasons.append("session_lost")
         if not member.settled or any(view.position is None for view in member.views()):
             reasons.append("rebalancing")
+        if self.unreachable:
+            reasons.append("brokers_unreachable")
         if self._counts.disk_full:
             reasons.append("disk_full")
         if self.hung:
             reasons.append("handler_hung")
         return reasons
+
+
+def _shown(partitions: Iterable[TopicPartition]) -> dict[str, Any]:
+    """The fields of a log event that name partitions, not more than a line has room for."""
+    names = [*map(str, partitions)]
+    return {"partitions": names[:_SHOWN], **({"more": len(names) - _SHOWN} if len(names) > _SHOWN else {})}

@@ -1,14 +1,16 @@
 """The lag of the owned partitions.
 
 Strategy: ends are requested from the brokers now and then, a few at a time, and kept; the lag of any moment is the kept
-end less the position of that moment. A partition whose broker does not answer in time keeps its last end: an old answer
-is a lower bound. Messages behind an open transaction are lag, too, although `read_committed` holds them back: how many
-these are is kept beside it.
+end less the position of that moment. Where the last request for an end failed, the lag is unknown until one succeeds: a
+former end would hide that the log grows. Partitions that failed before are asked last, and those that are not asked in
+time keep what is known of them, so that a broker that does not answer hides no other one. Messages behind an open
+transaction are lag, too, although `read_committed` holds them back: how many these are is kept beside it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
@@ -54,11 +56,16 @@ class LagWatch:
         self._clock = clock
         self._started = clock.monotonic()
         self._ends: dict[TopicPartition, _Ends] = {}
-        self._failing = False
+        #: The partitions whose end could not be looked up the last time, with the time of the first failure in a row.
+        self._failing: dict[TopicPartition, float] = {}
 
     async def look(self, member: RunningMember[Any]) -> None:
-        """Ask the brokers. What fails is logged once, until it goes well again."""
+        """Ask the brokers. A failure is logged once, until all requests succeed again."""
+        began = self._clock.monotonic()
+        before = self._failing
         wanted = [view.partition for view in member.views() if view.position is not None]
+        wanted.sort(key=before.__contains__)
+        asked: set[TopicPartition] = set()
         limit = asyncio.Semaphore(_AT_ONCE)
         ends: dict[TopicPartition, _Ends] = {}
         controls, committed_only = member.controls, member.settings.fetch.read_committed
@@ -66,6 +73,7 @@ class LagWatch:
 
         async def ask(partition: TopicPartition) -> None:
             async with limit:
+                asked.add(partition)
                 try:
                     end = readable = await controls.log_end(partition)
                     if committed_only:
@@ -74,16 +82,23 @@ class LagWatch:
                 except ConsumerdError as error:
                     failures.append(error)
 
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE), asyncio.TaskGroup() as group:
                 for partition in wanted:
                     group.create_task(ask(partition))
-        except TimeoutError:
-            self._note(len(wanted) - len(ends), "no answer in time")
-        else:
-            self._note(len(failures), reason_of(failures[0]) if failures else "")
-        known = {partition: self._ends[partition] for partition in wanted if partition in self._ends}
-        self._ends = {**known, **ends}
+        failed = [each for each in wanted if each not in ends and (each in asked or each in before)]
+        kept = {each: self._ends[each] for each in wanted if each not in asked and each in self._ends}
+        self._ends, self._failing = {**kept, **ends}, {each: before.get(each, began) for each in failed}
+        if self._failing and not before:
+            reason = reason_of(failures[0]) if failures else f"no answer within {_PATIENCE:g} s"
+            log.warning("lag_unknown", partitions=len(self._failing), reason=reason)
+        elif before and not self._failing:
+            log.info("lag_known", partitions=len(ends))
+
+    def failing(self, seconds: float) -> list[TopicPartition]:
+        """The partitions of the last look whose end each request has failed to tell for `seconds` and longer."""
+        since = self._clock.monotonic() - seconds
+        return sorted(partition for partition, began in self._failing.items() if began <= since)
 
     def of(self, view: OwnedView, handled_at: float | None) -> Lag | None:
         """The lag of an owned partition now; None where its end or its position is not known."""
@@ -94,8 +109,3 @@ class LagWatch:
         held_back = min(amount, max(0, ends.log - ends.readable))
         since = self._started if handled_at is None else handled_at
         return Lag(amount, max(0.0, self._clock.monotonic() - since) if amount else 0.0, held_back)
-
-    def _note(self, failed: int, reason: str) -> None:
-        if failed and not self._failing:
-            log.warning("lag_unknown", partitions=failed, reason=reason)
-        self._failing = bool(failed)

@@ -182,12 +182,14 @@ class Monitor:
             await self.clock.sleep(_LOOK)
             self.loop_lag.observe(max(0.0, self.clock.monotonic() - before - _LOOK))
             for part in self.subscriptions:
-                part.health.look()
+                with self.logged_as(part):
+                    part.look_after_health()
 
     async def _look_at_lag(self) -> None:
         while True:
             for part in self.subscriptions:
-                await part.look_at_lag()
+                with self.logged_as(part):
+                    await part.look_at_lag()
             await self.clock.sleep(self.config.metrics.lag_interval)
 
     async def _keep_history(self) -> None:
@@ -210,7 +212,7 @@ class Monitor:
         while True:
             await self.clock.sleep(self.config.metrics.summary_interval)
             for part in self.subscriptions:
-                if not self._looks_at_lag:
-                    await part.look_at_lag()
                 with self.logged_as(part):
+                    if not self._looks_at_lag:
+                        await part.look_at_lag()
                     part.log_summary()

@@ -52,7 +52,7 @@ def read(monitor: Monitor) -> Iterator[Reading]:
 
 #: The functions that join readings of several subscriptions with equal labels, where they are not added.
 _CHOSEN: Final = {
-    **dict.fromkeys((c.READY, c.SESSION_UP), min),
+    **dict.fromkeys((c.READY, c.SESSION_UP, c.BROKERS), min),
     **dict.fromkeys((c.BUSY_SECONDS, c.LAST_HANDLED, c.LAG_SECONDS, c.POSITION, c.COMMITTED), max),
 }
 
@@ -114,6 +114,9 @@ def _member(part: SubscriptionMonitor, member: RunningMember[Any], views: list[O
     yield Reading(c.SESSION_UP, group, float(member.in_session))
     yield Reading(c.ASSIGNED, group, len(member.assigned))
     yield Reading(c.OWNED, group, sum(view.position is not None for view in views))
+    yield Reading(c.LAG_UNKNOWN, group, sum(lag is None for lag in part.lags(member).values()))
+    if (brokers := member.brokers()) is not None:
+        yield Reading(c.BROKERS, group, brokers)
     if member.blocked is not None:
         yield Reading(c.BLOCKED, group, len(member.blocked))
     yield Reading(c.PAUSED, group, sum(view.paused for view in views))

@@ -102,16 +102,20 @@ def _partitions(monitor: Monitor, part: SubscriptionMonitor, member: RunningMemb
     hung, busy = set(part.health.hung), part.health.busy()
     views = {view.partition: view for view in member.views()}
     blocked, now = member.blocked or {}, monitor.clock.monotonic()
+    away = dict.fromkeys(member.assigned, "claiming") | dict.fromkeys(part.lags(member), "session lost")
+    away |= dict.fromkeys(member.unregistered, "no broker")
+    unreachable = set(part.health.unreachable_partitions)
     rows = []
-    for partition in sorted({*views, *member.assigned}):
+    for partition in sorted({*views, *away}):
         view, claim = views.get(partition), blocked.get(partition)
+        state = _state(view, is_hung=partition in hung, is_unreachable=partition in unreachable)
         counts = member.stats.of(partition)
         lag = None if view is None else part.lag.of(view, counts.handled_at)
         rows.append(
             {
                 "topic": partition.topic,
                 "partition": partition.name,
-                "state": "blocked" if claim is not None else _state(view, is_hung=partition in hung),
+                "state": "blocked" if claim is not None else state or away[partition],
                 "blocked": None if claim is None else _blocked(claim, now),
                 "log_change": None if counts.log_change is None else _log_change(monitor, counts.log_change),
                 "paused": view is not None and view.paused,
@@ -155,13 +159,16 @@ def _log_change(monitor: Monitor, seen: SeenLogChange) -> dict[str, Any]:
     }
 
 
-def _state(view: OwnedView | None, *, is_hung: bool) -> str:
+def _state(view: OwnedView | None, *, is_hung: bool, is_unreachable: bool) -> str | None:
+    """Return the state of a partition that is owned."""
     if view is None:
-        return "claiming"
+        return None
     if view.position is None:
         return "starting"
     if is_hung:
         return "hung"
+    if is_unreachable:
+        return "unreachable"
     return "paused" if view.paused else "consuming"
 
 

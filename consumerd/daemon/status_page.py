@@ -26,10 +26,14 @@ _REASONS: Final = {
     "joining": "it joins its group",
     "rebalancing": "it does not consume all of its partitions yet",
     "session_lost": "its session is lost or in doubt",
+    "brokers_unreachable": "no broker is registered, or brokers of its partitions do not answer",
     "disk_full": "a disk is full",
     "handler_hung": "a handler makes no progress",
     "stopping": "it drains and leaves",
 }
+
+#: States of a partition that need somebody.
+_BAD: Final = frozenset({"hung", "blocked", "unreachable", "no broker", "session lost"})
 
 
 def asset(name: str) -> bytes:
@@ -100,7 +104,7 @@ def _figures(status: dict[str, Any]) -> str:
         for name, value, note in figures
     )
     now, lag = rates[-1] if rates else 0.0, lags[-1] if lags else None
-    shown_lag = "not known" if lag is None else f"{lag:,} {unit}" if unit == "messages" else _size(lag)
+    shown_lag = "unknown" if lag is None else f"{lag:,} {unit}" if unit == "messages" else _size(lag)
     lines = _line("Throughput", f"{now:,.0f} messages/s", rates) + _line("Lag", shown_lag, lags)
     return (
         '<section aria-labelledby="figures-title">\n<h2 id="figures-title">Figures</h2>\n'
@@ -177,15 +181,15 @@ def _partitions(rows: list[dict[str, Any]], word: str | None, *, several: bool) 
 def _partition(row: dict[str, Any], word: str | None, *, several: bool) -> str:
     name = f"{row['topic']}/{row['partition']}"
     lag = row["lag"]
-    in_bytes = row["lag_unit"] == "bytes"
-    bad = ' class="bad"' if row["state"] in ("hung", "blocked") else ' class="held"' if row["paused"] else ""
+    shown = "unknown" if lag is None else _size(lag) if row["lag_unit"] == "bytes" else f"{lag:,}"
+    bad = ' class="bad"' if row["state"] in _BAD else ' class="held"' if row["paused"] else ""
     busy = row["busy_seconds"]
     cells = [
         *([f"<td>{escape(row['subscription'])}</td>"] if several else []),
         f"<td{bad}>{_state(row)}{_log_change(row)}</td>",
         _number(row["position"]),
         _number(row["committed"]),
-        f'<td class="number">{"" if lag is None else _size(lag) if in_bytes else f"{lag:,}"}{_held_back(row)}</td>',
+        f'<td class="number">{shown}{_held_back(row)}</td>',
         f'<td class="number">{"" if not row["lag_seconds"] else _span(row["lag_seconds"])}</td>',
         _number(row["handled"]),
         f"<td>{_when(row['last_handled']) if row['last_handled'] else 'not yet'}</td>",

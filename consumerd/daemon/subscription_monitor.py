@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from consumerd.config.model import Config
     from consumerd.consumer.running import RunningMember
     from consumerd.daemon.group_view import ReadGroup
+    from consumerd.daemon.lag import Lag
+    from consumerd.partition import TopicPartition
     from consumerd.ports import Clock
 
 log = structlog.get_logger(__name__)
@@ -50,8 +52,10 @@ class SubscriptionMonitor:
         #: Attributes of its spans, where they differ from those of the process.
         self.attributes: dict[str, str] = {}
         self.handler_counts = HandlerCounts()
-        self.health = Health(clock, hung_after=config.health.hung_after, counts=self.handler_counts)
         self.lag = LagWatch(clock)
+        self.health = Health(clock, hung_after=config.health.hung_after, counts=self.handler_counts, lag=self.lag)
+        #: The partitions that were ours when the session was seen to hold the last time.
+        self._held: frozenset[TopicPartition] = frozenset()
         self._before = Point(clock.monotonic(), 0, 0, None)
 
     def watch(self, member: RunningMember[Any], read_group: ReadGroup | None = None) -> None:
@@ -70,6 +74,24 @@ class SubscriptionMonitor:
         member = self.member
         return member is not None and name in (member.settings.consumer_id, getattr(member, "member_id", None))
 
+    def look_after_health(self) -> None:
+        """See what has moved since the last look, about a second ago."""
+        self.health.look()
+        member = self.member
+        if member is not None and member.in_session:
+            self._held = frozenset(member.assigned)
+
+    def lags(self, member: RunningMember[Any]) -> dict[TopicPartition, Lag | None]:
+        """The lag of each partition that is this member's to know; None where it is unknown.
+
+        They are those that it owns, those that were its own when its session was lost, and those of brokers of 0.7 that
+        are not registered any more.
+        """
+        lags: dict[TopicPartition, Lag | None] = dict.fromkeys(member.unregistered)
+        if not member.in_session:
+            lags |= dict.fromkeys(self._held)
+        return lags | {view.partition: self.lag.of(view, None) for view in member.views()}
+
     async def look_at_lag(self) -> None:
         """Ask the brokers where the partitions end."""
         if self.member is not None:
@@ -80,9 +102,10 @@ class SubscriptionMonitor:
         now, member = self._clock.monotonic(), self.member
         if member is None:
             return Point(now, 0, 0, None)
-        lags = [self.lag.of(view, None) for view in member.views()]
+        lags = self.lags(member).values()
         known = [lag.amount for lag in lags if lag is not None]
-        lag = sum(known) if len(known) == len(lags) else None  # a sum of some of them would look like less
+        # A sum of some of them would look like less, and without brokers nothing would.
+        lag = None if len(known) < len(lags) or member.brokers() == 0 else sum(known)
         return Point(now, member.stats.messages, member.stats.bytes, lag)
 
     def log_summary(self) -> None:
@@ -103,6 +126,7 @@ class SubscriptionMonitor:
             messages=now.messages - before.messages,
             messages_per_second=round((now.messages - before.messages) / seconds, 1),
             **({} if now.lag is None else {"lag_bytes" if in_bytes else "lag": now.lag}),
+            lag_unknown=sum(lag is None for lag in self.lags(member).values()),
             handler_failures=counts.failures.total(),
             dead_lettered=counts.dead_lettered.total(),
             skipped=counts.skipped.total(),

@@ -72,6 +72,11 @@ SESSION_UP: Final = _gauge(
 )
 ASSIGNED: Final = _gauge("assigned_partitions", "Partitions that this member is to own.", unit="{partition}")
 OWNED: Final = _gauge("owned_partitions", "Partitions that this member owns and consumes.", unit="{partition}")
+BROKERS: Final = _gauge(
+    "registered_brokers",
+    "Brokers that are registered in ZooKeeper, or in the latest metadata, as last seen; absent before the first look.",
+    unit="{broker}",
+)
 BLOCKED: Final = _gauge(
     "blocked_claims",
     "Assigned partitions that wait for another owner; absent while that is not known, or nothing is claimed.",
@@ -90,6 +95,12 @@ LAG_BYTES: Final = _gauge("lag_bytes", "Kafka 0.7: bytes of the log that are not
 LAG: Final = _gauge("lag", "Kafka 0.8 and later: messages that are not handled yet.", PARTITION, unit="{message}")
 LAG_SECONDS: Final = _gauge(
     "lag_seconds", "Seconds since a message was handled, or the start, while there is lag; else 0.", PARTITION, unit="s"
+)
+LAG_UNKNOWN: Final = _gauge(
+    "lag_unknown_partitions",
+    "Partitions of this member whose lag is unknown: their brokers do not answer or (0.7) are not registered, or the "
+    "session was lost.",
+    unit="{partition}",
 )
 LAST_HANDLED: Final = _gauge(
     "last_handled_timestamp_seconds", "When the last message was handled, in seconds since 1970.", PARTITION, unit="s"

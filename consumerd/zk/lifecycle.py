@@ -147,7 +147,7 @@ class SessionLifecycle:
         self._connection = None
         self.problem = connection.end_reason
         if not self._closed:
-            log.info("session_suspended", session_id=f"{self.session_id:#x}", reason=connection.end_reason)
+            log.warning("session_suspended", session_id=f"{self.session_id:#x}", reason=connection.end_reason)
         self._notify(SessionEvent.SUSPENDED, self.session_id)
 
     def expire(self) -> None:

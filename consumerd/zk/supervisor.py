@@ -218,7 +218,7 @@ class SessionSupervisor:
         self._lifecycle.problem = problem
         if self._noted.get(host) != problem:
             self._noted[host] = problem
-            log.info("connect_failed", reason=problem)
+            log.warning("connect_failed", reason=problem)
 
     def _on_end(self, connection: Connection) -> None:
         self._zxid = max(self._zxid, connection.last_zxid)

@@ -275,6 +275,7 @@ class Cluster:
                 pool=lambda owner, rng: self.logs,
                 store=lambda group, *_: self.store,
                 cluster=self._cluster_id,
+                brokers=lambda: 1,
             ),
         )
         self._running: list[asyncio.Task[None]] = []

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from consumerd.consumer.fence import FIXED_SESSION, Fence, FixedLease, GroupLease
 from consumerd.testing import FakeClock
@@ -52,15 +53,18 @@ async def test_margin_is_at_most_a_quarter_of_the_session_timeout() -> None:
 async def test_reports_each_end_of_a_lease_once() -> None:
     fence, member, clock = made()
     expired: list[int] = []
-    watching = asyncio.create_task(fence.watch(expired.append))
-    await clock.advance(8.9)
-    assert expired == []
-    await clock.advance(1.0)
-    assert expired == [7]
-    await clock.advance(20.0)
-    assert expired == [7]
-    member.lease_until = clock.now + 5.0
-    await clock.advance(1.0)
+    with capture_logs() as logs:
+        watching = asyncio.create_task(fence.watch(expired.append))
+        await clock.advance(8.9)
+        assert expired == []
+        await clock.advance(1.0)
+        assert expired == [7]
+        await clock.advance(20.0)
+        assert expired == [7]
+        member.lease_until = clock.now + 5.0
+        await clock.advance(1.0)
+    told = [(line["event"], line["log_level"], line["session_id"]) for line in logs]
+    assert told == [("lease_lost", "warning", "0x7"), ("lease_regained", "info", "0x7")]
     member.lease_until = 0.0
     await clock.advance(1.0)
     assert expired == [7, 7]

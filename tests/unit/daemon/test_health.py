@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
+
+from structlog.testing import capture_logs
 
 from consumerd.consumer.owned_partition import OwnedView
 from consumerd.consumer.work import BatchInHand
-from consumerd.daemon.health import STUCK_AFTER, Health
+from consumerd.daemon.health import STUCK_AFTER, UNREACHABLE_AFTER, Health
 from consumerd.handlers.retry import HandlerCounts
 from consumerd.partition import TopicPartition
 from consumerd.testing.clock import FakeClock
@@ -25,9 +28,14 @@ class Member:
         self.turns = self.waiting_events = 0
         self.batches: dict[TopicPartition, BatchInHand] = {}
         self.position: int | None = 0
+        self.registered: int | None = 2
+        self.settings = SimpleNamespace(group="g")
 
     def views(self) -> list[OwnedView]:
         return [OwnedView(each, 0, self.position, 0, False, 0, 0, self.batches.get(each)) for each in (A, B)]
+
+    def brokers(self) -> int | None:
+        return self.registered
 
     def in_hand(self) -> dict[TopicPartition, BatchInHand]:
         return self.batches
@@ -123,3 +131,53 @@ def test_stopping_member_is_alive_while_its_handlers_run() -> None:
         clock.jump(1.0)
         health.look()
     assert health.sick is None
+
+
+def test_logs_a_handler_that_hangs_when_it_begins_and_when_it_ends() -> None:
+    health, member, clock = made()
+    began = clock.monotonic()
+    member.batches = {A: BatchInHand(began, 0, 0, 100), B: BatchInHand(began, 0, 0, 100)}
+    with capture_logs() as logs:
+        for second in range(20):
+            member.batches[B] = BatchInHand(began, 0, min(second, 5), 100)
+            health.look()
+            clock.jump(1.0)
+        member.batches = {}
+        health.look()
+    hung = {"event": "handler_hung", "log_level": "warning", "group": "g"}
+    assert logs == [
+        {**hung, "partitions": ["t/0-0"], "seconds": 10.0},
+        {**hung, "partitions": ["t/0-1"], "seconds": 10.0},
+        {"event": "handler_progressed", "log_level": "info", "group": "g"},
+    ]
+
+
+def test_one_line_names_few_of_many_partitions_that_hang() -> None:
+    health, member, clock = made()
+    member.batches = {TopicPartition("t", 0, each): BatchInHand(clock.monotonic(), 0, 0, 1) for each in range(50)}
+    clock.jump(10.0)
+    with capture_logs() as logs:
+        health.look()
+    (line,) = logs
+    assert (len(line["partitions"]), line["more"]) == (20, 30)
+
+
+def test_member_without_registered_brokers_is_not_ready_after_a_minute() -> None:
+    health, member, clock = made()
+    with capture_logs() as logs:
+        for registered, seconds in ((None, UNREACHABLE_AFTER), (0, UNREACHABLE_AFTER - 1)):
+            member.registered = registered
+            health.look()
+            clock.jump(seconds)
+            health.look()
+            assert health.unready == []
+        clock.jump(1.0)
+        health.look()
+        assert health.unready == ["brokers_unreachable"]
+        member.registered = 1
+        health.look()
+        assert health.unready == []
+    assert [(line["event"], line["log_level"], line.get("reason")) for line in logs] == [
+        ("brokers_unreachable", "warning", "no broker has been registered for 60 s"),
+        ("brokers_reachable", "info", None),
+    ]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from consumerd.consumer.owned_partition import OwnedView
+from consumerd.daemon import lag
 from consumerd.daemon.lag import Lag, LagWatch
 from consumerd.errors import BrokerError
 from consumerd.partition import TopicPartition
@@ -62,12 +65,47 @@ async def test_nothing_is_held_back_where_everything_is_read() -> None:
     assert watch.of(view(T0, 20), None) == Lag(5, 0.0)
 
 
-async def test_keeps_the_last_end_of_a_partition_that_is_not_answered_for() -> None:
-    watch = LagWatch(FakeClock())
+async def test_lag_is_unknown_while_the_end_cannot_be_looked_up() -> None:
+    clock = FakeClock()
+    watch = LagWatch(clock)
     controls = Controls({T0: 25, T1: 30}, {T0: 20, T1: 30})
-    await watch.look(member(controls, read_committed=True))
-    del controls.ends[T0]
-    controls.ends[T1] = 31
-    await watch.look(member(controls, read_committed=True))
-    assert watch.of(view(T0, 20), None) == Lag(5, 0.0, held_back=5)
-    assert watch.of(view(T1, 10), None) == Lag(21, 0.0, held_back=1)
+    with capture_logs() as logs:
+        await watch.look(member(controls, read_committed=True))
+        end = controls.ends.pop(T0)
+        controls.ends[T1] = 31
+        for _ in range(2):
+            await watch.look(member(controls, read_committed=True))
+            clock.jump(15.0)
+        assert watch.of(view(T0, 20), None) is None
+        assert watch.of(view(T1, 10), None) == Lag(21, 0.0 + 30.0, held_back=1)
+        assert (watch.failing(30.0), watch.failing(31.0)) == ([T0], [])
+        controls.ends[T0] = end
+        await watch.look(member(controls, read_committed=True))
+    assert watch.of(view(T0, 20), None) == Lag(5, 30.0, held_back=5)
+    assert watch.failing(0.0) == []
+    assert [(line["event"], line["log_level"], line["partitions"]) for line in logs] == [
+        ("lag_unknown", "warning", 1),
+        ("lag_known", "info", 2),
+    ]
+
+
+async def test_brokers_that_do_not_answer_hide_no_other_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lag, "_PATIENCE", 0.02)
+    watch = LagWatch(FakeClock())
+    silent, answering = ([TopicPartition.numbered(topic, number) for number in range(40)] for topic in "at")
+
+    class Half(Controls):
+        async def log_end(self, partition: TopicPartition) -> int:
+            if partition.topic == "a":
+                await asyncio.Event().wait()
+            return 30
+
+    settings = SimpleNamespace(fetch=SimpleNamespace(read_committed=False))
+    views = [view(each, 10) for each in (*silent, *answering)]
+    both: Any = SimpleNamespace(views=lambda: views, controls=Half({}, {}), settings=settings)
+    await watch.look(both)
+    assert 0 < len(watch.failing(0.0)) < len(silent)  # those that were asked
+    for _ in range(4):
+        await watch.look(both)
+    assert watch.failing(0.0) == silent
+    assert {watch.of(view(each, 10), None) for each in answering} == {Lag(20, 0.0)}

@@ -124,6 +124,7 @@ async def test_logs_each_change_of_a_session_and_no_suspension_that_its_end_caus
         ("session_reconnected", "0x5", "[::1]:2181", None),
         ("session_closed", "0x5", None, None),
     ]
+    assert [entry["event"] for entry in logs if entry["log_level"] == "warning"] == ["session_suspended"]
 
 
 async def test_lease_never_moves_back() -> None:

@@ -165,7 +165,9 @@ async def test_tries_again_while_the_name_of_the_server_is_unknown(monkeypatch: 
             await session.start(60)
         assert events == [NEW]
         await session.close()
-    assert [entry["reason"] for entry in logs if entry["event"] == "connect_failed"] == [
+    failures = [entry for entry in logs if entry["event"] == "connect_failed"]
+    assert {entry["log_level"] for entry in failures} == {"warning"}
+    assert [entry["reason"] for entry in failures] == [
         f"127.0.0.1:{server.port}: there is no such name",
         f"127.0.0.1:{server.port}: UnicodeError: label too long",
         "the name 127.0.0.1 was not resolved in time",
