@@ -131,7 +131,8 @@ def configuration() -> str:
             default = None if each.is_required() else each.get_default(call_default_factory=True)
             shown = "required" if each.is_required() else "none" if default is None else code(_default(default))
             about = inline(each.description or "")
-            reload = RELOADS[".".join(f"{path}.{name}".split(".")[:2])].value
+            table = path.replace("subscriptions.handler", "handler")
+            reload = RELOADS[".".join(f"{table}.{name}".split(".")[:2])].value
             lines.append(f"| {code(name)} | {_plain(type_name(each.annotation))} | {shown} | {reload} | {about} |")
     return "\n".join(lines) + "\n"
 

@@ -158,10 +158,11 @@ async def _deliver(config: Config, messages: Iterator[Message | KeyedMessage]) -
     from consumerd.config.build import build_handler  # noqa: PLC0415
     from consumerd.handlers import HandlerContext  # noqa: PLC0415
     from consumerd.handlers.batching import BatchSettings  # noqa: PLC0415
+    from consumerd.handlers.rate import RateLimiter  # noqa: PLC0415
     from consumerd.handlers.recorded import batches  # noqa: PLC0415
 
     clock, section = SystemClock(), config.handler
-    handler = build_handler(config, clock=clock, rng=SystemRandom())
+    handler, rate = build_handler(config, clock=clock, rng=SystemRandom()), RateLimiter(section.max_rate, clock)
     positions: dict[Any, int | None] = {}
     count = number = 0
     try:
@@ -172,8 +173,12 @@ async def _deliver(config: Config, messages: Iterator[Message | KeyedMessage]) -
             stored = positions[batch.partition]
             if stored is not None and batch.start_offset < stored:
                 continue  # a sink that has it already would not be asked for it
-            await handler.handle(batch)
-            count, number = count + len(batch), number + 1
+            rest = batch
+            while len(rest):
+                part = rest.part(0, await rate.take(rest))
+                await handler.handle(part)
+                rest = rest.rest(len(part))
+                count, number = count + len(part), number + 1
     finally:
         await handler.stop()
     return count, number

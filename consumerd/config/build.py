@@ -17,7 +17,6 @@ from consumerd.handlers.decoding import load_decoder
 from consumerd.handlers.decoding.api import BYTES
 from consumerd.handlers.key_lanes import has_key, no_keys
 from consumerd.handlers.middleware import load_middleware
-from consumerd.handlers.rate import RateLimit
 from consumerd.handlers.stages import Stages
 from consumerd.offsets import OffsetSettings
 from consumerd.registry import (
@@ -202,6 +201,7 @@ def build_settings(config: Config, *, clock: Clock, rng: Random) -> ConsumerSett
             budget=fetch.budget,
             partition_budget=min(fetch.partition_budget, fetch.budget),
             batching=BatchSettings(handler.max_batch, handler.max_bytes, handler.linger),
+            max_rate=handler.max_rate,
         )
     except (ValueError, RegistryError) as error:
         raise ConfigError(str(error)) from error
@@ -274,8 +274,6 @@ def build_handler(
     handler = stages.around(plugin, policy, clock=clock, rng=rng, dead_letters=letters, counts=counts, lanes=lanes)
     if lanes is not None and config.group.dialect == "0.7" and not has_key(plugin):
         raise ConfigError(no_keys(section.name))
-    if section.max_rate is not None:
-        handler = RateLimit(handler, section.max_rate, clock=clock)
     return handler
 
 

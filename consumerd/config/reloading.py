@@ -18,6 +18,7 @@ from consumerd.config.base import Section
 if TYPE_CHECKING:
     from consumerd.config.model import Config
     from consumerd.config.subscriptions import SubscriptionSection
+    from consumerd.config.work import HandlerSection
 
 _Table = TypeVar("_Table", bound=Section)
 
@@ -85,35 +86,37 @@ _BY_TABLE: Final[dict[str, dict[str, Reload]]] = {
         "interval": Reload.AT_ONCE,
         **dict.fromkeys(("metadata", "retention", "version"), Reload.RESTART),
     },
-    "handler": dict.fromkeys(
-        (
-            "name",
-            "options",
-            "decoder",
-            "decoder_options",
-            "middleware",
-            "middleware_options",
-            "max_batch",
-            "max_bytes",
-            "linger",
-            "order",
-            "concurrency",
-            "processes",
-            "max_rate",
-            "max_attempts",
-            "initial_backoff",
-            "max_backoff",
-            "on_failure",
-            "on_disk_full",
-            "dead_letter",
-            "dead_letter_file_size",
-            "dead_letter_max_size",
-            "dead_letter_topic",
-            "dead_letter_as",
-            "timeout",
+    "handler": {
+        "max_rate": Reload.AT_ONCE,
+        **dict.fromkeys(
+            (
+                "name",
+                "options",
+                "decoder",
+                "decoder_options",
+                "middleware",
+                "middleware_options",
+                "max_batch",
+                "max_bytes",
+                "linger",
+                "order",
+                "concurrency",
+                "processes",
+                "max_attempts",
+                "initial_backoff",
+                "max_backoff",
+                "on_failure",
+                "on_disk_full",
+                "dead_letter",
+                "dead_letter_file_size",
+                "dead_letter_max_size",
+                "dead_letter_topic",
+                "dead_letter_as",
+                "timeout",
+            ),
+            Reload.HANDLER,
         ),
-        Reload.HANDLER,
-    ),
+    },
     "subscriptions": {
         **dict.fromkeys(("name", "group"), Reload.RESTART),
         **dict.fromkeys(("topics", "whitelist", "blacklist", "streams"), Reload.SUBSCRIPTION),
@@ -163,6 +166,12 @@ def compare(running: Config, new: Config) -> Comparison:
     return Comparison(running.model_copy(update=tables), applied, refused)
 
 
+def same_handler(before: HandlerSection, after: HandlerSection) -> HandlerSection:
+    """Return `before` with the keys of `after` that need no new handler."""
+    at_once = [key for key in type(before).model_fields if RELOADS[f"handler.{key}"] is Reload.AT_ONCE]
+    return before.model_copy(update={key: getattr(after, key) for key in at_once})
+
+
 def _compare_tables(before: _Table, after: _Table, table: str) -> tuple[_Table, list[str], list[str]]:
     """Return the merged table, its keys that are taken over, and those that need a restart."""
     fields = type(before).model_fields
@@ -190,11 +199,13 @@ def _compare_subscriptions(
         table = f"subscriptions.{before.name}"
         section, taken, left = _compare_tables(before, after, "subscriptions")
         for key in taken:
-            how = RELOADS[f"subscriptions.{key}"]
-            keys = [key]
             if key == "handler":
                 keys = [f"handler.{each}" for each in _compare_tables(before.handler, after.handler, "handler")[1]]
-            applied.setdefault(how, []).extend(f"{table}.{each}" for each in keys)
+                by_how = {f"{table}.{each}": RELOADS[each] for each in keys}
+            else:
+                by_how = {f"{table}.{key}": RELOADS[f"subscriptions.{key}"]}
+            for each, how in by_how.items():
+                applied.setdefault(how, []).append(each)
         refused += [f"{table}.{'group.id' if key == 'group' else key}" for key in left]
         merged.append(section)
     return tuple(merged)

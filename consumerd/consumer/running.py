@@ -22,6 +22,7 @@ from consumerd.errors import ConsumerdError, ExitCode, reason_of
 from consumerd.fetch import ByteBudget
 from consumerd.fetch.log_changes import LogChangeKind
 from consumerd.handlers import HandlerContext
+from consumerd.handlers.rate import RateLimiter
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
@@ -79,6 +80,7 @@ class RunningMember(Generic[_Event]):
         self._handler_runs = False
         self.clock = clock
         self.stats = ConsumerStats()
+        self.rate = RateLimiter(settings.max_rate, clock)
         #: Set when the member is in its group and its first assignment is decided, also when that is nothing, and each
         #: of its partitions is either owned or known to have another owner.
         self.ready = asyncio.Event()
@@ -351,9 +353,10 @@ class RunningMember(Generic[_Event]):
 
     # -- changes while it runs
 
-    def change(self, *, commit_interval: float) -> None:
-        """Commit at another interval, from the next commit on."""
-        self.settings = replace(self.settings, commit_interval=commit_interval)
+    def change(self, *, commit_interval: float, max_rate: float | None) -> None:
+        """Commit at another interval, from the next commit on, and deliver at another rate."""
+        self.settings = replace(self.settings, commit_interval=commit_interval, max_rate=max_rate)
+        self.rate.change(max_rate)
 
     def change_subscription(self, subscription: Subscription) -> None:
         """Consume other topics: register again with them. Partitions that stay ours continue meanwhile."""

@@ -40,6 +40,8 @@ class ConsumerSettings:
     partition_budget: int = 16 << 20
     #: Limits of the batches that a handler receives.
     batching: BatchSettings = field(default_factory=BatchSettings)
+    #: Messages per second that are delivered at most, of all partitions together; None: no limit.
+    max_rate: float | None = None
     #: Time before a possible expiry of our session at which delivery ends.
     lease_margin: float = 0.5
     #: Limit for one call of a rebalance listener; peers wait meanwhile.

@@ -1,8 +1,8 @@
 """The work on one owned partition: from its lane to its sink, with progress noted in the tracker.
 
-Strategy: one task per partition, so batches are delivered in order, one at a time. Right before each delivery the fence
-is checked, without an await in between. If other batch sizes are configured, fetched batches are joined or cut
-(`consumerd.handlers.batching`), and each part is delivered by itself.
+Strategy: one task per partition, so batches are delivered in order, one at a time. A batch waits for its rate; then the
+fence is checked, without an await between that and the delivery. If other batch sizes are configured, fetched batches
+are joined or cut (`consumerd.handlers.batching`), and each part is delivered by itself.
 
 A drain closes the lane and waits for the current batch until the deadline; then it cancels the task and awaits its
 end: only after that may the partition be released. What the handler marks in the current batch counts at once, so a
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from consumerd.consumer.stats import ConsumerStats
     from consumerd.fetch import Lane
     from consumerd.fetch.lane import Fetched
+    from consumerd.handlers.rate import RateLimiter
     from consumerd.partition import LogId, TopicPartition
     from consumerd.ports import Clock
 
@@ -54,6 +55,8 @@ class WorkOwner(Protocol):
     clock: Clock
     fence: Fence
     stats: ConsumerStats
+    #: Limits how many messages are delivered in a second, of all partitions.
+    rate: RateLimiter
 
     def check_end(self) -> None:
         """Check whether anything is left to do, after a batch was handled or a partition ended."""
@@ -80,6 +83,9 @@ class PartitionWork:
         self._sink = sink
         self._owner = owner
         self._fence, self._clock, self._batching = owner.fence, owner.clock, owner.settings.batching
+        self._rate = owner.rate
+        #: While a batch waits for its rate: expires when it is not to be delivered any more.
+        self._waiting: asyncio.Timeout | None = None
         self._counts = owner.stats.of(partition)
         self._tracker = HandledPrefix(start)
         #: The current batch, with the number of seeks when it was begun: after another seek it has no effect.
@@ -116,6 +122,7 @@ class PartitionWork:
         self._tracker.reset(offset)
         self.log = self.log._replace(leader_epoch=None)
         self._seeks += 1
+        self._end_wait()
         if self._next is not None:
             self._lane.finished(self._next)
             self._next = None
@@ -199,15 +206,51 @@ class PartitionWork:
         self._tracker.begin(batch.start_offset, batch.next_offset)
         # The log that has the batch has all before it, too.
         self.log = batch.log
+        if not len(batch):  # an empty compressed message only moves the position
+            self._done(seeks, batch, 0)
+            return
+        handled = 0
+        while handled < len(batch):
+            rest = batch.rest(handled)
+            count = await self._admit(rest, seeks)
+            if not count:
+                return
+            await self._handle(rest if count == len(rest) else rest.part(0, count), seeks)
+            handled += count
+
+    async def _admit(self, batch: Batch, seeks: int) -> int:
+        """Wait until messages of `batch` may be delivered, at this very moment; return their number.
+
+        0 after another seek, and once the lane is closed.
+        """
+        while True:
+            await self._resumed.wait()
+            await self._fence.wait(self.session_id)
+            count = 0
+            try:
+                async with asyncio.timeout(None) as self._waiting:
+                    count = await self._rate.take(batch)
+            except TimeoutError:
+                pass  # `_end_wait`
+            finally:
+                self._waiting = None
+            if seeks != self._seeks or self._lane.closed:
+                self._rate.give_back(count)
+                return 0
+            if count and self._resumed.is_set() and self._fence.allows(self.session_id):
+                return count
+            self._rate.give_back(count)
+
+    def _end_wait(self) -> None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting.reschedule(asyncio.get_running_loop().time())
+
+    async def _handle(self, batch: Batch, seeks: int) -> None:
+        self._began = self._clock.monotonic()
+        self._in_hand = seeks, batch
         try:
-            # A range without messages (an empty compressed one) only moves the position.
-            if len(batch):
-                await self._fence.wait(self.session_id)
-                if self._seeks != seeks:
-                    return
-                self._began = self._clock.monotonic()
-                self._in_hand = seeks, batch
-                await self._sink.handle(batch)
+            await self._sink.handle(batch)
         except BaseException:
             # Cancelled at the drain's deadline, handed back or failed: what was marked as done stays done.
             self._done(seeks, batch, batch.handled)
@@ -233,6 +276,7 @@ class PartitionWork:
         """
         self._lane.close()
         self._resumed.set()
+        self._end_wait()
 
     async def drain(self, task: asyncio.Task[None], deadline: float) -> None:
         """Deliver nothing new; return when `task` (which runs `run`) has ended, at `deadline` (monotonic) at last."""

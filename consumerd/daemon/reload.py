@@ -15,7 +15,7 @@ import structlog
 
 from consumerd.config.build_subscriptions import build_members
 from consumerd.config.problems import problem_of_error, read_document
-from consumerd.config.reloading import compare
+from consumerd.config.reloading import compare, same_handler
 from consumerd.config.subscriptions import MAIN
 from consumerd.daemon.logs import configure_logs
 from consumerd.daemon.notify import READY, RELOADING, notify, reloading_since, status
@@ -122,14 +122,15 @@ class Reloader:
         for part in self._monitor.subscriptions:
             if part.member is None:
                 continue
-            part.member.change(commit_interval=config.commit.interval)
             before, after = old[part.name], new[part.name]
-            if before.handler != after.handler:
+            part.member.change(commit_interval=config.commit.interval, max_rate=after.handler.max_rate)
+            kept = same_handler(before.handler, after.handler)
+            if kept != after.handler:
                 with self._monitor.logged_as(part):
                     error = await self._exchange(part, part.member, before, after, settings[part.name].batching)
                 if error is not None:
                     failure = failure or error
-                    self._config = _with_handler(self._config, part.name, before.handler)
+                    self._config = _with_handler(self._config, part.name, kept)
                     self._monitor.reconfigure(self._config)
         for part in self._monitor.subscriptions:
             subscription = settings[part.name].subscription

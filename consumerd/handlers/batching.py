@@ -55,7 +55,7 @@ class BatchSettings:
             return
         first, length = 0, len(batch)
         while first < length:
-            end = _boundary(batch, first, self._end(batch, first))
+            end = boundary(batch, first, self._end(batch, first))
             yield batch if (first, end) == (0, length) else batch.part(first, end - first)
             first = end
 
@@ -73,8 +73,11 @@ class BatchSettings:
         return end
 
 
-def _boundary(batch: Batch, first: int, end: int) -> int:
-    """The boundary nearest before `end`, or else the first one behind it; `first` is one, and not meant."""
+def boundary(batch: Batch, first: int, end: int) -> int:
+    """Return the number of the message at the boundary nearest before `end`, or else at the first one behind it.
+
+    `first` is a boundary, too, and never returned.
+    """
     offset = batch.prefix(end)
     if end == len(batch) or batch.prefix(end - 1) != offset:
         return end

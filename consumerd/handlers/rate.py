@@ -1,46 +1,134 @@
-"""A limit on how many messages a handler gets in a second, all partitions of a member together.
+"""A limit on how many messages a handler gets in a second, all partitions of a member together (`handler.max_rate`).
 
-Strategy: the wait that pays for a batch comes after its delivery, so nothing waits between the fence
-and the handler. Handled messages are marked before the wait: they can be committed, and a drain that ends the wait
-loses nothing and repeats nothing.
+Strategy: a bucket of one second's tokens, of which a message takes one. A token comes back a second after it was taken,
+so no second has more messages than the rate, and a busy handler gets all of them. The work on a partition
+takes them before it calls the handler: the wait is not the handler's time, and a drain ends it at once.
+A batch is cut where the tokens end, between outermost messages. A compressed message that is larger than the bucket
+takes a full one, and comes back that much later: the rate holds on average. The bucket is a pure one, with the time as
+an argument.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import math
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from consumerd.handlers.api import Handler
+from consumerd.fetch.backoff import sleep_unless
+from consumerd.handlers.batching import boundary
 
 if TYPE_CHECKING:
-    from consumerd.handlers.context import HandlerContext
     from consumerd.handlers.messages import Batch
-    from consumerd.partition import TopicPartition
     from consumerd.ports import Clock
 
+#: Tokens that are taken within this time, in seconds, come back together, with the last of them.
+_TOGETHER: Final = 0.001
 
-class RateLimit(Handler):
-    """Hands at most `rate` messages a second to `inner`, which has its retry policy around it."""
 
-    def __init__(self, inner: Handler, rate: float, *, clock: Clock) -> None:
-        self._inner = inner
-        self._rate = rate
+class _Taken(NamedTuple):
+    """Tokens that are out: the time at which they were taken, their number, and how many buckets full they were."""
+
+    at: float
+    number: int
+    buckets: float
+
+
+class TokenBucket:
+    """Tokens of `rate` messages a second, at least one. Times in seconds."""
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+        self._out: deque[_Taken] = deque()
+        self._missing = 0
+
+    @property
+    def size(self) -> int:
+        """The number of tokens of a full bucket: whole messages."""
+        return math.ceil(self.rate)
+
+    def take(self, least: int, most: int, now: float) -> int:
+        """Take up to `most` tokens; 0 if there are less than `least`. A bucket that is full has enough."""
+        self._return(now)
+        free = self.size - self._missing
+        if free < min(least, self.size):
+            return 0
+        count = max(least, min(most, free))
+        self._missing += count
+        last = self._out[-1] if self._out else None
+        if last is not None and now - last.at < _TOGETHER and count + last.number <= self.size:
+            self._out[-1] = _Taken(now, last.number + count, 1.0)
+        else:
+            self._out.append(_Taken(now, count, max(1.0, count / self.size)))
+        return count
+
+    def give_back(self, count: int) -> None:
+        """Return tokens of those taken last: nothing was delivered for them."""
+        self._missing -= count
+        while count:
+            last = self._out.pop()
+            if last.number > count:
+                self._out.append(last._replace(number=last.number - count))
+            count -= min(count, last.number)
+
+    def next_return(self) -> float:
+        """Return the time at which the next tokens come back. Some must be out."""
+        return self._back(self._out[0])
+
+    def change(self, rate: float, now: float) -> None:
+        """Set the rate from now on. Tokens that are out come back by it."""
+        self._return(now)
+        self.rate = rate
+
+    def _return(self, now: float) -> None:
+        while self._out and self._back(self._out[0]) <= now:
+            self._missing -= self._out.popleft().number
+
+    def _back(self, taken: _Taken) -> float:
+        return taken.at + taken.buckets * self.size / self.rate
+
+
+class RateLimiter:
+    """Tokens for the batches of all partitions of a member, in the order of their requests. None: no limit."""
+
+    def __init__(self, rate: float | None, clock: Clock) -> None:
         self._clock = clock
-        #: When the messages so far will have had their time.
-        self._paid = -float("inf")
+        self._bucket: TokenBucket | None = None
+        self._turn = asyncio.Lock()
+        #: Set when tokens came back or the rate has changed.
+        self._changed = asyncio.Event()
+        self.change(rate)
 
-    async def start(self, context: HandlerContext) -> None:
-        await self._inner.start(context)
+    def change(self, rate: float | None) -> None:
+        """Limit to `rate` messages a second from now on, for batches that wait already, too."""
+        if rate is None:
+            self._bucket = None
+        elif self._bucket is None:
+            self._bucket = TokenBucket(rate)
+        else:
+            self._bucket.change(rate, self._clock.monotonic())
+        self._changed.set()
 
-    async def stop(self) -> None:
-        await self._inner.stop()
+    async def take(self, batch: Batch) -> int:
+        """Wait for tokens; return for how many messages from the front of `batch` they are, at least one."""
+        least = 1
+        async with self._turn:
+            while (bucket := self._bucket) is not None:
+                now = self._clock.monotonic()
+                if count := bucket.take(least, len(batch), now):
+                    end = boundary(batch, 0, count)
+                    bucket.give_back(count - min(count, end))
+                    if end <= count:
+                        return end
+                    bucket.give_back(count)  # a compressed message needs more
+                    least = end
+                    continue
+                self._changed.clear()
+                await sleep_unless(self._clock, bucket.next_return() - now, self._changed)
+        return len(batch)
 
-    async def position(self, partition: TopicPartition) -> int | None:
-        return await self._inner.position(partition)
-
-    async def handle(self, batch: Batch) -> None:
-        """Have `batch` handled, then wait for its share of time."""
-        await self._inner.handle(batch)
-        batch.mark(len(batch))
-        now = self._clock.monotonic()
-        self._paid = max(self._paid, now) + len(batch) / self._rate
-        await self._clock.sleep(self._paid - now)
+    def give_back(self, count: int) -> None:
+        """Return tokens that were just taken: their messages are not delivered."""
+        if self._bucket is not None:
+            self._bucket.give_back(count)
+        self._changed.set()

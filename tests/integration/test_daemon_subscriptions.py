@@ -38,7 +38,7 @@ class Recording:
         self.fails_at = None if fails_at is None else fails_at.encode()
 
     async def start(self, context):
-        print(json.dumps([self.name, "start", context.config["max_rate"]]), flush=True)
+        print(json.dumps([self.name, "start", context.config["timeout"]]), flush=True)
 
     async def stop(self):
         print(json.dumps([self.name, "stop", None]), flush=True)
@@ -271,13 +271,13 @@ async def test_reload_moves_a_topic_from_one_to_the_other_without_loss_or_repeti
         await world.until(ended)
         return found[-1]
 
-    changed = tables(whitelist=None, topics={"u1": 1, "t": 1}, handler=recording("audit", max_rate=1000.0))
+    changed = tables(whitelist=None, topics={"u1": 1, "t": 1}, handler=recording("audit", timeout=1000.0))
     changed["group"]["topics"] = {"u2": 1}
     event = await reload(**changed)
     assert event["keys"] == [
         "group.topics",
         "subscriptions.audit.topics",
-        "subscriptions.audit.handler.max_rate",
+        "subscriptions.audit.handler.timeout",
     ]
     assert [line[2] for line in lines(daemon) if line[:2] == ["audit", "start"]] == [None, 1000.0]
     assert sum(line[:2] == ["main", "start"] for line in lines(daemon)) == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from consumerd.config.model import Config, parse
-from consumerd.config.reloading import RELOADS, Reload, compare
+from consumerd.config.reloading import RELOADS, Reload, compare, same_handler
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -39,8 +39,9 @@ def test_the_table_of_operations_says_the_same() -> None:
     for how in Reload:
         keys = [key for key, each in RELOADS.items() if each is how]
         if how is Reload.HANDLER:
-            assert rows[how.value] == "every key of `[handler]` and of `[subscriptions.handler]`"
-            assert keys == [key for key in RELOADS if key.startswith("handler.")] + ["subscriptions.handler"]
+            assert rows[how.value] == "every other key of `[handler]` and of `[subscriptions.handler]`"
+            others = [key for key, each in RELOADS.items() if key.startswith("handler.") and each is not Reload.AT_ONCE]
+            assert keys == [*others, "subscriptions.handler"]
         elif how is Reload.RESTART:
             assert rows[how.value] == "every other key"
         else:
@@ -62,7 +63,7 @@ def test_takes_over_what_can_change_and_names_the_rest() -> None:
         zookeeper={"connect": "other:2181"},
     )
     merged, applied, refused = compare(running, new)
-    assert applied == {Reload.HANDLER: ["handler.name", "handler.max_rate"], Reload.AT_ONCE: ["log.level"]}
+    assert applied == {Reload.HANDLER: ["handler.name"], Reload.AT_ONCE: ["handler.max_rate", "log.level"]}
     assert refused == ["zookeeper.connect", "fetch.size"]
     assert (merged.handler, merged.log, merged.fetch, merged.zookeeper) == (
         new.handler,
@@ -103,10 +104,18 @@ def test_takes_over_handler_and_topics_of_one_subscription() -> None:
     comparison = compare(running, new)
     assert comparison.applied == {
         Reload.SUBSCRIPTION: ["subscriptions.b.topics"],
-        Reload.HANDLER: ["subscriptions.b.handler.max_rate"],
+        Reload.AT_ONCE: ["subscriptions.b.handler.max_rate"],
     }
     assert comparison.refused == []
     assert comparison.merged == new
+
+
+def test_a_key_that_changes_at_once_needs_no_new_handler() -> None:
+    before = config(handler={"name": "null", "max_rate": 5.0, "timeout": 1.0}).handler
+    faster = config(handler={"name": "null", "max_rate": 9.0, "timeout": 1.0}).handler
+    both = config(handler={"name": "null", "max_rate": 9.0, "timeout": 2.0}).handler
+    assert same_handler(before, faster) == faster
+    assert same_handler(before, both) == faster != both
 
 
 def test_refuses_another_group_and_other_subscriptions() -> None:

@@ -262,7 +262,7 @@ async def test_commits_at_the_interval_that_holds_now() -> None:
     async with running(member):
         await turns()
         await member.time.advance(25.0)
-        member.change(commit_interval=2.0)
+        member.change(commit_interval=2.0, max_rate=None)
         await member.time.advance(10.0)
     assert member.settings.commit_interval == 2.0
     assert member.flows.commits == [1010.0, 1020.0, 1030.0, 1032.0, 1034.0]

@@ -19,6 +19,7 @@ from consumerd.errors import HandlerFailedError
 from consumerd.fetch import ByteBudget, Lane
 from consumerd.handlers import Batch, Handler
 from consumerd.handlers.batching import BatchSettings
+from consumerd.handlers.rate import RateLimiter
 from consumerd.partition import TopicPartition
 from consumerd.registry import StaticSubscription
 from consumerd.testing.clock import FakeClock
@@ -94,6 +95,7 @@ class Setup:
     start: int = 0
     batching: BatchSettings = field(default_factory=BatchSettings)
     clock: "Clock" = field(default_factory=SystemClock)
+    rate: RateLimiter = field(default_factory=lambda: RateLimiter(None, SystemClock()))
 
     def __post_init__(self) -> None:
         self.budget = ByteBudget(1 << 20)
@@ -370,6 +372,75 @@ async def test_range_without_messages_moves_the_position_only(setups: list[Setup
     await s.position(s.put(MessageBatch([], [], 0, 50, 0, end=BatchEnd.COMPLETE)))
     assert handler.batches == []
     assert s.stats.of(TP).handled_at is None
+
+
+async def waiting_for_rate(clock: FakeClock) -> None:
+    async with asyncio.timeout(60):
+        while not clock.sleepers:
+            await asyncio.sleep(0)
+
+
+@pytest.mark.asyncio
+async def test_the_rate_holds_over_all_partitions_and_its_wait_is_not_the_handlers(setups: list[Setup]) -> None:
+    clock, handlers = FakeClock(), [Sizes() for _ in range(8)]
+    rate = RateLimiter(500.0, clock)
+    setups += [Setup(handler, clock=clock, rate=rate) for handler in handlers]
+    end = {s.put(batch(0, *[b"x"] * 2000)) for s in setups}.pop()
+    counts = []
+    for _ in range(31):
+        await waiting_for_rate(clock)
+        counts.append(sum(s.stats.messages for s in setups))
+        assert all(s.work.in_hand is None for s in setups)
+        await clock.advance(1.0)
+    assert counts == [500 * (second + 1) for second in range(31)]
+    for s in setups:
+        await s.position(end)
+        assert s.stats.of(TP).topic.durations.total == 0.0
+    assert [sum(map(len, handler.batches)) for handler in handlers] == [2000] * 8
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("how", ["drain", "seek", "change"])
+async def test_a_batch_that_waits_for_its_rate_ends_its_wait_at_once(setups: list[Setup], how: str) -> None:
+    handler, clock = Recorder(), FakeClock()
+    setups.append(s := Setup(handler, clock=clock, rate=RateLimiter(0.001, clock)))
+    middle = s.put(batch(0, b"a", b"b")) // 2
+    await waiting_for_rate(clock)
+    assert s.work.position == middle
+    if how == "drain":
+        await s.work.drain(s.task, clock.now + 5)
+        assert s.task.done()
+    elif how == "seek":
+        s.work.seek(500)
+        end = s.put(batch(500, b"c"))
+        await waiting_for_rate(clock)
+        s.rate.change(None)
+        await s.position(end)
+    else:
+        s.rate.change(1000.0)
+        await s.position(2 * middle)
+    assert handler.seen == {"drain": [b"a"], "seek": [b"a", b"c"], "change": [b"a", b"b"]}[how]
+    assert (clock.now, s.budget.used) == (1000.0, 0)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("why", ["paused", "short lease"])
+async def test_nothing_is_delivered_after_a_wait_that_may_not_be_any_more(setups: list[Setup], why: str) -> None:
+    handler, clock = Recorder(), FakeClock()
+    setups.append(s := Setup(handler, clock=clock, rate=RateLimiter(1.0, clock)))
+    end = s.put(batch(0, b"a", b"b"))
+    await waiting_for_rate(clock)
+    if why == "paused":
+        s.work.hold(True)
+    else:
+        s.lease.left = 0.0
+    await clock.advance(5.0)
+    assert handler.seen == [b"a"]
+    s.work.hold(False)
+    s.lease.left = 5.0
+    await s.position(end)
+    assert handler.seen == [b"a", b"b"]
+    assert clock.now == 1005.0  # its token was not lost
 
 
 class Watched:

@@ -15,7 +15,6 @@ from consumerd.config.model import parse
 from consumerd.errors import ConfigError, HandlerFailedError, HandlerLoadError
 from consumerd.handlers import Batch, Handler, Message, RetryPolicy, load_handler, message_handler, retrying
 from consumerd.handlers.key_lanes import KeyLanes
-from consumerd.handlers.rate import RateLimit
 from consumerd.partition import TopicPartition
 from consumerd.testing import FakeClock
 from consumerd.wire.v08.records import decode_records, encode_record_batch
@@ -186,38 +185,7 @@ def configured(dialect: str = "auto", **handler: Any) -> Handler:
 
 def test_the_configuration_says_what_is_in_order() -> None:
     assert isinstance(configured(name="null", order="key", concurrency=4), KeyLanes)
-    assert isinstance(configured(name="null", order="key", concurrency=4, max_rate=10), RateLimit)
     with pytest.raises(ConfigError, match=r"Kafka 0\.7 have none"):
         configured("0.7", name="null", order="key")
     with pytest.raises(ConfigError, match='concurrency above 1 needs order = "key"'):
         configured(name="null", concurrency=2)
-
-
-@pytest.mark.asyncio
-async def test_a_rate_is_kept_over_all_partitions(make_batch: MakeBatch, clock: Any) -> None:
-    seen: list[tuple[float, int]] = []
-
-    class Noting(Handler):
-        async def handle(self, batch: Batch) -> None:
-            seen.append((clock.monotonic(), len(batch)))
-
-    handler = RateLimit(Noting(), 10, clock=clock)
-    start = clock.monotonic()
-    for number in range(5):
-        await handler.handle(make_batch(*[b"x"] * 5, partition=number % 2))
-    assert [round(at - start, 6) for at, _ in seen] == [0.0, 0.5, 1.0, 1.5, 2.0]
-    await asyncio.gather(*(handler.handle(make_batch(b"x")) for _ in range(10)))
-    assert round(clock.monotonic() - start, 6) >= 3.5
-
-
-@pytest.mark.asyncio
-async def test_what_waits_for_its_rate_is_handled_already(make_batch: MakeBatch) -> None:
-    clock = FakeClock()
-    batch = make_batch(b"a", b"b")
-    task = asyncio.create_task(RateLimit(load_handler("null"), 0.001, clock=clock).handle(batch))
-    while not clock.sleeps:
-        await asyncio.sleep(0)
-    assert batch.handled == 2
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
