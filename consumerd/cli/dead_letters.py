@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from consumerd.config.model import Config
     from consumerd.handlers.dead_letter_files import LetterLine
+    from consumerd.handlers.dead_letter_progress import Receiver
     from consumerd.handlers.dead_letter_replay import ReplayTarget
     from consumerd.handlers.dead_letters import StoredLetter
 
@@ -32,11 +33,16 @@ Examples:
   consumerd dead-letters replay dead.ndjson --to-topic events-again --bootstrap-server kafka1:9092
 
 FILE is the `dead_letter` of a configuration; the files that it was renamed to for its size belong to it. A replay never
-changes them: it notes in FILE.replayed how far it came, and goes on there when it is called again, also after a kill,
-when up to 500 letters may be delivered twice.
+changes them: it notes in FILE.replayed how far it came, and continues there when it is called again, also after a kill,
+when up to 500 letters may be delivered twice. Each receiver gets every letter once: a handler with other options, of
+another group, subscription or cluster is another receiver, and so is the same topic of another cluster.
 """
 
 _FILE = click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+_PROGRESS = click.option(
+    "--progress", type=click.Path(path_type=Path), metavar="FILE",
+    help="Where replays note how far they came, and to whom. [default: FILE.replayed]",
+)  # fmt: skip
 
 
 def _selection_options(function: Any) -> Any:
@@ -52,49 +58,55 @@ def command() -> None:
 @command.command("list", epilog=EXAMPLES)
 @_FILE
 @_selection_options
+@_PROGRESS
 @json_option("One JSON object per row.")
-def list_letters(path: Path, topic: str | None, error_type: str | None, as_json: bool) -> None:
-    """Count letters by topic, partition and type of error."""
-    from consumerd.handlers.dead_letter_replay import Selection  # noqa: PLC0415 - only for the command that runs
+def list_letters(path: Path, topic: str | None, error_type: str | None, progress: Path | None, as_json: bool) -> None:
+    """Count letters by topic, partition and type of error, and how many of them were replayed to whom."""
+    from consumerd.handlers.dead_letter_progress import Selection  # noqa: PLC0415 - only for the command that runs
 
     selection = Selection(topic, error_type)
     counts: Counter[tuple[str, str, str]] = Counter()
+    replayed: defaultdict[tuple[str, str, str], Counter[str]] = defaultdict(Counter)
     first: dict[tuple[str, str, str], float] = {}
     last: dict[tuple[str, str, str], float] = {}
     unreadable = []
-    for line in _lines(path):
+    for line, receivers in _lines(path, progress):
         if (letter := line.letter) is None:
             unreadable.append(line)
         elif selection.takes(letter):
             kind = (letter.message.topic, letter.message.partition.name, letter.error_type)
             counts[kind] += 1
+            replayed[kind].update(receivers)
             first[kind] = min(letter.failed_at, first.get(kind, letter.failed_at))
             last[kind] = max(letter.failed_at, last.get(kind, letter.failed_at))
     names = ("topic", "partition", "error_type", "letters", "first", "last")
     rows = [(*kind, counts[kind], _time(first[kind]), _time(last[kind])) for kind in sorted(counts)]
     if as_json:
         for row in rows:
-            click.echo(json.dumps(dict(zip(names, row, strict=True))))
+            click.echo(json.dumps({**dict(zip(names, row, strict=True)), "replayed": replayed[row[:3]]}))
     else:
-        show_rows(("topic", "partition", "error", ">letters", "first", "last"), rows)
+        told = ["; ".join(f"{count} to {name}" for name, count in sorted(replayed[row[:3]].items())) for row in rows]
+        shown = [(*row, words or "none") for row, words in zip(rows, told, strict=True)]
+        show_rows(("topic", "partition", "error", ">letters", "first", "last", "replayed"), shown)
     _complain(unreadable)
 
 
 @command.command("show", epilog=EXAMPLES)
 @_FILE
 @_selection_options
+@_PROGRESS
 @click.option("--limit", type=click.IntRange(1), metavar="NUMBER", help="So many letters at most.")
-def show(path: Path, topic: str | None, error_type: str | None, limit: int | None) -> None:
-    """Print letters as JSON, payloads as text where they are UTF-8."""
-    from consumerd.handlers.dead_letter_replay import Selection  # noqa: PLC0415
+def show(path: Path, topic: str | None, error_type: str | None, progress: Path | None, limit: int | None) -> None:
+    """Print letters as JSON, payloads as text where they are UTF-8, with the receivers that they were replayed to."""
+    from consumerd.handlers.dead_letter_progress import Selection  # noqa: PLC0415
 
     selection = Selection(topic, error_type)
     shown, unreadable = 0, []
-    for line in _lines(path):
+    for line, receivers in _lines(path, progress):
         if line.letter is None:
             unreadable.append(line)
         elif selection.takes(line.letter):
-            click.echo(_shown(line.letter))
+            click.echo(_shown(line.letter, receivers))
             shown += 1
             if shown == limit:
                 break
@@ -116,10 +128,7 @@ def show(path: Path, topic: str | None, error_type: str | None, limit: int | Non
     "--failed", type=click.Path(path_type=Path), metavar="FILE",
     help="Write letters that the handler rejects again to this file, and continue. [default: stop]",
 )  # fmt: skip
-@click.option(
-    "--progress", type=click.Path(path_type=Path), metavar="FILE",
-    help="Where to note how far it came. [default: FILE.replayed]",
-)  # fmt: skip
+@_PROGRESS
 def replay_letters(
     path: Path, topic: str | None, error_type: str | None, progress: Path | None, **options: Any
 ) -> int | None:
@@ -127,7 +136,8 @@ def replay_letters(
     from consumerd.daemon.logs import configure_logs  # noqa: PLC0415
     from consumerd.errors import CorruptDataError  # noqa: PLC0415
     from consumerd.handlers.dead_letter_files import letter_files  # noqa: PLC0415
-    from consumerd.handlers.dead_letter_replay import ReplayProgress, Selection, replay  # noqa: PLC0415
+    from consumerd.handlers.dead_letter_progress import ReplayProgress, Selection  # noqa: PLC0415
+    from consumerd.handlers.dead_letter_replay import replay  # noqa: PLC0415
 
     config, to_topic, failed = _config(**options), options["to_topic"], options["failed"]
     if to_topic is not None and failed is not None:
@@ -136,18 +146,25 @@ def replay_letters(
         raise click.UsageError("--failed must be another file than the one that is replayed.")
     configure_logs("warning", "auto")
     selection = Selection(topic, error_type)
-    target = f"topic {to_topic}" if to_topic is not None else f"handler {config.handler.name}"
-    progress_path = progress or path.with_name(f"{path.name}.replayed")
+    receiver = _receiver(config, to_topic, options["subscription"])
 
     async def main() -> Any:
         files = letter_files(path)
-        noted = ReplayProgress(progress_path, selection=selection, target=target)
+        noted = ReplayProgress(progress or _progress_of(path), selection=selection, receiver=receiver)
+        if noted.is_adopted:
+            click.echo(
+                f"An earlier release noted how far it replayed to {receiver.name}, without saying which one; that "
+                "counts for this one. Name another file with --progress to replay from the start.", err=True,
+            )  # fmt: skip
+        elif noted.others:
+            known = "; ".join(noted.others)
+            click.echo(f"Letters were replayed before to {known}; this is another receiver, and gets all.", err=True)
         async with AsyncExitStack() as stack:
             opened = await _target(config, to_topic, failed, stack)
             return await replay(files, opened, noted, selection)
 
     result = asyncio.run(main())
-    click.echo(f"{result.letters} letters replayed to {target}.", err=True)
+    click.echo(f"{result.letters} letters replayed to {receiver.name}.", err=True)
     if result.unreadable:
         raise CorruptDataError(
             f"lines that are not dead letters: {result.unreadable} (first: {result.first_problem}); all others were "
@@ -209,11 +226,31 @@ async def _target(config: Config, to_topic: str | None, failed: Path | None, sta
     return HandlerTarget(handler)
 
 
-def _lines(path: Path) -> Iterator[LetterLine]:
-    from consumerd.handlers.dead_letter_files import letter_files, read_letters  # noqa: PLC0415
+def _receiver(config: Config, to_topic: str | None, subscription: str | None) -> Receiver:
+    from consumerd.handlers.dead_letter_progress import Receiver  # noqa: PLC0415
+    from consumerd.handlers.secrets import shown_options  # noqa: PLC0415
 
-    for file in letter_files(path):
-        yield from read_letters(file)
+    zookeeper = config.group.coordination == "zookeeper"
+    cluster = config.zookeeper.connect if zookeeper else ",".join(sorted(config.kafka.bootstrap))
+    if to_topic is not None:
+        return Receiver(f"topic {to_topic}", f"at {cluster}", cluster)
+    handler = config.handler
+    options = json.dumps(shown_options(handler.name, handler.options), default=str)
+    group = f"of group {config.group.id}" + (f", subscription {subscription}" if subscription else "")
+    details = f"{group} at {cluster}" + (f" with {options}" if handler.options else "")
+    identity = [config.group.id, subscription, cluster, handler.options]
+    return Receiver(f"handler {handler.name}", details, json.dumps(identity, sort_keys=True, default=str))
+
+
+def _progress_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.replayed")
+
+
+def _lines(path: Path, progress: Path | None) -> Iterator[tuple[LetterLine, list[str]]]:
+    from consumerd.handlers.dead_letter_files import letter_files  # noqa: PLC0415
+    from consumerd.handlers.dead_letter_progress import letters_with_receivers  # noqa: PLC0415
+
+    return letters_with_receivers(letter_files(path), progress or _progress_of(path))
 
 
 def _complain(unreadable: list[LetterLine]) -> None:
@@ -231,7 +268,7 @@ def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
-def _shown(letter: StoredLetter) -> str:
+def _shown(letter: StoredLetter, receivers: list[str]) -> str:
     from consumerd.handlers.builtin.records import payload_field  # noqa: PLC0415
     from consumerd.partition import NO_BROKER  # noqa: PLC0415
 
@@ -247,5 +284,6 @@ def _shown(letter: StoredLetter) -> str:
         "error": letter.error,
         "attempts": letter.attempts,
         "failed_at": _time(letter.failed_at),
+        "replayed_to": receivers,
     }
     return json.dumps(known)

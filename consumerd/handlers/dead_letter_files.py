@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import os
 import re
 import stat
@@ -242,11 +243,26 @@ def read_letters(path: Path) -> Iterator[LetterLine]:
 @contextlib.contextmanager
 def opened_letters(path: Path) -> Iterator[BinaryIO]:
     """The file, which may be renamed while it is read. Raises ConfigError where it cannot be read."""
+    with _reading(path):
+        file = path.open("rb")
+    with file:
+        yield file
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Around calls that read, and nothing else: an error of whatever is done with the lines is not one of the file."""
     try:
-        with path.open("rb") as file:
-            yield file
+        yield
     except OSError as error:
         raise ConfigError(f"the dead letters at {path} cannot be read: {error.strerror}.") from error
+
+
+def file_digest(file: BinaryIO, path: Path) -> str:
+    """The identity of an open file, called `path`: a digest of its first line, which no other file of letters has."""
+    with _reading(path):
+        file.seek(0)
+        return hashlib.sha256(file.readline(MAX_LINE)).hexdigest()
 
 
 def read_lines(file: BinaryIO, path: Path, start: int = 0) -> Iterator[LetterLine]:
@@ -254,15 +270,16 @@ def read_lines(file: BinaryIO, path: Path, start: int = 0) -> Iterator[LetterLin
 
     A last line without its newline is left out: it is being written, or was cut off.
     """
-    file.seek(start)
-    while line := file.readline(MAX_LINE):
-        if not line.endswith(b"\n"):
-            if len(line) < MAX_LINE:
-                return
-            while rest := file.readline(MAX_LINE):
-                if rest.endswith(b"\n"):
-                    break
-        end = file.tell()
+    with _reading(path):
+        file.seek(start)
+    while True:
+        with _reading(path):
+            line = rest = file.readline(MAX_LINE)
+            while len(rest) == MAX_LINE and not rest.endswith(b"\n"):
+                rest = file.readline(MAX_LINE)
+            end = file.tell()
+        if not line or (line is rest and not line.endswith(b"\n")):
+            return
         yield _line(path, start, end, line)
         start = end
 

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
+from unittest.mock import patch
 
 import zstandard
 
@@ -23,9 +24,10 @@ from consumerd.archive.manifest import Manifest, ManifestEntry, load
 from consumerd.archive.options import ExportOptions
 from consumerd.archive.outputs import is_output
 from consumerd.errors import ConfigError, CorruptDataError
+from consumerd.handlers import dead_letter_progress
 from consumerd.handlers.builtin.range_logs import last_log
 from consumerd.handlers.dead_letter_files import read_lines
-from consumerd.handlers.dead_letter_replay import ReplayProgress, Selection
+from consumerd.handlers.dead_letter_progress import Receiver, ReplayProgress, Selection
 from consumerd.handlers.dead_letters import Letter, encode_letter
 from consumerd.handlers.messages import KeyedMessage, Message
 from consumerd.handlers.recorded import record_messages
@@ -228,17 +230,22 @@ def _folder() -> TemporaryDirectory[str]:
 def _check_progress(data: bytes) -> None:
     path = Path(_folder().name) / "progress.json"
     path.write_bytes(data)
-    with suppress(ConfigError):
-        progress = ReplayProgress(path, selection=Selection(), target="target")
+    with suppress(ConfigError), patch.object(dead_letter_progress, "_ROUNDS", 1):
+        progress = ReplayProgress(path, selection=Selection(), receiver=Receiver("target"))
         before = progress.of("digest")
         assert before >= 0
-        progress.save("digest", 7)
-        assert ReplayProgress(path, selection=Selection(), target="target").of("digest") == 7
+        progress.note("digest", 7)
+        assert ReplayProgress(path, selection=Selection(), receiver=Receiver("target")).of("digest") == 7
 
 
 def _progresses() -> dict[str, bytes]:
-    found = {'["target", null, null]': {"digest": 5}, "other": {}}
-    return {"two": json.dumps({"replayed": found}).encode(), "nested": b'{"replayed":' + b"[" * 100}
+    found = {'["target", null, null]': {"digest": 5}, '["other", "t", null]': {}}
+    record = {"receiver": "x", "selection": {"topic": "t", "error_type": None}, "key": "00", "files": {"digest": 5}}
+    return {
+        "earlier": json.dumps({"replayed": found}).encode(),
+        "two": json.dumps({"salt": "00" * 16, "replayed": [record, record]}).encode(),
+        "nested": b'{"replayed":' + b"[" * 100,
+    }
 
 
 def _check_offsets(data: bytes) -> None:

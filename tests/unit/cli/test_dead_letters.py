@@ -47,7 +47,7 @@ def test_list_counts_by_partition_and_error(path: Path, capsys: pytest.CaptureFi
     assert run(["dead-letters", "list", str(path), "--topic", "t", "--error-type", "ValueError", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {
         "topic": "t", "partition": "0-0", "error_type": "ValueError", "letters": 2,
-        "first": "2023-11-14T22:13:21+00:00", "last": "2023-11-14T22:13:23+00:00",
+        "first": "2023-11-14T22:13:21+00:00", "last": "2023-11-14T22:13:23+00:00", "replayed": {},
     }  # fmt: skip
 
 
@@ -87,6 +87,64 @@ def test_replay_to_the_handler_of_a_configuration_once(
     command = ["dead-letters", "replay", str(path), "-c", str(config), "--subscription", "audit"]
     assert run([*command, "--progress", f"{path}.audit"]) == ExitCode.OK
     assert "4 letters replayed to handler null." in capfd.readouterr().err
+
+
+def test_replay_to_a_second_receiver_delivers_everything_and_list_and_show_name_both(
+    path: Path, config: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other.toml"
+    other.write_text(config.read_text().replace('"print"', '"print"\noptions = { descriptor = 2 }'))
+    third = tmp_path / "third.toml"
+    third.write_text(config.read_text().replace('id = "g"', 'id = "h"'))
+    assert run(["dead-letters", "replay", str(path), "-c", str(config), "--topic", "k"]) == ExitCode.OK
+    capfd.readouterr()
+    for file, known in ((config, False), (other, True), (third, True)):
+        assert run(["dead-letters", "replay", str(path), "-c", str(file)]) == ExitCode.OK
+        told = capfd.readouterr().err
+        assert "4 letters replayed to handler print." in told
+        assert ("this is another receiver" in told) == known
+        assert run(["dead-letters", "replay", str(path), "-c", str(file)]) == ExitCode.OK
+        assert capfd.readouterr().err == "0 letters replayed to handler print.\n"
+    names = [
+        "handler print of group g at 127.0.0.1:2181",
+        'handler print of group g at 127.0.0.1:2181 with {"descriptor": 2}',
+        "handler print of group h at 127.0.0.1:2181",
+    ]
+    assert run(["dead-letters", "show", str(path), "--limit", "1"]) == ExitCode.OK
+    assert json.loads(capfd.readouterr().out)["replayed_to"] == names
+    assert run(["dead-letters", "list", str(path), "--topic", "k"]) == ExitCode.OK
+    row = capfd.readouterr().out.rstrip("\n").split("\t")
+    assert row[6] == "; ".join(f"1 to {name}" for name in names)
+    assert run(["dead-letters", "list", str(path), "--topic", "t", "--json"]) == ExitCode.OK
+    rows = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert [each["replayed"] for each in rows] == [dict.fromkeys(names, 1), dict.fromkeys(names, 2)]
+    assert run(["dead-letters", "list", str(path), "--progress", f"{path}.none"]) == ExitCode.OK
+    assert [line.split("\t")[6] for line in capfd.readouterr().out.splitlines()] == ["none"] * 3
+
+
+def test_replay_continues_what_an_earlier_release_noted(
+    path: Path, config: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    noted = path.with_name("dead.ndjson.replayed")
+    assert run(["dead-letters", "replay", str(path), "-c", str(config)]) == ExitCode.OK
+    (record,) = json.loads(noted.read_text())["replayed"]
+    noted.write_text(json.dumps({"replayed": {'["handler print", null, null]': record["files"]}}))
+    capfd.readouterr()
+    assert run(["dead-letters", "replay", str(path), "-c", str(config)]) == ExitCode.OK
+    told = capfd.readouterr().err
+    assert "An earlier release noted how far it replayed to handler print" in told
+    assert "0 letters replayed" in told
+
+
+def test_progress_file_has_no_secret_of_the_handler(
+    path: Path, config: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    options = 'options = { url = "http://127.0.0.1:1/", headers = { Authorization = "Bearer pa55" } }'
+    config.write_text(config.read_text().replace('"print"', f'"http"\n{options}'))
+    assert run(["dead-letters", "replay", str(path), "-c", str(config)]) == ExitCode.HANDLER_FAILED
+    noted = path.with_name("dead.ndjson.replayed").read_text()
+    assert "handler http of group g" in noted
+    assert "pa55" not in noted + capfd.readouterr().err
 
 
 def test_a_replay_that_fails_again_stops_or_writes_new_letters(

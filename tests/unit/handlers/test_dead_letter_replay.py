@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import json
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +21,11 @@ from consumerd.handlers import (
     message_handler,
     retrying,
 )
+from consumerd.handlers.builtin.disk import OsDisk
 from consumerd.handlers.dead_letter_files import letter_files
+from consumerd.handlers.dead_letter_progress import Receiver, ReplayProgress, Selection, letters_with_receivers
 from consumerd.handlers.dead_letter_replay import (
     HandlerTarget,
-    ReplayProgress,
-    Selection,
     TopicTarget,
     replay,
     require_replayable,
@@ -31,7 +33,7 @@ from consumerd.handlers.dead_letter_replay import (
 from consumerd.partition import UNKNOWN_LOG, LogId, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from consumerd.handlers.dead_letters import StoredLetter
@@ -73,8 +75,11 @@ def old(offset: int, topic: str = "t", partition: int = 0) -> Message:
     return Message(TopicPartition(topic, 0, partition), offset, 0, offset + 20, b"%d" % offset)
 
 
-def progress(path: Path, selection: Selection = Selection(), target: str = "x") -> ReplayProgress:  # noqa: B008
-    return ReplayProgress(path, selection=selection, target=target)
+X = Receiver("handler x")
+
+
+def progress(path: Path, selection: Selection = Selection(), receiver: Receiver = X) -> ReplayProgress:  # noqa: B008
+    return ReplayProgress(path, selection=selection, receiver=receiver)
 
 
 async def test_what_was_replayed_is_not_replayed_again_also_after_files_were_renamed(
@@ -127,9 +132,98 @@ async def test_progress_counts_for_one_selection_and_one_target(tmp_path: Path, 
         target = Collecting()
         await replay([path], target, progress(noted, selection), selection)
         assert target.offsets == wanted
-    other = Collecting()
-    await replay([path], other, progress(noted, target="y"), Selection())
-    assert other.offsets == [1, 2, 3]
+
+
+async def test_each_receiver_gets_every_letter_once(tmp_path: Path, clock: Any) -> None:
+    path, noted = tmp_path / "dead.ndjson", tmp_path / "progress"
+    await letters_at(path, clock, old(1), old(2))
+    receivers = [X, Receiver("handler y"), Receiver("handler x", identity="b"), Receiver("handler x", identity="c")]
+    for wanted in ([1, 2], []):
+        for receiver in receivers:
+            target = Collecting()
+            await replay([path], target, progress(noted, receiver=receiver), Selection())
+            assert target.offsets == wanted
+    assert "identity" not in noted.read_text()
+    assert progress(noted, receiver=Receiver("handler z")).others == ["handler x", "handler y"]
+    assert progress(noted).others == []
+
+
+async def test_progress_of_an_earlier_release_counts_for_the_first_receiver_with_the_name(
+    tmp_path: Path, clock: Any
+) -> None:
+    path, noted = tmp_path / "dead.ndjson", tmp_path / "progress"
+    await letters_at(path, clock, old(1), old(2))
+    await replay([path], Collecting(), progress(noted), Selection())
+    (record,) = json.loads(noted.read_text())["replayed"]
+    noted.write_text(json.dumps({"replayed": {'["handler x", null, null]': record["files"]}}))
+    for receiver, adopted, wanted in (
+        (Receiver("handler y"), False, [1, 2]),
+        (Receiver("handler x", "at a", "a"), True, []),
+        (Receiver("handler x", "at a", "a"), False, []),
+        (Receiver("handler x", "at b", "b"), False, [1, 2]),
+    ):
+        target, known = Collecting(), progress(noted, receiver=receiver)
+        assert known.is_adopted == adopted
+        await replay([path], target, known, Selection())
+        assert target.offsets == wanted
+
+
+async def test_lines_name_the_receivers_that_they_were_replayed_to(tmp_path: Path, clock: Any) -> None:
+    path, noted = tmp_path / "dead.ndjson", tmp_path / "progress"
+    await letters_at(path, clock, old(1, "a"), old(2, "b"))
+    assert [receivers for _, receivers in letters_with_receivers([path], noted)] == [[], []]
+    await replay([path], Collecting(), progress(noted), Selection())
+    chosen = Selection(topic="b")
+    await replay([path], Collecting(), progress(noted, chosen, Receiver("topic c", "at d")), chosen)
+    await letters_at(path, clock, old(3, "b"))
+    told = [receivers for _, receivers in letters_with_receivers([path], noted)]
+    assert told == [["handler x"], ["handler x", "topic c at d"], []]
+
+
+async def test_progress_that_cannot_be_written_stops_before_the_first_letter(tmp_path: Path, clock: Any) -> None:
+    path, target = tmp_path / "dead.ndjson", Collecting()
+    await letters_at(path, clock, old(1))
+    with pytest.raises(
+        ConfigError, match=r"progress of the replay .* No such file .* nothing was delivered.*--progress"
+    ):
+        await replay([path], target, progress(tmp_path / "missing" / "progress"), Selection())
+    assert target.offsets == []
+
+
+async def test_progress_and_its_folder_are_synced_in_order(tmp_path: Path) -> None:
+    calls: list[tuple[str, ...]] = []
+
+    class Noting(OsDisk):
+        def write(self, path: Path, pieces: Iterable[bytes]) -> None:
+            super().write(path, pieces)
+            calls.append(("write", path.name))
+
+        def rename(self, source: Path, target: Path) -> None:
+            super().rename(source, target)
+            calls.append(("rename", source.name, target.name))
+
+        def sync_directory(self, directory: Path) -> None:
+            super().sync_directory(directory)
+            calls.append(("sync", directory.name))
+
+    ReplayProgress(tmp_path / "p", selection=Selection(), receiver=X, disk=Noting()).note("digest", 7)
+    assert calls == [("write", ".p.new"), ("rename", ".p.new", "p"), ("sync", tmp_path.name)]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EPIPE, "Broken pipe"), PermissionError(errno.EACCES, "denied")])
+async def test_an_error_of_the_target_is_not_one_of_the_dead_letters(
+    tmp_path: Path, clock: Any, error: OSError
+) -> None:
+    path = tmp_path / "dead.ndjson"
+    await letters_at(path, clock, old(1))
+
+    class Broken(Collecting):
+        async def replay(self, letters: Sequence[StoredLetter]) -> None:
+            raise error
+
+    with pytest.raises(OSError, match=error.strerror) as caught:
+        await replay([path], Broken(), progress(tmp_path / "p"), Selection())
+    assert caught.value is error
 
 
 async def test_a_file_that_is_renamed_while_it_is_replayed_does_not_confuse_the_progress(
@@ -167,7 +261,17 @@ async def test_counts_invalid_lines_and_replays_the_rest(tmp_path: Path, clock: 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", '{"replayed": {"x": {"y": -1}}}', '{"replayed": {"x": 5}}', pytest.param("[" * 100_000, id="nested")],
+    [
+        "",
+        "[]",
+        '{"replayed": {"[\\"x\\", null, null]": {"y": -1}}}',
+        '{"replayed": {"x": 5}}',
+        '{"replayed": []}',
+        '{"salt": "00", "replayed": [{"receiver": 1, "selection": {}, "key": "", "files": {}}]}',
+        '{"salt": "00", "replayed": [{"receiver": "r", "selection": {"x": "y"}, "key": "", "files": {}}]}',
+        '{"salt": "", "replayed": [{"receiver": "", "selection": {}, "key": "", "files": {"": 9223372036854775808}}]}',
+        pytest.param("[" * 100_000, id="nested"),
+    ],
 )
 async def test_progress_that_is_not_ours_is_one_sentence(tmp_path: Path, text: str) -> None:
     (tmp_path / "p").write_text(text)
