@@ -17,6 +17,7 @@ from consumerd.errors import HandlerFailedError, reason_of
 from consumerd.forward.errors import OtherLogError, is_too_large
 from consumerd.forward.identity import SourceMark
 from consumerd.forward.settings import ForwardPlacing
+from consumerd.handlers.messages import known_timestamp
 from consumerd.metrics import TargetCounts
 from consumerd.partition import NO_BROKER, UNKNOWN_LOG
 from consumerd.producer.v08.batches import message_size
@@ -206,7 +207,7 @@ class PartitionFeed:
                 f"{settings.max_message_bytes}: raise it up to the target's message.max.bytes, or raise the topic's "
                 "max.message.bytes."
             )
-        timestamp = message.timestamp if settings.keep_timestamps and message.timestamp >= 0 else None
+        timestamp = known_timestamp(message.timestamp) if settings.keep_timestamps else None
         return _Outgoing(payload, key, self._partition(key), timestamp, headers, size)
 
     def _partition(self, key: bytes | None) -> int | None:

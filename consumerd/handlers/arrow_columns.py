@@ -1,7 +1,10 @@
 """Batches as Arrow record batches: the columns of `Batch.to_arrow` and of the handler `parquet`.
 
 Columns: those of an export that say which message it is (`consumerd.archive.parquet`), then `key`, `timestamp`,
-`headers` and `payload`. Messages of 0.7 have null in the former three; a null payload is a tombstone.
+`raw_timestamp`, `headers` and `payload`. Messages of 0.7 have null in the former four; a null payload is a tombstone.
+
+A time after the year 9999, such as microseconds where Kafka has milliseconds, makes a column of times unreadable for
+Spark, Python and others. `timestamp` is null then, and the number is in `raw_timestamp`, which is null otherwise.
 
 Strategy: where the native codec holds the messages, it writes the buffers of the columns, and
 `pyarrow.Array.from_buffers` takes these as they are: no object is created for any message. Other messages are made some
@@ -18,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from consumerd.archive.extras import extra
 from consumerd.archive.parquet import identity_fields, same_text
+from consumerd.handlers.messages import known_timestamp
 from consumerd.partition import NO_BROKER
 from consumerd.wire.batch import DecodedBatch
 from consumerd.wire.column_buffers import BinaryBuffers, HeaderBuffers
@@ -34,8 +38,8 @@ MOST_BYTES: Final = {False: (1 << 31) - 1, True: (1 << 63) - 1}
 PIECE: Final = 1 << 14
 #: Payloads whose sizes are looked at at once.
 _SIZES: Final = 1024
-#: The first timestamp that does not fit into 64 bits.
-_TIME_END: Final = 1 << 63
+#: The last millisecond of the year 9999.
+LAST_TIME: Final = 253_402_300_799_999
 _NO_VALUES: Final = BinaryBuffers(b"", bytes(4), b"")
 #: The columns that are the same for all messages of a batch come first.
 _SAME: Final = 3
@@ -51,6 +55,7 @@ def arrow_schema(arrow: Any, *, large: bool = False) -> Any:
             *identity_fields(arrow),
             arrow.field("key", binary),
             arrow.field("timestamp", arrow.timestamp("ms", tz="UTC")),
+            arrow.field("raw_timestamp", arrow.int64()),
             arrow.field("headers", arrow.list_(header)),
             arrow.field("payload", binary),
         ]
@@ -149,18 +154,28 @@ class _Columns:
             yield self._from_objects(piece)
 
     def _from_buffers(self, buffers: ColumnBuffers, first: int, count: int) -> list[Any]:
-        offset, index, next_offset, key, timestamp, headers, payload = (field.type for field in self._fields)
+        offset, index, next_offset, key, timestamp, raw, headers, payload = (field.type for field in self._fields)
         return [
             self._array(offset, count, b"", buffers.offset),
             self._array(index, count, b"", buffers.index or bytes(4 * count)),
             self._array(next_offset, count, b"", buffers.next_offset),
             self._nulls(key, count) if buffers.key is None else self._array(key, count, *buffers.key),
-            self._nulls(timestamp, count)
-            if buffers.timestamp is None
-            else self._array(timestamp, count, *buffers.timestamp),
+            *(
+                [self._nulls(timestamp, count), self._nulls(raw, count)]
+                if buffers.timestamp is None
+                else self._times(timestamp, self._array(raw, count, *buffers.timestamp))
+            ),
             self._headers(headers, buffers, first, count),
             self._array(payload, count, *buffers.payload),
         ]
+
+    def _times(self, kind: Any, numbers: Any) -> list[Any]:
+        """The columns `timestamp`, of the type `kind`, and `raw_timestamp`, of milliseconds or null."""
+        compute = extra("pyarrow.compute", "Batch.to_arrow()")
+        if (compute.max(numbers).as_py() or 0) <= LAST_TIME:
+            return [numbers.view(kind), self._nulls(numbers.type, len(numbers))]
+        fits, null = compute.less_equal(numbers, LAST_TIME), self._arrow.scalar(None, numbers.type)
+        return [compute.if_else(fits, numbers, null).view(kind), compute.if_else(fits, null, numbers)]
 
     def _headers(self, kind: Any, buffers: ColumnBuffers, first: int, count: int) -> Any:
         headers = buffers.headers
@@ -190,18 +205,18 @@ class _Columns:
         count, kinds = len(messages), {field.name: field.type for field in self._fields}
         offsets, indexes, nexts, payloads, *later = zip(*messages, strict=True)
         found: dict[str, Any] = {"offset": offsets, "index": indexes, "next_offset": nexts}
+        times: dict[str, Any] = {}
         self._check("payloads", _size(payloads))
         if later:
-            keys, times, _, headers = later
+            keys, numbers, _, headers = later
             self._check("keys", _size(keys))
             found["key"] = keys
-            found["timestamp"] = [time if 0 <= time < _TIME_END else None for time in times]
+            numbers = self._arrow.array([*map(known_timestamp, numbers)], kinds["raw_timestamp"])
+            times = dict(zip(("timestamp", "raw_timestamp"), self._times(kinds["timestamp"], numbers), strict=True))
             found["headers"] = [_header_list(each) for each in headers]
         found["payload"] = payloads
-        return [
-            self._arrow.array(found[name], kind) if name in found else self._nulls(kind, count)
-            for name, kind in kinds.items()
-        ]
+        made = times | {name: self._arrow.array(values, kinds[name]) for name, values in found.items()}
+        return [made[name] if name in made else self._nulls(kind, count) for name, kind in kinds.items()]
 
     def _check(self, what: str, size: int) -> None:
         """Raises OverflowError, with the native codec's words, if a column does not hold `size` bytes."""

@@ -15,7 +15,7 @@ from consumerd.errors import HandlerLoadError
 from consumerd.handlers.api import keeps_positions
 from consumerd.handlers.dead_letter_files import file_digest, opened_letters, read_lines
 from consumerd.handlers.loading import plain_handler
-from consumerd.handlers.messages import Batch
+from consumerd.handlers.messages import Batch, known_timestamp
 from consumerd.handlers.picked import PickedContent
 from consumerd.handlers.pieces import in_pieces
 from consumerd.producer import ProducerData
@@ -72,7 +72,7 @@ class TopicTarget:
         message = letter.message
         if not self._headers:
             return ProducerData(self._topic, [message.payload])
-        timestamp = message.timestamp if message.timestamp >= 0 else None
+        timestamp = known_timestamp(message.timestamp)
         return ProducerData(self._topic, [message.payload], message.key, None, message.headers, timestamp)
 
 

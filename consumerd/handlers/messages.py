@@ -126,6 +126,11 @@ class KeyedMessage(NamedTuple):
         return self.payload
 
 
+def known_timestamp(number: int) -> int | None:
+    """The `timestamp` of a message; None where there is none, or none that has 64 bits, as hostile records may."""
+    return number if 0 <= number < 1 << 63 else None
+
+
 class _DecodedMessage(Message):
     """A message with its decoded value, which is not one of its fields: it compares and unpacks as any other."""
 
@@ -389,7 +394,8 @@ class Batch(Sequence[bytes]):
 
         With the native codec no object is created for any message. `payload` and `key` are of the type `binary`, whose
         32-bit offsets hold 2 GiB; of the type `large_binary` if `large`. Decoded values are not a column. A timestamp
-        that is negative is null, and so is one that does not fit into 64 bits.
+        that is negative, or does not fit into 64 bits, is null. One after the year 9999 is null as well, and its number
+        is in `raw_timestamp`, which is null otherwise.
 
         Needs the extra `archive`: raises `consumerd.archive.errors.MissingExtraError` without it. Raises OverflowError
         where the payloads, keys or headers of the batch are too large for one column.

@@ -31,6 +31,7 @@ import structlog
 
 from consumerd.errors import HandlerFailedError, HandlerLoadError
 from consumerd.handlers.api import Handler, PartitionTakenError, SinkPosition
+from consumerd.handlers.messages import known_timestamp
 from consumerd.handlers.pieces import in_pieces
 from consumerd.handlers.secret_options import Secret  # noqa: TC001 - `config show` reads the type
 from consumerd.partition import UNKNOWN_LOG, LogId
@@ -325,5 +326,5 @@ def _size(message: Message) -> int:
 
 
 def _row(message: Message) -> tuple[Any, ...]:
-    timestamp = message.timestamp if message.timestamp >= 0 else None
+    timestamp = known_timestamp(message.timestamp)
     return (*message.partition, message.offset, message.index, message.key, timestamp, message.payload)

@@ -14,6 +14,7 @@ import json
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING
 
+from consumerd.handlers.messages import known_timestamp
 from consumerd.handlers.pieces import in_pieces
 from consumerd.partition import NO_BROKER
 
@@ -37,8 +38,8 @@ def payload_field(payload: bytes | None, name: str = "payload") -> str:
 def _later_fields(message: Message) -> str:
     """The members that only messages of 0.8 and later have, each with a comma before it."""
     fields = "" if message.key is None else f",{payload_field(message.key, 'key')}"
-    if message.timestamp >= 0:
-        fields += f',"timestamp":{message.timestamp}'
+    if (timestamp := known_timestamp(message.timestamp)) is not None:
+        fields += f',"timestamp":{timestamp}'
     if message.headers:
         headers = [
             [name, None if value is None else base64.b64encode(value).decode()] for name, value in message.headers

@@ -57,6 +57,7 @@ def test_columns_of_messages_of_07() -> None:
         "next_offset": [113, 123, 138],
         "key": [None] * 3,
         "timestamp": [None] * 3,
+        "raw_timestamp": [None] * 3,
         "headers": [None] * 3,
         "payload": [b"one", b"", b"three"],
     }
@@ -74,6 +75,7 @@ def test_columns_of_records() -> None:
         "next_offset": [8, 9, 10, 11],
         "key": [b"k", b"gone", None, b""],
         "timestamp": [1_700_000_000_123, 0, None, 5],
+        "raw_timestamp": [None] * 4,
         "headers": [
             [],
             [{"name": "h", "value": b"v"}, {"name": "n", "value": None}, {"name": "", "value": b""}],
@@ -162,7 +164,21 @@ def test_times_that_have_more_than_64_bits_are_null() -> None:
     data[17:21] = crc.to_bytes(4, "big")
     batch = v08(bytes(data), 0)
     assert [message.timestamp for message in batch.messages()] == [(1 << 63) - 1, 1 << 63]
-    assert columns_of(batch.to_arrow())["timestamp"] == [(1 << 63) - 1, None]
+    rows = columns_of(batch.to_arrow())
+    assert (rows["timestamp"], rows["raw_timestamp"]) == ([None, None], [(1 << 63) - 1, None])
+    assert rows == expected_columns(batch)
+
+
+def test_times_after_the_year_9999_are_numbers_in_a_column_of_their_own() -> None:
+    last = 253_402_300_799_999
+    times = [1_700_000_000_123, 1_700_000_000_123_000, -1, last, last + 1]
+    decoded = v08(encode_record_batch([b"x"] * 5, timestamps=times), 0)
+    for made in (decoded, Batch(LATER, PickedContent([*decoded.messages()]))):
+        rows = columns_of(made.to_arrow())
+        assert rows == expected_columns(made)
+        assert rows["timestamp"] == [times[0], None, None, last, None]
+        assert rows["raw_timestamp"] == [None, times[1], None, None, last + 1]
+        assert columns_of(made.part(1, 1).to_arrow())["raw_timestamp"] == [times[1]]
 
 
 def test_cuts_by_number_and_bytes() -> None:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from consumerd.clock import SystemClock
 from consumerd.handlers import Batch, FileDeadLetters, KeyedMessage, Letter, MessageHandler, message_handler
+from consumerd.handlers.builtin import postgres
 from consumerd.handlers.builtin.records import encode_records
+from consumerd.handlers.dead_letter_replay import TopicTarget
+from consumerd.handlers.dead_letters import StoredLetter
+from consumerd.handlers.picked import PickedContent
 from consumerd.partition import NO_BROKER, TopicPartition
 from consumerd.wire.v08.records import decode_records, encode_record_batch
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+    from consumerd.producer import ProducerData
 
 PLACE = TopicPartition.numbered("t", 3)
 
@@ -53,6 +60,23 @@ def test_records_have_all_fields_of_the_protocol(batch: Batch) -> None:
     }  # fmt: skip
     assert (second["payload"], second["key"]) == (None, "gone")
     assert (third["payload_base64"], "key" in third, "timestamp" in third) == ("/w==", False, False)
+
+
+@pytest.mark.parametrize(("time", "stored"), [((1 << 63) - 1, (1 << 63) - 1), (1 << 63, None), (-(1 << 63), None)])
+@pytest.mark.asyncio
+async def test_sinks_store_no_timestamp_that_their_receivers_cannot_hold(time: int, stored: int | None) -> None:
+    message: Any = KeyedMessage(PLACE, 7, 0, 8, b"one", None, time, 0, ())
+    (line,) = encode_records(Batch(PLACE, PickedContent([message])))
+    assert json.loads(line).get("timestamp") == stored
+    assert postgres._row(message)[-2] == stored
+    sent: list[ProducerData] = []
+
+    class Producer:
+        async def send_all(self, data: Sequence[ProducerData], *, merge: bool = False) -> None:
+            sent.extend(data)
+
+    await TopicTarget(Producer(), "again", headers=True).replay([StoredLetter(message, "ValueError", "no", 1, 0.0)])
+    assert [each.timestamp for each in sent] == [stored]
 
 
 @pytest.mark.asyncio

@@ -44,6 +44,7 @@ TYPES = {
     "next_offset": "int64",
     "key": "binary",
     "timestamp": "timestamp[ms, tz=UTC]",
+    "raw_timestamp": "int64",
     "headers": "list<element: struct<name: string not null, value: binary>>",
     "payload": "binary",
 }
@@ -105,6 +106,24 @@ async def test_file_has_every_message_with_its_identity(
 
 
 @pytest.mark.asyncio
+@pytest.mark.usefixtures("either_codec")
+async def test_a_file_with_microseconds_for_milliseconds_can_be_read(tmp_path: Path) -> None:
+    when, wrong, worst = 1_700_000_000_123, 1_700_000_000_123_000, 1_700_000_000_123_000_000
+    data = encode_record_batch([b"a", b"b", b"c", b"d"], timestamps=[when, wrong, worst, -1])
+    handler = load_handler("parquet", {"directory": str(tmp_path)})
+    await handler.handle(Batch(TopicPartition.numbered("t", 3), decode_records(data, 0)))
+    await handler.stop()
+    (path,) = tmp_path.rglob("*.parquet")
+    file = pq.ParquetFile(path)
+    found = file.read().to_pylist()
+    read = datetime.datetime(2023, 11, 14, 22, 13, 20, 123_000, datetime.UTC)
+    assert [row["timestamp"] for row in found] == [read, None, None, None]
+    assert [row["raw_timestamp"] for row in found] == [None, wrong, worst, None]
+    column = file.schema_arrow.get_field_index("timestamp")
+    assert file.metadata.row_group(0).column(column).statistics.max == read
+
+
+@pytest.mark.asyncio
 async def test_messages_of_later_brokers_have_keys_timestamps_headers_and_tombstones(tmp_path: Path) -> None:
     data = encode_record_batch(
         [b"one", None, b"\xff"],
@@ -121,7 +140,8 @@ async def test_messages_of_later_brokers_have_keys_timestamps_headers_and_tombst
     when = datetime.datetime(2023, 11, 14, 22, 13, 20, 123_000, tzinfo=datetime.UTC)
     assert first == {
         "topic": "t", "broker": None, "partition": 3, "offset": 7, "index": 0, "next_offset": 8, "key": b"k",
-        "timestamp": when, "headers": [{"name": "h", "value": b"v"}, {"name": "n", "value": None}], "payload": b"one",
+        "timestamp": when, "raw_timestamp": None,
+        "headers": [{"name": "h", "value": b"v"}, {"name": "n", "value": None}], "payload": b"one",
     }  # fmt: skip
     assert (second["key"], second["payload"], second["timestamp"].timestamp()) == (b"gone", None, 0.0)
     assert (third["key"], third["payload"], third["timestamp"], third["headers"]) == (None, b"\xff", None, [])
