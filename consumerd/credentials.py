@@ -102,7 +102,7 @@ def read_secrets(path: Path, key: str) -> list[str]:
 
 def _read(path: Path, key: str) -> str:
     try:
-        return find_file(path).read_text("utf-8")
+        return find_file(path).read_text("utf-8-sig")
     except OSError as error:
         raise ConfigError(f"{key}: cannot read {path}: {error.strerror}.") from error
     except UnicodeDecodeError:

@@ -38,7 +38,7 @@ def read_plan_input(path: str) -> tuple[Topics, dict[str, Subscription]]:
     peer of Kafka 0.7 writes; both name the place.
     """
     try:
-        with click.open_file(path, encoding="utf-8") as file:
+        with click.open_file(path, encoding="utf-8-sig") as file:
             content = json.load(file)
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read as JSON: {error}") from None

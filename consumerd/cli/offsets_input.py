@@ -68,7 +68,7 @@ def read_file(file: str) -> GroupOffsets:
     from consumerd.admin import OffsetFileError, parse_offsets  # noqa: PLC0415
 
     try:
-        with click.open_file(file, encoding="utf-8") as stream:
+        with click.open_file(file, encoding="utf-8-sig") as stream:
             text = stream.read()
     except (OSError, ValueError) as error:
         raise OffsetFileError(f"{file} cannot be read: {error}") from None

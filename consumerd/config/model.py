@@ -22,6 +22,7 @@ from consumerd.config.problems import (
     has_variables,
     problems_of,
     read_document,
+    unexpanded_variables,
     unknown_variables,
     unreadable_variables,
 )
@@ -132,7 +133,9 @@ def parse(document: dict[str, Any], source: str, *, environment: bool = True) ->
 
     `source` names the document in errors. Raises ConfigProblemsError with all problems.
     """
-    problems = unknown_variables(Config) if environment else []
+    problems = unexpanded_variables(document)
+    if environment:
+        problems += unknown_variables(Config)
     try:
         config = _model(environment).read(document)
     except ValidationError as error:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 PREFIX, DELIMITER = "CONSUMERD_", "__"
+#: A variable as shells and templates of other programs write it.
+_VARIABLE = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*(?::?[-=?+][^}]*)?\}")
 
 
 class TomlDocument(dict[str, Any]):
@@ -49,7 +51,7 @@ class TomlDocument(dict[str, Any]):
 def read_document(path: Path) -> TomlDocument:
     """The tables of a TOML file, unchecked. Raises ConfigError if it is not TOML."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # editors on Windows begin a file with a byte order mark
         return TomlDocument(tomllib.loads(text), text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"the configuration {path} is not TOML: {error}.") from error
@@ -274,6 +276,34 @@ def unknown_variables(root: type[BaseModel]) -> list[Problem]:
             meant = f", did you mean {name[: len(PREFIX)]}{nearest[0]}{nested}...?" if nearest else "."
             problems.append(Problem(f"there is no table of this name{meant}", variable=name))
     return problems
+
+
+def unexpanded_variables(document: Mapping[str, Any]) -> list[Problem]:
+    """The problems of values that hold `${NAME}`: variables are not expanded, so such a text is never meant.
+
+    Topic filters and pipelines may have it. So may options of handlers, which can be templates or scripts, unless all
+    of the value, or a URL, has that form.
+    """
+    return list(_unexpanded(document, (), document))
+
+
+def _unexpanded(value: Any, path: KeyPath, document: Mapping[str, Any]) -> Iterator[Problem]:
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            if key not in ("whitelist", "blacklist") and (key != "spark" or path):
+                yield from _unexpanded(inner, (*path, key), document)
+    elif isinstance(value, str) and _VARIABLE.search(value):
+        of_handler = "options" in path
+        if (of_handler and not (_VARIABLE.fullmatch(value) or "://" in value)) or _variable(path):
+            return
+        shown = ".".join(str(part) for part in path if isinstance(part, str))
+        remedy = "write the value"
+        if path[0] != "subscriptions" and len(path) > 1:
+            name = DELIMITER.join(str(part) for part in path[:3] if isinstance(part, str)).upper()
+            remedy += f", or remove the key and set the environment variable {PREFIX}{name}"
+            remedy += " to all options as JSON" if of_handler else ""
+        sentence = f"{shown!r} has the form ${{NAME}}, and variables are not expanded in this file: {remedy}."
+        yield Problem(sentence, str(path[0]), *_place(path, document))
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:

@@ -8,6 +8,7 @@ not escaped. Of a key that comes twice the last value counts.
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from typing import TYPE_CHECKING
 
 from consumerd.errors import ConfigError
@@ -34,7 +35,7 @@ def read_properties(path: Path) -> dict[str, str]:
 def parse_properties(data: bytes, source: str) -> dict[str, str]:
     r"""Keys and values. `source` names the text in errors. Raises ConfigError for a `\u` without four hex digits."""
     properties: dict[str, str] = {}
-    for number, line in _logical_lines(data.decode("latin-1")):
+    for number, line in _logical_lines(data.removeprefix(BOM_UTF8).decode("latin-1")):
         match = _KEY.fullmatch(line)
         assert match is not None  # every text matches
         try:

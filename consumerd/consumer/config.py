@@ -15,7 +15,8 @@ from consumerd.client.settings import ClientSettings
 from consumerd.consumer.settings import ConsumerSettings, make_connection_settings, make_fetch_settings
 from consumerd.defaults import default_of
 from consumerd.errors import ConfigError
-from consumerd.fetch import FetchSettings
+from consumerd.fetch import BadMessagePolicy, FetchSettings, LogChangePolicy, ResetPolicy
+from consumerd.fetch.settings import LONGEST_WAIT, SHORTEST_WAIT
 from consumerd.group import MembershipSettings
 from consumerd.group.coordinated_tables import CoordinationSettings, all_assignors
 from consumerd.net import ConnectionSettings
@@ -33,12 +34,25 @@ if TYPE_CHECKING:
 
 
 _CHOICES: dict[str, tuple[str | None, ...]] = {
+    "initial": ("earliest", "latest"),
+    "out_of_range": tuple(ResetPolicy),
+    "log_changed": tuple(LogChangePolicy),
+    "corrupt": tuple(BadMessagePolicy),
+    "oversize": tuple(BadMessagePolicy),
     "coordination": ("zookeeper", "kafka", None),
     "dialect": ("auto", "0.7", "0.8"),
     "offsets": ("zookeeper", "kafka", "both", None),
     "assignor": ("range", "roundrobin"),
     "isolation": ("read_uncommitted", "read_committed"),
 }
+#: Settings that are sizes, and those that are times; None is a value of some.
+_SIZES = ("fetch_size", "max_fetch_size", "min_bytes", "budget", "partition_budget")
+_TIMES = (
+    *("commit_interval", "idle_backoff", "max_wait", "socket_timeout", "connect_timeout", "listener_timeout"),
+    *("stop_timeout", "session_timeout", "connection_timeout"),
+    *("group_session_timeout", "heartbeat_interval", "rebalance_timeout"),
+)
+_MAY_BE_ZERO = ("drain_timeout", "consumer_timeout")
 #: The values that a member of 0.7 accepts for settings that it does not have.
 _ONLY_V07: dict[str, tuple[str | None, ...]] = {
     "offsets": ("zookeeper", None),
@@ -137,24 +151,35 @@ class ConsumerConfig:
     def __post_init__(self) -> None:
         try:
             check_name("group", self.group)
-            self._fetch_settings()
-        except (RegistryError, ValueError) as error:
+        except RegistryError as error:
             raise ConfigError(f"{error}.") from error
-        for name in ("commit_interval", "listener_timeout", "stop_timeout", "budget", "partition_budget"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}.")
-        if self.drain_timeout < 0 or (self.consumer_timeout or 0) < 0:
-            raise ConfigError("drain_timeout and consumer_timeout must not be negative.")
-        if self.initial not in ("earliest", "latest"):
-            raise ConfigError(f"initial must be earliest or latest, not {self.initial!r}.")
-        parse_addresses(self.bootstrap, "bootstrap")
-        self._check_coordination()
-
-    def _check_coordination(self) -> None:
         for name, there in _CHOICES.items():
             if getattr(self, name) not in there:
                 words = ", ".join(each for each in there if each is not None)
                 raise ConfigError(f"{name} must be one of {words}, not {getattr(self, name)!r}.")
+        for name in (*_SIZES, *_TIMES, *_MAY_BE_ZERO):
+            self._check_number(name)
+        if self.fetch_size >= 1 << 31 or self.max_fetch_size >= 1 << 31:
+            raise ConfigError("fetch_size and max_fetch_size must be below 2 GiB: the protocol has 32 bits for them.")
+        if not SHORTEST_WAIT <= self.max_wait <= LONGEST_WAIT:
+            raise ConfigError(f"max_wait must be from {SHORTEST_WAIT:g} to {LONGEST_WAIT:g} s, not {self.max_wait!r}.")
+        most = min(self.fetch_size, default_of(FetchSettings, "max_answer_bytes"))
+        if self.min_bytes > most:
+            raise ConfigError(f"min_bytes must be at most {most}, which one fetch can return, not {self.min_bytes}.")
+        parse_addresses(self.bootstrap, "bootstrap")
+        self._check_coordination()
+
+    def _check_number(self, name: str) -> None:
+        value, kind = getattr(self, name), int if name in _SIZES else int | float
+        if value is None and name == "consumer_timeout":
+            return
+        is_number = isinstance(value, kind) and not isinstance(value, bool)
+        if not is_number or not (value >= 0 if name in _MAY_BE_ZERO else value > 0):
+            rule = "0 or a positive number" if name in _MAY_BE_ZERO else "a positive number"
+            of = "bytes" if name in _SIZES else "seconds"
+            raise ConfigError(f"{name} must be {rule} of {of}, not {value!r}.")
+
+    def _check_coordination(self) -> None:
         if self.by_zookeeper:
             if self.instance_id is not None:
                 raise ConfigError("instance_id requires a group that a broker coordinates: set bootstrap.")
@@ -189,17 +214,18 @@ class ConsumerConfig:
 
     def coordination_settings(self) -> CoordinationSettings:
         """Return the settings of a membership that a broker coordinates. Raises ConfigError."""
-        try:
-            return CoordinationSettings(
-                session_timeout=self.group_session_timeout,
-                heartbeat_interval=self.heartbeat_interval,
-                rebalance_timeout=self.rebalance_timeout,
-                drain_timeout=self.drain_timeout,
-                assignors=all_assignors(self.assignor),
-                instance_id=self.instance_id,
-            )
-        except ValueError as error:
-            raise ConfigError(f"{error}.") from error
+        if self.group_session_timeout < 2 * self.heartbeat_interval:
+            raise ConfigError("group_session_timeout must be at least twice heartbeat_interval.")
+        if self.rebalance_timeout < self.group_session_timeout:
+            raise ConfigError("rebalance_timeout must be at least group_session_timeout.")
+        return CoordinationSettings(
+            session_timeout=self.group_session_timeout,
+            heartbeat_interval=self.heartbeat_interval,
+            rebalance_timeout=self.rebalance_timeout,
+            drain_timeout=self.drain_timeout,
+            assignors=all_assignors(self.assignor),
+            instance_id=self.instance_id,
+        )
 
     def session(self, *, clock: Clock, rng: Random) -> Session:
         """Return the ZooKeeper session, not started. Raises ConfigError."""

@@ -154,7 +154,7 @@ class FileDeadLetters(DeadLetters):
                 raise HandlerFailedError(
                     f"the dead-letter file {self._path}, with older ones beside it, has {total} bytes and would exceed "
                     f"handler.dead_letter_max_size ({self._max_size}): find out why messages fail, then move the files "
-                    "away or raise the limit; the messages stay uncommitted and come again after a restart."
+                    "away or raise this limit; the messages stay uncommitted and come again after a restart."
                 )
             regular = stat.S_ISREG(status.st_mode)
             if not (locked and regular and status.st_size and status.st_size + size > self._file_size):

@@ -50,7 +50,7 @@ def check_avro(spec: RefineSpec, path: Path) -> None:
 def avro_text(path: Path) -> str:
     """The text of a schema file. Raises ConfigError."""
     try:
-        return path.read_text("utf-8")
+        return path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the Avro schema {path}: {error}.") from error
 

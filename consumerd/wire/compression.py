@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from isal import isal_zlib
 
 from consumerd.wire.crc import crc32
-from consumerd.wire.errors import DecompressionError, TooLargeError
+from consumerd.wire.errors import DecompressionError, TooLargeError, beyond_limit
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -182,7 +182,7 @@ def most_pieces(size: int) -> int:
 
 
 def _too_large(what: str, limit: int) -> TooLargeError:
-    return TooLargeError(f"the {what} decompresses to more than the limit of {limit} bytes; raise the limit")
+    return TooLargeError(beyond_limit(what, limit))
 
 
 def _gzip(data: bytes) -> bytes:

@@ -37,6 +37,14 @@ class TooLargeError(DecompressionError):
     """The decompressed size of a payload, or the number of its pieces, exceeds a limit."""
 
 
+def beyond_limit(what: str, limit: int) -> str:
+    """The sentence about `what`, which decompresses to more than `limit` bytes, with the keys that raise the limit."""
+    return (
+        f"the {what} decompresses to more than the limit of {limit} bytes; raise fetch.max_size of the daemon, "
+        "max_fetch_size of a ConsumerConfig, or maxDecompressedBytes of a Spark source above it"
+    )
+
+
 class OversizeMessageError(WireError):
     """The payload of an outer message is larger than the broker's max.message.size."""
 

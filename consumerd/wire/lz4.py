@@ -14,7 +14,7 @@ import struct
 import cramjam
 
 from consumerd.wire.compression import most_pieces
-from consumerd.wire.errors import DecompressionError
+from consumerd.wire.errors import DecompressionError, beyond_limit
 
 MAGIC = b"\x04\x22\x4d\x18"
 #: Version 1, independent blocks; blocks of at most 64 KiB.
@@ -140,4 +140,4 @@ def _extent(data: bytes, position: int, flags: int, block_size: int) -> tuple[in
 
 
 def _too_large(limit: int) -> DecompressionError:
-    return DecompressionError(f"the lz4 payload decompresses to more than the limit of {limit} bytes; raise the limit")
+    return DecompressionError(beyond_limit("lz4 payload", limit))

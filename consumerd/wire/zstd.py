@@ -10,7 +10,7 @@ from __future__ import annotations
 import cramjam
 
 from consumerd.wire.compression import most_pieces
-from consumerd.wire.errors import DecompressionError
+from consumerd.wire.errors import DecompressionError, beyond_limit
 
 MAGIC = b"\x28\xb5\x2f\xfd"
 #: The default level of Kafka's producers.
@@ -39,9 +39,7 @@ def zstd_decompress(data: bytes, *, limit: int) -> bytes:
         what = "damaged" if most <= limit else f"damaged or decompresses to more than the limit of {limit} bytes"
         raise DecompressionError(f"the zstd payload is {what}: {error}") from error
     if size > limit:
-        raise DecompressionError(
-            f"the zstd payload decompresses to more than the limit of {limit} bytes; raise the limit"
-        )
+        raise DecompressionError(beyond_limit("zstd payload", limit))
     return bytes(memoryview(room)[:size])
 
 

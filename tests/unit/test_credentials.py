@@ -63,3 +63,8 @@ def test_reads_several_secrets_line_by_line(places: Path) -> None:
     (places / "work" / "auth").write_text("\n")
     with pytest.raises(ConfigError, match="auth_file: auth holds no secret"):
         read_secrets(Path("auth"), "auth_file")
+
+
+def test_byte_order_mark_is_not_part_of_the_secret(places: Path) -> None:
+    (places / "work" / "password").write_bytes(b"\xef\xbb\xbfhush\r\n")
+    assert read_secret(Path("password"), "x_file") == "hush"

@@ -9,6 +9,7 @@ from consumerd.config.build import build_offset_settings
 from consumerd.config.effective import effective_values
 from consumerd.config.example import example_toml
 from consumerd.config.model import load, parse
+from consumerd.config.problems import ConfigProblemsError
 from consumerd.errors import ConfigError
 from consumerd.offsets import OffsetSettings
 
@@ -263,3 +264,43 @@ def test_derives_the_offset_store_from_the_coordination(
     text = f'[group]\nid = "g"\n{what}\ncoordination = "{coordination}"\n{said}\n[commit]\nmetadata = "m"\n'
     config = load(write(tmp_path, text + "retention = 60.0\n"))
     assert build_offset_settings(config) == OffsetSettings(storage, "m", 60.0)  # type: ignore[arg-type]
+
+
+def test_reads_a_file_that_begins_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_bytes(b"\xef\xbb\xbf" + b'[group]\nid = "g"\ntopics = { t = 1 }\n')
+    assert load(path).group.id == "g"
+
+
+def test_rejects_variables_which_nothing_expands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = """
+[group]
+id = "g"
+whitelist = "a${n}"
+[zookeeper]
+connect = "${ZK_HOSTS}:2181/kafka"
+[kafka]
+bootstrap = ["${KAFKA}"]
+[kafka.sasl]
+user = "u"
+password = "x${PASSWORD:-secret}"
+[handler]
+name = "http"
+[handler.options]
+url = "https://${HOST}/in"
+body = "{'at': ${offset}}"
+"""
+    with pytest.raises(ConfigProblemsError) as raised:
+        load(write(tmp_path, text))
+    assert [(each.line, each.sentence.partition(" has ")[0]) for each in raised.value.problems] == [
+        (6, "'zookeeper.connect'"),
+        (8, "'kafka.bootstrap'"),
+        (11, "'kafka.sasl.password'"),
+        (15, "'handler.options.url'"),
+    ]
+    assert "set the environment variable CONSUMERD_KAFKA__SASL__PASSWORD" in str(raised.value)
+    assert "secret" not in str(raised.value)
+    monkeypatch.setenv("CONSUMERD_KAFKA__SASL__PASSWORD", "p")
+    with pytest.raises(ConfigProblemsError) as raised:
+        load(write(tmp_path, text))
+    assert len(raised.value.problems) == 3

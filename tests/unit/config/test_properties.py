@@ -54,3 +54,7 @@ def test_names_the_line_of_a_broken_escape(tmp_path: Path) -> None:
         read_properties(path)
     with pytest.raises(ConfigError, match=r"cannot read .*: No such file"):
         read_properties(tmp_path / "none")
+
+
+def test_byte_order_mark_is_not_part_of_the_first_key() -> None:
+    assert parse_properties(b"\xef\xbb\xbfgroupid=g\n", "consumer.properties") == {"groupid": "g"}

@@ -63,25 +63,51 @@ def configured(**given: Any) -> ConsumerConfig:
     return ConsumerConfig(group="g", **given)
 
 
-@pytest.mark.parametrize("name", ["commit_interval", "listener_timeout", "stop_timeout", "budget", "partition_budget"])
-def test_limits_must_be_above_zero(name: str) -> None:
-    for value in (0, -1):
-        with pytest.raises(ConfigError, match=f"{name} must be above 0, not {value}"):
-            configured(**{name: value})
+_SIZES = ("fetch_size", "max_fetch_size", "min_bytes", "budget", "partition_budget")
+_TIMES = ("commit_interval", "idle_backoff", "max_wait", "listener_timeout", "stop_timeout", "socket_timeout")
+
+
+@pytest.mark.parametrize("name", [*_SIZES, *_TIMES])
+@pytest.mark.parametrize("value", [0, -1, "1", True])
+def test_limits_must_be_positive_numbers(name: str, value: Any) -> None:
+    unit = "bytes" if name in _SIZES else "seconds"
+    with pytest.raises(ConfigError, match=f"{name} must be a positive number of {unit}, not {value!r}"):
+        configured(**{name: value})
     configured(**{name: 1})
 
 
 @pytest.mark.parametrize("name", ["drain_timeout", "consumer_timeout"])
 def test_waits_must_not_be_negative(name: str) -> None:
-    with pytest.raises(ConfigError, match="drain_timeout and consumer_timeout must not be negative"):
+    with pytest.raises(ConfigError, match=f"{name} must be 0 or a positive number of seconds, not -0.5"):
         configured(**{name: -0.5})
     configured(**{name: 0})
+
+
+@pytest.mark.parametrize("name", ["initial", "out_of_range", "log_changed", "corrupt", "oversize", "isolation"])
+def test_errors_about_choices_name_the_keyword(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{name} must be one of .*, not 'somewhere'.$"):
+        configured(**{name: "somewhere"})
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"group_session_timeout": 4.0}, "group_session_timeout must be at least twice heartbeat_interval."),
+        ({"rebalance_timeout": 7.0}, "rebalance_timeout must be at least group_session_timeout."),
+        ({"min_bytes": 11, "fetch_size": 10}, "min_bytes must be at most 10, which one fetch can return, not 11."),
+        ({"max_wait": 61.0}, "max_wait must be from 0.01 to 60 s, not 61.0."),
+    ],
+)
+def test_rules_about_several_keywords_name_them(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        configured(**KAFKA, **given)
+    assert str(raised.value) == sentence
 
 
 def test_rejects_names_and_positions_that_do_not_exist() -> None:
     with pytest.raises(ConfigError, match="group"):
         ConsumerConfig(group="a/b")
-    with pytest.raises(ConfigError, match="initial must be earliest or latest, not 'first'"):
+    with pytest.raises(ConfigError, match="initial must be one of earliest, latest, not 'first'"):
         ConsumerConfig(group="g", initial="first")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="a/b"):
         made("g", consumer_id="a/b")
