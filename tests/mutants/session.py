@@ -7,7 +7,8 @@ imported: for these, `reimported` forks from a process that has not imported the
 the mutated module.
 
 A child reports through a pipe: one byte before each test, and one for the verdict. Its parent kills it, and all that
-it has started, if a test takes several times as long as without a mutant.
+it has started, if a test takes several times as long as without a mutant; earlier if it only waits, for what no longer
+happens.
 """
 
 from __future__ import annotations
@@ -46,6 +47,9 @@ _TEST, _KILLED, _SURVIVED, _REIMPORT = b".", b"K", b"S", b"R"
 _VERDICTS: Final[dict[bytes, Verdict]] = {_KILLED: "killed", _SURVIVED: "survived", _REIMPORT: "reimport"}
 #: A test on a mutant may take this many times as long as without, and this many seconds more.
 _TIMES, _SECONDS = 5, 5.0
+#: A test that uses no processor time hangs after so many seconds less.
+_BUSY_SECONDS = 4.0
+_LOOK_SECONDS = 0.25
 #: For imports and collection in a new session.
 _START_SECONDS = 120.0
 #: A mutated size may ask for any amount of memory.
@@ -320,7 +324,7 @@ def in_child(child: Callable[[Callable[[bytes], None]], bytes], start: float, li
                 _write(writing, verdict)
     os.close(writing)
     try:
-        return _verdict(reading, start, limits)
+        return _verdict(pid, reading, start, limits)
     finally:
         os.close(reading)
         _end(pid)
@@ -336,19 +340,35 @@ def _end(pid: int) -> None:
     os.waitpid(pid, 0)
 
 
-def _verdict(reading: int, start: float, limits: Sequence[float]) -> Verdict:
-    begun = 0
-    deadline = time.monotonic() + start
+def _verdict(pid: int, reading: int, start: float, limits: Sequence[float]) -> Verdict:
+    begun, limit = 0, start
+    since = used_at = time.monotonic()
+    used = None
     while True:
-        ready, _, _ = select.select([reading], [], [], max(0.0, deadline - time.monotonic()))
+        ready, _, _ = select.select([reading], [], [], min(_LOOK_SECONDS, max(0.0, since + limit - time.monotonic())))
+        now = time.monotonic()
         if not ready:
-            return "timed out"
+            if (using := _processor_use(pid)) is None or using != used:
+                used, used_at = using, now
+            if now >= since + limit or (begun and now >= used_at + limit - _BUSY_SECONDS):
+                return "timed out"
+            continue
         for byte in os.read(reading, 4096) or _KILLED:
             verdict = _VERDICTS.get(bytes([byte]))
             if verdict is not None:
                 return verdict
-            deadline = time.monotonic() + limits[begun]
+            since = used_at = now
+            limit = limits[begun]
             begun += 1
+
+
+def _processor_use(pid: int) -> tuple[str, str] | None:
+    """Return user and system time of a process that waits; None for one that runs, and where this is unknown."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == "R" else (fields[11], fields[12])
 
 
 def _write(descriptor: int, byte: bytes) -> None:

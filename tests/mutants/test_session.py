@@ -58,6 +58,26 @@ def test_kills_a_test_that_hangs_with_the_processes_it_has_started(tmp_path: Pat
         time.sleep(0.01)  # init of the machine reaps it at some time
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_test_that_only_waits_hangs_sooner_than_one_that_works() -> None:
+    def wait(say: Callable[[bytes], None]) -> bytes:
+        say(b".")
+        signal.pause()
+        return b"S"
+
+    def work(say: Callable[[bytes], None]) -> bytes:
+        say(b".")
+        until = time.process_time() + 1.0
+        while time.process_time() < until:
+            pass
+        return b"S"
+
+    started = time.monotonic()
+    assert session.in_child(wait, 60, [session._BUSY_SECONDS + 0.5]) == "timed out"
+    assert time.monotonic() < started + 4.0
+    assert session.in_child(work, 60, [60.0]) == "survived"
+
+
 def _runs(pid: int) -> bool:
     try:
         os.kill(pid, 0)
