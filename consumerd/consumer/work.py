@@ -226,20 +226,23 @@ class PartitionWork:
         while True:
             await self._resumed.wait()
             await self._fence.wait(self.session_id)
-            count = 0
-            try:
-                async with asyncio.timeout(None) as self._waiting:
-                    count = await self._rate.take(batch)
-            except TimeoutError:
-                pass  # `_end_wait`
-            finally:
-                self._waiting = None
+            count = self._rate.take_now(batch) or await self._wait_for_rate(batch)
             if seeks != self._seeks or self._lane.closed:
                 self._rate.give_back(count)
                 return 0
             if count and self._resumed.is_set() and self._fence.allows(self.session_id):
                 return count
             self._rate.give_back(count)
+
+    async def _wait_for_rate(self, batch: Batch) -> int:
+        """As `RateLimiter.take`; 0 if `_end_wait` was called meanwhile."""
+        try:
+            async with asyncio.timeout(None) as self._waiting:
+                return await self._rate.take(batch)
+        except TimeoutError:
+            return 0
+        finally:
+            self._waiting = None
 
     def _end_wait(self) -> None:
         waiting, self._waiting = self._waiting, None

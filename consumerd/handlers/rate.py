@@ -109,6 +109,10 @@ class RateLimiter:
             self._bucket.change(rate, self._clock.monotonic())
         self._changed.set()
 
+    def take_now(self, batch: Batch) -> int:
+        """Return for how many messages from the front of `batch` there is no limit now: all, or 0."""
+        return len(batch) if self._bucket is None else 0
+
     async def take(self, batch: Batch) -> int:
         """Wait for tokens; return for how many messages from the front of `batch` they are, at least one."""
         least = 1
