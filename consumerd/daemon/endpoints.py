@@ -112,7 +112,7 @@ def _renewed_server_tls(section: HealthTlsSection | None) -> ssl.SSLContext | No
 
 
 def _status_routes(monitor: Monitor, access: Renewed[Access]) -> dict[tuple[str, str], Route]:
-    from consumerd.daemon.status_page import asset, render  # noqa: PLC0415
+    from consumerd.daemon.status_page import Choice, asset, render  # noqa: PLC0415
     from consumerd.http.server import Answer  # noqa: PLC0415
 
     async def status(request: Request) -> Answer:
@@ -124,7 +124,9 @@ def _status_routes(monitor: Monitor, access: Renewed[Access]) -> dict[tuple[str,
         rule = await access.current()
         rule.check(request.headers)
         word = rule.word if rule.may_change else None
-        return Answer(render(await read_status(monitor), word=word), "text/html; charset=utf-8")
+        return Answer(
+            render(await read_status(monitor), word=word, choice=Choice.of(request.query)), "text/html; charset=utf-8"
+        )
 
     async def hold(verb: Literal["pause", "resume"], request: Request) -> Answer:
         (await access.current()).check_change(request.headers, request.form.get("word", ""))

@@ -1,4 +1,4 @@
-"""What the C library does with memory that the process frees.
+"""The memory of the process: how much there is of it, and what the C library does with memory that is freed.
 
 Strategy: glibc guesses a threshold from the largest block so far that was mapped for itself and freed (mallopt(3),
 M_MMAP_THRESHOLD). Both of its guesses are bad for a consumer: before the first large response, memory of 1 MiB
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from pathlib import Path
 from typing import Final
 
 #: Parameters of mallopt in glibc's malloc.h.
@@ -24,6 +25,15 @@ _M_ARENA_MAX: Final = -8
 _MAPPED: Final = 2 << 20
 #: Bytes of free memory at the end of the heap that stay with the process: at least, and at most.
 _LEAST_KEPT, _MOST_KEPT = 8 << 20, 32 << 20
+
+
+def resident_bytes() -> int | None:
+    """Bytes of memory that this process occupies; None where the system has no /proc."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
+    except OSError:
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def tune_malloc(budget: int = 0) -> bool:

@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from consumerd import __version__
+from consumerd.daemon.memory import resident_bytes
 from consumerd.daemon.recent import RECENT
 from consumerd.partition import NO_BROKER
 
@@ -43,6 +44,7 @@ async def read_status(monitor: Monitor) -> dict[str, Any]:
         "not_ready_because": monitor.unready,
         "session": None if member is None else {"up": member.in_session},
         "memory": None if member is None else {"used": member.budget.used, "limit": member.budget.limit},
+        "process_memory": resident_bytes(),
         "totals": _sum_of([each["totals"] for each in subscriptions]),
         "partitions": [
             {"subscription": each["name"], **row} for each in subscriptions for row in each.pop("partitions")

@@ -1,23 +1,29 @@
 """The status page: the status document (`consumerd.daemon.status`) as HTML.
 
-Strategy: all of it is made here, so it is whole without script; then it reloads every ten seconds. With
-script (`page/status.js`) the page fetches itself and takes over what differs, element by element, so that focus,
-selection and a click under way survive. Text comes in through `escape` alone; styles and script are files, since the
-page's policy allows nothing within it. Colours never say what words do not.
+Strategy: what somebody needs who was woken by it comes first: the state with its reasons and the names of their alerts,
+then warnings, then figures, then partitions, those that need somebody before the others, a page of them at a time.
+
+All of it is made here, so it is whole without script; then it reloads every ten seconds. With script (`page/status.js`)
+the page fetches itself and takes over what differs, element by element, so that focus, selection and a click under way
+survive. Text comes in through `escape` alone; styles and script are files, since the page's policy allows nothing
+within it. Colours never say what words do not.
 """
 
 from __future__ import annotations
 
 from html import escape
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import urlencode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 #: Seconds between loads without script.
 _RELOAD: Final = 10
 _WIDTH, _HEIGHT = 240, 40
+#: Partitions on one page.
+_ROWS: Final = 100
 #: Names that one cell lists.
 _LISTED: Final = 12
 
@@ -31,9 +37,37 @@ _REASONS: Final = {
     "handler_hung": "a handler makes no progress",
     "stopping": "it drains and leaves",
 }
+#: The alert (deploy/prometheus) that a reason raises besides that of a member that is not ready for long.
+NOT_READY_ALERT: Final = "ConsumerdNotReady"
+ALERTS: Final = {"handler_hung": "ConsumerdHandlerHung", "disk_full": "ConsumerdDiskFull"}
 
 #: States of a partition that need somebody.
 _BAD: Final = frozenset({"hung", "blocked", "unreachable", "no broker", "session lost"})
+
+
+class Choice(NamedTuple):
+    """The partitions that the page shows, and which page of them, from 1 on."""
+
+    #: Text that their names contain.
+    named: str = ""
+    #: Whether only those are shown that need somebody.
+    needing: bool = False
+    page: int = 1
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> Choice:
+        """What the address of the page says. What it says wrongly counts as not said."""
+        number = query.get("page", "1")
+        page = int(number) if number.isascii() and number.isdigit() and len(number) < 7 else 1
+        return cls(query.get("named", "")[:300], query.get("needing") == "1", max(1, page))
+
+    def address(self, page: int) -> str:
+        """The address of another page of the same choice."""
+        fields = {"named": self.named, "needing": "1" if self.needing else "", "page": "" if page == 1 else str(page)}
+        return "/?" + urlencode({name: value for name, value in fields.items() if value})
+
+
+ALL: Final = Choice()
 
 
 def asset(name: str) -> bytes:
@@ -41,19 +75,19 @@ def asset(name: str) -> bytes:
     return files("consumerd.daemon").joinpath("page", name).read_bytes()
 
 
-def render(status: dict[str, Any], *, word: str | None) -> bytes:
+def render(status: dict[str, Any], *, word: str | None, choice: Choice = ALL) -> bytes:
     """The page. `word` goes into the forms that pause and resume; without it there are none."""
     group, several = escape(status["group"]), len(status["subscriptions"]) > 1
     title = f"{'ready' if status['ready'] else 'not ready'}: {group}"
     body = "".join(
         (
             _head(status),
+            _errors(status["errors"]),
             _figures(status),
             _subscriptions(status["subscriptions"]) if several else "",
-            _partitions(status["partitions"], word, several=several),
+            _partitions(status["partitions"], word, choice, several=several),
             *(_members(each, named=several) for each in _of_each_group(status["subscriptions"])),
             _rebalances(status["rebalances"], several=several),
-            _errors(status["errors"]),
         )
     )
     return (
@@ -73,12 +107,15 @@ def render(status: dict[str, Any], *, word: str | None) -> bytes:
 
 def _head(status: dict[str, Any]) -> str:
     ready = status["ready"]
-    because = "; ".join(_REASONS.get(each, each) for each in status["not_ready_because"])
+    reasons = status["not_ready_because"]
+    because = "; ".join(_REASONS.get(each, each) for each in reasons)
+    alerts = [ALERTS[each] for each in reasons if each in ALERTS] + ([] if ready else [NOT_READY_ALERT])
+    shown_alerts = f'<p class="quiet">Alerts: {", ".join(alerts)}</p>\n' if alerts else ""
     consumer = status["consumer_id"]
     return (
         f"<header>\n<h1>{escape(status['group'])}</h1>\n"
         f'<p id="state" class="{"good" if ready else "bad"}"><strong>{"Ready" if ready else "Not ready"}</strong>'
-        f"{escape(f': {because}') if because else ''}</p>\n"
+        f"{escape(f': {because}') if because else ''}</p>\n{shown_alerts}"
         f'<p class="quiet">{f"Member <code>{escape(consumer)}</code>" if consumer else "No member yet"}, '
         f"up {_span(status['uptime_seconds'])}, as of {_when(status['time'])}</p>\n</header>\n"
     )
@@ -86,6 +123,7 @@ def _head(status: dict[str, Any]) -> str:
 
 def _figures(status: dict[str, Any]) -> str:
     totals, memory, history = status["totals"], status["memory"], status["history"]
+    process = status["process_memory"]
     if totals is None:
         return ""
     rates, lags = history["messages_per_second"], history["lag"]
@@ -97,43 +135,60 @@ def _figures(status: dict[str, Any]) -> str:
         ("Dead letters", f"{totals['dead_lettered']:,}", f"{totals['skipped']:,} skipped"),
         ("Commits", f"{totals['commits']:,}", f"{totals['failed_commits']:,} failed"),
         ("Rebalances", f"{totals['rebalances']:,}", f"{totals['lost_partitions']:,} partitions lost"),
-        ("Memory", _size(memory["used"]), f"of {_size(memory['limit'])}"),
+        ("Fetch buffer", _size(memory["used"]), f"of {_size(memory['limit'])}"),
+        ("Process memory", "unknown" if process is None else _size(process), "resident"),
     ]
     tiles = "".join(
         f'<div><dt>{name}</dt><dd><span class="value">{value}</span> <span class="quiet">{note}</span></dd></div>\n'
         for name, value, note in figures
     )
     now, lag = rates[-1] if rates else 0.0, lags[-1] if lags else None
-    shown_lag = "unknown" if lag is None else f"{lag:,} {unit}" if unit == "messages" else _size(lag)
-    lines = _line("Throughput", f"{now:,.0f} messages/s", rates) + _line("Lag", shown_lag, lags)
+
+    def shown(amount: float) -> str:
+        return f"{amount:,} {unit}" if unit == "messages" else _size(amount)
+
+    seconds = history["seconds"]
+    charts = _chart("Throughput", f"{now:,.0f} messages/s", rates, seconds, lambda rate: f"{rate:,.0f}") + _chart(
+        "Lag", "unknown" if lag is None else shown(lag), lags, seconds, shown
+    )
     return (
         '<section aria-labelledby="figures-title">\n<h2 id="figures-title">Figures</h2>\n'
-        f'<div class="lines">{lines}</div>\n'
+        f'<div class="lines">{charts}</div>\n'
         f'<dl class="tiles">\n{tiles}</dl>\n</section>\n'
     )
 
 
-def _line(name: str, now: str, values: Sequence[float | None]) -> str:
-    """A sparkline with its words."""
+def _chart(
+    name: str, now: str, values: Sequence[float | None], seconds: Sequence[float], shown: Callable[[float], str]
+) -> str:
+    """A line from 0 to the largest value, with its scale in words; it has gaps where values are unknown."""
     known = [value for value in values if value is not None]
-    top = max(known, default=0) or 1
+    top = max(known, default=0)
     step = _WIDTH / max(1, len(values) - 1)
-    points = " ".join(
-        f"{at * step:.1f},{_HEIGHT - 1 - value / top * (_HEIGHT - 2):.1f}"
-        for at, value in enumerate(values)
-        if value is not None
+    lines: list[list[str]] = [[]]
+    for at, value in enumerate(values):
+        if value is None:
+            lines.append([])
+        else:
+            lines[-1].append(f"{at * step:.1f},{_HEIGHT - 1 - value / (top or 1) * (_HEIGHT - 2):.1f}")
+    drawn = "".join(
+        f'<polyline points="{" ".join(points)}" fill="none" vector-effect="non-scaling-stroke"/>'
+        for points in lines
+        if points
     )
-    label = f"{name}: {now}; largest of the last minutes {max(known, default=0):,.0f}"
+    largest, since = shown(top), f"{_span(-seconds[0])} ago" if seconds and seconds[0] < 0 else "now"
+    label = f"{name}: {now}; largest since {since}: {largest}"
     return (
         f'<figure><figcaption>{name} <strong class="value">{now}</strong></figcaption>'
+        f'<div class="plot"><span class="scale"><span>{largest}</span><span>0</span></span>'
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img" aria-label="{escape(label)}">'
-        f'<polyline points="{points}" fill="none" vector-effect="non-scaling-stroke"/></svg></figure>'
+        f'{drawn}</svg></div><div class="scale"><span>{since}</span><span>now</span></div></figure>'
     )
 
 
 def _subscriptions(subscriptions: list[dict[str, Any]]) -> str:
     rows = "".join(_subscription(each) for each in subscriptions)
-    columns = ["Subscription", "State", "Group", "Topics", "Handler", "Member", "Handled", "Dead letters"]
+    columns = ["Subscription", "State", "Group", "Topics", "Handler", "Member", ">Handled", ">Dead letters"]
     return _table("subscriptions", "Subscriptions", columns, rows, "None.")
 
 
@@ -161,21 +216,53 @@ def _of_each_group(subscriptions: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [*groups.values()]
 
 
-def _partitions(rows: list[dict[str, Any]], word: str | None, *, several: bool) -> str:
+def _partitions(rows: list[dict[str, Any]], word: str | None, choice: Choice, *, several: bool) -> str:
     columns = [
         "Partition",
         *(["Subscription"] if several else []),
         "State",
-        "Position",
-        "Committed",
-        "Lag",
-        "Behind",
-        "Handled",
+        ">Position",
+        ">Committed",
+        ">Lag",
+        ">Behind",
+        ">Handled",
         "Last handled",
-        "In hand",
+        ">In hand",
     ]
-    body = "".join(_partition(row, word, several=several) for row in rows)
-    return _table("partitions", "Owned partitions", columns + (["Action"] if word else []), body, "None are owned now.")
+    needing = [row for row in rows if _needs_somebody(row)]
+    others = [] if choice.needing else [row for row in rows if not _needs_somebody(row)]
+    chosen = [row for row in (*needing, *others) if choice.named in f"{row['topic']}/{row['partition']}"]
+    pages = max(1, -(-len(chosen) // _ROWS))
+    page = min(choice.page, pages)
+    body = "".join(_partition(row, word, several=several) for row in chosen[(page - 1) * _ROWS : page * _ROWS])
+    notes = _choosing(choice, len(rows), len(needing), len(chosen)) + _pages(choice, page, pages) if rows else ""
+    nothing = "None of them is like that." if rows else "None are owned now."
+    return _table("partitions", "Owned partitions", columns + (["Action"] if word else []), body, nothing, notes)
+
+
+def _needs_somebody(row: dict[str, Any]) -> bool:
+    return row["state"] in _BAD or row["paused"]
+
+
+def _choosing(choice: Choice, count: int, needing: int, shown: int) -> str:
+    some = "1 needs" if needing == 1 else f"{needing:,} need"
+    return (
+        '<form method="get" action="/" class="choice" role="search"><label>Name contains '
+        f'<input name="named" type="search" value="{escape(choice.named, quote=True)}"></label> '
+        f'<label><input name="needing" type="checkbox" value="1"{" checked" if choice.needing else ""}> '
+        "only those that need attention</label> <button>Show</button> "
+        f'<span class="quiet">{count:,} in all, {some} attention, {shown:,} chosen</span></form>\n'
+    )
+
+
+def _pages(choice: Choice, page: int, pages: int) -> str:
+    if pages == 1:
+        return ""
+    links = [f'<span class="quiet">Page {page} of {pages}</span>']
+    for name, to in (("Previous", page - 1), ("Next", page + 1)):
+        if 1 <= to <= pages:
+            links.append(f'<a href="{escape(choice.address(to), quote=True)}">{name}</a>')
+    return f'<nav aria-label="Pages of partitions">{" ".join(links)}</nav>\n'
 
 
 def _partition(row: dict[str, Any], word: str | None, *, several: bool) -> str:
@@ -193,7 +280,7 @@ def _partition(row: dict[str, Any], word: str | None, *, several: bool) -> str:
         f'<td class="number">{"" if not row["lag_seconds"] else _span(row["lag_seconds"])}</td>',
         _number(row["handled"]),
         f"<td>{_when(row['last_handled']) if row['last_handled'] else 'not yet'}</td>",
-        f"<td>{'' if busy is None else f'for {_span(busy)}'}</td>",
+        f'<td class="number">{"" if busy is None else f"for {_span(busy)}"}</td>',
     ]
     if word:
         cells.append(f"<td>{_action(row, name, word)}</td>")
@@ -260,12 +347,12 @@ def _members(subscription: dict[str, Any], *, named: bool) -> str:
         notes += f'<p class="bad">The group could not be read: {escape(members["failure"])}</p>\n'
     key = f"members-{subscription['name']}" if named else "members"
     title = f"The group {escape(group)}" if named else "The group"
-    return _table(key, title, ["Member", "State", "Partitions"], rows, "No members are known.", notes)
+    return _table(key, title, ["Member", "State", ">Partitions"], rows, "No members are known.", notes)
 
 
 def _rebalances(rebalances: list[dict[str, Any]], *, several: bool) -> str:
     rows = "".join(_rebalance(each, several=several) for each in rebalances[:10])
-    columns = ["Ended", *(["Subscription"] if several else []), "Took", "Partitions", "Gained", "Lost"]
+    columns = ["Ended", *(["Subscription"] if several else []), ">Took", ">Partitions", "Gained", "Lost"]
     return _table("rebalances", "Last rebalances", columns, rows, "None yet.")
 
 
@@ -278,19 +365,22 @@ def _rebalance(each: dict[str, Any], *, several: bool) -> str:
 
 
 def _errors(errors: list[dict[str, Any]]) -> str:
+    """Events of one kind are one row, with the last of them."""
+    kinds: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for each in errors:  # the newest first
+        kinds.setdefault((each["level"], each["event"]), []).append(each)
     rows = "".join(
-        f'<tr><th scope="row">{_when(each["time"])}</th><td>{escape(each["level"])}</td>'
-        f"<td><code>{escape(each['event'])}</code></td><td>"
-        f"{escape(', '.join(f'{name}={value}' for name, value in each['fields'].items()))}</td></tr>\n"
-        for each in errors[:20]
+        f'<tr><th scope="row">{_when(same[0]["time"])}</th>{_number(len(same))}<td>{escape(level)}</td>'
+        f"<td><code>{escape(event)}</code></td><td>"
+        f"{escape(', '.join(f'{name}={value}' for name, value in same[0]['fields'].items()))}</td></tr>\n"
+        for (level, event), same in kinds.items()
     )
-    return _table(
-        "errors", "Last warnings and errors", ["Time", "Level", "Event", "Details"], rows, "None since the start."
-    )
+    columns = ["Last", ">Times", "Level", "Event", "Details of the last"]
+    return _table("errors", "Last warnings and errors", columns, rows, "None since the start.")
 
 
 def _table(key: str, title: str, columns: Iterable[str], rows: str, nothing: str, notes: str = "") -> str:
-    heads = "".join(f'<th scope="col">{column}</th>' for column in columns)
+    heads = "".join(_column(each) for each in columns)
     table = (
         f'<div class="scroll" tabindex="0" role="region" aria-labelledby="{key}-title"><table>\n'
         f"<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n"
@@ -299,6 +389,12 @@ def _table(key: str, title: str, columns: Iterable[str], rows: str, nothing: str
         f'<section id="{key}" aria-labelledby="{key}-title">\n<h2 id="{key}-title">{title}</h2>\n'
         f"{notes}{table if rows else f'<p>{nothing}</p>'}</section>\n"
     )
+
+
+def _column(name: str) -> str:
+    """The head of a column; `>` before its name: of numbers."""
+    of_numbers = ' class="number"' if name[0] == ">" else ""
+    return f'<th scope="col"{of_numbers}>{name.removeprefix(">")}</th>'
 
 
 def _number(value: int | None) -> str:

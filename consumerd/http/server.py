@@ -60,6 +60,8 @@ class Request:
     headers: Mapping[str, str]
     #: The fields of a form that was sent.
     form: Mapping[str, str]
+    #: The fields of the query.
+    query: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +217,7 @@ def _handler(route: Route) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def handle(request: web.Request) -> web.Response:
         form = await request.post() if request.method == "POST" else {}
         fields = {name: value for name, value in form.items() if isinstance(value, str)}
-        answer = await route(Request(request.headers, fields))
+        answer = await route(Request(request.headers, fields, request.query))
         headers = {"Content-Type": answer.content_type, **answer.headers}
         return web.Response(body=answer.body, status=answer.status, headers=headers)
 

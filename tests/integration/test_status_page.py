@@ -96,6 +96,12 @@ async def test_clicks_pause_and_resume_a_partition(world: Any, tmp_path: Path) -
         await asyncio.to_thread(lambda: button(driver, "Resume t/0-1").click())
         await world.until_printed(daemon, "one", "one", "two", "three")
         await seen(lambda: "consuming" in row(driver, "t/0-1"))
+        await asyncio.to_thread(driver.get, f"{address(daemon)}?named=0-1")
+        before = driver.find_element(By.CSS_SELECTOR, "header time").text
+        await seen(lambda: driver.find_element(By.CSS_SELECTOR, "header time").text != before)
+        assert [each.get_attribute("id") for each in driver.find_elements(By.CSS_SELECTOR, "#partitions tbody tr")] == [
+            "partition-t/0-1"
+        ]
         assert [entry for entry in _log_of(driver) if entry["level"] == "SEVERE"] == []
 
 

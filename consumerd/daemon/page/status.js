@@ -33,7 +33,7 @@ function take(old, fresh) {
 async function refresh() {
   clearTimeout(timer);
   try {
-    const answer = await fetch(at("/"), { cache: "no-store", signal: AbortSignal.timeout(4 * EVERY) });
+    const answer = await fetch(at(location.pathname + location.search), { cache: "no-store", signal: AbortSignal.timeout(4 * EVERY) });
     if (!answer.ok) throw new Error(`HTTP ${answer.status}`);
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
     take(document.getElementById("main"), fresh.getElementById("main"));
@@ -51,8 +51,9 @@ async function refresh() {
 }
 
 document.addEventListener("submit", async (event) => {
-  event.preventDefault();
   const form = event.target;
+  if (form.method !== "post") return;
+  event.preventDefault();
   const fields = new FormData(form);
   try {
     const answer = await fetch(at(new URL(form.action).pathname), { method: "POST", body: new URLSearchParams(fields), redirect: "manual" });

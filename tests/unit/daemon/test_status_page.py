@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
-from consumerd.daemon.status_page import asset, render
+import pytest
+import yaml
+
+from consumerd.daemon.status_page import _REASONS, ALERTS, NOT_READY_ALERT, Choice, asset, render
+
+ROOT = Path(__file__).resolve().parents[3]
 
 HOSTILE = "\"><script>alert(1)</script><img src=x onerror=y> '&amp;"
 VOID = {"meta", "link", "input"}
@@ -74,6 +80,7 @@ def document(text: str, subscriptions: tuple[str, ...] = ("main",)) -> dict[str,
         "not_ready_because": ["handler_hung"],
         "session": {"up": True},
         "memory": {"used": 1, "limit": 1 << 30},
+        "process_memory": 369 << 20,
         "totals": TOTALS,
         "partitions": [
             {
@@ -125,6 +132,21 @@ def document(text: str, subscriptions: tuple[str, ...] = ("main",)) -> dict[str,
         "errors": [{"time": moment, "level": "error", "event": text, "fields": {"reason": text, text: text}}],
         "history": {"seconds": [-5.0, 0.0], "messages_per_second": [1.0, 2.0], "lag": [None, 2048]},
     }
+
+
+def many(count: int, *, needing: int) -> dict[str, Any]:
+    """A status with so many partitions, of which the last ones need somebody."""
+    status = document("t")
+    (row,) = status["partitions"]
+    status["partitions"] = [
+        row | {"partition": f"0-{number}", "state": "hung" if number >= count - needing else "consuming"}
+        for number in range(count)
+    ]
+    return status
+
+
+def partitions(page: bytes) -> list[str]:
+    return re.findall(r'<tr id="partition-t/0-(\d+)">', page.decode())
 
 
 def read(text: str, word: str | None, *subscriptions: str) -> Reader:
@@ -187,8 +209,8 @@ def test_lists_several_subscriptions_and_shows_each_group_once() -> None:
 
 
 def test_has_no_forms_without_authorisation() -> None:
-    assert "form" in read("t", "w").tags
-    assert "form" not in read("t", None).tags
+    for word, there in (("w", True), (None, False)):
+        assert ('method="post"' in render(document("t"), word=word).decode()) is there
 
 
 def test_the_page_obeys_its_own_policy() -> None:
@@ -197,3 +219,88 @@ def test_the_page_obeys_its_own_policy() -> None:
     assert re.findall(r"<script[^>]*>", page) == ['<script src="/status.js" defer>']
     for name in ("status.css", "status.js"):
         assert b"http" not in asset(name).replace(b"HTTP", b"")
+
+
+def test_says_the_state_before_warnings_and_warnings_before_figures() -> None:
+    page = render(document("t"), word=None).decode()
+    places = [
+        page.index(text)
+        for text in ("Not ready", "ConsumerdHandlerHung, ConsumerdNotReady", "Last warnings", "Figures")
+    ]
+    assert places == sorted(places)
+
+
+def test_names_alerts_that_exist() -> None:
+    rules = yaml.safe_load((ROOT / "deploy" / "prometheus" / "consumerd-alerts.yaml").read_text())
+    known = {rule["alert"] for group in rules["groups"] for rule in group["rules"]}
+    assert {*ALERTS.values(), NOT_READY_ALERT} <= known
+    assert set(ALERTS) <= set(_REASONS)
+
+
+def test_shows_partitions_that_need_somebody_first_and_a_page_at_a_time() -> None:
+    status = many(250, needing=2)
+    first, last = render(status, word=None), render(status, word=None, choice=Choice(page=3))
+    assert partitions(first) == ["248", "249", *map(str, range(98))]
+    assert partitions(last) == [*map(str, range(198, 248))]
+    assert "Page 1 of 3" in first.decode()
+    assert '<a href="/?page=2">Next</a>' in first.decode()
+    assert "Previous" not in first.decode()
+    assert '<a href="/?page=2">Previous</a>' in last.decode()
+    assert "250 in all, 2 need attention, 250 chosen" in first.decode()
+    assert partitions(render(status, word=None, choice=Choice(page=9))) == partitions(last)
+    assert "Page" not in render(many(100, needing=0), word=None).decode()
+
+
+def test_chooses_partitions_by_name_and_need() -> None:
+    status = many(250, needing=2)
+    assert partitions(render(status, word=None, choice=Choice(named="/0-24"))) == [
+        "248", "249", "24", *(str(number) for number in range(240, 248))
+    ]  # fmt: skip
+    assert partitions(render(status, word=None, choice=Choice(needing=True))) == ["248", "249"]
+    nothing = render(status, word=None, choice=Choice(named=HOSTILE)).decode()
+    assert "None of them is like that." in nothing
+    assert HOSTILE not in nothing
+    assert Choice("a&b", True).address(2) == "/?named=a%26b&needing=1&page=2"
+
+
+@pytest.mark.parametrize("page", ["", "0", "-1", "x", "²", "9" * 50])
+def test_page_that_is_not_a_number_is_the_first(page: str) -> None:
+    assert Choice.of({"page": page, "needing": "yes"}) == Choice()
+
+
+def test_choice_is_read_from_the_address() -> None:
+    assert Choice.of({"named": "clicks", "needing": "1", "page": "12"}) == Choice("clicks", True, 12)
+
+
+def test_charts_have_a_scale_and_gaps_where_values_are_unknown() -> None:
+    status = document("t")
+    status["history"] = {
+        "seconds": [-20.0, -15.0, -10.0, -5.0, 0.0],
+        "messages_per_second": [1.0, 2.0, 3.0, 4.0, 5000.0],
+        "lag": [1024, 2048, None, 1024, None],
+    }
+    page = render(status, word=None).decode()
+    assert "<span>5,000</span><span>0</span>" in page
+    assert "<span>2.0 KiB</span><span>0</span>" in page
+    assert page.count("<span>20 s ago</span><span>now</span>") == 2
+    assert [len(points.split()) for points in re.findall(r'<polyline points="([^"]*)"', page)] == [5, 2, 1]
+    assert "Lag: unknown; largest since 20 s ago: 2.0 KiB" in page
+
+
+def test_shows_the_memory_of_the_process_beside_that_of_messages() -> None:
+    text = read("t", None).text
+    assert "Process memory369.0 MiB" in text
+    assert "Fetch buffer1 B of 1.0 GiB" in text
+    unknown = document("t") | {"process_memory": None}
+    assert 'Process memory</dt><dd><span class="value">unknown' in render(unknown, word=None).decode()
+
+
+def test_groups_warnings_of_one_kind() -> None:
+    status = document("t")
+    status["errors"] = [
+        {"time": f"2026-01-01T00:00:{59 - number}Z", "level": "warning", "event": event, "fields": {"n": str(number)}}
+        for number, event in enumerate(["handler_failed", "commit_failed", "handler_failed", "handler_failed"])
+    ]
+    rows = re.findall(r'<td class="number">(\d)</td><td>warning</td><td><code>(\w+)</code></td><td>(n=\d)',
+                      render(status, word=None).decode())  # fmt: skip
+    assert rows == [("3", "handler_failed", "n=0"), ("1", "commit_failed", "n=1")]
