@@ -18,7 +18,7 @@ TARGET ?=
 # Where this is set, each process of the tests and benchmarks would compile the package anew: half of a daemon's start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup gssapi demo test test-fast test-long mutants fuzz fuzz-native torture soak check audit sbom format docs bench bench-check dist spark-package clean lock native-wheels
+.PHONY: setup gssapi help demo test test-all test-long mutants fuzz fuzz-native torture soak check audit sbom format docs bench bench-check dist spark-package clean lock native-wheels
 
 $(VENV)/.installed: requirements/dev.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "consumerd needs Python 3.11 or newer")'
@@ -42,6 +42,9 @@ $(VENV)/.native: $(VENV)/.installed $(NATIVE) requirements/native-build.txt
 		echo "the native codec is not built, because its build failed (see above): the pure codec runs"; \
 	fi
 
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 16
+
 setup: $(VENV)/.installed $(VENV)/.native  ## create .venv from the pinned, hashed constraints; build native/ where cargo is
 
 gssapi: setup  ## add the extra `gssapi` to .venv (needs a C compiler and Kerberos' headers: libkrb5-dev)
@@ -61,13 +64,11 @@ $(VENV)/kafka-classes.jsa: $(VENV)/.installed tests/support/kafka_classes.py | $
 	@$(BIN)/python -m tests.support.kafka_classes >$(VENV)/kafka-classes.log 2>&1 || \
 		echo "Kafka's classes are not shared, which makes its tests slower: see $(VENV)/kafka-classes.log"
 
-test: setup $(VENV)/spark-classes.jsa $(VENV)/kafka-classes.jsa  ## all tests
-	$(BIN)/python -m pytest $(WORKERS) $(PYTEST_ARGS)
+test: setup  ## nearly everything in 5 minutes on two cores: all tests but those with the marker `slow`
+	$(BIN)/python -m pytest $(WORKERS) -m "not slow and not long" $(PYTEST_ARGS)
 
-# The simulation of groups takes as long as half of the others: who changes them runs `make test PYTEST_ARGS=tests/property`.
-test-fast: setup  ## what shows most mistakes within three minutes: unit tests, properties, recordings
-	$(BIN)/python -m pytest $(WORKERS) tests/unit tests/property tests/golden \
-		--ignore=tests/property/test_membership_simulation.py $(PYTEST_ARGS)
+test-all: setup $(VENV)/spark-classes.jsa $(VENV)/kafka-classes.jsa  ## those of `make test`, and real brokers, Spark, processes that are killed: 20 minutes
+	$(BIN)/python -m pytest $(WORKERS) $(PYTEST_ARGS)
 
 test-long: setup  ## all tests, against all releases of Kafka, with more simulated and tortured runs; takes hours
 	CONSUMERD_LONG_SECONDS=$(SECONDS) CONSUMERD_LONG_SEEDS=$(SEEDS) $(BIN)/python -m pytest $(WORKERS) -m "long or not long" $(PYTEST_ARGS)

@@ -54,9 +54,15 @@ _MARKED_FIXTURES = {
     "jafka_producer": "interop",
 }
 
+#: The folders whose tests are all `slow`: the brokers of other projects, JVMs of Spark, processes that are killed.
+#: `make test` leaves out what is slow. Elsewhere single tests have the marker.
+_SLOW_FOLDERS = ("tests/deploy/", "tests/interop/", "tests/kill/", "tests/spark/")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        if item.nodeid.startswith(_SLOW_FOLDERS):
+            item.add_marker("slow")
         for fixture in getattr(item, "fixturenames", ()):
             if fixture in _MARKED_FIXTURES:
                 item.add_marker(_MARKED_FIXTURES[fixture])

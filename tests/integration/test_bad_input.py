@@ -159,6 +159,17 @@ async def test_rejects_a_missing_topic(world: Any, cli: Any) -> None:
 # -- members
 
 
+async def test_rejects_a_consumer_id_that_is_a_persistent_node(world: Any) -> None:
+    await world.zk.ensure("/consumers/g/ids/g_pod-0")
+    outcome = await world.run(group={"consumer_id": "pod-0", "dialect": "0.7"})
+    assert_one_sentence(outcome, ExitCode.ID_TAKEN, "'g_pod-0' is held by a persistent node", "delete it, or choose")
+    assert await world.zk.children("/consumers/g/ids") == ["g_pod-0"]
+
+
+# It waits for 60 s, as it must. Every day that is simulated: tests/simulation/test_handover.py, in
+# test_member_stops_if_a_node_outlives_any_dead_session, and with a live twin that goes on reading:
+# tests/unit/consumer/test_consumer.py, in test_fails_if_id_is_held_by_live_session.
+@pytest.mark.long
 async def test_rejects_a_consumer_id_of_a_live_member(world: Any) -> None:
     await world.broker()
     await world.append(TP, b"one")

@@ -75,7 +75,7 @@ async def group(
     "group",
     [
         Scene("0.8.2.2", times=DEFAULT_TIMES),
-        Scene("0.10.2.2", "roundrobin", filters=True),
+        pytest.param(Scene("0.10.2.2", "roundrobin", filters=True), marks=pytest.mark.long),
         pytest.param(Scene("0.8.2.2", both=True), marks=pytest.mark.long),
         pytest.param(Scene("0.8.2.2", "roundrobin"), marks=pytest.mark.long),
         pytest.param(Scene("0.9.0.1", filters=True), marks=pytest.mark.long),

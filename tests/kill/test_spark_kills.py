@@ -233,13 +233,18 @@ def kill_at(moment: Callable[[], bool], config: Path, corpus: Corpus, log: Path)
     pytest.fail(f"no driver was killed in time: {log.read_text()[-3000:]}")
 
 
+# A compaction is killed anywhere every day, in tests/spark/test_tables.py and tests/simulation/test_tables.py.
 @pytest.mark.timeout(900)
-def test_survives_sigkill_between_two_tables_and_during_compaction(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "condition", [between_silver_and_quarantine, pytest.param(while_compacting, marks=pytest.mark.long)]
+)
+def test_survives_sigkill_between_two_tables_and_during_compaction(
+    tmp_path: Path, condition: Callable[[Path], Callable[[], bool]]
+) -> None:
     corpus = Corpus(tmp_path / "log", random.Random(7))
     corpus.grow(3, 8_000)
     config = configure(tmp_path, per_trigger=16_000)  # three batches to land, and two to refine
-    for condition in (between_silver_and_quarantine, while_compacting):
-        kill_at(condition(tmp_path), config, corpus, tmp_path / f"{condition.__name__}.log")
+    kill_at(condition(tmp_path), config, corpus, tmp_path / f"{condition.__name__}.log")
     result = Driver(config, tmp_path / "driver.log").result()
     check(tmp_path, corpus)
     assert result["compact"]["tables"]

@@ -27,8 +27,9 @@ pytestmark = [
 
 SECONDS = float(os.environ.get("CONSUMERD_LONG_SECONDS", "120"))
 SEED = int(os.environ.get("CONSUMERD_SEED", str(random.SystemRandom().randrange(1 << 32))))
-#: Every day the same faults; the long runs have others each time.
-EVERYDAY_SEED = int(os.environ.get("CONSUMERD_SEED", "11"))
+#: Every day the same faults; the long runs have others each time. These episodes schedule each kind that a stage
+#: of this size knows, in half of the time that most seeds need for that.
+EVERYDAY_SEED, EPISODES = int(os.environ.get("CONSUMERD_SEED", "2335")), 13
 
 
 def assert_kept(report: Report, directory: Path) -> None:
@@ -39,8 +40,8 @@ def assert_kept(report: Report, directory: Path) -> None:
 
 
 @pytest.mark.timeout(900)
-async def test_two_minutes_of_faults_of_all_kinds_lose_nothing(java: JavaRuntime, tmp_path: Path) -> None:
-    options = Options(EVERYDAY_SEED, seconds=120.0, full_disks=os.geteuid() == 0)
+async def test_a_minute_of_faults_of_all_kinds_loses_nothing(java: JavaRuntime, tmp_path: Path) -> None:
+    options = Options(EVERYDAY_SEED, seconds=600.0, full_disks=os.geteuid() == 0, episodes=EPISODES)
     report = await torture(options, tmp_path, lambda _: None)
     assert_kept(report, tmp_path)
     assert report.sinks[FILES].rows == report.account.stored > 0

@@ -21,11 +21,15 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(900)
 
-#: Schedules of each way, and in one test of them.
-SCHEDULES, BLOCK = 40, 20
+#: Schedules of each way every day, on top of them with `-m long`, and in one test.
+SCHEDULES, LONG, BLOCK = 20, 20, 20
+SEEDS = [
+    *(blocks(0, SCHEDULES, BLOCK) if ONE is None else [ONE]),
+    *(pytest.param(seeds, marks=pytest.mark.long) for seeds in blocks(SCHEDULES, SCHEDULES + LONG, BLOCK)),
+]
 
 
-@pytest.mark.parametrize("seeds", blocks(0, SCHEDULES, BLOCK) if ONE is None else [ONE], ids=str)
+@pytest.mark.parametrize("seeds", SEEDS, ids=str)
 def test_group_of_old_consumers_holds_its_invariants_in_every_schedule(seeds: range) -> None:
     play_all(OldKafkaSchedule, seeds)
 
@@ -35,7 +39,7 @@ def test_group_of_old_consumers_holds_its_invariants_in_every_schedule(seeds: ra
     [CoordinatedSchedule, FixedSchedule, OldKafkaSchedule, Schedule],
     ids=lambda schedule: schedule.__name__,
 )
-@pytest.mark.parametrize("seeds", blocks(0, SCHEDULES, BLOCK) if ONE is None else [ONE], ids=str)
+@pytest.mark.parametrize("seeds", SEEDS, ids=str)
 def test_every_message_of_the_present_logs_is_delivered(
     schedule: Callable[[int], Any], seeds: range, monkeypatch: pytest.MonkeyPatch
 ) -> None:

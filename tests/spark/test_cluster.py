@@ -152,6 +152,7 @@ async def standalone(environ: dict[str, str], folder: Path) -> AsyncIterator[str
         yield url
 
 
+@pytest.mark.long  # tests/integration/test_spark_package.py reads a split with the package every day
 @pytest.mark.asyncio
 async def test_runs_a_pipeline_with_only_a_packaged_environment(
     config: Path, environ: dict[str, str], tmp_path: Path, missing: Callable[[str], NoReturn]

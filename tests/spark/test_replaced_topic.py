@@ -152,6 +152,7 @@ def forget_logs(spark: SparkSession, pipeline: PipelineSpec) -> None:
     (bronze / "_schema.json").write_text(json.dumps(schema))
 
 
+@pytest.mark.long  # every day: tests/unit/spark/source/test_replaced_logs.py, with the offsets of such a checkpoint
 def test_a_pipeline_of_an_earlier_release_takes_up_its_log(
     spark: SparkSession, broker: KafkaBroker, tmp_path: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""Stores the classes of the broker that most tests start: `python -m tests.support.kafka_classes`, as `make test` does.
+"""Stores the classes of the broker that most tests start, for `make test-all`: `python -m tests.support.kafka_classes`.
 
 Strategy: as for Spark (`tests.support.spark_jvm`), an archive of application class-data sharing beside the virtual
 environment. A broker writes it when it stops.

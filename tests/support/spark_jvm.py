@@ -20,7 +20,7 @@ from consumerd.wire.v07 import encode_message_set
 
 #: The second compiler costs more than it saves in a minute of small jobs.
 QUICK_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-#: Written by `make test`.
+#: Written by `make test-all`.
 CLASSES: Final = Path(sys.prefix) / "spark-classes.jsa"
 _SILENT: Final = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 
