@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consumerd.admin.diagnosis_members import foreign_findings, member_findings
-from consumerd.admin.diagnosis_offsets import inside_findings, offset_findings, silent_brokers
+from consumerd.admin.diagnosis_offsets import inside_findings, offset_findings, outage_findings, silent_brokers
 from consumerd.admin.diagnosis_owners import owner_findings
 from consumerd.admin.diagnosis_progress import progress_findings
-from consumerd.admin.findings import TRANSIENT
+from consumerd.admin.findings import TRANSIENT, GroupFindingKind
 from consumerd.admin.snapshot import V07GroupSnapshot
 from consumerd.admin.v08.diagnosis import diagnose_v08, store_findings, transaction_findings
 from consumerd.admin.v08.snapshot import V08GroupSnapshot
@@ -58,16 +58,18 @@ def diagnose_once(inputs: DiagnosisInput) -> list[GroupFinding]:
 def diagnose_group(first: DiagnosisInput, second: DiagnosisInput | None = None) -> list[GroupFinding]:
     """The persistent findings of the second of two snapshots, and whether the owners make progress.
 
-    Of one snapshot alone, all its findings.
+    Of one snapshot alone, all its findings. An outage comes first, without partitions that are gone with their brokers.
     """
-    if second is None:
-        return [*diagnose_once(first), *store_findings(first, first), *transaction_findings(first, first)]
-    return [
-        *persistent_findings(diagnose_once(first), diagnose_once(second)),
-        *store_findings(first, second),
-        *transaction_findings(first, second),
-        *progress_findings(first, second),
-    ]
+    last = second or first
+    findings = diagnose_once(first)
+    if second is not None:
+        findings = persistent_findings(findings, diagnose_once(second))
+    findings += [*store_findings(first, last), *transaction_findings(first, last)]
+    if second is not None:
+        findings += progress_findings(first, second)
+    if outage := [*outage_findings(last)]:
+        findings = [each for each in findings if last.registered or each.kind is not GroupFindingKind.NO_PARTITION]
+    return [*outage, *findings]
 
 
 def persistent_findings(first: Iterable[GroupFinding], second: Iterable[GroupFinding]) -> list[GroupFinding]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from consumerd.admin.findings import GroupFinding, GroupFindingKind, OffsetReset, capital
+from consumerd.admin.findings import GroupFinding, GroupFindingKind, OffsetReset, capital, listed
 from consumerd.admin.logs import LogRange, LookupFailure
 from consumerd.offsets.metadata import parse_metadata
 from consumerd.partition import LogId
-from consumerd.registry import Dialect, offset_path, offsets_root, topic_path
+from consumerd.registry import Dialect, broker_ids_path, offset_path, offsets_root, topic_path
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -52,6 +52,8 @@ class DiagnosisInput:
     transactions: Mapping[TopicPartition, OpenTransaction] = field(default_factory=dict)
     #: The ids of the topics, of brokers since 2.8.
     topic_ids: Mapping[str, bytes] = field(default_factory=dict)
+    #: The brokers that are registered in ZooKeeper; None where a broker has answered.
+    registered: Collection[int] | None = None
 
     def furthest(self, partition: TopicPartition) -> int | None:
         """The committed offset at which the group stands, the larger one of two stores."""
@@ -65,6 +67,34 @@ class DiagnosisInput:
             return None
         offset = self.furthest(partition)
         return transaction if transaction.start == (known.earliest if offset is None else offset) else None
+
+
+def outage_findings(inputs: DiagnosisInput) -> Iterable[GroupFinding]:
+    """The finding that there is no broker, or that none answers, which explains most of the others."""
+    if inputs.registered is None:
+        return
+    if not inputs.registered:
+        yield GroupFinding(
+            GroupFindingKind.NO_BROKERS,
+            broker_ids_path(),
+            "No broker is registered in ZooKeeper: nothing can be produced or consumed, and the lag is unknown.",
+            "Start the brokers. If they run, check that they and this command use the same ZooKeeper and chroot.",
+        )
+        return
+    leaderless = {
+        partition
+        for partition in inputs.ranges
+        if (known := inputs.topics.get(partition.topic, {}).get(partition.partition)) and known.leader is None
+    }
+    asked = [answer for partition, answer in inputs.ranges.items() if partition not in leaderless]
+    if asked and all(isinstance(answer, LookupFailure) for answer in asked):
+        reason = next(answer.reason for answer in asked if isinstance(answer, LookupFailure))
+        yield GroupFinding(
+            GroupFindingKind.NO_BROKERS,
+            f"brokers {listed(sorted(inputs.registered))}",
+            f"No registered broker answers: {reason}. From here nothing can be consumed, and the lag is unknown.",
+            "Check that the brokers run, and that they can be reached from here.",
+        )
 
 
 def offset_findings(

@@ -133,7 +133,8 @@ async def _look_at_v07(
     }
     checked |= await read_all(within - checked.keys(), lambda place: _message_around(logs, *place), at_once=_AT_ONCE)
     inside = {place[0]: start for place in within if (start := checked[place]) is not None}
-    return DiagnosisInput(snapshot, ranges, asyncio.get_running_loop().time(), inside=dict(sorted(inside.items())))
+    now, registered = asyncio.get_running_loop().time(), snapshot.brokers.keys()
+    return DiagnosisInput(snapshot, ranges, now, inside=dict(sorted(inside.items())), registered=registered)
 
 
 async def _message_around(logs: BrokerLogs, partition: TopicPartition, offset: int) -> int | None:

@@ -18,6 +18,7 @@ _LISTED = 6
 class GroupFindingKind(StrEnum):
     """The kind of a finding. The values are part of the output."""
 
+    NO_BROKERS = "no-brokers"
     MIXED_DIALECTS = "mixed-dialects"
     BROKEN_ID = "broken-id"
     STALE_ID = "stale-id"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from consumerd.admin import DoctorReport, GroupFinding, GroupSource
     from consumerd.cli.session import ClusterAddress
     from consumerd.ports import ZooKeeper
+
+#: What differs between findings that say the same.
+_OFFSET: Final = re.compile(r"\boffset \d+", re.IGNORECASE)
 
 EXAMPLES = """\b
 Examples:
@@ -118,6 +122,7 @@ def _line(what: str, text: str) -> None:
 
 
 def _show_findings(group: str, findings: Sequence[GroupFinding], *, still: bool = False) -> None:
+    from consumerd.admin.findings import listed  # noqa: PLC0415
     from consumerd.cli.tables import counted, printable, show_rows  # noqa: PLC0415
 
     if not sys.stdout.isatty():
@@ -126,12 +131,22 @@ def _show_findings(group: str, findings: Sequence[GroupFinding], *, still: bool 
         return
     number = counted(len(findings), "finding") if findings else "nothing found"
     click.echo(f"group {group}: {number}{', still' if still else ''}")
-    for each in findings:
-        click.echo(f"\n{printable(f'{each.kind}: {each.subject}')}{' (notice)' if each.is_notice else ''}")
-        for text in (each.says, f"Remedy: {each.remedy}"):
+    for equal in _grouped(findings):
+        each, *more = equal
+        subject = each.subject if not more else f"{listed([one.subject for one in equal])} ({len(equal)})"
+        click.echo(f"\n{printable(f'{each.kind}: {subject}')}{' (notice)' if each.is_notice else ''}")
+        for text in (f"{each.subject}: {each.says}" if more else each.says, f"Remedy: {each.remedy}"):
             click.echo(click.wrap_text(printable(text), 100, "  ", "  "))
     if findings:
         click.echo()
+
+
+def _grouped(findings: Sequence[GroupFinding]) -> list[list[GroupFinding]]:
+    """The findings that say the same of several subjects together, in the order of the first of each."""
+    groups: dict[tuple[str, str, str], list[GroupFinding]] = {}
+    for each in findings:
+        groups.setdefault((each.kind, _OFFSET.sub("", each.says), each.remedy), []).append(each)
+    return list(groups.values())
 
 
 def _as_json(group: str, report: DoctorReport) -> dict[str, object]:

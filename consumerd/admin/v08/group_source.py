@@ -22,7 +22,7 @@ from consumerd.wire.errors import WireError
 from consumerd.wire.v08.schema import NO_UUID
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from consumerd.admin.changes import OffsetChange
     from consumerd.admin.v08.logs import V08BrokerLogs
@@ -156,6 +156,7 @@ async def read_diagnosis_input(source: GroupSource, group: str, now: float) -> D
     kept: dict[TopicPartition, int] = {}
     created: dict[str, int] = {}
     unknown: tuple[str, ...] = ()
+    registered: Collection[int] | None = None
     client = source.logs.client
     topic_ids = {} if client is None else {topic: client.metadata.topic_id(topic) for topic in topics}
     if isinstance(source, ZooKeeperGroups):
@@ -164,6 +165,7 @@ async def read_diagnosis_input(source: GroupSource, group: str, now: float) -> D
         except (BrokerError, WireError) as error:
             unknown = (f"whether brokers keep offsets, too, is not known: {error}",)
         created = await source.created(snapshot.topics)
+        registered = (await source.addresses()).keys()
     transactions = await find_open_transactions(source.logs, ranges)
     return DiagnosisInput(
         snapshot,
@@ -175,6 +177,7 @@ async def read_diagnosis_input(source: GroupSource, group: str, now: float) -> D
         unknown=unknown,
         transactions=transactions,
         topic_ids={topic: found for topic, found in topic_ids.items() if found != NO_UUID},
+        registered=registered,
     )
 
 

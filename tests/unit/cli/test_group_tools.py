@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.errors import ExitCode
+from consumerd.testing.memory_broker import MemoryBroker
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,14 +23,18 @@ A, B = 0xA, 0xB
 
 
 @pytest.fixture(autouse=True)
-def group(memory: MemoryZooKeeper) -> None:
-    """Two members, three partitions, all as it should be; no broker lives."""
+def broker(memory: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch) -> MemoryBroker:
+    """Two members, three partitions of one broker, all as it should be."""
+    broker = MemoryBroker()
+    monkeypatch.setattr("consumerd.cli.group_doctor.connector", lambda timeout: broker.connect)
+    memory.put("/brokers/ids/0", b"creator:memory:9000")
     memory.put("/brokers/topics/t/0", b"3")
     memory.put("/consumers/g/ids/g_a", b'{ "t": 1 }', session_id=A)
     memory.put("/consumers/g/ids/g_b", b'{ "t": 1 }', session_id=B)
     for number, (owner, session) in enumerate([("g_a", A), ("g_a", A), ("g_b", B)]):
         memory.put(f"/consumers/g/owners/t/0-{number}", f"{owner}-0".encode(), session_id=session)
-        memory.put(f"/consumers/g/offsets/t/0-{number}", b"10")
+        memory.put(f"/consumers/g/offsets/t/0-{number}", b"%d" % broker.append("t", number, b"one"))
+    return broker
 
 
 async def test_verify_reports_differences(consumerd: Command, memory: MemoryZooKeeper) -> None:
@@ -129,6 +134,45 @@ async def test_doctor_prints_text_on_a_terminal(
     assert "group g: 1 finding\n\nbroken-id: g_x\\u202e\n  The subscription" in done.out
     assert "\n  Remedy: Stop or fix" in done.out
     assert "not without --force: delete /consumers/g/ids/g_x\\u202e" in done.out
+
+
+async def test_doctor_names_an_outage_first(
+    consumerd: Command, memory: MemoryZooKeeper, broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    doctor = ("group", "doctor", "--group", "g", "--interval", "0")
+    broker.away = True
+    done = await consumerd(*doctor)
+    assert (done.code, [row[1:3] for row in done.rows]) == (
+        ExitCode.CHECK_FAILED,
+        [["no-brokers", "brokers 0"], ["silent-broker", "broker 0"]],
+    )
+    memory.remove("/brokers")
+    memory.remove("/consumers/g/ids")
+    memory.remove("/consumers/g/owners")
+    done = await consumerd(*doctor)
+    assert (done.code, [row[1:3] for row in done.rows]) == (
+        ExitCode.CHECK_FAILED,
+        [["no-brokers", "/brokers/ids"], ["no-members", "g"]],
+    )
+    assert "No broker is registered in ZooKeeper" in done.rows[0][3]
+
+
+async def test_doctor_shows_equal_findings_once_on_a_terminal(
+    consumerd: Command, memory: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(8):
+        memory.put(f"/consumers/g/offsets/t/7-{number}", b"%d" % (5 + number))
+    memory.put("/consumers/g/offsets/t/8-0", b"5")
+    doctor = ("group", "doctor", "--group", "g", "--interval", "0")
+    assert [row[2] for row in (await consumerd(*doctor)).rows] == [*(f"t/7-{number}" for number in range(8)), "t/8-0"]
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    done = await consumerd(*doctor)
+    assert (
+        "\noffset-without-partition: t/7-0, t/7-1, t/7-2, t/7-3, t/7-4, t/7-5 and 2 more (8) (notice)\n"
+        "  t/7-0: Offset 5 is committed, but broker 7 is not registered.\n  Remedy: Keep it if"
+    ) in done.out
+    assert "\noffset-without-partition: t/8-0 (notice)\n  Offset 5 is committed, but broker 8" in done.out
+    assert done.out.count("Remedy:") == 2
 
 
 async def test_deletes_a_dead_group(

@@ -181,8 +181,11 @@ async def test_doctor_explains_findings(
             f"/brokers/topics/t/partitions/{number}/state", memory.dump()["/brokers/topics/t/partitions/0/state"]
         )
     done = await consumerd(*doctor)
-    assert (done.code, [row[1:3] for row in done.rows]) == (0, [["silent-broker", "brokers"]])
-    assert "no broker with a PLAINTEXT listener is registered" in done.rows[0][3]
+    assert (done.code, [row[1:3] for row in done.rows]) == (
+        ExitCode.CHECK_FAILED,
+        [["no-brokers", "/brokers/ids"], ["silent-broker", "brokers"]],
+    )
+    assert "no broker with a PLAINTEXT listener is registered" in done.rows[1][3]
     memory.put("/brokers/ids/0", NEW_BROKER % 1)
     memory.remove("/consumers/g/owners/t/2")
     memory.put("/consumers/g/owners/t/2", b"g_old-0")
@@ -190,14 +193,16 @@ async def test_doctor_explains_findings(
     done = await consumerd(*doctor, "--fix", "--execute", "--json")
     document = json.loads(done.out)
     assert done.code == ExitCode.CHECK_FAILED
-    assert [(each["kind"], each["subject"]) for each in document["findings"][:2]] == [
+    assert [(each["kind"], each["subject"]) for each in document["findings"][:3]] == [
+        ("no-brokers", "brokers 0"),
         ("mixed-dialects", "g_c"),
         ("stale-owner", "t/2"),
     ]
     assert document["steps"] == ["delete /consumers/g/owners/t/2", "nudge the group"]
     assert document["needs_force"] == ["delete /consumers/g/ids/g_c"]
     assert "/consumers/g/owners/t/2" not in memory.dump()
-    assert [each["kind"] for each in document["remaining"]] == ["mixed-dialects", "gave-up", "unowned", "silent-broker"]
+    kinds = ["no-brokers", "mixed-dialects", "gave-up", "unowned", "silent-broker"]
+    assert [each["kind"] for each in document["remaining"]] == kinds
 
 
 async def test_includes_internal_topics_that_are_named(
