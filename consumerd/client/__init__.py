@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from consumerd.client.metadata import ClusterMetadata, Node, PartitionMetadata
     from consumerd.client.offsets import ListedOffsets, list_offsets
     from consumerd.client.opening import ChannelOpener
+    from consumerd.client.retrying import UnansweredAttempts, passes
     from consumerd.client.sasl import Plain, SaslAuthenticator, Scram
     from consumerd.client.settings import ClientSettings
     from consumerd.wire.v08.errors import UnsupportedApiError
@@ -42,6 +43,7 @@ else:
             "consumerd.client.metadata": "ClusterMetadata Node PartitionMetadata",
             "consumerd.client.offsets": "ListedOffsets list_offsets",
             "consumerd.client.opening": "ChannelOpener",
+            "consumerd.client.retrying": "UnansweredAttempts passes",
             "consumerd.client.sasl": "Plain SaslAuthenticator Scram",
             "consumerd.client.settings": "ClientSettings",
             "consumerd.wire.v08.errors": "UnsupportedApiError",
@@ -71,6 +73,7 @@ __all__ = [
     "RequestTooLargeError",
     "SaslAuthenticator",
     "Scram",
+    "UnansweredAttempts",
     "UnavailableError",
     "UnsupportedApiError",
     "epoch_ends",
@@ -79,6 +82,7 @@ __all__ = [
     "find_broker",
     "list_offsets",
     "make_client",
+    "passes",
     "topic_error",
     "topic_partitions",
 ]

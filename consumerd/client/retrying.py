@@ -12,15 +12,19 @@ from typing import TYPE_CHECKING, TypeVar
 from consumerd.client.errors import BrokerRefusedError, UnavailableError
 from consumerd.errors import BrokerError, reason_of
 from consumerd.net import ConnectError, ConnectionClosedError
+from consumerd.wire.v08.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from random import Random
+    from types import TracebackType
 
     from consumerd.client.settings import ClientSettings
     from consumerd.ports import Clock
 
 _T = TypeVar("_T")
+#: Errors of a broker that may have carried the request out: what it waited for did not happen in time.
+_UNSURE = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.GROUP_COORDINATOR_NOT_AVAILABLE})
 
 
 def passes(error: BrokerError) -> bool:
@@ -28,6 +32,31 @@ def passes(error: BrokerError) -> bool:
     if isinstance(error, BrokerRefusedError):
         return error.retriable
     return isinstance(error, (ConnectError, ConnectionClosedError, UnavailableError))
+
+
+class UnansweredAttempts:
+    """Whether an attempt of a request failed so that a broker may have carried it out nevertheless.
+
+    Each attempt runs within it as a context. A request that is not idempotent is repeated with it: "does not exist", or
+    "exists already", after an unanswered attempt is the result of that one.
+    """
+
+    def __init__(self) -> None:
+        self._any = False
+
+    def __bool__(self) -> bool:
+        return self._any
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, ConnectionClosedError) or (
+            isinstance(error, BrokerRefusedError) and error.code in _UNSURE
+        ):
+            self._any = True
 
 
 def log_retry(what: str, error: BrokerError) -> None:

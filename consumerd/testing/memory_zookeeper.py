@@ -30,7 +30,7 @@ from consumerd.ports import SessionState
 from consumerd.testing.memory_tree import Kind, MemoryTree
 from consumerd.zk.acl import parse_acl
 from consumerd.zk.base_session import BaseSession
-from consumerd.zk.errors import ConnectionLost, MultiFailed, ServerError, error_for
+from consumerd.zk.errors import UNIMPLEMENTED, ConnectionLost, MultiFailed, ServerError, error_for
 from consumerd.zk.lifecycle import NO_PASSWORD, SessionLifecycle
 from consumerd.zk.requests import ExistsRequest, GetChildrenRequest, GetDataRequest, SetDataRequest
 from consumerd.zk.watches import WatchTable
@@ -172,9 +172,11 @@ class MemorySession(BaseSession):
         return super().lease_left()
 
     async def multi(self, operations: Sequence[Operation], *, session_id: int | None = None) -> None:
-        """All or nothing, on the very session `session_id` if one is named."""
+        """All or nothing, on the very session `session_id` if one is named; refused where `has_multi` is false."""
         if not operations:
             return
+        if not self.has_multi:
+            raise error_for(UNIMPLEMENTED, operations[0].path)
         absolute = [operation._replace(path=self._full(operation.path)) for operation in operations]
         await self._lifecycle.connection(session_id)
         link = self._link

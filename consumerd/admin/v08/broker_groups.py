@@ -14,7 +14,7 @@ from consumerd.admin.errors import RefusedError
 from consumerd.admin.v08.consumer_groups import add_members, has_patterns
 from consumerd.admin.v08.logs import V08BrokerLogs
 from consumerd.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot, texts_of
-from consumerd.client import UnsupportedApiError, error_of
+from consumerd.client import UnansweredAttempts, UnsupportedApiError, error_of
 from consumerd.cluster import GroupView, Member, PartitionView
 from consumerd.errors import NotFoundError
 from consumerd.offsets import KafkaOffsetStore
@@ -106,19 +106,25 @@ class BrokerGroups:
     async def delete(self, group: str) -> None:
         """Delete a group without members, and all that it committed (1.1 and later).
 
-        Raises NotFoundError, RefusedError while it has members, UnsupportedApiError, BrokerError.
+        An attempt without an answer is repeated; that the group does not exist any more is then its result. Raises
+        NotFoundError, RefusedError while it has members, UnsupportedApiError, BrokerError.
         """
+        unanswered = UnansweredAttempts()
 
         async def attempt() -> None:
-            answer = await self.client.call_coordinator(group, DELETE_GROUPS, {"group_ids": [group]})
-            code = next((each["error_code"] for each in answer["results"]), _GROUP_ID_NOT_FOUND)
-            if code == _GROUP_ID_NOT_FOUND:
-                raise NotFoundError(f"no broker knows a group {group!r}; see `consumerd group list`")
-            if code == _NON_EMPTY_GROUP:
-                raise RefusedError(f"group {group!r} has members; stop them first")
-            if error := error_of(code, f"group {group!r} was not deleted"):
-                self.client.forget_coordinator(group)
-                raise error
+            await self.client.coordinator(group)  # outside: a lost answer to this request says nothing
+            with unanswered:
+                answer = await self.client.call_coordinator(group, DELETE_GROUPS, {"group_ids": [group]})
+                code = next((each["error_code"] for each in answer["results"]), _GROUP_ID_NOT_FOUND)
+                if code == _GROUP_ID_NOT_FOUND:
+                    if unanswered:
+                        return
+                    raise NotFoundError(f"no broker knows a group {group!r}; see `consumerd group list`")
+                if code == _NON_EMPTY_GROUP:
+                    raise RefusedError(f"group {group!r} has members; stop them first")
+                if error := error_of(code, f"group {group!r} was not deleted"):
+                    self.client.forget_coordinator(group)
+                    raise error
 
         try:
             await self.client.retrying(f"delete group {group}", attempt)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from consumerd.admin.errors import RefusedError
 from consumerd.admin.v08.topic_plan import TopicPlan, assign_replicas, check_topic_name, require_alive
+from consumerd.admin.writing import write_together
 from consumerd.cluster import V08ClusterView
 from consumerd.errors import ConfigError, NotFoundError
 from consumerd.ports import Create, SetData
@@ -21,14 +22,14 @@ from consumerd.registry import (
     topic_config_path,
     topic_path,
 )
-from consumerd.zk.errors import MultiFailed, NodeExists
+from consumerd.zk.errors import ConnectionLost, MultiFailed, NodeExists
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from random import Random
 
     from consumerd.admin.v08.topic_plan import Assignment
-    from consumerd.ports import Operation, ZooKeeper
+    from consumerd.ports import ZooKeeper
     from consumerd.registry import BrokerNode
 
 #: Version of the broker node from which on every broker takes requests for it (0.10.2).
@@ -68,11 +69,13 @@ async def create_topic_nodes(zk: ZooKeeper, plan: TopicPlan, assignment: Assignm
     for parent in (config_path, path):
         await zk.ensure(parent.rpartition("/")[0])
     left_over = await zk.exists(config_path)
-    settings: Operation = Create(config_path, config) if left_over is None else SetData(config_path, config)
+    settings = Create(config_path, config) if left_over is None else SetData(config_path, config)
+    topic = Create(path, format_topic_assignment(assignment).encode())
     try:
-        await zk.multi([Create(path, format_topic_assignment(assignment).encode()), settings])
+        # Servers without multi get the settings first: the controller reads them when it sees the topic.
+        await write_together(zk, [settings, topic])
     except MultiFailed as failure:
-        if isinstance(failure.cause, NodeExists):
+        if isinstance(failure.cause, NodeExists) and failure.index == 1:
             raise RefusedError(f"the topic {name!r} already exists") from failure
         raise
 
@@ -87,6 +90,9 @@ async def delete_topic_node(zk: ZooKeeper, topic: str) -> bool:
         await zk.create(path, b"")
     except NodeExists:
         return False
+    except ConnectionLost:  # where it was carried out, the controller may have deleted the mark with the topic by now
+        if await zk.exists(topic_path(topic)) is not None and await zk.exists(path) is None:
+            raise
     return True
 
 

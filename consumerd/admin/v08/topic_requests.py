@@ -1,7 +1,7 @@
 """Topics created and deleted by requests (0.10.1 and later), which the controller carries out.
 
-Strategy: one attempt each. Only a response that another broker is the controller is retried; after a
-broken connection the result for the topic is unknown until its metadata are read again.
+Strategy: an attempt is repeated where no broker answered it, or another one is the controller. After an attempt without
+an answer, a topic to create that exists as it was planned, or one to delete that does not, is its result.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from consumerd.admin.v08.topic_plan import require_alive
-from consumerd.client import BrokerRefusedError, UnsupportedApiError, error_of
+from consumerd.client import BrokerRefusedError, UnansweredAttempts, UnsupportedApiError, error_of, passes
 from consumerd.errors import BrokerError, ConfigError, NotFoundError
 from consumerd.wire.v08.apis import CREATE_TOPICS, DELETE_TOPICS
 from consumerd.wire.v08.error_codes import ErrorCode
@@ -28,8 +28,6 @@ _VALIDATE_SINCE: Final = 1
 _BY_NAME_OR_ID: Final = 6
 _NOT_CONTROLLER: Final = 41
 _REQUEST_TIMED_OUT: Final = 7
-#: The number of times that the controller may turn out to be another one.
-_ATTEMPTS: Final = 3
 
 
 async def create_topic(client: ClusterClient, plan: TopicPlan, *, timeout: float, check_only: bool = False) -> None:
@@ -48,7 +46,13 @@ async def create_topic(client: ClusterClient, plan: TopicPlan, *, timeout: float
 
     if plan.assignment is not None:
         require_alive(plan.assignment, (await client.retrying("metadata", client.refresh)).nodes)
-    await _at_controller(client, CREATE_TOPICS, attempt)
+    unanswered = UnansweredAttempts()
+    try:
+        await _at_controller(client, CREATE_TOPICS, attempt, unanswered)
+    except BrokerRefusedError as error:
+        exists = error.code == ErrorCode.TOPIC_ALREADY_EXISTS
+        if check_only or not (exists and unanswered and await _is_there(client, plan)):
+            raise
 
 
 async def delete_topic(client: ClusterClient, topic: str, *, timeout: float) -> None:
@@ -64,24 +68,35 @@ async def delete_topic(client: ClusterClient, topic: str, *, timeout: float) -> 
         answer = await channel.call(DELETE_TOPICS, body, version=version, timeout=2 * timeout)
         _judge(answer, f"the topic {topic!r} was not deleted", timeout)
 
+    unanswered = UnansweredAttempts()
     try:
-        await _at_controller(client, DELETE_TOPICS, attempt)
+        await _at_controller(client, DELETE_TOPICS, attempt, unanswered)
     except BrokerRefusedError as error:
         if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            if unanswered:
+                return
             raise NotFoundError(f"there is no topic {topic!r}; see `consumerd topics list`") from error
         raise
 
 
-async def _at_controller(client: ClusterClient, api: Api, attempt: Callable[[Channel], Awaitable[None]]) -> None:
-    left = _ATTEMPTS
-    while True:
-        left -= 1
-        metadata = await client.retrying("metadata", client.refresh)
+async def _is_there(client: ClusterClient, plan: TopicPlan) -> bool:
+    """Whether the topic has as many partitions as planned: then it is not another one of this name."""
+    planned = plan.partitions if plan.assignment is None else len(plan.assignment)
+    metadata = await client.retrying("metadata", lambda: client.refresh([plan.name], never_create=True))
+    found = metadata.topics.get(plan.name)
+    return found is not None and planned in (None, len(found.partitions))
+
+
+async def _at_controller(
+    client: ClusterClient, api: Api, attempt: Callable[[Channel], Awaitable[None]], unanswered: UnansweredAttempts
+) -> None:
+    async def once() -> None:
+        metadata = await client.refresh()
         node_id = metadata.controller
         channel = await (client.any_channel() if node_id is None else client.node_channel(node_id))
         try:
-            await attempt(channel)
-            return
+            with unanswered:
+                await attempt(channel)
         except UnsupportedApiError as error:
             if channel.versions.has(api):
                 raise
@@ -89,9 +104,12 @@ async def _at_controller(client: ClusterClient, api: Api, attempt: Callable[[Cha
                 f"broker {channel.address} (Kafka {channel.versions.release.value}) creates and deletes no topics "
                 "on request, which began with 0.10.1: give --zookeeper instead of --bootstrap-server"
             ) from error
-        except BrokerRefusedError as error:
-            if error.code != _NOT_CONTROLLER or not left:
-                raise
+
+    await client.retrying(api.name, once, passes=_is_repeated)
+
+
+def _is_repeated(error: BrokerError) -> bool:
+    return error.code == _NOT_CONTROLLER if isinstance(error, BrokerRefusedError) else passes(error)
 
 
 def _topic(plan: TopicPlan, version: int) -> dict[str, Any]:

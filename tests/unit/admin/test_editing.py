@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
 from consumerd.admin import (
@@ -17,9 +21,18 @@ from consumerd.admin import (
     require_dead,
     write_changes,
 )
+from consumerd.admin.v08.topic_nodes import create_topic_nodes, delete_topic_node
+from consumerd.admin.v08.topic_plan import TopicPlan
 from consumerd.errors import NotFoundError
 from consumerd.partition import TopicPartition
-from consumerd.testing.memory_zookeeper import MemoryZooKeeper
+from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
+from consumerd.zk.errors import ConnectionLost
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from contextlib import AbstractAsyncContextManager
+
+    Sessions = Callable[[MemoryZooKeeper], AbstractAsyncContextManager[MemorySession]]
 
 pytestmark = pytest.mark.asyncio
 
@@ -38,11 +51,29 @@ def zookeeper() -> MemoryZooKeeper:
     return zookeeper
 
 
+@pytest.fixture(params=[True, False], ids=["multi", "no multi"])
+def session(request: pytest.FixtureRequest) -> Sessions:
+    """Opens sessions with a server as it is, and with one before 3.4, which carries out no multi."""
+
+    @asynccontextmanager
+    async def opened(zookeeper: MemoryZooKeeper) -> AsyncIterator[MemorySession]:
+        async with zookeeper.session() as zk:
+            zk._lifecycle.has_multi = request.param
+            yield zk
+
+    return opened
+
+
+def owners(zookeeper: MemoryZooKeeper) -> list[str]:
+    """The owner nodes of the group: those of an edit must be deleted again."""
+    return [path for path in zookeeper.dump() if path.startswith("/consumers/g/owners/t/")]
+
+
 def offset(zookeeper: MemoryZooKeeper, partition: TopicPartition) -> bytes | None:
     return zookeeper.dump().get(f"/consumers/g/offsets/t/{partition.name}")
 
 
-async def test_sets_creates_and_deletes_in_one_transaction(zookeeper: MemoryZooKeeper) -> None:
+async def test_sets_creates_and_deletes_offsets(zookeeper: MemoryZooKeeper, session: Sessions) -> None:
     changes = [
         OffsetChange("g", T[0], 10, 20, 0),
         OffsetChange("g", T[1], 10, None, 0),
@@ -51,7 +82,7 @@ async def test_sets_creates_and_deletes_in_one_transaction(zookeeper: MemoryZooK
         OffsetChange("g", T[4], None, None, None, problem="?", unknown=True),
         OffsetChange("new", TopicPartition("u", 1, 1), None, 7, None),
     ]
-    async with zookeeper.session() as zk:
+    async with session(zookeeper) as zk:
         assert await write_changes(zk, changes, force=False) == 4
     assert [offset(zookeeper, partition) for partition in T] == [b"20", None, b"10", b"5", None]
     assert zookeeper.dump()["/consumers/new/offsets/u/1-1"] == b"7"
@@ -62,37 +93,40 @@ async def test_sets_creates_and_deletes_in_one_transaction(zookeeper: MemoryZooK
     }
 
 
-async def test_server_rejects_the_write_after_a_claim(zookeeper: MemoryZooKeeper) -> None:
+async def test_server_rejects_the_write_after_a_claim(zookeeper: MemoryZooKeeper, session: Sessions) -> None:
     changes = [OffsetChange("g", T[0], 10, 20, 0), OffsetChange("g", T[1], 10, 20, 0)]
     zookeeper.put("/consumers/g/owners/t/0-1", b"g_a-0", session_id=LEASE)
-    async with zookeeper.session() as zk:
+    async with session(zookeeper) as zk:
         with pytest.raises(ChangedMeanwhileError, match=r"t/0-1 of group g was claimed .* 0 of 2 offsets were written"):
             await write_changes(zk, changes, force=False)
-        assert offset(zookeeper, T[0]) == b"10"
+        # Without multi the changes before the refused one are made, and only these.
+        assert offset(zookeeper, T[0]) == (b"10" if zk.has_multi else b"20")
+        assert owners(zookeeper) == ["/consumers/g/owners/t/0-1"]
         await write_changes(zk, changes, force=True)
     assert offset(zookeeper, T[1]) == b"20"
     assert zookeeper.dump()["/consumers/g/owners/t/0-1"] == b"g_a-0"
 
 
-async def test_does_not_overwrite_a_commit_after_the_snapshot(zookeeper: MemoryZooKeeper) -> None:
+async def test_does_not_overwrite_a_commit_after_the_snapshot(zookeeper: MemoryZooKeeper, session: Sessions) -> None:
     zookeeper.put("/consumers/g/offsets/t/0-0", b"11")  # version 1 now
-    async with zookeeper.session() as zk:
+    async with session(zookeeper) as zk:
         with pytest.raises(ChangedMeanwhileError, match="modified concurrently"):
             await write_changes(zk, [OffsetChange("g", T[0], 10, 20, 0)], force=False)
         with pytest.raises(ChangedMeanwhileError, match="already exists"):
             await write_changes(zk, [OffsetChange("g", T[1], None, 20, None)], force=False)
         assert offset(zookeeper, T[0]) == b"11"
+        assert owners(zookeeper) == []
         assert await write_changes(zk, [OffsetChange("g", T[0], 10, 20, 0)], force=True) == 1
     assert offset(zookeeper, T[0]) == b"20"
 
 
 async def test_writes_many_changes_in_several_transactions(
-    zookeeper: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch
+    zookeeper: MemoryZooKeeper, session: Sessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(editing, "CHANGES_PER_MULTI", 2)
     changes = [OffsetChange("g", partition, 10, 20, 0) for partition in T[:3]]
     zookeeper.put("/consumers/g/offsets/t/0-2", b"11")
-    async with zookeeper.session() as zk:
+    async with session(zookeeper) as zk:
         with pytest.raises(ChangedMeanwhileError, match="2 of 3 offsets were written"):
             await write_changes(zk, changes, force=False)
     assert [offset(zookeeper, partition) for partition in T[:3]] == [b"20", b"20", b"11"]
@@ -117,10 +151,10 @@ async def test_names_members_that_prevent_a_write(zookeeper: MemoryZooKeeper) ->
         ]
 
 
-async def test_deletes_a_dead_group(zookeeper: MemoryZooKeeper) -> None:
+async def test_deletes_a_dead_group(zookeeper: MemoryZooKeeper, session: Sessions) -> None:
     zookeeper.put("/consumers/g/owner/strange", b"\xff")
     zookeeper.put("/consumers/h/offsets/t/0-0", b"1")
-    async with zookeeper.session() as zk:
+    async with session(zookeeper) as zk:
         tree = await read_tree(zk, "g")
         require_dead("g", tree)
         assert {(node["path"], node["data_base64"]) for node in as_backup(tree)} == {
@@ -135,9 +169,11 @@ async def test_deletes_a_dead_group(zookeeper: MemoryZooKeeper) -> None:
     ]  # fmt: skip
 
 
-async def test_rejects_deletion_of_a_live_group(zookeeper: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rejects_deletion_of_a_live_group(
+    zookeeper: MemoryZooKeeper, session: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(removal, "NODES_PER_MULTI", 2)
-    async with zookeeper.session() as zk:
+    async with session(zookeeper) as zk:
         tree = await read_tree(zk, "g")
         zookeeper.put("/consumers/g/ids/g_a", b"*1*t", session_id=LEASE)
         with pytest.raises(ChangedMeanwhileError, match="0 of 9 nodes were deleted"):
@@ -149,3 +185,56 @@ async def test_rejects_deletion_of_a_live_group(zookeeper: MemoryZooKeeper, monk
         with pytest.raises(RefusedError, match="owners/t/0-0"):
             require_dead("g", await read_tree(zk, "g"))
     assert offset(zookeeper, T[0]) == b"10"
+
+
+def cut_write(zookeeper: MemoryZooKeeper, zk: MemorySession, *, carried_out: bool) -> None:
+    """Cut the connection at the next write."""
+    pending = ["the cut"]
+
+    def cut(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def first_cut(*arguments: Any, **options: Any) -> Any:
+            if pending:
+                pending.clear()
+                zookeeper.cut_next_call(zk, carried_out=carried_out)
+            return await call(*arguments, **options)
+
+        return first_cut
+
+    for name in ("multi", "create", "set", "delete"):
+        setattr(zk, name, cut(getattr(zk, name)))
+
+
+@pytest.mark.parametrize("carried_out", [True, False])
+@pytest.mark.parametrize("write", ["group", "offsets", "created topic", "deleted topic"])
+async def test_a_write_whose_answer_is_lost_succeeds_if_it_was_carried_out(
+    zookeeper: MemoryZooKeeper, session: Sessions, write: str, carried_out: bool
+) -> None:
+    zookeeper.put("/brokers/topics/t", b"{}")
+    async with session(zookeeper) as zk:
+        tree = await read_tree(zk, "g")
+        changes = [OffsetChange("g", T[0], 10, 20, 0), OffsetChange("g", T[1], 10, None, 0)]
+        writes: dict[str, Callable[[], Awaitable[object]]] = {
+            "group": lambda: delete_tree(zk, "g", tree),
+            "offsets": lambda: write_changes(zk, changes, force=False),
+            "created topic": lambda: create_topic_nodes(zk, TopicPlan("u"), {0: (1,)}),
+            "deleted topic": lambda: delete_topic_node(zk, "t"),
+        }
+        cut_write(zookeeper, zk, carried_out=carried_out)
+        task = asyncio.ensure_future(writes[write]())
+        async with asyncio.timeout(60):
+            while zk.link is not None:
+                await asyncio.sleep(0)
+        zookeeper.reconnect(zk)
+        if carried_out:
+            await task
+        else:
+            with pytest.raises(ConnectionLost):
+                await task
+    done = {
+        "group": "/consumers/g" not in zookeeper.dump(),
+        "offsets": (offset(zookeeper, T[0]), offset(zookeeper, T[1])) == (b"20", None),
+        "created topic": {"/brokers/topics/u", "/config/topics/u"} <= zookeeper.dump().keys(),
+        "deleted topic": "/admin/delete_topics/t" in zookeeper.dump(),
+    }
+    assert [name for name, is_done in done.items() if is_done] == [write] * carried_out
+    assert owners(zookeeper) == []

@@ -35,6 +35,7 @@ from consumerd.client import BrokerRefusedError, BrokerVersions, ClientSettings,
 from consumerd.clock import SystemClock
 from consumerd.cluster import GroupView
 from consumerd.errors import BrokerError, ConfigError, NotFoundError
+from consumerd.net import ConnectionClosedError, RequestTimeoutError
 from consumerd.partition import TopicPartition
 from consumerd.wire.v08 import APIS
 from consumerd.wire.v08.apis import DESCRIBE_PRODUCERS
@@ -42,16 +43,16 @@ from consumerd.wire.v08.subscription import MemberAssignment, MemberMetadata
 from consumerd.wire.v08.versions import BrokerRelease
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 T0, T1, T2 = (TopicPartition.numbered("t", number) for number in range(3))
 Answer = dict[str, Any]
 
 
 class ScriptedChannel:
-    """Answers by API name, with what the script has for it, the last of it again and again."""
+    """Answers by API name, with what the script has for it, the last of it again and again. An error is raised."""
 
-    def __init__(self, script: dict[str, list[Answer]], versions: BrokerVersions) -> None:
+    def __init__(self, script: dict[str, list[Answer | Exception]], versions: BrokerVersions) -> None:
         self.address = versions.broker
         self.versions = versions
         self.closed = False
@@ -63,7 +64,10 @@ class ScriptedChannel:
         version = self.versions.pick(api) if version is None else version
         self.asked.append((api.name, version, body))
         answers = self._script[api.name]
-        return answers.pop(0) if len(answers) > 1 else answers[0]
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def abort(self) -> None:
         self.closed = True
@@ -102,10 +106,10 @@ NEWEST = BrokerVersions("h:9", BrokerRelease.V0_10_OR_NEWER, {key: api.versions 
 
 
 def cluster(
-    versions: BrokerVersions = NEWEST, **script: Answer | list[Answer]
+    versions: BrokerVersions = NEWEST, **script: Answer | Sequence[Answer | Exception]
 ) -> tuple[ClusterClient, ScriptedChannel]:
-    answers: dict[str, list[Answer]] = {"Metadata": [METADATA], "GroupCoordinator": [COORDINATOR]}
-    answers |= {name: answer if isinstance(answer, list) else [answer] for name, answer in script.items()}
+    answers: dict[str, list[Answer | Exception]] = {"Metadata": [METADATA], "GroupCoordinator": [COORDINATOR]}
+    answers |= {name: [answer] if isinstance(answer, dict) else [*answer] for name, answer in script.items()}
     channel = ScriptedChannel(answers, versions)
     settings = ClientSettings(retry_backoff_min=0.001, retry_timeout=1)
     opener: Any = Opener(channel)
@@ -383,6 +387,30 @@ async def test_reports_groups_that_were_not_deleted(code: int, error: type[Excep
         await BrokerGroups(client).delete("g")
 
 
+CUT = ConnectionClosedError("the broker closed the connection")
+
+
+def group_answer(code: int) -> Answer:
+    return {"results": [{"group_id": "g", "error_code": code}]}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("first", [CUT, RequestTimeoutError("no answer"), group_answer(7), group_answer(15)])
+async def test_a_group_that_is_gone_after_an_unanswered_deletion_was_deleted(first: Answer | Exception) -> None:
+    client, channel = cluster(DeleteGroups=[first, group_answer(69)])
+    await BrokerGroups(client).delete("g")
+    assert [name for name, *_ in channel.asked].count("DeleteGroups") == 2
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("first", [{"GroupCoordinator": [CUT, COORDINATOR]}, {"DeleteGroups": [group_answer(14)]}])
+async def test_a_group_that_is_gone_where_no_deletion_went_unanswered_was_never_there(first: dict[str, Any]) -> None:
+    script = {"DeleteGroups": [*first.pop("DeleteGroups", ()), group_answer(69)], **first}
+    client, _ = cluster(**script)
+    with pytest.raises(NotFoundError, match="no broker knows"):
+        await BrokerGroups(client).delete("g")
+
+
 def topic_answer(*codes: int) -> Answer:
     return {"topic_error_codes": [{"topic": "t", "error_code": code, "error_message": None} for code in codes]}
 
@@ -401,6 +429,27 @@ async def test_asks_the_new_controller_after_a_change() -> None:
     assert (asked[0]["timeout"], asked[0]["validate_only"]) == (2000, False)
     with pytest.raises(BrokerRefusedError, match="NOT_CONTROLLER"):
         await delete_topic(client, "t", timeout=2)
+
+
+@pytest.mark.asyncio
+async def test_a_topic_that_is_as_requested_after_an_unanswered_request_is_its_result() -> None:
+    client, channel = cluster(CreateTopics=[CUT, topic_answer(36)], DeleteTopics=[CUT, topic_answer(3)])
+    await create_topic(client, TopicPlan("t", 2, 1), timeout=2)  # METADATA has two partitions
+    await delete_topic(client, "t", timeout=2)
+    assert [name for name, *_ in channel.asked if name != "Metadata"] == ["CreateTopics"] * 2 + ["DeleteTopics"] * 2
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("partitions", "check_only", "answers"),
+    [(3, False, [CUT, topic_answer(36)]), (2, True, [CUT, topic_answer(36)]), (2, False, [topic_answer(36)])],
+)
+async def test_another_topic_of_that_name_is_never_taken_for_a_created_one(
+    partitions: int, check_only: bool, answers: list[Answer | Exception]
+) -> None:
+    client, _ = cluster(CreateTopics=answers)
+    with pytest.raises(BrokerRefusedError, match="TOPIC_ALREADY_EXISTS"):
+        await create_topic(client, TopicPlan("t", partitions, 1), timeout=2, check_only=check_only)
 
 
 @pytest.mark.asyncio
