@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+from tests.simulation.base_schedule import SETTLED_WITHIN
 from tests.simulation.log_changes import NOTICED
 from tests.simulation.log_faults import GONE, LogFaults
 from tests.simulation.world import World
@@ -102,6 +103,12 @@ class BrokerFaults(LogFaults[World, _Outcome]):
     def _stand_still(self) -> None:
         """ZooKeeper answers nobody for a while, and keeps all sessions: nobody owns what was another one's."""
         self._be_whole()
+        # Those that leave would have others take partitions over in the meantime.
+        leaving = [daemon for daemon in self.world.daemons.values() if daemon.name in self._told_to_leave]
+        self.world.kernel.until(
+            lambda: not any(daemon.alive for daemon in leaving), SETTLED_WITHIN, what="those that leave have left"
+        )
+        self._gather()
         zookeeper, seconds = self.world.zookeeper, self.rng.uniform(2.0, 4.0)
         self.stood_still = True
         self._note(f"ZooKeeper stands still for {seconds:.1f} s")
