@@ -283,7 +283,7 @@ class DaemonSection(Section):
     stall_warning: Seconds = Field(
         2.0,
         description=(
-            "Seconds that a handler may block the event loop before a warning is logged, with the stack that blocks it."
+            "Seconds that a handler may block the event loop before an error is logged, with the line that blocks it."
         ),
     )
     loop: Literal["auto", "uvloop", "asyncio"] = Field(

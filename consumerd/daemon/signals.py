@@ -2,8 +2,8 @@
 
 Strategy: the interpreter writes the number of a signal to a pipe at the moment at which it comes, and a thread of
 ours reads it, decides what it means, and asks the loop for it. So nothing that holds the loop keeps a signal from being
-noticed: not a handler that computes or sleeps, not C code that waits without the interpreter's lock. C code that keeps
-the lock stops this thread as well; what looks for signals now and then, as the module `re` does, lets it in then.
+noticed: not a handler that computes or sleeps, not C code that waits without the GIL. C code that keeps the GIL stops
+this thread as well; what looks for signals now and then, as the module `re` does, lets it in then.
 
     SIGTERM, SIGINT, SIGQUIT   the first one stops in order; the second one forces the end, the third one at once
     SIGHUP                     reloads the configuration of `consumerd run`. Else, and where the terminal of the process
@@ -13,14 +13,21 @@ the lock stops this thread as well; what looks for signals now and then, as the 
 
 Before anything listens (while modules are imported and the handler is built) a stop ends the process at once: nothing
 has been joined. Once a stop is under way the thread ends the process where the loop does not, after its own deadline.
+
+Two things end the process where C code keeps the GIL for ever. While a stop is under way, the thread postpones a
+deadline of faulthandler again and again, whose own thread needs no GIL. And the kernel restores the default action of
+SIGTERM and SIGINT as soon as one comes: until this thread has noticed the first one, the second one ends the process.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import faulthandler
 import os
 import select
 import signal
+import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -45,15 +52,50 @@ _HELD: Final = 1.0
 _LAST_WORDS: Final = 1.0
 #: How long the thread sleeps at most while a deadline runs. It counts by these: a stopped process uses up no time.
 _SLICE: Final = 0.25
-#: How long the main thread leaves the interpreter's lock to ours when a signal came, at most, and how it waits.
+#: How much longer than this thread faulthandler waits, whose exit code is 1: the last words and the GIL take time.
+_LOCKED_OUT: Final = 5.0
+#: How long the main thread leaves the GIL to ours when a signal came, at most, and how it waits.
 _LET_IN: Final = 3.0
 _LOOK_EVERY: Final = 0.001
 
 _STOPS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 _HANDLED: Final = (*_STOPS, signal.SIGUSR1, signal.SIGUSR2)
+#: Signals that end the process the second time, if the first one was not noticed. SIGQUIT would write a core file.
+_LETHAL: Final = (signal.SIGTERM, signal.SIGINT)
 #: What else is written to the pipe, numbers that no signal has: that the thread is to end, that a deadline was set.
 _CLOSE: Final = 0
 _DEADLINE: Final = 255
+_STDERR: Final = 2
+
+
+#: Of Linux's `struct sigaction`, in the C libraries: its size at most, where its flags are, and the flag that
+#: restores the default action when the signal comes (sigaction(2)).
+_ACTION_SIZE: Final = 256
+_FLAGS_AT: Final = ctypes.sizeof(ctypes.c_void_p) + 128
+_RESETHAND: Final = 0x80000000
+
+
+class _OneTime:
+    """Has the kernel restore a signal's default action when the signal comes, on Linux; elsewhere it does nothing.
+
+    Made when the handler is in place. Any thread may call it, which the module `signal` does not allow.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._action = ctypes.create_string_buffer(_ACTION_SIZE)
+        if sys.platform == "linux":
+            self._sigaction = ctypes.CDLL(None).sigaction
+            if self._sigaction(number, None, self._action) == 0:
+                ctypes.c_uint.from_buffer(self._action, _FLAGS_AT).value |= _RESETHAND
+                self._sigaction(number, self._action, None)
+
+    def again(self) -> None:
+        """Put the handler in place again, if the signal has come and nothing else has taken it over."""
+        if sys.platform == "linux":
+            present = ctypes.create_string_buffer(_ACTION_SIZE)
+            if self._sigaction(self._number, None, present) == 0 and not ctypes.c_void_p.from_buffer(present).value:
+                self._sigaction(self._number, self._action, None)
 
 
 class StopForcedError(ConsumerdError):
@@ -121,8 +163,12 @@ class ProcessSignals:
         self._reading = False
         #: Seconds after which the thread ends the process, once a stop is under way.
         self._left: float | None = None
+        #: Whether faulthandler ends the process if this thread does not postpone that.
+        self._deadline_set = False
+        self._one_time: dict[int, _OneTime] = {}
 
     def __enter__(self) -> Self:
+        self._nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         self._reader, self._writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._thread = threading.Thread(target=self._watch, name="signals", daemon=True)
         self._thread.start()
@@ -132,6 +178,7 @@ class ProcessSignals:
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 self._former[number] = signal.signal(number, self._caught)
                 signal.siginterrupt(number, False)  # libraries in C may not expect it
+        self._one_time = {number: _OneTime(number) for number in _LETHAL}
         return self
 
     def __exit__(
@@ -142,6 +189,9 @@ class ProcessSignals:
         signal.set_wakeup_fd(self._former_descriptor)
         os.write(self._writer, bytes([_CLOSE]))
         self._thread.join()
+        if self._deadline_set:
+            faulthandler.cancel_dump_traceback_later()
+        os.close(self._nowhere)
         os.close(self._reader)
         os.close(self._writer)
 
@@ -214,8 +264,10 @@ class ProcessSignals:
         poll = select.poll()
         poll.register(self._reader, select.POLLIN)
         while True:
-            began = time.monotonic()
-            pause = None if self._left is None else max(0.0, min(self._left, _SLICE))
+            began, pause = time.monotonic(), None
+            if self._left is not None:
+                self._postpone_end(self._left + _LOCKED_OUT)
+                pause = max(0.0, min(self._left, _SLICE))
             ready = poll.poll(None if pause is None else pause * 1000)
             if self._left is not None:
                 self._left -= min(time.monotonic() - began, _SLICE)
@@ -224,6 +276,15 @@ class ProcessSignals:
             if ready and not self._read():
                 return
 
+    def _postpone_end(self, seconds: float) -> None:
+        """Have faulthandler end the process in `seconds`, with all stacks, unless this is called again in time."""
+        stream = self._nowhere  # where standard error is closed, or is a log without a reader, which would block
+        with contextlib.suppress(OSError):
+            if select.select([], [_STDERR], [], 0)[1]:
+                stream = _STDERR
+        self._deadline_set = True
+        faulthandler.dump_traceback_later(seconds, exit=True, file=stream)
+
     def _read(self) -> bool:
         """Read the pipe; return False at its end."""
         self._reading = True
@@ -231,6 +292,8 @@ class ProcessSignals:
             for number in os.read(self._reader, 1024):
                 if number == _CLOSE:
                     return False
+                if number in self._one_time:
+                    self._one_time[number].again()
                 if number in _HANDLED:  # a plugin may have handlers for others
                     self._noticed(signal.Signals(number))
             return True
@@ -295,13 +358,13 @@ class ProcessSignals:
         """End the process without the loop."""
         self._left = None
         reason = self._reason or f"no end within {self._stop_timeout:g} s"
-        from consumerd.daemon.stacks import main_thread_frames  # noqa: PLC0415 - imports asyncio
+        from consumerd.daemon.stacks import as_lines, main_thread_frames, user_place  # noqa: PLC0415 - imports asyncio
 
         frames = main_thread_frames(without=__file__)
         if frames and self._held():
-            reason += f", with the event loop held at {frames[-1]}"
+            reason += f", with the event loop held at {user_place(frames)}"
         outcome = StopForcedError(reason) if self._receiver is None else self._receiver[1].outcome(reason)
-        _aside(lambda: _log("error", "exit_forced", reason=reason, stack="\n".join(frames)), wait=True)
+        _aside(lambda: _log("error", "exit_forced", reason=reason, stack=as_lines(frames)), wait=True)
         _aside(lambda: _say(str(outcome)), wait=True)
         self._end_process(outcome.exit_code)
 

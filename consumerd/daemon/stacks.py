@@ -7,64 +7,124 @@ and messages. All of it may be called from any thread, also while the event loop
 from __future__ import annotations
 
 import asyncio
+import sysconfig
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import consumerd
 from consumerd.frames import current_frames
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from types import CodeType, FrameType
 
 #: Frames of one stack that are shown, the innermost ones.
 _DEPTH: Final = 40
 #: Names that are shown of tasks which wait at the same place.
 _NAMES: Final = 10
+_OURS: Final = f"{consumerd.__path__[0]}/"
+_STDLIB: Final = f"{sysconfig.get_path('stdlib')}/"
+#: Folders of installed packages.
+_INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 
 
-def _line(code: CodeType, number: int | None) -> str:
-    return f"{code.co_filename}:{number} in {code.co_qualname}"
+class Place(NamedTuple):
+    """A line of code that is being executed."""
+
+    file: str
+    line: int | None
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} in {self.function}"
+
+    @property
+    def short(self) -> str:
+        """As text, with the last folder of the path only."""
+        return str(self._replace(file="/".join(PurePath(self.file).parts[-2:])))
+
+    @property
+    def installed(self) -> bool:
+        """Whether it is code of a library: of Python's own, or of a package that was installed."""
+        return self.of_python or not _INSTALLED.isdisjoint(PurePath(self.file).parts)
+
+    @property
+    def of_python(self) -> bool:
+        """Whether it is code of the standard library."""
+        inside = self.file.startswith(("<frozen", _STDLIB)) and _INSTALLED.isdisjoint(PurePath(self.file).parts)
+        return inside and not self.ours
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is code of consumerd."""
+        return self.file.startswith(_OURS)
 
 
-def thread_frames(ident: int | None, *, without: str = "") -> list[str]:
+def _place(code: CodeType, number: int | None) -> Place:
+    return Place(code.co_filename, number, code.co_qualname)
+
+
+def user_place(stack: Sequence[Place]) -> Place | None:
+    """Where the user's code is in a stack, outermost frame first; None without frames.
+
+    That is its innermost frame outside of installed packages, else where consumerd called a package (a plugin, say),
+    else the innermost frame.
+    """
+    ours = [number for number, place in enumerate(stack) if place.ours]
+    for place in reversed(stack[ours[0] if ours else 0 :]):
+        if not place.installed and not place.ours:
+            return place
+    for place in stack[ours[-1] + 1 if ours else 0 :]:
+        if not place.of_python:
+            return place
+    return stack[-1] if stack else None
+
+
+def thread_frames(ident: int | None, *, without: str = "") -> list[Place]:
     """The stack of a thread, outermost frame first, without frames of the file `without`; empty if it has ended."""
     frame: FrameType | None = current_frames().get(ident or 0)
-    lines = []
+    places = []
     while frame is not None:
         if frame.f_code.co_filename != without:
-            lines.append(_line(frame.f_code, frame.f_lineno))
+            places.append(_place(frame.f_code, frame.f_lineno))
         frame = frame.f_back
-    return lines[_DEPTH - 1 :: -1] if len(lines) > _DEPTH else lines[::-1]
+    return places[:_DEPTH][::-1]
 
 
-def main_thread_frames(*, without: str = "") -> list[str]:
+def main_thread_frames(*, without: str = "") -> list[Place]:
     """As `thread_frames`, of the thread that the event loop runs in."""
     return thread_frames(threading.main_thread().ident, without=without)
+
+
+def as_lines(stack: Sequence[Place]) -> str:
+    """One line for each frame."""
+    return "\n".join(map(str, stack))
 
 
 def thread_stacks() -> Iterator[dict[str, str]]:
     """Name and stack of every thread but the calling one."""
     for thread in threading.enumerate():
         if thread is not threading.current_thread():
-            yield {"thread": thread.name, "stack": "\n".join(thread_frames(thread.ident))}
+            yield {"thread": thread.name, "stack": as_lines(thread_frames(thread.ident))}
 
 
 def task_stacks(loop: asyncio.AbstractEventLoop) -> Iterator[dict[str, Any]]:
     """The stacks of all tasks of `loop`, each once: how many tasks are there, and the names of the first ones."""
     found: dict[str, list[str]] = {}
     for task in asyncio.all_tasks(loop):
-        found.setdefault("\n".join(_coroutine_frames(task.get_coro())), []).append(task.get_name())
+        found.setdefault(as_lines(_coroutine_frames(task.get_coro())), []).append(task.get_name())
     for stack, names in sorted(found.items(), key=lambda pair: -len(pair[1])):
         yield {"tasks": len(names), "names": sorted(names)[:_NAMES], "stack": stack}
 
 
-def _coroutine_frames(coroutine: Any) -> list[str]:
+def _coroutine_frames(coroutine: Any) -> list[Place]:
     """Return the frames of a coroutine along its chain of awaits, which `Task.get_stack` does not follow."""
-    lines: list[str] = []
-    while coroutine is not None and len(lines) < _DEPTH:
+    places: list[Place] = []
+    while coroutine is not None and len(places) < _DEPTH:
         frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
         if frame is None:  # a future, or an awaitable of another library
             break
-        lines.append(_line(frame.f_code, frame.f_lineno))
+        places.append(_place(frame.f_code, frame.f_lineno))
         coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
-    return lines
+    return places

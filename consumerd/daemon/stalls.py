@@ -1,22 +1,21 @@
 """Tells when something holds the event loop, and what: a handler that blocks costs heartbeats, and so partitions.
 
 Strategy: the loop counts up a number now and then, and a thread looks whether it still moves. It counts the time by
-its own looks, so that a process that was stopped or swapped out is no stall. C code that keeps the interpreter's lock
-keeps this thread from looking, too; then faulthandler's own, which needs no lock, writes all stacks to standard error.
+its own looks, so that a process that was stopped or swapped out is no stall. A look that comes late says that the
+thread could not run. If the process used the processor meanwhile, C code kept the GIL: it is where the main thread is
+when it releases the lock to this thread. Otherwise the process did not run, or C code waited with the lock.
 """
 
 from __future__ import annotations
 
 import asyncio
-import faulthandler
-import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from consumerd.daemon.stacks import main_thread_frames
+from consumerd.daemon.stacks import main_thread_frames, user_place
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -25,8 +24,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _LONGEST_INTERVAL: Final = 0.5
-#: The wait for the interpreter's lock, as a multiple of the limit of a stall.
-_LOCK_FACTOR: Final = 5
+#: The share of a pause for which the process has used the processor at least, if its own code caused the pause: other
+#: processes want it, too.
+_BUSY: Final = 0.2
 
 
 class LoopWatch:
@@ -44,7 +44,6 @@ class LoopWatch:
     def __enter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         self._beat()
-        self._dump_if_locked_out()
         self._thread.start()
         return self
 
@@ -55,7 +54,6 @@ class LoopWatch:
         if self._timer is not None:
             self._timer.cancel()
         self._thread.join(timeout=1.0)  # it may be writing to a log without a reader
-        faulthandler.cancel_dump_traceback_later()
 
     def held_for(self) -> float:
         """Seconds since the loop should have come round; 0 while it does. From any thread."""
@@ -70,19 +68,35 @@ class LoopWatch:
 
     def _watch(self) -> None:
         seen, held, tell_at = self._beats, 0.0, self._threshold
-        while not self._closed.wait(self._interval):
-            self._dump_if_locked_out()
-            if self._beats != seen:
-                if tell_at > self._threshold:
-                    log.warning("loop_stall_ended", seconds=round(held, 1))
-                seen, held, tell_at = self._beats, 0.0, self._threshold
+        while True:
+            began, used = time.monotonic(), time.process_time()
+            if self._closed.wait(self._interval):
+                return
+            late = time.monotonic() - began - self._interval
+            if late >= self._threshold:
+                self._report_pause(late, time.process_time() - used)
+            elif self._beats == seen:
+                held += self._interval
+                if held >= tell_at:
+                    tell_at = held * 2
+                    log.error("loop_stalled", **_place(), seconds=round(held, 1))
                 continue
-            held += self._interval
-            if held >= tell_at:
-                tell_at = held * 2
-                log.error("loop_stalled", seconds=round(held, 1), stack="\n".join(main_thread_frames()))
+            elif tell_at > self._threshold:
+                log.warning("loop_stall_ended", seconds=round(held, 1))
+            seen, held, tell_at = self._beats, 0.0, self._threshold
 
-    def _dump_if_locked_out(self) -> None:
-        """Have all stacks written unless this is called again in time."""
-        if sys.__stderr__ is not None:
-            faulthandler.dump_traceback_later(_LOCK_FACTOR * self._threshold, file=sys.__stderr__)
+    def _report_pause(self, seconds: float, used: float) -> None:
+        """Log that this thread could not run for `seconds`, while the process used `used` seconds of the processor."""
+        if used - self._interval >= _BUSY * seconds:  # the interval before a pause may have been a busy one
+            log.error("loop_stalled", **_place(), seconds=round(seconds, 1), reason="C code held the GIL")
+        else:
+            log.warning("process_paused", seconds=round(seconds, 1))
+
+
+def _place() -> dict[str, str]:
+    """Where the user's code holds the loop, and what it has called there."""
+    stack = main_thread_frames()
+    place = user_place(stack)
+    if place is None:
+        return {}
+    return {"at": place.short} if place == stack[-1] else {"at": place.short, "innermost": stack[-1].short}

@@ -154,11 +154,14 @@ class Holding:
     def sleeping(self):
         time.sleep(1000)
 
-    def deadlock_in_c(self):  # which signals do not interrupt, without the interpreter's lock
+    def deadlock_in_c(self, library=ctypes.CDLL):  # which signals do not interrupt, without the interpreter's lock
         mutex = ctypes.create_string_buffer(256)
-        lock = ctypes.CDLL(None).pthread_mutex_lock
+        lock = library(None).pthread_mutex_lock
         lock(mutex)
         lock(mutex)
+
+    def deadlock_with_gil(self):  # the same with the interpreter's lock
+        self.deadlock_in_c(ctypes.PyDLL)
 
     def matching(self):  # with the interpreter's lock
         re.match("(a+)+$", "a" * 60 + "b")
