@@ -7,6 +7,10 @@ waits for a full disk, nothing drains, and brokers can be reached. That is not s
 looked up, or no broker was registered, for a minute: a broker that restarts is back sooner. A batch hangs when neither
 it ends nor its handler marks progress for `hung_after` seconds; that is seen by looking now and then, and costs the
 handler nothing. What begins is logged as a warning, for those who have only the log.
+
+Nothing is judged before a look. After the process was frozen (SIGSTOP, a paused machine), its clock has moved on and
+nothing else has: a probe may come before the first look, and that look before a turn of the member's main loop. So the
+time in which the main loop stands still is counted by looks, each of which counts for two seconds at most.
 """
 
 from __future__ import annotations
@@ -33,6 +37,8 @@ UNREACHABLE_AFTER: Final = 60.0
 _SHOWN: Final = 20
 #: Seconds for which the member's main loop may leave an event in its queue: a turn of it never waits for anything.
 STUCK_AFTER: Final = 30.0
+#: Seconds that one look counts for at most, however long ago the former one was.
+_LONGEST_LOOK: Final = 2.0
 
 
 class _Progress(NamedTuple):
@@ -63,7 +69,9 @@ class Health:
         self._stuck_after = stuck_after
         self._member: RunningMember[Any] | None = None
         self._turns = -1
-        self._turned_at = clock.monotonic()
+        self._looked_at = clock.monotonic()
+        #: Seconds for which the main loop has not turned, as far as was seen.
+        self._still = 0.0
         self._progress: dict[TopicPartition, _Progress] = {}
         #: The time since which no broker is registered; None while there are some, or that is not known.
         self._without_brokers: float | None = None
@@ -82,10 +90,13 @@ class Health:
         if member is None:
             return
         now = self._clock.monotonic()
+        passed, self._looked_at = min(now - self._looked_at, _LONGEST_LOOK), now
         # Before it runs and while it leaves, the main loop waits for handlers, too.
         at_work = member.ready.is_set() and not member.stopping.is_set()
         if member.turns != self._turns or not member.waiting_events or not at_work:
-            self._turns, self._turned_at = member.turns, now
+            self._turns, self._still = member.turns, 0.0
+        else:
+            self._still += passed
         progress = {}
         for partition, batch in member.in_hand().items():
             known = self._progress.get(partition)
@@ -130,8 +141,7 @@ class Health:
 
     def busy(self) -> dict[TopicPartition, float]:
         """Seconds without progress of each batch being handled, as of the last look."""
-        now = self._clock.monotonic()
-        return {partition: now - each.moved for partition, each in self._progress.items()}
+        return {partition: self._looked_at - each.moved for partition, each in self._progress.items()}
 
     @property
     def hung(self) -> list[TopicPartition]:
@@ -155,9 +165,7 @@ class Health:
     @property
     def sick(self) -> str | None:
         """The reason for which the process is not alive in the sense above, a word without data; None while it is."""
-        if self._clock.monotonic() - self._turned_at >= self._stuck_after:
-            return "member_stuck"
-        return None
+        return "member_stuck" if self._still >= self._stuck_after else None
 
     @property
     def unready(self) -> list[str]:

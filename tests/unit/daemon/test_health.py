@@ -6,6 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from structlog.testing import capture_logs
 
 from consumerd.consumer.owned_partition import OwnedView
@@ -121,6 +122,35 @@ def test_member_that_does_not_read_its_queue_is_not_alive() -> None:
     member.turns += 1
     health.look()
     assert [*words, health.sick] == [None, "member_stuck", None]
+
+
+@pytest.mark.parametrize("waiting_events", [0, 3])
+def test_member_of_a_process_that_was_frozen_is_alive(waiting_events: int) -> None:
+    """At the first probe, before anything else has run, and at the next ones, before the main loop has."""
+    health, member, clock = made()
+    health.look()
+    member.waiting_events = waiting_events
+    clock.jump(1.0)
+    health.look()
+    clock.jump(10 * STUCK_AFTER)
+    words = [health.sick]
+    member.waiting_events = 3
+    health.look()
+    words.append(health.sick)
+    clock.jump(1.0)
+    health.look()
+    assert [*words, health.sick] == [None, None, None]
+
+
+def test_handler_of_a_process_that_was_frozen_is_not_hung_before_a_look() -> None:
+    health, member, clock = made()
+    member.batches = {A: BatchInHand(clock.monotonic(), 0, 0, 100)}
+    health.look()
+    clock.jump(1000.0)
+    assert health.unready == []
+    member.batches = {}  # it ends as soon as it runs
+    health.look()
+    assert health.unready == []
 
 
 def test_stopping_member_is_alive_while_its_handlers_run() -> None:
