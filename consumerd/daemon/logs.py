@@ -33,6 +33,14 @@ class _Level:
 
 
 _LEVEL: Final = _Level()
+#: The keys with which a line begins, for people who read JSON.
+_FIRST: Final = ("timestamp", "level", "event")
+
+
+def _in_order(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    return {key: event[key] for key in _FIRST if key in event} | dict(event)
+
+
 #: Of all loggers there are.
 _PROCESSORS: Final[list[Processor]] = []
 
@@ -55,6 +63,7 @@ def configure_logs(level: str, style: Literal["auto", "console", "json"]) -> Non
     ]
     if as_json:
         render: list[structlog.typing.Processor] = [
+            _in_order,
             structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False)),
             structlog.processors.JSONRenderer(default=str),
         ]

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 import logging
+import re
 import sys
 from typing import TYPE_CHECKING, Literal
 
@@ -59,7 +61,29 @@ def test_changes_level_and_format_of_loggers_in_use(capsys: pytest.CaptureFixtur
     log.error("third")
     logging.getLogger("asyncio").warning("hidden")
     first, second, third = capsys.readouterr().err.splitlines()
-    assert first.startswith('{"event": "first"')
+    assert json.loads(first)["event"] == "first"
     assert "second" in second
     assert not second.startswith("{")
-    assert third.startswith('{"event": "third"')
+    assert json.loads(third)["event"] == "third"
+
+
+@pytest.mark.parametrize("style", ["json", "console"])
+@pytest.mark.parametrize("library", [True, False])
+def test_lines_begin_with_time_level_and_event(
+    capsys: pytest.CaptureFixture[str], *, style: Literal["json", "console"], library: bool
+) -> None:
+    configure_logs("info", style)
+    with structlog.contextvars.bound_contextvars(subscription="main"):
+        if library:
+            logging.getLogger("asyncio").warning("failed")
+        else:
+            structlog.get_logger().warning("failed", at="a.py:1", reason="none")
+    sys.stderr.flush()
+    line = capsys.readouterr().err
+    if style == "json":
+        keys = list(json.loads(line))
+        assert keys[:3] == ["timestamp", "level", "event"]
+        assert "subscription" in keys[3:]
+    else:
+        plain = re.sub(r"\x1b\[\d*m", "", line)
+        assert re.match(r"\d{4}-\d\d-\d\dT[\d:.]+Z \[warning *\] failed .*subscription=main", plain)
