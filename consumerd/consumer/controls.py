@@ -42,6 +42,13 @@ class PartitionControls:
             raise NotAssignedError(partition)
         return position
 
+    async def committed_offset(self, partition: TopicPartition) -> int | None:
+        """Return the committed offset of a partition that need not have a position yet; None for none.
+
+        Waits until the store answers. Raises permanent errors of brokers, and those of a closed store.
+        """
+        return await self._partitions.committed(partition)
+
     def pause(self, *partitions: TopicPartition) -> None:
         """Stop fetching and delivering these until `resume`; they stay ours. A new assignment ends the pause."""
         self._hold(partitions, held=True)

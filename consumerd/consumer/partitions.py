@@ -124,6 +124,10 @@ class OwnedPartitions:
         owned = self._owned.get(partition)
         return owned.work.position if owned is not None and owned.work is not None else None
 
+    async def committed(self, partition: TopicPartition) -> int | None:
+        """The committed offset of a partition, when the store has answered."""
+        return await self._starts.committed(partition)
+
     def stream(self, partition: TopicPartition) -> int:
         """The number of our stream for which an owned partition was claimed."""
         return self._owned[partition].stream

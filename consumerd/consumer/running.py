@@ -512,6 +512,9 @@ class _MemberPort:
     async def commit(self) -> dict[TopicPartition, int]:
         return await self._member.controls.commit()
 
+    async def committed(self, partition: TopicPartition) -> int | None:
+        return await self._member.controls.committed_offset(partition)
+
     def pause(self, partition: TopicPartition) -> None:
         self._member.controls.pause(partition)
 

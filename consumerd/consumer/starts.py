@@ -18,7 +18,7 @@ process that was suspended since its claim would take over partitions that other
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import structlog
 
@@ -33,7 +33,7 @@ from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.zk.errors import ConnectionLost, NotConnected
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from consumerd.consumer.fence import Fence
     from consumerd.consumer.protocols import PartitionPool
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from consumerd.ports import Clock
 
 log = structlog.get_logger(__name__)
+
+_T = TypeVar("_T")
 
 #: Permanent refusals; the version of a request may come from `commit.version`.
 _FINAL: Final = frozenset({ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION})
@@ -157,12 +159,31 @@ class StartFinder:
 
         Raises the errors of the handler and of a closed store, and the permanent ones of brokers.
         """
+
+        async def attempt() -> Start:
+            found = await self._position(partition, session_id)
+            end = await self._end(partition, found.offset) if self._settings.stop_at_end else None
+            return found._replace(end=end)
+
+        return await self._until_answered(partition, attempt)
+
+    async def committed(self, partition: TopicPartition) -> int | None:
+        """Return the committed offset; retry until it is known. Raises as `find`."""
+        return await self._until_answered(partition, lambda: self._committed(partition))
+
+    async def _committed(self, partition: TopicPartition) -> int | None:
+        committed = (await self._loads.take_part([partition])).get(partition)
+        if isinstance(committed, BrokerError):
+            raise committed
+        return committed
+
+    async def _until_answered(self, partition: TopicPartition, attempt: Callable[[], Awaitable[_T]]) -> _T:
+        """Return the result of `attempt`, which is made again after errors that may pass."""
         logged: set[str] = set()
         pause = RETRY_PAUSE
         while True:
             try:
-                found = await self._position(partition, session_id)
-                end = await self._end(partition, found.offset) if self._settings.stop_at_end else None
+                return await attempt()
             except (BrokerError, WireError, NotConnected, ConnectionLost) as error:
                 if _is_final(error):
                     raise
@@ -172,16 +193,12 @@ class StartFinder:
                 logged.add(reason)
                 await self._clock.sleep(pause)
                 pause = min(2 * pause, REFUSED_PAUSE) if _is_denied(error) else RETRY_PAUSE
-            else:
-                return found._replace(end=end)
 
     async def _position(self, partition: TopicPartition, session_id: int) -> Start:
         """Return the start, without the end of the log."""
         await self._fence.wait(session_id)
         own = await self._handler.position(partition)
-        committed = (await self._loads.take_part([partition])).get(partition)
-        if isinstance(committed, BrokerError):
-            raise committed
+        committed = await self._committed(partition)
         if own is not None:
             return await self._position_of_sink(partition, own, committed)
         former = self._former.get(partition)

@@ -38,6 +38,10 @@ class MemberPort(Protocol):
         """Commit the handled offsets; return the committed offsets."""
         ...
 
+    async def committed(self, partition: TopicPartition) -> int | None:
+        """Return the committed offset of a partition; None for none."""
+        ...
+
     def pause(self, partition: TopicPartition) -> None:
         """Fetch and deliver nothing of a partition."""
         ...
@@ -55,6 +59,9 @@ class _NoMember:
 
     async def commit(self) -> Mapping[TopicPartition, int]:
         return {}
+
+    async def committed(self, partition: TopicPartition) -> int | None:
+        return None
 
     def pause(self, partition: TopicPartition) -> None:
         return
@@ -104,6 +111,13 @@ class HandlerContext:
         ZooKeeperError or BrokerError, which in `handle` is a failure like any other. Without a member, it does nothing.
         """
         return await self.member.commit()
+
+    async def committed(self, partition: TopicPartition) -> int | None:
+        """Return the committed offset of an owned partition, also before its first message; None for none.
+
+        Waits until the store answers. Raises permanent errors of brokers. Without a member there is none.
+        """
+        return await self.member.committed(partition)
 
     def pause(self, partition: TopicPartition) -> None:
         """Deliver and fetch nothing of `partition` after the current call, until `resume`. It stays owned.

@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path, PosixPath
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 from unittest import mock
 
@@ -145,6 +146,14 @@ class _SimulatedPath(PosixPath):
     def is_dir(self) -> bool:
         self.disk.step("stat")
         return self.disk.forgetful.is_directory(self)
+
+    def stat(self, *, follow_symlinks: bool = True) -> Any:
+        # No step: it changes nothing, so a crash before it is one before the call that follows.
+        descriptor = self.disk.forgetful.open(self, os.O_RDONLY)
+        try:
+            return SimpleNamespace(st_dev=0, st_ino=self.disk.forgetful.identity(descriptor))
+        finally:
+            self.disk.forgetful.close(descriptor)
 
     def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
         assert not parents

@@ -9,7 +9,7 @@ instead, and continues before a chosen step of the second one's takeover. `make`
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from consumerd.registry import offset_path, parse_offset
 from tests.simulation.kernel import SimulationError
@@ -25,6 +25,8 @@ Fault = Literal["kill", "power"]
 #: A member's steps that are counted: calls of its place from its start, or turns of its loop from its first message.
 Steps = Literal["calls", "turns"]
 
+#: What is said where a crash lost the folder of a topic: the last member stops, since offsets of it are committed.
+FOLDER_LOST: Final = "c has committed everything"
 _SETTINGS: dict[str, dict[str, Any]] = {"fetch": {"initial": "earliest"}, "commit": {"interval": 0.1}}
 
 

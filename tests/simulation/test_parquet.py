@@ -16,7 +16,7 @@ pytest.importorskip("pyarrow.parquet")
 from tests.simulation.parquet_world import ParquetSchedule, ParquetWorld
 from tests.simulation.planted_parquet import MUTATIONS, OF_FILES
 from tests.simulation.playing import play_all
-from tests.simulation.sink_crashes import crash, zombie
+from tests.simulation.sink_crashes import FOLDER_LOST, crash, zombie
 from tests.simulation.stepping import MOST, steps_of
 
 if TYPE_CHECKING:
@@ -76,16 +76,16 @@ def test_parquet_files_have_each_message_once_in_random_schedules() -> None:
 
 #: Of each defect a crash at a step, or a schedule, that shows it, and what it says.
 FOUND_BY: dict[str, tuple[Callable[[], object], str]] = {
-    "renamed_before_synced": (lambda: crashed(42, "power"), r"is not a whole file of rows"),
-    "never_synced": (lambda: crashed(42, "power"), r"is not a whole file of rows"),
-    "names_not_synced": (lambda: crashed(16, "kill"), r"after None; expected Row\(offset=0"),
+    "renamed_before_synced": (lambda: crashed(43, "power"), r"is not a whole file of rows"),
+    "never_synced": (lambda: crashed(43, "power"), r"is not a whole file of rows"),
+    "names_not_synced": (lambda: crashed(16, "kill"), FOLDER_LOST),
     "takeover_not_synced": (
-        lambda: [crashed(number, "kill") for number in (40, 41)],
+        lambda: [crashed(number, "kill") for number in (41, 42)],
         r"after None; expected Row\(offset=0",
     ),
     "found_directory_not_synced": (
         lambda: [crashed(number, "kill") for number in (5, 6)],
-        r"after None; expected Row\(offset=0",
+        FOLDER_LOST,
     ),
     "written_in_place": (lambda: crashed(34, "kill"), r"is not a whole file of rows"),
     "former_owner_not_fenced": (lambda: thawed(16), r"inner=0, .*\) after Row\(offset=0, inner=4"),

@@ -9,14 +9,17 @@ takes some of the steps; `make test-long` takes all, and as many more schedules 
 from __future__ import annotations
 
 import functools
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
+from consumerd.errors import HandlerFailedError
 from tests.simulation.planted_sinks import MUTATIONS, finding
 from tests.simulation.playing import LONG_SEEDS, ONE, blocks, one_alone, play_all
-from tests.simulation.sink_crashes import Fault, crash, zombie
+from tests.simulation.sink_crashes import FOLDER_LOST, Fault, Story, crash, zombie
 from tests.simulation.sink_schedule import KINDS, Outcome, SinkSchedule
+from tests.simulation.sink_world import SinkWorld
 from tests.simulation.stepping import MOST, steps_of
 
 if TYPE_CHECKING:
@@ -100,21 +103,43 @@ def test_former_owner_stopped_before_each_call_repeats_no_row(stopped: str) -> N
     assert {"list", "rename", "rmdir", "open", "write", "fsync"} <= seen
 
 
+# -- a directory that is not there
+
+
+@one_alone
+def test_stops_where_the_directory_is_empty_though_offsets_are_committed() -> None:
+    with SinkWorld() as world:
+        story = Story(world)
+        first = story.join("a")
+        story.until(lambda: story.committed, "the first member has committed")
+        first.terminate()
+        world.until_ended(first)
+        stored = world.read()
+        assert sum(map(len, stored.values())) > 0
+        world.directory = world.disk.path("/srv/unmounted")
+        world.produce_all()
+        second = story.join("b")
+        world.until_ended(second)
+        assert isinstance(second.failure, HandlerFailedError)
+        assert re.match(r"offset \d+ of t/0-0 is committed, but the directory has no folder t: ", str(second.failure))
+        assert (story.committed, world.read()) == (False, {})
+
+
 # -- planted defects
 
 #: Of each defect a crash at a step, or a schedule, that shows it, and what it says. Another order of
 #: steps moves these numbers: go through all of `crash` or `zombie` with the defect, and write down what fails.
 FOUND_BY: dict[str, tuple[Callable[[], object], str]] = {
-    "renamed_before_synced": (lambda: crash(40, "power", "calls"), r"is not a whole file of rows"),
-    "never_synced": (lambda: crash(40, "power", "calls"), r"is not a whole file of rows"),
-    "names_not_synced": (lambda: crash(16, "kill", "calls"), r"after None; expected Row\(offset=0"),
+    "renamed_before_synced": (lambda: crash(41, "power", "calls"), r"is not a whole file of rows"),
+    "never_synced": (lambda: crash(41, "power", "calls"), r"is not a whole file of rows"),
+    "names_not_synced": (lambda: crash(16, "kill", "calls"), FOLDER_LOST),
     "takeover_not_synced": (
         lambda: [crash(number, "kill", "calls", 4) for number in (37, 38)],
         r"after None; expected Row\(offset=0",
     ),
     "found_directory_not_synced": (
         lambda: [crash(number, "kill", "calls") for number in (5, 6)],
-        r"after None; expected Row\(offset=0",
+        FOLDER_LOST,
     ),
     "written_in_place": (lambda: crash(34, "kill", "calls"), r"is not a whole file of rows"),
     "former_owner_not_fenced": (lambda: zombie("rename", 16), r"inner=0, .*\) after Row\(offset=0, inner=4"),

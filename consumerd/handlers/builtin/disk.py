@@ -36,6 +36,10 @@ class Disk(Protocol):
         """The names in a directory, sorted."""
         ...
 
+    def identity(self, directory: Path) -> object:
+        """What tells a directory from one that is mounted, or made, in its place."""
+        ...
+
     def write(self, path: Path, pieces: Iterable[bytes]) -> None:
         """Make or overwrite a file; its bytes are durable on return, its name is not. The folder must be there.
 
@@ -93,6 +97,10 @@ class OsDisk:
 
     def names(self, directory: Path) -> list[str]:
         return sorted(path.name for path in directory.iterdir())
+
+    def identity(self, directory: Path) -> object:
+        status = directory.stat()
+        return status.st_dev, status.st_ino
 
     def write(self, path: Path, pieces: Iterable[bytes]) -> None:
         with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:

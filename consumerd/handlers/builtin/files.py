@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 from consumerd.handlers.api import Handler
 from consumerd.handlers.builtin.disk import Disk, OsDisk
 from consumerd.handlers.builtin.range_folders import RangeFolders, WriterFolder
-from consumerd.handlers.builtin.ranges import RangeSink
+from consumerd.handlers.builtin.ranges import IfEmpty, RangeSink
 from consumerd.handlers.builtin.records import encode_pieces
 
 if TYPE_CHECKING:
@@ -31,14 +31,15 @@ _LINES, _BYTES = 10_000, 1 << 20
 class FilesHandler(Handler):
     """Writes each batch to a file of its own.
 
-    Options: `directory`, which is made when missing. Raises PartitionTakenError, RangeOverlapError, and OSError for
-    what the disk says (full, gone, not permitted), which the retry policy deals with: nothing is stored then.
+    Options: `directory`, which is made when missing; `if_empty`, see `RangeSink.position`. Raises PartitionTakenError,
+    RangeOverlapError, and OSError for what the disk says (full, gone, not permitted), which the retry policy deals
+    with: nothing is stored then.
     """
 
-    def __init__(self, directory: str | Path) -> None:
+    def __init__(self, directory: str | Path, if_empty: IfEmpty = "stop") -> None:
         if not isinstance(directory, (str, Path)) or not str(directory):
             raise ValueError(f"directory must be a path, not {directory!r}")
-        self._sink = _sink(OsDisk(), Path(directory))
+        self._sink = _sink(OsDisk(), Path(directory), if_empty)
 
     @classmethod
     def on(cls, disk: Disk, directory: Path) -> Self:
@@ -49,7 +50,7 @@ class FilesHandler(Handler):
 
     async def start(self, context: HandlerContext) -> None:
         """Make the directory, so that a wrong one is found before the group is joined."""
-        await self._sink.start()
+        await self._sink.start(context)
 
     async def stop(self) -> None:
         """Remove the (empty) folders of this writer."""
@@ -64,8 +65,8 @@ class FilesHandler(Handler):
         await self._sink.handle(batch)
 
 
-def _sink(disk: Disk, directory: Path) -> RangeSink[WriterFolder]:
-    return RangeSink(RangeFolders(disk, directory, ".ndjson"), _lines)
+def _sink(disk: Disk, directory: Path, if_empty: IfEmpty = "stop") -> RangeSink[WriterFolder]:
+    return RangeSink(RangeFolders(disk, directory, ".ndjson"), _lines, if_empty)
 
 
 def _lines(batch: Batch) -> Iterator[bytes]:

@@ -28,7 +28,7 @@ from consumerd.handlers.builtin.disk import Disk, OsDisk
 from consumerd.handlers.builtin.parquet_rows import parquet_pieces
 from consumerd.handlers.builtin.range_folders import RangeFolders
 from consumerd.handlers.builtin.range_objects import RangeObjects
-from consumerd.handlers.builtin.ranges import RangeSink
+from consumerd.handlers.builtin.ranges import IfEmpty, RangeSink
 from consumerd.handlers.secret_options import Secret  # noqa: TC001 - `config show` reads the type
 
 if TYPE_CHECKING:
@@ -47,8 +47,9 @@ class ParquetHandler(Handler):
     """Writes each batch to a file of its own. Options:
 
     `directory`: a path, which is made when missing, or a URL of a store of objects for fsspec. `compression`: `zstd`,
-    `snappy`, `gzip` or `none`. `storage_options`: a table for fsspec's driver, such as credentials. Raises
-    PartitionTakenError, RangeOverlapError, and what the disk or the store says, which the retry policy deals with.
+    `snappy`, `gzip` or `none`. `storage_options`: a table for fsspec's driver, such as credentials. `if_empty`: see
+    `RangeSink.position`. Raises PartitionTakenError, RangeOverlapError, and what the disk or the store says, which the
+    retry policy deals with.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class ParquetHandler(Handler):
         directory: str | Path,
         compression: str = "zstd",
         storage_options: Secret[Mapping[str, Any] | None] = None,
+        if_empty: IfEmpty = "stop",
     ) -> None:
         if not isinstance(directory, (str, Path)) or not str(directory):
             raise ValueError(f"directory must be a path or URL, not {directory!r}")
@@ -75,9 +77,9 @@ class ParquetHandler(Handler):
         self._encode = partial(parquet_pieces, compression=ExportCompression(compression))
         self._sink: RangeSink[Any]
         if path is None:
-            self._sink = RangeSink(RangeObjects(str(directory), storage_options or {}, _SUFFIX), self._encode)
+            self._sink = RangeSink(RangeObjects(str(directory), storage_options or {}, _SUFFIX), self._encode, if_empty)
         else:
-            self._sink = RangeSink(RangeFolders(OsDisk(), path, _SUFFIX), self._encode)
+            self._sink = RangeSink(RangeFolders(OsDisk(), path, _SUFFIX), self._encode, if_empty)
 
     @classmethod
     def on(cls, disk: Disk, directory: Path) -> Self:
@@ -88,7 +90,7 @@ class ParquetHandler(Handler):
 
     async def start(self, context: HandlerContext) -> None:
         """Make the directory, or look into the store, so that a wrong one is found before the group is joined."""
-        await self._sink.start()
+        await self._sink.start(context)
 
     async def stop(self) -> None:
         """Remove the (empty) folders of this writer."""

@@ -15,6 +15,9 @@ A zombie's rename happens before step 2, and then step 3 counts its file, or it 
 file is gone. Of two that take over at one time each sees the other's folder or is seen; at most one can write then.
 So ranges never overlap, and there is no lock that a zombie could hold. Requirements on the storage: POSIX renames
 and directory listings as fresh as the last change made through the same client (local disks, NFS, CephFS; not S3).
+
+A file system that is unmounted leaves an empty directory under the same path, in which new folders would be made.
+Therefore the device and inode of the directory must stay those of the start.
 """
 
 from __future__ import annotations
@@ -65,14 +68,39 @@ class RangeFolders:
         self._disk = disk
         self._directory = directory
         self._suffix = suffix
+        self._identity: object = None
 
     def prepare(self) -> None:
         try:
             self._disk.make_directory(self._directory)
+            self._identity = self._disk.identity(self._directory)
         except OSError as error:
             if is_disk_full(error) and error.errno != errno.EROFS:  # read-only from the start is a wrong path
                 raise
             raise HandlerFailedError(f"cannot create the directory {self._directory}: {error.strerror}.") from error
+
+    def has(self, topic: str) -> bool:
+        self._require_same_directory()
+        try:
+            self._disk.identity(self._directory / topic)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _require_same_directory(self) -> None:
+        """Raise HandlerFailedError where the directory is not that of the start."""
+        if self._identity is None:
+            return
+        try:
+            found = self._disk.identity(self._directory)
+        except (FileNotFoundError, NotADirectoryError):
+            found = None
+        if found != self._identity:
+            raise HandlerFailedError(
+                f"the directory {self._directory} is {'missing' if found is None else 'another one'} since the start: "
+                "its file system was unmounted, or it was replaced. Nothing was stored there or committed: mount it "
+                "again, then start consumerd."
+            )
 
     def give_back(self, folders: Iterable[WriterFolder]) -> None:
         """Remove the (empty) folders of this writer."""
@@ -81,6 +109,7 @@ class RangeFolders:
 
     def take_over(self, topic: str, partition: str) -> WriterFolder:
         disk, path = self._disk, self._directory / topic / partition
+        self._require_same_directory()
         disk.make_directory(path)
         writer = disk.make_unique_directory(path, _WRITER)
         for name in disk.names(path):
@@ -98,6 +127,7 @@ class RangeFolders:
         stored, loose = last_log(path, disk.names(path), self._suffix)
         for name in loose:
             disk.remove(path / name)
+        self._require_same_directory()
         return WriterFolder(path, writer, stored)
 
     def _clear(self, fenced: Path) -> None:
@@ -121,6 +151,7 @@ class RangeFolders:
             self._disk.write(folder.writer / name, pieces())
             self._disk.rename(folder.writer / name, target)
         except FileNotFoundError as error:
+            self._require_same_directory()
             raise PartitionTakenError(
                 f"another member took over {batch.partition} while this one wrote {name} to {folder.path} "
                 "(or that folder was removed); nothing was stored."

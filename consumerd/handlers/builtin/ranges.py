@@ -17,7 +17,7 @@ anew, where brokers tell the logs apart (`consumerd.handlers.builtin.range_logs`
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar, get_args
 
 import structlog
 
@@ -30,10 +30,14 @@ if TYPE_CHECKING:
 
     from consumerd.handlers.api import SinkPosition
     from consumerd.handlers.builtin.range_logs import StoredLog
+    from consumerd.handlers.context import HandlerContext
     from consumerd.handlers.messages import Batch
     from consumerd.partition import TopicPartition
 
 log = structlog.get_logger(__name__)
+
+#: What to do where nothing of a topic is stored, though offsets of it are committed.
+IfEmpty = Literal["stop", "continue"]
 
 
 class RangeOverlapError(HandlerFailedError):
@@ -61,6 +65,10 @@ class RangeStore(Protocol[_Folder]):
         """Find out whether it can be used. Raises HandlerFailedError where it never can."""
         ...
 
+    def has(self, topic: str) -> bool:
+        """Whether ranges of the topic were ever stored here, or may have been. Raises HandlerFailedError."""
+        ...
+
     def take_over(self, topic: str, partition: str) -> _Folder:
         """The folder of a partition, in which a former owner can store nothing any more."""
         ...
@@ -79,15 +87,25 @@ class RangeStore(Protocol[_Folder]):
 
 
 class RangeSink(Generic[_Folder]):
-    """The methods of a handler that stores ranges in `store`; `encode(batch)` makes the pieces of a file."""
+    """The methods of a handler that stores ranges in `store`; `encode(batch)` makes the pieces of a file.
 
-    def __init__(self, store: RangeStore[_Folder], encode: Callable[[Batch], Iterator[bytes]]) -> None:
+    `if_empty`: see `position`.
+    """
+
+    def __init__(
+        self, store: RangeStore[_Folder], encode: Callable[[Batch], Iterator[bytes]], if_empty: IfEmpty = "stop"
+    ) -> None:
+        if if_empty not in get_args(IfEmpty):
+            raise ValueError(f"if_empty must be one of {', '.join(get_args(IfEmpty))}, not {if_empty!r}")
         self._store = store
+        self._if_empty = if_empty
+        self._context: HandlerContext | None = None
         self._encode = encode
         self._folders: dict[TopicPartition, _Folder] = {}
 
-    async def start(self) -> None:
+    async def start(self, context: HandlerContext) -> None:
         """Find a wrong place before the group is joined."""
+        self._context = context
         await in_thread(self._store.prepare)
 
     async def stop(self) -> None:
@@ -97,7 +115,21 @@ class RangeSink(Generic[_Folder]):
         await in_thread(lambda: self._store.give_back(folders))
 
     async def position(self, partition: TopicPartition) -> SinkPosition | None:
-        """Take the partition's folder over, and tell where its ranges end; None for a partition without files."""
+        """Take the partition's folder over, and tell where its ranges end; None for a partition without files.
+
+        Raises HandlerFailedError where offsets of the partition are committed and nothing of its topic is here, unless
+        `if_empty` is "continue": the disk with the ranges may not be mounted.
+        """
+        if self._if_empty == "stop" and self._context is not None:
+            validate_topic(partition.topic)
+            known = await in_thread(lambda: self._store.has(partition.topic))
+            committed = None if known else await self._context.committed(partition)
+            if committed:
+                raise HandlerFailedError(
+                    f"offset {committed} of {partition} is committed, but the directory has no folder "
+                    f"{partition.topic}: is its file system mounted? If the directory is new, make the folder, or set "
+                    'handler.options.if_empty = "continue".'
+                )
         return (await self._taken(partition)).stored.position
 
     async def handle(self, batch: Batch) -> None:

@@ -184,6 +184,17 @@ async def test_prefers_sink_then_store_then_policy() -> None:
     assert await Setup(initial="latest").find() == Start(200, passing=True, at_end=True)
 
 
+async def test_a_sink_may_look_at_the_committed_offset_and_waits_for_the_store() -> None:
+    setup = Setup()
+    setup.store.refusal = error_of(5, "no leader")
+    looking = asyncio.create_task(setup.finder.committed(TP))
+    await turns()
+    assert not looking.done()
+    setup.store.refusal, setup.store.offset = None, 120
+    await setup.clock.advance(RETRY_PAUSE)
+    assert await looking == 120
+
+
 FORMER, OTHER = "AAAAAAAAAAAAAAAAAAAAAQ", "AAAAAAAAAAAAAAAAAAAAAg"
 
 

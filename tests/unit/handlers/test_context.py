@@ -57,5 +57,6 @@ async def test_without_a_member_nothing_is_owned(clock: Any) -> None:
     assert context.partitions == ()
     assert await context.cluster() is None
     assert await context.commit() == {}
+    assert await context.committed(TopicPartition("t", 0, 0)) is None
     context.pause(TopicPartition("t", 0, 0))
     context.resume(TopicPartition("t", 0, 0))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.errors import HandlerFailedError
+from consumerd.errors import ExitCode, HandlerFailedError, HandlerLoadError
 from consumerd.handlers import Batch, HandlerContext, PartitionTakenError, load_handler
 from consumerd.handlers.builtin.disk import OsDisk
 from consumerd.handlers.builtin.files import FilesHandler
@@ -62,6 +62,83 @@ async def test_position_is_the_end_of_the_last_range(tmp_path: Path, make_batch:
     for other in (handler, FilesHandler(tmp_path)):
         assert await other.position(HERE) == gap.next_offset
         assert await other.position(TopicPartition("t", 0, 1)) is None
+
+
+class Committed:
+    """A member whose group has committed this offset of each partition."""
+
+    partitions = (HERE,)
+
+    def __init__(self, offset: int | None) -> None:
+        self.offset = offset
+
+    async def cluster(self) -> str | None:
+        return None
+
+    async def commit(self) -> dict[TopicPartition, int]:
+        return {}
+
+    async def committed(self, partition: TopicPartition) -> int | None:
+        return self.offset
+
+    def pause(self, partition: TopicPartition) -> None: ...
+
+    def resume(self, partition: TopicPartition) -> None: ...
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("name", ["files", "parquet"])
+async def test_stops_where_nothing_of_a_topic_is_stored_though_offsets_are_committed(
+    tmp_path: Path, clock: Any, name: str
+) -> None:
+    """As where the file system is not mounted."""
+    context = HandlerContext("g", "g_1", clock, member=Committed(88_000))
+    handler = load_handler(name, {"directory": str(tmp_path / "out")})
+    await handler.start(context)
+    with pytest.raises(
+        HandlerFailedError, match=r"offset 88000 of t/0-0 is committed, .*mounted\?.*if_empty"
+    ) as caught:
+        await handler.position(HERE)
+    assert caught.value.exit_code == ExitCode.HANDLER_FAILED
+    assert [*(tmp_path / "out").iterdir()] == []  # so that the next start stops as well
+    told = load_handler(name, {"directory": str(tmp_path / "out"), "if_empty": "continue"})
+    await told.start(context)
+    assert await told.position(HERE) is None
+    await told.stop()
+    assert await handler.position(TopicPartition("t", 0, 1)) is None  # something of the topic is here by now
+    for offset in (None, 0):
+        other = load_handler(name, {"directory": str(tmp_path / f"other{offset}")})
+        await other.start(HandlerContext("g", "g_1", clock, member=Committed(offset)))
+        assert await other.position(HERE) is None
+    with pytest.raises(HandlerLoadError, match="if_empty must be one of stop, continue"):
+        load_handler(name, {"directory": str(tmp_path), "if_empty": "x"})
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("name", ["files", "parquet"])
+@pytest.mark.parametrize("made_again", [True, False])
+async def test_stores_nothing_where_the_directory_was_unmounted(
+    tmp_path: Path, make_batch: MakeBatch, clock: Any, name: str, made_again: bool
+) -> None:
+    directory = tmp_path / "out"
+    handler = load_handler(name, {"directory": str(directory)})
+    await handler.start(HandlerContext("g", "g_1", clock))
+    await handler.position(HERE)
+    first = make_batch(b"one")
+    await handler.handle(first)
+    directory.rename(tmp_path / "unmounted")
+    if made_again:
+        directory.mkdir()
+    words = f"{directory} is {'another one' if made_again else 'missing'} since the start: .*unmounted"
+    with pytest.raises(HandlerFailedError, match=words):
+        await handler.handle(make_batch(b"two", start=first.next_offset))
+    for partition in (HERE, TopicPartition("t", 0, 1)):
+        with pytest.raises(HandlerFailedError, match=words):
+            await handler.position(partition)
+        with pytest.raises(HandlerFailedError, match=words):
+            await handler.handle(make_batch(b"two", start=first.next_offset, partition=partition.partition))
+    assert [*directory.iterdir()] == [] if made_again else not directory.exists()
+    assert len(files(tmp_path / "unmounted")) == 1
 
 
 @pytest.mark.asyncio
