@@ -134,5 +134,9 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
     descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
     try:
         yield descriptor
+    except OSError as error:
+        if error.filename is None:  # calls with a descriptor do not know it
+            error.filename = os.fspath(path)
+        raise
     finally:
         os.close(descriptor)

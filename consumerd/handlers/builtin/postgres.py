@@ -22,10 +22,12 @@ statement; after that the server ends it, and the next owner continues.
 from __future__ import annotations
 
 import math
+import os
 import re
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qs, urlsplit
 
 import structlog
 
@@ -34,6 +36,7 @@ from consumerd.handlers.api import Handler, PartitionTakenError, SinkPosition
 from consumerd.handlers.messages import known_timestamp
 from consumerd.handlers.pieces import in_pieces
 from consumerd.handlers.secret_options import Secret  # noqa: TC001 - `config show` reads the type
+from consumerd.net.addresses import connect_reason
 from consumerd.partition import UNKNOWN_LOG, LogId
 
 if TYPE_CHECKING:
@@ -54,7 +57,17 @@ _ROW_BYTES: Final = 8 << 20
 _LONGEST_MS: Final = (1 << 31) - 1
 _COLUMNS: Final = ("topic", "broker", "partition", "offset", "index", "key", "timestamp", "payload")
 _LOG: Final = ("topic_id", "leader_epoch")
+_SCHEMES: Final = ("postgresql://", "postgres://")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62})?")
+
+
+def _server_of(dsn: str | None) -> str:
+    """Return where asyncpg connects to, without the password. Raises ValueError for an invalid URL."""
+    url = urlsplit(dsn or "")
+    hosts = url.netloc.rpartition("@")[2] or ",".join(parse_qs(url.query).get("host", ())) or os.environ.get("PGHOST")
+    if hosts:
+        return hosts
+    return "a local socket or localhost, as neither dsn nor PGHOST names a host"
 
 
 class RangeOverlapError(HandlerFailedError):
@@ -73,7 +86,7 @@ class _Claim:
 class PostgresHandler(Handler):
     """Stores messages. Options:
 
-    `dsn`: `postgresql://user:password@host/database`, or another form of asyncpg; without it PGHOST and the like count.
+    `dsn`: `postgresql://user:password@host/database`; for what it lacks, PGHOST and the like count.
     `table`: of the messages, and `positions`: of the positions; both are created where they do not exist, unless
     `create` is false. `connections`: to the server at most. `timeout`: seconds for a connection, for a statement, and
     until the server ends the transaction of a process that does not continue it.
@@ -94,6 +107,12 @@ class PostgresHandler(Handler):
                 raise ValueError(f"{option} must be a table's name, or schema.name, not {name!r}")
         if type(connections) is not int or connections < 1:
             raise ValueError(f"connections must be a positive number, not {connections!r}")
+        if dsn is not None and not dsn.startswith(_SCHEMES):
+            raise ValueError("dsn must begin with postgresql:// or postgres://")
+        try:
+            self._server = _server_of(dsn)
+        except ValueError:
+            raise ValueError("dsn must be a URL, postgresql://user:password@host:port/database") from None
         if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout <= 0:
             raise ValueError(f"timeout must be a positive number of seconds, not {timeout!r}")
         try:
@@ -115,19 +134,25 @@ class PostgresHandler(Handler):
         self._claims: dict[TopicPartition, _Claim] = {}
 
     async def start(self, context: HandlerContext) -> None:
-        """Connect, and make the tables. Raises what the server says."""
+        """Connect, and make the tables. Raises ConnectionError, and what the server says."""
         import asyncpg  # noqa: PLC0415
 
         self._group = context.group
         if self._pool is None:
-            self._pool = await asyncpg.create_pool(
-                self._dsn,
-                min_size=1,
-                max_size=self._connections,
-                timeout=self._timeout,
-                command_timeout=self._timeout,
-                server_settings={"application_name": f"consumerd {context.group}"[:63]},
-            )
+            try:
+                self._pool = await asyncpg.create_pool(
+                    self._dsn,
+                    min_size=1,
+                    max_size=self._connections,
+                    timeout=self._timeout,
+                    command_timeout=self._timeout,
+                    server_settings={"application_name": f"consumerd {context.group}"[:63]},
+                )
+            except OSError as error:  # TimeoutError, too
+                raise ConnectionError(
+                    f"cannot connect to PostgreSQL at {self._server}: {connect_reason(error)}; "
+                    "check handler.options.dsn, and that the server runs"
+                ) from error
         async with self._transaction() as connection:
             if self._create:
                 # Members that start at once: CREATE ... IF NOT EXISTS alone can still collide.

@@ -73,3 +73,15 @@ def test_reports_a_disk_that_fails_while_a_directory_is_synced(tmp_path: Path) -
 
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
         Failing().make_directory(tmp_path)
+
+
+@pytest.mark.parametrize("call", ["write", "fsync"])
+def test_error_of_a_call_with_a_descriptor_names_the_file(
+    tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, call, full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*/data'"):
+        OsDisk().write(tmp_path / "data", [b"x"])
