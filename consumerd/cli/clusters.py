@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager, nullcontext
+from itertools import starmap
 from typing import TYPE_CHECKING, TypeVar
 
+from consumerd.address import format_address
 from consumerd.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -79,10 +81,23 @@ def run_with_client(
     configure_logs("warning", "auto")
 
     async def main() -> _T:
+        await require_names(cluster.bootstrap)
         async with make_client(cluster.bootstrap, cluster.config, broker_timeout, cluster.timeout) as client:
             return await work(client)
 
     return asyncio.run(main())
+
+
+async def require_names(addresses: Sequence[tuple[str, int]]) -> None:
+    """Raise NoBrokerError where no name resolves: a person does not wait for that to change, as a service does."""
+    from consumerd.client import NoBrokerError  # noqa: PLC0415
+    from consumerd.net.addresses import why_unresolvable  # noqa: PLC0415
+
+    if addresses and (reason := await why_unresolvable(addresses)):
+        names = ",".join(starmap(format_address, addresses))
+        raise NoBrokerError(
+            f"cannot connect to broker {names}: {reason}; check its spelling, and the DNS of this machine."
+        )
 
 
 def require_zookeeper(cluster: ClusterAddress, what: str, remedy: str) -> None:

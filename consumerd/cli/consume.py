@@ -79,6 +79,7 @@ Of the file of -c, only servers, credentials and TLS are used: the group of a da
 def command(cluster: ClusterAddress, **options: Any) -> None:
     """Print the messages of topics: payloads, one per line, in the order of each partition."""
     _check(cluster, options)
+    from consumerd.cli.clusters import require_names  # noqa: PLC0415
     from consumerd.daemon.console import consume, consume_from_brokers, without_group  # noqa: PLC0415
     from consumerd.daemon.logs import configure_logs  # noqa: PLC0415 - heavy imports only for the command that runs
     from consumerd.daemon.loop import run_on_loop  # noqa: PLC0415
@@ -95,6 +96,7 @@ def command(cluster: ClusterAddress, **options: Any) -> None:
     configure_logs("warning", "auto")
 
     async def main() -> None:
+        await require_names(cluster.bootstrap)
         if not cluster.bootstrap:
             await consume(config, handler, exit_at_end=exit_at_end)
         elif options["group"] is not None:

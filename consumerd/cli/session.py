@@ -1,8 +1,8 @@
 """A ZooKeeper session for the length of one command, and the options that say where ZooKeeper or the brokers are.
 
-Strategy: commands that only look must not leave traces. A session creates its chroot where it is missing, so a chroot
-that was named is looked for first, through a session without one, and its absence is an error. Credentials and TLS are
-not options, which every user of the machine could read: tools take them from the daemon's own configuration file.
+Strategy: commands that only look must not leave traces, so a chroot without a cluster is an error
+(`consumerd.cluster.entry`). Credentials and TLS are not options, which every user of the machine could read: tools take
+them from the daemon's own configuration file.
 """
 
 from __future__ import annotations
@@ -222,38 +222,23 @@ def with_session(
 @asynccontextmanager
 async def open_session(zookeeper: str, timeout: float, section: ZooKeeperSection | None) -> AsyncIterator[Session]:
     """A session as that of `with_session`, for work on several of them."""
-    from consumerd.errors import NotFoundError  # noqa: PLC0415
-    from consumerd.zk import parse_connect_string  # noqa: PLC0415
-
-    hosts, chroot = parse_connect_string(zookeeper)
-    servers = ",".join(map(str, hosts))
-    if chroot:
-        async with _started(servers, timeout, section) as session:
-            if await session.exists(chroot) is None:
-                raise NotFoundError(
-                    f"there is no node {chroot} in ZooKeeper at {servers}; check the chroot of the address"
-                )
-    async with _started(servers + chroot, timeout, section) as session:
-        yield session
-
-
-@asynccontextmanager
-async def _started(connect: str, timeout: float, section: ZooKeeperSection | None) -> AsyncIterator[Session]:
     import random  # noqa: PLC0415
 
     from consumerd.clock import SystemClock  # noqa: PLC0415
+    from consumerd.cluster.entry import start_session  # noqa: PLC0415
     from consumerd.zk import Session  # noqa: PLC0415
 
-    clock, rng = SystemClock(), random.Random()
+    clock, rng, where = SystemClock(), random.Random(), "--zookeeper"
     if section is None:
-        session = Session(connect, clock=clock, rng=rng, wait_connected=timeout)
+        session = Session(zookeeper, clock=clock, rng=rng, wait_connected=timeout)
     else:
         from consumerd.config.build import build_session  # noqa: PLC0415
 
-        section = section.model_copy(update={"connect": connect})
+        where = "zookeeper.connect" if section.connect == zookeeper else where
+        section = section.model_copy(update={"connect": zookeeper})
         session = build_session(section, clock=clock, rng=rng, wait_connected=timeout)
-    await session.start(timeout)
     try:
+        await start_session(session, timeout, clock, where=where)
         yield session
     finally:
         await session.close()

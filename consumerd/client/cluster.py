@@ -18,7 +18,14 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
-from consumerd.client.errors import BrokerRefusedError, NoBrokerError, UnavailableError, error_of, topic_error
+from consumerd.client.errors import (
+    BrokerRefusedError,
+    NoBrokerError,
+    UnavailableError,
+    V07BrokerError,
+    error_of,
+    topic_error,
+)
 from consumerd.client.metadata import NO_CREATION_SINCE, ClusterMetadata, metadata_body
 from consumerd.client.retrying import log_retry, passes, retry
 from consumerd.errors import BrokerError, NotFoundError
@@ -158,6 +165,8 @@ class ClusterClient:
                 return await self.channel(host, port)
             except BrokerError as error:
                 tried.append(error)
+        if tried and all(isinstance(error, V07BrokerError) for error in tried):
+            raise tried[-1]  # trying again does not help
         last = tried[-1] if tried else "none is known yet"
         raise NoBrokerError(f"no broker of the cluster can be reached ({len(tried)} tried); last error: {last}", tried)
 

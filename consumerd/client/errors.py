@@ -25,6 +25,20 @@ class NoBrokerError(UnavailableError):
         self.tried = tuple(tried)
 
 
+class V07BrokerError(BrokerError):
+    """The broker runs Kafka 0.7, whose protocol is another one."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(
+            f"broker {address} runs Kafka 0.7, which does not support the protocol of Kafka 0.8 and later; give its "
+            "ZooKeeper instead (--zookeeper, zookeeper.connect), or --broker to `consumerd produce`"
+        )
+        self.address = address
+
+    def __reduce__(self) -> tuple[type[V07BrokerError], tuple[str]]:
+        return type(self), (self.address,)
+
+
 class RequestTooLargeError(BrokerError):
     """A request is larger than the settings allow."""
 

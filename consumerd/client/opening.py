@@ -3,11 +3,11 @@
 Strategy: API_VERSIONS is sent first on every connection, in its last version; a broker that does not know that version
 returns error 35 in version 0, and version 0 is sent. Brokers of 0.8 close the connection instead, and those of 0.9 do
 not respond. Further connections then show the broker's release: 0.9 answers LIST_GROUPS, 0.8 closes the connection on
-that too but answers METADATA; one that is going down, or hangs, answers neither. A broker that did not respond and then
-answers is asked for its versions once more: a newer one may just have been slow. The release of an old broker is
-remembered for its address, so that it is not probed at each connection, until a connection to it ends: it may have been
-upgraded. With SASL, a broker of 0.9 treats any request as an invalid token and closes the connection; the client
-authenticates first where possible.
+that too but answers METADATA, and 0.7 answers neither, but a FETCH of its own; one that is going down, or hangs,
+answers nothing. A broker that did not respond and then answers is asked for its versions once more: a newer one may
+just have been slow. The release of an old broker is remembered for its address, so that it is not probed at each
+connection, until a connection to it ends: it may have been upgraded. With SASL, a broker of 0.9 treats any request as
+an invalid token and closes the connection; the client authenticates first where possible.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from consumerd import __version__
 from consumerd.client.channel import Channel
-from consumerd.client.errors import AuthenticationError, error_of
+from consumerd.client.errors import AuthenticationError, V07BrokerError, error_of
 from consumerd.client.metadata import metadata_body
 from consumerd.net import ConnectionClosedError, RequestTimeoutError
+from consumerd.wire.errors import WireError
 from consumerd.wire.v08.apis import API_VERSIONS, LIST_GROUPS, METADATA
 from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions, versions_of_answer
@@ -52,6 +53,8 @@ class Authenticate(Protocol):
 _SOFTWARE: Final = {"client_software_name": "consumerd", "client_software_version": __version__}
 #: Seconds for a second attempt at API_VERSIONS, once the broker has answered another request.
 _SECOND_LOOK: Final = 1.0
+#: A topic that no broker has.
+_NO_TOPIC: Final = "consumerd-looks-for-kafka-0.7"
 #: Seconds for which the release of an old broker is remembered.
 _BELIEVED_FOR: Final = 300.0
 
@@ -165,6 +168,9 @@ class ChannelOpener:
             try:
                 await channel.call(api, body, timeout=self._settings.versions_timeout)
             except RequestTimeoutError:
+                # METADATA has the key of MULTIPRODUCE, which brokers of 0.7 do not answer.
+                if api is METADATA and await self._speaks_v07(host, port):
+                    raise V07BrokerError(f"{host}:{port}") from None
                 raise
             except ConnectionClosedError:
                 continue
@@ -173,6 +179,21 @@ class ChannelOpener:
             finally:
                 channel.abort()
         return BrokerRelease.V0_9 if await self._takes_a_bare_token(host, port) else None
+
+    async def _speaks_v07(self, host: str, port: int) -> bool:
+        """Whether a broker answers a FETCH of 0.7, which has no effect: it returns nothing of an unknown topic."""
+        from consumerd.wire.v07 import FetchRequest, decode_fetch_response  # noqa: PLC0415 - only for this error
+
+        connection = await self._connect(host, port)
+        try:
+            timeout = self._settings.versions_timeout
+            answer = await connection.request(FetchRequest(_NO_TOPIC, 0, 0, 1).encode(), timeout=timeout)
+            decode_fetch_response(answer)
+        except (ConnectionClosedError, WireError):
+            return False
+        finally:
+            connection.abort()
+        return True
 
     async def _takes_a_bare_token(self, host: str, port: int) -> bool:
         """Whether a broker that closes the connection on all requests requires authentication first, as 0.9 does."""

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.client.making import find_broker, security_protocol
 from consumerd.cluster import V08ClusterView, look_for_dialect
+from consumerd.cluster.entry import start_session
 from consumerd.config.build import build_connection_settings, build_session, build_subscription
 from consumerd.config.build_v08 import build_bootstrap, build_client_of, names_brokers
-from consumerd.errors import ConfigError, ZooKeeperError
+from consumerd.errors import ConfigError
 from consumerd.handlers.dead_letter_topic import TopicDeadLetters
 from consumerd.net import connect
 from consumerd.producer import (
@@ -25,7 +26,6 @@ from consumerd.producer import (
 from consumerd.registry import Dialect
 from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.v07 import validate_topic
-from consumerd.zk.errors import NotConnected
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -81,13 +81,7 @@ async def _session(config: Config, stack: AsyncExitStack, clock: Clock, rng: Ran
     section = config.zookeeper
     session = build_session(section, clock=clock, rng=rng)
     stack.push_async_callback(session.close)
-    try:
-        await session.start(section.connection_timeout)
-    except NotConnected as error:
-        raise ZooKeeperError(
-            f"ZooKeeper at {section.connect} did not answer within {section.connection_timeout:g} s; "
-            "check zookeeper.connect, and that ZooKeeper is running."
-        ) from error
+    await start_session(session, section.connection_timeout, clock)
     return session
 
 

@@ -58,7 +58,8 @@ _BY_TABLE: Final[dict[str, dict[str, Reload]]] = {
         ),
     },
     "zookeeper": dict.fromkeys(
-        ("connect", "session_timeout", "connection_timeout", "auth", "auth_file", "acl", "tls", "sasl"), Reload.RESTART
+        ("connect", "allow_empty", "session_timeout", "connection_timeout", "auth", "auth_file", "acl", "tls", "sasl"),
+        Reload.RESTART,
     ),
     "kafka": dict.fromkeys(("bootstrap", "client_id", "connection_timeout", "tls", "sasl"), Reload.RESTART),
     "rebalance": dict.fromkeys(("drain_timeout", "retry_interval", "reconcile_interval"), Reload.RESTART),

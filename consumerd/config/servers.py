@@ -137,8 +137,15 @@ class ZooKeeperSection(Section):
 
     connect: str = Field(
         default_of(ConsumerConfig, "zookeeper"),
-        description="Hosts, followed by the chroot (created if missing).",
+        description="Hosts, followed by the chroot of the cluster.",
         examples=["zk1:2181,zk2:2181,zk3:2181/kafka"],
+    )
+    allow_empty: bool = Field(
+        False,
+        description=(
+            "Start even if the chroot does not exist (it is created) or has neither brokers nor consumers. Otherwise "
+            "the daemon waits for them for `connection_timeout`, and exits."
+        ),
     )
     session_timeout: Seconds = Field(
         default_of(Session, "session_timeout"), description="Seconds without contact after which the session expires."

@@ -130,10 +130,7 @@ class Composition:
         try:
             await session.start(config.connection_timeout)
         except NotConnected as error:
-            raise ZooKeeperError(
-                f"ZooKeeper at {config.zookeeper} did not answer within {config.connection_timeout:g} s; "
-                "check the connect string and that it runs."
-            ) from error
+            raise ZooKeeperError(f"{error} (in zookeeper); tried for {config.connection_timeout:g} s.") from error
         return session
 
     def _opened_client(self) -> ClusterClient:

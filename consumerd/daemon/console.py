@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from consumerd.client import ClientSettings, UnsupportedApiError, topic_partitions
 from consumerd.clock import SystemClock
+from consumerd.cluster.entry import start_session
 from consumerd.config.build import build_connection_settings, build_session, build_settings, build_subscription
 from consumerd.config.build_v08 import build_client_of
 from consumerd.consumer.group_requests import INTERNAL
-from consumerd.daemon.service import run_member, run_on_brokers, start_session
+from consumerd.daemon.service import run_member, run_on_brokers
 from consumerd.errors import ConfigError, NotFoundError
 from consumerd.handlers.builtin.console import EnoughError
 from consumerd.registry import StaticSubscription, topic_path
@@ -40,8 +41,8 @@ async def consume(config: Config, handler: ConsoleHandler, *, exit_at_end: bool)
     clock, rng = SystemClock(), SystemRandom()
     settings = replace(build_settings(config, clock=clock, rng=rng), stop_at_end=exit_at_end)
     session = build_session(config.zookeeper, clock=clock, rng=rng)
-    await start_session(session, config)
     try:
+        await start_session(session, config.zookeeper.connection_timeout, clock, where="--zookeeper")
         if exit_at_end:
             for topic in config.group.topics:
                 await _require_topic(session, topic)

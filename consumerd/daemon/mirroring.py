@@ -20,13 +20,14 @@ import structlog
 from consumerd import __version__
 from consumerd.clock import SystemClock
 from consumerd.cluster import ClusterView, read_dialect
+from consumerd.cluster.entry import start_session
 from consumerd.config.build import build_connection_settings, build_session, build_settings
 from consumerd.config.servers import ZooKeeperSection
 from consumerd.daemon.endpoints import check_http
 from consumerd.daemon.monitor import Monitor
 from consumerd.daemon.service import Watching, run_member, start_monitor
 from consumerd.daemon.telemetry import check_telemetry
-from consumerd.errors import ConfigError, NotFoundError, ZooKeeperError
+from consumerd.errors import ConfigError, NotFoundError
 from consumerd.handlers import RetryPolicy, retrying
 from consumerd.mirror import (
     KeepingPartitioner,
@@ -42,7 +43,6 @@ from consumerd.mirror import (
 from consumerd.net import connect
 from consumerd.producer import Producer, ProducerSettings, StaticRouter, ZooKeeperRouter
 from consumerd.registry import Dialect, DialectError, StaticSubscription, make_consumer_id
-from consumerd.zk import NotConnected, parse_connect_string
 
 if TYPE_CHECKING:
     from random import Random
@@ -175,28 +175,8 @@ def _router(target: MirrorTarget, zk: Session | None, connector: Connector, rng:
 
 
 async def open_session(stack: AsyncExitStack, section: ZooKeeperSection, clock: Clock, rng: Random) -> Session:
-    """A started session, closed with `stack`. Looks for the chroot first: a session would make it."""
-    hosts, chroot = parse_connect_string(section.connect)
-    if chroot:
-        servers = ",".join(map(str, hosts))
-        looker = build_session(section.model_copy(update={"connect": servers}), clock=clock, rng=rng)
-        try:
-            await _start(looker, section)
-            if await looker.exists(chroot) is None:
-                raise NotFoundError(f"the chroot {chroot} does not exist in ZooKeeper at {servers}; check the address")
-        finally:
-            await looker.close()
+    """A session on the chroot of a cluster, closed with `stack`. Raises as `start_session`."""
     session = build_session(section, clock=clock, rng=rng)
     stack.push_async_callback(session.close)
-    await _start(session, section)
+    await start_session(session, section.connection_timeout, clock, where="the address of the source or target")
     return session
-
-
-async def _start(session: Session, section: ZooKeeperSection) -> None:
-    try:
-        await session.start(section.connection_timeout)
-    except NotConnected as error:
-        raise ZooKeeperError(
-            f"ZooKeeper at {section.connect} did not answer within {section.connection_timeout:g} s; "
-            "check the address, and whether it is running."
-        ) from error

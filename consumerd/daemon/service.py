@@ -24,6 +24,7 @@ import structlog
 from consumerd import __version__
 from consumerd.client import NoBrokerError
 from consumerd.clock import SystemClock
+from consumerd.cluster.entry import start_session
 from consumerd.config.build import (
     build_connection_settings,
     build_offset_settings,
@@ -43,11 +44,10 @@ from consumerd.daemon.signals import FORCE_SECONDS, StopForcedError, StopRequest
 from consumerd.daemon.stalls import LoopWatch
 from consumerd.daemon.telemetry import build_telemetry, check_telemetry
 from consumerd.daemon.watchdog import Watchdog
-from consumerd.errors import ConsumerdError, ZooKeeperError
+from consumerd.errors import ConsumerdError
 from consumerd.fetch import ByteBudget
 from consumerd.net import ConnectError, connect
 from consumerd.registry import Dialect
-from consumerd.zk.errors import NotConnected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -102,7 +102,11 @@ async def serve(config: Config, path: Path | None = None) -> None:
         if coordination == "zookeeper" or offsets.in_zookeeper:
             session = build_session(config.zookeeper, clock=clock, rng=rng)
             stack.push_async_callback(session.close)
-            if not await _unless_signalled(_done(start_session(session, config)), config):
+            section = config.zookeeper
+            starting = start_session(
+                session, section.connection_timeout, clock, allow_empty=section.allow_empty, wait=True
+            )
+            if not await _unless_signalled(_done(starting), config):
                 return
         if coordination == "zookeeper":
             assert session is not None
@@ -170,18 +174,6 @@ async def start_client(client: ClusterClient, config: Config) -> None:
         ) from error
     if partitions:
         await client.retrying("find the partitions", partial(require_partitions, client, partitions))
-
-
-async def start_session(session: Session, config: Config) -> None:
-    """Start `session` within the configured time. Raises ZooKeeperError with the remedy."""
-    section = config.zookeeper
-    try:
-        await session.start(section.connection_timeout)
-    except NotConnected as error:
-        raise ZooKeeperError(
-            f"ZooKeeper at {section.connect} did not answer within {section.connection_timeout:g} s; "
-            "check zookeeper.connect, and that ZooKeeper is running."
-        ) from error
 
 
 async def run_on_brokers(

@@ -7,9 +7,20 @@ resolver's order, each with its part of the time, so that a silent one leaves ti
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from contextlib import suppress
 from ipaddress import ip_address
+from ssl import SSLError
+from typing import TYPE_CHECKING
+
+from consumerd.errors import reason_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+#: The resolver's answers that a name does not exist, or has no address. EAI_NODATA is not known everywhere.
+_UNKNOWN = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
 
 
 async def addresses_of(host: str, port: int) -> list[str]:
@@ -28,3 +39,31 @@ async def addresses_of(host: str, port: int) -> list[str]:
         scoped = family == socket.AF_INET6 and rest[-1] != "0"
         texts.append(f"{address}%{rest[-1]}" if scoped else address)
     return list(dict.fromkeys(texts))
+
+
+def connect_reason(error: Exception) -> str:
+    """Return why a connection could not be opened, in the system's words."""
+    if isinstance(error, socket.gaierror):
+        return f"the host name does not resolve ({error.strerror})"
+    if isinstance(error, UnicodeError):
+        return f"the host name is invalid ({error})"
+    if isinstance(error, OSError) and error.errno and not isinstance(error, SSLError):
+        return os.strerror(error.errno)
+    return reason_of(error)
+
+
+async def why_unresolvable(addresses: Iterable[tuple[str, int]]) -> str | None:
+    """Return why none of the hosts has an address; None if one has, or may have later (a DNS server did not answer)."""
+    reason = None
+    for host, port in addresses:
+        try:
+            await addresses_of(host, port)
+        except socket.gaierror as error:
+            if error.errno not in _UNKNOWN:
+                return None
+            reason = connect_reason(error)
+        except UnicodeError as error:
+            reason = connect_reason(error)
+        else:
+            return None
+    return reason

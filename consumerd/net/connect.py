@@ -11,8 +11,7 @@ from collections.abc import Awaitable, Callable
 from ssl import SSLCertVerificationError, SSLError
 from typing import TYPE_CHECKING, Final, Protocol
 
-from consumerd.errors import reason_of
-from consumerd.net.addresses import addresses_of
+from consumerd.net.addresses import addresses_of, connect_reason
 from consumerd.net.connection import BrokerConnection, ConnectionSettings
 from consumerd.net.errors import ConnectError, TlsError
 
@@ -71,9 +70,13 @@ async def connect(
         if ssl is not None and isinstance(error, ConnectionResetError | ConnectionAbortedError):
             raise TlsError(f"cannot speak TLS with broker {host}:{port}: {_NOT_A_TLS_LISTENER}") from error
         # ValueError covers host names that cannot be encoded: they come from ZooKeeper and may be any text.
-        raise ConnectError(
-            f"cannot connect to broker {host}:{port}: {reason_of(error)}; is it running, and is that its address?"
-        ) from error
+        unresolved = isinstance(error, socket.gaierror | UnicodeError)
+        remedy = (
+            "check its spelling, and the DNS of this machine"
+            if unresolved
+            else "is it running, and is that its address?"
+        )
+        raise ConnectError(f"cannot connect to broker {host}:{port}: {connect_reason(error)}; {remedy}") from error
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if settings.receive_buffer is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, settings.receive_buffer)

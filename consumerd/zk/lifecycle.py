@@ -98,8 +98,7 @@ class SessionLifecycle:
                         return ready
         except TimeoutError:
             raise NotConnected(
-                f"no connection to ZooKeeper at {self._servers} ({self.problem}); "
-                "check that it runs and that the address is right"
+                f"no connection to ZooKeeper at {self._servers} ({self.problem}); check that it runs, and the address"
             ) from None
 
     def _ready(self, session_id: int | None) -> Connection | None:

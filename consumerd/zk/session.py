@@ -7,6 +7,7 @@ the callbacks for changes, and `BaseSession` sends the requests; here they are p
 from __future__ import annotations
 
 import asyncio
+import copy
 from typing import TYPE_CHECKING
 
 from aiozk import protocol
@@ -49,7 +50,8 @@ Credential = tuple[str, str | bytes]
 class Session(BaseSession):
     """A supervised session, used as `async with Session(...)` or by `start` and `close`.
 
-    `connect` is `host:port,.../chroot`; a missing chroot is created with null data. `session_timeout` (seconds) is the
+    `connect` is `host:port,.../chroot`; a missing chroot is created with null data by each new session while
+    `create_chroot` is set. `session_timeout` (seconds) is the
     requested one, `self.session_timeout` the granted one. `connect_timeout` bounds one attempt at one server,
     `wait_connected` (default: the session timeout) is the limit of a call's wait for a connection. `auth` holds
     credentials such as `("digest", "user:password")`, sent before anything else on every connection, but for the tokens
@@ -82,6 +84,8 @@ class Session(BaseSession):
                 "an ACL for the creator (`creator`, `creator-all`, `auth:`) needs credentials in `auth` or `sasl`"
             )
         self.connect = connect
+        self.hosts = hosts
+        self.create_chroot = True
         self._sasl = sasl
         self._credentials = auth if isinstance(auth, Renewed) else [check_credential(each) for each in auth]
         watches = WatchTable()
@@ -93,7 +97,7 @@ class Session(BaseSession):
             limits=limits or ConnectionLimits(),
         )
         lifecycle = SessionLifecycle(
-            ",".join(map(str, hosts)),
+            self.servers,
             session_timeout,
             session_timeout if wait_connected is None else wait_connected,
             clock=clock,
@@ -106,10 +110,26 @@ class Session(BaseSession):
         self._start_limit = max(session_timeout, connect_timeout * len(hosts))
         self._task: asyncio.Task[None] | None = None
 
+    @property
+    def servers(self) -> str:
+        """`host:port,...`, without the chroot."""
+        return ",".join(map(str, self.hosts))
+
+    @property
+    def chroot(self) -> str:
+        """The chroot, `""` without one."""
+        return self._chroot
+
+    def at_root(self) -> Session:
+        """Return this session for paths outside of the chroot. It ends with this one, and is not closed itself."""
+        root = copy.copy(self)
+        root._chroot = ""  # noqa: SLF001 - of the same class
+        return root
+
     # -- lifecycle
 
     async def start(self, timeout: float | None = None) -> None:
-        """Start, and return when the first session is established (its chroot exists then).
+        """Start, and return when the first session is established (with `create_chroot` its chroot exists then).
 
         `timeout` seconds default to the session timeout, or the connect timeout times the servers if that is more.
         Raises NotConnected, AuthFailed, NoAuth (for the chroot); the session is closed then.
@@ -167,7 +187,7 @@ class Session(BaseSession):
                 ) from None
         if new:
             self._lifecycle.has_multi = await _has_multi(connection)
-        if new and self._chroot:
+        if new and self._chroot and self.create_chroot:
             try:
                 await ensure_on(connection, self._chroot, self._acl)
             except ServerError as error:

@@ -28,7 +28,7 @@ from aiozk import protocol
 
 from consumerd.credentials import Renewed
 from consumerd.errors import ZooKeeperError, reason_of
-from consumerd.net.addresses import addresses_of
+from consumerd.net.addresses import addresses_of, connect_reason
 from consumerd.ports import SessionState
 from consumerd.zk.connection import FIRST_PAUSE, Connection, ConnectionEnded, ConnectionLimits, HandshakeClosed
 from consumerd.zk.errors import (
@@ -52,6 +52,11 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+#: The usual reasons of servers that accept a connection and close it, which they do not tell.
+_CLOSED_BECAUSE = (
+    "its limit of connections from this address (maxClientCnxns) is reached, this port expects TLS, or the server is "
+    "behind the transactions that this client saw"
+)
 HEARTBEATS_PER_TIMEOUT = 4
 HEARTBEAT_LIMIT = 5 / 12
 RESET_ZXID_AFTER = 1.5
@@ -179,13 +184,13 @@ class SessionSupervisor:
                     if began is not None:
                         await self._serve(connection, began)
                     return began
-                except HandshakeClosed as error:
-                    refused = True
-                    self._note(host, str(error))
                 except TimeoutError:
                     self._note(host, f"{host} does not answer")
+                except (ConnectionResetError, BrokenPipeError, HandshakeClosed) as error:
+                    refused |= isinstance(error, HandshakeClosed)
+                    self._note(host, f"{host} closed the connection during the handshake: {_CLOSED_BECAUSE}")
                 except (OSError, BadReply) as error:
-                    self._note(host, f"{host}: {reason_of(error)}")
+                    self._note(host, f"{host}: {connect_reason(error)}")
                 finally:
                     connection.kill("the connection is unusable")
                     await connection.wait_closed()
@@ -202,7 +207,7 @@ class SessionSupervisor:
             self._note(host, f"the name {host.name} was not resolved in time")
             return []
         except (OSError, UnicodeError) as error:
-            self._note(host, f"{host}: {reason_of(error)}")
+            self._note(host, f"{host}: {connect_reason(error)}")
             return []
         self._addresses[host] = len(addresses)
         return self._rng.sample(addresses, len(addresses))

@@ -330,7 +330,7 @@ class World:
         """A configuration of the group; `tables` are merged in, and lists of tables added."""
         made: dict[str, Any] = {
             "group": {"id": GROUP},
-            "zookeeper": {"connect": self.chroot, "session_timeout": SESSION_TIMEOUT},
+            "zookeeper": {"connect": self.chroot, "session_timeout": SESSION_TIMEOUT, "allow_empty": True},
             "fetch": {"idle_backoff": 0.05},
             "handler": {"name": "print"},
             "log": {"format": "json"},

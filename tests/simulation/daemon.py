@@ -8,10 +8,11 @@ import signal
 from contextlib import AsyncExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from consumerd.cluster.entry import start_session
 from consumerd.config.build import build_session, build_settings
 from consumerd.config.model import Config
 from consumerd.daemon import service
-from consumerd.daemon.service import run_member, run_on_brokers, start_session
+from consumerd.daemon.service import run_member, run_on_brokers
 from consumerd.daemon.signals import StopRequest, process_signals
 from consumerd.handlers import Handler, RetryPolicy, retrying
 from tests.simulation.process import ProcessLoop, SimulatedProcess
@@ -224,7 +225,7 @@ class Daemon(SimulatedProcess):
         async with AsyncExitStack() as stack:
             session = build_session(config.zookeeper, clock=clock, rng=rng)
             stack.push_async_callback(session.close)
-            await start_session(session, config)
+            await start_session(session, config.zookeeper.connection_timeout, clock, allow_empty=False, wait=True)
             await run_member(config, settings, handler, session, clock=clock, rng=rng)
 
     async def _main(self) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.client import BrokerRelease, ChannelOpener, ClientSettings
+from consumerd.client import BrokerRelease, ChannelOpener, ClientSettings, ClusterClient
+from consumerd.client.errors import V07BrokerError
 from consumerd.clock import SystemClock
 from consumerd.errors import BrokerError
 from consumerd.net import ConnectionClosedError, RequestTimeoutError
+from consumerd.wire.v07 import FetchRequest
+from consumerd.wire.v07 import decode_request as decode_request_v07
 from consumerd.wire.v08.apis import API_VERSIONS, APIS, LIST_GROUPS, METADATA
 from consumerd.wire.v08.headers import ResponseHeader
 from consumerd.wire.v08.messages import ResponseMessage, decode_request, encode_response
@@ -101,6 +105,29 @@ async def test_infers_broker_version_from_response(
     channel = await ChannelOpener(broker.connect, ClientSettings(), SystemClock()).open("h", 9)
     assert channel.versions.release is release
     assert len(broker.open) == 1  # whatever else was tried
+
+
+@pytest.mark.parametrize("answer", [b"\x00\x00", b"\x00\x03"])
+async def test_recognises_a_broker_of_0_7_by_its_answer_to_a_fetch(answer: bytes) -> None:
+    class V07Line(Line):
+        async def request(self, frame: bytes, **_: Any) -> bytes:
+            match int.from_bytes(frame[4:6]):
+                case 1:
+                    assert decode_request_v07(frame[4:]) == FetchRequest("consumerd-looks-for-kafka-0.7", 0, 0, 1)
+                    return answer
+                case 3:
+                    self.abort()
+                    raise RequestTimeoutError("the broker did not answer")
+            self.abort()
+            raise ConnectionClosedError("the broker hung up", blamed=True)
+
+    async def connect(host: str, port: int) -> Any:
+        return V07Line(Broker(kafka_08))
+
+    opener = ChannelOpener(connect, ClientSettings(), SystemClock())
+    client = ClusterClient([("h", 9)], opener, ClientSettings(), clock=SystemClock(), rng=random.Random(1))
+    with pytest.raises(V07BrokerError, match=r"broker h:9 runs Kafka 0\.7, .*--zookeeper"):
+        await client.retrying("find a broker", client.refresh)
 
 
 @pytest.mark.parametrize("said", ["hang up", "silence"])

@@ -169,7 +169,7 @@ async def test_tries_again_while_the_name_of_the_server_is_unknown(monkeypatch: 
     assert {entry["log_level"] for entry in failures} == {"warning"}
     assert [entry["reason"] for entry in failures] == [
         f"127.0.0.1:{server.port}: there is no such name",
-        f"127.0.0.1:{server.port}: UnicodeError: label too long",
+        f"127.0.0.1:{server.port}: the host name is invalid (label too long)",
         "the name 127.0.0.1 was not resolved in time",
     ]
 
