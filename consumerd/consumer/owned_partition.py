@@ -30,6 +30,8 @@ class OwnedView(NamedTuple):
     queued: int
     held_bytes: int
     in_hand: BatchInHand | None
+    #: The timestamp of the message at the position, in milliseconds since 1970, where it has one and was fetched.
+    next_timestamp: int | None = None
 
 
 class OwnedPartition:
@@ -82,6 +84,7 @@ class OwnedPartition:
             0 if lane is None else len(lane),
             0 if lane is None else lane.budget.used,
             None if work is None else work.in_hand,
+            None if work is None else work.next_timestamp,
         )
 
     @property

@@ -22,6 +22,7 @@ from consumerd.handlers import Batch
 from consumerd.handlers.batching import join, joinable
 from consumerd.offsets import HandledPrefix
 from consumerd.partition import UNKNOWN_LOG
+from consumerd.wire.v08.records import RecordSet
 
 if TYPE_CHECKING:
     from consumerd.consumer.fence import Fence
@@ -92,6 +93,8 @@ class PartitionWork:
         self._in_hand: tuple[int, Batch] | None = None
         self._began = 0.0
         self._seeks = 0
+        #: The parts of the current batch, from when they are taken from the lane until they are done.
+        self._taken: list[Fetched] = []
         #: A batch from the lane that could not be joined to the current one.
         self._next: Fetched | None = None
         #: Cleared while the partition is paused.
@@ -116,6 +119,15 @@ class PartitionWork:
         _, batch = self._in_hand
         self._sink.settle()
         return BatchInHand(self._began, batch.start_offset, batch.handled, len(batch))
+
+    @property
+    def next_timestamp(self) -> int | None:
+        """The timestamp of the message at the position, in milliseconds; None where it has none, or is not here."""
+        position, head = self.position, self._next or self._lane.head
+        for messages in (*self._taken, *(() if head is None else (head,))):
+            if messages.start_offset <= position < messages.next_offset:
+                return messages.timestamp_from(position) if isinstance(messages, RecordSet) else None
+        return None
 
     def seek(self, offset: int) -> None:
         """Count from `offset` on. The current batch may end, but has no effect; the caller empties the lane."""
@@ -164,6 +176,7 @@ class PartitionWork:
         while True:
             first = self._next or await self._lane.get()
             fetched, self._next, seeks = [first], None, self._seeks
+            self._taken = fetched
             if self._batching.linger:
                 try:
                     async with asyncio.timeout(self._batching.linger):
@@ -187,6 +200,7 @@ class PartitionWork:
             fetched.append(more)
 
     def _finished(self, fetched: list[Fetched]) -> None:
+        self._taken = []
         for messages in fetched:
             self._lane.finished(messages)
 

@@ -5,12 +5,17 @@ end less the position of that moment. Where the last request for an end failed, 
 former end would hide that the log grows. Partitions that failed before are asked last, and those that are not asked in
 time keep what is known of them, so that a broker that does not answer hides no other one. Messages behind an open
 transaction are lag, too, although `read_committed` holds them back: how many these are is kept beside it.
+
+The lag in seconds is the age of the next message, by its timestamp. Where it has none (before 0.10), or was not fetched
+yet, it came after the log was last seen to end before it; what is older than the first look cannot be dated.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
@@ -27,18 +32,23 @@ log = structlog.get_logger(__name__)
 
 #: Requests for ends under way at once.
 _AT_ONCE: Final = 16
+#: Ends with a time that are kept of a log.
+_TIMES: Final = 128
 #: Seconds for all answers of one look.
 _PATIENCE: Final = 10.0
 
 
 class Lag(NamedTuple):
-    """The lag of a partition: bytes of the log (0.7) or messages, and seconds since a message of it was handled.
+    """The lag of a partition: bytes of the log (0.7) or messages, and seconds.
 
-    `held_back`: how much of the amount is behind an open transaction.
+    `age`: of the next message, the first that is not handled; 0 without one, None where it is not known.
+    `since_handled`: since a message was handled, or the start, while there is lag; else 0. `held_back`: how much of the
+    amount is behind an open transaction.
     """
 
     amount: int
-    seconds: float
+    age: float | None
+    since_handled: float
     held_back: int = 0
 
 
@@ -49,6 +59,33 @@ class _Ends(NamedTuple):
     readable: int
 
 
+class _EndTimes:
+    """The ends that a log had, each with the last time at which that was seen: when messages came without timestamps.
+
+    Their number is bounded: older times are kept further apart.
+    """
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[int, float]] = []
+
+    def note(self, end: int, at: float, position: int) -> None:
+        """Note the end at a time; ends before that at or before `position` are of no use any more."""
+        seen = self._seen
+        if seen and end < seen[-1][0]:
+            seen.clear()  # the log is another one
+        if seen and end == seen[-1][0]:
+            seen.pop()
+        seen.append((end, at))
+        del seen[: max(0, bisect_right(seen, (position, math.inf)) - 1)]
+        if len(seen) > _TIMES:
+            del seen[1:-1:2]
+
+    def ended_at(self, position: int) -> float | None:
+        """The last time at which the log was seen to end at or before `position`; None: it was never seen to."""
+        after = bisect_right(self._seen, (position, math.inf))
+        return self._seen[after - 1][1] if after else None
+
+
 class LagWatch:
     """Knows where the partitions of a member ended at the last `look`."""
 
@@ -56,6 +93,7 @@ class LagWatch:
         self._clock = clock
         self._started = clock.monotonic()
         self._ends: dict[TopicPartition, _Ends] = {}
+        self._end_times: dict[TopicPartition, _EndTimes] = {}
         #: The partitions whose end could not be looked up the last time, with the time of the first failure in a row.
         self._failing: dict[TopicPartition, float] = {}
 
@@ -63,8 +101,8 @@ class LagWatch:
         """Ask the brokers. A failure is logged once, until all requests succeed again."""
         began = self._clock.monotonic()
         before = self._failing
-        wanted = [view.partition for view in member.views() if view.position is not None]
-        wanted.sort(key=before.__contains__)
+        positions = {view.partition: view.position for view in member.views() if view.position is not None}
+        wanted = sorted(positions, key=before.__contains__)
         asked: set[TopicPartition] = set()
         limit = asyncio.Semaphore(_AT_ONCE)
         ends: dict[TopicPartition, _Ends] = {}
@@ -79,6 +117,8 @@ class LagWatch:
                     if committed_only:
                         readable = (await controls.end_offsets(partition))[partition]
                     ends[partition] = _Ends(end, readable)
+                    times = self._end_times.setdefault(partition, _EndTimes())
+                    times.note(end, self._clock.monotonic(), positions[partition])
                 except ConsumerdError as error:
                     failures.append(error)
 
@@ -87,6 +127,7 @@ class LagWatch:
                 for partition in wanted:
                     group.create_task(ask(partition))
         failed = [each for each in wanted if each not in ends and (each in asked or each in before)]
+        self._end_times = {each: times for each, times in self._end_times.items() if each in positions}
         kept = {each: self._ends[each] for each in wanted if each not in asked and each in self._ends}
         self._ends, self._failing = {**kept, **ends}, {each: before.get(each, began) for each in failed}
         if self._failing and not before:
@@ -107,5 +148,18 @@ class LagWatch:
             return None
         amount = max(0, ends.log - view.position)
         held_back = min(amount, max(0, ends.log - ends.readable))
-        since = self._started if handled_at is None else handled_at
-        return Lag(amount, max(0.0, self._clock.monotonic() - since) if amount else 0.0, held_back)
+        since = self._clock.monotonic() - (self._started if handled_at is None else handled_at)
+        return Lag(amount, self._age(view, amount), max(0.0, since) if amount else 0.0, held_back)
+
+    def _age(self, view: OwnedView, amount: int) -> float | None:
+        """Seconds since the next message came, by its timestamp, or since the log was seen to end before it."""
+        if view.next_timestamp is not None:
+            age = self._clock.wall() - view.next_timestamp / 1000
+            if age >= 0:  # else a clock is wrong
+                return age
+        if not amount:
+            return 0.0
+        assert view.position is not None
+        times = self._end_times.get(view.partition)
+        ended = None if times is None else times.ended_at(view.position)
+        return None if ended is None else self._clock.monotonic() - ended

@@ -53,7 +53,7 @@ def read(monitor: Monitor) -> Iterator[Reading]:
 #: The functions that join readings of several subscriptions with equal labels, where they are not added.
 _CHOSEN: Final = {
     **dict.fromkeys((c.READY, c.SESSION_UP, c.BROKERS), min),
-    **dict.fromkeys((c.BUSY_SECONDS, c.LAST_HANDLED, c.LAG_SECONDS, c.POSITION, c.COMMITTED), max),
+    **dict.fromkeys((c.BUSY_SECONDS, c.LAST_HANDLED, c.LAG_SECONDS, c.SINCE_HANDLED, c.POSITION, c.COMMITTED), max),
 }
 
 
@@ -168,7 +168,9 @@ def _partitions(
             sums.most(c.LAST_HANDLED, partition, monitor.wall_of(handled_at))
         if (lag := part.lag.of(view, handled_at)) is not None:
             sums.add(c.LAG if partition.broker == NO_BROKER else c.LAG_BYTES, partition, lag.amount)
-            sums.most(c.LAG_SECONDS, partition, lag.seconds)
+            sums.most(c.SINCE_HANDLED, partition, lag.since_handled)
+            if lag.age is not None:
+                sums.most(c.LAG_SECONDS, partition, lag.age)
         if split and view.position is not None:
             sums.add(c.POSITION, partition, view.position)
         if split and view.committed is not None:

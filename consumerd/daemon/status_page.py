@@ -277,7 +277,7 @@ def _partition(row: dict[str, Any], word: str | None, *, several: bool) -> str:
         _number(row["position"]),
         _number(row["committed"]),
         f'<td class="number">{shown}{_held_back(row)}</td>',
-        f'<td class="number">{"" if not row["lag_seconds"] else _span(row["lag_seconds"])}</td>',
+        f'<td class="number">{_behind(row)}</td>',
         _number(row["handled"]),
         f"<td>{_when(row['last_handled']) if row['last_handled'] else 'not yet'}</td>",
         f'<td class="number">{"" if busy is None else f"for {_span(busy)}"}</td>',
@@ -286,6 +286,13 @@ def _partition(row: dict[str, Any], word: str | None, *, several: bool) -> str:
         cells.append(f"<td>{_action(row, name, word)}</td>")
     key = escape(f"{row['subscription']}-{name}" if several else name, quote=True)
     return f'<tr id="partition-{key}"><th scope="row">{escape(name)}</th>{"".join(cells)}</tr>\n'
+
+
+def _behind(row: dict[str, Any]) -> str:
+    age = row["lag_seconds"]
+    if age is None:
+        return "unknown"
+    return _span(age) if age else ""
 
 
 def _held_back(row: dict[str, Any]) -> str:

@@ -63,6 +63,11 @@ class Lane:
         """Return the number of queued batches."""
         return len(self._queue)
 
+    @property
+    def head(self) -> Fetched | None:
+        """The batch that `get` returns next, if it is here."""
+        return self._queue[0][0] if self._queue else None
+
     async def wait_for_room(self) -> None:
         """Return when a batch may be put. Raises LaneClosedError."""
         await self._room.wait()

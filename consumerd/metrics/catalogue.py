@@ -94,7 +94,17 @@ LOST: Final = _counter(
 LAG_BYTES: Final = _gauge("lag_bytes", "Kafka 0.7: bytes of the log that are not handled yet.", PARTITION, unit="By")
 LAG: Final = _gauge("lag", "Kafka 0.8 and later: messages that are not handled yet.", PARTITION, unit="{message}")
 LAG_SECONDS: Final = _gauge(
-    "lag_seconds", "Seconds since a message was handled, or the start, while there is lag; else 0.", PARTITION, unit="s"
+    "lag_seconds",
+    "Age of the first message that is not handled, by its timestamp; where it has none, since the log was seen to end "
+    "before it. 0 without lag; absent where unknown.",
+    PARTITION,
+    unit="s",
+)
+SINCE_HANDLED: Final = _gauge(
+    "since_handled_seconds",
+    "Seconds since a message was handled, or the start, while there is lag; else 0.",
+    PARTITION,
+    unit="s",
 )
 LAG_UNKNOWN: Final = _gauge(
     "lag_unknown_partitions",

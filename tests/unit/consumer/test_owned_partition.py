@@ -23,7 +23,7 @@ def owned(position: int | None, in_hand: BatchInHand | None = None) -> OwnedPart
     """A partition of stream 2; its start is not known yet without a position."""
     made = OwnedPartition(TP, 2, 7)
     if position is not None:
-        work = SimpleNamespace(position=position, in_hand=in_hand, end=lambda: None)
+        work = SimpleNamespace(position=position, in_hand=in_hand, next_timestamp=7, end=lambda: None)
         made.work = cast("PartitionWork", work)
     return made
 
@@ -40,7 +40,7 @@ def test_shows_what_waits_and_what_the_handler_has() -> None:
     one.lane = Lane(TP, budget, max_bytes=1 << 20)
     messages = decode_batch(encode_message_set([b"x"]), 10)
     one.lane.put(messages, one.lane.budget.charge(messages.memory_bytes))
-    assert one.view() == OwnedView(TP, 2, 10, 5, paused=True, queued=1, held_bytes=messages.memory_bytes, in_hand=batch)
+    assert one.view() == OwnedView(TP, 2, 10, 5, True, 1, messages.memory_bytes, batch, next_timestamp=7)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,8 @@ from consumerd.registry import StaticSubscription
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v07 import BatchEnd, MessageBatch, decode_batch, encode_message_set
 from consumerd.wire.v07.batch import MessageRun
+from consumerd.wire.v08.records import RecordSet, decode_records, encode_record_batch
+from consumerd.wire.v08.records import encode_message_set as encode_keyed_set
 
 if TYPE_CHECKING:
     from consumerd.ports import Clock
@@ -111,7 +113,7 @@ class Setup:
     def check_end(self) -> None:
         self.progress.set()
 
-    def put(self, messages: MessageBatch) -> int:
+    def put(self, messages: MessageBatch | RecordSet) -> int:
         self.lane.put(messages, self.budget.charge(messages.memory_bytes))
         return messages.next_offset
 
@@ -720,3 +722,41 @@ async def test_seek_drops_what_is_held(setups: list[Setup]) -> None:
     s.work.hold(False)
     await s.position(end)
     assert handler.seen == [b"b"]
+
+
+@pytest.mark.asyncio
+async def test_knows_the_timestamp_of_the_next_message(setups: list[Setup]) -> None:
+    marked, go = asyncio.Event(), asyncio.Event()
+
+    class Marking(Handler):
+        async def handle(self, batch: Batch) -> None:
+            batch.mark(1)
+            marked.set()
+            await go.wait()
+
+    setups.append(s := Setup(Marking(), start=5))
+
+    def stamp() -> int | None:
+        return s.work.next_timestamp
+
+    assert stamp() is None
+    s.work.hold(True)
+    end = s.put(decode_records(encode_record_batch([b"a", b"b"], timestamps=[1000, 2000], base_offset=5), 5))
+    while len(s.lane):
+        await asyncio.sleep(0)
+    assert stamp() == 1000  # of the batch that is taken, and not delivered yet
+    s.work.hold(False)
+    await marked.wait()
+    assert stamp() == 2000
+    marked.clear()
+    end = s.put(decode_records(encode_keyed_set([b"d"], timestamps=4000, base_offset=end), end))
+    go.set()
+    await s.position(end)
+    assert stamp() is None
+    go.clear()
+    marked.clear()
+    s.put(batch(end, b"of 0.7"))
+    await marked.wait()
+    assert stamp() is None
+    s.work.seek(0)
+    assert stamp() is None

@@ -10,7 +10,7 @@ of its own, and each of them is a position that can be committed.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from enum import IntEnum
 from functools import partial
 from itertools import chain, islice, repeat
@@ -88,6 +88,12 @@ class RecordRun(NamedTuple):
 
 _FIRST = attrgetter("first")
 _SUCCESSOR = (1).__add__
+
+
+def _last(run: RecordRun) -> int:
+    return run.offsets[-1]
+
+
 _record = partial(tuple.__new__, Record)
 
 
@@ -157,6 +163,16 @@ class RecordSet(DecodedBatch["bytes | None", RecordRun]):
     def timestamps(self) -> list[int]:
         """One per record, in milliseconds; -1 where there is none. Created by each call."""
         return list(chain.from_iterable(run.timestamps for run in self.runs))
+
+    def timestamp_from(self, offset: int) -> int | None:
+        """The timestamp of the first record at or after `offset`, in milliseconds; None where it has none."""
+        runs = self.runs
+        at = bisect_left(runs, offset, key=_last)
+        if at == len(runs):
+            return None
+        run = runs[at]
+        timestamp = run.base_time + run.times[bisect_left(run.offsets, offset)]
+        return None if run.timestamp_type is TimestampType.NONE or timestamp < 0 else timestamp
 
     def column_buffers(self, first: int, stop: int, most: int, *, wide: bool) -> ColumnBuffers | None:
         native = self._native

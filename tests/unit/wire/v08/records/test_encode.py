@@ -84,3 +84,14 @@ def test_wrapper_has_the_offset_of_its_last_message() -> None:
 def test_writes_the_producer_id_epoch_and_sequence() -> None:
     plain, ours = (encode_record_batch([b"a"], producer_id=number) for number in (-1, 77))
     assert (plain[43:51], ours[43:51]) == (b"\xff" * 8, (77).to_bytes(8))
+
+
+def test_finds_the_timestamp_of_the_first_record_from_an_offset_on() -> None:
+    batches = [
+        encode_record_batch([b"a", b"b"], timestamps=[10, 20], base_offset=5),
+        encode_message_set([b"c"], timestamps=30, base_offset=9),
+        encode_message_set([b"d", b"e"], magic=0, base_offset=11),
+    ]
+    found = decode_records(b"".join(batches), 5)
+    stamps = {5: 10, 6: 20, 7: 30, 8: 30, 9: 30, 10: None, 11: None, 12: None, 13: None}
+    assert {offset: found.timestamp_from(offset) for offset in stamps} == stamps
