@@ -15,6 +15,7 @@ from consumerd.address import parse_address
 from consumerd.config.monitoring import TelemetrySection
 from consumerd.daemon.broker_readings import read_broker
 from consumerd.daemon.probes import check_extras, probe_routes
+from consumerd.daemon.repeats import REPEATS
 from consumerd.daemon.telemetry import build_telemetry
 from consumerd.metrics import LATENCIES, Histogram
 
@@ -65,6 +66,7 @@ class BrokerMonitor:
             before = self._clock.monotonic()
             await self._clock.sleep(_LOOK)
             self.loop_lag.observe(max(0.0, self._clock.monotonic() - before - _LOOK))
+            REPEATS.flush()
 
 
 @asynccontextmanager

@@ -6,6 +6,7 @@ the process runs is not in the loggers: the level is that of the first processor
 
 from __future__ import annotations
 
+import atexit
 import logging
 import sys
 from typing import TYPE_CHECKING, Final, Literal
@@ -14,6 +15,7 @@ import structlog
 from structlog.tracebacks import ExceptionDictTransformer
 
 from consumerd.daemon.recent import RECENT
+from consumerd.daemon.repeats import REPEATS
 
 if TYPE_CHECKING:
     from structlog.typing import EventDict, Processor, WrappedLogger
@@ -30,6 +32,13 @@ class _Level:
         if self._levels.get(method, self.threshold) < self.threshold:
             raise structlog.DropEvent
         return event
+
+
+def _below(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """Have the console show a short traceback below the line, as it shows whole ones."""
+    if traceback := event.pop("traceback", None):
+        event.setdefault("exception", traceback)
+    return event
 
 
 _LEVEL: Final = _Level()
@@ -51,12 +60,14 @@ def configure_logs(level: str, style: Literal["auto", "console", "json"]) -> Non
     Library loggers (aiozk, asyncio) go the same way from WARNING on, so that standard error holds one format.
     Tracebacks come without local variables, which may be passwords and messages.
     """
+    atexit.register(REPEATS.flush, all_kinds=True)
     threshold = logging.getLevelNamesMapping()[level.upper()]
     _LEVEL.threshold = threshold
     as_json = style == "json" or (style == "auto" and not sys.stderr.isatty())
     stamps: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
+        REPEATS,
         RECENT,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
@@ -69,7 +80,7 @@ def configure_logs(level: str, style: Literal["auto", "console", "json"]) -> Non
         ]
     else:
         plain = structlog.dev.plain_traceback
-        render = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain)]
+        render = [_below, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain)]
     _PROCESSORS[:] = [_LEVEL, *stamps, *render]
     structlog.configure(
         processors=_PROCESSORS,

@@ -17,6 +17,7 @@ import structlog
 
 from consumerd.config.build import build_handler
 from consumerd.config.build_subscriptions import errors_of
+from consumerd.daemon.repeats import REPEATS
 from consumerd.daemon.subscription_monitor import Point, SubscriptionMonitor
 from consumerd.errors import reason_of
 from consumerd.metrics import LATENCIES, Histogram, TargetCounts
@@ -184,6 +185,7 @@ class Monitor:
             for part in self.subscriptions:
                 with self.logged_as(part):
                     part.look_after_health()
+            REPEATS.flush()
 
     async def _look_at_lag(self) -> None:
         while True:

@@ -1,7 +1,7 @@
 """The last warnings and errors of the log, for the status page.
 
 Strategy: a processor of structlog that looks at what passes and keeps a few lines of it, as short text: neither values
-of a message's size nor passwords in URLs are kept, and no traceback.
+of a message's size nor passwords in URLs are kept, and of tracebacks the short ones only.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from consumerd.handlers.secrets import without_passwords
+from consumerd.handlers.tracebacks import MAX_TRACEBACK
 
 if TYPE_CHECKING:
     from structlog.typing import EventDict, WrappedLogger
@@ -21,7 +22,9 @@ _KEPT: Final = 50
 _LONGEST: Final = 300
 _LEVELS: Final = frozenset({"warning", "error", "critical"})
 #: Keys that are not shown: they appear elsewhere, or are too long.
-_LEFT_OUT: Final = frozenset({"event", "level", "timestamp", "exc_info", "exception", "stack", "stack_info"})
+_LEFT_OUT: Final = frozenset(
+    {"event", "level", "timestamp", "exc_info", "exception", "stack", "stack_info", "traceback"}
+)
 
 
 class Line(NamedTuple):
@@ -44,6 +47,8 @@ class RecentLines:
         """As a processor: note and pass on."""
         if event.get("level", method) in _LEVELS:
             fields = {name: _text(value) for name, value in event.items() if name not in _LEFT_OUT and name[:1] != "_"}
+            if traceback := event.get("traceback"):
+                fields["traceback"] = str(traceback)[:MAX_TRACEBACK]
             self._lines.append(
                 Line(time.time(), str(event.get("level", method)), _text(event.get("event")), without_passwords(fields))
             )

@@ -379,11 +379,18 @@ def _errors(errors: list[dict[str, Any]]) -> str:
     rows = "".join(
         f'<tr><th scope="row">{_when(same[0]["time"])}</th>{_number(len(same))}<td>{escape(level)}</td>'
         f"<td><code>{escape(event)}</code></td><td>"
-        f"{escape(', '.join(f'{name}={value}' for name, value in same[0]['fields'].items()))}</td></tr>\n"
+        f"{_details(same[0]['fields'])}</td></tr>\n"
         for (level, event), same in kinds.items()
     )
     columns = ["Last", ">Times", "Level", "Event", "Details of the last"]
     return _table("errors", "Last warnings and errors", columns, rows, "None since the start.")
+
+
+def _details(fields: dict[str, str]) -> str:
+    """The fields of an event, and below them its traceback."""
+    traceback = fields.get("traceback")
+    text = escape(", ".join(f"{name}={value}" for name, value in fields.items() if name != "traceback"))
+    return f"{text}<pre>{escape(traceback)}</pre>" if traceback else text
 
 
 def _table(key: str, title: str, columns: Iterable[str], rows: str, nothing: str, notes: str = "") -> str:

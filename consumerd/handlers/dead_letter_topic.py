@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import structlog
 
 from consumerd.errors import ConsumerdError, HandlerFailedError, reason_of
-from consumerd.handlers.dead_letters import DeadLetters, Letter, encode_letter, error_text
+from consumerd.handlers.dead_letters import DeadLetters, Letter, encode_letter
 from consumerd.partition import NO_BROKER
 from consumerd.producer import ProducerData
 
@@ -113,8 +113,7 @@ def _headers(letter: Letter, failed_at: float) -> list[tuple[str, bytes | None]]
         del known["broker"]
     known |= letter.told_log()
     known |= {
-        "error_type": type(letter.error).__qualname__,
-        "error": error_text(letter.error),
+        **letter.told_error(),
         "attempts": letter.attempts,
         "failed_at": f"{failed_at:.3f}",
     }

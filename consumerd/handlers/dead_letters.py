@@ -38,11 +38,18 @@ class Letter:
     attempts: int
     #: The log that the message was read from, as far as it is known.
     log: LogId = UNKNOWN_LOG
+    #: The frames of the error (`consumerd.handlers.tracebacks`); empty if there are none.
+    traceback: str = ""
 
     def told_log(self) -> dict[str, Any]:
         """Return what is recorded of the log, by name."""
         told = {"topic_id": self.log.topic_id_text, "leader_epoch": self.log.leader_epoch}
         return {name: value for name, value in told.items() if value is not None}
+
+    def told_error(self) -> dict[str, str]:
+        """Return what is recorded of the error, by name."""
+        told = {"error_type": type(self.error).__qualname__, "error": str(self.error)[:MAX_ERROR]}
+        return told | ({"traceback": self.traceback} if self.traceback else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,8 @@ class StoredLetter:
     failed_at: float
     #: As that of `Letter`.
     log: LogId = UNKNOWN_LOG
+    #: Empty in letters of earlier releases, and where the error had no frames.
+    traceback: str = ""
 
     @property
     def identity(self) -> Identity:
@@ -77,24 +86,18 @@ class DeadLetters(Protocol):
     async def stop(self) -> None: ...
 
 
-def error_text(error: BaseException) -> str:
-    """Return the stored part of an error's text."""
-    return str(error)[:MAX_ERROR]
-
-
 def encode_letter(letter: Letter, failed_at: float) -> bytes:
     """The letter as one JSON object, without a newline.
 
-    `topic`, `broker`, `partition`, `offset`, `index`, `payload_base64`, `error_type`, `error`, `attempts`, `failed_at`;
-    of messages of 0.8 and later `broker` is null, and there are `key_base64`, `timestamp` and `headers`. `topic_id` and
-    `leader_epoch` are there where the broker told them.
+    `topic`, `broker`, `partition`, `offset`, `index`, `payload_base64`, `error_type`, `error`, `traceback`, `attempts`,
+    `failed_at`; of messages of 0.8 and later `broker` is null, and there are `key_base64`, `timestamp` and `headers`.
+    `topic_id` and `leader_epoch` are there where the broker told them.
     """
     message = letter.message
     record = {
         **message.identity._asdict(),
         "payload_base64": _base64(message.payload),
-        "error_type": type(letter.error).__qualname__,
-        "error": error_text(letter.error),
+        **letter.told_error(),
         "attempts": letter.attempts,
         "failed_at": round(failed_at, 3),
     }
@@ -144,6 +147,7 @@ def decode_letter(line: bytes) -> StoredLetter:
         attempts,
         float(failed_at),
         _log(record),
+        _field(record, "traceback", str) if "traceback" in record else "",
     )
 
 

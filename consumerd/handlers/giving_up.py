@@ -6,6 +6,7 @@ they are confirmed; the caller marks the messages as handled afterwards, so noth
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final, Literal
 
 import structlog
@@ -13,6 +14,7 @@ import structlog
 from consumerd.errors import HandlerFailedError
 from consumerd.handlers.dead_letters import Letter
 from consumerd.handlers.pieces import in_pieces
+from consumerd.handlers.tracebacks import brief, short_traceback
 
 if TYPE_CHECKING:
     from consumerd.handlers.dead_letters import DeadLetters
@@ -57,42 +59,40 @@ class GivingUp:
         `what` is the beginning of the sentence: what failed. Raises HandlerFailedError where the policy says to stop,
         or where dead letters cannot be stored.
         """
+        # A handler that fails for each message may never suspend: heartbeats and commits have their turn. Between the
+        # letter and the caller's mark nothing may be cancelled.
+        await asyncio.sleep(0)
         first = next(failed.messages(), None)
         offset = failed.start_offset if first is None else first.offset
+        fields = {
+            "handler": self._name,
+            "partition": str(failed.partition),
+            "offset": offset,
+            "index": None if first is None else first.index,
+            "messages": len(failed),
+            "attempts": attempts,
+            "reason": brief(error),
+            "traceback": (traceback := short_traceback(error)),
+        }
         if self._on_failure == "stop":
+            log.error("handler_failed", **fields)
             raise HandlerFailedError(
                 f"{what} at offset {offset} of {failed.partition} ({brief(error)}); fix it, or set on_failure to skip "
                 "or dead_letter."
             ) from error
         if self._dead_letters is not None:
             for piece in in_pieces(failed.messages(), _LETTERS, _LETTER_BYTES, _payload_size):
-                await self._write(
-                    self._dead_letters, [Letter(message, error, attempts, log=failed.log) for message in piece]
-                )
+                letters = [Letter(message, error, attempts, log=failed.log, traceback=traceback) for message in piece]
+                await self._write(self._dead_letters, letters)
         given_up_as = self._counts.skipped if self._dead_letters is None else self._counts.dead_lettered
         given_up_as[failed.topic] += len(failed)
-        log.error(
-            "messages_dead_lettered" if self._dead_letters is not None else "messages_skipped",
-            handler=self._name,
-            partition=str(failed.partition),
-            offset=offset,
-            index=None if first is None else first.index,
-            messages=len(failed),
-            attempts=attempts,
-            reason=brief(error),
-        )
+        log.error("messages_dead_lettered" if self._dead_letters is not None else "messages_skipped", **fields)
 
     async def _write(self, place: DeadLetters, letters: list[Letter]) -> None:
         if self._space is None:
             await place.write(letters)
         else:
             await self._space.needed_by(lambda: place.write(letters))
-
-
-def brief(error: BaseException) -> str:
-    """An error on one line, with its type."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _payload_size(message: Message) -> int:

@@ -18,8 +18,8 @@ import structlog
 
 from consumerd.errors import HandlerLoadError
 from consumerd.handlers.api import Handler
-from consumerd.handlers.giving_up import brief
 from consumerd.handlers.plugins import MIDDLEWARE, call, find
+from consumerd.handlers.tracebacks import brief, short_traceback
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -167,5 +167,9 @@ class WithMiddleware(Handler):
                     await hook(call, failure)
             except Exception as error:
                 log.warning(
-                    "middleware_failed", middleware=each.name, partition=str(call.batch.partition), reason=brief(error)
+                    "middleware_failed",
+                    middleware=each.name,
+                    partition=str(call.batch.partition),
+                    reason=brief(error),
+                    traceback=short_traceback(error),
                 )

@@ -29,6 +29,7 @@ from consumerd.handlers.api import Handler
 from consumerd.handlers.pieces import in_pieces
 from consumerd.handlers.plugins import HANDLER, call, find
 from consumerd.handlers.threads import in_thread
+from consumerd.handlers.tracebacks import TOLD, short_traceback
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -183,11 +184,21 @@ def _handle(messages: Sequence[Message]) -> None:
     try:
         _handler(messages)
     except SystemExit as error:
-        raise RuntimeError(f"it called sys.exit({'' if error.code is None else repr(error.code)})") from None
+        raise _told(
+            RuntimeError(f"it called sys.exit({'' if error.code is None else repr(error.code)})"), error
+        ) from None
     except Exception as error:
+        _told(error, error)
         try:
             pickle.loads(pickle.dumps(error))  # nosec B301  # noqa: S301 - our own bytes
         except Exception:
             # The parent could not read it, and would take the process for broken.
-            raise RuntimeError(f"{reason_of(error)}") from None
+            raise _told(RuntimeError(f"{reason_of(error)}"), error) from None
         raise
+
+
+def _told(raised: Exception, error: BaseException) -> Exception:
+    """Give `raised` the short traceback of `error`: the frames stay in this process."""
+    with contextlib.suppress(AttributeError):
+        setattr(raised, TOLD, short_traceback(error))
+    return raised

@@ -34,7 +34,8 @@ from tenacity import AsyncRetrying, RetryError, retry_if_exception
 from consumerd.errors import HandlerFailedError
 from consumerd.handlers.api import Handler, RejectedError, RetryLaterError
 from consumerd.handlers.disk_full import DiskSpace, is_disk_full
-from consumerd.handlers.giving_up import GivingUp, OnFailure, brief
+from consumerd.handlers.giving_up import GivingUp, OnFailure
+from consumerd.handlers.tracebacks import brief, short_traceback
 
 if TYPE_CHECKING:
     import random
@@ -168,7 +169,7 @@ class _Retrying(Handler):
         try:
             await _answer(self._inner.stop())
         except Exception as error:
-            log.warning("handler_failed", handler=self._name, method="stop", reason=brief(error))
+            log.warning("handler_failed", handler=self._name, method="stop", **_told(error))
 
     async def position(self, partition: TopicPartition) -> int | None:
         """Return the handler's answer; a sink that cannot be reached is retried as often as one that cannot store."""
@@ -202,7 +203,7 @@ class _Retrying(Handler):
                 attempt=failures.count,
                 of=self._policy.max_attempts,
                 pause=round(state.upcoming_sleep, 3),
-                reason=brief(failures.last),
+                **_told(failures.last),
                 **fields,
             )
 
@@ -325,7 +326,7 @@ class _Retrying(Handler):
             attempt=failures.count,
             of=self._policy.max_attempts,
             pause=round(state.upcoming_sleep, 3),
-            reason=brief(failures.last),
+            **_told(failures.last),
         )
 
     def _log_late(self, batch: Batch, error: Exception) -> None:
@@ -336,6 +337,7 @@ class _Retrying(Handler):
             partition=str(batch.partition),
             offset=batch.next_offset,
             reason=f"{brief(error)} (after the last message of the batch was handled)",
+            traceback=short_traceback(error),
         )
 
     async def _give_up(self, batch: Batch, end: int, failures: _Failures) -> None:
@@ -389,6 +391,11 @@ async def _answer(call: Awaitable[_T]) -> _T:
             # Not we were cancelled, but a task of the handler: that would end our lane silently.
             raise RuntimeError("a task or future that the handler awaited was cancelled") from error
         raise
+
+
+def _told(error: BaseException) -> dict[str, str]:
+    """The fields of a log event that tell an error."""
+    return {"reason": brief(error), "traceback": short_traceback(error)}
 
 
 def _times(failures: _Failures) -> str:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
 
 from consumerd.handlers.api import Handler
 from consumerd.handlers.decoding.api import DecodeError
-from consumerd.handlers.giving_up import brief
 from consumerd.handlers.messages import Batch
+from consumerd.handlers.tracebacks import brief
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -87,3 +87,13 @@ def test_lines_begin_with_time_level_and_event(
     else:
         plain = re.sub(r"\x1b\[\d*m", "", line)
         assert re.match(r"\d{4}-\d\d-\d\dT[\d:.]+Z \[warning *\] failed .*subscription=main", plain)
+
+
+def test_the_console_shows_a_short_traceback_below_the_line(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logs("info", "console")
+    structlog.get_logger().warning(
+        "handler_failed", reason="KeyError: 'id'", traceback="app.py:9 in row\napp.py:3 in f"
+    )
+    line, *below = capsys.readouterr().err.splitlines()
+    assert "handler_failed" in line
+    assert below == ["app.py:9 in row", "app.py:3 in f"]

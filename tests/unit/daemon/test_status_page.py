@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from consumerd.daemon.recent import RecentLines
 from consumerd.daemon.status_page import _REASONS, ALERTS, NOT_READY_ALERT, Choice, asset, render
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -62,6 +63,7 @@ TOTALS = dict.fromkeys(
 def document(text: str, subscriptions: tuple[str, ...] = ("main",)) -> dict[str, Any]:
     """A status in which every text that others choose is `text`."""
     moment = "2026-01-01T00:00:00Z"
+    fields = {"reason": text, text: text, "traceback": text}
     members = {
         "live": [{"id": text, "partitions": 1, "this": True}],
         "not_live": [{"id": text, "partitions": 1}],
@@ -130,7 +132,7 @@ def document(text: str, subscriptions: tuple[str, ...] = ("main",)) -> dict[str,
                 "lost": [text],
             }
         ],
-        "errors": [{"time": moment, "level": "error", "event": text, "fields": {"reason": text, text: text}}],
+        "errors": [{"time": moment, "level": "error", "event": text, "fields": fields}],
         "history": {"seconds": [-5.0, 0.0], "messages_per_second": [1.0, 2.0], "lag": [None, 2048]},
     }
 
@@ -305,3 +307,21 @@ def test_groups_warnings_of_one_kind() -> None:
     rows = re.findall(r'<td class="number">(\d)</td><td>warning</td><td><code>(\w+)</code></td><td>(n=\d)',
                       render(status, word=None).decode())  # fmt: skip
     assert rows == [("3", "handler_failed", "n=0"), ("1", "commit_failed", "n=1")]
+
+
+def test_a_traceback_stands_below_its_event_with_its_lines() -> None:
+    page = document("x", ("main",))
+    traceback = 'app.py:9 in row: record["id"]\napp.py:3 in handle: row(<message>)'
+    page["errors"][0]["fields"] = {"reason": "KeyError: 'id'", "traceback": traceback}
+    text = render(page, word=None).decode()
+    shown = "app.py:9 in row: record[&quot;id&quot;]\napp.py:3 in handle: row(&lt;message&gt;)"
+    assert f"<td>reason=KeyError: &#x27;id&#x27;<pre>{shown}</pre></td>" in text
+
+
+def test_the_last_lines_keep_the_lines_of_a_traceback_and_no_password_in_it() -> None:
+    recent = RecentLines()
+    traceback = "app.py:9 in row: connect('postgres://me:hunter2@db')\napp.py:3 in handle: row()"
+    recent(None, "warning", {"event": "handler_failed", "level": "warning", "traceback": traceback})
+    (line,) = recent
+    assert line.fields["traceback"].splitlines()[1] == "app.py:3 in handle: row()"
+    assert "hunter2" not in line.fields["traceback"]

@@ -376,6 +376,24 @@ async def test_a_letter_in_a_topic_is_the_message_with_headers(clock: Any) -> No
 
 
 @pytest.mark.asyncio
+async def test_a_letter_has_the_traceback_of_its_error(tmp_path: Path, clock: Any) -> None:
+    traceback = "app.py:9 in App.row: record['id']"
+    letter = Letter(KEYED, KeyError("id"), 3, traceback=traceback)  # type: ignore[arg-type]
+    producer = _Producer()
+    place = _topic(producer, clock, headers=True)
+    await place.start()
+    await place.write([letter])
+    await place.stop()
+    assert dict(producer.sent[0].headers)["consumerd.dead_letter.traceback"] == traceback.encode()
+    file = FileDeadLetters(tmp_path / "dead.ndjson", clock=clock)
+    await file.write([letter])
+    await file.stop()
+    (line,) = read_letters(tmp_path / "dead.ndjson")
+    assert line.letter is not None
+    assert line.letter.traceback == traceback
+
+
+@pytest.mark.asyncio
 async def test_a_letter_in_a_topic_tells_the_log_of_the_message(clock: Any) -> None:
     producer = _Producer()
     place = _topic(producer, clock, headers=True)

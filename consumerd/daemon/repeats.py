@@ -1,0 +1,126 @@
+"""A limit on log events that each message or each request can cause.
+
+Strategy: a processor of structlog, for the events that are named here and no others: what is logged once for each
+partition or broker is never left out. Of one kind (the event, its handler and the type of its reason) the first ones of
+a few seconds pass, and the rest is counted; `events_suppressed` tells the number. It is logged when the time is over:
+by the next event of the kind, or by `flush`, which a daemon calls once a second, and the end of the process, too.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from structlog.typing import EventDict, WrappedLogger
+
+log = structlog.get_logger(__name__)
+
+#: Events of a kind that pass within `SECONDS`.
+PASS: Final = 10
+SECONDS: Final = 5.0
+#: Kinds that are told apart at once; further ones of an event are one kind.
+_KINDS: Final = 200
+#: Keys that say whose event it is, and stand in the event that has the number.
+_WHOSE: Final = ("subscription", "handler", "middleware")
+
+#: The events that messages, requests and connections cause one by one.
+REPEATED: Final = frozenset(
+    {
+        "handler_failed",
+        "messages_skipped",
+        "messages_dead_lettered",
+        "middleware_failed",
+        "handler_call_slow",
+        "message_skipped",
+        "forwarded_messages_skipped",
+        "oversized_message_set_dropped",
+        "request_refused",
+        "request_failed",
+        "connection_aborted",
+    }
+)
+
+
+@dataclass(slots=True)
+class _Kind:
+    method: str
+    event: str
+    whose: dict[str, Any]
+    cause: str
+    began: float
+    passed: int = 0
+    dropped: int = 0
+
+
+class RepeatLimit:
+    """Passes the first events of each kind. `monotonic` returns seconds; may be called from any thread."""
+
+    def __init__(self, events: frozenset[str] = REPEATED, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._events = events
+        self._monotonic = monotonic
+        self._kinds: dict[tuple[str, ...], _Kind] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+        """As a processor: pass the event on, or count it and raise DropEvent."""
+        name = str(event.get("event"))
+        if name not in self._events:
+            return event
+        whose = {key: event[key] for key in _WHOSE if key in event}
+        cause = str(event.get("reason", "")).partition(":")[0]
+        with self._lock:
+            key = (name, *map(str, whose.values()), cause)
+            if key not in self._kinds and len(self._kinds) >= _KINDS:
+                key, cause = (name,), ""
+            now, ended = self._monotonic(), None
+            kind = self._kinds.get(key)
+            if kind is None or now - kind.began >= SECONDS:
+                ended = kind
+                kind = self._kinds[key] = _Kind(method, name, whose, cause, now)
+            passes = kind.passed < PASS
+            if passes:
+                kind.passed += 1
+            else:
+                kind.dropped += 1
+        if ended is not None:
+            _tell(ended, now)
+        if not passes:
+            raise structlog.DropEvent
+        return event
+
+    def flush(self, *, all_kinds: bool = False) -> None:
+        """Log the numbers of kinds whose time is over, or of all."""
+        with self._lock:
+            now = self._monotonic()
+            ended = [key for key, kind in self._kinds.items() if all_kinds or now - kind.began >= SECONDS]
+            kinds = [self._kinds.pop(key) for key in ended]
+        for kind in kinds:
+            _tell(kind, now)
+
+
+def _tell(kind: _Kind, now: float) -> None:
+    if not kind.dropped:
+        return
+    seconds = round(max(now - kind.began, 0.1), 1)
+    fields = {
+        "suppressed": kind.event,
+        **kind.whose,
+        "events": kind.dropped,
+        "seconds": seconds,
+        "reason": f"and {kind.dropped:,} more in {seconds:g} s{f' ({kind.cause})' if kind.cause else ''}",
+    }
+    if kind.method == "error":
+        log.error("events_suppressed", **fields)
+    else:
+        log.warning("events_suppressed", **fields)
+
+
+#: The limit of this process.
+REPEATS: Final = RepeatLimit()

@@ -1,0 +1,121 @@
+"""Errors of handlers as text: in one line, and as the short traceback that logs, dead letters and the status page have.
+
+Strategy: what a reader needs first is the line of the handler's own code that failed, so that frame comes first, then
+its callers, then the libraries below it. The handler's code is what is neither ours nor the standard library's; of
+installed packages only its own. There are no local variables, which may be passwords and messages, and nothing that
+grows with the depth of the stack.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sysconfig
+from pathlib import Path
+from traceback import walk_tb
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import CodeType
+
+    #: Code, and the number of its line.
+    _Call = tuple[CodeType, int]
+
+#: Frames of the handler and of other code, and errors of a chain of causes, that are shown.
+_USER_FRAMES: Final = 5
+_OTHER_FRAMES: Final = 3
+_CAUSES: Final = 3
+#: Characters of one line, and of the text.
+_LONGEST_LINE: Final = 200
+MAX_TRACEBACK: Final = 2000
+
+#: The attribute of an error from another process that has its short traceback: frames cannot be pickled.
+TOLD: Final = "_consumerd_traceback"
+
+_OURS: Final = f"{Path(__file__).parents[1]}/"
+#: What calls the handler: frames up to the last of these are the way to it, libraries between them included.
+_CALLERS: Final = frozenset(
+    f"{_OURS}handlers/{name}.py"
+    for name in ("api", "decoding/stage", "key_lanes", "loading", "middleware", "processes", "retry", "stages")
+)
+_STDLIB: Final = tuple(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib"))
+_INSTALLED: Final = tuple(f"{sysconfig.get_path(name)}/" for name in ("purelib", "platlib"))
+
+
+def brief(error: BaseException) -> str:
+    """An error on one line, with its type."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def short_traceback(error: BaseException) -> str:
+    """The frames of an error and of its causes, one a line, the handler's own first; empty if there are none.
+
+    A line is `path:number in function: source`. At most 2,000 characters.
+    """
+    told = getattr(error, TOLD, None)
+    if isinstance(told, str):
+        return told[:MAX_TRACEBACK]
+    chain = [(each, *_frames(each)) for each in _chain(error)]
+    if any(users for _, users, _ in chain):  # a timeout, say, has none: its cause says where the handler waited
+        chain = [found for found in chain if found[1]]
+    lines: list[str] = []
+    for each, users, others in chain:
+        if each is not error and (users or others):
+            lines.append(_cut(f"from {brief(each)}"))
+        lines += [_line(*call) for call in (*users[:_USER_FRAMES], *others[:_OTHER_FRAMES])]
+    return "\n".join(lines)[:MAX_TRACEBACK]
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    each: BaseException | None = error
+    for _ in range(_CAUSES + 1):
+        if each is None:
+            return
+        yield each
+        if isinstance(each, BaseExceptionGroup):
+            each = each.exceptions[0]
+        else:
+            each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
+
+
+def _frames(error: BaseException) -> tuple[list[_Call], list[_Call]]:
+    """The frames of the handler, and the others that are shown, innermost first."""
+    calls = [(frame.f_code, number) for frame, number in walk_tb(error.__traceback__)]
+    callers = [at for at, (code, _) in enumerate(calls, 1) if code.co_filename in _CALLERS]
+    calls = calls[max(callers, default=0) :]
+    foreign = [call for call in calls if not call[0].co_filename.startswith(_OURS)]
+    outside = next((code.co_filename for code, _ in foreign if not _is_stdlib(code.co_filename)), None)
+    package = None if outside is None else _package(outside)
+    users: list[_Call] = []
+    others: list[_Call] = []
+    for code, number in reversed(calls):
+        if code.co_filename.startswith(_OURS) or _is_stdlib(code.co_filename) or _package(code.co_filename) != package:
+            others.append((code, number))
+        else:
+            users.append((code, number))
+    if users:
+        others = [call for call in others if call in foreign]
+    return users, others
+
+
+def _is_stdlib(path: str) -> bool:
+    return path.startswith(_STDLIB) and not path.startswith(_INSTALLED)
+
+
+def _package(path: str) -> str:
+    """The installed package that a file belongs to; the same for all files that are not installed."""
+    for folder in _INSTALLED:
+        if path.startswith(folder):
+            return path.removeprefix(folder).partition("/")[0]
+    return ""
+
+
+def _line(code: CodeType, number: int) -> str:
+    source = linecache.getline(code.co_filename, number).strip()
+    return _cut(f"{code.co_filename}:{number} in {code.co_qualname}{f': {source}' if source else ''}")
+
+
+def _cut(line: str) -> str:
+    line = " ".join(line.split())
+    return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 1]}…"
