@@ -217,5 +217,9 @@ def _interrupt_again(thread: int) -> None:
 
 def main() -> None:
     """Entry point of the console script."""
+    if os.getpid() == 1:
+        from consumerd.cli.init import fork_from_init  # noqa: PLC0415 - only in a container
+
+        fork_from_init()
     sys.unraisablehook = repeat_lost_interrupt
     sys.exit(int(run(sys.argv[1:])))
