@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
 from consumerd.metrics import Kind
 from consumerd.metrics.catalogue import ALL_METRICS
@@ -65,15 +66,33 @@ def test_the_dashboard_asks_for_metrics_that_exist() -> None:
     assert len(set(identifiers)) == len(identifiers)
 
 
-def test_the_alerts_ask_for_metrics_that_exist_and_are_documented() -> None:
-    text = RULES.read_text("utf-8")
-    for name in set(re.findall(r"\bconsumerd_\w+", text)):
-        assert name in SAMPLES
-    alerts = re.findall(r"- alert: (\w+)", text)
-    assert len(alerts) > 8
-    documented = (ROOT / "docs" / "monitoring.md").read_text("utf-8")
-    for alert in alerts:
-        assert f"`{alert}`" in documented
+@pytest.fixture
+def alerts() -> dict[str, dict[str, Any]]:
+    """The rules by the names of their alerts."""
+    groups = yaml.safe_load(RULES.read_text("utf-8"))["groups"]
+    found = {rule["alert"]: rule for group in groups for rule in group["rules"]}
+    assert len(found) > 20
+    return found
+
+
+def test_the_alerts_ask_for_metrics_that_exist(alerts: dict[str, dict[str, Any]]) -> None:
+    for alert, rule in alerts.items():
+        asked = set(re.findall(r"\bconsumerd_\w+|\bup\b", rule["expr"]))
+        assert asked, alert
+        assert asked <= {*SAMPLES, "up"}, alert
+
+
+def test_each_alert_points_to_its_section(alerts: dict[str, dict[str, Any]]) -> None:
+    text = (ROOT / "docs" / "alerts.md").read_text("utf-8")
+    sections = dict(re.findall(r"^## (\w+)\n\n(.+?)(?=\n## |\Z)", text, re.MULTILINE | re.DOTALL))
+    assert sections.keys() == alerts.keys()
+    for alert, rule in alerts.items():
+        assert rule["annotations"]["runbook"] == f"docs/alerts.md#{alert.lower()}"
+
+
+def test_each_alert_is_fired_by_the_tests_of_the_rules(alerts: dict[str, dict[str, Any]]) -> None:
+    cases = [case for test in yaml.safe_load(TESTS.read_text("utf-8"))["tests"] for case in test["alert_rule_test"]]
+    assert {case["alertname"] for case in cases if case.get("exp_alerts")} == alerts.keys()
 
 
 @pytest.mark.parametrize("arguments", [("check", "rules", RULES), ("test", "rules", TESTS)])
