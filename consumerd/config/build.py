@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from consumerd.consumer import ConsumerSettings
@@ -235,21 +237,32 @@ def build_policy(section: HandlerSection, *, on_failure: OnFailure) -> RetryPoli
 
 def build_dead_letters(config: Config, *, clock: Clock, rng: Random) -> DeadLetters | None:
     """The place for dead letters, not started; None where the policy has none. Raises ConfigError."""
-    section = config.handler
-    if section.dead_letter is not None:
-        letters = FileDeadLetters(
-            section.dead_letter,
-            clock=clock,
-            max_size=section.dead_letter_max_size,
-            file_size=section.dead_letter_file_size,
-        )
+    section, topic = config.handler, config.handler.dead_letter_topic
+    path = section.dead_letter
+    if path is None and topic is None:
+        return None
+    letters = FileDeadLetters(
+        path or letters_beside(topic or ""),
+        clock=clock,
+        max_size=section.dead_letter_max_size,
+        file_size=section.dead_letter_file_size,
+    )
+    if path is not None:
         letters.check()
+    if topic is None:
         return letters
-    if section.dead_letter_topic is not None:
-        from consumerd.config.build_dead_letters import build_letter_topic  # noqa: PLC0415 - which imports this module
+    from consumerd.config.build_dead_letters import build_letter_topic  # noqa: PLC0415 - which imports this module
 
-        return build_letter_topic(config, section.dead_letter_topic, clock=clock, rng=rng)
-    return None
+    return build_letter_topic(config, topic, clock=clock, rng=rng, beside=letters)
+
+
+def letters_beside(topic: str) -> Path:
+    """The file for letters that are too large for their topic, where none is configured.
+
+    It is in systemd's state directory, else in the working directory.
+    """
+    folder, _, _ = os.environ.get("STATE_DIRECTORY", "").partition(":")
+    return Path(folder) / f"{topic}.too-large.ndjson"
 
 
 def build_handler(

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from consumerd.client import BrokerRefusedError
 from consumerd.client.making import find_broker, security_protocol
 from consumerd.cluster import V08ClusterView, look_for_dialect
 from consumerd.cluster.entry import start_session
 from consumerd.config.build import build_connection_settings, build_session, build_subscription
 from consumerd.config.build_v08 import build_bootstrap, build_client_of, names_brokers
-from consumerd.errors import ConfigError
+from consumerd.errors import ConfigError, NotFoundError
 from consumerd.handlers.dead_letter_topic import TopicDeadLetters
 from consumerd.net import connect
 from consumerd.producer import (
@@ -26,24 +27,37 @@ from consumerd.producer import (
 from consumerd.registry import Dialect
 from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.v07 import validate_topic
+from consumerd.wire.v08.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from random import Random
 
     from consumerd.config.model import Config
+    from consumerd.handlers import DeadLetters
     from consumerd.handlers.dead_letter_topic import LetterProducer
     from consumerd.ports import Clock
     from consumerd.zk import Session
 
 
+#: Seconds for the brokers to create a topic, or to learn of one that was just created.
+_TOPIC_SECONDS: Final = 10.0
+
+
 class _Opened(NamedTuple):
     producer: LetterProducer
     headers: bool
+    #: The producer below, for brokers of 0.8 and later.
+    v08: V08Producer | None = None
 
 
-def build_letter_topic(config: Config, topic: str, *, clock: Clock, rng: Random) -> TopicDeadLetters:
-    """The topic, its producer not opened. Raises ConfigError where the daemon would consume its own dead letters."""
+def build_letter_topic(
+    config: Config, topic: str, *, clock: Clock, rng: Random, beside: DeadLetters | None = None
+) -> TopicDeadLetters:
+    """The topic, its producer not opened, and the place for letters that are too large for it.
+
+    Raises ConfigError where the daemon would consume its own dead letters.
+    """
     try:
         validate_topic(topic)
     except InvalidTopicError as error:
@@ -53,8 +67,31 @@ def build_letter_topic(config: Config, topic: str, *, clock: Clock, rng: Random)
             f"handler.dead_letter_topic: the group consumes {topic!r} itself, so what fails would fail for ever; "
             "name another topic, or exclude this one from [group]."
         )
-    opened = partial(letter_producer, config, clock=clock, rng=rng)
-    return TopicDeadLetters(topic, opened, clock=clock, as_json=config.handler.dead_letter_as == "json")
+    opened = partial(_opened, config, topic, clock=clock, rng=rng)
+    as_json = config.handler.dead_letter_as == "json"
+    return TopicDeadLetters(topic, opened, clock=clock, as_json=as_json, beside=beside)
+
+
+@asynccontextmanager
+async def _opened(config: Config, topic: str, *, clock: Clock, rng: Random) -> AsyncIterator[_Opened]:
+    """As `letter_producer`; raises NotFoundError where the topic does not exist and is not created."""
+    async with letter_producer(config, clock=clock, rng=rng) as opened:
+        if opened.v08 is not None:
+            await require_topic(opened.v08, topic)
+        yield opened
+
+
+async def require_topic(producer: V08Producer, topic: str) -> None:
+    """Find the topic, which the brokers may create. Raises NotFoundError, BrokerError."""
+    try:
+        await producer.partition_count(topic, timeout=_TOPIC_SECONDS)
+    except BrokerRefusedError as error:
+        if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise
+        raise NotFoundError(
+            f"handler.dead_letter_topic: the topic {topic!r} does not exist, and the brokers do not create it "
+            f"(auto.create.topics.enable); create it: consumerd topics create {topic}"
+        ) from error
 
 
 @asynccontextmanager
@@ -104,4 +141,4 @@ async def _v08(
     await stack.enter_async_context(client)
     await find_broker(client, [f"{host}:{port}" for host, port in addresses], config.kafka.connection_timeout)
     producer = V08Producer(client, V08ProducerSettings(), clock=clock, rng=rng)
-    return _Opened(await stack.enter_async_context(ClusterProducer(producer)), headers=True)
+    return _Opened(await stack.enter_async_context(ClusterProducer(producer)), headers=True, v08=producer)

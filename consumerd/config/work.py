@@ -215,7 +215,11 @@ class HandlerSection(Section):
     )
     dead_letter: Path | None = Field(
         None,
-        description="NDJSON file for messages that failed; synced to disk before the offset is committed.",
+        description=(
+            "NDJSON file for messages that failed; synced to disk before the offset is committed. With "
+            "dead_letter_topic it is for messages that are too large for the topic; "
+            "[default there: TOPIC.too-large.ndjson in $STATE_DIRECTORY or the working directory]"
+        ),
         examples=["/var/lib/consumerd/dead-letters.ndjson"],
     )
     dead_letter_file_size: Bytes = Field(
@@ -233,8 +237,8 @@ class HandlerSection(Section):
         None,
         min_length=1,
         description=(
-            "In place of a file: a topic of the same cluster for messages that failed; confirmed by its brokers before "
-            "the offset is committed."
+            "A topic of the same cluster for messages that failed; confirmed by its brokers before the offset is "
+            "committed. It must exist, or be created by the brokers at the start."
         ),
         examples=["events-dead-letters"],
     )
@@ -265,11 +269,9 @@ class HandlerSection(Section):
 
     @model_validator(mode="after")
     def _dead_letter_has_a_place(self) -> HandlerSection:
-        places = [self.dead_letter is not None, self.dead_letter_topic is not None].count(True)
-        if (self.on_failure == "dead_letter") != (places > 0):
+        has_place = self.dead_letter is not None or self.dead_letter_topic is not None
+        if (self.on_failure == "dead_letter") != has_place:
             raise ValueError('on_failure = "dead_letter" and a dead_letter file or dead_letter_topic go together')
-        if places > 1:
-            raise ValueError("dead_letter and dead_letter_topic exclude each other: set one of them")
         return self
 
 

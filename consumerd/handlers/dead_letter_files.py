@@ -63,6 +63,9 @@ class FileDeadLetters(DeadLetters):
         self._descriptor: int | None = None
         self._lock = threading.Lock()
 
+    def __str__(self) -> str:
+        return str(self._path)
+
     def check(self) -> None:
         """Raise ConfigError where `start` could not make the file. Nothing is made: another user may be looking."""
         path = self._path

@@ -5,6 +5,9 @@ behind its own, so any tool that reads or replays topics can handle it. Brokers 
 0.11 neither: there (and where it is configured) a letter is the JSON object that `dead_letters.encode_letter` makes.
 
 A confirmation is that of the producer: all replicas in sync, or, on 0.7, that the messages were read back.
+
+The description makes a letter larger than its message, which may be as large as the topic allows. A letter that is too
+large is sent again with a shorter description, and goes to a file beside the topic in the end: its partition goes on.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from consumerd.errors import ConsumerdError, HandlerFailedError, reason_of
 from consumerd.handlers.dead_letters import DeadLetters, Letter, encode_letter
 from consumerd.partition import NO_BROKER
 from consumerd.producer import ProducerData
+from consumerd.producer.v08.delivery import is_too_large
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -59,8 +63,11 @@ class TopicDeadLetters(DeadLetters):
         *,
         clock: Clock,
         as_json: bool = False,
+        beside: DeadLetters | None = None,
     ) -> None:
         self._topic = topic
+        #: For letters that are too large for the topic.
+        self._beside = beside
         self._opened = opened
         self._clock = clock
         self._as_json = as_json
@@ -73,6 +80,8 @@ class TopicDeadLetters(DeadLetters):
 
     async def stop(self) -> None:
         self._producer = None
+        if self._beside is not None:
+            await self._beside.stop()
         try:
             await self._stack.aclose()
         except ConsumerdError as error:  # every letter was confirmed on its own
@@ -80,6 +89,37 @@ class TopicDeadLetters(DeadLetters):
 
     async def write(self, letters: Sequence[Letter]) -> None:
         """Send `letters`; nothing of them is on its way any more when this ends."""
+        if await self._sent(letters):
+            return
+        for letter in letters:
+            versions = letter.shorter()
+            if len(letters) == 1:
+                next(versions)  # which was too large
+            for shorter in versions:
+                if await self._sent([shorter]):
+                    break
+            else:
+                await self._put_beside(letter)
+
+    async def _put_beside(self, letter: Letter) -> None:
+        message = letter.message
+        if self._beside is None:
+            raise HandlerFailedError(
+                f"the message at offset {message.offset} of {message.partition} is too large for the dead-letter topic "
+                f"{self._topic}: raise its max.message.bytes; the message is not committed."
+            )
+        await self._beside.write([letter])
+        log.warning(
+            "dead_letter_beside_topic",
+            topic=self._topic,
+            partition=str(message.partition),
+            offset=message.offset,
+            place=str(self._beside),
+            reason="the letter is too large for the topic (max.message.bytes)",
+        )
+
+    async def _sent(self, letters: Sequence[Letter]) -> bool:
+        """Send letters; return False if they are too large for the topic. Raises HandlerFailedError."""
         opened = self._producer
         if opened is None:
             raise HandlerFailedError(f"dead letters for {self._topic} cannot be sent: the producer is not started.")
@@ -87,12 +127,15 @@ class TopicDeadLetters(DeadLetters):
         try:
             await opened.producer.send_all([make(letter, keyed=opened.headers) for letter in letters])
         except ConsumerdError as error:
+            if is_too_large(error):
+                return False
             reason = reason_of(error)
             remedy = ' Set handler.dead_letter_as = "json".' if "not support headers" in reason else ""
             raise HandlerFailedError(
                 f"cannot write to the dead-letter topic {self._topic}: {reason}; "
                 f"the messages are not committed and are delivered again after a restart.{remedy}"
             ) from error
+        return True
 
     def _as_line(self, letter: Letter, *, keyed: bool) -> ProducerData:
         key = letter.message.key if keyed else None

@@ -12,17 +12,18 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from consumerd.handlers.messages import Identity, KeyedMessage, Message
 from consumerd.partition import NO_BROKER, UNKNOWN_LOG, LogId, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-#: Characters of an error's text that are kept: it may quote a message of megabytes.
+#: Characters of an error's text that are kept, and of one in a letter that is too large for its place.
 MAX_ERROR: Final = 4000
+_SHORT_ERROR: Final = 200
 _MAX_OFFSET: Final = (1 << 63) - 1
 _MAX_EPOCH: Final = (1 << 31) - 1
 
@@ -40,6 +41,17 @@ class Letter:
     log: LogId = UNKNOWN_LOG
     #: The frames of the error (`consumerd.handlers.tracebacks`); empty if there are none.
     traceback: str = ""
+    #: Characters of the error's text that are recorded: it may quote a message of megabytes.
+    max_error: int = MAX_ERROR
+
+    def shorter(self) -> Iterator[Letter]:
+        """Yield this letter, then with less about its error: without its frames, with a line, and without a text."""
+        yield self
+        if self.traceback:
+            yield replace(self, traceback="")
+        for most in (_SHORT_ERROR, 0):
+            if len(str(self.error)) > most:
+                yield replace(self, traceback="", max_error=most)
 
     def told_log(self) -> dict[str, Any]:
         """Return what is recorded of the log, by name."""
@@ -48,7 +60,7 @@ class Letter:
 
     def told_error(self) -> dict[str, str]:
         """Return what is recorded of the error, by name."""
-        told = {"error_type": type(self.error).__qualname__, "error": str(self.error)[:MAX_ERROR]}
+        told = {"error_type": type(self.error).__qualname__, "error": str(self.error)[: self.max_error]}
         return told | ({"traceback": self.traceback} if self.traceback else {})
 
 

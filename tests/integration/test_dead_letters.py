@@ -50,13 +50,26 @@ async def test_a_poison_message_costs_one_letter_in_a_topic_and_the_rest_goes_on
     assert (letter.error_type, letter.error, letter.attempts) == ("ValueError", "cannot digest bad", 2)
 
 
-async def test_a_letter_that_the_topic_cannot_take_stops_the_daemon_and_nothing_is_committed(world: Any) -> None:
+async def test_a_letter_that_is_too_large_for_the_topic_goes_to_a_file_and_the_partition_goes_on(world: Any) -> None:
     await world.broker()
-    await world.append(TP, b"bad" * 300_000)  # a letter of this in base64 is larger than brokers take
-    done = await world.run(handler={**REFUSE, "dead_letter_topic": "dead"})
-    assert done.code == ExitCode.HANDLER_FAILED, done.stderr
-    assert "cannot write to the dead-letter topic dead" in done.sentences[-1]
-    assert await world.offset(TP) in (None, 0)
+    large = b"bad" * 300_000  # a letter of this in base64 is larger than brokers take
+    end = await world.append(TP, b"first", large, b"bad one", b"good")
+    path = world.directory / "beside.ndjson"
+    handler = {**REFUSE, "dead_letter_topic": "dead", "dead_letter": str(path)}
+    daemon = await world.daemon(handler=handler, commit={"interval": 0.1})
+
+    async def committed() -> bool:
+        return bool(await world.offset(TP) == end)
+
+    await world.until(committed)
+    assert await daemon.stop() == ExitCode.OK
+    (event,) = [event for event in daemon.events() if event["event"] == "dead_letter_beside_topic"]
+    assert event["place"] == str(path)
+    assert [letter.message.payload for letter in await letters_in(world, "dead")] == [b"bad one"]
+    listed = await consumerd("dead-letters", "list", str(path), "--json")
+    assert listed.code == 0, listed.stderr
+    (line,) = path.read_bytes().splitlines()
+    assert decode_letter(line).message.payload == large
 
 
 @pytest.mark.parametrize("group", [{"topics": {"t": 1, "dead": 1}}, {"whitelist": ".*"}])

@@ -23,6 +23,7 @@ import structlog
 from consumerd.client import BrokerRefusedError, RequestTooLargeError, UnsupportedApiError, error_of
 from consumerd.errors import BrokerError, reason_of
 from consumerd.net import ConnectionClosedError
+from consumerd.producer.errors import MessageSizeTooLargeError
 from consumerd.wire.errors import EncodeError
 from consumerd.wire.v08.apis import INIT_PRODUCER_ID, PRODUCE
 from consumerd.wire.v08.error_codes import ErrorCode
@@ -53,6 +54,14 @@ _THREAD_BYTES: Final = {
     RecordCodec.LZ4: 1 << 20,
     RecordCodec.ZSTD: 256 << 10,
 }
+
+
+def is_too_large(error: BaseException) -> bool:
+    """Whether a producer or a broker refused a message, or a batch, for its size."""
+    return isinstance(error, MessageSizeTooLargeError) or (
+        isinstance(error, BrokerRefusedError)
+        and error.code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
+    )
 
 
 class DeliveryError(BrokerError):

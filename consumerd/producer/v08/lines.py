@@ -10,19 +10,16 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from consumerd.client import BrokerRefusedError
 from consumerd.errors import BrokerError, ConsumerdError
 from consumerd.producer.errors import MessageSizeTooLargeError
 from consumerd.producer.lines import InputError
 from consumerd.producer.v08.batches import BatchRange
-from consumerd.wire.v08.error_codes import ErrorCode
+from consumerd.producer.v08.delivery import is_too_large
 
 if TYPE_CHECKING:
     from consumerd.producer.lines import LineReader
     from consumerd.producer.v08.producer import V08Producer
     from consumerd.wire.v08.records import Headers
-
-_TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +147,7 @@ class LineSender:
     def _failure(self, share: _Share, error: BaseException) -> ConsumerdError:
         failed: ConsumerdError
         before = "all lines before it were sent" if share.first > 1 else "nothing was sent before it"
-        if not (isinstance(error, BrokerRefusedError) and error.code in _TOO_LARGE):
+        if not is_too_large(error):
             more = f" and {share.lines - 1} more in its batch" if share.lines > 1 else ""
             failed = BrokerError(f"line {share.first}{more} may not have arrived, {before}: {error}")
         elif share.lines == 1:

@@ -374,8 +374,11 @@ class V08Producer:
         if not self._open:
             raise ProducerClosedError("the producer is not open.")
 
-    async def partition_count(self, topic: str) -> int:
-        """The number of partitions of a topic. Raises BrokerError while it is not known."""
+    async def partition_count(self, topic: str, *, timeout: float | None = None) -> int:
+        """The number of partitions of a topic. Raises BrokerError while it is not known.
+
+        `timeout`: seconds to wait for a topic that is being created; by default those of the client.
+        """
         known = self._client.metadata.topics.get(topic)
         if known is not None and known.partitions:
             return len(known.partitions)
@@ -387,7 +390,7 @@ class V08Producer:
                 await self._client.leader(topic, 0)  # raises the error of the topic
             return len(found.partitions) if found is not None else 0
 
-        return await self._client.retrying(f"partitions of {topic}", count)
+        return await self._client.retrying(f"partitions of {topic}", count, timeout=timeout)
 
     def _new_batch(self, queue: PartitionQueue) -> Batch:
         due = self._clock.monotonic() + self.settings.linger

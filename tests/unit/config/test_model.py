@@ -90,10 +90,7 @@ def test_commented_keys_of_the_example_are_valid(tmp_path: Path) -> None:
         (MINIMAL + 'whitelist = "x"\n', "give exactly one of"),
         ('[group]\nid = "a/b"\ntopics = { t = 1 }\n', "cannot be the name of a znode"),
         (MINIMAL + '[handler]\non_failure = "dead_letter"\n', "go together"),
-        (
-            MINIMAL + '[handler]\non_failure = "dead_letter"\ndead_letter = "f"\ndead_letter_topic = "d"\n',
-            "exclude each other",
-        ),
+        (MINIMAL + '[handler]\ndead_letter_topic = "d"\n', "go together"),
         (MINIMAL + 'coordination = "kafak"\n', "'group.coordination' is wrong"),
         (MINIMAL + "partitions = { t = [0] }\n", 'partitions need coordination = "fixed"'),
         (MINIMAL + 'coordination = "fixed"\npartitions = { t = [0] }\n', "and no topics, whitelist or blacklist"),

@@ -8,22 +8,27 @@ import json
 import os
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
-from consumerd.errors import BrokerError, ConfigError, HandlerFailedError
+from consumerd.client import error_of
+from consumerd.config.build import letters_beside
+from consumerd.config.build_dead_letters import require_topic
+from consumerd.errors import BrokerError, ConfigError, HandlerFailedError, NotFoundError
 from consumerd.handlers import Batch, FileDeadLetters, KeyedMessage, Letter
 from consumerd.handlers.dead_letter_files import letter_files, read_letters
 from consumerd.handlers.dead_letter_topic import TopicDeadLetters
 from consumerd.handlers.dead_letters import decode_letter
 from consumerd.partition import UNKNOWN_LOG, LogId, TopicPartition
+from consumerd.producer import MessageSizeTooLargeError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
-    from consumerd.producer import ProducerData
+    from consumerd.producer import ProducerData, V08Producer
 
     MakeBatch = Callable[..., Batch]
 
@@ -342,12 +347,14 @@ class _Producer:
         self.sent += data
 
 
-def _topic(producer: _Producer, clock: Any, *, headers: bool, as_json: bool = False) -> TopicDeadLetters:
+def _topic(
+    producer: _Producer, clock: Any, *, headers: bool, as_json: bool = False, beside: FileDeadLetters | None = None
+) -> TopicDeadLetters:
     @asynccontextmanager
     async def opened() -> AsyncIterator[Any]:
         yield SimpleNamespace(producer=producer, headers=headers)
 
-    return TopicDeadLetters("dead", opened, clock=clock, as_json=as_json)
+    return TopicDeadLetters("dead", opened, clock=clock, as_json=as_json, beside=beside)
 
 
 KEYED = KeyedMessage(TopicPartition.numbered("t", 3), 7, 0, 8, b"v", b"k", 123, 0, (("h", b"\xff"),))
@@ -373,6 +380,103 @@ async def test_a_letter_in_a_topic_is_the_message_with_headers(clock: Any) -> No
         ("consumerd.dead_letter.attempts", b"3"),
         ("consumerd.dead_letter.failed_at", b"1700001000.000"),
     )
+
+
+class _Limited(_Producer):
+    """Takes letters up to a size, as a topic does; a request with a larger one is refused as a whole."""
+
+    def __init__(self, largest: int, error: Exception) -> None:
+        super().__init__()
+        self.largest = largest
+        self.refusal = error
+
+    async def send_all(self, data: Sequence[ProducerData], *, merge: bool = False) -> None:
+        if any(_size(each) > self.largest for each in data):
+            raise self.refusal
+        self.sent += data
+
+
+def _size(data: ProducerData) -> int:
+    return len(data.payloads[0]) + sum(len(name) + len(value or b"") for name, value in data.headers)
+
+
+REFUSALS = [error_of(10, "dead/0"), error_of(18, "dead/0"), MessageSizeTooLargeError("too large")]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("refusal", REFUSALS, ids=["message", "batch", "producer"])
+@pytest.mark.parametrize("as_json", [True, False])
+async def test_a_letter_that_is_too_large_tells_less_and_goes_to_a_file_in_the_end(
+    tmp_path: Path, clock: Any, refusal: Exception, as_json: bool
+) -> None:
+    letter = Letter(KEYED, ValueError("e" * 1000), 3, traceback="f" * 500)  # type: ignore[arg-type]
+    probe = _Producer()
+    place = _topic(probe, clock, headers=True, as_json=as_json)
+    await place.start()
+    sizes = []
+    for shorter in letter.shorter():
+        await place.write([shorter])
+        sizes.append(_size(probe.sent[-1]))
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(sizes) == 4
+    small = Letter(KEYED, ValueError("no"), 3)  # type: ignore[arg-type]
+    for number, largest in enumerate([*sizes, sizes[-1] - 1]):
+        producer = _Limited(largest, refusal)
+        beside = FileDeadLetters(tmp_path / f"{number}.ndjson", clock=clock)
+        place = _topic(producer, clock, headers=True, as_json=as_json, beside=beside)
+        await place.start()
+        with capture_logs() as logs:
+            await place.write([letter, small] if number < 4 else [letter])
+        await place.stop()
+        assert [_size(each) for each in producer.sent][:1] == sizes[number : number + 1]
+        if number < 4:
+            assert len(producer.sent) == 2
+            assert (logs, [*tmp_path.glob(f"{number}*")]) == ([], [])
+        else:
+            (line,) = read_letters(tmp_path / f"{number}.ndjson")
+            assert line.letter is not None
+            assert (line.letter.message, line.letter.error, line.letter.traceback) == (KEYED, "e" * 1000, "f" * 500)
+            assert [(each["event"], each["place"]) for each in logs] == [("dead_letter_beside_topic", str(beside))]
+
+
+@pytest.mark.asyncio
+async def test_a_letter_that_is_too_large_stops_the_daemon_where_no_file_takes_it(tmp_path: Path, clock: Any) -> None:
+    letter = Letter(KEYED, ValueError("no"), 3)  # type: ignore[arg-type]
+    (tmp_path / "file").touch()
+    for beside, said in (
+        (None, "is too large for the dead-letter topic dead: raise its max.message.bytes"),
+        (FileDeadLetters(tmp_path / "file" / "dead.ndjson", clock=clock), "cannot write to the dead-letter file"),
+    ):
+        place = _topic(_Limited(0, MessageSizeTooLargeError("x")), clock, headers=True, beside=beside)
+        await place.start()
+        with pytest.raises(HandlerFailedError, match=said):
+            await place.write([letter])
+        await place.stop()
+
+
+@pytest.mark.parametrize("folder", [None, "/var/lib/events", "/var/lib/events:/var/lib/other"])
+def test_the_file_beside_a_topic_is_in_the_state_directory(folder: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("STATE_DIRECTORY", raising=False)
+    if folder is not None:
+        monkeypatch.setenv("STATE_DIRECTORY", folder)
+    expected = "dead.too-large.ndjson" if folder is None else "/var/lib/events/dead.too-large.ndjson"
+    assert str(letters_beside("dead")) == expected
+
+
+@pytest.mark.asyncio
+async def test_a_topic_that_does_not_exist_is_found_at_the_start() -> None:
+    class Producer:
+        async def partition_count(self, topic: str, *, timeout: float | None = None) -> int:
+            raise self.error
+
+        error: Exception = cast("Exception", error_of(3, "dead/0 has no leader"))
+
+    producer = Producer()
+    with pytest.raises(NotFoundError, match="the topic 'dead' does not exist, and the brokers do not create it"):
+        await require_topic(cast("V08Producer", producer), "dead")
+    producer.error = cast("Exception", error_of(29, "dead/0"))
+    with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
+        await require_topic(cast("V08Producer", producer), "dead")
 
 
 @pytest.mark.asyncio
