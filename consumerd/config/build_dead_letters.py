@@ -90,7 +90,7 @@ async def require_topic(producer: V08Producer, topic: str) -> None:
             raise
         raise NotFoundError(
             f"handler.dead_letter_topic: the topic {topic!r} does not exist, and the brokers do not create it "
-            f"(auto.create.topics.enable); create it: consumerd topics create {topic}"
+            f"(auto.create.topics.enable); create it: consumerd topics create --topic {topic}"
         ) from error
 
 

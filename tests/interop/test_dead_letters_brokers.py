@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from consumerd.clock import SystemClock
 from consumerd.config.build import build_dead_letters
 from consumerd.config.model import parse
-from consumerd.errors import HandlerFailedError
+from consumerd.errors import HandlerFailedError, NotFoundError
 from consumerd.handlers import KeyedMessage, Letter
+from consumerd.handlers.dead_letter_files import read_letters
 from consumerd.handlers.dead_letters import decode_letter
 from consumerd.partition import TopicPartition
+from tests.integration.conftest import consumerd
 from tests.interop.test_forward import held
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
 
@@ -62,3 +67,31 @@ async def test_brokers_without_headers_get_json_and_refuse_the_rest(kafka: Any, 
     async with cluster_client(broker) as client:
         (record,) = (record for partition in await held(client, "dead") for record in partition)
     assert decode_letter(record.payload or b"").message == MESSAGE
+
+
+@pytest.mark.long
+async def test_a_missing_topic_is_found_and_a_message_as_large_as_the_topic_allows_is_kept(
+    kafka: Any, cluster_client: Any, tmp_path: Path
+) -> None:
+    broker = await kafka("3.9.1", config={"auto.create.topics.enable": "false", "message.max.bytes": "10000"})
+    path = tmp_path / "beside.ndjson"
+    letters = place(broker, None, dead_letter=str(path))
+    with pytest.raises(NotFoundError, match=r"create it: consumerd topics create --topic dead"):
+        await letters.start()
+    await letters.stop()
+    made = await consumerd("topics", "create", "--topic", "dead", "--bootstrap-server", broker.address)
+    assert made.code == 0, made.stderr
+    letters = place(broker, None, dead_letter=str(path))
+    await letters.start()
+    # A record batch of one message has some 70 bytes besides its payload, and the description more than 400.
+    for size in (9_000, 9_500, 9_920):
+        message = MESSAGE._replace(offset=size, payload=b"v" * size)
+        await letters.write([Letter(message, ValueError("no"), 3, traceback="f" * 300)])  # type: ignore[arg-type]
+    await letters.stop()
+    async with cluster_client(broker) as client:
+        records = [record for partition in await held(client, "dead") for record in partition]
+    told = {len(record.payload or b""): "consumerd.dead_letter.traceback" in dict(record.headers) for record in records}
+    assert told == {9_000: True, 9_500: False}
+    (line,) = read_letters(path)
+    assert line.letter is not None
+    assert line.letter.message.payload == b"v" * 9_920
