@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,16 +14,17 @@ from consumerd.cli.numbers import PositiveFloat, PositiveInt
 from consumerd.cli.session import broker_timeout_option, cluster_options, connector, group_option, json_option
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from consumerd.admin import GroupSource, PartitionLag
     from consumerd.cli.session import ClusterAddress
+    from consumerd.partition import TopicPartition
     from consumerd.ports import ZooKeeper
 
 EXAMPLES = """\b
 Examples:
   consumerd group lag --zookeeper 127.0.0.1:2181/kafka --group events
-  consumerd group lag -c /etc/consumerd/events.toml --watch 5
+  consumerd group lag -c /etc/consumerd/events.toml --partitions --behind --watch 5
   consumerd group lag --zookeeper zk1:2181 --group events --json | jq .total
   consumerd group lag --bootstrap-server kafka1:9092 --group events
 """
@@ -34,6 +36,8 @@ CLEAR = "\x1b[H\x1b[2J"
 @cluster_options()
 @group_option
 @click.option("--topic", "topics", multiple=True, help="Only this topic; may be given several times.")
+@click.option("--partitions", is_flag=True, help="On a terminal: show each partition, not the topics alone.")
+@click.option("--behind", is_flag=True, help="Show only partitions whose lag is above 0 or unknown.")
 @click.option(
     "--watch",
     type=PositiveFloat(),
@@ -47,18 +51,21 @@ def command(
     cluster: ClusterAddress,
     group: str | None,
     topics: tuple[str, ...],
+    partitions: bool,
+    behind: bool,
     watch: float | None,
     count: int | None,
     broker_timeout: float,
     as_json: bool,
 ) -> None:
-    """Show committed offset, end of the log, lag and owner of each partition, and the total.
+    """Show the lag of a group: by topic, the largest first; with --partitions or --topic, of each partition.
 
     For Kafka 0.7 the lag is in BYTES, because offsets are byte positions. For Kafka 0.8 and later it is in MESSAGES,
     including those that compaction removed. Where the offset or the end of a partition cannot be read, its row has the
     reason and no lag, the total is absent (`null` in JSON), and the exit code is 11.
 
-    In a pipe the first field of a line is `partition` or `total`.
+    In a pipe the first field of a line is `partition` or `total`. Fields of a partition: name, owner, committed offset,
+    end of the log, lag, with --watch what was read and written per second, and a remark.
     """
     from consumerd.admin import read_lag, read_v08_lag  # noqa: PLC0415 - heavy imports only for the command that runs
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
@@ -72,7 +79,11 @@ def command(
         number = 0
         while True:
             snapshot = _LagSnapshot(loop.time(), await read(), unit)
-            _show(name, snapshot, before, as_json=as_json, watching=watch is not None)
+            shown = _Shown(by_topic=not (partitions or topics), behind=behind, watching=watch is not None)
+            if as_json:
+                click.echo(json.dumps(_as_json(name, snapshot, shown), indent=None if shown.watching else 2))
+            else:
+                _show(name, snapshot, before, shown)
             before, number = snapshot, number + 1
             if number == repetitions or watch is None:
                 _require_all(name, snapshot)
@@ -95,6 +106,18 @@ class _LagSnapshot(NamedTuple):
     unit: str
 
 
+class _Shown(NamedTuple):
+    """What is shown of a snapshot."""
+
+    #: Topics on a terminal, not partitions.
+    by_topic: bool
+    behind: bool
+    watching: bool
+
+    def lags(self, snapshot: _LagSnapshot) -> list[PartitionLag]:
+        return [each for each in snapshot.lags if not self.behind or each.lag != 0]
+
+
 def _require_all(group: str, snapshot: _LagSnapshot) -> None:
     """Raise CheckFailedError if the lag of a partition could not be read."""
     from consumerd.admin import CheckFailedError  # noqa: PLC0415
@@ -109,64 +132,102 @@ def _require_all(group: str, snapshot: _LagSnapshot) -> None:
         )
 
 
-def _show(group: str, snapshot: _LagSnapshot, before: _LagSnapshot | None, *, as_json: bool, watching: bool) -> None:
+def _show(group: str, snapshot: _LagSnapshot, before: _LagSnapshot | None, shown: _Shown) -> None:
     from consumerd.admin import known_lag, total_lag  # noqa: PLC0415
     from consumerd.cli.tables import counted, show_rows  # noqa: PLC0415
 
     total = total_lag(snapshot.lags)
     unknown = [each for each in snapshot.lags if each.lag is None]
-    if as_json:
-        click.echo(json.dumps(_as_json(group, snapshot, total), indent=None if watching else 2))
-        return
-    terminal = sys.stdout.isatty()
-    if watching and terminal:
-        click.echo(CLEAR, nl=False)
-    columns = ["partition", "owner", ">committed", ">end", f">lag ({snapshot.unit}s)"]
-    rows: list[list[object]] = [
-        [each.partition, each.owner, each.committed, each.end, each.lag] for each in snapshot.lags
-    ]
-    if watching:
-        per_second = "B/s" if snapshot.unit == "byte" else f"{snapshot.unit}s/s"
-        columns += [f">read {per_second}", f">written {per_second}"]
-        for row, speeds in zip(rows, _speeds(snapshot, before), strict=True):
-            row += speeds
-    for row, each in zip(rows, snapshot.lags, strict=True):
-        row.append(each.remark)
     known = counted(len(snapshot.lags) - len(unknown), "partition")
     not_known = f", {len(unknown)} unknown" if unknown else ""
     at_least = "" if total is not None else "at least "
     title = f"group {group}: {at_least}{counted(known_lag(snapshot.lags), snapshot.unit)} of lag in {known}{not_known}"
-    show_rows([*columns, "remark"], rows, title=title, kind="partition")
+    lag = f">lag ({snapshot.unit}s)"
+    speeds = _speeds(snapshot, before)
+    per_second = "B/s" if snapshot.unit == "byte" else f"{snapshot.unit}s/s"
+    rates = [f">read {per_second}", f">written {per_second}"] if shown.watching else []
+    lags = shown.lags(snapshot)
+    if not (terminal := sys.stdout.isatty()) or not shown.by_topic:
+        columns = ["partition", "owner", ">committed", ">end", lag, *rates, "remark"]
+        rows: list[list[object]] = []
+        for each in _sorted(lags) if terminal else lags:
+            rates_of = speeds[each.partition] if shown.watching else []
+            rows.append([each.partition, each.owner, each.committed, each.end, each.lag, *rates_of, each.remark])
+    else:
+        columns = ["topic", ">partitions", ">behind", lag, *rates, "remark"]
+        rows = [_topic_row(topic, of_topic, speeds if shown.watching else {}) for topic, of_topic in _by_topic(lags)]
+    most = None
+    if shown.watching and terminal:
+        click.echo(CLEAR, nl=False)
+        most = shutil.get_terminal_size().lines - 1
+    if terminal and not rows:
+        click.echo(title)
+    show_rows(columns, rows, title=title, kind="partition", most=most)
     if not terminal:
         show_rows(["total"], [[total, len(unknown)]], kind="total")
 
 
-def _speeds(snapshot: _LagSnapshot, before: _LagSnapshot | None) -> list[list[int | None]]:
+def _sorted(lags: Sequence[PartitionLag]) -> list[PartitionLag]:
+    """Unknown lags first, then the largest."""
+    return sorted(lags, key=lambda each: (not each.unread, -(each.lag or 0)))
+
+
+def _by_topic(lags: Sequence[PartitionLag]) -> list[tuple[str, list[PartitionLag]]]:
+    """Topics with their partitions: those with an unknown lag first, then the largest lag."""
+    topics: dict[str, list[PartitionLag]] = {}
+    for each in _sorted(lags):
+        topics.setdefault(each.partition.topic, []).append(each)
+
+    def rank(topic: tuple[str, list[PartitionLag]]) -> tuple[bool, int]:
+        return not topic[1][0].unread, -sum(each.lag or 0 for each in topic[1])
+
+    return sorted(topics.items(), key=rank)
+
+
+def _topic_row(topic: str, lags: list[PartitionLag], speeds: Mapping[TopicPartition, list[int | None]]) -> list[object]:
+    """The row of a topic whose partitions are sorted: their number, those behind, the lag, the first remark.
+
+    A sum with an unknown part is unknown.
+    """
+    lag = None if any(each.unread for each in lags) else sum(each.lag or 0 for each in lags)
+    rates = []
+    for column in range(2 if speeds else 0):
+        parts = [speeds[each.partition][column] for each in lags]
+        rates.append(None if None in parts else sum(filter(None, parts)))
+    remarks = [each for each in lags if each.remark]
+    remark = f"{remarks[0].partition.name}: {remarks[0].remark}" if remarks else ""
+    if len(remarks) > 1:
+        remark = f"{remark} (and {len(remarks) - 1} more)"
+    return [topic, len(lags), sum(each.lag != 0 for each in lags), lag, *rates, remark]
+
+
+def _speeds(snapshot: _LagSnapshot, before: _LagSnapshot | None) -> dict[TopicPartition, list[int | None]]:
     """Rates of commits and of writes per second since the previous snapshot."""
     if before is None:
-        return [[None, None]] * len(snapshot.lags)
+        return {each.partition: [None, None] for each in snapshot.lags}
     old = {each.partition: each for each in before.lags}
     seconds = snapshot.at - before.at
 
     def speed(now: int | None, then: int | None) -> int | None:
         return None if now is None or then is None else round((now - then) / seconds)
 
-    speeds: list[list[int | None]] = []
+    speeds: dict[TopicPartition, list[int | None]] = {}
     for each in snapshot.lags:
         past = old.get(each.partition)
-        speeds.append(
+        speeds[each.partition] = (
             [None, None] if past is None else [speed(each.committed, past.committed), speed(each.end, past.end)]
         )
     return speeds
 
 
-def _as_json(group: str, snapshot: _LagSnapshot, total: int | None) -> dict[str, object]:
-    lags = snapshot.lags
+def _as_json(group: str, snapshot: _LagSnapshot, shown: _Shown) -> dict[str, object]:
+    from consumerd.admin import total_lag  # noqa: PLC0415
+
     return {
         "group": group,
         "unit": f"{snapshot.unit}s",
-        "total": total,
-        "unknown": [str(each.partition) for each in lags if each.lag is None],
+        "total": total_lag(snapshot.lags),
+        "unknown": [str(each.partition) for each in snapshot.lags if each.lag is None],
         "partitions": {
             str(each.partition): {
                 "owner": each.owner,
@@ -176,6 +237,6 @@ def _as_json(group: str, snapshot: _LagSnapshot, total: int | None) -> dict[str,
                 "lag": each.lag,
                 "remark": each.remark or None,
             }
-            for each in lags
+            for each in shown.lags(snapshot)
         },
     }

@@ -1,18 +1,26 @@
 """Rows for people and for pipes.
 
-Strategy: on a terminal a table, in a pipe one line per row with tabs between the fields and no header. Names and values
-come from ZooKeeper, to which any client may write, so control characters never reach a terminal.
+Strategy: on a terminal a table whose rows have one line each, in a pipe one line per row with tabs between the fields
+and no header. Numbers are aligned right and never cut. Where a table is wider than the terminal, its texts are cut, the
+longest first; a pipe has all of them. Names and values come from ZooKeeper, to which any client may write, so control
+characters never reach a terminal.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+#: Spaces between columns, and the cells to which a text is cut at most.
+_GAP: Final = "  "
+_SHORTEST: Final = 8
 
 
 def printable(text: str) -> str:
@@ -25,10 +33,24 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def show_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "", kind: str = "") -> None:
+def styled(text: str, **style: Any) -> str:
+    """`text` in bold or in a colour (as `click.style`) on a terminal that has these, unless NO_COLOR is set."""
+    plain = not sys.stdout.isatty() or os.environ.get("TERM") == "dumb" or os.environ.get("NO_COLOR")
+    return text if plain else click.style(text, **style)
+
+
+def show_rows(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    title: str = "",
+    kind: str = "",
+    most: int | None = None,
+) -> None:
     """Print rows. `title` stands above a table; `kind` is the first field of a line, where several kinds are mixed.
 
-    Without rows nothing is printed. Columns named with a leading `>` are aligned right.
+    Without rows nothing is printed. Columns named with a leading `>` are of numbers; a table leaves out the last one if
+    it is empty. `most`: the lines that a terminal has for the table, with the title; what does not fit is counted.
     """
     cells = [[printable("" if cell is None else str(cell)) for cell in row] for row in rows]
     if not cells:
@@ -37,18 +59,69 @@ def show_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title
         for row in cells:
             click.echo("\t".join([kind, *row] if kind else row))
         return
-    from rich.console import Console  # noqa: PLC0415 - only where a table is wanted
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    table = Table(box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(
-            column.removeprefix(">"), justify="right" if column.startswith(">") else "left", overflow="fold"
-        )
-    for row in cells:
-        table.add_row(*map(Text, row))
-    console = Console(highlight=False, emoji=False, markup=False)
+    if not any(row[-1] for row in cells):  # remarks, of which there are none
+        columns, cells = columns[:-1], [row[:-1] for row in cells]
+    head = [column.removeprefix(">") for column in columns]
+    left = [not column.startswith(">") for column in columns]
+    space = shutil.get_terminal_size().columns
+    widths, cut = fitted(head, cells, left, space)
+    lines = [_line(row, widths, left) for row in (head, *cells)]
+    lines[0] = styled(lines[0], bold=True)
     if title:
-        console.print(Text(title), soft_wrap=True)
-    console.print(table)
+        lines.insert(0, title)
+    if cut:
+        lines.append(f"Texts with … are cut to {space} columns: pipe the output, or use --json where there is one.")
+    if most is not None and len(lines) > most:
+        shown = max(most - 1, 3)
+        lines[shown:] = [f"... and {len(lines) - shown:,} more lines"] if len(lines) > shown else []
+    for line in lines:
+        click.echo(line)
+
+
+def fitted(
+    head: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[bool], space: int
+) -> tuple[list[int], bool]:
+    """Return the width of each column, and whether texts (`left`) are cut so that all take at most `space`."""
+    widths = [max(_width(row[number]) for row in (head, *rows)) for number in range(len(head))]
+    excess = sum(widths) + len(_GAP) * (len(widths) - 1) - space
+    cut = False
+    while excess > 0:
+        texts = [number for number, is_text in enumerate(left) if is_text and widths[number] > _SHORTEST]
+        if not texts:
+            break
+        widest = max(texts, key=lambda number: widths[number])
+        widths[widest] -= 1
+        excess -= 1
+        cut = True
+    return widths, cut
+
+
+def _line(row: Sequence[str], widths: Sequence[int], left: Sequence[bool]) -> str:
+    cells = []
+    for text, width, is_text in zip(row, widths, left, strict=True):
+        shown = _shortened(text, width)
+        fill = " " * (width - _width(shown))
+        cells.append(shown + fill if is_text else fill + shown)
+    return _GAP.join(cells).rstrip()
+
+
+def _shortened(text: str, width: int) -> str:
+    """Cut `text` in its middle: names of members and partitions differ at their ends."""
+    if _width(text) <= width:
+        return text
+    end = (width - 1) // 3
+    head, tail = text, text[-end:] if end else ""
+    while _width(tail) > end:
+        tail = tail[1:]
+    while head and _width(head) + 1 + _width(tail) > width:
+        head = head[:-1]
+    return f"{head}…{tail}"
+
+
+def _width(text: str) -> int:
+    """The cells of a terminal that a text takes; characters of East Asian scripts take two."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len  # noqa: PLC0415 - for such a text only
+
+    return cell_len(text)

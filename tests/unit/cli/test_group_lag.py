@@ -3,9 +3,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import click
 import pytest
 import pytest_asyncio
 
+from consumerd.cli.group_lag import CLEAR
 from consumerd.embedded import free_port
 from consumerd.errors import ExitCode
 from consumerd.partition import TopicPartition
@@ -76,13 +78,53 @@ async def test_watch_repeats_with_rates(consumerd: Command, memory: MemoryZooKee
     assert [json.loads(line)["total"] for line in done.out.splitlines()] == [None, None]
 
 
-async def test_prints_a_table_on_a_terminal(consumerd: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def on_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Print to a terminal of 80 columns and 5 lines from now on."""
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    monkeypatch.setenv("TERM", "dumb")
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", "5")
+
+
+async def test_terminal_shows_topics_by_lag(
+    consumerd: Command, memory: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_terminal(monkeypatch)
+    memory.put("/consumers/g/offsets/unread/0-0", b"0")
     done = await consumerd("group", "lag", "--group", "g")
-    assert "group g: at least 90 bytes of lag in 2 partitions, 2 unknown" in done.out
-    assert "lag (bytes)" in done.out
+    title, head, *rows = click.unstyle(done.out).splitlines()[:5]
+    assert title == "group g: at least 90 bytes of lag in 3 partitions, 2 unknown"
+    assert head.split() == ["topic", "partitions", "behind", "lag", "(bytes)", "remark"]
+    assert [row.split()[:3] for row in rows] == [["t", "3", "3"], ["old", "1", "1"], ["unread", "1", "0"]]
+    assert all(len(row) <= 80 for row in rows)
+
+
+@pytest.mark.parametrize("asked", [("--partitions",), ("--topic", "t")])
+async def test_terminal_shows_partitions_on_request(
+    consumerd: Command, asked: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_terminal(monkeypatch)
+    done = await consumerd("group", "lag", "--group", "g", *asked)
+    rows = [line.split() for line in click.unstyle(done.out).splitlines()[2:]]
+    assert [row[0] for row in rows if row[0].startswith("t/")] == ["t/1-0", "t/0-0", "t/0-1"]
+    assert rows[1][1:5] == ["g_a-0", "30", "90", "60"]
+
+
+async def test_shows_only_what_is_behind(consumerd: Command, memory: MemoryZooKeeper) -> None:
+    memory.put("/consumers/g/offsets/t/0-0", b"90")
+    done = await consumerd("group", "lag", "--group", "g", "--behind", "--topic", "t")
+    assert [row[1] for row in done.rows] == ["t/0-1", "t/1-0", ""]
+    document = json.loads((await consumerd("group", "lag", "--group", "g", "--behind", "--topic", "t", "--json")).out)
+    assert set(document["partitions"]) == {"t/0-1", "t/1-0"}
+
+
+async def test_watch_keeps_the_head_on_the_screen(consumerd: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_terminal(monkeypatch)
+    watch = ("--watch", "0.05", "--count", "1", "--partitions")
+    done = await consumerd("group", "lag", "--group", "g", *watch)
+    clear, *lines = done.out.replace(CLEAR, f"{CLEAR}\n").splitlines()
+    assert clear == CLEAR
+    assert lines[0].startswith("group g: at least")
+    assert (len(lines), lines[-1]) == (4, "... and 4 more lines")
 
 
 async def test_rejects_an_unknown_group(consumerd: Command) -> None:
