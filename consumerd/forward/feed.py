@@ -19,7 +19,7 @@ from consumerd.forward.identity import SourceMark
 from consumerd.forward.settings import ForwardPlacing
 from consumerd.handlers.messages import known_timestamp
 from consumerd.metrics import TargetCounts
-from consumerd.partition import NO_BROKER, UNKNOWN_LOG
+from consumerd.partition import NO_BROKER
 from consumerd.producer.v08.batches import message_size
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
@@ -83,7 +83,8 @@ class PartitionFeed:
         self._settings = settings
         self._chunk_bytes = settings.chunk_bytes
         self._mark = SourceMark(source, settings.cluster) if settings.headers else None
-        self._read_from(UNKNOWN_LOG)
+        #: Bytes of a message beside key, payload and headers of its own, at most.
+        self._overhead = _BATCH_OVERHEAD
         #: The last message that the target has already: messages up to this one are left out.
         self.known: SourceIdentity | None = None
         #: The position that was returned for the start of the partition: no delivery begins before it.
@@ -107,12 +108,10 @@ class PartitionFeed:
 
     def _read_from(self, log: LogId) -> None:
         """Send messages of `log` from now on."""
-        self._log = log
-        #: Bytes of a message beside key, payload and headers of its own, at most.
-        self._overhead = _BATCH_OVERHEAD
         if self._mark is not None:
             self._mark.read_from(log)
-            self._overhead += message_size(None, None, self._mark.headers(_LARGEST, _LARGEST, b""))
+            marked = self._mark.headers(_LARGEST, _LARGEST, b"")
+            self._overhead = _BATCH_OVERHEAD + message_size(None, None, marked)
 
     async def open(self) -> None:
         """Begin."""
@@ -131,8 +130,7 @@ class PartitionFeed:
         if (skipped := await self._known_in(batch)) > batch.handled:
             log.info("forwarded_messages_skipped", partition=str(self.source), messages=skipped - batch.handled)
             batch.mark(skipped)
-        if batch.log != self._log:
-            self._read_from(batch.log)
+        self._read_from(batch.log)
         for chunk in self._chunks(batch.rest(batch.handled).messages()):
             await self._send(chunk, batch)
 
@@ -229,7 +227,7 @@ class PartitionFeed:
                 if not is_too_large(error) or len(part) == 1:
                     raise
                 half = (len(part) + 1) // 2
-                self._chunk_bytes = max(1, sum(each.size for each in part) // 2)
+                self._chunk_bytes = sum(each.size for each in part) // 2
                 log.info(
                     "chunk_size_halved", partition=str(self.source), bytes=self._chunk_bytes, reason=reason_of(error)
                 )
