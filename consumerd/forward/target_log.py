@@ -81,7 +81,7 @@ class TargetLog:
             raise CorruptDataError(f"the target has no records at {where}: {found.problem}")
         if size >= _MOST_BYTES:
             raise CorruptDataError(f"the target returned no records at {where}, although its log has some")
-        return min(_MOST_BYTES, max(found.needed or 0, 2 * size))
+        return min(_MOST_BYTES, max(2 * size, found.needed or size))
 
     async def _fetch(self, topic: str, partition: int, offset: int, size: int) -> bytes | None:
         """Return the bytes of a response; None because of a quota, which the next request waits out."""
@@ -111,8 +111,7 @@ class TargetLog:
         return await self._client.node_channel(node.id)
 
     def _raise_for(self, code: int, channel: Channel, topic: str, partition: int) -> None:
-        """Raise BrokerRefusedError for an error code; marks the metadata stale where it has to be."""
+        """Raise BrokerRefusedError for an error code; marks the metadata as stale then."""
         if error := error_of(code, f"broker {channel.address} refuses to tell of {topic}/{partition}"):
-            if error.info.refresh:
-                self._client.stale([topic])
+            self._client.stale([topic])
             raise error

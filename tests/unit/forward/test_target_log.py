@@ -1,4 +1,4 @@
-"""Reading the target: answers that are not its messages."""
+"""Reading the target: its messages, and answers that are none."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from consumerd.client import BrokerRelease, BrokerVersions, ClientSettings, ClusterClient
-from consumerd.clock import SystemClock
-from consumerd.errors import BrokerError
-from consumerd.forward.target_log import TargetLog
+from consumerd.client import BrokerRefusedError, BrokerRelease, BrokerVersions, ClientSettings, ClusterClient
+from consumerd.errors import BrokerError, CorruptDataError
+from consumerd.forward.target_log import LogBounds, TargetLog
+from consumerd.testing.clock import FakeClock
 from consumerd.wire.v08.apis import APIS, METADATA
+from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.records import encode_record_batch
 
 pytestmark = pytest.mark.asyncio
@@ -20,48 +21,167 @@ PART = {"partition": 0, "error_code": 0, "high_watermark": 2}
 
 
 class Target:
-    """Opener, channel and broker in one: answers each FETCH with the next of `answers`."""
+    """Opener, channel and broker in one: answers each FETCH and OFFSETS with the next of `answers`."""
 
     address, closed, in_flight = "h:9", False, 0
     versions = BrokerVersions("h:9", BrokerRelease.V0_10_OR_NEWER, {key: api.versions for key, api in APIS.items()})
 
     def __init__(self, *answers: dict[str, Any]) -> None:
         self.answers = list(answers)
-        self.offsets: list[int] = []
+        #: What was asked of the partition.
+        self.asked: list[dict[str, Any]] = []
+        self.refreshed = 0
+        self.numbers = [1, 0]
 
     async def open(self, host: str, port: int) -> Any:
         return self
 
     async def call(self, api: Any, body: dict[str, Any], **_: Any) -> dict[str, Any]:
         if api is METADATA:
-            part = {"partition_error_code": 0, "partition_id": 0, "leader": 1, "replicas": [], "isr": []}
-            topic = {"topic_error_code": 0, "topic": "t", "partition_metadata": [part]}
-            return {"brokers": [{"node_id": 1, "host": "h", "port": 9}], "topic_metadata": [topic]}
-        self.offsets.append(body["topics"][0]["partitions"][0]["fetch_offset"])
+            self.refreshed += 1
+            parts = [
+                {"partition_error_code": 0, "partition_id": number, "leader": 1, "replicas": [], "isr": []}
+                for number in self.numbers
+            ]
+            topic = {"topic_error_code": 0, "topic": "t", "partition_metadata": parts}
+            wanted = body["topics"] is None or "t" in [each["topic"] for each in body["topics"]]
+            return {
+                "brokers": [{"node_id": 1, "host": "h", "port": 9}],
+                "topic_metadata": [topic] if wanted else [],
+            }
+        self.asked.append(body["topics"][0]["partitions"][0])
         return self.answers.pop(0)
+
+    @property
+    def offsets(self) -> list[int]:
+        return [each["fetch_offset"] for each in self.asked]
 
     async def close(self) -> None:
         """Nothing is open."""
 
 
-def answer(*parts: dict[str, Any], silence: int = 0) -> dict[str, Any]:
-    return {"throttle_time_ms": silence, "responses": [{"topic": "t", "partition_responses": list(parts)}]}
+def answer(*parts: dict[str, Any], silence: int = 0, error: int = 0) -> dict[str, Any]:
+    topics = [{"topic": "t", "topic_id": bytes(16), "partition_responses": list(parts)}]
+    return {"throttle_time_ms": silence, "error_code": error, "responses": topics}
+
+
+def log_of(target: Target, **sizes: int) -> TargetLog:
+    opener: Any = target
+    settings = ClientSettings(retry_timeout=5.0)
+    return TargetLog(
+        ClusterClient([("h", 9)], opener, settings, clock=FakeClock(auto=True), rng=random.Random(1)), **sizes
+    )
+
+
+async def pieces(target: Target, start: int = 0, end: int = 2, **sizes: int) -> list[list[bytes | None]]:
+    read = log_of(target, **sizes).read("t", 0, start, end)
+    return [[record.payload for record in piece] async for piece in read]
 
 
 async def values(target: Target) -> list[bytes | None]:
-    opener: Any = target
-    settings = ClientSettings(retry_backoff_min=0.001, retry_timeout=0.01)
-    client = ClusterClient([("h", 9)], opener, settings, clock=SystemClock(), rng=random.Random(1))
-    return [record.payload for part in [_ async for _ in TargetLog(client).read("t", 0, 0, 2)] for record in part]
+    return [value for piece in await pieces(target) for value in piece]
 
 
 async def test_asks_again_after_an_answer_over_a_quota() -> None:
     data = encode_record_batch([b"a", b"b"])
-    target = Target(answer(silence=5), answer(silence=5), answer(PART | {"record_set": data}))
+    whole = answer(PART | {"record_set": data}, silence=5)
+    target = Target(*[answer(silence=5)] * 50, whole)  # for as long as the broker demands
     assert await values(target) == [b"a", b"b"]
-    assert target.offsets == [0, 0, 0]
+    assert target.offsets == [0] * 51
 
 
 async def test_answer_without_the_partition_is_an_error() -> None:
     with pytest.raises(BrokerError, match="left t/0 out"):
-        await values(Target(answer(), answer(), answer(), answer(), answer(), answer(), answer(), answer()))
+        await values(Target(*[answer()] * 50))
+
+
+def stored(*payloads: bytes, at: int = 0) -> dict[str, Any]:
+    return answer(PART | {"record_set": encode_record_batch(payloads, base_offset=at)})
+
+
+async def test_reads_up_to_the_end_and_no_further() -> None:
+    target = Target(stored(b"a", b"b"), stored(b"c", b"d", b"e", at=2))
+    assert await pieces(target, end=4) == [[b"a", b"b"], [b"c", b"d"]]
+    assert target.offsets == [0, 2]
+    target = Target(stored(b"a", b"b", b"c"))
+    assert await pieces(target, start=1, end=3) == [[b"b", b"c"]]
+    target = Target(stored(b"c", at=2), stored(b"e", at=4))  # compaction took the others away
+    assert await pieces(target, end=4) == [[b"c"]]
+    assert await pieces(Target(), start=3, end=3) == []
+
+
+async def test_fetches_a_message_that_is_larger_than_the_fetch_in_its_size() -> None:
+    whole = encode_record_batch([b"x" * 5000])
+    cut = answer(PART | {"record_set": whole[:100]})
+    target = Target(cut, stored(b"x" * 5000), stored(b"b", at=1))
+    assert await pieces(target, fetch_bytes=100) == [[b"x" * 5000], [b"b"]]
+    assert [each["max_bytes"] for each in target.asked] == [100, len(whole), 100]
+    nothing = answer(PART | {"record_set": whole[:10]})  # which does not tell the size
+    target = Target(nothing, nothing, cut, stored(b"x" * 5000), stored(b"b", at=1))
+    await pieces(target, fetch_bytes=100)
+    assert [each["max_bytes"] for each in target.asked] == [100, 200, 400, len(whole), 100]
+
+
+async def test_fetches_no_more_than_a_quarter_of_a_gigabyte_at_once() -> None:
+    target = Target(*[answer(PART | {"record_set": b""})] * 3)
+    with pytest.raises(CorruptDataError, match="returned no records at t/0 offset 0, although its log has some"):
+        await pieces(target, fetch_bytes=100 << 20)
+    assert [each["max_bytes"] >> 20 for each in target.asked] == [100, 200, 256]
+    target = Target(answer(PART | {"record_set": b""}), stored(b"a", b"b"))
+    await pieces(target)
+    assert [each["max_bytes"] >> 20 for each in target.asked] == [1, 2]
+
+
+async def test_bytes_that_are_not_records_are_an_error() -> None:
+    target = Target(answer(PART | {"record_set": b"\x00" * 16 + b"\x07" * 60}))
+    with pytest.raises(CorruptDataError, match="the target has no records at t/0 offset 0"):
+        await pieces(target)
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        answer(PART | {"error_code": ErrorCode.NOT_LEADER_FOR_PARTITION, "record_set": b""}),
+        answer(error=ErrorCode.NOT_LEADER_FOR_PARTITION),
+    ],
+)
+async def test_looks_for_the_leader_again_when_a_broker_is_not_it(refusal: dict[str, Any]) -> None:
+    target = Target(refusal, stored(b"a", b"b"))
+    assert await values(target) == [b"a", b"b"]
+    assert target.refreshed == 2
+    offsets = Target(offset(-1, error=ErrorCode.NOT_LEADER_FOR_PARTITION), offset(3), offset(9))
+    assert await log_of(offsets).bounds("t", 0) == LogBounds(3, 9)
+    assert offsets.refreshed == 2
+
+
+async def test_offset_that_is_gone_is_an_error_at_once() -> None:
+    target = Target(answer(PART | {"error_code": ErrorCode.OFFSET_OUT_OF_RANGE, "record_set": b""}))
+    with pytest.raises(BrokerRefusedError, match="refuses to tell of t/0"):
+        await values(target)
+    assert target.refreshed == 1
+
+
+def offset(value: int, error: int = 0) -> dict[str, Any]:
+    part = {"partition": 0, "error_code": error, "timestamp": -1, "offset": value}
+    return {"throttle_time_ms": 0, "responses": [{"topic": "t", "partition_responses": [part]}]}
+
+
+async def test_bounds_are_those_of_the_present_log() -> None:
+    target = Target(offset(3), offset(9))
+    assert await log_of(target).bounds("t", 0) == LogBounds(3, 9)
+    assert [each["timestamp"] for each in target.asked] == [-2, -1]
+
+
+@pytest.mark.parametrize("said", [offset(-1), {"throttle_time_ms": 0, "responses": []}])
+async def test_answer_without_an_offset_is_an_error(said: dict[str, Any]) -> None:
+    with pytest.raises(BrokerError, match="returned no offset of t/0"):
+        await log_of(Target(*[said] * 50)).bounds("t", 0)
+
+
+async def test_lists_the_partitions_that_a_topic_has_now() -> None:
+    target = Target()
+    log = log_of(target)
+    assert await log.partitions("t") == [0, 1]
+    target.numbers = [2, 0, 1]
+    assert await log.partitions("t") == [0, 1, 2]
+    assert await log.partitions("missing") == []
