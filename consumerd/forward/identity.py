@@ -20,8 +20,6 @@ from consumerd.partition import NO_BROKER, UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.wire.crc import crc32
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from consumerd.wire.v08.records import Headers
 
 #: The prefix of the names of the headers.
@@ -85,13 +83,10 @@ class SourceMark:
 
 def read_identity(headers: Headers) -> SourceIdentity | None:
     """The identity in headers; None where they have none, or an invalid one."""
-    parts = [header for header in headers if header[0].startswith(PREFIX)]
-    if not parts:
-        return None
-    found = dict(parts)
-    if len(found) < len(parts):
-        found = dict(_last(parts))
+    found = dict(headers)
     try:
+        if len(found) < len(headers):
+            found = dict(_last(headers))
         partition = _partition(found[_TOPIC], found.get(_BROKER, _NONE), found[_PARTITION])
         crc = _checksum(found[_CRC]) if _CRC in found else None
         cluster = found.get(_CLUSTER)
@@ -102,10 +97,13 @@ def read_identity(headers: Headers) -> SourceIdentity | None:
         return None
 
 
-def _last(parts: Sequence[tuple[str, bytes | None]]) -> Sequence[tuple[str, bytes | None]]:
-    """Return the last of several identities, which begins with its topic, or with its name and topic."""
-    begin = max((number for number, (name, _) in enumerate(parts) if name == _TOPIC), default=0)
-    return parts[begin - 1 if begin and parts[begin - 1][0] == _CLUSTER else begin :]
+def _last(headers: Headers) -> Headers:
+    """Return the last of several identities, which begins with its topic, or with its name and topic.
+
+    Raises ValueError where there is none.
+    """
+    begin = max(number for number, (name, _) in enumerate(headers) if name == _TOPIC)
+    return headers[begin - 1 if begin and headers[begin - 1][0] == _CLUSTER else begin :]
 
 
 #: In the place of a header that is not there.
@@ -123,8 +121,6 @@ def _partition(topic: bytes | None, broker: bytes | None, partition: bytes | Non
 @lru_cache(maxsize=4096)
 def _log(topic_id: bytes | None, leader_epoch: bytes | None) -> LogId:
     """The log, cached likewise. Raises ValueError."""
-    if topic_id is None and leader_epoch == _NONE:
-        return UNKNOWN_LOG
     text = None if topic_id is None else topic_id.decode()
     return LogId.told(text, None if leader_epoch == _NONE else _number(leader_epoch))
 

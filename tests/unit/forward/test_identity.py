@@ -77,6 +77,15 @@ def test_replaces_the_identity_of_a_former_forwarder(
     assert read_identity((*earlier, *first.headers(9, 0, b"y"), *second.headers(6, 0, payload))) == alone
 
 
+@pytest.mark.parametrize("mark", WAYS)
+def test_reads_an_identity_whose_headers_another_tool_has_sorted(mark: SourceMark) -> None:
+    headers = (("own", b"1"), ("own", b"2"), *mark.headers(3, 4, b"x"))
+    alone = read_identity(headers[2:])
+    assert alone is not None
+    assert read_identity(tuple(sorted(headers[1:]))) == alone
+    assert read_identity(headers) == alone
+
+
 def test_str_names_the_source() -> None:
     """Else what is of a source that was not asked for looks like what was."""
     source = TopicPartition("a", 1, 2)
@@ -96,8 +105,9 @@ def test_ignores_an_incomplete_identity(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("topic", None), ("topic", b""), ("topic", b"\xff"), ("broker", b"-1"), ("partition", b"one"),
-        ("offset", b"9223372036854775808"), ("offset", b"1" * 5000), ("offset", "²".encode()), ("index", b" 1"),
+        ("topic", None), ("topic", b""), ("topic", b"\xff"), ("broker", b"-1"), ("broker", b"?"), ("partition", b"one"),
+        ("offset", b"9223372036854775808"), ("offset", b"1" * 5000), ("offset", b"%020d" % 1), ("offset", "²".encode()),
+        ("index", b" 1"),
         ("leader_epoch", b"-1"), ("leader_epoch", None), ("topic_id", b"\xff"),
         ("crc", b"123"), ("crc", b"0x123456"), ("crc", b"ABCDEF01"), ("crc", None),
     ],
@@ -116,3 +126,4 @@ def test_a_topic_id_that_is_none_counts_as_unknown() -> None:
 def test_ignores_headers_of_others() -> None:
     assert read_identity(()) is None
     assert read_identity((("trace", b"1"),)) is None
+    assert read_identity((("trace", b"1"), ("trace", b"2"))) is None

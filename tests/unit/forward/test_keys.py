@@ -18,7 +18,10 @@ from consumerd.forward import key_extractor
         ({"json": "a"}, b'{"a": {"b": [1, true]}}', b'{"b":[1,true]}'),
         ({"json": "a"}, b'{"a": null}', None),
         ({"json": "a"}, b'{"b": 1}', None),
+        ({"json": "a"}, '{"a": ["é"]}'.encode(), '["é"]'.encode()),
         ({"json": "a.b"}, b'{"a": "text"}', None),
+        ({"json": "a.0"}, b'{"a": "text"}', None),
+        ({"json": "a.0"}, b'{"a": 5}', None),
         ({"json": "a.9"}, b'{"a": []}', None),
         ({"json": "a"}, b"not json", None),
         ({"json": "a"}, b"\xff\xfe", None),
@@ -31,6 +34,7 @@ from consumerd.forward import key_extractor
         ({"column": [2, 6]}, b"ab 12 rest", b"12"),
         ({"column": (0, 4)}, b"    rest", None),
         ({"column": [0, 4]}, b"abc", None),
+        ({"column": [0, 3]}, b"abc", b"abc"),
     ],
 )
 def test_extracts_keys(options: dict[str, Any], payload: bytes, key: bytes | None) -> None:
@@ -52,6 +56,7 @@ def test_extracts_keys_from_any_payload(options: dict[str, Any], payload: bytes)
         ({"xml": "a"}, "unknown key option key.xml"),
         ({"json": ""}, "key.json = '' is invalid"),
         ({"json": 3}, "is invalid"),
+        ({"regex": 3}, "is invalid"),
         ({"regex": "("}, "key.regex"),
         ({"regex": "no group"}, "has no group"),
         ({"column": [3, 3]}, "is invalid"),

@@ -12,6 +12,7 @@ async def test_maps_a_cluster_of_two_brokers_one_to_one() -> None:
     numbers = [await numbering.number(TopicPartition("t", b, p)) for b in range(2) for p in range(3)]
     assert numbers == list(range(6))
     assert await numbering.number(TopicPartition.numbered("t", 7)) == 7
+    assert await BrokerMajorNumbering().number(TopicPartition("t", 5, 2)) == 7
 
 
 def test_maps_names() -> None:

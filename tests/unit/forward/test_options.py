@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,10 @@ import pytest
 
 from consumerd.config.model import parse
 from consumerd.errors import HandlerLoadError
-from consumerd.forward import ForwardHandler
+from consumerd.forward import ForwardHandler, ForwardSettings
 from consumerd.handlers import load_handler, plain_handler
 
+DOCUMENT = (Path(__file__).parents[3] / "docs" / "handlers.md").read_text("utf-8")
 GOOD: dict[str, Any] = {"bootstrap": ["127.0.0.1:9092"]}
 
 
@@ -57,8 +59,38 @@ def test_names_wrong_options(options: dict[str, Any], words: str) -> None:
     assert words in str(failed.value)
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"max_message_bytes": 0}, "sizes must be positive"),
+        ({"chunk_bytes": 0}, "sizes must be positive"),
+        ({"replication_factor": 0}, "replication_factor must be a positive number, not 0"),
+        ({"partitions": 0}, "partitions must be a positive number, not 0"),
+        ({"partitions": {"a": 1, "b": 0}}, "partitions of 'b' must be a positive number, not 0"),
+    ],
+)
+def test_the_least_of_each_number_is_one(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        ForwardSettings(**settings)
+    numbers: dict[str, Any] = {key: {"a": 1} if isinstance(value, dict) else 1 for key, value in settings.items()}
+    assert ForwardSettings(**numbers) != ForwardSettings()
+
+
+def test_defaults_are_those_of_the_documentation() -> None:
+    text = DOCUMENT.split("### forward\n", 1)[1].split("\n### ", 1)[0]
+    told = dict(re.findall(r"^\| `(\w+)` \| `?(\w+)`?(?:,.*?)? \|", text, re.MULTILINE))
+    settings = ForwardSettings()
+    assert {name: told[name] for name in ("max_message_bytes", "chunk_bytes", "headers", "resume", "timestamp")} == {
+        "max_message_bytes": str(settings.max_message_bytes),
+        "chunk_bytes": str(settings.chunk_bytes),
+        "headers": str(settings.headers).lower(),
+        "resume": settings.resume,
+        "timestamp": "source" if settings.keep_timestamps else "now",
+    }
+    assert f"| `delivery_timeout`, `request_timeout` | {settings.delivery_timeout:.0f}, 30 |" in text
+
+
 def test_loads_the_example_of_the_documentation() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "handlers.md").read_text("utf-8")
-    example = text.split("### forward\n\n```toml\n", 1)[1].split("```", 1)[0]
+    example = DOCUMENT.split("### forward\n\n```toml\n", 1)[1].split("```", 1)[0]
     config = parse({"group": {"id": "g", "topics": {"t": 1}}, **tomllib.loads(example)}, "docs/handlers.md")
     assert isinstance(plain_handler(load_handler(config.handler.name, config.handler.options)), ForwardHandler)
