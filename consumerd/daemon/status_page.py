@@ -37,9 +37,13 @@ _REASONS: Final = {
     "handler_hung": "a handler makes no progress",
     "stopping": "it drains and leaves",
 }
-#: The alert (deploy/prometheus) that a reason raises besides that of a member that is not ready for long.
+#: The alerts (deploy/prometheus) that are about a reason, besides that of a member that is not ready for long.
 NOT_READY_ALERT: Final = "ConsumerdNotReady"
-ALERTS: Final = {"handler_hung": "ConsumerdHandlerHung", "disk_full": "ConsumerdDiskFull"}
+ALERTS: Final = {
+    "brokers_unreachable": ("ConsumerdNoBrokers", "ConsumerdLagUnknown"),
+    "disk_full": ("ConsumerdDiskFull",),
+    "handler_hung": ("ConsumerdHandlerHung",),
+}
 
 #: States of a partition that need somebody.
 _BAD: Final = frozenset({"hung", "blocked", "unreachable", "no broker", "session lost"})
@@ -109,8 +113,8 @@ def _head(status: dict[str, Any]) -> str:
     ready = status["ready"]
     reasons = status["not_ready_because"]
     because = "; ".join(_REASONS.get(each, each) for each in reasons)
-    alerts = [ALERTS[each] for each in reasons if each in ALERTS] + ([] if ready else [NOT_READY_ALERT])
-    shown_alerts = f'<p class="quiet">Alerts: {", ".join(alerts)}</p>\n' if alerts else ""
+    alerts = [alert for each in reasons for alert in ALERTS.get(each, ())] + ([] if ready else [NOT_READY_ALERT])
+    shown_alerts = f'<p class="quiet">Alerts about this: {", ".join(alerts)}</p>\n' if alerts else ""
     consumer = status["consumer_id"]
     return (
         f"<header>\n<h1>{escape(status['group'])}</h1>\n"
