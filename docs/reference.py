@@ -423,8 +423,8 @@ Beside these, `/metrics` has `process_*`, `python_info` and `python_gc_*` of pro
 """
 _MEMBERS: Final = """`consumerd run` and `consumerd mirror`. `broker` is empty on brokers since 0.8, whose partitions
 move. With `metrics.partition_labels = false` the metrics of partitions are summed up by topic: `broker` and `partition`
-are empty, the largest of `consumerd_lag_seconds`, `consumerd_since_handled_seconds` and
-`consumerd_last_handled_timestamp_seconds` counts, and offsets are left out."""
+are empty, the lag is absent while that of any partition is unknown, the largest of `consumerd_lag_seconds`,
+`consumerd_since_handled_seconds` and `consumerd_last_handled_timestamp_seconds` counts, and offsets are left out."""
 _BROKERS: Final = """`consumerd broker`; `broker` is its id. With the property `metrics.partition.labels=false` the
 metrics of logs are summed up by topic: `partition` is empty, and offsets are left out."""
 

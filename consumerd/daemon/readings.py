@@ -175,6 +175,9 @@ def _partitions(
             sums.add(c.POSITION, partition, view.position)
         if split and view.committed is not None:
             sums.add(c.COMMITTED, partition, view.committed)
+    for partition, known in part.lags(member).items():
+        if known is None:  # a sum of the others would look like less
+            sums.leave_out((c.LAG, c.LAG_BYTES), partition)
     yield from sums.readings()
 
 
@@ -182,6 +185,10 @@ class _Sums:
     def __init__(self, labels: Callable[[TopicPartition], Labels]) -> None:
         self._labels = labels
         self._values: defaultdict[Metric, dict[Labels, float]] = defaultdict(dict)
+
+    def leave_out(self, metrics: Iterable[Metric], partition: TopicPartition) -> None:
+        for metric in metrics:
+            self._values[metric].pop(self._labels(partition), None)
 
     def add(self, metric: Metric, partition: TopicPartition, value: float) -> None:
         values, labels = self._values[metric], self._labels(partition)

@@ -24,6 +24,7 @@ from consumerd.handlers import (
     message_handler,
     retrying,
 )
+from consumerd.handlers.retry import HandlerCounts
 from consumerd.partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -221,10 +222,31 @@ async def test_message_is_not_handled_if_its_dead_letter_cannot_be_written(make_
         async def write(self, letters: Sequence[Letter]) -> None:
             raise HandlerFailedError("no room for dead letters.")
 
-    batch = make_batch(b"a")
+    batch, counts = make_batch(b"a"), HandlerCounts()
+    policy = RetryPolicy(max_attempts=1, on_failure="dead_letter")
+    handler = retrying(
+        Scripted(ValueError()), policy, clock=clock, rng=random.Random(1), dead_letters=Full(), counts=counts
+    )
     with pytest.raises(HandlerFailedError, match="no room"):
-        await wrapped(Scripted(*[ValueError()] * 9), clock, on_failure="dead_letter", dead_letters=Full()).handle(batch)
+        await handler.handle(batch)
     assert batch.handled == 0
+    assert (counts.dead_lettered.total(), counts.skipped.total(), counts.failures.total()) == (0, 0, 1)
+
+
+@pytest.mark.asyncio
+async def test_counts_dead_letters_when_they_are_written(make_batch: MakeBatch, clock: Any) -> None:
+    counts, seen = HandlerCounts(), []
+
+    class Counted(Memory):
+        async def write(self, letters: Sequence[Letter]) -> None:
+            seen.append(counts.dead_lettered.total())
+
+    policy = RetryPolicy(max_attempts=1, on_failure="dead_letter")
+    handler = retrying(
+        Scripted(ValueError()), policy, clock=clock, rng=random.Random(1), dead_letters=Counted(), counts=counts
+    )
+    await handler.handle(make_batch(b"a", b"b"))
+    assert (seen, counts.dead_lettered) == ([0], {"t": 2})
 
 
 @pytest.mark.asyncio
