@@ -1,4 +1,4 @@
-"""The system's clock behind the `Clock` port.
+"""The system's clock behind the `Clock` port, and intervals that may change.
 
 Strategy: durations are counted by CLOCK_BOOTTIME where there is one. CLOCK_MONOTONIC stands still while the machine is
 suspended; the server's clock does not, and expires our session meanwhile.
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from consumerd.ports import Clock
 
 if hasattr(time, "CLOCK_BOOTTIME"):
     _elapsed: Callable[[], float] = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
@@ -34,3 +36,41 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         """Suspend the calling task."""
         await asyncio.sleep(max(0.0, seconds))
+
+
+class Interval:
+    """The time between two runs of a task, in seconds, which may change while the task waits. None: no further run."""
+
+    def __init__(self, seconds: float | None, clock: Clock) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        #: While the task waits: expires when the interval changes.
+        self._sleep: asyncio.Timeout | None = None
+
+    def change(self, seconds: float | None) -> None:
+        """Set the interval, also of the wait under way: it ends when its beginning is so long ago, or at once."""
+        if seconds == self._seconds:
+            return
+        self._seconds = seconds
+        sleep, self._sleep = self._sleep, None
+        if sleep is not None:
+            sleep.reschedule(asyncio.get_running_loop().time())
+
+    async def wait(self) -> None:
+        """Return when the interval has passed. One task waits at a time."""
+        began = self._clock.monotonic()
+        while (left := self._left(began)) is None or left > 0:
+            try:
+                async with asyncio.timeout(None) as self._sleep:
+                    if left is None:
+                        await asyncio.Event().wait()
+                    else:
+                        await self._clock.sleep(left)
+                    return
+            except TimeoutError:
+                continue
+            finally:
+                self._sleep = None
+
+    def _left(self, began: float) -> float | None:
+        return None if self._seconds is None else began + self._seconds - self._clock.monotonic()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import structlog
 
+from consumerd.clock import Interval
 from consumerd.consumer.listeners import Announcer, NoHooks
 from consumerd.consumer.partitions import OwnedPartitions
 from consumerd.consumer.sinks import PartitionedHandler, PlainHandler
@@ -81,6 +82,7 @@ class RunningMember(Generic[_Event]):
         self.clock = clock
         self.stats = ConsumerStats()
         self.rate = RateLimiter(settings.max_rate, clock)
+        self._commit_interval = Interval(settings.commit_interval, clock)
         #: Set when the member is in its group and its first assignment is decided, also when that is nothing, and each
         #: of its partitions is either owned or known to have another owner.
         self.ready = asyncio.Event()
@@ -354,8 +356,9 @@ class RunningMember(Generic[_Event]):
     # -- changes while it runs
 
     def change(self, *, commit_interval: float, max_rate: float | None) -> None:
-        """Commit at another interval, from the next commit on, and deliver at another rate."""
+        """Commit at another interval and deliver at another rate, at once."""
         self.settings = replace(self.settings, commit_interval=commit_interval, max_rate=max_rate)
+        self._commit_interval.change(commit_interval)
         self.rate.change(max_rate)
 
     def change_subscription(self, subscription: Subscription) -> None:
@@ -449,7 +452,7 @@ class RunningMember(Generic[_Event]):
 
     async def _commit_loop(self) -> None:
         while True:
-            await self.clock.sleep(self.settings.commit_interval)
+            await self._commit_interval.wait()
             await self._partitions.commit_all()
 
     async def _check_loop(self) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from consumerd.clock import Interval
 from consumerd.config.build import build_handler
 from consumerd.config.build_subscriptions import errors_of
 from consumerd.daemon.repeats import REPEATS
@@ -66,7 +67,8 @@ class Monitor:
         self.loop_lag = Histogram(LATENCIES)
         self.history: deque[Point] = deque(maxlen=_POINTS)
         self._tasks: list[asyncio.Task[None]] = []
-        self._summary: asyncio.Task[None] | None = None
+        self._lag_interval = Interval(config.metrics.lag_interval, clock)
+        self._summary_interval = Interval(config.metrics.summary_interval or None, clock)
 
     @property
     def main(self) -> SubscriptionMonitor:
@@ -134,24 +136,17 @@ class Monitor:
             self._start(self._keep_history)
         if self._looks_at_lag:
             self._start(self._look_at_lag)
-        self._begin_summary()
+        self._start(self._summarise)
         return self
 
     def reconfigure(self, config: Config) -> None:
         """Watch by another configuration from now on: its metrics, and when a handler counts as hung."""
-        before, self.config = self.config.metrics, config
+        self.config = config
+        self._lag_interval.change(config.metrics.lag_interval)
+        self._summary_interval.change(config.metrics.summary_interval or None)
         self.partition_labels = config.metrics.partition_labels
         for part, own in zip(self.subscriptions, config.by_subscription().values(), strict=True):
             part.reconfigure(own)
-        if config.metrics.summary_interval != before.summary_interval:
-            self._begin_summary()
-
-    def _begin_summary(self) -> None:
-        if self._summary is not None:
-            self._summary.cancel()
-            self._summary = None
-        if self.config.metrics.summary_interval:
-            self._summary = self._start(self._summarise)
 
     async def __aexit__(self, *_: object) -> None:
         for task in self._tasks:
@@ -164,10 +159,8 @@ class Monitor:
         """Whether the lag is read between summaries."""
         return self.config.health.listen is not None or self.telemetry is not None
 
-    def _start(self, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-        task = asyncio.create_task(self._guarded(work), name=work.__name__.strip("_"))
-        self._tasks.append(task)
-        return task
+    def _start(self, work: Callable[[], Awaitable[None]]) -> None:
+        self._tasks.append(asyncio.create_task(self._guarded(work), name=work.__name__.strip("_")))
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -192,7 +185,7 @@ class Monitor:
             for part in self.subscriptions:
                 with self.logged_as(part):
                     await part.look_at_lag()
-            await self.clock.sleep(self.config.metrics.lag_interval)
+            await self._lag_interval.wait()
 
     async def _keep_history(self) -> None:
         while True:
@@ -212,7 +205,7 @@ class Monitor:
 
     async def _summarise(self) -> None:
         while True:
-            await self.clock.sleep(self.config.metrics.summary_interval)
+            await self._summary_interval.wait()
             for part in self.subscriptions:
                 with self.logged_as(part):
                     if not self._looks_at_lag:

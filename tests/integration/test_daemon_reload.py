@@ -192,22 +192,28 @@ async def test_keys_that_need_a_restart_are_named_and_the_others_apply(world: An
     assert "log.level" in (await daemon.reload())["keys"]
 
 
-async def test_rate_changes_at_once_for_messages_that_wait_and_with_the_same_handler(world: Any, start: Any) -> None:
+async def test_rate_and_commit_interval_change_at_once_and_with_the_same_handler(world: Any, start: Any) -> None:
     await world.broker()
     for payload in (b"a", b"b"):
         await world.append(T0, payload)
-    daemon = await start(handler=recording("one") | {"max_rate": 0.001})
+    end = await world.append(T0, b"c")
+    daemon = await start(handler=recording("one") | {"max_rate": 0.001}, commit={"interval": 3600})
     await world.until(daemon.handled)
-    daemon.rewrite(handler=recording("one") | {"max_rate": 1000.0})
-    assert (await daemon.reload())["keys"] == ["handler.max_rate"]
-    await world.until(lambda: [line[4] for line in daemon.handled()] == ["a", "b"])
+    daemon.rewrite(handler=recording("one") | {"max_rate": 1000.0}, commit={"interval": 0.1})
+    assert (await daemon.reload())["keys"] == ["commit.interval", "handler.max_rate"]
+    await world.until(lambda: [line[4] for line in daemon.handled()] == ["a", "b", "c"])
+
+    async def committed() -> bool:
+        return bool(await world.offset(T0) == end)
+
+    await world.until(committed)
     assert daemon.events("handler_exchanged") == []
     daemon.rewrite(handler=recording("one") | {"max_rate": 0.001})
     await daemon.reload()
-    for payload in (b"c", b"d"):
+    for payload in (b"d", b"e"):
         await world.append(T0, payload)
     assert await daemon.daemon.stop() == ExitCode.OK  # without a wait for the rate
-    assert len(daemon.handled()) <= 3
+    assert len(daemon.handled()) <= 4
 
 
 async def test_former_handler_goes_on_where_the_new_one_does_not_start(world: Any, start: Any) -> None:

@@ -257,15 +257,20 @@ async def test_cleans_up_after_any_end(cancelled: bool) -> None:
     assert (member.ends, handler.stops, member.flows.ended) == (1, 1, cancelled)
 
 
-async def test_commits_at_the_interval_that_holds_now() -> None:
+async def test_another_commit_interval_holds_at_once() -> None:
     member = Member(Ready(), commit_interval=10.0)
     async with running(member):
         await turns()
         await member.time.advance(25.0)
         member.change(commit_interval=2.0, max_rate=None)
+        await turns()
         await member.time.advance(10.0)
-    assert member.settings.commit_interval == 2.0
-    assert member.flows.commits == [1010.0, 1020.0, 1030.0, 1032.0, 1034.0]
+        member.change(commit_interval=60.0, max_rate=None)
+        await turns()
+        await member.time.advance(65.0)
+    assert member.settings.commit_interval == 60.0
+    # The last commit was 5 s ago when 2 s became the interval, so the next one follows at once.
+    assert member.flows.commits == [1010.0, 1020.0, 1025.0, 1027.0, 1029.0, 1031.0, 1033.0, 1035.0, 1095.0]
 
 
 async def test_topics_of_a_member_without_subscription_cannot_be_changed() -> None:
