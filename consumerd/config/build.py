@@ -242,7 +242,7 @@ def build_dead_letters(config: Config, *, clock: Clock, rng: Random) -> DeadLett
     if path is None and topic is None:
         return None
     letters = FileDeadLetters(
-        path or letters_beside(topic or ""),
+        place_beside(section),
         clock=clock,
         max_size=section.dead_letter_max_size,
         file_size=section.dead_letter_file_size,
@@ -256,13 +256,15 @@ def build_dead_letters(config: Config, *, clock: Clock, rng: Random) -> DeadLett
     return build_letter_topic(config, topic, clock=clock, rng=rng, beside=letters)
 
 
-def letters_beside(topic: str) -> Path:
-    """The file for letters that are too large for their topic, where none is configured.
+def place_beside(section: HandlerSection) -> Path:
+    """The file for letters that are too large for their topic: that of `dead_letter`.
 
-    It is in systemd's state directory, else in the working directory.
+    Without that, one in systemd's state directory, or else in the working directory.
     """
+    if section.dead_letter is not None:
+        return section.dead_letter
     folder, _, _ = os.environ.get("STATE_DIRECTORY", "").partition(":")
-    return Path(folder) / f"{topic}.too-large.ndjson"
+    return Path(folder) / f"{section.dead_letter_topic}.too-large.ndjson"
 
 
 def build_handler(

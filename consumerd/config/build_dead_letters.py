@@ -6,14 +6,18 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import structlog
+
 from consumerd.client import BrokerRefusedError
 from consumerd.client.making import find_broker, security_protocol
+from consumerd.client.topic_configs import message_limits
 from consumerd.cluster import V08ClusterView, look_for_dialect
 from consumerd.cluster.entry import start_session
-from consumerd.config.build import build_connection_settings, build_session, build_subscription
+from consumerd.config.build import build_connection_settings, build_session, build_subscription, place_beside
 from consumerd.config.build_v08 import build_bootstrap, build_client_of, names_brokers
-from consumerd.errors import ConfigError, NotFoundError
+from consumerd.errors import BrokerError, ConfigError, NotFoundError, reason_of
 from consumerd.handlers.dead_letter_topic import TopicDeadLetters
+from consumerd.handlers.dead_letters import letter_size
 from consumerd.net import connect
 from consumerd.producer import (
     ClusterProducer,
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from random import Random
 
+    from consumerd.client import ClusterClient
     from consumerd.config.model import Config
     from consumerd.handlers import DeadLetters
     from consumerd.handlers.dead_letter_topic import LetterProducer
@@ -40,6 +45,10 @@ if TYPE_CHECKING:
     from consumerd.zk import Session
 
 
+log = structlog.get_logger(__name__)
+
+#: Topics whose limits are compared.
+_COMPARED: Final = 1000
 #: Seconds for the brokers to create a topic, or to learn of one that was just created.
 _TOPIC_SECONDS: Final = 10.0
 
@@ -49,6 +58,7 @@ class _Opened(NamedTuple):
     headers: bool
     #: The producer below, for brokers of 0.8 and later.
     v08: V08Producer | None = None
+    client: ClusterClient | None = None
 
 
 def build_letter_topic(
@@ -74,11 +84,43 @@ def build_letter_topic(
 
 @asynccontextmanager
 async def _opened(config: Config, topic: str, *, clock: Clock, rng: Random) -> AsyncIterator[_Opened]:
-    """As `letter_producer`; raises NotFoundError where the topic does not exist and is not created."""
+    """As `letter_producer`; raises NotFoundError where the topic does not exist and is not created.
+
+    Logs it where the topic takes less than the largest letters.
+    """
     async with letter_producer(config, clock=clock, rng=rng) as opened:
-        if opened.v08 is not None:
+        if opened.v08 is not None and opened.client is not None:
             await require_topic(opened.v08, topic)
+            try:
+                if (small := await compare_limits(opened.client, config, topic)) is not None:
+                    log.info("dead_letter_topic_too_small", topic=topic, reason=small)
+            except BrokerError as error:
+                log.debug("dead_letter_limits_unknown", topic=topic, reason=reason_of(error))
         yield opened
+
+
+async def compare_limits(client: ClusterClient, config: Config, topic: str) -> str | None:
+    """Compare `max.message.bytes` of the dead-letter topic with those of the topics that the group consumes.
+
+    Returns a sentence where it takes less than the largest letters. Raises BrokerError where the brokers do not tell.
+    """
+    sources = [*(config.group.topics or config.group.partitions)]
+    if not sources:
+        subscription, metadata = build_subscription(config.group), await client.refresh(None)
+        sources = [name for name in sorted(metadata.topics) if subscription.streams_for(name)]
+    sources = sources[:_COMPARED]
+    limits = await message_limits(client, [topic, *sources])
+    found = max(((limits[name], name) for name in sources if name in limits), default=None)
+    if found is None or topic not in limits:
+        return None
+    largest, source = found
+    needed = letter_size(largest, as_json=config.handler.dead_letter_as == "json")
+    if limits[topic] >= needed:
+        return None
+    return (
+        f"messages of {source} may have {largest} bytes and their letters {needed}, but max.message.bytes of {topic} "
+        f"is {limits[topic]}: raise it; larger letters go to {place_beside(config.handler)}"
+    )
 
 
 async def require_topic(producer: V08Producer, topic: str) -> None:
@@ -141,4 +183,5 @@ async def _v08(
     await stack.enter_async_context(client)
     await find_broker(client, [f"{host}:{port}" for host, port in addresses], config.kafka.connection_timeout)
     producer = V08Producer(client, V08ProducerSettings(), clock=clock, rng=rng)
-    return _Opened(await stack.enter_async_context(ClusterProducer(producer)), headers=True, v08=producer)
+    opened = await stack.enter_async_context(ClusterProducer(producer))
+    return _Opened(opened, headers=True, v08=producer, client=client)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pydantic import ValidationError
 
 from consumerd.clock import SystemClock
-from consumerd.config.build import build_handler, build_offset_settings, build_session, build_settings
+from consumerd.config.build import build_handler, build_offset_settings, build_session, build_settings, place_beside
 from consumerd.config.build_subscriptions import errors_of
 from consumerd.config.build_v08 import build_client, build_coordination, fixed_partitions
 from consumerd.config.model import parse, parse_valid_tables
@@ -108,7 +108,10 @@ def _check_kafka(config: Config) -> str:
 
 def _check_handler(config: Config) -> str:
     build_handler(config, clock=SystemClock(), rng=SystemRandom())
-    return f"handler {config.handler.name}"
+    section = config.handler
+    if section.dead_letter_topic is None:
+        return f"handler {section.name}"
+    return f"handler {section.name} (letters too large for {section.dead_letter_topic} in {place_beside(section)})"
 
 
 def _check_http(config: Config) -> str:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from consumerd.handlers.messages import Identity, KeyedMessage, Message
+from consumerd.handlers.tracebacks import MAX_TRACEBACK
 from consumerd.partition import NO_BROKER, UNKNOWN_LOG, LogId, TopicPartition
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 #: Characters of an error's text that are kept, and of one in a letter that is too large for its place.
 MAX_ERROR: Final = 4000
 _SHORT_ERROR: Final = 200
+#: Bytes of the rest of a letter's description, at most: names, numbers, and the names of fields.
+_IDENTITY: Final = 1500
 _MAX_OFFSET: Final = (1 << 63) - 1
 _MAX_EPOCH: Final = (1 << 31) - 1
 
@@ -122,6 +125,11 @@ def encode_letter(letter: Letter, failed_at: float) -> bytes:
         }
     record |= letter.told_log()
     return json.dumps(record).encode()
+
+
+def letter_size(message: int, *, as_json: bool) -> int:
+    """The size in bytes of the largest letter for a message of `message` bytes, if its error's text is ASCII."""
+    return (-(-message // 3) * 4 if as_json else message) + MAX_ERROR + MAX_TRACEBACK + _IDENTITY
 
 
 def decode_letter(line: bytes) -> StoredLetter:

@@ -6,6 +6,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from consumerd.clock import SystemClock
 from consumerd.config.build import build_dead_letters
@@ -79,10 +80,15 @@ async def test_a_missing_topic_is_found_and_a_message_as_large_as_the_topic_allo
     with pytest.raises(NotFoundError, match=r"create it: consumerd topics create --topic dead"):
         await letters.start()
     await letters.stop()
-    made = await consumerd("topics", "create", "--topic", "dead", "--bootstrap-server", broker.address)
-    assert made.code == 0, made.stderr
+    for topic in ("dead", "t"):
+        made = await consumerd("topics", "create", "--topic", topic, "--bootstrap-server", broker.address)
+        assert made.code == 0, made.stderr
     letters = place(broker, None, dead_letter=str(path))
-    await letters.start()
+    with capture_logs() as logs:
+        await letters.start()
+    (reason,) = (each["reason"] for each in logs if each["event"] == "dead_letter_topic_too_small")
+    assert "messages of t may have 10000 bytes" in reason
+    assert "max.message.bytes of dead is 10000" in reason
     # A record batch of one message has some 70 bytes besides its payload, and the description more than 400.
     for size in (9_000, 9_500, 9_920):
         message = MESSAGE._replace(offset=size, payload=b"v" * size)

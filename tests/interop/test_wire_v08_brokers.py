@@ -28,6 +28,7 @@ from consumerd.wire.v08.apis import (
     CREATE_TOPICS,
     DELETE_GROUPS,
     DELETE_TOPICS,
+    DESCRIBE_CONFIGS,
     DESCRIBE_GROUPS,
     DESCRIBE_PRODUCERS,
     FETCH,
@@ -185,6 +186,16 @@ def describe_groups_of_the_consumer_protocol(wire: Wire, group: str) -> None:
         (told,) = wire.call(CONSUMER_GROUP_DESCRIBE, version, {"group_ids": [group]})["groups"]
         assert told["group_id"] == group
         assert told["error_code"] in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
+
+
+def describe_configs(wire: Wire, topic: str) -> None:
+    resource = {"resource_type": 2, "resource_name": topic, "config_names": ["max.message.bytes"]}
+    for version in wire.versions(DESCRIBE_CONFIGS):
+        (told,) = wire.call(DESCRIBE_CONFIGS, version, {"resources": [resource]})["results"]
+        assert (told["error_code"], told["resource_type"], told["resource_name"]) == (0, 2, topic)
+        (config,) = told["configs"]
+        assert config["name"] == "max.message.bytes"
+        assert int(config["value"]) > 0
 
 
 def describe_producers(wire: Wire, topic: str) -> None:
@@ -353,6 +364,7 @@ async def test_exchanges_every_version_that_a_broker_supports(version: str, kafk
         ids = ask_for_metadata(wire, topics)
         produce_and_fetch(wire, topics[0], ids[topics[0]])
         describe_producers(wire, topics[0])
+        describe_configs(wire, topics[0])
         coordinate(wire, "together")
         commit_and_fetch_offsets(wire, topics[0], ids[topics[0]], kraft=release.kraft)
         be_a_member(wire, "together")

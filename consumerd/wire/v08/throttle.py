@@ -34,6 +34,7 @@ _SINCE: Final = {
     apis.INIT_PRODUCER_ID.key: 1,
     apis.OFFSET_FOR_LEADER_EPOCH.key: 2,
     apis.DELETE_GROUPS.key: 1,
+    apis.DESCRIBE_CONFIGS.key: 2,
     apis.DESCRIBE_PRODUCERS.key: 0,
     apis.CONSUMER_GROUP_DESCRIBE.key: 0,
 }

@@ -14,13 +14,17 @@ import pytest
 from structlog.testing import capture_logs
 
 from consumerd.client import error_of
-from consumerd.config.build import letters_beside
-from consumerd.config.build_dead_letters import require_topic
+from consumerd.client.topic_configs import message_limits
+from consumerd.config.build import place_beside
+from consumerd.config.build_dead_letters import compare_limits, require_topic
+from consumerd.config.model import parse
+from consumerd.config.work import HandlerSection
 from consumerd.errors import BrokerError, ConfigError, HandlerFailedError, NotFoundError
 from consumerd.handlers import Batch, FileDeadLetters, KeyedMessage, Letter
 from consumerd.handlers.dead_letter_files import letter_files, read_letters
 from consumerd.handlers.dead_letter_topic import TopicDeadLetters
-from consumerd.handlers.dead_letters import decode_letter
+from consumerd.handlers.dead_letters import decode_letter, letter_size
+from consumerd.handlers.tracebacks import MAX_TRACEBACK
 from consumerd.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.producer import MessageSizeTooLargeError
 
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
+    from consumerd.client import ClusterClient
     from consumerd.producer import ProducerData, V08Producer
 
     MakeBatch = Callable[..., Batch]
@@ -460,7 +465,8 @@ def test_the_file_beside_a_topic_is_in_the_state_directory(folder: str | None, m
     if folder is not None:
         monkeypatch.setenv("STATE_DIRECTORY", folder)
     expected = "dead.too-large.ndjson" if folder is None else "/var/lib/events/dead.too-large.ndjson"
-    assert str(letters_beside("dead")) == expected
+    section = HandlerSection(name="null", on_failure="dead_letter", dead_letter_topic="dead")
+    assert str(place_beside(section)) == expected
 
 
 @pytest.mark.asyncio
@@ -477,6 +483,83 @@ async def test_a_topic_that_does_not_exist_is_found_at_the_start() -> None:
     producer.error = cast("Exception", error_of(29, "dead/0"))
     with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
         await require_topic(cast("V08Producer", producer), "dead")
+
+
+class _Brokers:
+    """A client that knows the limits of topics. -1: the broker refuses to tell; None: there is no such topic."""
+
+    def __init__(self, **limits: int | None) -> None:
+        self.limits = limits
+        self.listed = 0
+
+    async def refresh(self, topics: None) -> Any:
+        self.listed += 1
+        return SimpleNamespace(topics=self.limits)
+
+    async def any_channel(self) -> Any:
+        return self
+
+    async def call(self, api: Any, body: dict[str, Any]) -> dict[str, Any]:
+        assert api.name == "DescribeConfigs"
+        return {"results": [self._result(each["resource_name"]) for each in body["resources"]]}
+
+    def _result(self, topic: str) -> dict[str, Any]:
+        limit = self.limits.get(topic)
+        code = 3 if limit is None else 29 if limit < 0 else 0
+        configs = [] if code else [{"name": "max.message.bytes", "value": str(limit)}]
+        return {"error_code": code, "resource_name": topic, "configs": configs}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("limits", "as_", "small"),
+    [
+        ({"a": 1000, "b": 2000, "dead": 2000}, "message", "messages of b may have 2000 bytes and their letters 9500"),
+        ({"a": 1000, "b": 2000, "dead": 9500}, "message", None),
+        ({"a": 1000, "b": 2000, "dead": 9500}, "json", "messages of b may have 2000 bytes and their letters 10168"),
+        ({"a": 1000, "b": 2000, "dead": 10168}, "json", None),
+        ({"a": 1000, "dead": 8500}, "message", None),
+        ({"dead": 10}, "message", None),
+        ({"a": 1000}, "message", None),
+    ],
+)
+@pytest.mark.parametrize("group", [{"topics": {"a": 1, "b": 1}}, {"whitelist": "a|b"}])
+async def test_the_limits_of_topics_are_compared(
+    limits: dict[str, int], as_: str, small: str | None, group: dict[str, Any]
+) -> None:
+    handler = {"on_failure": "dead_letter", "dead_letter_topic": "dead", "dead_letter": "/f", "dead_letter_as": as_}
+    config = parse({"group": {"id": "g", **group}, "handler": handler}, "a test", environment=False)
+    brokers = _Brokers(**limits, other=10**9)
+    told = await compare_limits(cast("ClusterClient", brokers), config, "dead")
+    assert (told is None) == (small is None)
+    if small is not None:
+        assert told == f"{small}, but max.message.bytes of dead is {limits['dead']}: raise it; larger letters go to /f"
+    assert brokers.listed == ("whitelist" in group)
+
+
+@pytest.mark.asyncio
+async def test_limits_that_a_broker_does_not_tell_are_an_error() -> None:
+    with pytest.raises(BrokerError, match="lacks the permission DescribeConfigs on the topic 'dead'"):
+        await message_limits(cast("ClusterClient", _Brokers(dead=-1)), ["dead"])
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("as_json", [True, False])
+async def test_no_letter_is_larger_than_its_size(clock: Any, as_json: bool) -> None:
+    name = "t" * 249
+    message = KEYED._replace(
+        partition=TopicPartition.numbered(name, (1 << 31) - 1), offset=(1 << 63) - 1, payload=b"v" * 1000, headers=()
+    )
+    log = LogId(b"\x07" * 16, (1 << 31) - 1)
+    error = type("E" * 100, (Exception,), {})("e" * 9000)
+    letter = Letter(message, error, 10**6, log, traceback="f" * MAX_TRACEBACK)  # type: ignore[arg-type]
+    probe = _Producer()
+    place = _topic(probe, clock, headers=True, as_json=as_json)
+    await place.start()
+    await place.write([letter])
+    await place.stop()
+    size = len(b"k") + _size(probe.sent[0])
+    assert 0.8 * letter_size(1000, as_json=as_json) < size <= letter_size(1000, as_json=as_json)
 
 
 @pytest.mark.asyncio

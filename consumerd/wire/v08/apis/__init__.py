@@ -6,6 +6,7 @@ from consumerd.wire.v08.apis.controlled_shutdown import CONTROLLED_SHUTDOWN
 from consumerd.wire.v08.apis.create_topics import CREATE_TOPICS
 from consumerd.wire.v08.apis.delete_groups import DELETE_GROUPS
 from consumerd.wire.v08.apis.delete_topics import DELETE_TOPICS
+from consumerd.wire.v08.apis.describe_configs import DESCRIBE_CONFIGS
 from consumerd.wire.v08.apis.describe_groups import DESCRIBE_GROUPS
 from consumerd.wire.v08.apis.describe_producers import DESCRIBE_PRODUCERS
 from consumerd.wire.v08.apis.fetch import FETCH
@@ -57,6 +58,7 @@ APIS = {
         OFFSET_FOR_LEADER_EPOCH,
         SASL_AUTHENTICATE,
         DELETE_GROUPS,
+        DESCRIBE_CONFIGS,
         DESCRIBE_PRODUCERS,
         CONSUMER_GROUP_DESCRIBE,
     )
@@ -70,6 +72,7 @@ __all__ = [
     "CREATE_TOPICS",
     "DELETE_GROUPS",
     "DELETE_TOPICS",
+    "DESCRIBE_CONFIGS",
     "DESCRIBE_GROUPS",
     "DESCRIBE_PRODUCERS",
     "FETCH",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 #: The newest versions that brokers up to 4.1 serve; the oldest that 4.x still has is among them for each.
 NEWEST = {0: 13, 1: 18, 2: 11, 3: 13, 8: 10, 9: 10, 10: 6, 11: 9, 12: 4, 13: 5, 14: 5, 15: 6, 16: 5, 17: 1, 18: 4}
-NEWEST |= {19: 7, 20: 6, 22: 6, 23: 4, 36: 2}
+NEWEST |= {19: 7, 20: 6, 22: 6, 23: 4, 32: 4, 36: 2}
 
 
 def structures(fields: tuple[Field, ...]) -> Iterator[tuple[Field, ...]]:

@@ -1098,6 +1098,73 @@ VECTORS: list[tuple[int, Direction, int, dict[str, Any], str]] = [
         "00000007 02027402 00000000 00020000 00050000 00000000 00090000 00",
     ),
     (
+        32,
+        "request",
+        0,
+        {"resources": [{"resource_type": 2, "resource_name": "t", "config_names": None}]},
+        "00000001 02 0001 74 ffffffff",
+    ),
+    (
+        32,
+        "request",
+        4,
+        {
+            "resources": [{"resource_type": 2, "resource_name": "t", "config_names": ["a"]}],
+            "include_synonyms": False,
+            "include_documentation": False,
+        },
+        "02 02 0274 02 0261 00 00 00 00",
+    ),
+    (
+        32,
+        "response",
+        0,
+        {
+            "throttle_time_ms": 5,
+            "results": [
+                {
+                    "error_code": 29,
+                    "error_message": "no",
+                    "resource_type": 2,
+                    "resource_name": "t",
+                    "configs": [
+                        {"name": "a", "value": None, "read_only": False, "is_default": True, "is_sensitive": True}
+                    ],
+                }
+            ],
+        },
+        "00000005 00000001 001d 0002 6e6f 02 0001 74 00000001 0001 61 ffff 00 01 01",
+    ),
+    (
+        32,
+        "response",
+        4,
+        {
+            "throttle_time_ms": 5,
+            "results": [
+                {
+                    "error_code": 0,
+                    "error_message": None,
+                    "resource_type": 2,
+                    "resource_name": "t",
+                    "configs": [
+                        {
+                            "name": "a",
+                            "value": "1",
+                            "read_only": False,
+                            "config_source": 1,
+                            "is_sensitive": True,
+                            "synonyms": [{"name": "b", "value": None, "source": 5}],
+                            "config_type": 3,
+                            "documentation": None,
+                        }
+                    ],
+                }
+            ],
+        },
+        "00000005 02 0000 00 02 0274 02 0261 0231 00 01 01 02 0262 00 05 00 03 00 00 00 00",
+    ),
+    (
         36,
         "request",
         0,

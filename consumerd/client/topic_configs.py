@@ -1,0 +1,38 @@
+"""Settings of topics, as brokers tell them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from consumerd.client.errors import topic_error
+from consumerd.wire.v08.apis.describe_configs import DESCRIBE_CONFIGS, TOPIC
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from consumerd.client.cluster import ClusterClient
+
+_LIMIT: Final = "max.message.bytes"
+
+
+async def message_limits(client: ClusterClient, topics: Sequence[str]) -> dict[str, int]:
+    """The largest record batch in bytes that each topic takes, `max.message.bytes`. One attempt.
+
+    Topics that do not exist are left out. Raises UnsupportedApiError for brokers before 0.11, BrokerRefusedError
+    without the permission DescribeConfigs, BrokerError.
+    """
+    resources = [{"resource_type": TOPIC, "resource_name": topic, "config_names": [_LIMIT]} for topic in topics]
+    channel = await client.any_channel()
+    answer = await channel.call(DESCRIBE_CONFIGS, {"resources": resources})
+    limits = {}
+    for result in answer["results"]:
+        topic = result["resource_name"]
+        what = f"the settings of {topic} cannot be read"
+        if error := topic_error(result["error_code"], what, topic, "DescribeConfigs"):
+            if error.retriable:  # as for a topic that does not exist
+                continue
+            raise error
+        values = {config["name"]: config["value"] for config in result["configs"]}
+        if (value := values.get(_LIMIT)) is not None and value.isascii() and value.isdigit():
+            limits[topic] = int(value)
+    return limits
