@@ -28,6 +28,7 @@ from isal import isal_zlib
 from consumerd.archive.errors import OutputFolderError, WriteFailedError
 from consumerd.archive.extras import extra
 from consumerd.archive.options import ExportCompression, ExportFormat
+from consumerd.durable import make_directory, sync_directory
 from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.v07 import validate_topic
 
@@ -67,15 +68,12 @@ class OutputFileSystem:
         path.unlink(missing_ok=True)
 
     def make_directory(self, path: Path) -> None:
-        path.mkdir(parents=True, exist_ok=True)
+        """Make a directory and its missing parents, durably. The name of an existing one is made durable."""
+        make_directory(path, self.sync_directory)
 
     def sync_directory(self, path: Path) -> None:
         """Make the names in `path` durable."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_directory(path)
 
 
 @contextlib.contextmanager
@@ -228,22 +226,23 @@ class OutputFolder:
     def commit(self, partial: Path, name: str) -> None:
         """Give a sealed file its name, durably."""
         target = self.path / name
-        self.note(name)
+        note = self._write_note(name)
         with refusals(target):
-            if not target.parent.is_dir():
-                self._disk.make_directory(target.parent)
-                for parent in (self.path, target.parent.parent):
-                    self._disk.sync_directory(parent)
+            self._disk.make_directory(target.parent)
             self._disk.rename(partial, target)
             self._disk.sync_directory(target.parent)
+        self._notes.append(note)  # else it stays: the file may have its name, and no manifest will tell of it
 
     def note(self, name: str) -> None:
         """Note durably that the file of this name is to be removed unless the manifest names it."""
+        self._notes.append(self._write_note(name))
+
+    def _write_note(self, name: str) -> Path:
         note = self.path / PARTIAL / (secrets.token_hex(8) + _NOTE)
         with refusals(note):
             self._write(note, name.encode() + b"\n")
             self._disk.sync_directory(note.parent)
-        self._notes.append(note)
+        return note
 
     def forget(self) -> None:
         """Note that the manifest names all renamed files, and no others."""

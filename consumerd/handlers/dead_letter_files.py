@@ -110,15 +110,15 @@ class FileDeadLetters(DeadLetters):
         if self._descriptor is None:
             OsDisk().make_directory(self._path.parent)
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            self._sync_folder()  # a new file survives a power failure only if its folder was synced, as that one was
+            try:
+                self._sync_folder()  # without it the new file does not survive a loss of power
+            except OSError:
+                self._close()  # so that the next attempt syncs it
+                raise
         return self._descriptor
 
     def _sync_folder(self) -> None:
-        folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        OsDisk().sync_directory(self._path.parent)
 
     def _was_moved(self, descriptor: int) -> bool:
         """Whether the path names another file by now, or none."""

@@ -13,17 +13,20 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import ExitStack, contextmanager
 from pathlib import Path, PosixPath
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 from unittest import mock
 
+from consumerd import durable
 from consumerd.handlers.builtin import disk as os_disk
 from tests.simulation.threads import current_work
 from tests.support.forgetful_disk import ForgetfulDisk
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Iterator
 
 #: Seconds that a call takes, and a sync.
 _CALL, _SYNC = 0.00005, 0.002
@@ -48,9 +51,21 @@ class SimulatedDisk:
     def patches(self) -> list[Any]:
         """What lets `OsDisk` use this disk, for paths that `path` made."""
         return [
-            mock.patch.object(os_disk, "os", _Calls(self)),
+            *(mock.patch.object(module, "os", _Calls(self)) for module in (os_disk, durable)),
             mock.patch.object(os_disk, "secrets", _Names(self._rng)),
         ]
+
+    @contextmanager
+    def under(self, *modules: Any) -> Iterator[None]:
+        """Let these modules use this disk, too, for the paths that they make."""
+        with ExitStack() as stack:
+            for patch in self.patches():
+                stack.enter_context(patch)
+            for module in modules:
+                for name, stand_in in (("os", _Calls(self)), ("Path", self._path), ("fcntl", _FreeLocks())):
+                    if hasattr(module, name):
+                        stack.enter_context(mock.patch.object(module, name, stand_in))
+            yield
 
     def lose_power(self) -> None:
         """Forget what was not synced. All processes that use the disk must be dead."""
@@ -86,8 +101,16 @@ class _Names:
         return self._rng.randbytes(size).hex()
 
 
+class _FreeLocks:
+    """Stands for `fcntl` where one process alone uses the disk."""
+
+    LOCK_EX, LOCK_NB = 2, 4
+
+    def flock(self, descriptor: int, operation: int) -> None: ...
+
+
 class _Calls:
-    """The functions of `os` that `OsDisk` calls itself."""
+    """The functions of `os` that `OsDisk` and the tables of Spark call themselves."""
 
     O_RDONLY, O_WRONLY, O_CREAT, O_TRUNC = os.O_RDONLY, os.O_WRONLY, os.O_CREAT, os.O_TRUNC
     O_DIRECTORY, O_CLOEXEC = os.O_DIRECTORY, os.O_CLOEXEC
@@ -116,6 +139,18 @@ class _Calls:
         del self._positions[descriptor]
         self._disk.forgetful.close(descriptor)
 
+    def link(self, source: Path, target: str) -> None:
+        self._disk.step("link")
+        self._disk.forgetful.link(source, self._disk.path(target))
+
+    def walk(self, top: str) -> Iterator[tuple[str, list[str], list[str]]]:
+        self._disk.step("list")
+        found = self._disk.forgetful.entries(self._disk.path(top))
+        folders = [entry.name for entry in found if entry.is_directory]
+        yield top, folders, [entry.name for entry in found if not entry.is_directory]
+        for name in folders:
+            yield from self.walk(f"{top}/{name}")
+
 
 class _Reader:
     """A file that is open for reading."""
@@ -138,6 +173,37 @@ class _Reader:
         self._disk.forgetful.close(self._descriptor)
 
 
+class _Writer:
+    """A new file that is open for writing; `whole`: as a buffered one, whose writes are never short."""
+
+    def __init__(self, disk: SimulatedDisk, path: Path, *, whole: bool) -> None:
+        self._disk = disk
+        self._descriptor = disk.forgetful.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        self._position = 0
+        self._whole = whole
+
+    def write(self, data: bytes) -> int:
+        self._disk.step("write")
+        part = data if self._whole else self._disk.short(memoryview(data))
+        written = self._disk.forgetful.write(self._descriptor, part, self._position)
+        self._position += written
+        return written
+
+    def flush(self) -> None: ...
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def close(self) -> None:
+        self._disk.forgetful.close(self._descriptor)
+
+    def __enter__(self) -> _Writer:
+        return self
+
+    def __exit__(self, *outcome: object) -> None:
+        self.close()
+
+
 class _SimulatedPath(PosixPath):
     """The methods of `Path` that touch a disk, as far as the sink calls them; there is no other way to the disk."""
 
@@ -151,7 +217,8 @@ class _SimulatedPath(PosixPath):
         # No step: it changes nothing, so a crash before it is one before the call that follows.
         descriptor = self.disk.forgetful.open(self, os.O_RDONLY)
         try:
-            return SimpleNamespace(st_dev=0, st_ino=self.disk.forgetful.identity(descriptor))
+            inode, size = self.disk.forgetful.identity(descriptor), self.disk.forgetful.status(descriptor).st_size
+            return SimpleNamespace(st_dev=0, st_ino=inode, st_size=size)
         finally:
             self.disk.forgetful.close(descriptor)
 
@@ -165,15 +232,30 @@ class _SimulatedPath(PosixPath):
         self.disk.step("list")
         return iter([self / entry.name for entry in self.disk.forgetful.entries(self)])
 
-    def open(self, mode: str = "r", *options: Any) -> Any:
-        assert mode == "rb"
+    def exists(self) -> bool:
+        try:
+            self.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def read_bytes(self) -> bytes:
+        self.disk.step("read")
+        return self.disk.read(self)
+
+    def open(self, mode: str = "r", buffering: int = -1, *options: Any) -> Any:
         self.disk.step("open")
+        if mode == "xb":
+            return _Writer(self.disk, self, whole=buffering != 0)
+        assert mode == "rb"
         return _Reader(self.disk, self.disk.forgetful.open(self, os.O_RDONLY))
 
     def rename(self, target: Any) -> Any:
         self.disk.step("rename")
-        self.disk.forgetful.replace(self, target)
+        self.disk.forgetful.replace(self, self.disk.path(str(target)))
         return target
+
+    replace = rename
 
     def unlink(self, missing_ok: bool = False) -> None:
         self.disk.step("unlink")

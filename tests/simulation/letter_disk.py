@@ -115,19 +115,18 @@ class _Locks:
     def __init__(self, disk: LetterDisk) -> None:
         self._disk = disk
         #: Of each locked file its descriptor and process.
-        self._held: dict[int, tuple[int, ProcessLoop]] = {}
+        self._held: dict[int, tuple[int, ProcessLoop | None]] = {}
 
     def flock(self, descriptor: int, operation: int) -> None:
         self._disk.step("flock")
         file, work = self._disk.forgetful.identity(descriptor), current_work()
-        assert work is not None
         if operation == self.LOCK_UN:
             self._held.pop(file, None)
             return
         holder = self._held.get(file)
-        if holder is not None and not holder[1].dead and holder[0] != descriptor:
+        if holder is not None and not (holder[1] and holder[1].dead) and holder[0] != descriptor:
             raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK))
-        self._held[file] = descriptor, work.loop
+        self._held[file] = descriptor, work.loop if work is not None else None
 
     def close(self, descriptor: int) -> None:
         """A descriptor takes its lock along."""
@@ -142,8 +141,7 @@ class _Time:
 
     def monotonic(self) -> float:
         work = current_work()
-        assert work is not None
-        return work.loop.kernel.now
+        return work.loop.kernel.now if work is not None else 0.0
 
     def sleep(self, seconds: float) -> None:
         work = current_work()
@@ -167,8 +165,8 @@ class _ThreadLock:
 
     def __enter__(self) -> None:
         work = current_work()
-        assert work is not None
         while self._locked:
+            assert work is not None
             work.pause("lock", _PAUSE)
         self._locked = True
 

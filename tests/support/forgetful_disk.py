@@ -4,7 +4,9 @@ Strategy: every file and directory has two states, what a process sees and what 
 makes the second equal to the first. A loss of power picks, by chance, something in between, name by name and block by
 block, as pessimistic as POSIX allows: names are lost unless their directory was synced, blocks are lost, hold zeros or
 random bytes (spec 003, 5.5 "Guarantees"). A killed process loses nothing, but a kill syncs nothing either. A fuse stops
-the machine before any call that changes something: this tests the order of syncs in `consumerd.storage.OsFiles`.
+the machine before any call that changes something: this tests the order of syncs in `consumerd.storage.OsFiles`. Any of
+these calls can fail instead, and the next ones succeed. After a failed sync the kernel takes the blocks of the file
+for written: no later sync makes them certain, unless they are written again.
 
 What the model does not know: stale blocks of deleted files. The 0.7 format has nothing against them, where they happen
 to begin with whole messages.
@@ -39,6 +41,8 @@ class _File:
     data: bytearray = field(default_factory=bytearray)
     certain: bytes = b""
     modified_ns: int = 0
+    #: Where bytes begin and end that a failed sync has left uncertain for good.
+    lost: tuple[int, int] = (0, 0)
 
 
 @dataclass(slots=True, eq=False)
@@ -59,6 +63,9 @@ class ForgetfulDisk:
         self._next = 3
         self._fuse: int | None = None
         self._off = False
+        self._error: tuple[int, int] | None = None
+        #: The name of the call that failed.
+        self.failed: str | None = None
         #: The time that is recorded for a change, in nanoseconds.
         self.now_ns = 0
         #: Changing calls so far.
@@ -69,6 +76,10 @@ class ForgetfulDisk:
     def lose_power_after(self, changes: int | None) -> None:
         """Let the power fail instead of the next change but `changes`; None: never."""
         self._fuse = changes
+
+    def fail_after(self, changes: int, error: int) -> None:
+        """Let the next change but `changes` fail with this number of `errno`."""
+        self._error = changes, error
 
     def restart(self, *, power_lost: bool) -> None:
         """Start again after a loss of power, or after the process alone was killed. Nothing is open."""
@@ -129,9 +140,15 @@ class ForgetfulDisk:
             left += rng.choice([bytes(block), rng.randbytes(block)])
         file.data, file.certain = left, bytes(left)
 
-    def _change(self) -> None:
+    def _change(self, call: str = "") -> None:
         self._check()
         self.changes += 1
+        if self._error is not None:
+            left, error = self._error
+            self._error = (left - 1, error) if left else None
+            if not left:
+                self.failed = call
+                raise _refusal(OSError, error)
         if self._fuse is not None:
             self._fuse -= 1
             if self._fuse < 0:
@@ -176,11 +193,12 @@ class ForgetfulDisk:
         if flags & os.O_CREAT:
             if node is not None and flags & os.O_EXCL:
                 raise _refusal(FileExistsError, errno.EEXIST)
-            self._change()
+            self._change("open")
             if node is None:
                 node = parent.names[path.name] = _File(modified_ns=self.now_ns)
             if flags & os.O_TRUNC and isinstance(node, _File):
                 node.data.clear()
+                node.lost = 0, 0
         if node is None:
             raise _refusal(FileNotFoundError, errno.ENOENT)
         if flags & os.O_DIRECTORY and not isinstance(node, _Directory):
@@ -195,6 +213,9 @@ class ForgetfulDisk:
             node.locked_by = None
 
     def status(self, fd: int) -> _Status:
+        self._check()
+        if isinstance(self._open.get(fd), _Directory):
+            return _Status(0, 0)
         file = self._file(fd)
         return _Status(len(file.data), file.modified_ns)
 
@@ -207,7 +228,10 @@ class ForgetfulDisk:
 
     def write(self, fd: int, data: bytes | memoryview, position: int) -> int:
         file = self._file(fd)
-        self._change()
+        self._change("write")
+        start, end = file.lost
+        if position <= start:
+            file.lost = max(start, position + len(data)), end
         if len(file.data) < position:
             file.data += bytes(position - len(file.data))
         file.data[position : position + len(data)] = data
@@ -216,7 +240,8 @@ class ForgetfulDisk:
 
     def truncate(self, fd: int, size: int) -> None:
         file = self._file(fd)
-        self._change()
+        self._change("truncate")
+        file.lost = min(size, file.lost[0]), min(size, file.lost[1])
         del file.data[size:]
         file.data += bytes(size - len(file.data))
         file.modified_ns = self.now_ns
@@ -224,11 +249,20 @@ class ForgetfulDisk:
     def sync(self, fd: int) -> None:
         self._check()
         node = self._open[fd]
-        self._change()
+        try:
+            self._change("sync")
+        except OSError:
+            if isinstance(node, _File):
+                same = zip(node.data, node.certain, strict=False)
+                start = next((at for at, (one, other) in enumerate(same) if one != other), len(node.certain))
+                node.lost = start, max(len(node.data), node.lost[1])
+            raise
         if isinstance(node, _Directory):
             node.certain = dict(node.names)
         else:
-            node.certain = bytes(node.data)
+            start, end = node.lost
+            lost = node.certain[start:end].ljust(max(0, min(end, len(node.data)) - start), b"\0")
+            node.certain = bytes(node.data) if start >= end else bytes(node.data[:start] + lost + node.data[end:])
 
     def sync_data(self, fd: int) -> None:
         self.sync(fd)
@@ -237,7 +271,7 @@ class ForgetfulDisk:
         parent = self._directory(path.parent)
         if path.name in parent.names:
             raise _refusal(FileExistsError, errno.EEXIST)
-        self._change()
+        self._change("mkdir")
         parent.names[path.name] = _Directory()
 
     def is_directory(self, path: Path) -> bool:
@@ -254,14 +288,21 @@ class ForgetfulDisk:
         parent = self._directory(path.parent)
         if path.name not in parent.names:
             raise _refusal(FileNotFoundError, errno.ENOENT)
-        self._change()
+        self._change("remove")
         del parent.names[path.name]
+
+    def link(self, source: Path, target: Path) -> None:
+        there = self._directory(target.parent)
+        if target.name in there.names:
+            raise _refusal(FileExistsError, errno.EEXIST)
+        self._change("link")
+        there.names[target.name] = self._find(source)
 
     def replace(self, source: Path, target: Path) -> None:
         here, there = self._directory(source.parent), self._directory(target.parent)
         if source.name not in here.names:
             raise _refusal(FileNotFoundError, errno.ENOENT)
-        self._change()
+        self._change("rename")
         there.names[target.name] = here.names.pop(source.name)
 
     def lock(self, fd: int) -> None:

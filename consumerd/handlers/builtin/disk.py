@@ -7,18 +7,15 @@ unsynced data. All calls block and raise OSError.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import secrets
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from consumerd.durable import make_directory, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
-
-
-#: Errors of directories that no member can have made names in: not permitted, read-only.
-_NOT_OURS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 class Disk(Protocol):
@@ -72,23 +69,7 @@ class OsDisk:
     """The operating system's file system."""
 
     def make_directory(self, directory: Path) -> None:
-        missing = []
-        while not directory.is_dir():
-            missing.append(directory)
-            directory = directory.parent
-        self._sync_parent(directory)
-        for path in reversed(missing):
-            with contextlib.suppress(FileExistsError):  # another member was faster
-                path.mkdir()
-            self.sync_directory(path.parent)
-
-    def _sync_parent(self, existing: Path) -> None:
-        """Make the name of a directory durable: its maker may have been killed before its sync."""
-        try:
-            self.sync_directory(existing.parent)
-        except OSError as error:
-            if error.errno not in _NOT_OURS:
-                raise
+        make_directory(directory, self.sync_directory)
 
     def make_unique_directory(self, parent: Path, prefix: str) -> Path:
         path = parent / f"{prefix}{secrets.token_hex(8)}"
@@ -118,8 +99,7 @@ class OsDisk:
         source.rename(target)
 
     def sync_directory(self, directory: Path) -> None:
-        with _opened(directory, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
-            os.fsync(descriptor)
+        sync_directory(directory)
 
     def remove(self, path: Path) -> None:
         path.unlink(missing_ok=True)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from py4j.protocol import Py4JJavaError
 
+from consumerd.durable import make_directory
 from consumerd.spark.tables.errors import TablePathError
 
 if TYPE_CHECKING:
@@ -109,11 +110,13 @@ class LocalFiles:
         try:
             os.link(fresh, path)
         except FileExistsError:
-            return False
+            created = False
+        else:
+            created = True
         finally:
             fresh.unlink()
-        _sync(Path(path).parent)
-        return True
+        _sync(Path(path).parent)  # of a file that exists, too: its writer may have failed or died before its sync
+        return created
 
     def replace(self, path: str, data: bytes) -> None:
         self._write(path, data).replace(path)
@@ -137,25 +140,22 @@ class LocalFiles:
             for name in names:
                 _sync(Path(folder, name))
             _sync(Path(folder))
-        if Path(target).exists():
-            return False  # an empty directory would be replaced
+        renamed = not Path(target).exists()  # an empty directory would be replaced
         try:
-            Path(source).rename(target)
+            if renamed:
+                Path(source).rename(target)
         except OSError:
-            if Path(target).exists():
-                return False
-            raise
-        _sync(Path(target).parent)
-        return True
+            if not Path(target).exists():
+                raise
+            renamed = False
+        _sync(Path(target).parent)  # of a taken name, too: its writer may have failed or died before its sync
+        return renamed
 
     def settle(self, path: str) -> None:
         _sync(Path(path))
 
     def make_folder(self, path: str) -> None:
-        missing = [each for each in (Path(path), *Path(path).parents) if not each.exists()]
-        Path(path).mkdir(parents=True, exist_ok=True)
-        for each in missing:
-            _sync(each.parent)
+        make_directory(Path(path), _sync)
 
     def remove(self, path: str) -> None:
         place = Path(path)

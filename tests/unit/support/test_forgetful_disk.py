@@ -1,5 +1,6 @@
 """The disk forgets what it may and nothing else: or the log's tests on it would prove nothing."""
 
+import errno
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -130,3 +131,24 @@ def test_raises_the_errors_of_a_real_file_system(tmp_path: Path) -> None:
         assert files.read(root / "g") is None
         told.append(sentences)
     assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("written_again", [False, True])
+def test_failed_sync_is_not_repaired_by_the_next_one(written_again: bool) -> None:
+    def write(disk: ForgetfulDisk) -> None:
+        fd = disk.open(ROOT / "f", os.O_RDWR | os.O_CREAT)
+        disk.write(fd, b"1" * 32, 0)
+        for each in (fd, disk.open(ROOT, os.O_RDONLY)):
+            disk.sync(each)
+        disk.write(fd, b"2" * 32, 32)
+        disk.fail_after(0, errno.EIO)
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            disk.sync(fd)
+        assert disk.failed == "sync"
+        if written_again:
+            disk.write(fd, b"2" * 32, 32)
+        disk.sync(fd)
+
+    found = {content(disk, ROOT / "f") for disk in outcomes(write)}
+    assert (found == {b"1" * 32 + b"2" * 32}) == written_again
+    assert all(data is not None and data.startswith(b"1" * 32) for data in found)
