@@ -54,14 +54,27 @@ _MARKED_FIXTURES = {
     "jafka_producer": "interop",
 }
 
-#: The folders whose tests are all `slow`: the brokers of other projects, JVMs of Spark, processes that are killed.
-#: `make test` leaves out what is slow. Elsewhere single tests have the marker.
-_SLOW_FOLDERS = ("tests/deploy/", "tests/interop/", "tests/kill/", "tests/spark/")
+#: Folders and modules whose tests are all `slow`, which `make test` leaves out: the brokers of other projects, JVMs of
+#: Spark, processes that are killed, and the modules that take more than ten seconds of processor time. What is left
+#: takes five minutes on two idle cores: a module that takes long belongs here.
+_SLOW = (
+    "tests/deploy/", "tests/interop/", "tests/kill/", "tests/spark/",
+    "tests/faults/test_broker_process.py", "tests/faults/test_files_daemons.py", "tests/faults/test_zk_ensemble.py",
+    "tests/integration/test_bad_input.py", "tests/integration/test_cli_", "tests/integration/test_daemon_http.py",
+    "tests/integration/test_daemon_signals.py", "tests/integration/test_daemon_subscriptions.py",
+    "tests/integration/test_dead_letters.py", "tests/integration/test_demo.py",
+    "tests/integration/test_embedded_zookeeper.py", "tests/integration/test_memory.py",
+    "tests/integration/test_mirror.py", "tests/integration/test_other_clients.py",
+    "tests/integration/test_packaging.py", "tests/integration/test_produce_command.py",
+    "tests/integration/test_status_page.py",
+    "tests/simulation/test_handover.py", "tests/simulation/test_kafka_schedules.py",
+    "tests/simulation/test_log_schedules.py",
+)  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.nodeid.startswith(_SLOW_FOLDERS):
+        if item.nodeid.startswith(_SLOW):
             item.add_marker("slow")
         for fixture in getattr(item, "fixturenames", ()):
             if fixture in _MARKED_FIXTURES:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from consumerd.client import ClusterClient
 
 pytestmark = pytest.mark.interop
-EVERYDAY = ("0.8.2.2", "0.10.1.1", "3.9.1")
+EVERYDAY = ("0.8.2.2", "3.9.1")
 BROKER_RELEASES = {"0.8.2.2": BrokerRelease.V0_8, "0.9.0.1": BrokerRelease.V0_9}
 
 

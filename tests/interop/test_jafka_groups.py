@@ -33,6 +33,7 @@ async def all_ways(group: MixedGroup, streams: int) -> None:
     await group.account()
 
 
+@pytest.mark.long  # every day: the same group on our broker, with two streams, and two members in test_consumer_jafka
 async def test_mixed_group_shares_a_jafka_broker(
     zk: KazooClient,
     zk_root: str,

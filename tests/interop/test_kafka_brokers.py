@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.interop
 #: One of each generation; the others in `make test-long`.
-EVERYDAY = ("0.8.2.2", "0.10.1.1", "3.9.1")
+EVERYDAY = ("0.8.2.2", "3.9.1")
 
 
 @pytest.mark.asyncio

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.interop
 PLACE = TopicPartition.numbered("events", 0)
-EVERYDAY = ("0.8.2.2", "0.10.1.1", "3.9.1")
+EVERYDAY = ("0.8.2.2", "3.9.1")
 OTHER = TopicPartition.numbered("events", 1)
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from consumerd.client import ClusterClient
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio]
-EVERYDAY = ("0.8.2.2", "0.10.1.1", "3.9.1")
+EVERYDAY = ("0.8.2.2", "3.9.1")
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 STAMP = 1_700_000_000_123
 REQUEST = ReadRequest(tuple(column.name for column in COLUMNS), fetch_size=2000, timeout=20)

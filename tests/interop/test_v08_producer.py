@@ -22,7 +22,7 @@ from tests.support.kafka import RELEASES, SHORT_SESSION
 
 pytestmark = pytest.mark.interop
 CLOCK = SystemClock()
-EVERYDAY = ("0.8.2.2", "0.10.1.1", "3.9.1")
+EVERYDAY = ("0.8.2.2", "3.9.1")
 
 
 class Silent:

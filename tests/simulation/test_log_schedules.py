@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(900)
 
 #: Schedules of each way every day, on top of them with `-m long`, and in one test.
-SCHEDULES, LONG, BLOCK = 20, 20, 20
+SCHEDULES, LONG, BLOCK = 10, 30, 10
 SEEDS = [
     *(blocks(0, SCHEDULES, BLOCK) if ONE is None else [ONE]),
     *(pytest.param(seeds, marks=pytest.mark.long) for seeds in blocks(SCHEDULES, SCHEDULES + LONG, BLOCK)),

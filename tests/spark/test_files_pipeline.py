@@ -8,6 +8,8 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from consumerd.handlers import Batch
 from consumerd.handlers.builtin.files import FilesHandler
 from consumerd.partition import TopicPartition
@@ -85,6 +87,9 @@ def rewrite(spark: SparkSession, path: str, condition: str) -> int:
     return gone
 
 
+# Every day: the demo lands, refines and reconciles such files (tests/integration/test_demo.py), test_reconcile.py names
+# each defect, and tests/unit/spark/source/files reads the files.
+@pytest.mark.long
 def test_lands_refines_and_reconciles_the_files_of_the_daemon(spark: SparkSession, tmp_path: Path) -> None:
     pipeline = declared(tmp_path, maxBytesPerTrigger="4k")
     asyncio.run(consume(tmp_path / "consumed", 0.6))

@@ -126,7 +126,7 @@ def test_continuous_rounds_share_a_session_until_a_signal(
     assert "--continuous needs an interval" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("step", ["land", "refine"])
+@pytest.mark.parametrize("step", [pytest.param("land", marks=pytest.mark.long), "refine"])
 def test_a_signal_during_a_round_ends_a_continuous_run_with_exit_code_0(
     spark: SparkSession,
     declared: Callable[..., str],
