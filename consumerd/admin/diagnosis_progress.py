@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def progress_findings(first: DiagnosisInput, second: DiagnosisInput) -> Iterable[GroupFinding]:
     """Owners without a fault, whose committed offset did not move between two snapshots although there is more to read.
 
-    The time between must be longer than the members' commit interval, 10 s by default (5 s where a broker coordinates).
+    The time between must be longer than the members' commit interval.
     """
     seconds, snapshot = second.at - first.at, second.snapshot
     plan, unit = snapshot.plan(), snapshot.unit
