@@ -60,6 +60,8 @@ class OffsetTargetKind(Enum):
     LATEST = "latest"
     OFFSET = "offset"
     SHIFT = "shift"
+    #: The committed offset, if need be limited to the log; its end where none is committed.
+    CURRENT = "current"
     TIME = "time"
 
 
@@ -121,7 +123,8 @@ class ChangePlanner:
                     return self._unknown(partition, found.reason)
                 note = "all messages in the log are younger" if found == known.earliest else None
                 return self._change(partition, found)._replace(note=note)
-            if target.kind is OffsetTargetKind.SHIFT:
+            is_committed = self._view.offsets.get(partition) is not None
+            if target.kind is OffsetTargetKind.SHIFT or (target.kind is OffsetTargetKind.CURRENT and is_committed):
                 return await self._shifted(partition, target.value, known)
             return self._change(partition, known.earliest if target.kind is OffsetTargetKind.EARLIEST else known.end)
 

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from consumerd.cli.offsets_change import change_command
-from consumerd.cli.offsets_input import parse_assignment, parse_target, parse_time, read_file, rename, select
+from consumerd.cli.offsets_input import (
+    parse_assignment,
+    parse_duration,
+    parse_target,
+    parse_time,
+    read_file,
+    rename,
+    select,
+)
 from consumerd.cli.session import cluster_options, group_option, json_option
 
 if TYPE_CHECKING:
@@ -46,6 +56,7 @@ Examples:
   consumerd offsets reset --zookeeper 127.0.0.1:2181/kafka --group events --to latest
   consumerd offsets reset --zookeeper 127.0.0.1:2181/kafka --group events --topic clicks --partition 0-1 --to -1000000
   consumerd offsets reset --zookeeper 127.0.0.1:2181/kafka --group events --at-time 2012-11-21T12:00+01:00 --execute
+  consumerd offsets reset --bootstrap-server kafka1:9092 --group events --topic clicks --by-duration 90m --execute
 """
 
 EXPORT_EXAMPLES = """\b
@@ -212,6 +223,17 @@ def set_offsets(cluster: ClusterAddress, group: str | None, how: How, assignment
     "milliseconds since 1970. Brokers before 0.10.1 know the times of segments only and return the start of "
     "the last segment that was complete by then, so messages older than TIME are included.",
 )
+@click.option(
+    "--by-duration",
+    metavar="DURATION",
+    help="As --at-time, so long before now: 90m, 1d12h, or ISO 8601 (PT90M).",
+)
+@click.option("--shift-by", type=int, metavar="N", help="As --to +N, or --to -N for a negative N.")
+@click.option(
+    "--to-current",
+    is_flag=True,
+    help="Commit the present offset again, if need be limited to the log; its end where none is committed.",
+)
 @change_command
 def reset(
     cluster: ClusterAddress,
@@ -220,15 +242,28 @@ def reset(
     partitions: tuple[str, ...],
     to: str | None,
     at_time: str | None,
+    by_duration: str | None,
+    shift_by: int | None,
+    to_current: bool,
     how: How,
 ) -> None:
     """Set the committed offsets of whole topics to a position in the log.
 
     Without --topic, all topics that the group subscribes to or has committed offsets of.
     """
-    if (to is None) == (at_time is None):
-        raise click.UsageError("give either --to or --at-time")
-    target = parse_time(at_time) if at_time is not None else parse_target(to or "")
+    from consumerd.admin import OffsetTarget, OffsetTargetKind  # noqa: PLC0415
+
+    targets = {
+        "--to": None if to is None else partial(parse_target, to),
+        "--at-time": None if at_time is None else partial(parse_time, at_time),
+        "--by-duration": None if by_duration is None else partial(parse_duration, by_duration, time.time()),
+        "--shift-by": None if shift_by is None else partial(parse_target, f"{shift_by:+d}", "--shift-by"),
+        "--to-current": partial(OffsetTarget, OffsetTargetKind.CURRENT) if to_current else None,
+    }
+    given = [make for make in targets.values() if make is not None]
+    if len(given) != 1:
+        raise click.UsageError(f"give exactly one of {', '.join(targets)}")
+    target = given[0]()
     name = cluster.group_or(group)
     how.run_reset(cluster, name, topics, partitions, target)
 

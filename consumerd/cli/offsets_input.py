@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import click
@@ -11,6 +11,9 @@ import click
 if TYPE_CHECKING:
     from consumerd.admin import GroupOffsets, OffsetTarget
     from consumerd.partition import TopicPartition
+
+
+_DURATION = re.compile(r"P?(?:([0-9]{1,5})D)?T?(?:([0-9]{1,6})H)?(?:([0-9]{1,8})M)?(?:([0-9]{1,9})S)?")
 
 
 def parse_assignment(text: str) -> tuple[TopicPartition, int]:
@@ -30,15 +33,15 @@ def parse_assignment(text: str) -> tuple[TopicPartition, int]:
         raise click.BadParameter(f"{text!r}: {error}.") from None
 
 
-def parse_target(text: str) -> OffsetTarget:
-    """Parse `--to`. Raises BadParameter."""
+def parse_target(text: str, option: str = "--to") -> OffsetTarget:
+    """Parse the value of `--to`, or that of another option with a number. Raises BadParameter."""
     from consumerd.admin import OffsetTarget, OffsetTargetKind  # noqa: PLC0415
     from consumerd.registry import MAX_OFFSET  # noqa: PLC0415
 
     if text in ("earliest", "latest"):
         return OffsetTarget(OffsetTargetKind(text))
     if not re.fullmatch(r"[+-]?[0-9]{1,19}", text) or abs(int(text)) > MAX_OFFSET:
-        raise click.BadParameter(f"must be earliest, latest, an offset, +N or -N, not {text!r}.", param_hint="--to")
+        raise click.BadParameter(f"must be earliest, latest, an offset, +N or -N, not {text!r}.", param_hint=option)
     return OffsetTarget(OffsetTargetKind.SHIFT if text[0] in "+-" else OffsetTargetKind.OFFSET, int(text))
 
 
@@ -61,6 +64,21 @@ def parse_time(text: str) -> OffsetTarget:
     if milliseconds < 0:
         raise click.BadParameter("must not be before 1970.", param_hint="--at-time")
     return OffsetTarget(OffsetTargetKind.TIME, milliseconds)
+
+
+def parse_duration(text: str, now: float) -> OffsetTarget:
+    """Parse `--by-duration`: the time so long before `now` (seconds since 1970). Raises BadParameter."""
+    from consumerd.admin import OffsetTarget, OffsetTargetKind  # noqa: PLC0415
+
+    found = _DURATION.fullmatch(text.strip().upper())
+    if found is None or not any(found.groups()):
+        raise click.BadParameter(
+            f"must be a duration, such as 90m, 1d12h, or PT90M and P1DT12H in ISO 8601, not {text!r}.",
+            param_hint="--by-duration",
+        )
+    days, hours, minutes, seconds = (int(group or 0) for group in found.groups())
+    past = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds).total_seconds()
+    return OffsetTarget(OffsetTargetKind.TIME, max(int((now - past) * 1000), 0))
 
 
 def read_file(file: str) -> GroupOffsets:

@@ -76,10 +76,10 @@ class V08ChangePlanner:
             return self._unknown(partition, known.reason)
         if target.kind is OffsetTargetKind.EARLIEST:
             return self._change(partition, known.earliest)
-        if target.kind is OffsetTargetKind.LATEST:
+        before = self._snapshot.view.offsets.get(partition)
+        if target.kind is OffsetTargetKind.LATEST or (target.kind is OffsetTargetKind.CURRENT and before is None):
             return self._change(partition, known.end)
-        if target.kind is OffsetTargetKind.SHIFT:
-            before = self._snapshot.view.offsets.get(partition)
+        if target.kind in (OffsetTargetKind.SHIFT, OffsetTargetKind.CURRENT):
             if before is None:
                 return self._unknown(partition, "no committed offset to shift")
             after = min(max(before + target.value, known.earliest), known.end)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
+from consumerd.cli.offsets_input import parse_duration
 from consumerd.errors import ExitCode
 from consumerd.partition import TopicPartition
 from consumerd.wire.v07 import Codec
@@ -102,6 +103,10 @@ async def test_writes_a_backup_that_restores(consumerd: Command, memory: MemoryZ
         (["--at-time", "1970-01-02", "--partition", "0-0"], ["0"]),
         (["--at-time", "2999-01-01T00:00:00+01:00"], ["90", "0"]),
         (["--at-time", "9999999999999", "--partition", "0-1"], ["0"]),
+        (["--by-duration", "P9999DT1H", "--partition", "0-0"], ["0"]),
+        (["--shift-by", "-1", "--partition", "0-0"], ["0"]),
+        (["--shift-by", "30", "--partition", "0-0"], ["60"]),
+        (["--to-current"], ["30", "0"]),
     ],
 )
 async def test_resets_offsets(
@@ -113,6 +118,35 @@ async def test_resets_offsets(
     assert [row[3] for row in done.rows] == after
     for name, value in zip(["t/0-0", "t/0-1"] if len(after) == 2 else [done.rows[0][1]], after, strict=True):
         assert offsets(memory)[name] == value.encode()
+
+
+async def test_reset_to_current_limits_an_offset_to_the_log(consumerd: Command, memory: MemoryZooKeeper) -> None:
+    memory.put("/consumers/g/offsets/t/0-0", b"1000")
+    done = await consumerd("offsets", "reset", "--group", "g", "--partition", "0-0", "--to-current", "--execute")
+    assert done.code == 0
+    assert offsets(memory)["t/0-0"] == b"90"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "give exactly one of --to, --at-time, --by-duration, --shift-by, --to-current"),
+        (["--to", "latest", "--shift-by", "1"], "give exactly one of"),
+        (["--by-duration", "P"], "must be a duration"),
+        (["--by-duration", "tomorrow"], "must be a duration"),
+        (["--shift-by", "99999999999999999999"], "--shift-by"),
+    ],
+)
+async def test_reset_takes_one_target(consumerd: Command, arguments: list[str], words: str) -> None:
+    done = await consumerd("offsets", "reset", "--group", "g", *arguments)
+    assert done.code == ExitCode.USAGE
+    assert words in " ".join(done.err.split())
+
+
+async def test_duration_counts_back_from_now() -> None:
+    for text, seconds in (("90m", 5400), ("PT90M", 5400), ("1d12h", 129_600), ("P1DT1S", 86_401)):
+        assert parse_duration(text, 1_000_000.0).value == (1_000_000 - seconds) * 1000
+    assert parse_duration("99999d", 1_000_000.0).value == 0
 
 
 async def test_reset_fails_for_partitions_of_an_unreachable_broker(consumerd: Command, memory: MemoryZooKeeper) -> None:

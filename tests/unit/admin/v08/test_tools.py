@@ -181,6 +181,17 @@ async def test_shift_stops_at_the_ends_and_needs_an_offset() -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize(("committed", "after"), [({T0: 5}, 5), ({T0: 99}, 8), ({T0: 1}, 3), ({}, 8)])
+async def test_current_offset_is_limited_to_the_log_and_its_end_where_none_is_committed(
+    committed: dict[TopicPartition, int], after: int
+) -> None:
+    client, _ = cluster(Offsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))])
+    planner = V08ChangePlanner(V08GroupSnapshot(GroupView("g", offsets=committed), {"t": (0,)}), V08BrokerLogs(client))
+    [change] = await planner.reset([T0], OffsetTarget(OffsetTargetKind.CURRENT))
+    assert (change.after, change.problem) == (after, None)
+
+
+@pytest.mark.asyncio
 async def test_reads_what_brokers_keep() -> None:
     snapshot = V08GroupSnapshot(GroupView("g", offsets={T0: 5}), {"t": (0, 1)}, CoordinatorKind.BROKER)
     changes = await V08ChangePlanner(snapshot, V08BrokerLogs(None)).set_to({T0: None, T1: None})
