@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from consumerd.address import format_address
 from consumerd.cli.numbers import PositiveInt
+from consumerd.cli.offsets_input import parse_target, parse_time
 from consumerd.cli.session import cluster_options
 from consumerd.cli.setting_option import SettingOption
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from consumerd.admin import OffsetTarget
     from consumerd.cli.session import ClusterAddress
     from consumerd.config.model import Config
+    from consumerd.handlers.builtin.console import Field
 
 EXAMPLES = """\b
 Examples:
   consumerd consume --bootstrap-server kafka1:9092,kafka2:9092 --topic events --exit-at-end > events.txt
+  consumerd consume --bootstrap-server kafka1:9092 --topic events --from -10 --exit-at-end --format '%p %o %T %k %s\\n'
+  consumerd consume --bootstrap-server kafka1:9092 --topic events --from-time 2026-11-21T12:00 --max-messages 100
   consumerd consume --bootstrap-server kafka1:9092 --topic events --partition 3 --from latest --json | jq .key
   consumerd consume --bootstrap-server kafka1:9092 --group console --topic events --isolation read_committed
   consumerd consume -c /etc/consumerd/events.toml --whitelist 'events-.*' --max-messages 10 --key-separator ': '
@@ -55,9 +63,16 @@ Of the file of -c, only servers, credentials and TLS are used: the group of a da
     "initial",
     cls=SettingOption,
     setting="consumerd.consumer:ConsumerSettings.initial",
-    type=click.Choice(["earliest", "latest"]),
+    metavar="WHERE",
     show_default=True,
-    help="Where to start; with --group, only in partitions without a committed offset.",
+    help="Where to start: earliest, latest; without --group also an offset, or -N for the last N messages of each "
+    "partition. With --group, only in partitions without a committed offset.",
+)
+@click.option(
+    "--from-time",
+    metavar="TIME",
+    help="Without --group: start with the first message of that time or later, in ISO 8601 (UTC unless it has an "
+    "offset) or milliseconds since 1970.",
 )
 @click.option("--max-messages", type=PositiveInt(), help="Stop after this many messages.")
 @click.option("--exit-at-end", is_flag=True, help="Stop when all messages that were there at the start are printed.")
@@ -76,19 +91,28 @@ Of the file of -c, only servers, credentials and TLS are used: the group of a da
     metavar="TEXT",
     help="Print the key and this text (\\t is a tab) before each payload (Kafka 0.8 and later).",
 )
+@click.option(
+    "--format",
+    "form",
+    metavar="FORMAT",
+    help="Print this for each message, as kcat: %s payload, %k key, %S and %K their sizes, %t topic, %p partition, %o "
+    "offset, %T timestamp, %h headers; \\n and \\t as in C. No line end is added.",
+)
 def command(cluster: ClusterAddress, **options: Any) -> None:
     """Print the messages of topics: payloads, one per line, in the order of each partition."""
-    _check(cluster, options)
+    target, form = _check(cluster, options)
     from consumerd.cli.clusters import require_names  # noqa: PLC0415
-    from consumerd.daemon.console import consume, consume_from_brokers, without_group  # noqa: PLC0415
+    from consumerd.daemon.console import consume, consume_from_brokers, find_starts, without_group  # noqa: PLC0415
     from consumerd.daemon.logs import configure_logs  # noqa: PLC0415 - heavy imports only for the command that runs
     from consumerd.daemon.loop import run_on_loop  # noqa: PLC0415
     from consumerd.handlers.builtin.console import ConsoleHandler  # noqa: PLC0415
 
     separator = options["key_separator"]
-    handler = ConsoleHandler(
+    make_handler = partial(
+        ConsoleHandler,
         as_json=options["as_json"],
         key_separator=None if separator is None else separator.replace("\\t", "\t").encode(),
+        form=form,
         max_messages=options["max_messages"],
     )
     exit_at_end = options["exit_at_end"]
@@ -98,18 +122,24 @@ def command(cluster: ClusterAddress, **options: Any) -> None:
     async def main() -> None:
         await require_names(cluster.bootstrap)
         if not cluster.bootstrap:
-            await consume(config, handler, exit_at_end=exit_at_end)
+            await consume(config, make_handler(), exit_at_end=exit_at_end)
         elif options["group"] is not None:
-            await consume_from_brokers(config, handler, exit_at_end=exit_at_end)
+            await consume_from_brokers(config, make_handler(), exit_at_end=exit_at_end)
         else:
             fixed = await without_group(config, options["partitions"])
-            await consume_from_brokers(fixed, handler, exit_at_end=exit_at_end)
+            starts = None if target is None else await find_starts(fixed, target)
+            await consume_from_brokers(fixed, make_handler(starts=starts), exit_at_end=exit_at_end)
 
     run_on_loop(main())
 
 
-def _check(cluster: ClusterAddress, options: dict[str, Any]) -> None:
-    """Raise UsageError for options that contradict each other."""
+def _check(
+    cluster: ClusterAddress, options: dict[str, Any]
+) -> tuple[OffsetTarget | None, Sequence[bytes | Field] | None]:
+    """Return where to start, if it is neither earliest nor latest, and the format.
+
+    Raises UsageError for options that contradict each other, or are invalid.
+    """
     if sum(bool(options[name]) for name in ("topics", "whitelist", "blacklist")) != 1:
         raise click.UsageError("Give exactly one of --topic (perhaps several times), --whitelist and --blacklist.")
     if not cluster.bootstrap:
@@ -127,6 +157,37 @@ def _check(cluster: ClusterAddress, options: dict[str, Any]) -> None:
         raise click.UsageError("--partition goes with one --topic.")
     if options["as_json"] and options["key_separator"] is not None:
         raise click.UsageError("--key-separator cannot be used with --json, which includes the key.")
+    if options["form"] is not None and (options["as_json"] or options["key_separator"] is not None):
+        raise click.UsageError("--format cannot be used with --json or --key-separator.")
+    return _target(cluster, options), _form(options["form"])
+
+
+def _target(cluster: ClusterAddress, options: dict[str, Any]) -> OffsetTarget | None:
+    if options["from_time"] is not None:
+        target = parse_time(options["from_time"], "--from-time")
+        options["initial"] = "earliest"
+    elif options["initial"] in ("earliest", "latest"):
+        return None
+    elif options["initial"].startswith("+"):
+        raise click.BadParameter("must be earliest, latest, an offset or -N.", param_hint="--from")
+    else:
+        target = parse_target(options["initial"], "--from")
+        options["initial"] = "earliest"
+    if not cluster.bootstrap or options["group"] is not None:
+        raise click.UsageError(
+            "--from-time, and --from with an offset or -N, are for --bootstrap-server without --group: a group "
+            "continues where it committed; see `consumerd offsets reset`."
+        )
+    return target
+
+
+def _form(text: str | None) -> Sequence[bytes | Field] | None:
+    from consumerd.handlers.builtin.console import parse_form  # noqa: PLC0415
+
+    try:
+        return None if text is None else parse_form(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}.", param_hint="--format") from None
 
 
 def _config(cluster: ClusterAddress, options: dict[str, Any]) -> Config:

@@ -45,8 +45,8 @@ def parse_target(text: str, option: str = "--to") -> OffsetTarget:
     return OffsetTarget(OffsetTargetKind.SHIFT if text[0] in "+-" else OffsetTargetKind.OFFSET, int(text))
 
 
-def parse_time(text: str) -> OffsetTarget:
-    """Parse `--at-time`. Raises BadParameter."""
+def parse_time(text: str, option: str = "--at-time") -> OffsetTarget:
+    """Parse the time that `option` has. Raises BadParameter."""
     from consumerd.admin import OffsetTarget, OffsetTargetKind  # noqa: PLC0415
 
     if text.isascii() and text.isdigit() and len(text) <= 18:
@@ -56,13 +56,13 @@ def parse_time(text: str) -> OffsetTarget:
     except ValueError:
         raise click.BadParameter(
             f"must be ISO 8601, such as 2012-11-21T12:00, or milliseconds since 1970, not {text!r}.",
-            param_hint="--at-time",
+            param_hint=option,
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     milliseconds = int(moment.timestamp() * 1000)
     if milliseconds < 0:
-        raise click.BadParameter("must not be before 1970.", param_hint="--at-time")
+        raise click.BadParameter("must not be before 1970.", param_hint=option)
     return OffsetTarget(OffsetTargetKind.TIME, milliseconds)
 
 

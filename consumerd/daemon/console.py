@@ -18,7 +18,7 @@ from consumerd.config.build import build_connection_settings, build_session, bui
 from consumerd.config.build_v08 import build_client_of
 from consumerd.consumer.group_requests import INTERNAL
 from consumerd.daemon.service import run_member, run_on_brokers
-from consumerd.errors import ConfigError, NotFoundError
+from consumerd.errors import BrokerError, ConfigError, NotFoundError
 from consumerd.handlers.builtin.console import EnoughError
 from consumerd.registry import StaticSubscription, topic_path
 from consumerd.zk.errors import NoNode
@@ -26,9 +26,11 @@ from consumerd.zk.errors import NoNode
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from consumerd.admin import OffsetTarget
     from consumerd.client import ClusterClient
     from consumerd.config.model import Config
     from consumerd.handlers.builtin.console import ConsoleHandler
+    from consumerd.partition import TopicPartition
     from consumerd.zk import Session
 
 
@@ -109,6 +111,35 @@ async def without_group(config: Config, numbers: Collection[int]) -> Config:
         "offsets": "none",
     }
     return config.model_copy(update={"group": config.group.model_copy(update=fixed)})
+
+
+async def find_starts(config: Config, target: OffsetTarget) -> dict[TopicPartition, int]:
+    """Where the fixed partitions of `config` begin: at an offset or a time, or so many messages before the end (SHIFT).
+
+    An offset outside of the log is limited to it. Raises BrokerError for a partition that cannot be looked up.
+    """
+    from consumerd.admin import LogRange, LookupFailure, OffsetTargetKind, V08BrokerLogs  # noqa: PLC0415 - for these options only
+    from consumerd.config.build_v08 import fixed_partitions  # noqa: PLC0415
+
+    partitions = fixed_partitions(config.group)
+    starts = {}
+    async with _client(config) as client:
+        logs = V08BrokerLogs(client)
+        ranges = await logs.ranges(partitions)
+        moments = await logs.at_time(partitions, target.value) if target.kind is OffsetTargetKind.TIME else {}
+    for partition, known in ranges.items():
+        if not isinstance(known, LogRange):
+            raise BrokerError(f"the log of {partition} cannot be looked up: {known.reason}.")
+        wanted = target.value
+        if target.kind is OffsetTargetKind.SHIFT:
+            wanted = known.end + target.value
+        elif target.kind is OffsetTargetKind.TIME:
+            moment = moments[partition]
+            if isinstance(moment, LookupFailure):
+                raise BrokerError(f"the offset of a time in {partition} cannot be looked up: {moment.reason}.")
+            wanted = moment.offset
+        starts[partition] = min(max(wanted, known.earliest), known.end)
+    return starts
 
 
 def _client(config: Config) -> ClusterClient:

@@ -78,6 +78,15 @@ async def test_console_reads_back_the_produced_lines(version: str, kafka: Any, z
     at_once = (well(*consume, "--partition", str(n), "--key-separator", "\\t") for n in range(PARTITIONS))
     for number, found in enumerate(await asyncio.gather(*at_once)):
         assert found == [b"%s\t%s" % pair for pair in wanted[number]]
+    # The last ones, those from an offset or a time on, in a format of kcat.
+    from_end = ("--partition", "1", "--format", r"%p %o %k %s\n", "--from")
+    numbered = [b"1 %d %s %s" % (number, *pair) for number, pair in enumerate(wanted[1])]
+    assert await well(*consume, *from_end, "-2") == numbered[-2:]
+    assert await well(*consume, *from_end, str(len(numbered) - 3)) == numbered[-3:]
+    assert await well(*consume, *from_end, str(len(numbered) + 3)) == []
+    assert len(await well(*consume, "--from-time", "0")) == len(KEYED)
+    if by_request:  # earlier ones know the times of segments only
+        assert await well(*consume, "--from-time", "2999-01-01") == []
     await well(*produce, "--acks", "0", "--partition", "1", stdin=b"\nlast")
     found = await well(*consume, "--partition", "1", "--partition", "2", "--json")
     records = [json.loads(line) for line in found]

@@ -7,8 +7,9 @@ marked, and the error that says "enough" leaves exactly those handled, and so co
 
 from __future__ import annotations
 
+import re
 from itertools import islice
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, cast, get_args
 
 from consumerd.errors import ExitCode, HandlerFailedError
 from consumerd.handlers.builtin.print import PrintHandler
@@ -16,9 +17,63 @@ from consumerd.handlers.builtin.records import encode_records
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from consumerd.handlers.messages import Batch
+    from consumerd.handlers.messages import Batch, KeyedMessage, Message
+    from consumerd.partition import TopicPartition
+
+
+#: What a format shows of a message, by the letter that kcat has for it.
+Field = Literal["s", "S", "k", "K", "t", "p", "o", "T", "h"]
+_TOKEN: Final = re.compile(r"%(.?)|\\(x[0-9a-fA-F]{2}|.?)", re.DOTALL)
+_ESCAPES: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
+
+
+def parse_form(text: str) -> list[bytes | Field]:
+    """Parse a format of kcat into texts and fields. Raises ValueError for an unknown letter or escape."""
+    parts: list[bytes | Field] = []
+    end = 0
+    for found in _TOKEN.finditer(text):
+        parts.append(text[end : found.start()].encode())
+        end = found.end()
+        letter, escape = found.groups()
+        if letter is not None and letter in get_args(Field):
+            parts.append(cast("Field", letter))
+        elif letter == "%":
+            parts.append(b"%")
+        elif escape in _ESCAPES:
+            parts.append(_ESCAPES[escape])
+        elif escape is not None and escape.startswith("x") and len(escape) > 1:
+            parts.append(bytes.fromhex(escape[1:]))
+        else:
+            letters = ", ".join(f"%{each}" for each in get_args(Field))
+            raise ValueError(
+                f"must consist of {letters}, %%, \\n, \\t, \\r, \\0, \\\\, \\xHH and text, not {found[0]!r}"
+            )
+    parts.append(text[end:].encode())
+    return [part for part in parts if part]
+
+
+def _shown(part: bytes | Field, message: Message | KeyedMessage) -> bytes:
+    """A part of a format, of one message. The size of what is null is -1, as in kcat."""
+    match part:
+        case bytes():
+            return part
+        case "s" | "k":
+            return (message.payload if part == "s" else message.key) or b""
+        case "S" | "K":
+            content = message.payload if part == "S" else message.key
+            return b"%d" % (-1 if content is None else len(content))
+        case "t":
+            return message.topic.encode()
+        case "p":
+            return message.partition.name.encode()
+        case "o":
+            return b"%d" % message.offset
+        case "T":
+            return b"%d" % message.timestamp
+        case "h":
+            return b",".join(name.encode() + b"=" + (value or b"") for name, value in message.headers)
 
 
 class EnoughError(HandlerFailedError):
@@ -30,7 +85,8 @@ class EnoughError(HandlerFailedError):
 class ConsoleHandler(PrintHandler):
     """Writes payloads with a newline after each (nothing before it for a tombstone), or records where `as_json`.
 
-    `key_separator`: write the key and this before each payload (nothing for the key of a message without one).
+    `key_separator`: write the key and this before each payload (nothing for the key of a message without one). `form`:
+    write these for each message, as `parse_form` returns them. `starts`: the offset at which a partition begins.
     EnoughError ends it at `max_messages`.
     """
 
@@ -40,9 +96,13 @@ class ConsoleHandler(PrintHandler):
         as_json: bool = False,
         max_messages: int | None = None,
         key_separator: bytes | None = None,
+        form: Sequence[bytes | Field] | None = None,
+        starts: Mapping[TopicPartition, int] | None = None,
         descriptor: int = 1,
     ) -> None:
         super().__init__(descriptor)
+        self._form = form
+        self._starts = starts or {}
         self._as_json = as_json
         self._separator = key_separator
         self._left = max_messages
@@ -52,6 +112,9 @@ class ConsoleHandler(PrintHandler):
         lines: Iterable[bytes]
         if self._as_json:
             lines = encode_records(batch)
+        elif self._form is not None:
+            form = self._form
+            lines = (b"".join(_shown(part, message) for part in form) for message in batch.messages())
         elif self._separator is not None:
             keys = batch.keys or [None] * len(batch)
             separator = self._separator
@@ -60,6 +123,10 @@ class ConsoleHandler(PrintHandler):
         else:
             lines = ((payload or b"") + b"\n" for payload in batch)
         return lines if self._left is None else islice(lines, self._left)
+
+    async def position(self, partition: TopicPartition) -> int | None:
+        """Where the partition begins, if that was given."""
+        return self._starts.get(partition)
 
     async def handle(self, batch: Batch) -> None:
         """Write the batch up to the limit. Raises EnoughError with the last message."""

@@ -39,6 +39,13 @@ def logs() -> Iterator[None]:
         ([*KAFKA, "--whitelist", "t", "--partition", "0"], "--partition goes with one --topic"),
         ([*KAFKA, "--topic", "t", "--partition", "-1"], "--partition"),
         ([*KAFKA, "--topic", "t", "--json", "--key-separator", ":"], "cannot be used with --json"),
+        ([*KAFKA, "--topic", "t", "--json", "--format", "%s"], "cannot be used with --json"),
+        ([*KAFKA, "--topic", "t", "--format", "%q"], "must consist of %s, %S, %k"),
+        ([*KAFKA, "--topic", "t", "--from", "+3"], "must be earliest, latest, an offset or -N"),
+        ([*KAFKA, "--topic", "t", "--from", "yesterday"], "must be earliest, latest"),
+        ([*KAFKA, "--topic", "t", "--from-time", "yesterday"], "must be ISO 8601"),
+        ([*KAFKA, "--topic", "t", "--group", "g", "--from", "-3"], "see `consumerd offsets reset`"),
+        ([*ZOOKEEPER, "--topic", "t", "--group", "g", "--from-time", "0"], "see `consumerd offsets reset`"),
     ],
 )
 def test_rejects_wrong_command_lines(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
