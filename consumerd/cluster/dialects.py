@@ -128,9 +128,9 @@ async def _said(
     listing: _Listing,
     path: str,
     child: Callable[[str], str],
-    dialect_of: Callable[[bytes], Dialect | None],
+    dialect_of: Callable[[bytes | None], Dialect | None],
 ) -> dict[str, Dialect | None]:
-    """Return the dialect of each child that holds data; one that is being created or was deleted is left out.
+    """Return the dialect of each child; None for one that has none, is being created, or was deleted.
 
     Data are dropped as they are read: ten thousand nodes of a megabyte do not fit into the memory.
     """
@@ -141,9 +141,7 @@ async def _said(
         except RegistryError:
             log.warning("foreign_node", path=f"{path}/{name}")
 
-    async def read(name: str) -> tuple[Dialect | None] | None:
-        text = await data(zk, paths[name])
-        return (dialect_of(text),) if text else None
+    async def read(name: str) -> Dialect | None:
+        return dialect_of(await data(zk, paths[name]))
 
-    said = await read_all(paths, read)
-    return {name: found[0] for name, found in said.items() if found is not None}
+    return await read_all(paths, read)

@@ -202,8 +202,7 @@ class GroupReader(ABC, Generic[_Broker]):
         named: dict[str, TopicPartition] = {}
         for path in view.faults:
             topic, _, name = path.removeprefix(root).partition("/")
-            partition = self._partition_of_other(topic, name) if path.startswith(root) and name else None
-            if partition is not None:
+            if (partition := self._partition_of_other(topic, name)) is not None:
                 named[path] = partition
         for path, found in (await read_all(named, lambda path: node(self._zk, path))).items():
             if found is not None:

@@ -21,15 +21,13 @@ class TreeName:
 
     def __init__(self, zk: ZooKeeper) -> None:
         self._zk = zk
-        #: The session in which it was read: a tree that is built again does not know the session.
-        self._session_id = 0
-        self._name: str | None = None
+        #: By the session in which it was read: a tree that is built again does not know the session.
+        self._names: dict[int, str] = {}
 
     async def read(self) -> str | None:
         """Return the name, None where no broker has registered yet. Raises ZooKeeperError."""
         session_id = self._zk.session_id
-        if self._name is None or session_id != self._session_id:
+        if session_id not in self._names:
             stat = await self._zk.exists(broker_ids_path())
-            self._name = None if stat is None else f"zk-{stat.created_zxid:x}-{stat.modified_ms:x}"
-            self._session_id = session_id
-        return self._name
+            self._names = {} if stat is None else {session_id: f"zk-{stat.created_zxid:x}-{stat.modified_ms:x}"}
+        return self._names.get(session_id)

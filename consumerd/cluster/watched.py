@@ -31,14 +31,15 @@ class Node(NamedTuple):
 
 @dataclass(slots=True)
 class _Kept:
-    """The cached reading of a path. `reads` distinguishes one read from the next."""
+    """The cached reading of a path."""
 
     unwatch: Callable[[], None]
+    #: Time of the read, on the clock.
+    read_at: float
     value: Node | list[str] | None = None
     fresh: bool = False
-    #: Time of the read, on the clock.
-    read_at: float = 0.0
-    fired: int = 0
+    #: Another one after each time that the watch fires.
+    signal: object = None
 
 
 class WatchedNodes:
@@ -121,19 +122,18 @@ class WatchedNodes:
     async def _read(self, path: str, read: Callable[[], Awaitable[Node | list[str] | None]]) -> Node | list[str] | None:
         kept = self._kept.get(path)
         if kept is None:
-            kept = self._kept[path] = _Kept(self._zk.watch(path, lambda: self._fire(path)))
+            unwatch = self._zk.watch(path, lambda: self._fire(path))
+            kept = self._kept[path] = _Kept(unwatch, self._clock.monotonic())
         elif kept.fresh:
             return kept.value
-        fired = kept.fired
+        signal = kept.signal
         value = await read()
-        kept.value, kept.fresh, kept.read_at = value, kept.fired == fired, self._clock.monotonic()
+        kept.value, kept.fresh, kept.read_at = value, kept.signal is signal, self._clock.monotonic()
         return value
 
     def _fire(self, path: str) -> None:
-        kept = self._kept.get(path)
-        if kept is not None:
-            kept.fired += 1
-            kept.fresh = False
+        kept = self._kept[path]
+        kept.signal, kept.fresh = object(), False
         self._changed(path)
 
     # -- keeping

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from consumerd.clock import SystemClock
 from consumerd.cluster import look_for_dialect, read_dialect, wait_for_dialect
 from consumerd.registry import Dialect, DialectError
+from consumerd.testing.clock import FakeClock
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
+
+if TYPE_CHECKING:
+    from consumerd.testing.memory_zookeeper import MemorySession
 
 OLD_BROKER = b"host-1:host:9092"
 NEW_BROKER = b'{"jmx_port":-1,"host":"127.0.0.1","version":1,"port":19151}'
@@ -95,7 +100,9 @@ async def test_waits_for_first_broker(path: str, text: bytes) -> None:
         ({MEMBER: b"{ }", NEW_OFFSET: b"1"}, ["g"], V08),
         ({OLD_OFFSET: b"1"}, [], V07),
         ({"/consumers/g/offsets/t/x": b"1"}, [], None),
+        ({"/consumers/g/offsets/a/x": b"1", OLD_OFFSET: b"1"}, [], V07),
         ({"/consumers/f/ids/f_a": OLD_MEMBER, MEMBER: NEW_MEMBER}, [], V07),
+        ({"/consumers/f/ids/f_a": b"{ }", MEMBER: NEW_MEMBER}, [], V08),
         # Members of one group tell more than the offsets of another before it; a named group is looked at alone.
         ({"/consumers/f/offsets/t/0": b"1", MEMBER: OLD_MEMBER}, [], V07),
         ({"/consumers/f/offsets/t/0": b"1", MEMBER: OLD_MEMBER}, ["f"], V08),
@@ -128,3 +135,76 @@ async def test_detects_mixed_dialects_without_waiting(nodes: dict[str, bytes]) -
     async with zookeeper.session() as zk:
         with pytest.raises(DialectError, match="give each a ZooKeeper chroot"):
             await look_for_dialect(zk)
+
+
+class Reading:
+    """A session that counts its listings, and deletes the nodes named by `vanishing` behind them."""
+
+    def __init__(self, zookeeper: MemoryZooKeeper, zk: MemorySession) -> None:
+        self._zookeeper, self._zk = zookeeper, zk
+        self.listings = 0
+        self.vanishing: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._zk, name)
+
+    async def children(self, path: str, *, watch: bool = False) -> list[str]:
+        self.listings += 1
+        names = await self._zk.children(path, watch=watch)
+        for name in self.vanishing & set(names):
+            self._zookeeper.remove(f"{path}/{name}")
+        return names
+
+
+@pytest.mark.asyncio
+async def test_broker_that_vanishes_while_it_is_read_has_no_dialect() -> None:
+    zookeeper = MemoryZooKeeper()
+    zookeeper.put(BROKER, OLD_BROKER)
+    async with zookeeper.session() as zk:
+        session: Any = Reading(zookeeper, zk)
+        session.vanishing = {"0"}
+        assert await look_for_dialect(session) is None
+
+
+@pytest.mark.asyncio
+async def test_looks_once_for_each_change_while_it_waits() -> None:
+    """And reports once that it waits."""
+    zookeeper = MemoryZooKeeper()
+    zookeeper.put(BROKER, b"damaged")
+    zookeeper.put(MEMBER, b"{ }")
+    async with zookeeper.session() as zk:
+        session: Any = Reading(zookeeper, zk)
+        clock, told = FakeClock(auto=True), list[str]()
+        waiting = asyncio.create_task(wait_for_dialect(session, "g", clock, lambda: told.append("nobody")))
+
+        async def settled() -> int:
+            before = -1
+            while session.listings != before:
+                before = session.listings
+                for _ in range(100):
+                    await asyncio.sleep(0)
+            return before
+
+        assert await settled() == 2
+        for number in (1, 2):
+            zookeeper.put(f"/brokers/ids/{number}", b"")
+            assert await settled() == 2 + 2 * number
+        assert told == ["nobody"]
+        assert clock.sleeps == []
+        zookeeper.put("/brokers/ids/3", NEW_BROKER)
+        assert await asyncio.wait_for(waiting, 60) is V08
+
+
+@pytest.mark.asyncio
+async def test_waits_for_zookeeper_as_well() -> None:
+    zookeeper = MemoryZooKeeper()
+    zookeeper.put(BROKER, NEW_BROKER)
+    async with zookeeper.session(wait_connected=0.001) as zk:
+        zookeeper.disconnect(zk)
+        clock = FakeClock(auto=True)
+        waiting = asyncio.create_task(wait_for_dialect(zk, "g", clock))
+        while len(clock.sleeps) < 3:
+            await asyncio.sleep(0.001)
+        assert len(set(clock.sleeps)) == 1
+        zookeeper.reconnect(zk)
+        assert await asyncio.wait_for(waiting, 60) is V08

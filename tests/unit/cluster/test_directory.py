@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 
 import pytest
+from structlog.testing import capture_logs
 
 from consumerd.clock import SystemClock
 from consumerd.cluster import BrokerDirectory, V08BrokerDirectory
 from consumerd.registry import DialectError, RegisteredBroker
+from consumerd.testing.clock import FakeClock
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 
 if TYPE_CHECKING:
@@ -234,3 +236,88 @@ async def test_lists_v08_brokers_by_security_protocol() -> None:
         zookeeper.remove("/brokers/ids/1")
         with pytest.raises(DialectError, match=r"in the format of Kafka 0\.7"):
             await V08BrokerDirectory(zk, clock=SystemClock()).run()
+
+
+@pytest.mark.asyncio
+async def test_reads_once_for_a_change_and_watches_the_brokers_that_are_there() -> None:
+    zookeeper = MemoryZooKeeper()
+    zookeeper.put("/brokers/ids/0", b"a-1:a:9092")
+    async with zookeeper.session() as zk:
+        clock, listed = FakeClock(auto=True), 0
+        children = zk.children
+
+        async def counted(path: str, *, watch: bool = False) -> list[str]:
+            nonlocal listed
+            listed += 1
+            return await children(path, watch=watch)
+
+        async def settled() -> int:
+            before = -1
+            while listed != before:
+                before = listed
+                for _ in range(100):
+                    await asyncio.sleep(0)
+            return listed
+
+        with patch.object(zk, "children", counted):
+            directory = BrokerDirectory(zk, clock=clock, settle=0.25)
+            following = asyncio.create_task(directory.run())
+            assert await settled() == 1
+            zookeeper.put("/brokers/ids/1", b"b-1:b:9092")
+            assert await settled() == 2
+            assert len(zk._watches) == 3
+            zookeeper.remove("/brokers/ids/0")
+            assert await settled() == 3
+            assert set(directory.brokers) == {1}
+            assert len(zk._watches) == 2
+            assert clock.sleeps == [0.25] * 2
+            following.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await following
+
+
+@pytest.mark.asyncio
+async def test_pauses_while_zookeeper_cannot_be_read() -> None:
+    zookeeper = MemoryZooKeeper()
+    zookeeper.put("/brokers/ids/0", b"a-1:a:9092")
+    async with zookeeper.session(wait_connected=0.001) as zk:
+        zookeeper.disconnect(zk)
+        clock, changes = FakeClock(auto=True), Changes()
+        directory = BrokerDirectory(zk, clock=clock, retry=7.5)
+        directory.subscribe(changes)
+        following = asyncio.create_task(directory.run())
+        while len(clock.sleeps) < 3:
+            await asyncio.sleep(0.001)
+        assert set(clock.sleeps) == {7.5}
+        zookeeper.reconnect(zk)
+        assert list(await changes.next()) == [0]
+        following.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await following
+
+
+@pytest.mark.asyncio
+async def test_logs_each_broker_that_comes_moves_or_goes() -> None:
+    hidden = b'{"version":4,"host":null,"port":-1,"endpoints":["SSL://a:9093"],"listener_security_protocol_map":{}}'
+    zookeeper = MemoryZooKeeper()
+    zookeeper.put("/brokers/ids/2", NEW_BROKER)
+    zookeeper.put("/brokers/ids/3", NEW_BROKER)
+    async with zookeeper.session() as zk:
+        directory, changes = V08BrokerDirectory(zk, clock=SystemClock(), settle=0.001), Changes()
+        directory.subscribe(cast("Any", changes))
+        with capture_logs() as logs:
+            task = asyncio.create_task(directory.run())
+            await changes.next()
+            for path, text in (("1", hidden), ("2", NEW_BROKER.replace(b"19151", b"19152")), ("3", None)):
+                zookeeper.put(f"/brokers/ids/{path}", text) if text else zookeeper.remove(f"/brokers/ids/{path}")
+                await changes.next()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+    assert [(line["broker"], line["before"], line["now"]) for line in logs if line["event"] == "broker_changed"] == [
+        (2, "gone", "127.0.0.1:19151"),
+        (3, "gone", "127.0.0.1:19151"),
+        (1, "gone", "there, not in plaintext"),
+        (2, "127.0.0.1:19151", "127.0.0.1:19152"),
+        (3, "127.0.0.1:19151", "gone"),
+    ]

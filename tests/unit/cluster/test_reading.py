@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from consumerd.cluster.reading import children, data, read_all, watched_children
+from consumerd.cluster.reading import children, data, node, read_all, watched_children
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 
 
@@ -34,9 +34,9 @@ async def test_stops_remaining_reads_after_error() -> None:
         begun.append(item)
         await asyncio.sleep(0)
         if item == 1:
-            raise KeyError(item)
+            raise OSError(item)
 
-    with pytest.raises(KeyError):
+    with pytest.raises(OSError, match="1"):
         await read_all(range(50), read, at_once=3)
     assert len(begun) < 10
 
@@ -66,6 +66,24 @@ async def test_returns_none_for_missing_nodes() -> None:
         assert await children(zk, "/x") == []
         assert await data(zk, "/a/null") == b""
         assert await data(zk, "/x") is None
+        found = await node(zk, "/a/null")
+        assert found is not None
+        assert found[0] == b""
+        assert await node(zk, "/x") is None
+
+
+@pytest.mark.asyncio
+async def test_watches_a_node_on_request_only() -> None:
+    zookeeper = MemoryZooKeeper()
+    zookeeper.put("/a", b"1")
+    async with zookeeper.session() as zk:
+        told: list[str] = []
+        zk.watch("/a", lambda: told.append("a"))
+        for watched in (False, True):
+            await data(zk, "/a", watch=watched) if watched else await data(zk, "/a")
+            zookeeper.put("/a", b"2")
+            await zk.exists("/")
+            assert told == ["a"] * watched
 
 
 @pytest.mark.asyncio

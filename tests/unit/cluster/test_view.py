@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import pytest
+from structlog.testing import capture_logs
 
 from consumerd.cluster import ClusterView
 from consumerd.errors import NotFoundError
@@ -75,10 +76,11 @@ async def test_skips_nodes_deleted_between_list_and_read(
             zookeeper.remove(f"{path}/{name}")
         return names
 
-    with patch.object(zk, "children", vanishing):
+    with patch.object(zk, "children", vanishing), capture_logs() as logs:
         assert list(await view.read_brokers()) == [1]
         assert await view.read_topics() == {"t": {1: 2}}
         assert list((await view.read_group("g")).members) == ["g_a"]
+    assert logs == []
 
 
 @pytest.mark.asyncio
@@ -95,6 +97,8 @@ async def test_reads_group(zookeeper: MemoryZooKeeper, view: ClusterView) -> Non
     assert group.owners == {TopicPartition("t", 0, 0): ("g_a", 0), TopicPartition("t", 0, 10): ("g_b", 1)}
     assert group.offsets == {TopicPartition("gone", 3, 1): 5, TopicPartition("t", 0, 0): 71}
     assert group.problems == []
+    assert group.owned_by_member() == {"g_a": 1, "g_b": 1}
+    assert group.other_clients() == {}
     assert group.stats.keys() >= {"/consumers/g/ids/g_a", "/consumers/g/owners/t/0-0", "/consumers/g/offsets/gone/3-1"}
     assert group.subscribed(["t", "u"]) == ["t"]
     assert {str(tp): owner for tp, owner in group.plan({"t": {0: 3}, "u": {0: 1}}).items()} == {
@@ -123,6 +127,7 @@ async def test_lists_problems_of_group(zookeeper: MemoryZooKeeper, view: Cluster
     assert "/consumers/g/owners/t/0" in group.faults
     assert any("/consumers/g/owners/t/0 is not a node of Kafka 0.7" in problem for problem in group.problems)
     assert group.plan({"t": {0: 1}}) == {}
+    assert group.subscribed(["t"]) == []
 
 
 @pytest.mark.asyncio
@@ -130,3 +135,19 @@ async def test_rejects_other_dialect(zookeeper: MemoryZooKeeper, view: ClusterVi
     zookeeper.put("/brokers/ids/0", NEW_BROKER)
     with pytest.raises(DialectError):
         await view.read_brokers()
+
+
+@pytest.mark.asyncio
+async def test_names_nodes_that_no_path_can_have(zk: MemorySession, view: ClusterView) -> None:
+    """Servers before 3.5 accept them."""
+    listed = zk.children
+
+    async def lax(path: str, *, watch: bool = False) -> list[str]:
+        return [*await listed(path, watch=watch), *(["a\0"] if path.endswith("/ids") else [])]
+
+    await zk.create_ephemeral("/consumers/g/ids/g_a", b'{ "t": 1 }', wait=0)
+    with patch.object(zk, "children", lax):
+        group = await view.read_group("g")
+    assert list(group.members) == ["g_a"]
+    assert list(group.faults) == ["/consumers/g/ids/a\0"]
+    assert group.problems == list(group.faults.values())

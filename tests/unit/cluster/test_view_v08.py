@@ -3,8 +3,10 @@ from __future__ import annotations
 import json
 import re
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import pytest
+from structlog.testing import capture_logs
 
 from consumerd.cluster import PartitionView, V08ClusterView
 from consumerd.errors import NotFoundError
@@ -86,6 +88,64 @@ async def test_skips_damaged_nodes(zookeeper: MemoryZooKeeper, view: V08ClusterV
     assert len(group.faults) == len(group.problems) == 3
     assert any("0.7" in problem for problem in group.problems)
     assert any("/consumers/g/owners/t/0-0 is not a node of Kafka 0.8 or later" in problem for problem in group.problems)
+
+
+async def test_finds_the_owners_among_the_members_of_other_clients(
+    zookeeper: MemoryZooKeeper, view: V08ClusterView
+) -> None:
+    """pykafka names owner nodes `leader-partition`, and has the bare id as their value."""
+    uuid = "0b7e1f6c-3a52-4d7b-9c1e-5f0a2b3c4d5e"
+    theirs, quiet, ours = f"host-1:{uuid}", f"host-2:{uuid}", "g_a"
+    static = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'
+    zookeeper.put(f"/consumers/g/ids/{theirs}", b"t", session_id=5)
+    zookeeper.put(f"/consumers/g/ids/{quiet}", b"t", session_id=7)
+    zookeeper.put(f"/consumers/g/ids/{ours}", static, session_id=6)
+    zookeeper.put("/consumers/g/ids/any", static, session_id=8)
+    owners = "/consumers/g/owners/t"
+    zookeeper.put(f"{owners}/0", theirs.encode(), session_id=5)
+    zookeeper.put(f"{owners}/7-1", theirs.encode(), session_id=5)
+    zookeeper.put(f"{owners}/7-2", b"gone", session_id=9)
+    zookeeper.put(f"{owners}/3", b"g_a-0", session_id=6)
+    zookeeper.put(f"{owners}/4", b"any", session_id=8)
+    zookeeper.put(f"{owners}/x", theirs.encode(), session_id=5)
+    zookeeper.put("/consumers/g/offsets/t/7-1", b"1")
+    group = await view.read_group("g")
+    assert {str(partition): claim for partition, claim in group.claims.items()} == {
+        "t/0": (theirs, theirs, f"{owners}/0"),
+        "t/1": (theirs, theirs, f"{owners}/7-1"),
+        "t/4": ("any", "any", f"{owners}/4"),
+    }
+    assert group.owners == {TopicPartition.numbered("t", 3): ("g_a", 0)}
+    assert group.owned_by_member() == {theirs: 2, "any": 1, "g_a": 1}
+    assert group.other_clients() == {"any": "", theirs: "pykafka", quiet: "pykafka"}
+    assert list(group.other_clients()) == ["any", theirs, quiet]
+    others = {f"/consumers/g/ids/{name}" for name in (theirs, quiet)}
+    assert group.faults.keys() - others == {f"{owners}/7-2", f"{owners}/x", "/consumers/g/offsets/t/7-1"}
+    assert len(group.problems) == len(group.faults)
+    for path in group.faults.keys() - others:
+        assert sum(problem.startswith(f"{path} is not a node of") for problem in group.problems) == 1
+    assert f"{owners}/7-1" in group.stats
+    assert f"{owners}/7-2" not in group.stats
+
+
+async def test_skips_nodes_deleted_between_list_and_read(
+    zookeeper: MemoryZooKeeper, zk: MemorySession, view: V08ClusterView
+) -> None:
+    for topic in ("t", "u"):
+        zookeeper.put(f"/brokers/topics/{topic}", b'{"version":1,"partitions":{"0":[0]}}')
+    zookeeper.put("/consumers/g/owners/t/7-1", b"gone", session_id=9)
+    listed = zk.children
+
+    async def vanishing(path: str, *, watch: bool = False) -> list[str]:
+        names = await listed(path, watch=watch)
+        for name in {"u", "7-1"} & set(names):
+            zookeeper.remove(f"{path}/{name}")
+        return names
+
+    with patch.object(zk, "children", vanishing), capture_logs() as logs:
+        assert list(await view.read_topics()) == ["t"]
+        assert (await view.read_group("g")).claims == {}
+    assert logs == []
 
 
 async def test_rejects_other_dialect(zookeeper: MemoryZooKeeper, view: V08ClusterView) -> None:

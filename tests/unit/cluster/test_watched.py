@@ -212,3 +212,26 @@ async def test_watches_each_node_separately(zookeeper: MemoryZooKeeper, setup: S
     zookeeper.put("/a", b"2")
     await setup.events()
     assert (setup.nodes.is_fresh("/a"), setup.nodes.is_fresh("/b")) == (False, True)
+
+
+async def test_keeps_something_shorter_in_place_of_data_that_are_not_needed(
+    zookeeper: MemoryZooKeeper, setup: Setup
+) -> None:
+    zookeeper.put("/a", b"large")
+    node = await setup.nodes.node("/a")
+    assert node is not None
+    await setup.nodes.children("/")
+    for path in ("/a", "/", "/nothing"):
+        setup.nodes.shorten(path, b"")
+    assert setup.nodes.known_node("/a") == (b"", node.stat)
+    assert await setup.nodes.children("/") == ["a"]
+    assert setup.asked() == [("get", "/a"), ("children", "/")]
+
+
+async def test_read_that_began_before_a_change_does_not_hide_it(zookeeper: MemoryZooKeeper, setup: Setup) -> None:
+    """Also with two changes, and a second read, behind it."""
+    zookeeper.put("/a", b"1")
+    for _ in range(2):
+        setup.session.behind = lambda: zookeeper.put("/a", b"2")
+        await asyncio.gather(setup.nodes.node("/a"), setup.nodes.node("/a"))
+        assert not setup.nodes.is_fresh("/a")

@@ -1,0 +1,50 @@
+"""The transaction that created a topic's node tells a topic that was created again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consumerd.cluster import TopicNodes
+from consumerd.errors import BrokerError
+from consumerd.registry import topic_path
+from consumerd.testing.clock import FakeClock
+
+if TYPE_CHECKING:
+    from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_tells_a_topic_that_was_created_again(zookeeper: MemoryZooKeeper, zk: MemorySession) -> None:
+    nodes, told, others = TopicNodes(zk, FakeClock()), list[str](), list[str]()
+    nodes.subscribe(told.append)
+    nodes.subscribe(others.append)
+    zookeeper.put("/brokers/topics/t", b"assignment")
+    first = await nodes.zxid("t")
+    stat = await zk.exists("/brokers/topics/t")
+    assert stat is not None
+    assert first == stat.created_zxid
+    zookeeper.remove("/brokers/topics/t")
+    await zk.exists("/")
+    assert told == others == ["t"]
+    with pytest.raises(BrokerError, match="the topic 't' has no node in ZooKeeper: it is being deleted"):
+        await nodes.zxid("t")
+    zookeeper.put("/brokers/topics/t", b"assignment")
+    assert await nodes.zxid("t") > first
+
+
+async def test_reads_a_node_once_until_it_changes_or_is_refreshed(zookeeper: MemoryZooKeeper) -> None:
+    zookeeper.put("/brokers/topics/t", b"a large assignment")
+    async with zookeeper.session(wait_connected=0.001) as zk:
+        nodes = TopicNodes(zk, FakeClock())
+        zxid = await nodes.zxid("t")
+        known = nodes._nodes.known_node(topic_path("t"))
+        assert known is not None
+        assert known.data == b""  # what the assignment says is not kept
+        zookeeper.disconnect(zk)
+        assert await nodes.zxid("t") == zxid
+        nodes.refresh("t")
+        with pytest.raises(BrokerError, match="the node of the topic 't' cannot be read: "):
+            await nodes.zxid("t")
