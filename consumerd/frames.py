@@ -1,4 +1,4 @@
-"""The frames of all threads, read so that the look itself cannot stop the process.
+"""The frames of all threads, read so that the look itself cannot stop the process; and whose code a file is.
 
 Strategy: `sys._current_frames` holds a lock of the interpreter while it creates frame objects. Before Python 3.12 that
 may start a garbage collection. One that frees a `threading.local` waits for the same lock, in the same thread, and
@@ -11,12 +11,36 @@ from __future__ import annotations
 
 import gc
 import sys
+import sysconfig
 from itertools import starmap, tee
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, Final, cast
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
+
+#: Where consumerd is; and where Python is, with the names of its folders of installed packages.
+OURS: Final = f"{Path(__file__).parent}/"
+_PYTHON: Final = ("<frozen", *(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib")))
+_INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
+
+
+def is_ours(file: str) -> bool:
+    """Whether a file is code of consumerd."""
+    return file.startswith(OURS)
+
+
+def is_of_python(file: str) -> bool:
+    """Whether a file is code of the standard library."""
+    return file.startswith(_PYTHON) and installed_package(file) is None and not is_ours(file)
+
+
+def installed_package(file: str) -> str | None:
+    """The name of the installed package that a file belongs to; None for a file that is not installed."""
+    parts = PurePath(file).parts
+    at = next((number for number, part in enumerate(parts[:-1]) if part in _INSTALLED), None)
+    return None if at is None else parts[at + 1]
 
 
 def current_frames() -> dict[int, FrameType]:

@@ -7,13 +7,11 @@ and messages. All of it may be called from any thread, also while the event loop
 from __future__ import annotations
 
 import asyncio
-import sysconfig
 import threading
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import consumerd
-from consumerd.frames import current_frames
+from consumerd.frames import current_frames, installed_package, is_of_python, is_ours
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,10 +21,6 @@ if TYPE_CHECKING:
 _DEPTH: Final = 40
 #: Names that are shown of tasks which wait at the same place.
 _NAMES: Final = 10
-_OURS: Final = f"{consumerd.__path__[0]}/"
-_STDLIB: Final = f"{sysconfig.get_path('stdlib')}/"
-#: Folders of installed packages.
-_INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 
 
 class Place(NamedTuple):
@@ -44,22 +38,6 @@ class Place(NamedTuple):
         """As text, with the last folder of the path only."""
         return str(self._replace(file="/".join(PurePath(self.file).parts[-2:])))
 
-    @property
-    def installed(self) -> bool:
-        """Whether it is code of a library: of Python's own, or of a package that was installed."""
-        return self.of_python or not _INSTALLED.isdisjoint(PurePath(self.file).parts)
-
-    @property
-    def of_python(self) -> bool:
-        """Whether it is code of the standard library."""
-        inside = self.file.startswith(("<frozen", _STDLIB)) and _INSTALLED.isdisjoint(PurePath(self.file).parts)
-        return inside and not self.ours
-
-    @property
-    def ours(self) -> bool:
-        """Whether it is code of consumerd."""
-        return self.file.startswith(_OURS)
-
 
 def _place(code: CodeType, number: int | None) -> Place:
     return Place(code.co_filename, number, code.co_qualname)
@@ -71,12 +49,12 @@ def user_place(stack: Sequence[Place]) -> Place | None:
     That is its innermost frame outside of installed packages, else where consumerd called a package (a plugin, say),
     else the innermost frame.
     """
-    ours = [number for number, place in enumerate(stack) if place.ours]
+    ours = [number for number, place in enumerate(stack) if is_ours(place.file)]
     for place in reversed(stack[ours[0] if ours else 0 :]):
-        if not place.installed and not place.ours:
+        if not is_ours(place.file) and not is_of_python(place.file) and installed_package(place.file) is None:
             return place
     for place in stack[ours[-1] + 1 if ours else 0 :]:
-        if not place.of_python:
+        if not is_of_python(place.file):
             return place
     return stack[-1] if stack else None
 

@@ -9,10 +9,10 @@ grows with the depth of the stack.
 from __future__ import annotations
 
 import linecache
-import sysconfig
-from pathlib import Path
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Final
+
+from consumerd.frames import OURS, installed_package, is_of_python, is_ours
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,14 +32,11 @@ MAX_TRACEBACK: Final = 2000
 #: The attribute of an error from another process that has its short traceback: frames cannot be pickled.
 TOLD: Final = "_consumerd_traceback"
 
-_OURS: Final = f"{Path(__file__).parents[1]}/"
 #: What calls the handler: frames up to the last of these are the way to it, libraries between them included.
 _CALLERS: Final = frozenset(
-    f"{_OURS}handlers/{name}.py"
+    f"{OURS}handlers/{name}.py"
     for name in ("api", "decoding/stage", "key_lanes", "loading", "middleware", "processes", "retry", "stages")
 )
-_STDLIB: Final = tuple(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib"))
-_INSTALLED: Final = tuple(f"{sysconfig.get_path(name)}/" for name in ("purelib", "platlib"))
 
 
 def brief(error: BaseException) -> str:
@@ -84,31 +81,17 @@ def _frames(error: BaseException) -> tuple[list[_Call], list[_Call]]:
     calls = [(frame.f_code, number) for frame, number in walk_tb(error.__traceback__)]
     callers = [at for at, (code, _) in enumerate(calls, 1) if code.co_filename in _CALLERS]
     calls = calls[max(callers, default=0) :]
-    foreign = [call for call in calls if not call[0].co_filename.startswith(_OURS)]
-    outside = next((code.co_filename for code, _ in foreign if not _is_stdlib(code.co_filename)), None)
-    package = None if outside is None else _package(outside)
+    foreign = [call for call in calls if not is_ours(call[0].co_filename)]
+    outside = [code.co_filename for code, _ in foreign if not is_of_python(code.co_filename)]
     users: list[_Call] = []
     others: list[_Call] = []
     for code, number in reversed(calls):
-        if code.co_filename.startswith(_OURS) or _is_stdlib(code.co_filename) or _package(code.co_filename) != package:
-            others.append((code, number))
-        else:
-            users.append((code, number))
+        file = code.co_filename
+        is_users = file in outside and installed_package(file) == installed_package(outside[0])
+        (users if is_users else others).append((code, number))
     if users:
         others = [call for call in others if call in foreign]
     return users, others
-
-
-def _is_stdlib(path: str) -> bool:
-    return path.startswith(_STDLIB) and not path.startswith(_INSTALLED)
-
-
-def _package(path: str) -> str:
-    """The installed package that a file belongs to; the same for all files that are not installed."""
-    for folder in _INSTALLED:
-        if path.startswith(folder):
-            return path.removeprefix(folder).partition("/")[0]
-    return ""
 
 
 def _line(code: CodeType, number: int) -> str:

@@ -17,6 +17,7 @@ import structlog
 import consumerd
 from consumerd.daemon import stalls
 from consumerd.daemon.stacks import Place, user_place
+from consumerd.frames import is_of_python, is_ours
 
 WATCHED = """
 import asyncio, re, time
@@ -113,6 +114,6 @@ def test_place_in_code_of_consumerd_is_the_innermost_frame() -> None:
 
 
 def test_file_of_consumerd_in_site_packages_is_not_taken_for_a_plugin() -> None:
-    assert OURS.ours
-    assert not OURS.of_python
+    assert is_ours(OURS.file)
+    assert not is_of_python(OURS.file)
     assert Path(OURS.file).is_relative_to(consumerd.__path__[0])

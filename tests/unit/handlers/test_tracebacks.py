@@ -88,16 +88,14 @@ def test_the_first_error_of_a_group_has_frames() -> None:
 def test_frames_of_an_installed_handler_come_before_those_of_other_packages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from consumerd.handlers import tracebacks
-
-    monkeypatch.setattr(tracebacks, "_INSTALLED", (f"{tmp_path}/",))
+    installed = tmp_path / "site-packages"
     for name, source in (
         ("lib_one", "def fail():\n    raise KeyError('id')\n"),
         ("app_one", "import lib_one\n\ndef handle():\n    lib_one.fail()\n"),
     ):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").write_text(source)
-    monkeypatch.syspath_prepend(str(tmp_path))
+        (installed / name).mkdir(parents=True)
+        (installed / name / "__init__.py").write_text(source)
+    monkeypatch.syspath_prepend(str(installed))
     try:
         app = __import__("app_one")
         assert functions(short_traceback(_without_ours(caught(app.handle))))[:2] == ["handle", "fail"]
