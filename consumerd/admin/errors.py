@@ -23,5 +23,11 @@ class ChangedMeanwhileError(ZooKeeperError):
     """The group was changed concurrently."""
 
 
+class ArgumentError(ConfigError):
+    """The cluster does not have what the command line asks for, or needs more arguments."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.USAGE
+
+
 class OffsetFileError(ConfigError):
     """A file of offsets cannot be read, or is not of one of the two formats."""

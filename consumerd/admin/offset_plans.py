@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.admin.changes import ChangePlanner
 from consumerd.admin.editing import in_the_way
+from consumerd.admin.errors import ArgumentError
 from consumerd.admin.logs import BrokerLogs
 from consumerd.admin.snapshot import V07GroupSnapshot, read_v07_snapshot
 from consumerd.admin.v08.changes import V08ChangePlanner
 from consumerd.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
 from consumerd.cluster import ClusterView, GroupView
-from consumerd.errors import ConfigError, NotFoundError
+from consumerd.errors import NotFoundError
 from consumerd.group import partitions_of
 from consumerd.partition import NO_BROKER, TopicPartition
 from consumerd.registry import Dialect
@@ -172,8 +173,8 @@ async def _v08_partitions(
 
 
 def _require_names(wanted: GroupOffsets, *, numbered: bool) -> None:
-    """Raise ConfigError for partitions that are named as those of another Kafka."""
+    """Raise ArgumentError for partitions that are named as those of another Kafka."""
     for partition in (partition for offsets in wanted.values() for partition in offsets):
         if (partition.broker == NO_BROKER) is not numbered:
             here = "0.8 or later: use TOPIC/PARTITION" if numbered else "0.7: use TOPIC/BROKER-PARTITION"
-            raise ConfigError(f"{partition} is not a partition of Kafka {here}")
+            raise ArgumentError(f"{partition} is not a partition of Kafka {here}")

@@ -29,6 +29,17 @@ BYTES_PER_WORKER = 16 << 20
 SECONDS_PER_LINE = 10.0
 
 
+def checked_layout(_: click.Context, __: click.Parameter, text: str) -> str:
+    """The value of `--layout`. Raises BadParameter for a text that is not a layout."""
+    from consumerd.errors import ConfigError  # noqa: PLC0415 - `--help` needs no archive
+    from consumerd.storage.archive_names import ArchiveLayout  # noqa: PLC0415
+
+    try:
+        return ArchiveLayout(text).text
+    except ConfigError as error:
+        raise click.BadParameter(f"{error}.") from None
+
+
 def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say where segments are and how to read them."""
     for option in reversed(
@@ -37,6 +48,7 @@ def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 "--layout",
                 default="{topic}-{partition}",
                 show_default=True,
+                callback=checked_layout,
                 metavar="PATTERN",
                 help="Pattern of the last folders above a segment: {topic}, {partition}, {broker}, * and text. The "
                 "name of a tar file counts as a folder: 'broker-{broker}.tar.gz/{topic}-{partition}'.",

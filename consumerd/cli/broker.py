@@ -19,12 +19,12 @@ import click
 import structlog
 
 from consumerd.broker import WITHOUT_EFFECT, Broker, BrokerConfig
-from consumerd.cli.numbers import PositiveInt
+from consumerd.cli.numbers import PositiveInt, ZooKeeperAddress
 from consumerd.clock import SystemClock
 from consumerd.config.properties import read_properties
 from consumerd.daemon.broker_monitor import monitored
 from consumerd.daemon.logs import configure_logs
-from consumerd.errors import ConfigError, ExitCode
+from consumerd.errors import ExitCode
 from consumerd.zk import Session
 
 if TYPE_CHECKING:
@@ -59,7 +59,12 @@ Example:
     "--partitions", type=PositiveInt(), help="Number of partitions of each topic on this broker. [default: 1]"
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on and to announce.")
-@click.option("--zookeeper", metavar="HOST:PORT[/CHROOT]", help="ZooKeeper servers and chroot to register in.")
+@click.option(
+    "--zookeeper",
+    type=ZooKeeperAddress(),
+    metavar="HOST:PORT[/CHROOT]",
+    help="ZooKeeper servers and chroot to register in.",
+)
 @click.option("--no-zookeeper", is_flag=True, help="Do not register in ZooKeeper.")
 @click.option(
     "--config",
@@ -107,27 +112,28 @@ def command(**options: Any) -> int:
 
 
 def _config(options: dict[str, Any]) -> BrokerConfig:
-    """Properties and options as one configuration. Raises ConfigError."""
+    """Properties and options as one configuration. Raises ConfigError, UsageError."""
     given: dict[str, str] = {}
     for setting in options["settings"]:
         name, equals, value = setting.partition("=")
         if not equals:
-            raise ConfigError(f"--set {setting} has no value: write --set key=value")
+            raise click.UsageError(f"--set {setting} has no value: write --set key=value")
         given[name.strip()] = value
     for option, name in _SPELLINGS.items():
         value = options[option]
         if value is None:
             continue
         if given.setdefault(name, str(value)) != str(value):
-            raise ConfigError(f"--{option.replace('_', '-')} and --set {name} contradict each other: give one of them")
+            spelling = f"--{option.replace('_', '-')}"
+            raise click.UsageError(f"{spelling} and --set {name} contradict each other: give one of them")
     if options["no_zookeeper"]:
         if options["zookeeper"] is not None:
-            raise ConfigError("--zookeeper and --no-zookeeper contradict each other: give one of them")
+            raise click.UsageError("--zookeeper and --no-zookeeper contradict each other: give one of them")
         given["enable.zookeeper"] = "false"
     if options["metrics"] and given.setdefault("health.metrics", "true") != "true":
-        raise ConfigError("--metrics and --set health.metrics contradict each other: give one of them")
+        raise click.UsageError("--metrics and --set health.metrics contradict each other: give one of them")
     if options["metrics"] and "health.listen" not in given and options["file"] is None:
-        raise ConfigError("--metrics needs --health-listen: give an address such as 127.0.0.1:8080")
+        raise click.UsageError("--metrics needs --health-listen: give an address such as 127.0.0.1:8080")
     properties = {**(read_properties(options["file"]) if options["file"] else {}), **given}
     host = options["host"]
     announced = None

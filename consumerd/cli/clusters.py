@@ -11,8 +11,9 @@ from contextlib import asynccontextmanager, nullcontext
 from itertools import starmap
 from typing import TYPE_CHECKING, TypeVar
 
+import click
+
 from consumerd.address import format_address
-from consumerd.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -101,9 +102,9 @@ async def require_names(addresses: Sequence[tuple[str, int]]) -> None:
 
 
 def require_zookeeper(cluster: ClusterAddress, what: str, remedy: str) -> None:
-    """Raise ConfigError where brokers are named: `what` is for groups that coordinate in ZooKeeper."""
+    """Raise UsageError where brokers are named: `what` is for groups that coordinate in ZooKeeper."""
     if cluster.bootstrap:
-        raise ConfigError(f"{what} is for groups that coordinate in ZooKeeper: {remedy}")
+        raise click.UsageError(f"{what} is for groups that coordinate in ZooKeeper: {remedy}")
 
 
 async def dialect_at(zk: ZooKeeper, groups: Sequence[str] = ()) -> Dialect | None:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from consumerd.cli.config_option import config_option
+from consumerd.cli.numbers import ExistingFile
 
 EXAMPLES = """\b
 Examples:
@@ -67,7 +68,7 @@ def command() -> None:
     type=click.Choice(["consumer", "producer", "server"]),
     help="What the files configure. [default: recognised by their keys]",
 )
-@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("files", nargs=-1, required=True, type=ExistingFile(path_type=Path))
 def convert(
     group: str | None,
     topics: tuple[str, ...],

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from consumerd.cli.config_option import subscription_option
-from consumerd.cli.session import json_option
+from consumerd.cli.numbers import ZooKeeperAddress
+from consumerd.cli.session import json_option, server_list
 from consumerd.cli.tables import show_rows
 
 if TYPE_CHECKING:
@@ -123,7 +124,9 @@ def show(path: Path, topic: str | None, error_type: str | None, progress: Path |
 @subscription_option()
 @click.option("--to-topic", metavar="TOPIC", help="Send the messages to this topic, as they were, not to a handler.")
 @click.option("--bootstrap-server", "bootstrap", metavar="HOST:PORT,...", help="With --to-topic: brokers since 0.8.")
-@click.option("--zookeeper", metavar="HOST:PORT/CHROOT", help="With --to-topic: where brokers register.")
+@click.option(
+    "--zookeeper", type=ZooKeeperAddress(), metavar="HOST:PORT/CHROOT", help="With --to-topic: where brokers register."
+)
 @click.option(
     "--failed", type=click.Path(path_type=Path), metavar="FILE",
     help="Write letters that the handler rejects again to this file, and continue. [default: stop]",
@@ -196,7 +199,7 @@ def _config(
     document: dict[str, Any] = {"group": {"id": "replay", "topics": {"replay": 1}}}
     if bootstrap is not None:
         document["group"]["coordination"] = "kafka"
-        document["kafka"] = {"bootstrap": bootstrap.split(",")}
+        document["kafka"] = {"bootstrap": server_list([bootstrap], "--bootstrap-server")}
     else:
         document["zookeeper"] = {"connect": zookeeper}
     return parse(document, "the command line", environment=False)

@@ -11,6 +11,7 @@ import click
 from consumerd.cli.group_delete import command as delete
 from consumerd.cli.group_doctor import command as doctor
 from consumerd.cli.group_lag import command as lag
+from consumerd.cli.numbers import ExistingFile
 from consumerd.cli.session import cluster_options, group_option, json_option
 from consumerd.cli.tables import show_rows
 
@@ -135,7 +136,7 @@ def verify(cluster: ClusterAddress, group: str | None, wait: float, as_json: boo
 @click.option("--group", help="With --zookeeper: consumer group whose members and topics to plan for.")
 @click.option("--explain", is_flag=True, help="Show how each topic is divided: sorted partitions and streams, q and r.")
 @json_option('One JSON object: {"topic/broker-partition": "consumerid-stream"}.')
-@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.argument("file", required=False, type=ExistingFile(allow_dash=True))
 def plan(cluster: ClusterAddress | None, group: str | None, explain: bool, as_json: bool, file: str | None) -> None:
     """Compute who should own which partition, as every member does for itself.
 

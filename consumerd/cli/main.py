@@ -7,6 +7,7 @@ prints it. Tracebacks appear with `--debug`, and for defects of consumerd itself
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import os
@@ -69,16 +70,32 @@ class _ReaderGone(Exception):  # noqa: N818  # not an error of anybody's
     """Standard output has no reader any more. No OSError, because click makes exit code 1 of a broken pipe."""
 
 
+@contextlib.contextmanager
+def _noticing_closed_pipes() -> Iterator[None]:
+    """Raise _ReaderGone for a broken pipe, and where rich made exit code 1 of one."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise _ReaderGone from error
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):
+            raise _ReaderGone from error
+        raise
+
+
 class LazyGroup(click.Group):
     """A group whose commands live in modules that are imported on first use."""
 
+    def make_context(self, *arguments: Any, **extra: Any) -> click.Context:
+        """As click, which prints --help and --version here."""
+        with _noticing_closed_pipes():
+            return super().make_context(*arguments, **extra)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command and flush its output, so that a closed pipe is noticed here."""
-        try:
+        with _noticing_closed_pipes():
             result = super().invoke(ctx)
             sys.stdout.flush()
-        except BrokenPipeError as error:
-            raise _ReaderGone from error
         return result
 
     def list_commands(self, ctx: click.Context) -> list[str]:

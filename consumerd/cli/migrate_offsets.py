@@ -13,6 +13,7 @@ import click
 from consumerd.cli.backups import backup_option, backup_path, write_backup
 from consumerd.cli.migrate_sides import open_side, side_address
 from consumerd.cli.mirror_v08 import rename_option, renaming
+from consumerd.cli.numbers import ZooKeeperAddress
 from consumerd.cli.session import Decorated, broker_timeout_option, json_option, named, timeout_option
 
 if TYPE_CHECKING:
@@ -56,7 +57,12 @@ class _Options:
 
 def _side_options(side: str, what: str) -> Callable[[Decorated], Decorated]:
     options = [
-        click.option(f"--{side}-zookeeper", metavar="HOST:PORT/CHROOT", help=f"{what}: offsets in ZooKeeper."),
+        click.option(
+            f"--{side}-zookeeper",
+            type=ZooKeeperAddress(),
+            metavar="HOST:PORT/CHROOT",
+            help=f"{what}: offsets in ZooKeeper.",
+        ),
         click.option(
             f"--{side}-bootstrap-server",
             f"{side}_servers",

@@ -10,10 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from consumerd.address import split_addresses
+from consumerd.cli.archive_work import checked_layout
 from consumerd.cli.mirror_v08 import rename_option, renaming
-from consumerd.cli.numbers import PositiveInt
-from consumerd.cli.session import broker_timeout_option, connector, json_option, timeout_option, with_session
+from consumerd.cli.numbers import PositiveInt, ZooKeeperAddress
+from consumerd.cli.session import (
+    bootstrap_servers,
+    broker_timeout_option,
+    connector,
+    json_option,
+    timeout_option,
+    with_session,
+)
 from consumerd.cli.tables import counted, show_rows
 from consumerd.errors import ExitCode
 
@@ -38,7 +45,12 @@ _COLUMNS = [">source", ">there", ">missing", ">changed", ">again", ">late", ">fo
 
 
 @click.command("verify", epilog=EXAMPLES)
-@click.option("--from-zookeeper", metavar="HOST:PORT/CHROOT", help="ZooKeeper of a source cluster of Kafka 0.7.")
+@click.option(
+    "--from-zookeeper",
+    type=ZooKeeperAddress(),
+    metavar="HOST:PORT/CHROOT",
+    help="ZooKeeper of a source cluster of Kafka 0.7.",
+)
 @click.option(
     "--from-directory",
     "directories",
@@ -64,6 +76,7 @@ _COLUMNS = [">source", ">there", ">missing", ">changed", ">again", ">late", ">fo
     "--layout",
     default="{topic}-{partition}",
     show_default=True,
+    callback=checked_layout,
     help="Pattern of the archive's folders, as for `consumerd log verify`.",
 )
 @click.option("--broker-id", type=click.IntRange(0, (1 << 31) - 1), help="Id of the broker whose archive it is.")
@@ -195,13 +208,11 @@ def _show_progress(what: str) -> None:
 def _client(side: str, options: dict[str, Any]) -> ClusterClient:
     """Return a client of the cluster on one side, `from` or `to`."""
     from consumerd.cli.clusters import make_client  # noqa: PLC0415
-    from consumerd.config.build_v08 import build_bootstrap  # noqa: PLC0415
     from consumerd.config.model import load  # noqa: PLC0415
-    from consumerd.daemon.forwarding import kafka_section  # noqa: PLC0415
 
     config = None if options[f"{side}_config"] is None else load(options[f"{side}_config"])
     timeout = options["broker_timeout"]
-    addresses = build_bootstrap(kafka_section(split_addresses(options[f"{side}_servers"])))
+    addresses = bootstrap_servers(options[f"{side}_servers"], f"--{side}-bootstrap-server")
     return make_client(addresses, config, timeout, 4 * timeout)
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from consumerd.address import parse_addresses, split_addresses
 from consumerd.cli.config_option import config_option
 from consumerd.cli.mirror_v08 import (
     kafka_target_options,
@@ -16,8 +15,8 @@ from consumerd.cli.mirror_v08 import (
     renaming,
     target_section,
 )
-from consumerd.cli.numbers import PositiveFloat, PositiveInt
-from consumerd.cli.session import SERVER_TIMEOUT
+from consumerd.cli.numbers import PositiveFloat, PositiveInt, ZooKeeperAddress
+from consumerd.cli.session import SERVER_TIMEOUT, bootstrap_servers, server_list
 from consumerd.cli.setting_option import SettingOption
 from consumerd.errors import ConfigError
 
@@ -68,6 +67,7 @@ _SAID_BY_CONFIG = {
 @click.command("mirror", epilog=EXAMPLES)
 @click.option(
     "--from-zookeeper",
+    type=ZooKeeperAddress(),
     metavar="HOST:PORT/CHROOT",
     help="ZooKeeper of the source cluster, where its brokers and the group register.",
 )
@@ -88,7 +88,12 @@ _SAID_BY_CONFIG = {
     "Configuration file of a daemon that names source, group and topics instead; its [handler] is not used.",
     required=False,
 )
-@click.option("--to-zookeeper", metavar="HOST:PORT/CHROOT", help="ZooKeeper of a target cluster of Kafka 0.7.")
+@click.option(
+    "--to-zookeeper",
+    type=ZooKeeperAddress(),
+    metavar="HOST:PORT/CHROOT",
+    help="ZooKeeper of a target cluster of Kafka 0.7.",
+)
 @click.option(
     "--to-broker",
     "brokers",
@@ -197,7 +202,7 @@ def _config(options: dict[str, Any]) -> Config:
     if options["from_servers"]:
         group["coordination"] = "kafka"
         document["kafka"] = {
-            "bootstrap": split_addresses(options["from_servers"]),
+            "bootstrap": server_list(options["from_servers"], "--from-bootstrap-server"),
             "connection_timeout": SERVER_TIMEOUT,
         }
     else:
@@ -235,7 +240,7 @@ def _target(options: dict[str, Any]) -> MirrorTarget:
         verify=options["verify"],
         verify_timeout=options["verify_timeout"],
     )
-    brokers = tuple(parse_addresses(options["brokers"], "--to-broker"))
+    brokers = bootstrap_servers(options["brokers"], "--to-broker")
     return MirrorTarget(options["to_zookeeper"], brokers, not options["any_partition"], settings)
 
 

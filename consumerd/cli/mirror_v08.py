@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from consumerd.address import split_addresses
 from consumerd.cli.numbers import PositiveInt
+from consumerd.cli.session import server_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -125,10 +125,14 @@ def key_option(text: str | None) -> dict[str, Any] | None:
 
 
 def target_section(servers: Sequence[str], config: Path | None) -> KafkaSection:
-    """The [kafka] table of the target: that of the configuration, at these servers. Raises ConfigError."""
+    """The [kafka] table of the target: that of the configuration, at these servers.
+
+    Raises ConfigError, BadParameter.
+    """
     from consumerd.config.model import load  # noqa: PLC0415 - heavy imports only for the command that runs
     from consumerd.daemon.forwarding import kafka_section  # noqa: PLC0415
 
+    addresses = server_list(servers, "--to-bootstrap-server")
     if config is None:
-        return kafka_section(split_addresses(servers))
-    return load(config).kafka.model_copy(update={"bootstrap": tuple(split_addresses(servers))})
+        return kafka_section(addresses)
+    return load(config).kafka.model_copy(update={"bootstrap": tuple(addresses)})

@@ -1,14 +1,45 @@
-"""Types of options whose values must be positive, with the sentence that says so."""
+"""Types of parameters: positive numbers, files that exist, addresses; each with the sentence that says so."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
+from consumerd.errors import ConsumerdError, NotFoundError
+
 
 def _reject(value: Any, param: click.Parameter | None, ctx: click.Context | None) -> click.BadParameter:
     return click.BadParameter(f"must be a positive number, not {value}.", ctx=ctx, param=param)
+
+
+class ExistingFile(click.Path):
+    """A file to read. Raises NotFoundError if it does not exist, and BadParameter for a directory."""
+
+    def __init__(self, *, allow_dash: bool = False, path_type: type | None = None) -> None:
+        super().__init__(dir_okay=False, allow_dash=allow_dash, path_type=path_type)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Raises NotFoundError, BadParameter."""
+        found = super().convert(value, param, ctx)
+        if not (self.allow_dash and value == "-") and not Path(value).exists():
+            raise NotFoundError(f"{value} does not exist")
+        return found
+
+
+class ZooKeeperAddress(click.types.StringParamType):
+    """Servers and chroot of ZooKeeper, as text."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Raises BadParameter."""
+        from consumerd.zk.connect_string import parse_connect_string  # noqa: PLC0415 - only where it is given
+
+        try:
+            parse_connect_string(value)
+        except ConsumerdError as error:
+            raise click.BadParameter(f"{error}.", ctx=ctx, param=param) from None
+        return value
 
 
 class PositiveFloat(click.FloatRange):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from consumerd.cli.numbers import ExistingFile
 from consumerd.cli.offsets_change import change_command
 from consumerd.cli.offsets_input import (
     parse_assignment,
@@ -277,7 +278,7 @@ def reset(
     "--rename", "renames", multiple=True, metavar="OLD=NEW", help="Import the offsets of group OLD for group NEW."
 )
 @change_command
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.argument("file", type=ExistingFile(allow_dash=True))
 def import_offsets(
     cluster: ClusterAddress,
     groups: tuple[str, ...],

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from consumerd.address import parse_addresses
 from consumerd.cli.clusters import BROKER_TIMEOUT, make_client
+from consumerd.cli.session import bootstrap_servers
 from consumerd.client import topic_partitions
 from consumerd.client.metadata import metadata_body
 from consumerd.clock import SystemClock
@@ -114,7 +114,7 @@ async def produce_to_brokers(options: ProduceOptions) -> None:
     if options.key_separator:
         click.echo("consumerd: keys have no influence with --broker; give --zookeeper to place by key.", err=True)
     rng = random.Random()
-    await _produce_v07(options, StaticRouter(parse_addresses(options.brokers, "--broker"), rng=rng), rng)
+    await _produce_v07(options, StaticRouter(bootstrap_servers(options.brokers, "--broker"), rng=rng), rng)
 
 
 async def produce_by_zookeeper(session: Session, options: ProduceOptions) -> None:

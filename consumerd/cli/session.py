@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from consumerd.address import parse_addresses, split_addresses
-from consumerd.cli.numbers import PositiveFloat
+from consumerd.cli.numbers import PositiveFloat, ZooKeeperAddress
 from consumerd.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ def zookeeper_options(*, required: bool = True) -> Callable[[Decorated], Decorat
         return click.option(
             "--zookeeper",
             required=required,
+            type=ZooKeeperAddress(),
             metavar="HOST:PORT/CHROOT",
             help="ZooKeeper servers and chroot where brokers and groups register.",
         )(function)
@@ -152,6 +153,12 @@ def bootstrap_servers(texts: Sequence[str], option: str = "--bootstrap-server") 
         return tuple(parse_addresses(split_addresses(texts)))
     except ConfigError as error:
         raise click.BadParameter(str(error), param_hint=option) from None
+
+
+def server_list(texts: Sequence[str], option: str) -> list[str]:
+    """The texts of the addresses of `option`. Raises BadParameter."""
+    bootstrap_servers(texts, option)
+    return split_addresses(texts)
 
 
 def timeout_option(server: str) -> Callable[[Decorated], Decorated]:

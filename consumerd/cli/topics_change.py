@@ -129,11 +129,10 @@ async def _create_nodes(zk: ZooKeeper, plan: TopicPlan, timeout: float, *, dry_r
     )
     from consumerd.cli.clusters import dialect_at  # noqa: PLC0415
     from consumerd.cluster import V08ClusterView  # noqa: PLC0415
-    from consumerd.errors import ConfigError  # noqa: PLC0415
     from consumerd.registry import Dialect  # noqa: PLC0415
 
     if await dialect_at(zk) is Dialect.V07:
-        raise ConfigError("brokers of Kafka 0.7 make a topic when the first message comes: there is nothing to create")
+        raise click.UsageError("brokers of Kafka 0.7 make a topic when the first message comes.")
     brokers = await V08ClusterView(zk).read_brokers()
     require_nodes(brokers)
     assignment = plan_assignment(plan, brokers, random.Random())
@@ -158,10 +157,9 @@ def delete(cluster: ClusterAddress, topics: tuple[str, ...], execute: bool, as_j
     delete.topic.enable is true. In a pipe: topic, partitions, messages.
     """
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
-    from consumerd.errors import ConfigError  # noqa: PLC0415
 
     async def v07(_: ZooKeeper) -> None:
-        raise ConfigError("brokers of Kafka 0.7 delete no topics: stop them, and remove the topic's directories")
+        raise click.UsageError("brokers of Kafka 0.7 delete no topics: stop them, and remove the topic's directories.")
 
     async def v08(source: GroupSource) -> None:
         await _delete(source, topics, cluster.timeout, execute=execute, as_json=as_json)

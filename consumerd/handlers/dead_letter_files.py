@@ -26,7 +26,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
-from consumerd.errors import ConfigError, HandlerFailedError
+from consumerd.errors import ConfigError, HandlerFailedError, NotFoundError
 from consumerd.handlers.builtin.disk import OsDisk
 from consumerd.handlers.dead_letters import DeadLetters, Letter, StoredLetter, decode_letter, encode_letter
 from consumerd.handlers.disk_full import DiskFullError, is_disk_full
@@ -227,13 +227,18 @@ class LetterLine(NamedTuple):
 
 
 def letter_files(path: Path) -> list[Path]:
-    """The file of letters at `path` and those that it was renamed to, oldest first. Raises ConfigError for none."""
+    """The file of letters at `path` and those that it was renamed to, oldest first.
+
+    Raises NotFoundError for none, ConfigError where the folder cannot be read.
+    """
     try:
         found = [*_rotated(path), *([path] if path.exists() else [])]
+    except (FileNotFoundError, NotADirectoryError):
+        found = []
     except OSError as error:
         raise ConfigError(f"the dead letters at {path} cannot be read: {error.strerror}.") from error
     if not found:
-        raise ConfigError(f"there are no dead letters at {path}: the file does not exist.")
+        raise NotFoundError(f"there are no dead letters at {path}: the file does not exist.")
     return found
 
 

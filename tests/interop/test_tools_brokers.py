@@ -132,7 +132,7 @@ async def test_lists_topics_and_groups_of_zookeeper(
         done = await Tool(capsys, "--bootstrap-server", f"127.0.0.1:{broker.port}")(*create)
         assert done.code == ExitCode.BROKER
         assert "give --zookeeper instead" in done.err
-    assert (await tool(*create, "--replication-factor", "2")).code == ExitCode.CONFIG
+    assert (await tool(*create, "--replication-factor", "2")).code == ExitCode.USAGE
     await tool.well(*create, "--config", "retention.ms=99999999999")
     assert zk.get(f"/config/topics/{TOPIC}")[0] == b'{"version":1,"config":{"retention.ms":"99999999999"}}'
     done = await tool(*create)
@@ -229,7 +229,7 @@ async def test_lists_topics_and_groups_of_zookeeper(
     done = await tool.well(*reset, "--at-time", "1000", "--json")
     assert {each["after"] for each in done.json["changes"]} == {0}
     done = await tool("offsets", "set", "--group", GROUP, f"{TOPIC}/{broker.broker_id}-0=5")
-    assert done.code == ExitCode.CONFIG
+    assert done.code == ExitCode.USAGE
     await tool.well("offsets", "import", "offsets.txt", "--rename", f"{GROUP}=h", "--execute")
     got = (await tool.well("offsets", "get", "--group", "h")).rows
     assert [row[:2] for row in got] == [[f"{TOPIC}/{number}", "10"] for number in range(3)]
@@ -279,12 +279,12 @@ async def test_lists_topics_and_groups_of_brokers(
 
     if number < (2, 4):
         done = await tool(*create)
-        assert (done.code, "give --partitions" in done.err) == (ExitCode.CONFIG, True)
+        assert (done.code, "give --partitions" in done.err) == (ExitCode.USAGE, True)
     if number >= (0, 10, 2):
         await tool.well(*create, "--partitions", "3", "--replication-factor", "1", "--dry-run")
         assert [TOPIC] not in [row[:1] for row in (await tool.well("topics", "list")).rows]
     done = await tool(*create, "--replica-assignment", "77")
-    assert (done.code, "not alive" in done.err) == (ExitCode.CONFIG, True)
+    assert (done.code, "not alive" in done.err) == (ExitCode.USAGE, True)
     settings = ("--config", "retention.ms=99999999999")
     await tool.well(*create, "--partitions", "3", "--replication-factor", "1", *settings, "--timeout", "30")
     done = await tool(*create, "--replica-assignment", str(broker.broker_id))
@@ -334,7 +334,7 @@ async def test_lists_topics_and_groups_of_brokers(
         assert (await tool.well("group", "doctor", "--group", GROUP, "--interval", "0")).rows == []
         for what in ("plan", "verify"):
             done = await tool("group", what, "--group", GROUP)
-            assert (done.code, "group describe" in done.err) == (ExitCode.CONFIG, True)
+            assert (done.code, "group describe" in done.err) == (ExitCode.USAGE, True)
         assert (await tool("group", "delete", "--group", GROUP, "--execute")).code == ExitCode.REFUSED
     finally:
         await consumer.stop()
@@ -469,4 +469,4 @@ async def test_shows_replicas_and_a_dead_broker(
         assert list(found["brokers"]) == ["1"]
     assert (await tool.well("group", "lag", "--group", GROUP, "--json")).json["total"] == 4 * EACH
     done = await tool("topics", "create", "--topic", "more", "--partitions", "1", "--replication-factor", "2")
-    assert (done.code, "1 are alive" in done.err) == (ExitCode.CONFIG, True)
+    assert (done.code, "1 are alive" in done.err) == (ExitCode.USAGE, True)

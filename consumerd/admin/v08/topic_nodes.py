@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from consumerd.admin.errors import RefusedError
+from consumerd.admin.errors import ArgumentError, RefusedError
 from consumerd.admin.v08.topic_plan import TopicPlan, assign_replicas, check_topic_name, require_alive
 from consumerd.admin.writing import write_together
 from consumerd.cluster import V08ClusterView
-from consumerd.errors import ConfigError, NotFoundError
+from consumerd.errors import NotFoundError
 from consumerd.ports import Create, SetData
 from consumerd.registry import (
     delete_topic_path,
@@ -38,24 +38,24 @@ _LOOK_AGAIN: Final = 0.2
 
 
 def require_nodes(brokers: dict[int, BrokerNode]) -> None:
-    """Raise NotFoundError without brokers, ConfigError for brokers that create topics on request."""
+    """Raise NotFoundError without brokers, ArgumentError for brokers that create topics on request."""
     if not brokers:
         raise NotFoundError("no broker is registered in ZooKeeper; check the chroot, and that brokers run")
     newest = max(brokers.values(), key=lambda broker: broker.version)
     if newest.version >= _REQUESTS_SINCE:
-        raise ConfigError(
+        raise ArgumentError(
             f"broker {newest.id} is of Kafka 0.10.2 or later, which creates and deletes topics on request: "
             "give --bootstrap-server instead of --zookeeper"
         )
 
 
 def plan_assignment(plan: TopicPlan, brokers: dict[int, BrokerNode], rng: Random) -> Assignment:
-    """The replica assignment of a new topic. Raises ConfigError."""
+    """The replica assignment of a new topic. Raises ArgumentError."""
     if plan.assignment is not None:
         require_alive(plan.assignment, brokers.keys())
         return dict(plan.assignment)
     if plan.partitions is None or plan.replication is None:
-        raise ConfigError("a topic created through ZooKeeper needs --partitions and --replication-factor")
+        raise ArgumentError("a topic created through ZooKeeper needs --partitions and --replication-factor")
     return assign_replicas(list(brokers), plan.partitions, plan.replication, rng)
 
 

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from consumerd.errors import ConfigError
+from consumerd.admin.errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -25,7 +25,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """A topic to create. `partitions` and `replication` None: the brokers' defaults. Raises ConfigError."""
+    """A topic to create. `partitions` and `replication` None: the brokers' defaults. Raises ArgumentError."""
 
     name: str
     partitions: int | None = None
@@ -40,41 +40,41 @@ class TopicPlan:
 
 
 def check_topic_name(name: str) -> str:
-    """Return `name` if it is a valid topic of 0.8 and later. Raises ConfigError."""
+    """Return `name` if it is a valid topic of 0.8 and later. Raises ArgumentError."""
     if not _NAME.fullmatch(name) or name in (".", ".."):
-        raise ConfigError(
+        raise ArgumentError(
             f"{name[:300]!r} cannot be a topic: its name needs 1 to 249 letters, digits, dots, underscores and dashes"
         )
     return name
 
 
 def check_assignment(assignment: Assignment) -> None:
-    """Raise ConfigError unless partitions are numbered from 0 on and have equally many, different replicas."""
+    """Raise ArgumentError unless partitions are numbered from 0 on and have equally many, different replicas."""
     if not assignment or sorted(assignment) != list(range(len(assignment))):
-        raise ConfigError("the replica assignment must number its partitions from 0")
+        raise ArgumentError("the replica assignment must number its partitions from 0")
     for number, replicas in assignment.items():
         if not replicas or len(set(replicas)) < len(replicas) or len(replicas) != len(assignment[0]):
-            raise ConfigError(
+            raise ArgumentError(
                 f"the replicas {list(replicas)} of partition {number} are not as many different brokers as those of "
                 f"partition 0, {list(assignment[0])}"
             )
 
 
 def require_alive(assignment: Assignment, alive: Collection[int]) -> None:
-    """Raise ConfigError where a broker of the assignment is not alive, which some brokers would accept."""
+    """Raise ArgumentError where a broker of the assignment is not alive, which some brokers would accept."""
     unknown = {broker for replicas in assignment.values() for broker in replicas}.difference(alive)
     if unknown:
-        raise ConfigError(
+        raise ArgumentError(
             f"brokers {sorted(unknown)} of the assignment are not alive; live brokers are {sorted(alive)}"
         )
 
 
 def assign_replicas(brokers: Sequence[int], partitions: int, replication: int, rng: Random) -> Assignment:
-    """Assign `partitions` with `replication` replicas each to `brokers` (ids). Raises ConfigError."""
+    """Assign `partitions` with `replication` replicas each to `brokers` (ids). Raises ArgumentError."""
     if partitions < 1 or replication < 1:
-        raise ConfigError(f"a topic must have at least 1 partition and 1 replica, not {partitions} and {replication}")
+        raise ArgumentError(f"a topic must have at least 1 partition and 1 replica, not {partitions} and {replication}")
     if replication > len(brokers):
-        raise ConfigError(f"{replication} replicas need {replication} live brokers, but {len(brokers)} are alive")
+        raise ArgumentError(f"{replication} replicas need {replication} live brokers, but {len(brokers)} are alive")
     order = sorted(brokers)
     count = len(order)
     start, shift = rng.randrange(count), rng.randrange(count)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from consumerd.admin.errors import ArgumentError
 from consumerd.admin.v08.topic_plan import require_alive
 from consumerd.client import BrokerRefusedError, UnansweredAttempts, UnsupportedApiError, error_of, passes
-from consumerd.errors import BrokerError, ConfigError, NotFoundError
+from consumerd.errors import BrokerError, NotFoundError
 from consumerd.wire.v08.apis import CREATE_TOPICS, DELETE_TOPICS
 from consumerd.wire.v08.error_codes import ErrorCode
 
@@ -33,7 +34,7 @@ _REQUEST_TIMED_OUT: Final = 7
 async def create_topic(client: ClusterClient, plan: TopicPlan, *, timeout: float, check_only: bool = False) -> None:
     """Create a topic; returns when the controller has done so. `check_only`: only ask whether it could (0.10.2).
 
-    Raises BrokerRefusedError, UnsupportedApiError for brokers before 0.10.1, BrokerError, ConfigError.
+    Raises BrokerRefusedError, UnsupportedApiError for brokers before 0.10.1, BrokerError, ArgumentError.
     """
 
     async def attempt(channel: Channel) -> None:
@@ -117,7 +118,7 @@ def _topic(plan: TopicPlan, version: int) -> dict[str, Any]:
     if plan.assignment is not None:
         partitions = replication = -1
     elif version < _DEFAULTS_SINCE and (partitions is None or replication is None):
-        raise ConfigError(
+        raise ArgumentError(
             "brokers before 2.4 have no defaults for topics that are created on request: "
             "give --partitions and --replication-factor"
         )

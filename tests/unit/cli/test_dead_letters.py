@@ -176,5 +176,5 @@ def test_targets_exclude_each_other(
 
 
 def test_a_file_that_does_not_exist_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["dead-letters", "list", str(tmp_path / "none")]) == ExitCode.CONFIG
+    assert run(["dead-letters", "list", str(tmp_path / "none")]) == ExitCode.NOT_FOUND
     assert "there are no dead letters at" in capsys.readouterr().err

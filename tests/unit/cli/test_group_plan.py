@@ -87,7 +87,7 @@ def test_requires_either_a_file_or_a_group(arguments: list[str], capsys: pytest.
 
 
 def test_rejects_a_missing_file(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["group", "plan", "no-such-file"]) == ExitCode.USAGE
+    assert run(["group", "plan", "no-such-file"]) == ExitCode.NOT_FOUND
     assert "no-such-file" in capsys.readouterr().err
 
 

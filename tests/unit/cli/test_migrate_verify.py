@@ -39,9 +39,9 @@ def logs() -> Iterator[None]:
             ExitCode.USAGE,
             "does not give valid topic names",
         ),
-        ([*TARGET, "--from-directory", "/x", "--layout", "{a}"], ExitCode.CONFIG, "the layout '{a}'"),
+        ([*TARGET, "--from-directory", "/x", "--layout", "{a}"], ExitCode.USAGE, "the layout '{a}'"),
         ([*TARGET, "--from-directory", "/does/not/exist"], ExitCode.NOT_FOUND, "/does/not/exist does not exist"),
-        (["--to-bootstrap-server", "x", "--from-directory", "/x"], ExitCode.CONFIG, "'x' is not of the form host:port"),
+        (["--to-bootstrap-server", "x", "--from-directory", "/x"], ExitCode.USAGE, "'x' is not of the form host:port"),
     ],
 )
 def test_rejects_wrong_command_lines(

@@ -82,8 +82,8 @@ def test_checks_the_configuration_first(tmp_path: Path, capsys: pytest.CaptureFi
     assert "cannot read the configuration" in capsys.readouterr().err
     assert run(["mirror", *SOURCE, "--topic", "a/b", *TARGET]) == ExitCode.CONFIG
     assert "topic name 'a/b'" in capsys.readouterr().err
-    assert run(["mirror", *SOURCE, "--topic", "t", "--to-broker", "h"]) == ExitCode.CONFIG
-    assert "--to-broker: 'h' is not of the form host:port" in capsys.readouterr().err
+    assert run(["mirror", *SOURCE, "--topic", "t", "--to-broker", "h"]) == ExitCode.USAGE
+    assert "Invalid value for --to-broker: 'h' is not of the form host:port" in capsys.readouterr().err
 
 
 def test_refuses_further_subscriptions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -272,7 +272,6 @@ async def test_imports_every_format(consumerd: Command, tmp_path: Path) -> None:
         ["reset", "--group", "g", "--to", "--5"],
         ["reset", "--group", "g", "--at-time", "noon"],
         ["reset", "--group", "g", "--at-time", "1912-01-01"],
-        ["import", "no-such-file"],
     ],
 )
 async def test_rejects_wrong_command_lines(consumerd: Command, arguments: list[str]) -> None:

@@ -69,7 +69,7 @@ def test_rejects_wrong_command_lines(arguments: list[str], words: str, capsys: p
 def test_rejects_wrong_names_before_reading_input(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["produce", "--topic", "a/b", "--broker", "127.0.0.1:1"]) != ExitCode.OK
     assert "topic name 'a/b'" in capsys.readouterr().err
-    assert run(["produce", "--topic", "t", "--broker", "nowhere"]) == ExitCode.CONFIG
+    assert run(["produce", "--topic", "t", "--broker", "nowhere"]) == ExitCode.USAGE
     assert "--broker: 'nowhere' is not of the form host:port" in capsys.readouterr().err
 
 

@@ -164,11 +164,11 @@ async def test_rejects_partition_names_of_the_other_dialect(
     consumerd: Command, memory: MemoryZooKeeper, group: None
 ) -> None:
     done = await consumerd("offsets", "set", "--group", "g", "t/0-1=5")
-    assert (done.code, "TOPIC/PARTITION" in done.err) == (ExitCode.CONFIG, True)
+    assert (done.code, "TOPIC/PARTITION" in done.err) == (ExitCode.USAGE, True)
     memory.remove("/consumers/g")
     memory.put("/brokers/ids/0", OLD_BROKER)
     done = await consumerd("offsets", "set", "--group", "g", "t/1=5")
-    assert (done.code, "TOPIC/BROKER-PARTITION" in done.err) == (ExitCode.CONFIG, True)
+    assert (done.code, "TOPIC/BROKER-PARTITION" in done.err) == (ExitCode.USAGE, True)
 
 
 async def test_doctor_explains_findings(
@@ -242,16 +242,16 @@ async def test_lists_and_describes_topics(consumerd: Command, memory: MemoryZooK
 @pytest.mark.parametrize(
     ("broker", "options", "code", "says"),
     [
-        (OLD_BROKER, ["--partitions", "1", "--replication-factor", "1"], ExitCode.CONFIG, "when the first message"),
+        (OLD_BROKER, ["--partitions", "1", "--replication-factor", "1"], ExitCode.USAGE, "when the first message"),
         (None, ["--partitions", "1", "--replication-factor", "1"], ExitCode.NOT_FOUND, "no broker is registered"),
-        (NEW_BROKER % 4, ["--partitions", "1", "--replication-factor", "1"], ExitCode.CONFIG, "--bootstrap-server"),
-        (NEW_BROKER % 1, ["--partitions", "1"], ExitCode.CONFIG, "needs --partitions and --replication-factor"),
-        (NEW_BROKER % 1, ["--replica-assignment", "0,7"], ExitCode.CONFIG, r"brokers \[7\] .* not alive"),
-        (NEW_BROKER % 1, ["--replica-assignment", "0:0"], ExitCode.CONFIG, "different brokers"),
+        (NEW_BROKER % 4, ["--partitions", "1", "--replication-factor", "1"], ExitCode.USAGE, "--bootstrap-server"),
+        (NEW_BROKER % 1, ["--partitions", "1"], ExitCode.USAGE, "needs --partitions and --replication-factor"),
+        (NEW_BROKER % 1, ["--replica-assignment", "0,7"], ExitCode.USAGE, r"brokers \[7\] .* not alive"),
+        (NEW_BROKER % 1, ["--replica-assignment", "0:0"], ExitCode.USAGE, "different brokers"),
         (NEW_BROKER % 1, ["--replica-assignment", "x"], ExitCode.USAGE, "BROKER:BROKER"),
         (NEW_BROKER % 1, ["--replica-assignment", "0", "--partitions", "1"], ExitCode.USAGE, "either"),
         (NEW_BROKER % 1, ["--replica-assignment", "0", "--config", "daemon.toml"], ExitCode.USAGE, "KEY=VALUE"),
-        (NEW_BROKER % 1, ["--replica-assignment", "0", "--topic", "a b"], ExitCode.CONFIG, "cannot be a topic"),
+        (NEW_BROKER % 1, ["--replica-assignment", "0", "--topic", "a b"], ExitCode.USAGE, "cannot be a topic"),
     ],
 )
 async def test_rejects_topics_that_cannot_be_created(
@@ -265,7 +265,7 @@ async def test_rejects_topics_that_cannot_be_created(
     assert "/brokers/topics/t" not in memory.dump()
     if broker == OLD_BROKER:
         done = await consumerd("topics", "delete", "--topic", "t")
-        assert (done.code, "0.7 delete no topics" in done.err) == (ExitCode.CONFIG, True)
+        assert (done.code, "0.7 delete no topics" in done.err) == (ExitCode.USAGE, True)
 
 
 @pytest.mark.parametrize(
