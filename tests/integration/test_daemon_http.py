@@ -78,6 +78,11 @@ async def test_hung_handler_is_not_ready_but_alive(world: Any, client: Client) -
     assert samples["consumerd_session_up", ("g",)] == 1
     assert samples["consumerd_member_ready", ("g",)] == 0
     assert await client.get(daemon, "/healthz") == (200, "ok\n")
+    await daemon.wait_for_event("handler_hung", 60)
+    (hung,) = (event for event in daemon.events() if event["event"] == "handler_hung")
+    assert (hung["level"], hung["partitions"]) == ("warning", ["t/0-0"])
+    errors = json.loads((await client.get(daemon, "/status.json"))[1])["errors"]
+    assert "handler_hung" in [error["event"] for error in errors]
     assert await world.zk.children("/consumers/g/ids") == [daemon.consumer_id]
     assert await world.zk.children("/consumers/g/owners/t") == ["0-0"]
 
