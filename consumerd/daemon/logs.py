@@ -60,6 +60,7 @@ def configure_logs(level: str, style: Literal["auto", "console", "json"]) -> Non
     Library loggers (aiozk, asyncio) go the same way from WARNING on, so that standard error holds one format.
     Tracebacks come without local variables, which may be passwords and messages.
     """
+    atexit.unregister(REPEATS.flush)  # of a former call
     atexit.register(REPEATS.flush, all_kinds=True)
     threshold = logging.getLevelNamesMapping()[level.upper()]
     _LEVEL.threshold = threshold

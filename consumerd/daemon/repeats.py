@@ -28,7 +28,7 @@ SECONDS: Final = 5.0
 #: Kinds that are told apart at once; further ones of an event are one kind.
 _KINDS: Final = 200
 #: Keys that say whose event it is, and stand in the event that has the number.
-_WHOSE: Final = ("subscription", "handler", "middleware")
+_WHOSE: Final = ("subscription", "handler", "middleware", "topic")
 
 #: The events that messages, requests and connections cause one by one.
 REPEATED: Final = frozenset(

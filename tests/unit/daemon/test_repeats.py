@@ -75,6 +75,8 @@ def test_another_error_handler_or_event_is_not_hidden() -> None:
         {"handler": "b", "reason": "OSError: x"},
         {"subscription": "s", "handler": "b", "reason": "OSError: x"},
         {"event": "messages_skipped", "handler": "b", "reason": "OSError: x"},
+        {"event": "oversized_message_set_dropped", "topic": "t"},
+        {"event": "oversized_message_set_dropped", "topic": "u"},
     ]
     for kind in kinds:
         assert [passes(limit, **kind) for _ in range(PASS + 1)] == [True] * PASS + [False]
