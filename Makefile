@@ -113,11 +113,11 @@ mutants: setup  ## changes of ROOM or MODULE that no fast test of the room notic
 	$(BIN)/python -m tests.mutants $(if $(MODULE),--module $(MODULE),--room $(ROOM)) \
 		$(if $(LIMIT),--limit $(LIMIT)) $(if $(SEED),--seed $(SEED)) $(if $(AGAIN),--again "$(AGAIN)") $(if $(KEYWORDS),-k "$(KEYWORDS)")
 
-check: setup  ## ruff, codespell, the phrases of docs/style.md, mypy --strict, import-linter
+check: setup  ## ruff, codespell, the phrases of docs/style.md, tests that check nothing, mypy --strict, import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
-	$(BIN)/python -m pytest -q tests/unit/test_prose.py
+	$(BIN)/python -m pytest -q tests/unit/test_prose.py tests/unit/test_assertions.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

@@ -23,9 +23,9 @@ def test_runs_as_the_user_of_the_manifests() -> None:
 
 
 def test_copied_files_exist() -> None:
-    for line in instructions("COPY"):
-        if line.startswith("--from"):
-            continue
+    copied = [line for line in instructions("COPY") if not line.startswith("--from")]
+    assert copied
+    for line in copied:
         *sources, _ = line.split()
         assert all((ROOT / source).exists() for source in sources), line
 

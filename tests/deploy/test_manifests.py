@@ -83,7 +83,9 @@ def test_manifests_are_valid(render: Callable[[], list[Manifest]]) -> None:
 
 
 def test_every_manifest_file_is_valid() -> None:
-    for manifests in files().values():
+    found = files()
+    assert found
+    for manifests in found.values():
         check_schema(manifests)
 
 

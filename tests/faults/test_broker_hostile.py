@@ -143,6 +143,7 @@ async def test_waits_for_truncated_frames_and_answers_half_closed_connections(br
         reader, writer = await connect(broker)
         writer.write(PROBE[:cut])
         waiting.append((cut, reader, writer))
+    assert len(waiting) > 1
     await still_serves(broker)
     for cut, reader, writer in waiting:
         if cut % 2:

@@ -223,6 +223,7 @@ async def test_agrees_with_the_replay_script(golden: Path, tmp_path: Path) -> No
 @pytest.mark.asyncio
 async def test_creates_topics_upon_the_recorded_requests(golden: Path, tmp_path: Path) -> None:
     recording = json.loads((golden / "kafka-0.7.2" / "wire" / "topic_creation.json").read_bytes())
+    assert recording["cases"]
     # the recording ran with num.partitions=4 and the default max.message.size
     settings = {"num.partitions": "4", "max.message.size": "1000000", "max.socket.request.bytes": "10000000"}
     async with broker(tmp_path, **settings) as running:

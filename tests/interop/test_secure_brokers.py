@@ -196,9 +196,14 @@ async def test_all_commands_work_over_sasl_ssl(version: str, site: Any, zk_root:
             if version == EVERYDAY:
                 await _what_is_wrong(here, old_at)
     here.broker.kill()
-    for path in tmp_path.rglob("*"):
-        if path.is_file() and path.parent.name != "kafka" and path.name != "password":
-            assert PASSWORD.encode() not in path.read_bytes(), path
+    written = [
+        path
+        for path in tmp_path.rglob("*")
+        if path.is_file() and path.parent.name != "kafka" and path.name != "password"
+    ]
+    assert written
+    for path in written:
+        assert PASSWORD.encode() not in path.read_bytes(), path
 
 
 async def fill(old: BrokerProcess) -> None:

@@ -152,7 +152,9 @@ def test_every_mutant_of_a_module_compiles_and_differs() -> None:
     path = "consumerd/offsets/tracker.py"
     source = (ROOT / path).read_text("utf-8")
     original = ast.dump(ast.parse(source))
-    for mutant in Module(source, path).mutants:
+    mutants = Module(source, path).mutants
+    assert mutants
+    for mutant in mutants:
         tree = Module(source, path).plant(mutant.number)
         assert ast.dump(tree) != original
         compile(tree, path, "exec")

@@ -102,7 +102,9 @@ def test_on_the_corpus_of_the_fuzz_test() -> None:
 
 @pytest.mark.parametrize("name", recorded.FILES)
 def test_on_recorded_fetches(golden: Path, name: str) -> None:
-    for one in recorded.fetched(golden, name):
+    found = [*recorded.fetched(golden, name)]
+    assert found
+    for one in found:
         for data in (one.data, one.data[: len(one.data) // 2], one.data[: len(one.data) - 1]):
             for skipped in (0, 1, 3):
                 decode_records_by_both(data, one.offset + skipped)

@@ -112,15 +112,15 @@ def test_a_handler_that_fails_is_one_sentence(tmp_path: Path, capfd: pytest.Capt
         (["print", "f", "--option", "a"], ExitCode.USAGE, "must have the form KEY=VALUE"),
         (["print", "f", "--option", "a=b"], ExitCode.USAGE, "the value of a must be TOML"),
         pytest.param(["print", "f", "--option", "a=" + "[" * 9000], ExitCode.USAGE, "the value of a must", id="nested"),
-        (["print", "/nonexistent"], ExitCode.NOT_FOUND, "/nonexistent cannot be read"),
+        (["print", "{tmp}/none"], ExitCode.NOT_FOUND, "/none cannot be read"),
         (["print", "/"], ExitCode.USAGE, "the folder of a partition"),
         (["prnt", "/dev/null"], ExitCode.HANDLER, "did you mean 'print'"),
     ],
 )
 def test_wrong_arguments_are_one_sentence(
-    arguments: list[str], code: ExitCode, words: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], code: ExitCode, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["handlers", "test", *arguments]) == code
+    assert run(["handlers", "test", *(each.replace("{tmp}", str(tmp_path)) for each in arguments)]) == code
     assert words in " ".join(capsys.readouterr().err.split())
 
 

@@ -144,11 +144,14 @@ def test_own_defaults_stand_in_no_settings() -> None:
     for settings in (*SETTINGS, ConsumerConfig):
         for field in dataclasses.fields(settings):
             values.setdefault(field.name, []).append(field.default)
+    seen = set()
     for name, section in sections():
         for key, info in section.model_fields.items():
             if f"{name}.{key}" in OWN:
+                seen.add(f"{name}.{key}")
                 assert info.default is not PydanticUndefined
                 assert info.default not in values.get(key, []), f"{name}.{key}"
+    assert seen == {each for each in OWN if not each.startswith("ConsumerConfig.")}
 
 
 def test_shortest_configuration_equals_the_default_settings() -> None:

@@ -269,6 +269,7 @@ def test_is_secret_sees_through_other_types() -> None:
 def test_operations_names_every_secret() -> None:
     page = (Path(__file__).parents[3] / "docs" / "operations.md").read_text("utf-8")
     section = page.partition("### Secrets\n")[2].partition("\n## ")[0]
+    assert SECRETS
     for table, key in SECRETS:
         if key == "key_password":
             assert f"`{table}`" in section

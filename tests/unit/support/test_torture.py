@@ -130,7 +130,9 @@ def test_coordination_that_the_brokers_lack_is_refused(brokers: str | None, aske
 @pytest.mark.parametrize("seed", range(20))
 def test_schedule_leaves_a_member_and_never_exceeds_the_size(seed: int) -> None:
     running = SIZE.members
-    for episode in itertools.islice(episodes(seed, SIZE), 200):
+    found = [*itertools.islice(episodes(seed, SIZE), 200)]
+    assert len(found) == 200
+    for episode in found:
         for fault in episode.faults:
             running += {"member_join": 1, "member_kill": -1, "member_stop": -1}.get(fault.kind, 0)
             assert 1 <= running <= SIZE.members

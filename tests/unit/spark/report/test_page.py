@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import copy
+import random
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -11,6 +13,8 @@ from consumerd.spark.report.facts import LandedInterval, QuarantineFacts
 from consumerd.spark.report.page import MAX_PARTITIONS, render
 
 if TYPE_CHECKING:
+    import pytest
+
     from consumerd.spark.report.facts import ReportFacts
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
@@ -101,8 +105,13 @@ def test_plots_have_descriptions_and_tables(facts: ReportFacts) -> None:
     assert len(page.all("table")) == 8
 
 
-def test_same_facts_give_the_same_page(facts: ReportFacts) -> None:
-    assert render(facts) == render(facts)
+def test_same_facts_give_the_same_page(facts: ReportFacts, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = render(facts)
+    assert "<svg" in page
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")  # another time, for plots
+    random.seed(7)
+    assert render(copy.deepcopy(facts)) == page
+    assert render(replace(facts, landed=replace(facts.landed, rows=facts.landed.rows + 1))) != page
 
 
 def test_page_shows_totals(facts: ReportFacts) -> None:
