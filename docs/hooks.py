@@ -34,6 +34,16 @@ DOCUMENTS: Final = (
 )
 _LINK: Final = re.compile(r"\]\((?!\w+:|#)([^)\s#]+)(#[^)\s]*)?\)")
 _IMAGES: Final = {".png", ".svg", ".jpg"}
+#: How much a hit in a page counts, by the beginning of its place on the site. Guides come first, what lists comes last.
+_BOOSTS: Final = {
+    "operations": 4.0,
+    "project/": 0.1,
+    "reference/": 0.5,
+    "reference/library": 0.1,
+    "performance": 0.2,
+    "style": 0.1,
+    "long-runs": 0.1,
+}
 _LANGUAGES: Final = {
     ".py": "python",
     ".toml": "toml",
@@ -134,8 +144,21 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+def boost(place: str) -> float:
+    """How much a hit in the page at this place counts: the longest beginning decides."""
+    return _BOOSTS[max(fitting, key=len)] if (fitting := [each for each in _BOOSTS if place.startswith(each)]) else 1.0
+
+
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Links of docs/*.md; those of other pages were rewritten when they were added."""
+    page.meta.setdefault("search", {"boost": boost(page.file.src_uri)})
     if page.file.generated_by is not None:
         return markdown
     return rewritten(f"docs/{page.file.src_uri}", markdown)[0]
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Words that are searched for are ANDed: docs/search.js stands before the worker of the theme."""
+    (worker,) = Path(config.site_dir, "assets", "javascripts", "workers").glob("search.*.min.js")
+    ours = (ROOT / "docs" / "search.js").read_text("utf-8")
+    worker.write_text(f"{ours}\n{worker.read_text('utf-8')}", "utf-8")

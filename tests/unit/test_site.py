@@ -8,10 +8,11 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -20,6 +21,7 @@ from consumerd.errors import ExitCode
 from consumerd.metrics.catalogue import ALL_METRICS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
 ROOT = Path(__file__).parents[2]
@@ -160,3 +162,80 @@ def test_each_row_about_behaviour_names_a_test_that_exists(page: str, least: int
         assert tests, row
         for path, name in tests:
             assert re.search(rf"def {name}\(", (ROOT / path).read_text("utf-8")), f"{path}::{name}"
+
+
+#: What people type at night, and the section of docs/operations.md that they are to find.
+SYMPTOMS = {
+    "no space left": "no-space-left-on-device-disk-full",
+    "disk full": "no-space-left-on-device-disk-full",
+    "wrong password": "wrong-password-or-authentication-failed-tls-and-sasl-errors",
+    "authentication failed": "wrong-password-or-authentication-failed-tls-and-sasl-errors",
+    "certificate verify failed": "wrong-password-or-authentication-failed-tls-and-sasl-errors",
+    "stuck partition": "lag-grows-or-a-partition-is-stuck",
+    "consumer lag grows": "lag-grows-or-a-partition-is-stuck",
+    "Connection refused": "connection-refused-timed-out-or-no-answer",
+    "out of memory": "out-of-memory",
+    "OOMKilled": "out-of-memory",
+    "session expired": "the-session-expired-or-readyz-answers-503",
+    "keeps rebalancing": "the-group-keeps-rebalancing",
+    "can't rebalance after 4 retries": "jvm-members-cannot-rebalance",
+    "no owner": "a-partition-has-no-owner-or-the-wrong-one",
+    "NodeExists": "a-partition-has-no-owner-or-the-wrong-one",
+    "duplicate messages": "duplicate-messages",
+    "OffsetOutOfRange": "offset-out-of-range-or-messages-are-missing",
+    "offset out of range": "offset-out-of-range-or-messages-are-missing",
+    "topic deleted recreated": "a-topic-was-deleted-and-recreated",
+    "UnicodeDecodeError": "a-message-cannot-be-decoded",
+    "message too large": "a-corrupt-message-or-one-that-is-too-large",
+    "permission denied": "permission-denied-or-a-read-only-file-system",
+    "no messages received": "the-daemon-consumes-nothing",
+    "handler hangs": "the-handler-hangs-times-out-or-keeps-failing",
+    "ignores SIGTERM": "the-daemon-does-not-stop",
+    "daemon exits": "the-daemon-exits-or-is-not-restarted",
+    "consumer id already registered": "the-consumer-id-is-already-registered",
+    "high cpu": "high-cpu-usage-while-idle",
+}
+
+
+@pytest.fixture(scope="module")
+def search(site: Path, missing: Callable[[str], NoReturn]) -> Callable[[list[str]], list[list[list[str]]]]:
+    """Types queries into the search of the site: for each the pages that it shows, each with its sections."""
+    node = shutil.which("node")
+    if node is None:
+        missing("the search of the site runs in node, and there is no `node` on PATH: install Node.js")
+
+    def typed(queries: list[str]) -> list[list[list[str]]]:
+        command = [node, str(ROOT / "tests" / "support" / "site_search.js"), str(site)]
+        done = subprocess.run(
+            command, input=json.dumps(queries), capture_output=True, text=True, timeout=120, check=True
+        )
+        found: list[list[list[str]]] = json.loads(done.stdout)
+        return found
+
+    return typed
+
+
+def test_search_finds_each_symptom_in_its_first_three_hits(
+    search: Callable[[list[str]], list[list[list[str]]]], titles: dict[str, set[str]]
+) -> None:
+    text = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    section = text.partition("\n## Symptoms\n")[2].partition("\n## ")[0]
+    headings = re.findall(r"^### (.+)$", section, re.MULTILINE)
+    anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-"): heading for heading in headings}
+    assert set(SYMPTOMS.values()) == set(anchors), "each symptom is typed"
+    assert set(headings) <= titles["operations.html"]
+    wrong = []
+    for (query, anchor), pages in zip(SYMPTOMS.items(), search(list(SYMPTOMS)), strict=True):
+        if f"operations.html#{anchor}" not in [page[0] for page in pages[:3]]:
+            wrong.append(f"{query}: {[page[0] for page in pages[:3]]}")
+    assert wrong == []
+
+
+def test_search_finds_sections_with_all_words_else_with_any(
+    search: Callable[[list[str]], list[list[list[str]]]],
+) -> None:
+    both, one, no_word, own = search(["stuck partition", "stuck qwertyuiop", "qwertyuiop", "stuck -partition"])
+    assert 0 < len(both) < 10, "pages that have both words"
+    assert one, "where no section has all words"
+    assert no_word == []
+    assert not [page for page in own if "operations.html#lag-grows-or-a-partition-is-stuck" in page]
