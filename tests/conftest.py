@@ -67,8 +67,7 @@ _SLOW = (
     "tests/integration/test_mirror.py", "tests/integration/test_other_clients.py",
     "tests/integration/test_packaging.py", "tests/integration/test_produce_command.py",
     "tests/integration/test_status_page.py",
-    "tests/simulation/test_handover.py", "tests/simulation/test_kafka_schedules.py",
-    "tests/simulation/test_log_schedules.py",
+    "tests/simulation/test_handover.py", "tests/simulation/test_log_schedules.py",
 )  # fmt: skip
 
 

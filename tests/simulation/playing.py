@@ -30,6 +30,14 @@ def blocks(first: int, end: int, size: int) -> list[range]:
     return [range(start, min(start + size, end)) for start in range(first, end, size)]
 
 
+def everyday(end: int, size: int, *, quick: int = 1) -> list[Any]:
+    """The seeds of every run, `size` to a test, or the one that was asked for; those after `quick` tests are `slow`."""
+    if ONE is not None:
+        return [ONE]
+    found = blocks(0, end, size)
+    return [*found[:quick], *(pytest.param(seeds, marks=pytest.mark.slow) for seeds in found[quick:])]
+
+
 def play_all(make: Callable[[int], BaseSchedule[Any, _Outcome]], seeds: range) -> list[_Outcome]:
     """The schedules of `seeds`. Raises what failed, some of it whole."""
     outcomes, failures = [], []

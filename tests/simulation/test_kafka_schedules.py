@@ -29,7 +29,7 @@ from consumerd.group.coordinated import CoordinatedMember
 from tests.simulation.base_schedule import ScheduleError
 from tests.simulation.kafka_broker import ERAS
 from tests.simulation.kafka_schedule import CoordinatedSchedule, FixedSchedule, Outcome
-from tests.simulation.playing import LONG_SEEDS, ONE, blocks, one_alone, play_all
+from tests.simulation.playing import LONG_SEEDS, blocks, everyday, one_alone, play_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,12 +47,12 @@ def coordinated(seeds: range) -> list[Outcome]:
     return play_all(CoordinatedSchedule, seeds)
 
 
-@pytest.mark.parametrize("seeds", blocks(0, COORDINATED, BLOCK) if ONE is None else [ONE], ids=str)
+@pytest.mark.parametrize("seeds", everyday(COORDINATED, BLOCK), ids=str)
 def test_coordinated_group_holds_its_invariants_in_every_schedule(seeds: range) -> None:
     coordinated(seeds)
 
 
-@pytest.mark.parametrize("seeds", blocks(0, FIXED, BLOCK) if ONE is None else [ONE], ids=str)
+@pytest.mark.parametrize("seeds", everyday(FIXED, BLOCK), ids=str)
 def test_fixed_partitions_hold_their_invariants_in_every_schedule(seeds: range) -> None:
     play_all(FixedSchedule, seeds)
 

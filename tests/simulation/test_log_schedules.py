@@ -13,7 +13,7 @@ import pytest
 from tests.simulation.kafka_schedule import CoordinatedSchedule, FixedSchedule
 from tests.simulation.log_faults import LogFaults
 from tests.simulation.old_kafka_schedule import OldKafkaSchedule
-from tests.simulation.playing import ONE, blocks, play_all
+from tests.simulation.playing import blocks, everyday, play_all
 from tests.simulation.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(900)
 #: Schedules of each way every day, on top of them with `-m long`, and in one test.
 SCHEDULES, LONG, BLOCK = 10, 30, 10
 SEEDS = [
-    *(blocks(0, SCHEDULES, BLOCK) if ONE is None else [ONE]),
+    *everyday(SCHEDULES, BLOCK),
     *(pytest.param(seeds, marks=pytest.mark.long) for seeds in blocks(SCHEDULES, SCHEDULES + LONG, BLOCK)),
 ]
 

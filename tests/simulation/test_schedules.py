@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.playing import LONG_SEEDS, ONE, blocks, one_alone, play_all
+from tests.simulation.playing import LONG_SEEDS, blocks, everyday, one_alone, play_all
 from tests.simulation.schedule import KINDS, Outcome, Schedule
 
 pytestmark = pytest.mark.timeout(900)
 
 #: Schedules in every test run, and in one test of them.
-SEEDS = 300
+SEEDS = 180
 BLOCK = 20
 LONG_BLOCK = 200
 
@@ -32,7 +32,7 @@ def play(seeds: range) -> list[Outcome]:
     return play_all(Schedule, seeds)
 
 
-@pytest.mark.parametrize("seeds", blocks(0, SEEDS, BLOCK) if ONE is None else [ONE], ids=str)
+@pytest.mark.parametrize("seeds", everyday(SEEDS, BLOCK, quick=2), ids=str)
 def test_group_holds_its_invariants_in_every_schedule(seeds: range) -> None:
     play(seeds)
 
