@@ -43,6 +43,7 @@ _BOOSTS: Final = {
     "performance": 0.2,
     "style": 0.1,
     "long-runs": 0.1,
+    "reading": 0.1,
 }
 _LANGUAGES: Final = {
     ".py": "python",

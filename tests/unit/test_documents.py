@@ -106,6 +106,14 @@ def test_imports_of_examples_are_in_the_code(document: str) -> None:
                 assert [each.name for each in node.names if not resolves(f"{node.module}.{each.name}")] == []
 
 
+_FILE: Final = re.compile(r"`((?:consumerd|tests|docs|deploy|native|examples|benchmarks)/[a-z0-9_./-]+)(?:::\w+)?`")
+
+
+@pytest.mark.parametrize("document", [each for each in DOCUMENTS if not each.startswith("examples/")])
+def test_files_of_the_repository_exist(document: str) -> None:
+    assert [name for name in _FILE.findall(read(document)) if not (ROOT / name).exists()] == []
+
+
 def test_names_that_were_removed_are_found() -> None:
     assert resolves("consumerd.wire.v08.records.decode_records")
     assert not resolves("consumerd.wire.v08.records.nothing")

@@ -56,15 +56,19 @@ def titles(site: Path) -> dict[str, set[str]]:
     return found
 
 
-@pytest.fixture(scope="module")
-def reference() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("reference_under_test", ROOT / "docs" / "reference.py")
+def module_of_docs(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"{name}_under_test", ROOT / "docs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # where dataclasses look
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def reference() -> ModuleType:
+    return module_of_docs("reference")
 
 
 def test_each_page_of_docs_is_on_the_site(site: Path) -> None:
@@ -143,6 +147,16 @@ def test_metrics_page_has_what_the_code_has(reference: ModuleType, titles: dict[
         assert f"| {metric.kind.value} |" in row
         assert row.endswith(f" | {labels} | {metric.help} |")
     assert {"Members", "Mirrors", "Broker"} <= titles["metrics.html"]
+
+
+def test_drawings_of_states_have_what_the_code_has() -> None:
+    states = module_of_docs("states")
+    assert set(states.DRAWINGS) == {"states-member.svg", "states-partition.svg"}
+    for name, (title, table) in states.DRAWINGS.items():
+        drawn = (ROOT / "docs" / "images" / name).read_text("utf-8")
+        assert drawn == states.drawing(title, table), f"{name} is old: run python docs/states.py"
+        changes = {(state, following) for (state, _), following in table.items() if state is not following}
+        assert drawn.count("<path d=") == len(changes) + 1  # and the arrow's head
 
 
 @pytest.mark.parametrize(("page", "least"), [("semantics", 15), ("security", 25)])
