@@ -50,6 +50,19 @@ def test_links_to_existing_pages(document: str) -> None:
     assert broken == []
 
 
+def test_what_make_test_leaves_out_exists_and_ci_runs_everything_once() -> None:
+    listed = re.search(r"^_SLOW = \((.*?)^\)", (ROOT / "tests" / "conftest.py").read_text(), re.MULTILINE | re.DOTALL)
+    assert listed is not None
+    slow = re.findall(r'"([^"]+)"', listed[1])
+    assert len(slow) > 10
+    assert [each for each in slow if not list(ROOT.glob(f"{each}*"))] == []
+    makefile, ci = (ROOT / "Makefile").read_text(), (ROOT / ".ci" / "run").read_text()
+    recipes = dict(re.findall(r"^(test|test-all):.*\n\t(.+)$", makefile, re.MULTILINE))
+    assert '-m "not slow and not long"' in recipes["test"]
+    assert " -m " not in recipes["test-all"].replace("-m pytest", "")  # what pyproject.toml selects
+    assert re.findall(r"^make (test[\w-]*)", ci, re.MULTILINE) == ["test-all"]
+
+
 def test_hooks_call_what_make_check_calls() -> None:
     hooks = set(re.findall(r"entry: \.venv/bin/([\w-]+)", (ROOT / ".pre-commit-config.yaml").read_text()))
     _, _, rest = (ROOT / "Makefile").read_text().partition("\ncheck:")
