@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from consumerd.cli.config_option import config_option
+from consumerd.cli.numbers import PositiveFloat
 from consumerd.errors import ConfigError, ConsumerdError
 
 if TYPE_CHECKING:
@@ -17,17 +20,34 @@ if TYPE_CHECKING:
 EXAMPLES = """\b
 Examples:
   consumerd check -c /etc/consumerd/events.toml && systemctl restart consumerd@events
+  consumerd check -c /etc/consumerd/events.toml --online
+  CONSUMERD_ZOOKEEPER__CONNECT=zk1:2181/kafka consumerd check -c events.toml --online --timeout 10
 """
 
 
 @click.command("check", epilog=EXAMPLES)
 @config_option()
-def command(path: Path) -> None:
+@click.option("--online", is_flag=True, help="Look at the servers, topics, limits and the handler's receiver, too.")
+@click.option(
+    "--timeout",
+    type=PositiveFloat(),
+    default=5.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --online: how long each look may take.",
+)
+def command(path: Path, online: bool, timeout: float) -> None:
     """Validate a configuration: keys and values, topics and filters, credentials, and that the handler loads.
 
     All problems are printed, each with the file and its line, or with the environment variable. A file for dead
     letters must be writable by the current user. Pipelines of [spark] are checked too; a file may have nothing else.
-    Nothing is connected, joined or made.
+    Nothing is joined or made, and without --online nothing is connected.
+
+    With --online, a line for each of these follows: ZooKeeper with its chroot and credentials, the brokers (TLS, SASL),
+    the topics, the group at its coordinator, limits of the process, and what the handler needs: the program of exec,
+    the directory of files and parquet, the receiver of http, the server of postgres. The exit code is 0 if all lines
+    begin with `ok`, else that of the first that failed, as `consumerd run` would have it: 5 ZooKeeper, 6 brokers, 8 a
+    topic or chroot that does not exist, 10 the handler.
     """
     from consumerd.config.problems import ConfigProblemsError, read_document  # noqa: PLC0415 - heavy imports
 
@@ -48,6 +68,30 @@ def command(path: Path) -> None:
         raise ConfigProblemsError(str(path), problems)
     for what in valid:
         click.echo(f"{path} is valid: {what}")
+    if online and "group" in document:
+        _look_online(document, str(path), timeout)
+
+
+def _look_online(document: TomlDocument, source: str, limit: float) -> None:
+    """Print a line for each finding as it comes. Raises the first error, without its sentence, which is printed."""
+    from consumerd.cli.tables import printable, styled  # noqa: PLC0415
+    from consumerd.config.model import parse  # noqa: PLC0415
+    from consumerd.daemon.logs import configure_logs  # noqa: PLC0415
+    from consumerd.daemon.online_checks import look_online  # noqa: PLC0415
+
+    configure_logs("error", "auto")
+    errors: list[ConsumerdError] = []
+
+    async def main() -> None:
+        async for found in look_online(parse(document, source), limit):
+            mark = styled("ok    ", fg="green") if found.error is None else styled("failed", fg="red", bold=True)
+            click.echo(f"{mark}  {found.subject}: {printable(found.said or str(found.error))}")
+            if found.error is not None:
+                errors.append(found.error)
+
+    asyncio.run(main())
+    if errors:
+        sys.exit(int(errors[0].exit_code))
 
 
 def _check_pipelines(document: TomlDocument, source: str) -> tuple[list[str], list[Problem]]:

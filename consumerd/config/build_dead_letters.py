@@ -153,7 +153,7 @@ async def letter_producer(config: Config, *, clock: Clock, rng: Random) -> Async
             producer = Producer(router, connect=connector, clock=clock, rng=rng, settings=settings)
             yield _Opened(await stack.enter_async_context(producer), headers=False)
             return
-        yield await _v08(config, await _registered(config, session), stack, clock, rng)
+        yield await _v08(config, await registered_brokers(config, session), stack, clock, rng)
 
 
 async def _session(config: Config, stack: AsyncExitStack, clock: Clock, rng: Random) -> Session:
@@ -164,7 +164,8 @@ async def _session(config: Config, stack: AsyncExitStack, clock: Clock, rng: Ran
     return session
 
 
-async def _registered(config: Config, session: Session) -> list[tuple[str, int]]:
+async def registered_brokers(config: Config, session: Session) -> list[tuple[str, int]]:
+    """Return the brokers of 0.8 or later to connect to first: those of the configuration, else the registered ones."""
     if names_brokers(config):
         return build_bootstrap(config.kafka)
     protocol = security_protocol(tls=config.kafka.tls is not None, sasl=config.kafka.sasl is not None)

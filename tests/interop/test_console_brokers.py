@@ -78,6 +78,17 @@ async def test_console_reads_back_the_produced_lines(version: str, kafka: Any, z
     at_once = (well(*consume, "--partition", str(n), "--key-separator", "\\t") for n in range(PARTITIONS))
     for number, found in enumerate(await asyncio.gather(*at_once)):
         assert found == [b"%s\t%s" % pair for pair in wanted[number]]
+    # A daemon's configuration, looked at with these brokers.
+    config = tmp_path / "daemon.toml"
+    config.write_text(
+        '[group]\nid = "g"\ncoordination = "kafka"\ntopics = { events = 1 }\n'
+        f'[kafka]\nbootstrap = ["{broker.address}"]\n'
+    )
+    if release.number >= (0, 9):
+        _, *found = await well("check", "-c", str(config), "--online")
+        assert found[0].startswith(b"ok      brokers: 1 of 1 can be reached (ids ")
+        assert found[1] == b"ok      topics: partitions: events 3"
+        assert [line.split(b":")[0] for line in found[2:]] == [b"ok      group", b"ok      limits", b"ok      handler"]
     # The last ones, those from an offset or a time on, in a format of kcat.
     from_end = ("--partition", "1", "--format", r"%p %o %k %s\n", "--from")
     numbered = [b"1 %d %s %s" % (number, *pair) for number, pair in enumerate(wanted[1])]

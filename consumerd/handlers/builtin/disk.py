@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from consumerd.durable import make_directory, sync_directory
 
+from consumerd.errors import HandlerFailedError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
@@ -107,6 +109,23 @@ class OsDisk:
     def remove_directory(self, directory: Path) -> None:
         with contextlib.suppress(OSError):
             directory.rmdir()
+
+
+def look_at_directory(directory: Path) -> str:
+    """Return the room in a directory, also before it is made. Raises HandlerFailedError if it cannot be written to."""
+    existing = directory.absolute()
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    if not existing.is_dir():
+        raise HandlerFailedError(f"{existing} is not a directory; check options.directory.")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise HandlerFailedError(
+            f"{existing} cannot be written to by the user {os.getuid()}; change its owner, or options.directory."
+        )
+    status = os.statvfs(existing)
+    free = status.f_bavail * status.f_frsize
+    made = "" if existing == directory.absolute() else f" will be made in {existing},"
+    return f"{directory}{made} {free >> 20:,} MiB free"
 
 
 @contextlib.contextmanager

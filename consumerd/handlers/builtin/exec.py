@@ -14,7 +14,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -23,6 +25,7 @@ from consumerd.errors import HandlerFailedError
 from consumerd.handlers.api import Handler
 from consumerd.handlers.builtin.records import encode_records
 from consumerd.handlers.pieces import in_pieces
+from consumerd.handlers.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -72,6 +75,26 @@ class ExecHandler(Handler):
     async def start(self, context: HandlerContext) -> None:
         """Start the program, so that a wrong command is found before the group is joined."""
         await self._running()
+
+    async def check_online(self) -> str:
+        """Look for the program. Raises HandlerFailedError."""
+        program, directory = self._command[0], Path(self._cwd or ".")
+        path = (self._env or os.environ).get("PATH")
+
+        def look() -> str | None:
+            if not directory.is_dir():
+                raise HandlerFailedError(
+                    f"handler 'exec' cannot run in {directory}: it is not a directory; check options.cwd."
+                )
+            return shutil.which(str(directory / program) if os.sep in program else program, path=path)
+
+        found: str | None = await in_thread(look)
+        if found is None:
+            raise HandlerFailedError(
+                f"handler 'exec' cannot start {program!r}: there is no such program that may be executed; check "
+                "options.command and PATH."
+            )
+        return f"{found} can be executed"
 
     async def stop(self) -> None:
         """Close the program's standard input and wait for its end; kill it after `stop_timeout`."""

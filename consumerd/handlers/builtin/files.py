@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from consumerd.handlers.api import Handler
-from consumerd.handlers.builtin.disk import Disk, OsDisk
+from consumerd.handlers.builtin.disk import Disk, OsDisk, look_at_directory
 from consumerd.handlers.builtin.range_folders import RangeFolders, WriterFolder
 from consumerd.handlers.builtin.ranges import IfEmpty, RangeSink
 from consumerd.handlers.builtin.records import encode_pieces
+from consumerd.handlers.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +40,8 @@ class FilesHandler(Handler):
     def __init__(self, directory: str | Path, if_empty: IfEmpty = "stop") -> None:
         if not isinstance(directory, (str, Path)) or not str(directory):
             raise ValueError(f"directory must be a path, not {directory!r}")
-        self._sink = _sink(OsDisk(), Path(directory), if_empty)
+        self._directory = Path(directory)
+        self._sink = _sink(OsDisk(), self._directory, if_empty)
 
     @classmethod
     def on(cls, disk: Disk, directory: Path) -> Self:
@@ -51,6 +53,10 @@ class FilesHandler(Handler):
     async def start(self, context: HandlerContext) -> None:
         """Make the directory, so that a wrong one is found before the group is joined."""
         await self._sink.start(context)
+
+    async def check_online(self) -> str:
+        """Look at the directory. Raises HandlerFailedError."""
+        return await in_thread(lambda: look_at_directory(self._directory))
 
     async def stop(self) -> None:
         """Remove the (empty) folders of this writer."""

@@ -35,6 +35,7 @@ from consumerd.handlers.api import Handler, RejectedError, RetryLaterError
 from consumerd.handlers.builtin.http_body import CONTENT_TYPES, make_body
 from consumerd.handlers.secret_options import Secret  # noqa: TC001 - `config show` reads the type
 from consumerd.handlers.threads import in_thread
+from consumerd.net.addresses import connect_reason
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
@@ -175,6 +176,24 @@ class HttpHandler(Handler):
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,  # an answer may be a bomb
         )
+
+    async def check_online(self) -> str:
+        """Connect to the receiver, with TLS if its URL says so; nothing is sent. Raises HandlerFailedError."""
+        settings = self._settings
+        url = urlsplit(settings.url)
+        port = url.port or (443 if url.scheme == "https" else 80)
+        _, tls = await in_thread(lambda: (_read_headers(settings), _read_tls(settings)))
+        try:
+            async with asyncio.timeout(settings.timeout):
+                _, writer = await asyncio.open_connection(
+                    url.hostname, port, ssl=tls if url.scheme == "https" else None
+                )
+        except OSError as error:  # TimeoutError, too
+            raise HandlerFailedError(
+                f"cannot connect to {self._shown}: {connect_reason(error)}; check options.url."
+            ) from error
+        writer.transport.abort()
+        return f"{url.hostname}:{port} accepts connections{' with TLS' if url.scheme == 'https' else ''}"
 
     async def stop(self) -> None:
         """Close the connections."""

@@ -24,12 +24,13 @@ from consumerd.archive.extras import extra
 from consumerd.archive.options import ExportCompression
 from consumerd.errors import HandlerLoadError
 from consumerd.handlers.api import Handler
-from consumerd.handlers.builtin.disk import Disk, OsDisk
+from consumerd.handlers.builtin.disk import Disk, OsDisk, look_at_directory
 from consumerd.handlers.builtin.parquet_rows import parquet_pieces
 from consumerd.handlers.builtin.range_folders import RangeFolders
 from consumerd.handlers.builtin.range_objects import RangeObjects
 from consumerd.handlers.builtin.ranges import IfEmpty, RangeSink
 from consumerd.handlers.secret_options import Secret  # noqa: TC001 - `config show` reads the type
+from consumerd.handlers.threads import in_thread
 
 if TYPE_CHECKING:
     from consumerd.handlers.context import HandlerContext
@@ -75,6 +76,7 @@ class ParquetHandler(Handler):
                 "the handler 'parquet' needs the extra `archive`: pip install 'consumerd[archive]'."
             ) from error
         self._encode = partial(parquet_pieces, compression=ExportCompression(compression))
+        self._path = path
         self._sink: RangeSink[Any]
         if path is None:
             self._sink = RangeSink(RangeObjects(str(directory), storage_options or {}, _SUFFIX), self._encode, if_empty)
@@ -91,6 +93,13 @@ class ParquetHandler(Handler):
     async def start(self, context: HandlerContext) -> None:
         """Make the directory, or look into the store, so that a wrong one is found before the group is joined."""
         await self._sink.start(context)
+
+    async def check_online(self) -> str:
+        """Look at the directory. Raises HandlerFailedError."""
+        if self._path is None:
+            return "writes to a store of objects, which is not looked at"
+        path = self._path
+        return await in_thread(lambda: look_at_directory(path))
 
     async def stop(self) -> None:
         """Remove the (empty) folders of this writer."""

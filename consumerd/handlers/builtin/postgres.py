@@ -139,7 +139,7 @@ class PostgresHandler(Handler):
 
         self._group = context.group
         if self._pool is None:
-            try:
+            async with self._reached():
                 self._pool = await asyncpg.create_pool(
                     self._dsn,
                     min_size=1,
@@ -148,11 +148,6 @@ class PostgresHandler(Handler):
                     command_timeout=self._timeout,
                     server_settings={"application_name": f"consumerd {context.group}"[:63]},
                 )
-            except OSError as error:  # TimeoutError, too
-                raise ConnectionError(
-                    f"cannot connect to PostgreSQL at {self._server}: {connect_reason(error)}; "
-                    "check handler.options.dsn, and that the server runs"
-                ) from error
         async with self._transaction() as connection:
             if self._create:
                 # Members that start at once: CREATE ... IF NOT EXISTS alone can still collide.
@@ -168,6 +163,29 @@ class PostgresHandler(Handler):
                 reason="a topic that is created again looks like the stored one",
                 remedy="add the columns that docs/handlers.md lists",
             )
+
+    async def check_online(self) -> str:
+        """Connect to the server. Raises ConnectionError, and what the server says."""
+        import asyncpg  # noqa: PLC0415
+
+        async with self._reached():
+            connection = await asyncpg.connect(self._dsn, timeout=self._timeout)
+        try:
+            version = await connection.fetchval("SHOW server_version")
+        finally:
+            connection.terminate()
+        return f"{self._server}, PostgreSQL {version}"
+
+    @asynccontextmanager
+    async def _reached(self) -> AsyncIterator[None]:
+        """Name the server in the error of a connection to it."""
+        try:
+            yield
+        except OSError as error:  # TimeoutError, too
+            raise ConnectionError(
+                f"cannot connect to PostgreSQL at {self._server}: {connect_reason(error)}; "
+                "check handler.options.dsn, and that the server runs"
+            ) from error
 
     async def _add_logs(self, connection: Connection[Any]) -> bool:
         """Add the columns to tables of an older version, if this is their owner. No row is written for that."""

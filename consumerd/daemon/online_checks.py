@@ -1,0 +1,260 @@
+"""What `consumerd check --online` looks at: servers, topics, the group, limits and the receiver of the handler.
+
+Strategy: each look is what the daemon does first, with the daemon's own settings, and ends before anything is changed:
+no member is registered, no node or table made, no request sent to a receiver. Each has its time, and one that fails
+does not hide those that do not depend on it. The error of a look is the one that `consumerd run` would end with, so its
+exit code is the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import resource
+from contextlib import AsyncExitStack
+from functools import partial
+from random import SystemRandom
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from consumerd.client import topic_partitions
+from consumerd.clock import SystemClock
+from consumerd.cluster import ClusterView, look_for_dialect
+from consumerd.cluster.entry import start_session
+from consumerd.config.build import (
+    build_connection_settings,
+    build_offset_settings,
+    build_plugin,
+    build_session,
+    build_subscription,
+)
+from consumerd.config.build_v08 import build_client, fixed_partitions, names_brokers
+from consumerd.errors import (
+    BrokerError,
+    ConfigError,
+    ConsumerdError,
+    HandlerFailedError,
+    NotFoundError,
+    ZooKeeperError,
+    reason_of,
+)
+from consumerd.handlers.loading import plain_handler
+from consumerd.net import connect
+from consumerd.registry import Dialect, StaticSubscription
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+
+    from consumerd.client import ClusterClient
+    from consumerd.config.model import Config
+    from consumerd.zk import Session
+
+#: Files that a daemon opens besides its connections to brokers.
+_OPEN_FILES: Final = 64
+
+
+class Finding(NamedTuple):
+    """The result of one look: what was looked at, and what is there, or the error."""
+
+    subject: str
+    said: str
+    error: ConsumerdError | None = None
+
+
+async def look_online(config: Config, limit: float) -> AsyncIterator[Finding]:
+    """Look at all that a daemon with this configuration needs; each look may take `limit` seconds."""
+    clock = SystemClock()
+    async with AsyncExitStack() as stack:
+        session: Session | None = None
+        by_zookeeper = config.group.coordination == "zookeeper"
+        if by_zookeeper or build_offset_settings(config).in_zookeeper:
+            session = build_session(config.zookeeper, clock=clock, rng=SystemRandom(), wait_connected=limit)
+            stack.push_async_callback(session.close)
+            found = await _look("zookeeper", partial(_zookeeper, config, session, limit), limit + 1)
+            yield found
+            if found.error is not None:
+                session = None
+        looks: _Cluster | None = None
+        if not by_zookeeper:
+            looks = _V08Cluster(build_client(config, clock=clock, rng=SystemRandom()))
+        elif session is not None:
+            looks = await _registered(config, session)
+        if looks is not None:
+            stack.push_async_callback(looks.close)
+            found = await _look("brokers", looks.brokers, limit)
+            yield found
+            if found.error is None:
+                for name, own in config.by_subscription().items():
+                    yield await _look(_named("topics", name, config), partial(_topics, looks, own), limit)
+                    if own.handler.dead_letter_topic is not None:
+                        letters = partial(looks.require, [own.handler.dead_letter_topic])
+                        yield await _look(_named("dead letters", name, config), letters, limit)
+                if not by_zookeeper:
+                    yield await _look("group", partial(looks.group, config.group.id), limit)
+    yield await _look("limits", partial(_limits, config), limit)
+    for name, own in config.by_subscription().items():
+        yield await _look(_named("handler", name, config), partial(_handler, own), limit)
+
+
+def _named(subject: str, subscription: str, config: Config) -> str:
+    return f"{subject} of {subscription}" if config.subscriptions else subject
+
+
+async def _look(subject: str, look: Callable[[], Awaitable[str]], limit: float) -> Finding:
+    try:
+        async with asyncio.timeout(limit):
+            return Finding(subject, await look())
+    except TimeoutError as late:
+        kinds: dict[str, type[ConsumerdError]] = {"zookeeper": ZooKeeperError, "handler": HandlerFailedError}
+        kind = kinds.get(subject.partition(" ")[0], BrokerError)
+        return Finding(subject, "", kind(f"{reason_of(late)} ({limit:g} s)"))
+    except ConsumerdError as error:
+        return Finding(subject, "", error)
+    except Exception as error:  # of a handler: `run` ends with this code when its start fails
+        return Finding(subject, "", HandlerFailedError(reason_of(error)))
+
+
+async def _zookeeper(config: Config, session: Session, limit: float) -> str:
+    section = config.zookeeper
+    details = [section.connect]
+    try:
+        await start_session(session, limit, SystemClock(), allow_empty=False)
+    except NotFoundError as error:
+        if not section.allow_empty:
+            raise
+        details.append(f"a new cluster, as zookeeper.allow_empty permits: {error}")
+    details.append(f"session timeout {session.session_timeout:g} s")
+    details += ["TLS"] * (section.tls is not None)
+    return ", ".join(details)
+
+
+class _Cluster:
+    """The looks at the brokers of a cluster, of 0.7."""
+
+    def __init__(self, config: Config, session: Session) -> None:
+        self._view = ClusterView(session)
+        self._connect = partial(connect, settings=build_connection_settings(config))
+
+    async def close(self) -> None:
+        """Close the connections."""
+
+    async def brokers(self) -> str:
+        """Connect to each broker."""
+        found = await self._view.read_brokers()
+        if not found:
+            raise BrokerError("no broker is registered in ZooKeeper; check that the brokers run")
+        return await _reached({number: partial(self._reach, each.host, each.port) for number, each in found.items()})
+
+    async def _reach(self, host: str, port: int) -> None:
+        await (await self._connect(host, port)).close()
+
+    async def require(self, topics: Collection[str]) -> str:
+        """Require that the topics exist."""
+        found = await self._view.read_topics(topics)
+        if missing := [topic for topic in topics if not found.get(topic)]:
+            raise NotFoundError(f"no broker has registered {', '.join(missing)}; see `consumerd topics list`")
+        return _partitions({topic: sum(brokers.values()) for topic, brokers in found.items()})
+
+    async def names(self) -> list[str]:
+        """All topics."""
+        return sorted(await self._view.read_topics())
+
+    async def group(self, name: str) -> str:
+        """Ask for the group."""
+        return name
+
+
+class _V08Cluster(_Cluster):
+    """The same, of 0.8 and later."""
+
+    def __init__(self, client: ClusterClient) -> None:
+        self._client = client
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def brokers(self) -> str:
+        metadata = await self._client.refresh()
+
+        async def reach(node_id: int) -> None:
+            await self._client.node_channel(node_id)
+
+        return await _reached({node: partial(reach, node) for node in metadata.nodes})
+
+    async def require(self, topics: Collection[str]) -> str:
+        found = await topic_partitions(self._client, list(topics))
+        return _partitions({topic: len(numbers) for topic, numbers in found.items()})
+
+    async def names(self) -> list[str]:
+        metadata = await self._client.refresh(None)
+        return sorted(name for name, topic in metadata.topics.items() if not topic.internal)
+
+    async def group(self, name: str) -> str:
+        from consumerd.admin import BrokerGroups  # noqa: PLC0415
+
+        try:
+            snapshot = await BrokerGroups(self._client).snapshot(name)
+        except NotFoundError:
+            return f"{name}: new"
+        return f"{name}: state {snapshot.state or 'unknown'}"
+
+
+async def _registered(config: Config, session: Session) -> _Cluster:
+    """The looks at the brokers that are registered in ZooKeeper."""
+    names = {"0.7": Dialect.V07, "0.8": Dialect.V08}
+    dialect = names.get(config.group.dialect) or await look_for_dialect(session, [config.group.id])
+    if dialect is not Dialect.V08:
+        return _Cluster(config, session)
+    client = build_client(config, clock=SystemClock(), rng=SystemRandom())
+    if not names_brokers(config):
+        from consumerd.config.build_dead_letters import registered_brokers  # noqa: PLC0415
+
+        client.begin_with(await registered_brokers(config, session))
+    return _V08Cluster(client)
+
+
+async def _reached(brokers: dict[int, Callable[[], Awaitable[None]]]) -> str:
+    """Connect to all brokers at once. Raises the error of the first that cannot be reached, and counts the others."""
+
+    async def attempt(reach: Callable[[], Awaitable[None]]) -> BrokerError | None:
+        try:
+            await reach()
+        except BrokerError as error:
+            return error
+        return None
+
+    errors = [error for error in await asyncio.gather(*map(attempt, brokers.values())) if error is not None]
+    if errors:
+        raise BrokerError(f"{len(brokers) - len(errors)} of {len(brokers)} can be reached: {errors[0]}") from errors[0]
+    return f"{len(brokers)} of {len(brokers)} can be reached (ids {', '.join(map(str, sorted(brokers)))})"
+
+
+def _partitions(numbers: dict[str, int]) -> str:
+    return "partitions: " + ", ".join(f"{topic} {number}" for topic, number in sorted(numbers.items()))
+
+
+async def _topics(cluster: _Cluster, config: Config) -> str:
+    if config.group.coordination == "fixed":
+        return await cluster.require(sorted({each.topic for each in fixed_partitions(config.group)}))
+    subscription = build_subscription(config.group)
+    if isinstance(subscription, StaticSubscription):
+        return await cluster.require(sorted(subscription.streams))
+    found = [name for name in await cluster.names() if subscription.streams_for(name)]
+    if not found:
+        raise NotFoundError(f"no topic matches {subscription.format()}; see `consumerd topics list`")
+    return f"{subscription.format()} matches {len(found)}, such as {found[0]}"
+
+
+async def _limits(config: Config) -> str:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < 2 * _OPEN_FILES:
+        raise ConfigError(f"only {soft} open files are allowed (ulimit -n, LimitNOFILE): raise it to {4 * _OPEN_FILES}")
+    files = "any number of" if soft == resource.RLIM_INFINITY else soft
+    return f"{files} open files, fetch.budget {config.fetch.budget >> 20} MiB"
+
+
+async def _handler(config: Config) -> str:
+    section = config.handler
+    look = getattr(plain_handler(build_plugin(section)), "check_online", None)
+    if not inspect.iscoroutinefunction(look):
+        return f"{section.name}: it loads; nothing else is checked"
+    return f"{section.name}: {await look()}"
