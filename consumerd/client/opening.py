@@ -53,6 +53,10 @@ class Authenticate(Protocol):
 _SOFTWARE: Final = {"client_software_name": "consumerd", "client_software_version": __version__}
 #: Seconds for a second attempt at API_VERSIONS, once the broker has answered another request.
 _SECOND_LOOK: Final = 1.0
+_NOT_A_BROKER: Final = (
+    "is this the port of a Kafka broker, on a listener without authentication? The port of ZooKeeper belongs to "
+    "--zookeeper or zookeeper.connect"
+)
 #: A topic that no broker has.
 _NO_TOPIC: Final = "consumerd-looks-for-kafka-0.7"
 #: Seconds for which the release of an old broker is remembered.
@@ -131,6 +135,8 @@ class ChannelOpener:
         release = await self._probe(host, port)
         if release is None:
             assert closed is not None
+            if type(closed) is ConnectionClosedError and self._authenticate is None:
+                raise ConnectionClosedError(f"{closed}; {_NOT_A_BROKER}", blamed=True) from closed
             raise closed
         if isinstance(closed, RequestTimeoutError):
             with suppress(RequestTimeoutError):

@@ -54,8 +54,8 @@ log = structlog.get_logger(__name__)
 
 #: The usual reasons of servers that accept a connection and close it, which they do not tell.
 _CLOSED_BECAUSE = (
-    "its limit of connections from this address (maxClientCnxns) is reached, this port expects TLS, or the server is "
-    "behind the transactions that this client saw"
+    "its limit of connections from this address (maxClientCnxns) is reached, this port expects TLS or is not that of "
+    "ZooKeeper, or the server is behind the transactions that this client saw"
 )
 HEARTBEATS_PER_TIMEOUT = 4
 HEARTBEAT_LIMIT = 5 / 12

@@ -77,7 +77,9 @@ class RangeFolders:
         except OSError as error:
             if is_disk_full(error) and error.errno != errno.EROFS:  # read-only from the start is a wrong path
                 raise
-            raise HandlerFailedError(f"cannot create the directory {self._directory}: {error.strerror}.") from error
+            raise HandlerFailedError(
+                f"cannot create the directory {self._directory}: {error.strerror}; check options.directory."
+            ) from error
 
     def has(self, topic: str) -> bool:
         self._require_same_directory()
