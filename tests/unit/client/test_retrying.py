@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from structlog.testing import capture_logs
 
 from consumerd.client import AuthenticationError, ClientSettings, NoBrokerError, RequestTooLargeError, error_of
 from consumerd.client.retrying import retry
@@ -67,3 +68,31 @@ async def test_raises_permanent_errors_at_once(error: BrokerError) -> None:
     with pytest.raises(type(error)):
         await result(attempt)
     assert attempt.made == 1
+
+
+@pytest.mark.asyncio
+async def test_pauses_twice_as_long_each_time_up_to_a_limit() -> None:
+    clock, attempt = FakeClock(auto=True), Attempt(ConnectError("refused"), 6)
+    settings = ClientSettings(retry_backoff_min=1.0, retry_backoff_max=4.0, retry_timeout=100.0)
+    noted: list[str] = []
+    await retry(
+        attempt, "ask", settings, timeout=None, clock=clock, rng=random.Random(1),
+        on_retry=lambda what, error: noted.append(f"{what}: {error}"),
+    )  # fmt: skip
+    assert all(0.5 * base <= wait <= 1.5 * base for wait, base in zip(clock.sleeps, [1, 2, 4, 4, 4, 4], strict=True))
+    assert len(set(clock.sleeps)) == 6
+    assert noted == ["ask: refused"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("timeout", "least", "most"), [(None, 3.0, 5.0), (50.0, 45.0, 50.0), (0.0, 0.0, 0.0)])
+async def test_timeout_of_a_call_replaces_that_of_the_settings(
+    timeout: float | None, least: float, most: float
+) -> None:
+    clock, attempt = FakeClock(auto=True), Attempt(ConnectError("refused"), 1_000)
+    settings = ClientSettings(retry_timeout=5.0, retry_backoff_max=1.0)
+    with capture_logs() as logs, pytest.raises(ConnectError):
+        await retry(attempt, "ask", settings, timeout=timeout, clock=clock, rng=random.Random(1))
+    assert least <= sum(clock.sleeps) <= most
+    reported = [(line["event"], line["what"], line["reason"]) for line in logs]
+    assert reported == ([("retrying", "ask", "refused")] if most else [])

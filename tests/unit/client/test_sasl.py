@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
+import threading
 from typing import Any
 
 import pytest
 
-from consumerd.client import AuthenticationError, BrokerRelease, BrokerVersions, Plain, SaslAuthenticator
-from consumerd.net import ConnectionClosedError, RequestTimeoutError
+from consumerd.client import AuthenticationError, BrokerRelease, BrokerVersions, Plain, SaslAuthenticator, Scram
+from consumerd.errors import ConfigError
+from consumerd.net import ConnectError, ConnectionClosedError, RequestTimeoutError
 from consumerd.wire.v08.apis import APIS, SASL_AUTHENTICATE, SASL_HANDSHAKE
 
 pytestmark = pytest.mark.asyncio
@@ -39,6 +44,7 @@ class Line:
     def __init__(self, release: BrokerRelease, versions: dict[int, tuple[int, int]], **says: Any) -> None:
         self.versions = BrokerVersions(self.address, release, versions)
         self.says = says
+        self.rejects = False
         self.sent: list[tuple[str, bytes]] = []
         self.timeouts: set[float] = set()
 
@@ -49,6 +55,8 @@ class Line:
             return {"error_code": 0, "enabled_mechanisms": ["B", "A"], **self.says}
         assert api is SASL_AUTHENTICATE
         self.sent.append(("wrapped", body["auth_bytes"]))
+        if self.rejects:
+            return {"error_code": 58, "error_message": "wrong password", "auth_bytes": b""}
         return {"error_code": 0, "error_message": None, "auth_bytes": b"challenge", **self.says}
 
     async def exchange_token(self, token: bytes, timeout: float) -> bytes:
@@ -121,3 +129,71 @@ async def test_connection_that_ends_rejects_the_credentials_and_a_timeout_does_n
 async def test_gives_up_a_mechanism_that_never_ends() -> None:
     with pytest.raises(AuthenticationError, match="did not complete the authentication with SCRAM"):
         await authenticated(Line(BrokerRelease.V0_10_OR_NEWER, ALL), Tokens("SCRAM", *[b"more"] * 100))
+
+
+async def test_wraps_tokens_only_where_the_broker_has_both_apis() -> None:
+    for versions in (
+        {SASL_HANDSHAKE.key: (0, 1)},
+        {SASL_HANDSHAKE.key: (0, 0), SASL_AUTHENTICATE.key: (0, 2)},
+    ):
+        line = Line(BrokerRelease.V0_10_OR_NEWER, versions)
+        await authenticated(line, Plain("alice", "x"))
+        assert line.sent == [("handshake 0", b"PLAIN"), ("bare", b"\0alice\0x")]
+
+
+async def test_error_is_the_reason_that_the_broker_gives() -> None:
+    line = Line(BrokerRelease.V0_10_OR_NEWER, ALL)
+    line.rejects = True
+    with pytest.raises(AuthenticationError, match=r"broker:9092 refuses the authentication: .*: wrong password$"):
+        await authenticated(line, Plain("alice", "x"))
+
+
+async def test_gives_up_a_mechanism_that_makes_no_token_in_time() -> None:
+    ended = threading.Event()
+
+    class Stuck(Tokens):
+        def first(self, host: str) -> bytes:
+            ended.wait()
+            return b""
+
+    channel: Any = Line(BrokerRelease.V0_10_OR_NEWER, ALL)
+    try:
+        with pytest.raises(ConnectError, match=r"GSSAPI returned no token within 0\.01 s: check that the servers"):
+            await SaslAuthenticator(lambda: Stuck("GSSAPI"), timeout=0.01)(channel)
+    finally:
+        ended.set()
+
+
+async def test_plain_refuses_what_it_cannot_express() -> None:
+    for user, password in (("al\0ice", "x"), ("alice", "\0"), ("\0", "\0")):
+        with pytest.raises(ConfigError, match="holds a NUL"):
+            Plain(user, password)
+    assert not Plain("alice", "x").ends_unanswered
+
+
+@pytest.mark.parametrize(("name", "digest"), [("SCRAM-SHA-256", "sha256"), ("SCRAM-SHA-512", "sha512")])
+@pytest.mark.parametrize("honest", [True, False])
+async def test_scram_proves_the_password_and_wants_the_same_of_the_broker(name: str, digest: str, honest: bool) -> None:
+    scram = Scram(name, "alice", "secret")
+    assert (scram.name, scram.ends_unanswered) == (name, False)
+    first = scram.first("broker")
+    assert first.startswith(b"n,,n=alice,r=")
+    nonce = first.rpartition(b"r=")[2]
+    assert len(nonce) >= 24
+    assert Scram(name, "alice", "secret").first("broker") != first
+    challenge = b"r=%s-theirs,s=%s,i=4096" % (nonce, base64.b64encode(b"salt"))
+    proof = scram.respond(challenge)
+    assert proof is not None
+    said = b",".join((first[3:], challenge, proof.rpartition(b",p=")[0]))
+    salted = hashlib.pbkdf2_hmac(digest, b"secret", b"salt", 4096)
+    signature = hmac.digest(hmac.digest(salted, b"Server Key", digest), said, digest)
+    if honest:
+        assert scram.respond(b"v=" + base64.b64encode(signature)) is None
+    else:
+        with pytest.raises(AuthenticationError, match=rf"did not prove that it knows the password \({name}\)"):
+            scram.respond(b"v=" + base64.b64encode(signature[::-1]))
+
+
+async def test_scram_has_two_hashes() -> None:
+    with pytest.raises(ConfigError, match="SCRAM-SHA-1 is none of SCRAM-SHA-256, SCRAM-SHA-512"):
+        Scram("SCRAM-SHA-1", "alice", "x")
