@@ -41,23 +41,6 @@ def channel_of(connection: Any, clock: FakeClock) -> Channel:
     return Channel(connection, "h:9", versions, ClientSettings(), clock)
 
 
-async def test_sends_nothing_for_as_long_as_the_broker_demands() -> None:
-    clock, connection = FakeClock(), Connection(3, 1500, 200)
-    channel = channel_of(connection, clock)
-    await channel.call(HEARTBEAT, BODY)
-    waiting = asyncio.create_task(channel.call(HEARTBEAT, BODY))
-    await clock.advance(1.4)
-    assert connection.sent == 1
-    await clock.advance(0.1)
-    await waiting
-    assert connection.sent == 2
-    waiting = asyncio.create_task(channel.call(HEARTBEAT, BODY))
-    await clock.advance(0.2)
-    await waiting
-    await channel.call(HEARTBEAT, BODY)  # nothing was demanded any more
-    assert connection.sent == 4
-
-
 async def test_waits_a_minute_at_most() -> None:
     clock, connection = FakeClock(), Connection(3, 1 << 30)
     channel = channel_of(connection, clock)
