@@ -108,11 +108,10 @@ class ChannelOpener:
         return Channel(connection, f"{host}:{port}", versions, self._settings, self._clock)
 
     def _believed(self, host: str, port: int) -> BrokerVersions | None:
-        release, until = self._old.get((host, port), (BrokerRelease.V0_10_OR_NEWER, 0.0))
-        if self._clock.monotonic() >= until:
-            self._old.pop((host, port), None)
+        known = self._old.get((host, port))
+        if known is None or self._clock.monotonic() >= known[1]:
             return None
-        return BrokerVersions.of(f"{host}:{port}", release)
+        return BrokerVersions.of(f"{host}:{port}", known[0])
 
     def forget(self, host: str, port: int) -> None:
         """Forget the release at this address, as a connection ended: the next one detects it again."""
@@ -121,7 +120,7 @@ class ChannelOpener:
     async def _ask(self, host: str, port: int) -> tuple[BrokerVersions, Channel | None]:
         """Return the versions that the broker serves, and the channel on which it returned them, if it did."""
         address = f"{host}:{port}"
-        closed: ConnectionClosedError | None = None
+        closed: ConnectionClosedError
         # Early brokers close the connection before authentication on an unknown version.
         for version in (API_VERSIONS.versions[1], 0):
             first = BrokerVersions(address, BrokerRelease.V0_10_OR_NEWER, {API_VERSIONS.key: (0, version)})
@@ -134,7 +133,6 @@ class ChannelOpener:
                 closed = error
         release = await self._probe(host, port)
         if release is None:
-            assert closed is not None
             if type(closed) is ConnectionClosedError and self._authenticate is None:
                 raise ConnectionClosedError(f"{closed}; {_NOT_A_BROKER}", blamed=True) from closed
             raise closed
@@ -152,7 +150,7 @@ class ChannelOpener:
         channel = await self._connected(host, port, first)
         try:
             version = first.pick(API_VERSIONS)
-            answer = await channel.call(API_VERSIONS, _SOFTWARE if version else {}, version=version, timeout=timeout)
+            answer = await channel.call(API_VERSIONS, _SOFTWARE, version=version, timeout=timeout)
             if answer["error_code"] == ErrorCode.UNSUPPORTED_VERSION:
                 answer = await channel.call(API_VERSIONS, {}, version=0)
             if error := error_of(answer["error_code"], f"broker {channel.address} did not return its API versions"):

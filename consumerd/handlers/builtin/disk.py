@@ -12,7 +12,6 @@ import secrets
 from typing import TYPE_CHECKING, Protocol
 
 from consumerd.durable import make_directory, sync_directory
-
 from consumerd.errors import HandlerFailedError
 
 if TYPE_CHECKING:

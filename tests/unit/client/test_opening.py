@@ -8,14 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.client import BrokerRelease, ChannelOpener, ClientSettings, ClusterClient
+from consumerd.client import (
+    AuthenticationError,
+    BrokerRefusedError,
+    BrokerRelease,
+    BrokerVersions,
+    ChannelOpener,
+    ClientSettings,
+    ClusterClient,
+)
 from consumerd.client.errors import V07BrokerError
 from consumerd.clock import SystemClock
 from consumerd.errors import BrokerError
 from consumerd.net import ConnectionClosedError, RequestTimeoutError
+from consumerd.testing.clock import FakeClock
 from consumerd.wire.v07 import FetchRequest
 from consumerd.wire.v07 import decode_request as decode_request_v07
-from consumerd.wire.v08.apis import API_VERSIONS, APIS, LIST_GROUPS, METADATA
+from consumerd.wire.v08.apis import API_VERSIONS, APIS, LIST_GROUPS, METADATA, SASL_HANDSHAKE
+from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.headers import ResponseHeader
 from consumerd.wire.v08.messages import ResponseMessage, decode_request, encode_response
 
@@ -28,14 +38,17 @@ ANSWERS: dict[int, dict[str, Any]] = {
     API_VERSIONS.key: SERVED,
     LIST_GROUPS.key: {"error_code": 0, "groups": []},
     METADATA.key: {"brokers": [], "topic_metadata": []},
+    SASL_HANDSHAKE.key: {"error_code": ErrorCode.ILLEGAL_SASL_STATE, "enabled_mechanisms": []},
 }
 
 
 class Broker:
-    """`says(key, version, number)`, of the request of that number: "answer", "hang up" or "silence"."""
+    """`says(key, version, number)`, of the request of that number: "answer", "hang up", "silence" or an error code."""
 
-    def __init__(self, says: Callable[[int, int, int], str]) -> None:
+    def __init__(self, says: Callable[[int, int, int], str | int]) -> None:
         self.says = says
+        #: Whether it hangs up on connections that are not authenticated.
+        self.closed_to_strangers = False
         self.asked: list[tuple[int, int]] = []
         self.open: set[Line] = set()
 
@@ -50,22 +63,27 @@ class Line:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.closed = False
+        self.closed = self.authenticated = False
 
     async def request(self, frame: bytes, **_: Any) -> bytes:
         key, version = int.from_bytes(frame[4:6]), int.from_bytes(frame[6:8])
         self.broker.asked.append((key, version))
         await asyncio.sleep(0)
-        match self.broker.says(key, version, len(self.broker.asked)):
+        stranger = self.broker.closed_to_strangers and not self.authenticated
+        match "hang up" if stranger else self.broker.says(key, version, len(self.broker.asked)):
             case "hang up":
                 self.abort()
                 raise ConnectionClosedError("the broker hung up", blamed=True)
             case "silence":
                 self.abort()
                 raise RequestTimeoutError("the broker did not answer")
+            case int(error):
+                answer, version = {"error_code": error, "api_versions": []}, 0
+            case _:
+                answer = ANSWERS[key]
         api = APIS[key]
         header = ResponseHeader(decode_request(api, frame[4:]).header.correlation_id)
-        return encode_response(api, version, ResponseMessage(header, ANSWERS[key]))[4:]
+        return encode_response(api, version, ResponseMessage(header, answer))[4:]
 
     def abort(self) -> None:
         self.closed = True
@@ -130,6 +148,103 @@ async def test_recognises_a_broker_of_0_7_by_its_answer_to_a_fetch(answer: bytes
         await client.retrying("find a broker", client.refresh)
 
 
+async def test_remembers_an_old_broker_for_five_minutes() -> None:
+    clock, broker = FakeClock(), Broker(kafka_09)
+    remembered: dict[Any, Any] = {}
+    opener = ChannelOpener(broker.connect, ClientSettings(), clock, remembered=remembered)
+    await opener.open("h", 9)
+    asked = list(broker.asked)
+    clock.jump(299.9)
+    for each in (opener, ChannelOpener(broker.connect, ClientSettings(), clock, remembered=remembered)):
+        channel = await each.open("h", 9)
+        assert channel.versions == BrokerVersions.of("h:9", BrokerRelease.V0_9)
+    assert broker.asked == asked
+    await opener.open("h", 8)
+    assert broker.asked == asked * 2  # of another one nothing is known
+    clock.now = 1300.0
+    broker.says = lambda *_: "answer"  # upgraded
+    assert (await opener.open("h", 9)).versions.release is BrokerRelease.V0_10_OR_NEWER
+    assert (await opener.open("h", 8)).versions.release is BrokerRelease.V0_9  # asked 0.1 s ago
+
+
+async def test_asks_a_slow_broker_again_in_the_first_version() -> None:
+    broker = Broker(slow)
+    await ChannelOpener(broker.connect, ClientSettings(), SystemClock()).open("h", 9)
+    last = API_VERSIONS.versions[1]
+    assert broker.asked == [(API_VERSIONS.key, last), (LIST_GROUPS.key, 0), (API_VERSIONS.key, 0)]
+
+
+async def test_broker_that_does_not_know_the_version_of_api_versions_is_asked_in_the_first() -> None:
+    """It answers in that one, too."""
+    broker = Broker(lambda key, version, number: ErrorCode.UNSUPPORTED_VERSION if version else "answer")
+    channel = await ChannelOpener(broker.connect, ClientSettings(), SystemClock()).open("h", 9)
+    assert channel.versions.has(METADATA)
+    assert broker.asked == [(API_VERSIONS.key, API_VERSIONS.versions[1]), (API_VERSIONS.key, 0)]
+    assert len(broker.open) == 1
+    broker = Broker(lambda *_: ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    with pytest.raises(BrokerRefusedError, match="broker h:9 did not return its API versions"):
+        await ChannelOpener(broker.connect, ClientSettings(), SystemClock()).open("h", 9)
+    assert not broker.open
+
+
+async def test_broker_that_hangs_is_asked_no_more() -> None:
+    broker = Broker(lambda *_: "silence")
+    with pytest.raises(RequestTimeoutError):
+        await ChannelOpener(broker.connect, ClientSettings(), SystemClock()).open("h", 9)
+    assert [key for key, _ in broker.asked] == [API_VERSIONS.key, LIST_GROUPS.key]
+    assert not broker.open
+
+
+class Ticket:
+    """Authenticates by bare tokens, as GSSAPI does, or fails with `error`."""
+
+    def __init__(self, *, speaks_first: bool = True, error: Exception | None = None) -> None:
+        self.speaks_first, self.error = speaks_first, error
+        self.times = 0
+
+    async def __call__(self, channel: Any) -> None:
+        self.times += 1
+        if self.error:
+            raise self.error
+        channel._connection.authenticated = True
+
+
+def rejected(cause: Exception | None) -> AuthenticationError:
+    error = AuthenticationError("rejected")
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("ticket", "says", "result", "times"),
+    [
+        (Ticket(), kafka_09, BrokerRelease.V0_9, 2),
+        (Ticket(), lambda *_: "hang up", "hung up", 1),
+        (Ticket(), lambda *_: "silence", "hung up", 1),
+        (Ticket(speaks_first=False), kafka_09, "hung up", 0),
+        (None, kafka_09, "hung up", 0),
+        (Ticket(error=rejected(None)), kafka_09, "rejected", 1),
+        (Ticket(error=rejected(ConnectionClosedError("closed"))), kafka_09, "hung up", 1),
+    ],
+)
+async def test_authenticates_first_where_a_broker_closes_the_connection_on_every_request(
+    ticket: Ticket | None, says: Callable[[int, int, int], str], result: BrokerRelease | str, times: int
+) -> None:
+    broker = Broker(says)
+    broker.closed_to_strangers = True
+    opener = ChannelOpener(broker.connect, ClientSettings(), SystemClock(), authenticate=ticket)
+    if isinstance(result, str):
+        with pytest.raises(BrokerError, match=result):
+            await opener.open("h", 9)
+        assert not broker.open
+    else:
+        channel = await opener.open("h", 9)
+        assert channel.versions.release is result
+        assert not channel.unknown
+        assert len(broker.open) == 1
+    assert ticket is None or ticket.times == times
+
+
 @pytest.mark.parametrize("said", ["hang up", "silence"])
 async def test_raises_broker_error_when_no_probe_is_answered(said: str) -> None:
     broker = Broker(lambda *_: said)
@@ -159,3 +274,12 @@ async def test_suggests_sasl_when_broker_closes_on_first_request() -> None:
         with pytest.raises(ConnectionClosedError) as caught:
             await channel.call(LIST_GROUPS, {}, version=0)
         assert str(caught.value) == f"the broker hung up{hint}"
+        assert caught.value.blamed
+    channel = await ChannelOpener(
+        Broker(with_sasl).connect, ClientSettings(), SystemClock(), authenticate=Ticket()
+    ).open("h", 1)
+    with pytest.raises(ConnectionClosedError, match=r"hung up$"):  # it is one, and we are authenticated
+        await channel.call(LIST_GROUPS, {}, version=0)
+    channel = await ChannelOpener(Broker(kafka_08).connect, ClientSettings(), SystemClock()).open("h", 1)
+    with pytest.raises(ConnectionClosedError, match=r"hung up$"):  # which 0.8 does not have
+        await channel.call(LIST_GROUPS, {}, version=0)

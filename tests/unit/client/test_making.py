@@ -1,0 +1,54 @@
+"""A client from plain values, and the one check of a start."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from consumerd.client import AuthenticationError, BrokerRelease, NoBrokerError, Plain, find_broker, make_client
+from consumerd.client.making import security_protocol
+from consumerd.net import ConnectError, ConnectionSettings
+from consumerd.testing.clock import FakeClock
+from tests.unit.client.test_opening import Broker
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.mark.parametrize("tls", [True, False])
+@pytest.mark.parametrize("sasl", [True, False])
+async def test_names_the_listener_for_what_is_configured(tls: bool, sasl: bool) -> None:
+    names = {(0, 0): "PLAINTEXT", (1, 0): "SSL", (0, 1): "SASL_PLAINTEXT", (1, 1): "SASL_SSL"}
+    assert security_protocol(tls=tls, sasl=sasl) == names[tls, sasl]
+
+
+def client_of(connector: Any, sasl: Any = None) -> Any:
+    return make_client(
+        [("h", 9)],
+        ConnectionSettings(),
+        client_id="c",
+        tls=None,
+        sasl=sasl,
+        clock=FakeClock(auto=True),
+        rng=random.Random(1),
+        connector=connector,
+    )
+
+
+async def test_connects_by_the_port_that_is_given_and_authenticates_if_asked_to() -> None:
+    broker = Broker(lambda *_: "answer")
+    client = client_of(broker.connect)
+    assert (await client.channel("h", 9)).versions.release is BrokerRelease.V0_10_OR_NEWER
+    with pytest.raises(AuthenticationError):
+        await client_of(broker.connect, lambda: Plain("alice", "x")).channel("h", 9)
+
+
+async def test_start_without_a_broker_is_an_error_with_its_remedy() -> None:
+    async def refuse(host: str, port: int) -> Any:
+        raise ConnectError(f"{host}:{port} refuses")
+
+    client = client_of(refuse)
+    with pytest.raises(NoBrokerError, match=r"no broker of h:9, i:9 answered within 5 s; check .*: h:9 refuses"):
+        await find_broker(client, ["h:9", "i:9"], 5.0)
+    await find_broker(client_of(Broker(lambda *_: "answer").connect), ["h:9"], 5.0)
