@@ -26,7 +26,7 @@ from consumerd.client.errors import (
     error_of,
     topic_error,
 )
-from consumerd.client.metadata import NO_CREATION_SINCE, ClusterMetadata, metadata_body
+from consumerd.client.metadata import MISSING_TOPIC, NO_CREATION_SINCE, ClusterMetadata, metadata_body
 from consumerd.client.retrying import log_retry, passes, retry
 from consumerd.errors import BrokerError, NotFoundError
 from consumerd.net import ConnectError, ConnectionClosedError
@@ -98,8 +98,6 @@ class ClusterClient:
     async def channel(self, host: str, port: int) -> Channel:
         """Return the shared channel to an address. Raises BrokerError."""
         address = host, port
-        if (found := self._open_channel(address)) is not None:
-            return found
         async with self._opening.setdefault(address, asyncio.Lock()):
             if (found := self._open_channel(address)) is not None:  # another caller was faster
                 return found
@@ -174,11 +172,7 @@ class ClusterClient:
         """Forget all that brokers said, and drop all connections to them."""
         for channel in (*self._channels.values(), *self._private):
             channel.abort()
-        self._channels.clear()
-        self._private.clear()
         self._coordinators.clear()
-        self._asked_at.clear()
-        self._stale.clear()
         self.metadata = ClusterMetadata()
 
     async def close(self) -> None:
@@ -223,7 +217,6 @@ class ClusterClient:
     ) -> ClusterMetadata:
         """As `refresh`, with the lock held."""
         left: set[Address] = set()
-        attempts = 0
         while True:
             channel = await self.any_channel(left)
             try:
@@ -233,8 +226,7 @@ class ClusterClient:
                     raise
                 left.update(address for address in self._bootstrap if "{}:{}".format(*address) == channel.address)
                 self._bootstrap_again()
-                attempts += 1
-                if left.issuperset(self._bootstrap) or attempts > len(self._bootstrap):
+                if left.issuperset(self._bootstrap):
                     raise UnavailableError(str(error)) from error
                 self._on_retry("bootstrap again", error)
 
@@ -360,21 +352,17 @@ async def topic_partitions(client: ClusterClient, topics: Sequence[str]) -> dict
         metadata = await client.refresh(topics)
         found: dict[str, list[int]] = {}
         for name in topics:
-            topic = metadata.topics.get(name)
-            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic is None else topic.error
-            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            topic = metadata.topics.get(name, MISSING_TOPIC)
+            if topic.error == MISSING_TOPIC.error:
                 looks += 1
                 if looks >= _LOOKS:
                     raise NotFoundError(
                         f"the brokers have no topic {name!r}; see `consumerd topics list`, or make it with `consumerd "
                         f"topics create --topic {name}`."
                     )
-            what = f"the topic {name!r} cannot be used"
-            if (error := topic_error(code, what, name)) is not None:
+            code = topic.error if topic.partitions else topic.error or ErrorCode.LEADER_NOT_AVAILABLE
+            if (error := topic_error(code, f"the topic {name!r} cannot be used", name)) is not None:
                 raise error
-            assert topic is not None
-            if not topic.partitions:
-                raise error_of(ErrorCode.LEADER_NOT_AVAILABLE, what) or BrokerError(what)
             found[name] = sorted(topic.partitions)
         return found
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.schema import NO_UUID
 
 if TYPE_CHECKING:
@@ -71,6 +72,10 @@ class TopicMetadata(NamedTuple):
     partitions: Mapping[int, PartitionMetadata]
     internal: bool = False
     id: bytes = NO_UUID
+
+
+#: In place of a topic that is not in an answer.
+MISSING_TOPIC: Final = TopicMetadata(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, {})
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from consumerd.client import error_of
-from consumerd.client.metadata import TopicMetadata
+from consumerd.client.metadata import MISSING_TOPIC
 from consumerd.forward.errors import NoHeadersError, NoTopicError
 from consumerd.wire.v08.apis import CREATE_TOPICS, PRODUCE
 from consumerd.wire.v08.error_codes import ErrorCode
@@ -29,7 +29,6 @@ _HEADERS_SINCE: Final = 3
 #: The first version of CREATE_TOPICS that knows the brokers' defaults.
 _DEFAULTS_SINCE: Final = 4
 _TIMEOUT_MS: Final = 30_000
-_MISSING: Final = TopicMetadata(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, {})
 
 
 class ForwardTopics:
@@ -83,9 +82,9 @@ class ForwardTopics:
             return len(known.partitions)
 
         async def ask() -> int:
-            described = (await self._client.refresh([topic])).topics.get(topic, _MISSING)
+            described = (await self._client.refresh([topic])).topics.get(topic, MISSING_TOPIC)
             error = error_of(described.error, f"the target has no metadata for topic {topic!r}")
-            if error is not None and error.code != _MISSING.error and not described.partitions:
+            if error is not None and error.code != MISSING_TOPIC.error and not described.partitions:
                 raise error
             return len(described.partitions)
 

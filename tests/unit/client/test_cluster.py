@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from consumerd.client import (
+    BrokerRefusedError,
     BrokerRelease,
     BrokerVersions,
     ClientSettings,
@@ -17,7 +18,8 @@ from consumerd.client import (
     topic_partitions,
 )
 from consumerd.clock import SystemClock
-from consumerd.errors import BrokerError
+from consumerd.errors import BrokerError, NotFoundError
+from consumerd.testing.clock import FakeClock
 from consumerd.wire.v08.apis import APIS, GROUP_COORDINATOR, HEARTBEAT, METADATA
 from consumerd.wire.v08.error_codes import ErrorCode
 
@@ -31,27 +33,49 @@ class OneOfThree:
 
     def __init__(self, cluster: Cluster, port: int) -> None:
         self.address, self.port = f"h:{port}", port
-        self.versions = VERSIONS
+        last = cluster.version
+        self.versions = VERSIONS if last is None else BrokerVersions("", VERSIONS.release, {METADATA.key: (0, last)})
         self.closed = False
         self.in_flight = 0
         self.cluster = cluster
 
     async def call(self, api: Any, body: dict[str, Any], **_: Any) -> dict[str, Any]:
         if api is GROUP_COORDINATOR:
-            return {"error_code": 0, "coordinator": {"node_id": self.cluster.leader, "host": "h", "port": 9}}
+            return {
+                "error_code": self.cluster.error,
+                "coordinator": {"node_id": self.cluster.leader, "host": "h", "port": 9},
+            }
         if api is not METADATA:
             return {"error_code": 0}
         self.cluster.asked += 1
         if self.port in self.cluster.sends_away:
             return {"error_code": ErrorCode.REBOOTSTRAP_REQUIRED, "brokers": [], "topic_metadata": []}
+        if self.cluster.error:
+            return {"error_code": self.cluster.error, "brokers": [], "topic_metadata": []}
+        self.cluster.bodies.append(body)
         self.in_flight += 1
         await asyncio.sleep(3600 if self.port == self.cluster.hangs else 0)
         self.in_flight -= 1
         part = {"partition_error_code": 0, "partition_id": 0, "leader": self.cluster.leader, "replicas": [], "isr": []}
+        named = (
+            []
+            if body["topics"] is None
+            else [each if isinstance(each, str) else each["topic"] for each in body["topics"]]
+        )
+        every = body["topics"] is None or (self.cluster.version == 0 and not named)
+        names = sorted(self.cluster.topics) if every else [name for name in named if name not in self.cluster.left_out]
         return {
             "brokers": [{"node_id": node, "host": "h", "port": node} for node in self.cluster.nodes],
             "topic_metadata": [
-                {"topic_error_code": 0, "topic": each["topic"], "partition_metadata": [part]} for each in body["topics"]
+                {
+                    "topic_error_code": self.cluster.topics.get(name, (0, 1))[0],
+                    "topic": name,
+                    "partition_metadata": [
+                        part | {"partition_id": number}
+                        for number in reversed(range(self.cluster.topics.get(name, (0, 1))[1]))
+                    ],
+                }
+                for name in names
             ],
         }
 
@@ -71,6 +95,14 @@ class Cluster:
         #: Ports of those that demand to bootstrap again, and the port of each connection that was made.
         self.sends_away: set[int] = set()
         self.dialed: list[int] = []
+        #: The last version of METADATA, if it is not ours, and the bodies of the requests.
+        self.version: int | None = None
+        self.bodies: list[dict[str, Any]] = []
+        #: The error of the next answers; the error and the number of partitions of topics; those not in answers.
+        self.error = 0
+        self.topics: dict[str, tuple[int, int]] = {}
+        self.left_out: set[str] = set()
+        self.retried: list[str] = []
 
     async def open(self, host: str, port: int) -> Any:
         self.dialed.append(port)
@@ -80,14 +112,15 @@ class Cluster:
         """Nothing is remembered."""
 
 
-def client_of(cluster: Cluster, *ports: int, seed: int = 1) -> ClusterClient:
+def client_of(cluster: Cluster, *ports: int, seed: int = 1, clock: FakeClock | None = None) -> ClusterClient:
     opener: Any = cluster
     return ClusterClient(
         [("h", port) for port in ports or (1,)],
         opener,
         ClientSettings(retry_backoff_min=0.001),
-        clock=SystemClock(),
+        clock=clock or SystemClock(),
         rng=random.Random(seed),
+        on_retry=lambda what, _: cluster.retried.append(what),
     )
 
 
@@ -154,6 +187,7 @@ async def test_asks_the_other_servers_when_one_demands_to_bootstrap_again(seed: 
         assert (await client.leader("t", 0)).id == 1
         assert cluster.dialed[-1] == 9
         assert len(cluster.dialed) == len(set(cluster.dialed)) == cluster.asked
+        assert cluster.retried == ["bootstrap again"] * (cluster.asked - 1)
         dialed = len(cluster.dialed)
         await client.refresh()
         assert len(cluster.dialed) == dialed
@@ -171,6 +205,7 @@ async def test_closes_every_connection_when_a_broker_demands_to_bootstrap_again(
         assert [channel.closed for channel in channels] == [True] * 3
         assert (client.metadata.nodes, client.metadata.topics) == ({}, {})
         cluster.sends_away, cluster.leader = set(), 2
+        await client.refresh()
         assert await client.coordinator("g") == 2
         assert not (await client.private_channel(3)).closed
 
@@ -188,4 +223,112 @@ async def test_lists_the_partitions_of_each_topic() -> None:
     cluster = Cluster()
     async with client_of(cluster) as client:
         assert await topic_partitions(client, ["t", "u"]) == {"t": [0], "u": [0]}
+        assert cluster.asked == 1
+
+
+async def test_broker_that_refuses_is_not_left() -> None:
+    cluster = Cluster()
+    async with client_of(cluster, 7, 8) as client:
+        cluster.error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        with pytest.raises(BrokerRefusedError, match="returned no metadata: CLUSTER_AUTHORIZATION_FAILED"):
+            await client.refresh()
+        with pytest.raises(BrokerRefusedError, match="returned no coordinator of group 'g': CLUSTER_AUTH"):
+            await client.coordinator("g")
+        cluster.error = 0
+        await client.refresh()
+        assert len(cluster.dialed) == 1
+
+
+def asked(cluster: Cluster) -> Any:
+    """The topics of the last request, None for all."""
+    topics = cluster.bodies[-1]["topics"]
+    return topics and [each if isinstance(each, str) else each["topic"] for each in topics]
+
+
+@pytest.mark.parametrize("version", [0, 1, 3, 4, 9, None])
+async def test_asks_for_some_topics_for_none_or_for_all_in_every_version(version: int | None) -> None:
+    cluster = Cluster()
+    cluster.version, cluster.topics = version, {"t": (0, 1), "u": (0, 1), "v": (0, 1)}
+    async with client_of(cluster) as client:
+        assert list((await client.refresh()).topics) == ([] if version != 0 else ["t", "u", "v"])
+        assert asked(cluster) == []  # which is all in version 0
+        assert list((await client.refresh(None)).topics) == ["t", "u", "v"]
+        assert asked(cluster) == ([] if version == 0 else None)
+        del cluster.topics["v"]
+        await client.refresh()
+        assert asked(cluster) == (["t"] if version == 0 else [])  # as few as it can
+        await client.refresh(["u"])
+        assert asked(cluster) == ["u"]
+        assert list(client.metadata.topics) == ["t", "u", "v"]  # those that were not asked for stay
+        await client.refresh(None)
+        assert list(client.metadata.topics) == ["t", "u"]
+        before = len(cluster.bodies)
+        await client.topics(["t", "u"])
+        assert len(cluster.bodies) == before  # all are fresh
+
+
+@pytest.mark.parametrize(("version", "every"), [(0, True), (3, True), (4, False), (None, False)])
+async def test_asks_old_brokers_for_all_topics_where_none_may_be_created(version: int | None, every: bool) -> None:
+    cluster = Cluster()
+    cluster.version, cluster.topics = version, {"t": (0, 1)}
+    async with client_of(cluster) as client:
+        await client.refresh(["u"], never_create=True)
+        assert asked(cluster) == (["u"] if not every else [] if version == 0 else None)
+        await client.refresh(["u"])
+        assert asked(cluster) == ["u"]
+        for create in (False, True):
+            await client.refresh(["u"], create=create)
+            assert cluster.bodies[-1].get("allow_auto_topic_creation", create) is create
+            await client.topics([f"new {create}"], create=create)
+            assert cluster.bodies[-1].get("allow_auto_topic_creation", create) is create
+        for asking in (client.refresh(["u"]), client.topics(["x"])):
+            await asking
+            assert not cluster.bodies[-1].get("allow_auto_topic_creation")
+            assert asked(cluster) in (["u"], ["x"])
+
+
+async def test_says_why_a_partition_has_no_leader() -> None:
+    cluster = Cluster()
+    cluster.left_out = {"lost"}
+    cluster.topics = {"secret": (ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0), "t": (0, 2)}
+    async with client_of(cluster) as client:
+        for topic, partition, says in (
+            ("lost", 0, "lost/0 has no leader: the brokers returned no metadata of the topic 'lost'"),
+            ("secret", 0, "the client lacks the permission Describe on the topic 'secret'"),
+            ("t", 2, "t/2 has no leader: the topic has 2 partitions"),
+        ):
+            with pytest.raises(BrokerError, match=says):
+                await client.leader(topic, partition)
+
+
+async def test_lists_partitions_in_their_order() -> None:
+    cluster = Cluster()
+    cluster.topics = {"t": (0, 3)}
+    async with client_of(cluster) as client:
+        assert await topic_partitions(client, ["t"]) == {"t": [0, 1, 2]}
+
+
+@pytest.mark.parametrize("left_out", [True, False])
+async def test_believes_that_a_topic_is_missing_after_a_few_answers(left_out: bool) -> None:
+    cluster = Cluster()
+    if left_out:
+        cluster.left_out = {"t"}
+    else:
+        cluster.topics = {"t": (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0)}
+    async with client_of(cluster, clock=FakeClock(auto=True)) as client:
+        with pytest.raises(NotFoundError, match="the brokers have no topic 't'; see `consumerd topics list`"):
+            await topic_partitions(client, ["t"])
+        assert cluster.asked == 4
+
+
+async def test_waits_for_a_topic_that_has_no_partitions_yet_and_not_for_a_forbidden_one() -> None:
+    cluster, clock = Cluster(), FakeClock(auto=True)
+    cluster.topics = {"t": (0, 0)}
+    async with client_of(cluster, clock=clock) as client:
+        with pytest.raises(BrokerRefusedError, match="the topic 't' cannot be used: LEADER_NOT_AVAILABLE"):
+            await topic_partitions(client, ["t"])
+        assert cluster.asked > 4
+        cluster.topics, cluster.asked = {"t": (ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0)}, 0
+        with pytest.raises(BrokerRefusedError, match="lacks the permission Describe on the topic 't'"):
+            await topic_partitions(client, ["t"])
         assert cluster.asked == 1

@@ -30,6 +30,8 @@ class OneVersion:
         self.asked: dict[str, Any] = {}
         self.version = -1
         self.times = 1
+        #: Ids in requests -> those in responses.
+        self.renamed: dict[bytes, bytes] = {}
         self.closed = False
 
     def abort(self) -> None:
@@ -49,6 +51,9 @@ class OneVersion:
             }
             for topic in self.asked["topics"]
         ]
+        for topic in responses:
+            if "topic_id" in topic:
+                topic["topic_id"] = self.renamed.get(topic["topic_id"], topic["topic_id"])
         answer: dict[str, Any] = {"responses": responses}
         if version >= 1:
             answer["throttle_time_ms"] = 20
@@ -59,19 +64,19 @@ class OneVersion:
 def wanted(*, ids: bool = True) -> list[PartitionFetch]:
     places = [("t", 0, 5), ("u", 3, 6), ("t", 1, 7)]
     id_of = IDS if ids else dict.fromkeys(IDS, bytes(16))
-    return [PartitionFetch(topic, number, offset, 100, 4, id_of[topic]) for topic, number, offset in places]
+    return [PartitionFetch(topic, number, offset, 100, 4, id_of[topic], 3) for topic, number, offset in places]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_every_version_fetches_all_partitions(version: int) -> None:
     channel: Any = OneVersion(version)
-    fetched = await fetch_partitions(channel, wanted(), max_bytes=250, max_wait=0.5, min_bytes=1, read_committed=True)
+    fetched = await fetch_partitions(channel, wanted(), max_bytes=250, max_wait=0.512, min_bytes=1, read_committed=True)
     expected = FetchedPartition(0, b"x", 9, ())
     assert fetched.partitions == {("t", 0): expected, ("t", 1): expected, ("u", 3): expected}
     assert (fetched.error, fetched.throttled) == (0, version >= 8)
     assert channel.version == version
     asked = channel.asked
-    assert (asked["max_wait_time"], asked["min_bytes"]) == (500, 1)
+    assert (asked["max_wait_time"], asked["min_bytes"]) == (512, 1)
     assert asked.get("max_bytes", 250) == 250
     assert asked.get("isolation_level", 0) == (version >= 4)
     topics = {topic.get("topic") or NAMES[topic["topic_id"]]: topic["partitions"] for topic in asked["topics"]}
@@ -80,6 +85,7 @@ async def test_every_version_fetches_all_partitions(version: int) -> None:
         (1, 7, 100),
     ]
     assert {part.get("current_leader_epoch", 4) for part in topics["u"]} == {4}
+    assert {part.get("last_fetched_epoch") for part in topics["u"]} == {3 if version >= 12 else None}
     assert all(("topic_id" in topic) == (version >= 13) for topic in asked["topics"])
 
 
@@ -104,8 +110,9 @@ async def test_readable_end_depends_on_the_isolation_level(version: int) -> None
 async def test_rejects_a_response_that_has_a_partition_twice(version: int) -> None:
     channel: Any = OneVersion(version)
     channel.times = 2
-    with pytest.raises(BadFrameError, match="broker h:9 sent t/0 twice in a FETCH response"):
+    with pytest.raises(BadFrameError, match="broker h:9 sent t/0 twice in a FETCH response") as caught:
         await fetch_partitions(channel, wanted(), max_bytes=100)
+    assert caught.value.blamed
     assert channel.closed
 
 
@@ -113,8 +120,8 @@ async def test_rejects_a_response_that_has_a_partition_twice(version: int) -> No
 async def test_a_view_of_the_response_is_given_for_a_record_set_that_is_most_of_it(version: int) -> None:
     channel: Any = OneVersion(version, record_set=b"r" * 10_000)
     place = ("t", 0)
-    for views, kind in ((False, bytes), (True, memoryview)):
-        fetched = await fetch_partitions(channel, wanted()[:1], max_bytes=100, views=views)
+    for options, kind in (({}, bytes), ({"views": False}, bytes), ({"views": True}, memoryview)):
+        fetched = await fetch_partitions(channel, wanted()[:1], max_bytes=100, **options)
         assert type(fetched.partitions[place].data) is kind
         assert bytes(fetched.partitions[place].data) == b"r" * 10_000
     fetched = await fetch_partitions(channel, wanted(), max_bytes=100, views=True)
@@ -122,3 +129,16 @@ async def test_a_view_of_the_response_is_given_for_a_record_set_that_is_most_of_
     channel.part["record_set"] = b""
     fetched = await fetch_partitions(channel, wanted()[:1], max_bytes=100, views=True)
     assert fetched.partitions[place].data == b""
+
+
+async def test_asks_for_an_answer_at_once_by_default() -> None:
+    channel: Any = OneVersion(13)
+    await fetch_partitions(channel, wanted(), max_bytes=100)
+    assert (channel.asked["max_wait_time"], channel.asked["min_bytes"]) == (0, 0)
+
+
+async def test_leaves_out_a_topic_that_was_not_requested() -> None:
+    channel: Any = OneVersion(13)
+    channel.renamed = {IDS["u"]: b"\x09" * 16}
+    fetched = await fetch_partitions(channel, wanted(), max_bytes=100)
+    assert set(fetched.partitions) == {("t", 0), ("t", 1)}

@@ -35,6 +35,31 @@ def test_finds_leader_of_partition() -> None:
     assert metadata.controller == 2
 
 
+def test_tells_what_old_brokers_do_not_say_as_unknown() -> None:
+    body = answer(partition(0, 0), partition(1, -1)) | {"brokers": [{"node_id": 0, "host": "a", "port": 9}]}
+    for topic in body["topic_metadata"]:
+        del topic["topic_id"]
+    metadata = ClusterMetadata().updated(body | {"controller_id": 0}, complete=True)
+    assert metadata.controller == 0
+    assert metadata.leader("t", 0) == Node(0, "a", 9)
+    topic = metadata.topics["t"]
+    assert not topic.internal
+    assert (topic.partitions[0].leader_epoch, topic.partitions[1].leader) == (-1, None)
+    del body["controller_id"]
+    assert ClusterMetadata().updated(body, complete=True).controller is None
+
+
+def test_tells_the_id_and_the_kind_of_a_topic() -> None:
+    body = answer(partition(0, 1), topic_id=b"x" * 16)
+    body["topic_metadata"][0]["is_internal"] = True
+    body["topic_metadata"].append(body["topic_metadata"][0] | {"topic": None})  # which only an id names
+    metadata = ClusterMetadata().updated(body, complete=True)
+    assert metadata.topic_id("t") == b"x" * 16
+    assert metadata.topic_id("u") == bytes(16)
+    assert list(metadata.topics) == ["t"]
+    assert metadata.topics["t"].internal
+
+
 def test_keeps_topics_not_in_response() -> None:
     metadata = ClusterMetadata().updated(answer(partition(0, 1)), complete=True)
     more = metadata.updated(answer(partition(0, 2), topic="u"), complete=False)
@@ -46,6 +71,8 @@ def test_ignores_leader_with_older_epoch() -> None:
     metadata = ClusterMetadata().updated(answer(partition(0, 2, epoch=5)), complete=True)
     assert metadata.updated(answer(partition(0, 1, epoch=4)), complete=True).leader("t", 0) == Node(2, "b", 9, "r")
     assert metadata.updated(answer(partition(0, 1, epoch=6)), complete=True).leader("t", 0) == Node(1, "a", 9)
+    again = metadata.updated(answer(partition(0, 1, epoch=5)), complete=True)
+    assert again.leader("t", 0) == Node(1, "a", 9)  # not older
     # Recreated, the topic counts from the beginning.
     fresh = metadata.updated(answer(partition(0, 1, epoch=0), topic_id=b"x" * 16), complete=True)
     assert fresh.leader("t", 0) == Node(1, "a", 9)
@@ -87,3 +114,4 @@ def test_asks_for_some_topics_or_all_in_every_version(version: int, create: bool
         assert asked == (topics or [] if version == 0 else topics)
         assert ("allow_auto_topic_creation" in made) == (version >= 4)
         assert made.get("allow_auto_topic_creation", create) == create
+        assert create or metadata_body(version, topics) == made

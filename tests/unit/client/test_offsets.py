@@ -54,11 +54,20 @@ async def test_lists_segment_starts_before_0_10_1() -> None:
 async def test_lists_at_most_one_offset_since_0_10_1(version: int) -> None:
     parts = [{"partition": 0, "error_code": 0, "offset": 7}, {"partition": 1, "error_code": 0, "offset": -1}]
     channel = OneVersion(version, *parts)
-    assert await ask(channel, read_committed=True) == {
+    expected = {
         ("t", 0): ListedOffsets(0, (7,), by_segment=False),
         ("t", 1): ListedOffsets(0, (), by_segment=False),
     }
+    assert await ask(channel, read_committed=True, max_number=2) == expected
     assert channel.asked.get("isolation_level", 0) == (version >= 2)
+    assert await ask(channel) == expected
+    assert channel.asked.get("isolation_level", 0) == 0
+
+
+async def test_lists_the_offset_of_an_empty_log() -> None:
+    channel = OneVersion(0, {"partition": 0, "error_code": 0, "offsets": [0]})
+    assert (await ask(channel))["t", 0].offsets == (0,)
+    assert [part["max_num_offsets"] for part in channel.asked["topics"][0]["partitions"]] == [1, 1]
 
 
 async def test_rejects_negative_offset_without_error_code() -> None:
