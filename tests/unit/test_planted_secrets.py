@@ -87,7 +87,12 @@ async def use(said: Said, name: str, options: dict[str, Any]) -> None:
     batch = Batch(HERE, decode_batch(encode_message_set([b"x"]), 0))
     context = HandlerContext("g", "g_1", FakeClock(auto=True), name=name, config={"options": options})
     said.add(repr(context))
-    for step in (lambda: handler.start(context), lambda: handler.position(HERE), lambda: handler.handle(batch)):
+    steps: list[Callable[[], Any]] = [
+        lambda: handler.start(context),
+        lambda: handler.position(HERE),
+        lambda: handler.handle(batch),
+    ]
+    for step in steps:
         try:
             await step()
         except Exception as error:
