@@ -14,7 +14,7 @@ import structlog
 from consumerd.errors import NotFoundError, ZooKeeperError
 from consumerd.net.addresses import why_unresolvable
 from consumerd.registry import broker_ids_path, consumers_path
-from consumerd.zk.errors import NoAuth, NoNode, NotConnected
+from consumerd.zk.errors import ConnectionLost, NoAuth, NoNode, NotConnected, SessionChanged, Throttled
 
 if TYPE_CHECKING:
     from consumerd.ports import Clock, ZooKeeper
@@ -57,17 +57,24 @@ async def start_session(
     if allow_empty:
         return
     reported: str | None = None
-    while (problem := await _missing(session)) is not None:
+    while True:
         left = began + timeout - clock.monotonic()
-        if problem != reported or left <= 0:
-            remedy = await _remedy(session, where)
-            if allow_empty is not None:
-                remedy += "; for a new cluster start a broker first, or set zookeeper.allow_empty"
-            if not wait or left <= 0:
-                raise NotFoundError(f"{problem}{remedy}.")
-            reported = problem
-            log.warning("waiting_for_cluster", reason=f"{problem}{remedy}", seconds=round(left, 1))
-        await clock.sleep(min(_POLL, left))
+        try:
+            problem = await _missing(session)
+            if problem is None:
+                break
+            if problem != reported or left <= 0:
+                remedy = await _remedy(session, where)
+                if allow_empty is not None:
+                    remedy += "; for a new cluster start a broker first, or set zookeeper.allow_empty"
+                if not wait or left <= 0:
+                    raise NotFoundError(f"{problem}{remedy}.")
+                reported = problem
+                log.warning("waiting_for_cluster", reason=f"{problem}{remedy}", seconds=round(left, 1))
+        except (ConnectionLost, NotConnected, SessionChanged, Throttled):  # the session connects again by itself
+            if left <= 0:
+                raise
+        await clock.sleep(min(_POLL, max(left, 0.0)))
     session.create_chroot = True
 
 

@@ -31,7 +31,7 @@ def test_target_has_each_message_in_order_when_requests_are_disturbed() -> None:
 
 def test_target_has_each_message_when_a_mirror_ends_or_another_one_joins() -> None:
     run = disturb_mirror
-    found = steps_of(lambda number: run(number, MEMBER_FAULTS[number % 3], "turns"), range(0, MOST_TURNS, 82))
+    found = steps_of(lambda number: run(number, MEMBER_FAULTS[number % 3], "turns"), range(0, MOST_TURNS, 70))
     assert len(found) > 3
 
 

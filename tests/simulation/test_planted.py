@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(900)
 #: Of each defect the kind of schedule, and seeds of that kind that find it; one of them has to.
 KNOWN: dict[str, tuple[str, tuple[int, ...]]] = {
     "drain_by_partition": ("large", (2,)),
-    "released_while_committed": ("churn", (5, 1)),
+    "released_while_committed": ("churn", (8, 32)),
     "fence_by_owner_version": ("churn", (43, 47)),
     "fence_without_look": ("churn", (12, 25)),
     "latest_not_written": ("faulty", (3,)),

@@ -134,7 +134,7 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
         yield descriptor
     except OSError as error:
         if error.filename is None:  # calls with a descriptor do not know it
-            error.filename = os.fspath(path)
+            error.filename = str(path)
         raise
     finally:
         os.close(descriptor)
