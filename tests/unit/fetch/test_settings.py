@@ -1,0 +1,41 @@
+"""The limits of the settings of fetching: the values at each limit, and those beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from consumerd.fetch import FetchSettings
+from consumerd.wire.v07 import DecodeLimits
+
+
+@pytest.mark.parametrize(
+    ("settings", "wrong"),
+    [
+        ({"poll_bytes": 1, "fetch_bytes": 1, "max_fetch_bytes": 1}, {"poll_bytes": 0}),
+        ({"poll_bytes": 9, "fetch_bytes": 9}, {"poll_bytes": 10}),
+        ({"poll_bytes": 9, "fetch_bytes": 9, "max_fetch_bytes": 9}, {"max_fetch_bytes": 8}),
+        ({"max_fetch_bytes": 2**31 - 1}, {"max_fetch_bytes": 2**31}),
+        ({"poll_backoff_min": 1.0, "poll_backoff_max": 1.0}, {"poll_backoff_max": 0.9}),
+        ({"poll_backoff_min": 0.001}, {"poll_backoff_min": 0.0}),
+        ({"retry_backoff_min": 1.0, "retry_backoff_max": 1.0}, {"retry_backoff_max": 0.9}),
+        ({"retry_backoff_min": 0.001}, {"retry_backoff_min": 0.0}),
+        ({"max_wait": 0.01}, {"max_wait": 0.009}),
+        ({"max_wait": 60.0}, {"max_wait": 60.1}),
+        ({"min_bytes": 1}, {"min_bytes": 0}),
+        ({"poll_bytes": 9, "fetch_bytes": 9, "min_bytes": 9}, {"min_bytes": 10}),
+        ({"max_answer_bytes": 9, "min_bytes": 9}, {"min_bytes": 10}),
+    ],
+)
+def test_accepts_the_value_at_each_limit_and_none_beyond_it(settings: dict[str, Any], wrong: dict[str, Any]) -> None:
+    FetchSettings(**settings | ({"min_bytes": 1} if "max_fetch_bytes" in settings else {}))
+    with pytest.raises(ValueError, match=r"must (satisfy|be)"):
+        FetchSettings(**settings | wrong)
+
+
+def test_limits_of_decoding_allow_every_message_that_a_fetch_may_grow_for() -> None:
+    small = DecodeLimits(max_message_bytes=5, max_decompressed_bytes=7)
+    assert FetchSettings(max_fetch_bytes=1 << 20, limits=small).limits.max_message_bytes == 1 << 20
+    assert FetchSettings(max_fetch_bytes=1 << 20, limits=small).limits.max_decompressed_bytes == 1 << 20
+    assert FetchSettings(max_fetch_bytes=1 << 20).limits == DecodeLimits()
