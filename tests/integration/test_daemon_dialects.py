@@ -77,6 +77,7 @@ async def test_waits_for_a_first_broker_and_can_be_stopped(world: Any) -> None:
 
 
 async def test_exit_at_end_does_not_wait(world: Any, cli: Any) -> None:
+    await world.zk.ensure("/brokers/ids")
     outcome = await cli("consume", "--zookeeper", world.chroot, "--group", "g", "--whitelist", "t.*", "--exit-at-end")
     assert (outcome.code, outcome.stdout) == (ExitCode.OK, "")
 
