@@ -1,11 +1,13 @@
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from consumerd.broker.partitions import MAX_RANGE, BrokerPartitions
+from consumerd.broker.partitions import MAX_RANGE, BrokerPartition, BrokerPartitions
+from consumerd.broker.stats import BrokerStats, ProducedCounts
 from consumerd.clock import SystemClock
 from consumerd.storage import FlushFailedError, Log, LogManager, LogSettings, OsFiles, OsSegmentFile, StorageError
 
@@ -115,3 +117,111 @@ async def test_cancelled_append_releases_the_log_only_after_the_write(
     await second
     assert first.cancelled()
     assert [segment.size for segment in partition.log.segments] == [1001, len(b"second")]
+
+
+class GatedLog:
+    """A log whose disk work waits for `gate`, and which notes what ran, and what ran beside it."""
+
+    def __init__(self) -> None:
+        self.end_offset = self.flushed_offset = 0
+        self.gate = threading.Event()
+        self.events: list[str] = []
+        self.rolls = False
+        self._running = 0
+
+    def _work(self, name: str) -> None:
+        self._running += 1
+        self.events.append(name if self._running == 1 else f"{name} beside other work")
+        assert self.gate.wait(60)
+        self._running -= 1
+
+    def flush(self, now: float) -> None:
+        covered = self.end_offset
+        self._work("flush")
+        self.flushed_offset = covered
+
+    def roll(self, now: float) -> None:
+        self._work("roll")
+
+    def clean(self, now: float, now_ms: int) -> list[str]:
+        self._work("clean")
+        return []
+
+    def rest(self) -> None:
+        self.events.append("rest")
+
+    def append(self, data: bytes, messages: int, now: float) -> None:
+        self.end_offset += len(data)
+        self.events.append("append")
+
+    def roll_due(self, now: float) -> bool:
+        return self.rolls
+
+    def flush_due(self) -> bool:
+        return False
+
+
+@pytest.fixture
+def gated() -> tuple[BrokerPartition, Any]:
+    log: Any = GatedLog()
+    return BrokerPartition(log, SystemClock(), BrokerStats(), ProducedCounts()), log
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.asyncio
+async def test_a_sync_serves_all_that_was_appended_before_it(gated: tuple[BrokerPartition, Any]) -> None:
+    partition, log = gated
+    async with asyncio.TaskGroup() as group:
+        log.end_offset = 10
+        group.create_task(partition.flush())
+        await until(lambda: log.events)
+        log.end_offset = 20
+        waiting = [group.create_task(partition.flush()) for _ in range(3)]
+        await asyncio.sleep(0)
+        log.gate.set()
+        await asyncio.wait(waiting)
+    assert log.events == ["flush"] * 2
+
+
+@pytest.mark.asyncio
+async def test_a_flush_that_is_done_is_not_repeated_for_later_appends(gated: tuple[BrokerPartition, Any]) -> None:
+    partition, log = gated
+    log.end_offset = 10
+    async with asyncio.TaskGroup() as group:
+        group.create_task(partition.flush())
+        await until(lambda: log.events)
+        group.create_task(partition.flush())  # its bytes are in the running flush
+        await asyncio.sleep(0)
+        log.end_offset = 20
+        log.gate.set()
+    assert log.events == ["flush"]
+
+
+@pytest.mark.asyncio
+async def test_files_rest_and_are_cleaned_only_between_appends(gated: tuple[BrokerPartition, Any]) -> None:
+    partition, log = gated
+    log.rolls = True
+    async with asyncio.TaskGroup() as group:
+        group.create_task(partition.append(b"one", 1))
+        await until(lambda: log.events)
+        group.create_task(partition.clean())
+        group.create_task(partition.append(b"two", 1))
+        await asyncio.sleep(0.01)
+        partition.rest()
+        assert log.events == ["roll"]
+        log.gate.set()
+    assert log.events == ["roll", "append", "clean", "roll", "append"]
+    log.gate.clear()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(partition.flush())
+        await until(lambda: log.events[-1] == "flush")
+        partition.rest()
+        assert log.events[-1] == "flush"
+        log.gate.set()
+    partition.rest()
+    assert log.events[-1] == "rest"

@@ -312,3 +312,22 @@ async def test_stays_up_while_zookeeper_refuses_its_address_after_an_expiry() ->
     async with zookeeper.session() as zk:
         with pytest.raises(NoAuth, match="ZooKeeper denies access to /brokers/ids/0"):
             await make(zk).register(["three"])
+
+
+async def test_withdraws_the_address_before_the_topics() -> None:
+    """Else a consumer could see the broker without its partitions, and rebalance twice."""
+    zookeeper = MemoryZooKeeper()
+    async with zookeeper.session() as zk:
+        registration = make(zk)
+        await registration.register(["one", "three"])
+        deleted: list[str] = []
+        real = zk.delete_owned
+
+        async def noted(path: str) -> bool:
+            deleted.append(path)
+            return await real(path)
+
+        zk.delete_owned = noted  # type: ignore[method-assign]
+        await registration.withdraw()
+        assert deleted[0] == "/brokers/ids/0"
+        assert sorted(deleted[1:]) == ["/brokers/topics/one/0", "/brokers/topics/three/0"]

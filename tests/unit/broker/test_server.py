@@ -11,10 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from consumerd.broker import Broker, BrokerConfig, ListenError
 from consumerd.broker import connections as connections_module
 from consumerd.broker import server as server_module
+from consumerd.broker.connections import ClientConnections
+from consumerd.broker.partitions import BrokerPartitions
+from consumerd.broker.registration import BrokerRegistration
+from consumerd.broker.requests import RequestHandlers
 from consumerd.clock import SystemClock
 from consumerd.storage import (
     CLEAN_MARKER,
@@ -24,6 +29,7 @@ from consumerd.storage import (
     OsSegmentFile,
     StorageError,
 )
+from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.v07 import (
     FetchRequest,
     MultiFetchRequest,
@@ -409,3 +415,120 @@ async def test_closes_files_of_idle_logs_and_reopens_them_on_use(
         assert open_segments(tmp_path) == 0  # a start needs a descriptor for one at a time
         writer.write(FetchRequest("t9", 0, 0, 1000).encode())
         assert await answer(reader) == b"\0\0" + sets[0]
+
+
+def readers(broker: Broker) -> int:
+    """The number of readers that hold a segment's file open."""
+    return sum(segment._readers for _, _, log in broker.logs() for segment in log.segments)
+
+
+@pytest.mark.asyncio
+async def test_releases_every_segment_after_each_kind_of_answer(tmp_path: Path) -> None:
+    big = encode_message(bytes(900_000))
+    data, end = FetchRequest("t", 0, 0, 1 << 24), FetchRequest("t", 0, 8 * len(big), 100)
+    negative, outside = FetchRequest("t", 0, 0, -7), FetchRequest("t", 0, 1 << 40, 100)
+    async with make(tmp_path, segment_bytes=2 * len(big)) as broker, asyncio.timeout(60):
+        for _ in range(8):
+            await produce(broker, ProduceRequest("t", 0, big))
+        for fetches in ((data, end, data), (data, outside, data), (end,), (data, negative, data, end)):
+            async with connected(broker) as (reader, writer):
+                writer.write(MultiFetchRequest(fetches).encode())
+                writer.write_eof()
+                await reader.read()
+        for request in (data, end, negative):
+            async with connected(broker) as (reader, writer):
+                writer.write(request.encode())
+                writer.write_eof()
+                await reader.read()
+        while readers(broker):  # the last connection may still be ending
+            await asyncio.sleep(0.001)
+        reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+        writer.write(MultiFetchRequest((data,) * 40).encode())
+        await reader.readexactly(100)
+        assert readers(broker) == 40
+        writer.transport.abort()
+        while readers(broker):
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.asyncio
+async def test_a_cancelled_multifetch_releases_what_it_has_found(tmp_path: Path) -> None:
+    async with make(tmp_path) as broker:
+        await produce(broker, ProduceRequest("t", 0, encode_message(b"one")))
+        partitions = BrokerPartitions(broker._logs, SystemClock(), broker.stats)
+        requests = RequestHandlers(broker.config, partitions, SystemClock(), random.Random(1))
+        task = asyncio.create_task(requests.handle(MultiFetchRequest((FetchRequest("t", 0, 0, 100),) * 300)))
+        await asyncio.sleep(0)  # it has found 256 of them
+        assert readers(broker) == 256
+        task.cancel()
+        await asyncio.wait([task])
+        assert readers(broker) == 0
+
+
+@pytest.mark.asyncio
+async def test_stops_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No consumer finds it, nobody can connect, clients are served to the end, and only then the logs are closed."""
+    zookeeper = MemoryZooKeeper()
+    steps: list[str] = []
+
+    def refuses_connections(broker: Broker) -> bool:
+        with socket.socket() as client:
+            return client.connect_ex(("127.0.0.1", broker.port)) == errno.ECONNREFUSED
+
+    async with zookeeper.session() as zk:
+        config = BrokerConfig(log_dir=tmp_path, port=0, flush_messages=1)
+        broker = Broker(config, clock=SystemClock(), rng=random.Random(1), zookeeper=zk)
+        withdraw, stop = BrokerRegistration.withdraw, ClientConnections.stop
+        close = broker._logs.close
+
+        async def noted_withdraw(registration: BrokerRegistration) -> None:
+            assert refuses_connections(broker)
+            assert broker.connections == 1
+            steps.append("withdraw")
+            await withdraw(registration)
+
+        async def noted_stop(connections: ClientConnections, patience: float) -> None:
+            assert "/brokers/ids/0" not in zookeeper.dump()
+            assert broker.connections == 1
+            steps.append("clients")
+            await stop(connections, patience)
+
+        def noted_close(now: float) -> None:
+            assert broker.connections == 0
+            steps.append("logs")
+            close(now)
+
+        monkeypatch.setattr(BrokerRegistration, "withdraw", noted_withdraw)
+        monkeypatch.setattr(ClientConnections, "stop", noted_stop)
+        monkeypatch.setattr(broker._logs, "close", noted_close)
+        async with broker, connected(broker) as (reader, writer):
+            writer.write(ProduceRequest("t", 0, encode_message(b"one")).encode())
+            writer.write(OffsetsRequest("t", 0, -1, 1).encode())
+            await answer(reader)
+            async with asyncio.timeout(60):
+                while "/brokers/topics/t/0" not in zookeeper.dump():
+                    await asyncio.sleep(0.001)
+            await broker.stop()
+            assert await reader.read() == b""
+            assert "/brokers/topics/t/0" not in zookeeper.dump()
+    assert steps == ["withdraw", "clients", "logs"]
+
+
+@pytest.mark.asyncio
+async def test_is_ready_only_once_it_is_registered(tmp_path: Path) -> None:
+    zookeeper = MemoryZooKeeper()
+    zookeeper.put("/brokers/ids/0", b"h-1300000000000:127.0.0.1:9", session_id=7)
+    (tmp_path / "t-0").mkdir()
+    async with zookeeper.session() as zk:
+        config = BrokerConfig(log_dir=tmp_path, port=0)
+        broker = Broker(config, clock=SystemClock(), rng=random.Random(1), zookeeper=zk)
+        with capture_logs() as logs:
+            starting = asyncio.create_task(broker.start())
+            async with asyncio.timeout(60):
+                while "waiting_for_broker_id" not in [each["event"] for each in logs]:
+                    await asyncio.sleep(0.001)
+        assert not broker.ready.is_set()
+        zookeeper.end(7)
+        await starting
+        assert {"/brokers/ids/0", "/brokers/topics/t/0"} <= zookeeper.dump().keys()
+        await broker.stop()
