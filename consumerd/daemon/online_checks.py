@@ -85,8 +85,8 @@ async def look_online(config: Config, limit: float) -> AsyncIterator[Finding]:
             if found.error is None:
                 for name, own in config.by_subscription().items():
                     yield await _look(_named("topics", name, config), partial(_topics, looks, own), limit)
-                    if own.handler.dead_letter_topic is not None:
-                        letters = partial(looks.require, [own.handler.dead_letter_topic])
+                    if (topic := own.handler.dead_letter_topic) is not None:
+                        letters = partial(looks.letters, own, topic)
                         yield await _look(_named("dead letters", name, config), letters, limit)
                 if not by_zookeeper:
                     yield await _look("group", partial(looks.group, config.group.id), limit)
@@ -154,6 +154,10 @@ class _Cluster:
             raise NotFoundError(f"no broker has registered {', '.join(missing)}; see `consumerd topics list`")
         return _partitions({topic: sum(brokers.values()) for topic, brokers in found.items()})
 
+    async def letters(self, config: Config, topic: str) -> str:
+        """Require that the topic for dead letters exists, and compare its limit with those of its sources."""
+        return await self.require([topic])
+
     async def names(self) -> list[str]:
         """All topics."""
         return sorted(await self._view.read_topics())
@@ -183,6 +187,16 @@ class _V08Cluster(_Cluster):
     async def require(self, topics: Collection[str]) -> str:
         found = await topic_partitions(self._client, list(topics))
         return _partitions({topic: len(numbers) for topic, numbers in found.items()})
+
+    async def letters(self, config: Config, topic: str) -> str:
+        from consumerd.config.build_dead_letters import compare_limits  # noqa: PLC0415
+
+        found = await self.require([topic])
+        try:
+            small = await compare_limits(self._client, config, topic)
+        except BrokerError as error:  # brokers before 0.11 do not tell, and others only with a permission
+            small = f"its limit is unknown: {reason_of(error)}"
+        return f"{found}; {small}" if small else found
 
     async def names(self) -> list[str]:
         metadata = await self._client.refresh(None)

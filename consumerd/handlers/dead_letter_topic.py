@@ -19,6 +19,7 @@ import structlog
 
 from consumerd.errors import ConsumerdError, HandlerFailedError, reason_of
 from consumerd.handlers.dead_letters import DeadLetters, Letter, encode_letter
+from consumerd.handlers.messages import known_timestamp
 from consumerd.partition import NO_BROKER
 from consumerd.producer import ProducerData
 from consumerd.producer.v08.delivery import is_too_large
@@ -143,7 +144,7 @@ class TopicDeadLetters(DeadLetters):
 
     def _as_message(self, letter: Letter, *, keyed: bool) -> ProducerData:
         message = letter.message
-        timestamp = message.timestamp if message.timestamp >= 0 else None
+        timestamp = known_timestamp(message.timestamp)
         headers = (*message.headers, *_headers(letter, self._clock.wall()))
         return ProducerData(self._topic, [message.payload], message.key, None, headers, timestamp)
 

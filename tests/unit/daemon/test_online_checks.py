@@ -10,11 +10,12 @@ import pytest
 import structlog
 
 from consumerd.cli.main import run
+from consumerd.config import build_dead_letters
 from consumerd.config.model import parse
 from consumerd.daemon import online_checks
 from consumerd.daemon.online_checks import Finding, look_online
 from consumerd.embedded import free_port
-from consumerd.errors import ExitCode
+from consumerd.errors import BrokerError, ExitCode
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 
 if TYPE_CHECKING:
@@ -74,6 +75,34 @@ async def test_looks_at_brokers_and_topics(on_memory: MemoryZooKeeper, cluster: 
     assert (await looked_at(group={"id": "g", "whitelist": "t.*"}))["topics"].said.endswith("matches 1, such as t")
     on_memory.remove("/brokers/ids/0")
     assert "no broker is registered" in str((await looked_at())["brokers"].error)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (None, "partitions: dead 1"),
+        ("messages of t may be larger", "partitions: dead 1; messages of t may be larger"),
+        (BrokerError("denied"), "partitions: dead 1; its limit is unknown: denied"),
+    ],
+)
+async def test_compares_the_limit_of_the_topic_for_dead_letters(
+    monkeypatch: pytest.MonkeyPatch, told: str | BrokerError | None, said: str
+) -> None:
+    class Brokers(online_checks._V08Cluster):
+        async def require(self, topics: Any) -> str:
+            return f"partitions: {', '.join(topics)} 1"
+
+    async def compare(client: Any, config: Any, topic: str) -> str | None:
+        assert (client, topic) == ("a client", "dead")
+        if isinstance(told, BrokerError):
+            raise told
+        return told
+
+    monkeypatch.setattr(build_dead_letters, "compare_limits", compare)
+    config = parse({"group": {"id": "g", "topics": {"t": 1}}}, "test.toml", environment=False)
+    brokers: Any = Brokers("a client")  # type: ignore[arg-type]
+    assert await brokers.letters(config, "dead") == said
 
 
 @pytest.mark.asyncio

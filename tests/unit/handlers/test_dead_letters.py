@@ -387,6 +387,17 @@ async def test_a_letter_in_a_topic_is_the_message_with_headers(clock: Any) -> No
     )
 
 
+@pytest.mark.asyncio
+@pytest.mark.parametrize("timestamp", [-1, 1 << 63])
+async def test_a_letter_in_a_topic_has_no_timestamp_that_its_message_cannot_have(clock: Any, timestamp: int) -> None:
+    producer = _Producer()
+    place = _topic(producer, clock, headers=True)
+    await place.start()
+    await place.write([Letter(KEYED._replace(timestamp=timestamp), ValueError("no"), 3)])  # type: ignore[arg-type]
+    await place.stop()
+    assert [sent.timestamp for sent in producer.sent] == [None]
+
+
 class _Limited(_Producer):
     """Takes letters up to a size, as a topic does; a request with a larger one is refused as a whole."""
 
