@@ -21,6 +21,8 @@ from consumerd.admin import (
     require_dead,
     write_changes,
 )
+from consumerd.admin.findings import Nudge
+from consumerd.admin.mending import take_step
 from consumerd.admin.v08.topic_nodes import create_topic_nodes, delete_topic_node
 from consumerd.admin.v08.topic_plan import TopicPlan
 from consumerd.errors import NotFoundError
@@ -238,3 +240,15 @@ async def test_a_write_whose_answer_is_lost_succeeds_if_it_was_carried_out(
     }
     assert [name for name, is_done in done.items() if is_done] == [write] * carried_out
     assert owners(zookeeper) == []
+
+
+async def test_nudges_no_member_without_multi(zookeeper: MemoryZooKeeper) -> None:
+    """A peer could read the id, which exists for a moment then, and assign partitions to it."""
+    async with zookeeper.session() as zk:
+        zk._lifecycle.has_multi = False
+        before = zookeeper.dump()
+        with pytest.raises(RefusedError, match=r"older than 3\.4 and has no multi"):
+            await take_step(zk, "g", Nudge(), name="g_x")
+        assert zookeeper.dump() == before
+        zk._lifecycle.has_multi = True
+        await take_step(zk, "g", Nudge(), name="g_x")
