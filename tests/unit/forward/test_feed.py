@@ -365,3 +365,15 @@ async def test_messages_without_a_key_are_placed_one_by_one_for_round_robin_only
     producer = feed(NEW, placing=placing)._producer
     assert producer.settings.keyless == ("round_robin" if placing == "round_robin" else "sticky")
     assert not producer.settings.create_topics
+
+
+async def test_sends_nothing_more_once_it_is_aborted() -> None:
+    class Ending(Producer):
+        ended = False
+
+        async def abort(self) -> None:
+            self.ended = True
+
+    producer = Ending()
+    await feed(NEW, producer).abort()
+    assert producer.ended
