@@ -17,6 +17,7 @@ from random import SystemRandom
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from consumerd.client import topic_partitions
+from consumerd.client.topic_configs import message_limits
 from consumerd.clock import SystemClock
 from consumerd.cluster import ClusterView, look_for_dialect
 from consumerd.cluster.entry import start_session
@@ -42,7 +43,7 @@ from consumerd.net import connect
 from consumerd.registry import Dialect, StaticSubscription
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 
     from consumerd.client import ClusterClient
     from consumerd.config.model import Config
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 
 #: Files that a daemon opens besides its connections to brokers.
 _OPEN_FILES: Final = 64
+#: Topics whose limits are compared.
+_COMPARED: Final = 1000
 
 
 class Finding(NamedTuple):
@@ -158,6 +161,10 @@ class _Cluster:
         """Require that the topic for dead letters exists, and compare its limit with those of its sources."""
         return await self.require([topic])
 
+    async def larger_than(self, size: int, topics: Sequence[str]) -> str | None:
+        """Return a sentence where a topic takes larger messages than `size` bytes. Brokers of 0.7 do not tell."""
+        return None
+
     async def names(self) -> list[str]:
         """All topics."""
         return sorted(await self._view.read_topics())
@@ -197,6 +204,19 @@ class _V08Cluster(_Cluster):
         except BrokerError as error:  # brokers before 0.11 do not tell, and others only with a permission
             small = f"its limit is unknown: {reason_of(error)}"
         return f"{found}; {small}" if small else found
+
+    async def larger_than(self, size: int, topics: Sequence[str]) -> str | None:
+        try:
+            limits = await message_limits(self._client, topics[:_COMPARED])
+        except BrokerError:  # brokers before 0.11 do not tell, and others only with a permission
+            return None
+        largest, topic = max(((limit, topic) for topic, limit in limits.items()), default=(0, ""))
+        if largest <= size:
+            return None
+        return (
+            f"max.message.bytes of {topic} is {largest}, and fetch.max_size {size}: raise it, or larger messages are "
+            "handled by fetch.oversize"
+        )
 
     async def names(self) -> list[str]:
         metadata = await self._client.refresh(None)
@@ -247,15 +267,20 @@ def _partitions(numbers: dict[str, int]) -> str:
 
 
 async def _topics(cluster: _Cluster, config: Config) -> str:
-    if config.group.coordination == "fixed":
-        return await cluster.require(sorted({each.topic for each in fixed_partitions(config.group)}))
     subscription = build_subscription(config.group)
-    if isinstance(subscription, StaticSubscription):
-        return await cluster.require(sorted(subscription.streams))
-    found = [name for name in await cluster.names() if subscription.streams_for(name)]
-    if not found:
-        raise NotFoundError(f"no topic matches {subscription.format()}; see `consumerd topics list`")
-    return f"{subscription.format()} matches {len(found)}, such as {found[0]}"
+    if config.group.coordination == "fixed":
+        topics = sorted({each.topic for each in fixed_partitions(config.group)})
+        said = await cluster.require(topics)
+    elif isinstance(subscription, StaticSubscription):
+        topics = sorted(subscription.streams)
+        said = await cluster.require(topics)
+    else:
+        topics = [name for name in await cluster.names() if subscription.streams_for(name)]
+        if not topics:
+            raise NotFoundError(f"no topic matches {subscription.format()}; see `consumerd topics list`")
+        said = f"{subscription.format()} matches {len(topics)}, such as {topics[0]}"
+    large = await cluster.larger_than(config.fetch.max_size, topics)
+    return f"{said}; {large}" if large else said
 
 
 async def _limits(config: Config) -> str:

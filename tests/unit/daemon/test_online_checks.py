@@ -106,6 +106,30 @@ async def test_compares_the_limit_of_the_topic_for_dead_letters(
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ({"t": 1000, "u": 500}, None),
+        ({"t": 1000, "u": 1001}, "max.message.bytes of u is 1001, and fetch.max_size 1000: raise it, or larger"),
+        ({}, None),
+        (BrokerError("denied"), None),
+    ],
+)
+async def test_compares_the_limits_of_topics_with_that_of_fetching(
+    monkeypatch: pytest.MonkeyPatch, limits: dict[str, int] | BrokerError, said: str | None
+) -> None:
+    async def told(client: Any, topics: Any) -> dict[str, int]:
+        assert list(topics) == ["t", "u"]
+        if isinstance(limits, BrokerError):
+            raise limits
+        return limits
+
+    monkeypatch.setattr(online_checks, "message_limits", told)
+    found = await online_checks._V08Cluster("a client").larger_than(1000, ["t", "u"])  # type: ignore[arg-type]
+    assert (found is None) if said is None else (found or "").startswith(said)
+
+
+@pytest.mark.asyncio
 async def test_each_look_has_its_time(on_memory: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     async def hangs(*_: Any, **__: Any) -> None:
         await asyncio.Event().wait()
