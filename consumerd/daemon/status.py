@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from consumerd import __version__
 from consumerd.daemon.memory import resident_bytes
 from consumerd.daemon.recent import RECENT
-from consumerd.partition import NO_BROKER
+from consumerd.partition import NO_BROKER, UNKNOWN_LOG
 
 if TYPE_CHECKING:
     from consumerd.consumer.blocked import BlockedClaim
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from consumerd.daemon.group_view import GroupSeen
     from consumerd.daemon.monitor import Monitor
     from consumerd.daemon.subscription_monitor import SubscriptionMonitor
+    from consumerd.partition import LogId
 
 
 async def read_status(monitor: Monitor) -> dict[str, Any]:
@@ -155,11 +156,15 @@ def _log_change(monitor: Monitor, seen: SeenLogChange) -> dict[str, Any]:
         "kind": change.kind.value,
         "time": _time(monitor.wall_of(seen.at)),
         "offset": change.offset,
-        "former": str(change.former),
-        "now": str(change.now),
+        "former": _identity(change.former),
+        "now": _identity(change.now),
         "continued_at": seen.continued_at,
         "messages_gone": change.messages_gone,
     }
+
+
+def _identity(log: LogId) -> str | None:
+    return None if log == UNKNOWN_LOG else str(log)
 
 
 def _state(view: OwnedView | None, *, is_hung: bool, is_unreachable: bool) -> str | None:

@@ -311,9 +311,10 @@ def _log_change(row: dict[str, Any]) -> str:
     if change is None:
         return ""
     gone = "" if change["messages_gone"] is None else f", {change['messages_gone']:,} messages are gone"
+    former, now = (f" of {escape(each)}" if each else "" for each in (change["former"], change["now"]))
     return (
-        f"<br>log {change['kind']} {_when(change['time'])}: was at {change['offset']:,} of {escape(change['former'])}, "
-        f"continued at {change['continued_at']:,} of {escape(change['now'])}{gone}"
+        f"<br>log {change['kind']} {_when(change['time'])}: was at {change['offset']:,}{former}, "
+        f"continued at {change['continued_at']:,}{now}{gone}"
     )
 
 

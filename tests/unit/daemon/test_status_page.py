@@ -199,6 +199,8 @@ def test_says_that_a_log_became_another_one() -> None:
         assert "log replaced" in text
         assert "was at 1,500 of topic id &lt;a&gt;, continued at 0 of" in text
         assert words in text
+    status["partitions"][0]["log_change"] = change | {"former": None, "now": None}
+    assert "was at 1,500, continued at 0<" in render(status, word=None).decode()
 
 
 def test_lists_several_subscriptions_and_shows_each_group_once() -> None:
