@@ -204,10 +204,10 @@ class SessionSupervisor:
             async with asyncio.timeout(self._attempt_limit()):
                 addresses = await addresses_of(host.name, host.port)
         except TimeoutError:
-            self._note(host, f"the name {host.name} was not resolved in time")
+            self._note(host, f"the name {host.name} was not resolved in time", unresolved=True)
             return []
         except (OSError, UnicodeError) as error:
-            self._note(host, f"{host}: {connect_reason(error)}")
+            self._note(host, f"{host}: {connect_reason(error)}", unresolved=True)
             return []
         self._addresses[host] = len(addresses)
         return self._rng.sample(addresses, len(addresses))
@@ -218,12 +218,16 @@ class SessionSupervisor:
             log.warning("zxid_reset", zxid=self._zxid, seconds=round(silent, 1))
             self._zxid, self._without_zxid = 0, True
 
-    def _note(self, host: ZooKeeperHost, problem: str) -> None:
-        """Log a new problem of a host, and not the same one in every round of a long outage."""
+    def _note(self, host: ZooKeeperHost, problem: str, *, unresolved: bool = False) -> None:
+        """Log a new problem of a host, and not the same one in every round of a long outage.
+
+        A first connection that fails ends in an error for the caller, but not where a name may yet resolve.
+        """
         self._lifecycle.problem = problem
         if self._noted.get(host) != problem:
             self._noted[host] = problem
-            log.warning("connect_failed", reason=problem)
+            report = log.warning if unresolved or self._lifecycle.granted_id else log.info
+            report("connect_failed", reason=problem)
 
     def _on_end(self, connection: Connection) -> None:
         self._zxid = max(self._zxid, connection.last_zxid)

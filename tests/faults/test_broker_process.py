@@ -248,10 +248,10 @@ async def test_reports_a_broker_id_in_use_with_an_exit_code(zk_root: str, tmp_pa
     [
         (("--no-zookeeper",), 3, "consumerd: the broker needs a directory for its logs: give --log-dir or log.dir"),
         (("--log-dir", "LOG"), 3, "give --zookeeper HOST:PORT, or --no-zookeeper to run without it"),
-        (("--log-dir", "LOG", "--no-zookeeper", "--zookeeper", "x:1"), 3, "contradict each other: give one of them"),
-        (("--log-dir", "LOG", "--no-zookeeper", "--set", "port=1"), 3, "--port and --set port contradict each other"),
+        (("--log-dir", "LOG", "--no-zookeeper", "--zookeeper", "x:1"), 2, "contradict each other: give one of them"),
+        (("--log-dir", "LOG", "--no-zookeeper", "--set", "port=1"), 2, "--port and --set port contradict each other"),
         (("--log-dir", "LOG", "--no-zookeeper", "--set", "num.partitons=1"), 3, "did you mean num.partitions?"),
-        (("--log-dir", "LOG", "--no-zookeeper", "--set", "x"), 3, "--set x has no value: write --set key=value"),
+        (("--log-dir", "LOG", "--no-zookeeper", "--set", "x"), 2, "--set x has no value: write --set key=value"),
         (("--log-dir", "LOG", "--no-zookeeper", "--host", "192.0.2.1"), 6, "cannot listen on 192.0.2.1 port 0"),
         (("--log-dir", "BAD", "--no-zookeeper"), 7, "bad/nonsense is not a topic-partition folder such as words-0"),
         (("--log-dir", "LOG", "--config", "CONF"), 3, "log.flush.intervall is not a broker property; did you mean"),

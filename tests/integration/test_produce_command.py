@@ -144,7 +144,8 @@ async def test_keys_choose_the_partition_in_zookeeper(zk_root: str, tmp_path: Pa
 
 async def test_reports_errors_in_one_sentence_with_an_exit_code(zk_root: str, tmp_path: Path) -> None:
     dead = free_port()
-    async with Session(zk_root, clock=SystemClock(), rng=random.Random()), make_broker(tmp_path) as broker:
+    async with Session(zk_root, clock=SystemClock(), rng=random.Random()) as zk, make_broker(tmp_path) as broker:
+        await zk.ensure("/brokers/ids")
         address = f"127.0.0.1:{broker.port}"
         cases = [
             (b"x\n", ("--broker", f"127.0.0.1:{dead}", "--topic", "t"), ExitCode.BROKER, "cannot connect to broker"),
@@ -167,7 +168,7 @@ async def test_reports_errors_in_one_sentence_with_an_exit_code(zk_root: str, tm
                 f"127.0.0.1:{dead}",
             ),
             (b"x\n", ("--zookeeper", zk_root, "--topic", "t"), ExitCode.BROKER, "no live broker is registered"),
-            (b"x\n", ("--zookeeper", f"{zk_root}/no", "--topic", "t"), ExitCode.NOT_FOUND, "there is no node"),
+            (b"x\n", ("--zookeeper", f"{zk_root}/no", "--topic", "t"), ExitCode.NOT_FOUND, "/no does not exist"),
         ]
         outcomes = await asyncio.gather(*[produce(data, *arguments) for data, arguments, _, _ in cases])
         for (code, errors), (_, _, expected, words) in zip(outcomes, cases, strict=True):
