@@ -138,7 +138,7 @@ async def test_filter_follows_created_and_deleted_topics(world: Any) -> None:
     await world.until_printed(daemon, "a")
     await world.append(TopicPartition("log-b", 0, 0), b"b")
     await world.until_printed(daemon, "a", "b")
-    # The broker still has it, but is not seen to: as when it is taken out of service. It would write a deleted node again.
+    # The broker still has it, but is not seen to: as when it is taken out of service. (It restores a deleted node.)
     await world.zk.set("/brokers/topics/log-a/0", b"0")
     await world.until(lambda: _free(world, "log-a"))
     assert await world.zk.children("/consumers/g/owners/log-b") == ["0-0"]
