@@ -157,12 +157,17 @@ class FetchPolicies:
         return new
 
     async def _target(self, policy: ResetPolicy, offset: int) -> int | None:
-        """Return the offset that a policy names for one that is out of range; None: the broker names none."""
-        if policy is not ResetPolicy.LATEST:
-            earliest = await self._listed(EARLIEST)
-            if policy is ResetPolicy.EARLIEST or earliest is None or offset < earliest:
-                return earliest
-        return await self._listed(LATEST)
+        """Return the offset that a policy names for one that is out of range; None: the broker names none.
+
+        The nearest one is `offset` itself where the log has it by now, as after an election.
+        """
+        if policy is ResetPolicy.LATEST:
+            return await self._listed(LATEST)
+        earliest = await self._listed(EARLIEST)
+        if policy is ResetPolicy.EARLIEST or earliest is None or offset < earliest:
+            return earliest
+        latest = await self._listed(LATEST)
+        return None if latest is None else min(offset, latest)
 
     async def log_changed(self, change: LogChange) -> int:
         """Handle a log that is another one than that of the position: return the offset to continue at."""

@@ -8,7 +8,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -28,10 +28,7 @@ from consumerd.wire.v07 import (
     OffsetsResponse,
     decode_request,
 )
-
-if TYPE_CHECKING:
-    from consumerd.errors import ConsumerdError
-    from consumerd.fetch.log_changes import LogChange
+from tests.support.fetching import Recorder
 
 FAST = FetchSettings(poll_backoff_min=0.002, poll_backoff_max=0.02, retry_backoff_min=0.002, retry_backoff_max=0.02)
 
@@ -158,42 +155,6 @@ class ScriptedBroker:
         if log is None:
             return FetchResponse(ErrorCode.NONE, b"")
         return log.read(request.offset, request.max_size)
-
-
-class Recorder:
-    """A listener that remembers, and can be waited for."""
-
-    def __init__(self) -> None:
-        self.events: list[tuple[Any, ...]] = []
-        self._news = asyncio.Event()
-
-    def failed(self, partition: TopicPartition, error: ConsumerdError) -> None:
-        self._add("failed", partition, error)
-
-    def reset(self, partition: TopicPartition, old: int, new: int) -> None:
-        self._add("reset", partition, old, new)
-
-    def log_changed(self, partition: TopicPartition, change: LogChange, new: int) -> None:
-        self._add("log_changed", partition, change, new)
-
-    def skipped(self, partition: TopicPartition, offset: int, next_offset: int, reason: str) -> None:
-        self._add("skipped", partition, offset, next_offset, reason)
-
-    def parked(self, partition: TopicPartition, reason: str) -> None:
-        self._add("parked", partition, reason)
-
-    async def first(self, kind: str) -> tuple[Any, ...]:
-        async with asyncio.timeout(60):
-            while True:
-                for event in self.events:
-                    if event[0] == kind:
-                        return event
-                self._news.clear()
-                await self._news.wait()
-
-    def _add(self, *event: Any) -> None:
-        self.events.append(event)
-        self._news.set()
 
 
 class RecordingClock(SystemClock):

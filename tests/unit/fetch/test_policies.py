@@ -5,13 +5,29 @@ from __future__ import annotations
 import asyncio
 import gzip
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from consumerd.fetch import BadMessagePolicy, CorruptPartitionError, MessageTooLargeError
-from consumerd.partition import TopicPartition
-from consumerd.wire.v07 import Codec, OffsetsRequest, encode_message, encode_message_set
+from consumerd.errors import BrokerError
+from consumerd.fetch import (
+    BadMessagePolicy,
+    CorruptPartitionError,
+    FetchSettings,
+    LogChangePolicy,
+    MessageTooLargeError,
+    ResetPolicy,
+)
+from consumerd.fetch.log_changes import LogChange, LogChangeKind
+from consumerd.fetch.policies import FetchingOverError, FetchPolicies
+from consumerd.fetch.response import FetchDecision, FetchOutcome
+from consumerd.partition import LogId, TopicPartition
+from consumerd.wire.v07 import EARLIEST, LATEST, Codec, OffsetsRequest, encode_message, encode_message_set
+from tests.support.fetching import FetchingInMemory
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
 
 pytestmark = pytest.mark.asyncio
 
@@ -190,3 +206,170 @@ async def test_puts_backward_reset_in_lane(rig: Any, scripted_log: Any) -> None:
             first, second = await lane.get(), await lane.get()
         assert (first.start_offset, first.next_offset, len(first)) == (0, 0, 0)
         assert (second.start_offset, second.next_offset, len(second)) == (0, len(BEFORE), 2)
+
+
+# -- the decisions alone, at offset 100 of a log
+
+LOG, NEW = LogId(b"o" * 16, 3), LogId(b"n" * 16)
+CORRUPT, OVERSIZE, TORN = FetchOutcome.CORRUPT, FetchOutcome.OVERSIZE, FetchOutcome.TORN
+
+
+class Decided(FetchingInMemory):
+    """The policies of one partition, and what they decided."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(T0, FetchSettings(**settings))
+        self.first, self.end = (10, 3), (1000, 500)
+        self.policies = FetchPolicies(T0, self.lane, self.services)
+        self.policies.log = LOG
+
+    async def over(self, decision: Awaitable[Any]) -> tuple[Any, ...]:
+        """The event with which a decision ends the fetching; nothing goes into the lane."""
+        with pytest.raises(FetchingOverError):
+            await decision
+        (event,) = self.listener.events
+        assert self.queued == []
+        assert (self.counters.failed, self.counters.parked) == ((1, 0) if event[0] == "failed" else (0, 1))
+        return event
+
+    async def decide(self, outcome: FetchOutcome, next_offset: int | None, offset: int = 100) -> Any:
+        decision = FetchDecision(outcome, size=77, next_offset=next_offset, reason="damaged")
+        if outcome is CORRUPT:
+            return self.policies.corrupt(offset, decision)
+        return await (self.policies.oversize if outcome is OVERSIZE else self.policies.torn)(offset, decision)
+
+
+@pytest.mark.parametrize("outcome", [CORRUPT, OVERSIZE])
+@pytest.mark.parametrize("next_offset", [None, 150])
+@pytest.mark.parametrize("policy", [FAIL, SKIP, PARK])
+async def test_policy_for_a_bad_message(outcome: FetchOutcome, next_offset: int | None, policy: Any) -> None:
+    r = Decided(on_corrupt=FAIL if outcome is OVERSIZE else policy, on_oversize=policy if outcome is OVERSIZE else FAIL)
+    if policy is SKIP and next_offset is not None:
+        assert await r.decide(outcome, next_offset) == 150
+        assert r.listener.events == [("skipped", T0, 100, 150, "damaged")]
+        assert r.queued == [(100, 150, 0, LOG)]
+        assert (r.counters.skipped, r.counters.failed, r.counters.parked, r.budget.used) == (1, 0, 0, 0)
+        return
+    with capture_logs() as logs:
+        kind, _, told = await r.over(r.decide(outcome, next_offset))
+    if policy is FAIL:
+        assert (kind, told.offset) == ("failed", 100)
+        assert [(each["event"], each["partition"], each["offset"]) for each in logs] == [
+            ("partition_failed", str(T0), 100)
+        ]
+        assert ("77 bytes" if outcome is OVERSIZE else "(damaged)") in logs[0]["reason"]
+    else:
+        assert (kind, told) == ("parked", f"{outcome.value} at offset 100: damaged")
+
+
+@pytest.mark.parametrize(
+    ("end", "next_offset", "beyond"),
+    [((1000,), 1000, False), ((1000,), 1001, True), ((), 1, True)],
+)
+async def test_oversize_message_that_ends_beyond_the_log_is_corrupt(
+    end: tuple[int, ...], next_offset: int, beyond: bool
+) -> None:
+    r = Decided(on_oversize=SKIP, on_corrupt=SKIP)
+    r.end = end
+    if beyond:
+        assert (await r.over(r.decide(OVERSIZE, next_offset, 0)))[2] == (
+            "corrupt at offset 0: damaged, which is more than the log holds"
+        )
+    else:
+        assert await r.decide(OVERSIZE, next_offset, 0) == next_offset
+    assert r.listed == [LATEST]
+
+
+async def test_looks_for_the_end_of_the_log_behind_a_torn_message_every_ten_seconds() -> None:
+    r = Decided(on_corrupt=SKIP)
+    r.end = (110,)
+    looks = []
+    with capture_logs() as logs:
+        for seconds in (0, 9.9, 0.1, 9.9, 0.1):
+            r.clock.jump(seconds)
+            assert await r.decide(TORN, 110) is None
+            looks.append(len(r.listed))
+        assert looks == [1, 1, 2, 2, 3]
+        assert await r.decide(TORN, 111) is None  # it grew
+        r.end = (111,)
+        assert await r.decide(TORN, 111, 101) is None
+        assert len(r.listed) == 5
+    assert [(each["event"], each["offset"]) for each in logs] == [("message_cut_off", each) for each in (100, 100, 101)]
+    assert (r.listener.events, r.queued) == ([], [])
+
+
+async def test_torn_message_within_the_log_is_corrupt_and_looked_at_again_when_it_is_met_again() -> None:
+    r = Decided(on_corrupt=SKIP)
+    r.end = (111,)
+    assert [await r.decide(TORN, 110) for _ in range(4)] == [None, 110, None, 110]
+    assert r.listed == [LATEST, LATEST]
+    assert r.listener.events == [("skipped", T0, 100, 110, "damaged")] * 2
+
+
+@pytest.mark.parametrize(
+    ("policy", "first", "end", "offset", "new"),
+    [
+        (ResetPolicy.EARLIEST, (10, 3), (1000,), 5, 10),
+        (ResetPolicy.EARLIEST, (10, 3), (1000,), 2000, 10),
+        (ResetPolicy.EARLIEST, (), (1000,), 5, 5),
+        (ResetPolicy.LATEST, (10,), (1000, 3), 5, 1000),
+        (ResetPolicy.LATEST, (10,), (1000, 3), 2000, 1000),
+        (ResetPolicy.LATEST, (10,), (), 2000, 2000),
+        (ResetPolicy.NEAREST, (10,), (1000,), 9, 10),
+        (ResetPolicy.NEAREST, (10,), (1000,), 1001, 1000),
+        (ResetPolicy.NEAREST, (), (1000,), 1001, 1001),
+        (ResetPolicy.NEAREST, (10,), (), 1001, 1001),
+        # The log has it by now, as after an election: nothing is passed over.
+        (ResetPolicy.NEAREST, (10,), (1000,), 10, 10),
+        (ResetPolicy.NEAREST, (10,), (1000,), 600, 600),
+        (ResetPolicy.NEAREST, (10,), (1000,), 1000, 1000),
+    ],
+)
+async def test_policy_for_an_offset_out_of_range(
+    policy: ResetPolicy, first: tuple[int, ...], end: tuple[int, ...], offset: int, new: int
+) -> None:
+    r = Decided(on_out_of_range=policy)
+    r.first, r.end = first, end
+    assert await r.policies.out_of_range(offset) == new
+    moved = new != offset
+    assert r.listener.events == [("reset", T0, offset, new)] * moved
+    # The batch moves the position backwards, too. Which epoch the message before it is of is not known.
+    assert r.queued == [(min(offset, new), new, 0, LOG._replace(leader_epoch=None))] * moved
+    assert (r.counters.resets, r.counters.failed, r.budget.used) == (moved, 0, 0)
+
+
+REPLACED = LogChange(LogChangeKind.REPLACED, 100, LOG, NEW)
+TRUNCATED = LogChange(LogChangeKind.TRUNCATED, 100, LOG, LOG, 40)
+
+
+@pytest.mark.parametrize(
+    ("change", "new", "listed"),
+    [(REPLACED, 10, [EARLIEST]), (TRUNCATED, 40, []), (TRUNCATED._replace(divergence=0), 0, [])],
+)
+async def test_policies_for_a_log_that_is_another_one(change: LogChange, new: int, listed: list[int]) -> None:
+    r = Decided()
+    assert await r.policies.log_changed(change) == new
+    assert r.listed == listed
+    assert r.listener.events == [("log_changed", T0, change, new)]
+    assert r.queued == [(new, new, 0, change.now)]
+    assert (r.counters.replaced_logs, r.counters.truncated_logs) == ((1, 0) if change is REPLACED else (0, 1))
+    r = Decided(on_log_changed=LogChangePolicy.PARK)
+    assert await r.over(r.policies.log_changed(change)) == ("parked", T0, f"its log {change}")
+    r = Decided(on_log_changed=LogChangePolicy.STOP)
+    kind, _, error = await r.over(r.policies.log_changed(change))
+    assert (kind, error.change, r.listed) == ("failed", change, [])
+
+
+async def test_waits_for_the_first_offset_of_a_new_log() -> None:
+    r = Decided()
+    r.first = ()
+    with pytest.raises(BrokerError, match="no broker returned the first offset of t/0-0 yet"):
+        await r.policies.log_changed(REPLACED)
+    assert (r.listener.events, r.queued, r.counters.replaced_logs) == ([], [], 0)
+
+
+async def test_skips_nothing_that_ends_beyond_every_offset() -> None:
+    r = Decided(on_corrupt=SKIP)
+    kind, _, error = await r.over(r.decide(CORRUPT, 2**63))
+    assert (kind, error.broker, error.offset, r.counters.skipped) == ("failed", T0.broker, 100, 0)
+    assert await Decided(on_corrupt=SKIP).decide(CORRUPT, 2**63 - 1) == 2**63 - 1
