@@ -270,9 +270,8 @@ class Fetcher:
     def _identify(self, fetched: Fetched) -> None:
         """Note the log that messages were read from, and that the log has their end."""
         self._proven = True
-        if self.log is not UNKNOWN_LOG or fetched.log is not UNKNOWN_LOG:
-            topic_id, _, zxid = self.log
-            self.log = fetched.log = LogId(topic_id, fetched.log.leader_epoch, zxid)
+        topic_id, _, zxid = self.log
+        self.log = fetched.log = LogId(topic_id, fetched.log.leader_epoch, zxid)
 
     async def _act(self, decision: FetchDecision) -> None:
         match decision.outcome:
