@@ -97,6 +97,36 @@ def test_log_that_has_no_epochs_any_more_forgets_them() -> None:
     assert find_change(100, LogId(OLD, 4), LogId(OLD), 6, end(-1, -1)) == (LogId(OLD), None)
 
 
+@pytest.mark.parametrize(
+    ("position", "former", "leader", "found", "kind", "now", "divergence"),
+    [
+        (100, 4, 6, end(4, 0), TRUNCATED, 4, 0),
+        (100, 4, 6, end(0, 0), TRUNCATED, 0, 0),
+        (100, 4, 6, end(0, 100), TRUNCATED, 0, 100),
+        (0, 0, 0, end(0, 0), None, 0, None),
+        (1, 0, 0, end(0, 0), REPLACED, None, None),
+        (1, 0, 1, end(0, 0), TRUNCATED, 0, 0),
+        (100, 4, 4, end(-1, -1), None, None, None),
+        (100, 4, 3, end(-1, -1), REPLACED, None, None),
+        (100, 4, -1, end(-1, -1), None, None, None),
+        (100, 4, -1, end(4, 99), TRUNCATED, 4, 99),
+    ],
+)
+def test_compares_logs_whose_offsets_and_epochs_begin_at_zero(
+    position: int,
+    former: int,
+    leader: int,
+    found: EpochEnd,
+    kind: LogChangeKind | None,
+    now: int | None,
+    divergence: int | None,
+) -> None:
+    before = LogId(OLD, former, 7)
+    log, change = find_change(position, before, LogId(OLD, None, 6), leader, found)
+    assert log == LogId(OLD, now, 6)
+    assert change == (None if kind is None else LogChange(kind, position, before, log, divergence))
+
+
 def test_changes_are_sentences() -> None:
     assert str(find_change(150, LogId(leader_epoch=4), LogId(), 5, end(4, 100))[1]) == (
         "was cut off at offset 100: the position 150 was read from leader epoch 4"
