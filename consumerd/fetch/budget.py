@@ -148,5 +148,4 @@ class Reservation:
 
     def release(self) -> None:
         """Release all bytes."""
-        if self.amount:
-            self.resize(0)
+        self.resize(0)
