@@ -45,10 +45,7 @@ class Run:
         say(f"{len(self.mutants)} mutants, {len(self.baseline.lines)} tests")
         for mutant in self.mutants:
             of_module = self.baseline.tests_of(mutant.path)
-            first, last = mutant.span
-            if mutant.function is None or not collected.imported.get(mutant.path, set()).isdisjoint(
-                range(first, last + 1)
-            ):
+            if collected.took_effect_on_import(mutant):
                 self.to_import.append((mutant, of_module))
                 continue
             tests = self.baseline.tests_of(mutant.path, mutant.span)

@@ -164,6 +164,18 @@ class Collected:
         self._work(self)
         return True
 
+    def took_effect_on_import(self, mutant: Mutant) -> bool:
+        """Whether the mutated place, or a function around it, ran while modules were imported.
+
+        A function that ran may have made others, which keep their code when its own is exchanged.
+        """
+        if mutant.function is None:
+            return True
+        imported = self.imported.get(mutant.path, set())
+        # The line of a method's `def` runs in the body of its class.
+        called = "." not in mutant.function.qualname and mutant.function.first_line in imported
+        return called or not imported.isdisjoint(range(mutant.span[0], mutant.span[1] + 1))
+
     def baseline(self) -> Baseline:
         """Run all tests in a child, recording the lines; and again in the order in which they run on a mutant.
 

@@ -121,6 +121,16 @@ def test_test_that_fails_in_the_order_of_mutants_alone_fails_without_a_mutant(tm
     assert run.stdout == "['::test_quick']\n", run.stderr
 
 
+def test_place_in_a_function_that_an_import_called_takes_effect_on_import() -> None:
+    """The function that it returned then keeps its code."""
+    module = Module("def outer():\n    def inner():\n        return 1\n    return inner\n", "m.py")
+    mutant = next(mutant for mutant in module.mutants if mutant.old == "return 1")
+    collected = session.Collected([], lambda _: None)
+    assert not collected.took_effect_on_import(mutant)
+    collected.imported = {"m.py": {1, 2, 4}}
+    assert collected.took_effect_on_import(mutant)
+
+
 def test_finds_the_code_of_methods_in_the_mutated_module() -> None:
     module = Module("class A:\n    def f(self):\n        return 1\n", "m.py")
     (mutant,) = module.mutants
