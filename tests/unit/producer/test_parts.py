@@ -80,6 +80,7 @@ class Cracked:
         (None, key_index("abcd", 3)),
         (Longest(), 2),
         (by_length, 1),
+        (lambda key, count: 0, 0),
         ("longest", 2),
         ("length", 1),
         ("my_partitioners:made", 2),
@@ -111,10 +112,12 @@ def test_reports_a_class_that_cannot_be_instantiated(module: ModuleType) -> None
         PluginError, match=r"the encoder 'my_partitioners:cracked' cannot be made .ValueError: cannot be"
     ):
         load_instance("encoder", "consumerd.encoders", "my_partitioners:cracked")
+    assert load_instance("encoder", "consumerd.encoders", "my_partitioners:made") is made
     with pytest.raises(PluginError, match=r"no package provides the encoder 'x' .*none"):
         load_instance("encoder", "consumerd.encoders", "x")
 
 
+@pytest.mark.usefixtures("either_codec")
 def test_default_encoder_encodes_text_and_bytes() -> None:
     given = [b"a", bytearray(b"b"), memoryview(b"c"), "д", ""]
     assert encode_all(DefaultEncoder(), given) == [b"a", b"b", b"c", "д".encode(), b""]
@@ -123,3 +126,17 @@ def test_default_encoder_encodes_text_and_bytes() -> None:
         encode_all(DefaultEncoder(), [1])
     with pytest.raises(EncodingError, match="UTF-8"):
         encode_all(DefaultEncoder(), ["\ud800"])
+
+
+@pytest.mark.usefixtures("either_codec")
+def test_default_encoder_takes_bytes_without_a_call_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[Any] = []
+
+    def encode(self: DefaultEncoder, message: Any) -> bytes:
+        encoded.append(message)
+        return b""
+
+    monkeypatch.setattr(DefaultEncoder, "encode", encode)
+    assert encode_all(DefaultEncoder(), [b"a", b""]) == [b"a", b""]
+    assert encode_all(DefaultEncoder(), [b"a", "text"]) == [b"a", b""]
+    assert encoded == ["text"]
