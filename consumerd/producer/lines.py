@@ -28,9 +28,7 @@ class LineReader:
     def __init__(self, descriptor: int, *, max_line_bytes: int) -> None:
         self._descriptor = descriptor
         self._max_line_bytes = max_line_bytes
-        self._begun: list[bytes] = []
-        self._begun_bytes = 0
-        self._waitable = True
+        self._begun = bytearray()
         self._ended = False
 
     async def read(self) -> list[bytes] | None:
@@ -42,16 +40,13 @@ class LineReader:
                 raise InputError(f"cannot read the input: {error.strerror or error}.") from error
             if not data:
                 self._ended = True
-                return [b"".join(self._begun)] if self._begun else None
+                return [bytes(self._begun)] if self._begun else None
             *lines, rest = data.split(b"\n")
             if lines:
-                lines[0] = b"".join((*self._begun, lines[0]))
+                lines[0] = bytes(self._begun) + lines[0]
                 self._begun.clear()
-                self._begun_bytes = 0
-            if rest:
-                self._begun.append(rest)
-                self._begun_bytes += len(rest)
-            if self._begun_bytes > self._max_line_bytes:
+            self._begun += rest
+            if len(self._begun) > self._max_line_bytes:
                 raise InputError(f"a line of the input is longer than {self._max_line_bytes} bytes; is it a text file?")
             if lines:
                 return lines
@@ -59,12 +54,9 @@ class LineReader:
 
     async def _some(self) -> bytes:
         loop, readable = asyncio.get_running_loop(), asyncio.Event()
-        if self._waitable:
-            try:
-                loop.add_reader(self._descriptor, readable.set)
-            except PermissionError:  # epoll's word for "a file is always ready"
-                self._waitable = False
-        if not self._waitable:
+        try:
+            loop.add_reader(self._descriptor, readable.set)
+        except PermissionError:  # epoll's word for "a file is always ready"
             return await asyncio.to_thread(os.read, self._descriptor, _CHUNK)
         try:
             await readable.wait()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pty
+import select
 import tty
 from typing import TYPE_CHECKING
 
@@ -84,6 +85,19 @@ async def test_returns_lines_as_they_are_written_without_blocking(pipe: tuple[in
     assert await reader.read() is None
 
 
+async def test_watches_the_descriptor_only_while_it_waits(pipe: tuple[int, int]) -> None:
+    """A descriptor that stays watched while its bytes wait would keep the loop turning."""
+    reader, loop = LineReader(pipe[0], max_line_bytes=100), asyncio.get_running_loop()
+    os.write(pipe[1], b"a\n")
+    assert await reader.read() == [b"a"]
+    assert not loop.remove_reader(pipe[0])
+    waiting = asyncio.create_task(reader.read())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert not loop.remove_reader(pipe[0])
+
+
 async def test_can_be_cancelled_and_continued(pipe: tuple[int, int]) -> None:
     reader = LineReader(pipe[0], max_line_bytes=100)
     waiting = asyncio.create_task(reader.read())
@@ -105,6 +119,22 @@ async def test_reads_a_terminal() -> None:
     finally:
         os.close(controller)
         os.close(terminal)
+
+
+async def test_limits_each_line_and_not_their_sum(pipe: tuple[int, int]) -> None:
+    reader = LineReader(pipe[0], max_line_bytes=100)
+    waiting = asyncio.create_task(reader.read())
+    found = []
+    for part in (b"a" * 50, b"a" * 50, b"\n" + b"b" * 100, b"\n"):
+        os.write(pipe[1], part)
+        while select.select([pipe[0]], [], [], 0)[0] and not waiting.done():
+            await asyncio.sleep(0)
+        if part.startswith(b"\n"):
+            found += await waiting or []
+            waiting = asyncio.create_task(reader.read())
+    assert found == [b"a" * 100, b"b" * 100]
+    os.close(pipe[1])
+    assert await waiting is None
 
 
 async def test_rejects_an_endless_line(pipe: tuple[int, int]) -> None:
