@@ -164,10 +164,10 @@ class FetchPolicies:
         if policy is ResetPolicy.LATEST:
             return await self._listed(LATEST)
         earliest = await self._listed(EARLIEST)
-        if policy is ResetPolicy.EARLIEST or earliest is None or offset < earliest:
+        if policy is ResetPolicy.EARLIEST or earliest is None:
             return earliest
         latest = await self._listed(LATEST)
-        return None if latest is None else min(offset, latest)
+        return None if latest is None else max(earliest, min(offset, latest))
 
     async def log_changed(self, change: LogChange) -> int:
         """Handle a log that is another one than that of the position: return the offset to continue at."""

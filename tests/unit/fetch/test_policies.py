@@ -22,7 +22,8 @@ from consumerd.fetch import (
 from consumerd.fetch.log_changes import LogChange, LogChangeKind
 from consumerd.fetch.policies import FetchingOverError, FetchPolicies
 from consumerd.fetch.response import FetchDecision, FetchOutcome
-from consumerd.partition import LogId, TopicPartition
+from consumerd.partition import UNKNOWN_LOG, LogId, TopicPartition
+from consumerd.wire.batch import memory_of
 from consumerd.wire.v07 import EARLIEST, LATEST, Codec, OffsetsRequest, encode_message, encode_message_set
 from tests.support.fetching import FetchingInMemory
 
@@ -217,11 +218,12 @@ CORRUPT, OVERSIZE, TORN = FetchOutcome.CORRUPT, FetchOutcome.OVERSIZE, FetchOutc
 class Decided(FetchingInMemory):
     """The policies of one partition, and what they decided."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, log: LogId | None = LOG, **settings: Any) -> None:
         super().__init__(T0, FetchSettings(**settings))
         self.first, self.end = (10, 3), (1000, 500)
         self.policies = FetchPolicies(T0, self.lane, self.services)
-        self.policies.log = LOG
+        if log is not None:
+            self.policies.log = log
 
     async def over(self, decision: Awaitable[Any]) -> tuple[Any, ...]:
         """The event with which a decision ends the fetching; nothing goes into the lane."""
@@ -248,6 +250,8 @@ async def test_policy_for_a_bad_message(outcome: FetchOutcome, next_offset: int 
         assert await r.decide(outcome, next_offset) == 150
         assert r.listener.events == [("skipped", T0, 100, 150, "damaged")]
         assert r.queued == [(100, 150, 0, LOG)]
+        assert r.lane.head is not None
+        assert r.lane.head.memory_bytes == memory_of(0, 0)
         assert (r.counters.skipped, r.counters.failed, r.counters.parked, r.budget.used) == (1, 0, 0, 0)
         return
     with capture_logs() as logs:
@@ -372,4 +376,6 @@ async def test_skips_nothing_that_ends_beyond_every_offset() -> None:
     r = Decided(on_corrupt=SKIP)
     kind, _, error = await r.over(r.decide(CORRUPT, 2**63))
     assert (kind, error.broker, error.offset, r.counters.skipped) == ("failed", T0.broker, 100, 0)
-    assert await Decided(on_corrupt=SKIP).decide(CORRUPT, 2**63 - 1) == 2**63 - 1
+    r = Decided(None, on_corrupt=SKIP)
+    assert await r.decide(CORRUPT, 2**63 - 1) == 2**63 - 1
+    assert r.queued == [(100, 2**63 - 1, 0, UNKNOWN_LOG)]
