@@ -126,7 +126,7 @@ class ProducerConfig:
                     part, _, setting = target.rpartition(".")
                     values[part][setting] = value
             else:
-                near = difflib.get_close_matches(name, [*_PROPERTIES, *_WITHOUT_EFFECT], n=1)
+                near = difflib.get_close_matches(name, [*_PROPERTIES, *_WITHOUT_EFFECT])
                 hint = f"; did you mean {near[0]}?" if near else ""
                 raise ConfigError(f"{name} is not a producer property of Kafka 0.7{hint}")
         queue = values["queue"]

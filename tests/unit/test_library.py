@@ -51,8 +51,9 @@ def test_deprecated_names_are_aliases_and_warn() -> None:
     with pytest.warns(DeprecationWarning, match=r"use consumerd\.V08ProducerSettings"):
         assert consumerd.LogicalProducerSettings is consumerd.V08ProducerSettings  # type: ignore[attr-defined]
     for old, new in (("LogicalProducer", "V08Producer"), ("LogicalProducerSettings", "V08ProducerSettings")):
-        with pytest.warns(DeprecationWarning, match=rf"use consumerd\.producer\.{new}\."):
+        with pytest.warns(DeprecationWarning, match=rf"use consumerd\.producer\.{new}\.") as warned:
             assert getattr(consumerd.producer, old) is getattr(consumerd.producer, new)
+        assert [each.filename for each in warned] == [__file__]  # the line to change
         assert old not in consumerd.producer.__all__
     with pytest.raises(AttributeError, match="has no attribute 'LogicalProducr'"):
         _ = consumerd.producer.LogicalProducr  # type: ignore[attr-defined]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import pytest
 
 from consumerd.errors import ConfigError
@@ -103,12 +106,40 @@ def test_parses_lists_of_brokers(text: str, addresses: object) -> None:
         ({"broker.list": "0:h:1", "batch.size": "0"}, "batch.size must be at least 1, not 0"),
         ({"broker.list": "0:h:1", "queue.time": "soon"}, "queue.time must be a whole number"),
         ({"broker.list": "0:h:1", "batch.sise": "1"}, "not a producer property of Kafka 0.7; did you mean batch.size?"),
+        ({"broker.list": "0:h:1", "xyzzy": "1"}, "xyzzy is not a producer property of Kafka 0.7$"),
         ({"zk.connect": ""}, "zk.connect is empty"),
     ],
 )
 def test_rejects_invalid_properties(properties: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         READ(properties)
+
+
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [
+        ("max.message.size", 0),
+        ("num.retries", 0),
+        ("buffer.size", 1),
+        ("connect.timeout.ms", 1),
+        ("socket.timeout.ms", 1),
+        ("queue.time", 0),
+        ("queue.size", 1),
+        ("queue.enqueueTimeout.ms", -1),
+        ("batch.size", 1),
+        ("zk.sessiontimeout.ms", 1),
+        ("zk.connectiontimeout.ms", 1),
+    ],
+)
+def test_accepts_numbers_from_the_least_one(name: str, least: int) -> None:
+    assert READ({"zk.connect": "z:1", name: str(least)}).ignored == ()
+    with pytest.raises(ConfigError, match=f"{name} must be at least {least}, not {least - 1}"):
+        READ({"zk.connect": "z:1", name: str(least - 1)})
+
+
+def test_does_not_show_credentials() -> None:
+    secret: Any = partial(print, "secret")
+    assert "secret" not in repr(ProducerConfig(bootstrap=["h:1"], sasl=secret))
 
 
 def test_rejects_impossible_sizes() -> None:
