@@ -90,11 +90,10 @@ class ByteBudget:
 
     def _change(self, amount: int) -> None:
         self._used += amount
-        if amount < 0:
-            for freed in self._gate:
-                if not freed.done():
-                    freed.set_result(None)
-            self._serve()
+        for freed in self._gate:
+            if not freed.done():
+                freed.set_result(None)
+        self._serve()
 
     def _serve(self) -> None:
         line = self._line

@@ -85,6 +85,7 @@ async def test_removes_cancelled_waiter_from_line() -> None:
     assert not second.done()
     first.cancel()
     await settle()
+    assert first.cancelled()
     assert second.done()  # the place in front is free
     assert child.used == 10
     second.result().release()
@@ -114,6 +115,7 @@ async def test_solvent_waits_until_others_are_within_limit() -> None:
     gate = asyncio.create_task(budget.solvent(mine))
     await settle()
     assert not gate.done()
+    theirs.resize(102)
     theirs.resize(101)
     await settle()
     assert not gate.done()
@@ -125,6 +127,7 @@ async def test_solvent_waits_until_others_are_within_limit() -> None:
     mine.release()
     theirs.release()
     assert budget.used == 0
+    assert not budget._gate
 
 
 async def test_solvent_waits_for_parent_budget() -> None:
@@ -145,6 +148,22 @@ async def test_solvent_waits_for_parent_budget() -> None:
     assert cancelled.cancelled()
     other.release()
     mine.release()
+
+
+async def test_solvent_looks_at_the_partition_again_after_it_waited_for_the_common_budget() -> None:
+    common = ByteBudget(100)
+    child = ByteBudget(50, common)
+    mine, other = await child.reserve(10), common.charge(200)
+    gate = asyncio.create_task(child.solvent(mine))
+    await settle()
+    beside = child.charge(60)
+    other.release()
+    await settle()
+    assert not gate.done()
+    beside.release()
+    await gate
+    mine.release()
+    assert (child.used, common.used) == (0, 0)
 
 
 async def test_rejects_non_positive_limit() -> None:
