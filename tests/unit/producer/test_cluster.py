@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from consumerd.clock import SystemClock
 from consumerd.embedded import free_port
@@ -13,9 +16,11 @@ from consumerd.errors import BrokerError, ConfigError
 from consumerd.producer import (
     CallbackHandler,
     ClusterProducer,
+    DefaultEventHandler,
     EncodingError,
     NotSentError,
     PartitionerError,
+    ProducerClosedError,
     ProducerConfig,
     ProducerData,
     ProducerSettings,
@@ -35,7 +40,14 @@ AT: dict[str, Any] = {"bootstrap": ["kafka1:9092"]}
 def producer(cluster: Any, *, partitioner: Any = None, background: bool = False, **settings: Any) -> ClusterProducer:
     v08 = V08Producer(cluster, V08ProducerSettings(**settings), clock=SystemClock(), rng=random.Random(1))
     chosen = None if partitioner is None else load_partitioner(partitioner)
-    return ClusterProducer(v08, partitioner=chosen, background=background)
+    if background:
+        return ClusterProducer(v08, partitioner=chosen, background=True)
+    return ClusterProducer(v08, partitioner=chosen)
+
+
+class Refusing(MemoryCluster):
+    async def node_channel(self, node_id: int) -> MemoryCluster:
+        raise BrokerError("not today")
 
 
 @pytest.mark.asyncio
@@ -50,12 +62,18 @@ async def test_send_stores_keys_headers_and_timestamps_before_it_returns() -> No
         await ours.send_all([ProducerData("t", [b"x"], partition=n, timestamp=n) for n in range(PARTITIONS)])
         assert [cluster.log[n][-1].timestamp for n in range(PARTITIONS)] == [0, 1, 2]
         await ours.send("t", [])
-        for wrong in ({"payloads": [5]}, {"payloads": [b"x"], "key": 5}):
-            with pytest.raises(EncodingError):
-                await ours.send("t", **wrong)
+        for payload, key, words in (
+            (5, None, "a message must be bytes or text, not int"),
+            (b"x", 5, "a key must be text or bytes, not int"),
+            (b"x", "\ud800", "a key cannot be encoded as UTF-8"),
+        ):
+            with pytest.raises(EncodingError, match=words):
+                await ours.send("t", [payload], key=key)
         with pytest.raises(TypeError, match="brackets"):
             await ours.send("t", b"x")
         assert sum(map(len, cluster.log.values())) == 6
+        await ours.send("t", [b"x"], key=b"\xff", partition=0)
+        assert cluster.log[0][-1].key == b"\xff"
 
 
 @pytest.mark.asyncio
@@ -71,21 +89,116 @@ async def test_partitioner_chooses_among_the_partitions_of_the_topic() -> None:
 
 @pytest.mark.asyncio
 async def test_background_send_reports_a_failed_batch_once() -> None:
-    class Refusing(MemoryCluster):
-        async def node_channel(self, node_id: int) -> MemoryCluster:
-            raise BrokerError("not today")
-
     ours = producer(Refusing(), background=True, delivery_timeout=0.05)
     async with ours:
         await ours.send("t", [b"1", b"2"], partition=0)
-        await ours.send("t", [b"3"], partition=1)
-        with pytest.raises(NotSentError, match=r"3 queued messages were not sent.*not today") as caught:
+        await ours.send("t", [b"3"], partition=0)
+        await ours.send("t", [b"4"], partition=1)
+        with pytest.raises(NotSentError, match=r"4 queued messages were not sent.*not today") as caught:
             await ours.flush()
-        assert caught.value.count == 3
+        assert caught.value.count == 4
         await ours.flush()
-        await ours.send("t", [b"4"])
+        await ours.send("t", [b"5"])
         with pytest.raises(NotSentError):
             await ours.close()
+
+
+@pytest.mark.asyncio
+async def test_background_send_logs_a_failed_batch_before_the_next_flush() -> None:
+    async with producer(Refusing(), background=True, delivery_timeout=0.01, linger=0) as ours, asyncio.timeout(60):
+        with capture_logs() as logs:
+            await ours.send("t", [b"1", b"2"], partition=0)
+            await asyncio.wait(ours._producer._sender.unsettled())
+            await asyncio.sleep(0)
+        assert [(each["messages"], each["topics"]) for each in logs if each["event"] == "messages_not_sent"] == [
+            (2, ["t"])
+        ]
+        with pytest.raises(NotSentError, match="2 queued messages"):
+            await ours.flush()
+
+
+@pytest.mark.asyncio
+async def test_foreground_send_raises_an_error_that_flush_does_not_repeat() -> None:
+    with capture_logs() as logs:
+        async with producer(Refusing(), delivery_timeout=0.05) as ours:
+            with pytest.raises(BrokerError, match="not today"):
+                await ours.send("t", [b"1", b"2"], partition=0)
+            await ours.flush()
+    assert "messages_not_sent" not in [each["event"] for each in logs]
+
+
+class SlowSecond(MemoryCluster):
+    """Takes a batch of partition 1 when `open` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open = asyncio.Event()
+
+    async def call(self, api: Any, body: dict[str, Any], **rest: Any) -> dict[str, Any]:
+        if self.asked.is_set():
+            await self.open.wait()
+        return await super().call(api, body, **rest)
+
+
+@pytest.mark.asyncio
+async def test_flush_returns_while_a_later_batch_is_on_its_way() -> None:
+    cluster = SlowSecond()
+    cluster.taking.clear()
+    async with producer(cluster, background=True, linger=3600) as ours, asyncio.timeout(10):
+        await ours.send("t", [b"1"], partition=0)
+        flushing = asyncio.create_task(ours.flush())
+        await cluster.asked.wait()
+        await ours.send("t", [b"2"], partition=1)
+        cluster.taking.set()
+        await flushing
+        assert (len(cluster.log[0]), len(cluster.log[1])) == (1, 0)
+        cluster.open.set()
+    assert len(cluster.log[1]) == 1
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("background", "error", "stored"),
+    [
+        (False, None, 1),
+        (True, None, 1),
+        (True, ValueError, 1),
+        (True, asyncio.CancelledError, 0),
+        (False, ValueError, 0),
+        (False, asyncio.CancelledError, 0),
+    ],
+)
+async def test_end_of_the_block_sends_what_was_accepted_or_nothing_more(
+    background: bool, error: type[BaseException] | None, stored: int
+) -> None:
+    """An error in the block ends what waits in the foreground; in the background only a cancellation does."""
+    cluster = MemoryCluster()
+    ours = producer(cluster, background=background, linger=3600)
+    with pytest.raises(error) if error else nullcontext():
+        async with asyncio.timeout(60), ours:
+            sending = asyncio.create_task(ours.send("t", [b"x"], partition=0))
+            while not ours._producer.buffered_bytes and not sending.done():
+                await asyncio.sleep(0)
+            if error is not None:
+                raise error
+    async with asyncio.timeout(60):
+        (result,) = await asyncio.gather(sending, return_exceptions=True)
+        assert len(cluster.log[0]) == stored
+        assert result is None if background or stored else isinstance(result, ProducerClosedError)
+        with pytest.raises(ProducerClosedError):
+            await ours.send("t", [b"y"], partition=0)
+
+
+@pytest.mark.asyncio
+async def test_failed_last_flush_is_logged_beside_the_error_of_the_block() -> None:
+    ours = producer(Refusing(), background=True, delivery_timeout=0.01)
+    await ours.__aenter__()
+    await ours.send("t", [b"1"])
+    error = ValueError("mine")
+    with capture_logs() as logs:
+        await ours.__aexit__(ValueError, error, None)
+    assert logs[-1]["event"] == "producer_close_failed"
+    assert "1 queued messages were not sent" in logs[-1]["reason"]
 
 
 @pytest.mark.parametrize(
@@ -102,6 +215,14 @@ async def test_background_send_reports_a_failed_batch_once() -> None:
             {**AT, "background": True, "callbacks": CallbackHandler()},
             "callbacks is supported by brokers of Kafka 0.7 only",
         ),
+        (
+            {**AT, "background": True, "event_handler": DefaultEventHandler()},
+            "event_handler is supported by brokers of Kafka 0.7 only",
+        ),
+        (
+            {**AT, "settings": ProducerSettings(compressed_topics=frozenset("t"))},
+            "settings.compressed_topics is supported by brokers of Kafka 0.7 only",
+        ),
         ({"zookeeper": "zk1", "dialect": "0.9"}, "dialect must be one of auto, 0.7, 0.8, not '0.9'"),
     ],
 )
@@ -113,6 +234,7 @@ def test_rejects_contradicting_settings(given: dict[str, Any], words: str) -> No
 def test_takes_codec_and_acks_from_the_common_settings() -> None:
     config = ProducerConfig(**AT, settings=ProducerSettings(codec=Codec.GZIP, confirm=False))
     assert config.v08_settings() == V08ProducerSettings(codec=RecordCodec.GZIP, acks=0)
+    assert ProducerConfig(**AT).v08_settings() == V08ProducerSettings(acks=-1)
     own = V08ProducerSettings(codec=RecordCodec.ZSTD, keyless="round_robin")
     assert ProducerConfig(**AT, v08=own).v08_settings() is own
 
