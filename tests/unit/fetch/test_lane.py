@@ -33,7 +33,10 @@ async def fill(lane: Lane, count: int) -> list[MessageBatch]:
 
 async def test_returns_batches_in_order_and_releases_bytes() -> None:
     budget, lane = make()
+    heads = [lane.head]
     batches = await fill(lane, 3)
+    heads.append(lane.head)
+    assert [id(head) for head in heads] == [id(None), id(batches[0])]
     assert (len(lane), lane.budget.used, budget.used) == (3, 30, 30)
     got = [await lane.get() for _ in range(3)]
     assert [id(each) for each in got] == [id(each) for each in batches]
@@ -100,8 +103,11 @@ async def test_close_releases_bytes_and_wakes_waiters() -> None:
     held = await lane.get()
     await fill(lane, 1)
     room = asyncio.create_task(lane.wait_for_room())
+    drained = asyncio.create_task(lane.wait_drained())
     await asyncio.sleep(0)
     lane.close()
+    async with asyncio.timeout(5):
+        await drained
     assert lane.closed
     assert budget.used == 0
     with pytest.raises(LaneClosedError):

@@ -266,6 +266,14 @@ async def test_policy_for_a_bad_message(outcome: FetchOutcome, next_offset: int 
         assert (kind, told) == ("parked", f"{outcome.value} at offset 100: damaged")
 
 
+@pytest.mark.parametrize(("needed", "size"), [(5000, "needs 5000 bytes"), (None, "needs more")])
+async def test_names_the_size_of_a_message_that_is_too_large(needed: int | None, size: str) -> None:
+    assert str(MessageTooLargeError(T0, 100, needed, 4000)) == (
+        f"the message at offset 100 of t/0-0 {size}, and fetch.max_size is 4000; raise it, or set fetch.oversize to"
+        " skip or park"
+    )
+
+
 @pytest.mark.parametrize(
     ("end", "next_offset", "beyond"),
     [((1000,), 1000, False), ((1000,), 1001, True), ((), 1, True)],
