@@ -62,6 +62,18 @@ async def test_limits_queued_batches() -> None:
     lane.close()
 
 
+async def test_queues_ten_batches_by_default() -> None:
+    _, lane = make()
+    await fill(lane, 9)
+    async with asyncio.timeout(5):
+        await lane.wait_for_room()
+    await fill(lane, 1)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await lane.wait_for_room()
+    lane.close()
+
+
 async def test_get_waits_for_batch() -> None:
     _, lane = make()
     getting = asyncio.create_task(lane.get())

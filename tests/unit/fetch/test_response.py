@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import struct
 
 import pytest
@@ -81,6 +82,33 @@ def test_corrupt() -> None:
     assert "1000" in decision.reason
     decision = classified(b"\xff" * 64, 64)
     assert (decision.outcome, decision.next_offset) == (FetchOutcome.CORRUPT, None)
+
+
+def numbered(needed: int, received: int, *, asked: int, largest: int = 400) -> FetchDecision:
+    """The decision for the beginning of a batch of 0.11 or later of `needed` bytes, at offset 5."""
+    records = decode_records(struct.pack(">qi", 5, needed - 12) + bytes(received - 12), 5)
+    return classify(records, received=received, asked=asked, fetch_bytes=64, max_fetch_bytes=largest)
+
+
+def test_empty_messages_that_move_the_position_are_progress() -> None:
+    assert classified(encode_message(gzip.compress(b""), codec=Codec.GZIP), 200).outcome is FetchOutcome.PROGRESS
+
+
+def test_message_as_large_as_the_largest_fetch_is_fetched() -> None:
+    assert classified(MESSAGE[:64], 64, largest=100) == FetchDecision(FetchOutcome.CUT, size=100)
+    assert classified(MESSAGE[:64], 64, largest=99).outcome is FetchOutcome.OVERSIZE
+
+
+def test_batch_that_is_cut_off_by_the_limit_of_the_response_is_not_torn() -> None:
+    assert numbered(100, 60, asked=64) == FetchDecision(FetchOutcome.CUT, size=100)
+    # The broker sent less than was asked for: more of it has to be asked for, whatever the batch needs.
+    assert numbered(100, 60, asked=200) == FetchDecision(FetchOutcome.CUT, size=201)
+
+
+def test_the_next_number_follows_an_oversize_batch() -> None:
+    assert numbered(401, 60, asked=64) == FetchDecision(
+        FetchOutcome.OVERSIZE, 401, 6, "a message or batch of 401 bytes, more than max_fetch_bytes 400"
+    )
 
 
 @pytest.mark.parametrize(
