@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
+from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from consumerd.errors import BrokerError
-from consumerd.fetch import BadMessagePolicy, FetchSettings, Lane
+from consumerd.fetch import BadMessagePolicy, FetchCounters, FetchSettings, Lane
 from consumerd.fetch.fetcher import Fetcher, PartitionResponse
 from consumerd.fetch.log_changes import LogChange, LogChangeKind
 from consumerd.net import BadFrameError
@@ -229,6 +230,10 @@ async def test_waits_for_messages_like_an_idle_partition_behind_a_torn_message()
     r = await played(MESSAGE, wide(CUT))
     assert r.source.idle
     assert r.offsets == [0, 100, 100]
+
+
+async def test_totals_begin_at_zero() -> None:
+    assert not any(astuple(FetchCounters()))
 
 
 async def test_counts_messages_and_holds_what_they_take() -> None:
