@@ -45,6 +45,7 @@ _HEAD = 2
 _LENGTH = struct.Struct(">i")
 #: A length below 16 MiB and a magic byte of 0.6 or 0.7.
 _PLACE = re.compile(rb"(?=\x00...[\x00\x01])", re.DOTALL)
+_PLACE_BYTES = 5
 
 
 class SearchReach(NamedTuple):
@@ -111,7 +112,7 @@ async def _look(connection: Connection, partition: TopicPartition, offset: int) 
         if not data:
             return None
         found = read_outer(data, 0, offset, DEFAULT_LIMITS.max_message_bytes)
-        if isinstance(found, OuterMessage) or found.needed is None or len(data) < size or found.needed <= size:
+        if isinstance(found, OuterMessage) or found.needed is None or len(data) < size:
             return found
         size = found.needed
 
@@ -121,7 +122,7 @@ async def _search(connection: Connection, partition: TopicPartition, offset: int
     first = offset - back
     data = await _fetch(connection, partition, first, 2 * back)
     places = 0
-    for match in _PLACE.finditer(data, 0, back):
+    for match in _PLACE.finditer(data, 0, back + _PLACE_BYTES):
         position = match.start()
         (size,) = _LENGTH.unpack_from(data, position)
         if not back < position + 4 + size <= len(data):
@@ -132,8 +133,7 @@ async def _search(connection: Connection, partition: TopicPartition, offset: int
         found = read_outer(data, position, first + position, DEFAULT_LIMITS.max_message_bytes)
         if isinstance(found, OuterMessage) and found.valid:
             return found.offset
-    here = read_outer(data, back, offset, DEFAULT_LIMITS.max_message_bytes)
-    return offset if isinstance(here, OuterMessage) and here.valid else None
+    return None
 
 
 async def _walk(connection: Connection, partition: TopicPartition, position: int, offset: int) -> int:
