@@ -33,6 +33,10 @@ ROOMS: Final = {
     "client": Room("consumerd/client", ("tests/unit/client",)),
     "cluster": Room("consumerd/cluster", ("tests/unit/cluster",)),
     "fetch": Room("consumerd/fetch", ("tests/unit/fetch", *_properties("fetching"))),
+    "fetch/v07": Room(
+        "consumerd/fetch/v07", ("tests/unit/fetch/v07", "tests/unit/fetch/test_policies.py", *_properties("fetching"))
+    ),
+    "fetch/v08": Room("consumerd/fetch/v08", ("tests/unit/fetch/v08",)),
     "forward": Room("consumerd/forward", ("tests/unit/forward", _FORWARD)),
     "producer": Room(
         "consumerd/producer", ("tests/unit/producer", *_properties("producer_keys", "producer_queue"), _PRODUCE)
