@@ -8,6 +8,7 @@ partitions that have a leader, if any has: elsewhere they would wait, and fail i
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 from consumerd.errors import BrokerError
@@ -42,8 +43,7 @@ class Route:
         led = [number for number in range(count) if metadata.leader(topic, number) is not None]
         #: The partitions that messages without a key may use.
         self._open_to_all: Sequence[int] = led or range(count)
-        self._in_turns = in_turns
-        self._turn = 0
+        self._turns = cycle(self._open_to_all) if in_turns else None
         self._sticky: PartitionQueue | None = None
 
     def queue(self, key: bytes | None, partition: int | None) -> PartitionQueue:
@@ -63,12 +63,11 @@ class Route:
 
     def keyless(self, queue: PartitionQueue) -> PartitionQueue:
         """Return the queue for a message without a key for which `queue` was chosen before, some time ago."""
-        return queue if self._in_turns else self._sticky or self._next()
+        return queue if self._turns is not None else self._sticky or self._next()
 
     def _next(self) -> PartitionQueue:
-        if self._in_turns:
-            self._turn += 1
-            number = self._open_to_all[self._turn % len(self._open_to_all)]
+        if self._turns is not None:
+            number = next(self._turns)
             return self._queues[number] or self._make(number)
         number = self._rng.choice(self._open_to_all)
         self._sticky = self._queues[number] or self._make(number)
