@@ -98,11 +98,7 @@ class OffsetLookups:
         try:
             async with shared.turn:
                 connection = await self._open(broker, shared)
-                try:
-                    return await connection.request(frame, max_response=longest)
-                finally:
-                    if connection.closed:
-                        self._retire(broker, shared)
+                return await connection.request(frame, max_response=longest)
         finally:
             shared.users -= 1
             if not shared.users:

@@ -177,13 +177,13 @@ async def test_searches_for_messages_that_fill_what_is_searched() -> None:
     assert log.fetched == [(1010, 120)]
 
 
-@pytest.mark.parametrize(("places", "fetches"), [(2, 1), (3, 2)])
+@pytest.mark.parametrize(("places", "magic", "fetches"), [(2, 1, 1), (3, 1, 2), (3, 0, 2), (9, 2, 1)])
 async def test_follows_the_segment_where_too_many_places_look_like_messages(
-    monkeypatch: pytest.MonkeyPatch, places: int, fetches: int
+    monkeypatch: pytest.MonkeyPatch, places: int, magic: int, fetches: int
 ) -> None:
     monkeypatch.setattr(boundaries, "MAX_PLACES", 3)
-    place = struct.pack(">ib", 150, 1) + b"\xff" * 10  # its end would be in the message behind, but it is not one
-    log = MemoryLog(*SMALL, encode_message(b"\xff" * 50 + place * places), encode_message(b"\xff" * 150))
+    place = struct.pack(">ib", 150, magic) + b"\xff" * 10  # its end would be in the message behind, but it is not one
+    log = MemoryLog(*SMALL, encode_message(b"\xff" * 10 + place * places), encode_message(b"\xff" * 150))
     begins = log.end - 160
     assert await boundary_before(log, P, begins + 30, reach=SEARCHED) == begins
     assert [offset for offset, _ in log.fetched] == [begins + 30 - 200, 1000][:fetches]

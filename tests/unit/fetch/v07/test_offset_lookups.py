@@ -32,6 +32,8 @@ class Connection:
         self.waiting: dict[int, asyncio.Future[bytes]] = {}
         self.limits: list[int] = []
         self.requests: list[OffsetsRequest] = []
+        self.may_close = asyncio.Event()
+        self.may_close.set()
 
     async def request(self, frame: bytes, *, max_response: int) -> Any:
         assert not self.closed
@@ -58,6 +60,7 @@ class Connection:
                 blamed = False
 
     async def close(self) -> None:
+        await self.may_close.wait()
         self.closed = True
 
 
@@ -274,3 +277,48 @@ async def test_cancelled_request_leaves_the_connection_to_the_others() -> None:
     tasks[1].cancel()
     await asyncio.wait(tasks[1:])
     assert shared.closed
+
+
+async def test_request_that_comes_while_the_connection_is_closed_opens_another_one() -> None:
+    brokers = Brokers()
+    (first,) = brokers.ask(partition(0))
+    closing = await brokers.open(0)
+    closing.may_close.clear()
+    closing.answer()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    (second,) = brokers.ask(partition(1))
+    (await brokers.open(1)).answer()
+    closing.may_close.set()
+    assert await asyncio.gather(first, second) == [(100,), (101,)]
+
+
+async def test_request_that_finds_the_connection_ended_is_sent_over_the_next_one() -> None:
+    """It comes before those that were lost with the connection have noticed."""
+    brokers = Brokers()
+    (lost,) = brokers.ask(partition(0))
+    shared = await brokers.open(0)
+    (later,) = brokers.ask(partition(1))
+    shared.fail()
+    (await brokers.open(1)).answer()
+    (await brokers.open(2)).answer()
+    assert await asyncio.gather(lost, later) == [(100,), (101,)]
+    assert list(shared.waiting) == [0]
+
+
+async def test_request_that_comes_after_the_error_of_opening_tries_again() -> None:
+    brokers = Brokers()
+    brokers.opened.clear()
+    brokers.trouble = ConnectError("refused")
+    tasks = brokers.ask(*(partition(number) for number in range(20)))
+    for _ in range(30):
+        await asyncio.sleep(0)
+    brokers.opened.set()
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    assert not all(task.done() for task in tasks)
+    brokers.trouble = None
+    (later,) = brokers.ask(partition(0))
+    (await brokers.open(0)).answer()
+    assert await later == (100,)
+    assert await asyncio.gather(*tasks, return_exceptions=True) != []
+    assert brokers.attempts == 2
