@@ -111,6 +111,7 @@ async def test_requests_to_a_broker_share_a_connection_until_the_last_is_answere
     shared.answer()
     assert await asyncio.gather(*tasks) == [(100 + number,) for number in (0, 1, 2, 3, 4, 0)]
     assert (len(brokers.made), shared.closed) == (2, True)
+    assert {request.max_number for request in shared.requests} == {1}
     (later,) = brokers.ask(partition(0))
     (await brokers.open(2)).answer()
     assert await later == (100,)
@@ -172,20 +173,19 @@ async def test_repeats_the_blamed_request_alone_and_the_others_together() -> Non
 
 async def test_request_that_was_lost_twice_without_blame_goes_alone() -> None:
     brokers = Brokers()
-    tasks = brokers.ask(*(partition(number) for number in range(3)))
-    (await brokers.open(0, 3)).fail()
+    tasks = brokers.ask(*(partition(number) for number in range(4)))
+    (await brokers.open(0, 4)).fail()
     for connection in (await brokers.open(1), await brokers.open(2)):
         if 0 in connection.waiting:
             connection.answer()
     shared = next(each for each in brokers.made[1:] if 0 not in each.waiting)
-    await brokers.open(brokers.made.index(shared), 2)
+    await brokers.open(brokers.made.index(shared), 3)
     shared.fail()
-    for number in (3, 4):
+    for number in (3, 4, 5):
         connection = await brokers.open(number)
-        assert len(connection.waiting) == 1
         connection.answer()
-    assert await asyncio.gather(*tasks) == [(100,), (101,), (102,)]
-    assert len(brokers.made) == 5
+    assert await asyncio.gather(*tasks) == [(100,), (101,), (102,), (103,)]
+    assert [len(each.waiting) for each in brokers.made[3:]] == [1, 1, 1]
 
 
 async def test_request_that_the_broker_refused_alone_stays_alone_until_it_is_answered() -> None:
