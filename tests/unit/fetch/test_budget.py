@@ -167,6 +167,7 @@ async def test_solvent_looks_at_the_partition_again_after_it_waited_for_the_comm
 
 
 async def test_rejects_non_positive_limit() -> None:
+    assert ByteBudget(1).limit == 1
     with pytest.raises(ValueError, match="positive"):
         ByteBudget(0)
 

@@ -39,3 +39,13 @@ def test_limits_of_decoding_allow_every_message_that_a_fetch_may_grow_for() -> N
     assert FetchSettings(max_fetch_bytes=1 << 20, limits=small).limits.max_message_bytes == 1 << 20
     assert FetchSettings(max_fetch_bytes=1 << 20, limits=small).limits.max_decompressed_bytes == 1 << 20
     assert FetchSettings(max_fetch_bytes=1 << 20).limits == DecodeLimits()
+
+
+def test_defaults_are_those_of_kafka_where_it_has_the_setting() -> None:
+    settings = FetchSettings()
+    assert settings.fetch_bytes == 1048576  # fetch.size of 0.7.2
+    assert settings.poll_backoff_max == 1.0  # fetcher.backoff.ms
+    assert settings.max_wait == 0.5  # fetch.max.wait.ms of 0.8 and later
+    assert settings.min_bytes == 1  # fetch.min.bytes
+    assert settings.max_answer_bytes == 52428800  # fetch.max.bytes
+    assert not settings.read_committed  # isolation.level
