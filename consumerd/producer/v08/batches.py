@@ -199,8 +199,7 @@ class Batch:
             )  # fmt: skip
         if self.headers:
             raise EncodeError("brokers before 0.11 do not support headers: remove them, or use newer brokers")
-        timestamps = self.timestamps if magic else -1
-        return encode_message_set(self.values, magic=magic, codec=codec, keys=self.keys, timestamps=timestamps)
+        return encode_message_set(self.values, magic=magic, codec=codec, keys=self.keys, timestamps=self.timestamps)
 
     def succeed(self, base: int | None, timestamp: int) -> None:
         """The broker has it."""

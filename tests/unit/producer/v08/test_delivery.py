@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from consumerd.client import ClusterMetadata
 from consumerd.client.metadata import Node, PartitionMetadata, TopicMetadata
@@ -151,6 +152,19 @@ async def test_sends_without_producer_id_if_not_authorized() -> None:
         with pytest.raises(BrokerError, match="CLUSTER_AUTHORIZATION_FAILED"):
             await (await ours.send("t", b"x"))  # at once, and not after `delivery_timeout`
     assert len(broker.log) == 3
+
+
+async def test_logs_once_that_a_batch_is_tried_again() -> None:
+    broker = CountingBroker()
+    answers = iter([7, 7, None, 7, None])  # REQUEST_TIMED_OUT, which is temporary
+    broker.before = lambda api: next(answers) if api is PRODUCE else None
+    with capture_logs() as logs:
+        async with producer(broker) as ours:
+            for number in range(2):
+                await (await ours.send("t", b"%d" % number))
+    assert [(each["event"], each["partition"]) for each in logs] == [("produce_retried", "t/0")] * 2
+    assert "REQUEST_TIMED_OUT" in logs[0]["reason"]
+    assert broker.log == [b"0", b"1"]
 
 
 async def test_limits_an_attempt_by_the_delivery_timeout() -> None:

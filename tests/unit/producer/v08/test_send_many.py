@@ -184,6 +184,6 @@ async def test_deliveries_are_a_sequence() -> None:
         assert deliveries[-1] == listed[-1]
         assert deliveries[2:5] == listed[2:5]
         for place in (9, -10):
-            with pytest.raises(IndexError):
+            with pytest.raises(IndexError, match=f"delivery {place} of 9"):
                 deliveries[place]
         assert (await deliveries[7]).offset == 7
