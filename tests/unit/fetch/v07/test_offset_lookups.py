@@ -290,7 +290,7 @@ async def test_request_that_comes_while_the_connection_is_closed_opens_another_o
     (second,) = brokers.ask(partition(1))
     (await brokers.open(1)).answer()
     closing.may_close.set()
-    assert await asyncio.gather(first, second) == [(100,), (101,)]
+    assert [await first, await second] == [(100,), (101,)]
 
 
 async def test_request_that_finds_the_connection_ended_is_sent_over_the_next_one() -> None:
@@ -302,7 +302,7 @@ async def test_request_that_finds_the_connection_ended_is_sent_over_the_next_one
     shared.fail()
     (await brokers.open(1)).answer()
     (await brokers.open(2)).answer()
-    assert await asyncio.gather(lost, later) == [(100,), (101,)]
+    assert [await lost, await later] == [(100,), (101,)]
     assert list(shared.waiting) == [0]
 
 
