@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.cli.main import explain
-from consumerd.client import ClusterMetadata
+from consumerd.client import BrokerRefusedError, ClusterMetadata
 from consumerd.client.metadata import Node, PartitionMetadata, TopicMetadata
 from consumerd.clock import SystemClock
 from consumerd.errors import ExitCode
@@ -118,6 +118,51 @@ async def test_names_a_line_that_is_too_long_and_sends_those_before_it(tmp_path:
     code, sentence = await failure(broker, data, plan, tmp_path, batch_bytes=100, buffer_bytes=4000)
     assert (code, sentence.startswith("line 2 ")) == (ExitCode.USAGE, True)
     assert [each.payload for each in broker.log[0]] == [b"one"]
+
+
+async def test_sends_lines_together_that_the_limit_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call for each would cost several times as much."""
+    monkeypatch.setattr(V08Producer, "send", None)
+    lines = [b"x" * (1 + number % 10) for number in range(100)]
+    broker = MemoryBroker()
+    sender = await send(broker, b"\n".join(lines), LinePlan("t", 0, max_bytes=10), tmp_path, batch_bytes=200)
+    assert (sender.lines, sender.bytes) == (100, sum(map(len, lines)))
+    assert [each.payload for each in broker.log[0]] == lines
+
+
+@pytest.mark.parametrize(
+    ("data", "separator", "largest", "words", "stored"),
+    [
+        (b"ab:cde\nabc:def\n", b":", 5, "line 2 has 6 bytes; --max-message-bytes is 5.", [b"cde"]),
+        (b":abcde\na:bcdef\n", b":", 5, "line 2 has 6 bytes; --max-message-bytes is 5.", [b"abcde"]),
+        (b"abc\nabcd\n", None, 3, "line 2 has 4 bytes; --max-message-bytes is 3.", [b"abc"]),
+    ],
+)
+async def test_limits_key_and_message_together(
+    tmp_path: Path, data: bytes, separator: bytes | None, largest: int, words: str, stored: list[bytes]
+) -> None:
+    broker = MemoryBroker()
+    plan = LinePlan("t", 0, separator, max_bytes=largest)
+    assert await failure(broker, data, plan, tmp_path) == (ExitCode.USAGE, words)
+    assert [each.payload for each in broker.log[0]] == stored
+
+
+@pytest.mark.parametrize(
+    ("bad", "batch_bytes", "words"),
+    [
+        (b"1", 1, "line 1 may not have arrived, nothing was sent before it: "),
+        (b"2", 1, "line 2 may not have arrived, all lines before it were sent: "),
+        (b"1", 1000, "line 1 and 1 more in its batch may not have arrived, nothing was sent before it: "),
+    ],
+)
+async def test_tells_how_far_lines_arrived(tmp_path: Path, bad: bytes, batch_bytes: int, words: str) -> None:
+    with pytest.raises(ExceptionGroup) as caught:
+        await send(
+            MemoryBroker(NOT_ALLOWED, bad), b"1\n2\n", LinePlan("t", 0), tmp_path, batch_bytes=batch_bytes, linger=60
+        )
+    (error,) = caught.value.exceptions
+    assert str(error).startswith(words)
+    assert isinstance(error.__cause__, BrokerRefusedError)
 
 
 async def test_names_the_first_line_of_a_refused_batch(tmp_path: Path) -> None:
