@@ -126,6 +126,33 @@ async def test_a_batch_that_had_to_wait_for_a_request_to_end_is_sent_without_a_f
         assert [(await each).offset for each in deliveries] == [0, 1 if second == 0 else 0]
 
 
+@pytest.mark.parametrize("in_flight", [1, 2])
+async def test_has_no_more_requests_under_way_than_configured(in_flight: int) -> None:
+    now = most = 0
+
+    class Counting(MemoryCluster):
+        async def call(self, api: Any, body: dict[str, Any], **rest: Any) -> dict[str, Any]:
+            nonlocal now, most
+            now += 1
+            most = max(most, now)
+            answer = await super().call(api, body, **rest)
+            now -= 1
+            return answer
+
+    cluster = Counting()
+    cluster.taking.clear()
+    async with producer(cluster, batch_bytes=1, in_flight=in_flight) as ours, asyncio.timeout(10):
+        deliveries = []
+        for number in range(PARTITIONS):
+            deliveries.append(await ours.send("t", b"x", partition=number))
+            for _ in range(20):  # turns of the loop, in which nothing else has to happen
+                await asyncio.sleep(0)
+        assert now == in_flight
+        cluster.taking.set()
+        await asyncio.gather(*deliveries)
+    assert most == in_flight
+
+
 async def test_sticky_partitioning_fills_a_batch_before_it_changes_partition() -> None:
     cluster = MemoryCluster()
     async with producer(cluster, batch_bytes=10 * (OVERHEAD + 4), linger=60) as ours:
