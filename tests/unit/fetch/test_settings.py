@@ -43,6 +43,8 @@ def test_limits_of_decoding_allow_every_message_that_a_fetch_may_grow_for() -> N
 
 def test_defaults_are_those_of_kafka_where_it_has_the_setting() -> None:
     settings = FetchSettings()
+    assert (settings.max_fetch_bytes, settings.poll_bytes) == (67108864, 65536)
+    assert (settings.poll_backoff_min, settings.retry_backoff_min, settings.retry_backoff_max) == (0.01, 0.05, 2.0)
     assert settings.fetch_bytes == 1048576  # fetch.size of 0.7.2
     assert settings.poll_backoff_max == 1.0  # fetcher.backoff.ms
     assert settings.max_wait == 0.5  # fetch.max.wait.ms of 0.8 and later
