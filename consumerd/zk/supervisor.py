@@ -226,8 +226,10 @@ class SessionSupervisor:
         self._lifecycle.problem = problem
         if self._noted.get(host) != problem:
             self._noted[host] = problem
-            report = log.warning if unresolved or self._lifecycle.granted_id else log.info
-            report("connect_failed", reason=problem)
+            if unresolved or self._lifecycle.granted_id:
+                log.warning("connect_failed", reason=problem)
+            else:
+                log.info("connect_failed", reason=problem)
 
     def _on_end(self, connection: Connection) -> None:
         self._zxid = max(self._zxid, connection.last_zxid)

@@ -25,6 +25,7 @@ from consumerd.broker import BrokerConfig
 from consumerd.broker import config as broker_config
 from consumerd.cli.main import cli
 from consumerd.config.model import Config
+from consumerd.errors import NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -150,7 +151,7 @@ def test_commands_parse(document: str) -> None:
             assert command is not None, words
             if not isinstance(command, click.Group):
                 command.make_context(command.name, rest)
-        except (click.UsageError, AssertionError) as error:
+        except (click.UsageError, NotFoundError, AssertionError) as error:
             if "does not exist" not in str(error):  # files of examples
                 wrong.append(f"{place}: {error}")
         except click.exceptions.Exit:

@@ -181,6 +181,8 @@ def test_each_row_about_behaviour_names_a_test_that_exists(page: str, least: int
 #: What people type at night, and the section of docs/operations.md that they are to find.
 SYMPTOMS = {
     "no space left": "no-space-left-on-device-disk-full",
+    "all brokers are down": "an-outage-all-brokers-are-down",
+    "brokers_unreachable": "an-outage-all-brokers-are-down",
     "disk full": "no-space-left-on-device-disk-full",
     "wrong password": "wrong-password-or-authentication-failed-tls-and-sasl-errors",
     "authentication failed": "wrong-password-or-authentication-failed-tls-and-sasl-errors",
