@@ -21,6 +21,7 @@ class BrokerUnknownError(BrokerError):
 
     def __init__(self, broker: int) -> None:
         super().__init__(f"broker {broker} is not registered in ZooKeeper; is it running?")
+        self.broker = broker
 
 
 class OffsetRefusedError(BrokerError):
@@ -31,6 +32,8 @@ class OffsetRefusedError(BrokerError):
             f"{partition} has no offset {offset} on its broker (deleted by retention, or never written); set the"
             " group's offset to one that exists, or set fetch.out_of_range to earliest, latest or nearest"
         )
+        self.partition = partition
+        self.offset = offset
 
 
 class BrokerAnswerError(BrokerError):
@@ -49,6 +52,7 @@ class LogChangedError(BrokerError):
             f"the log of {partition} {change}; set the group's offset to one of the present log, or set"
             " fetch.log_changed to continue"
         )
+        self.partition = partition
         self.change = change
 
 
@@ -61,6 +65,7 @@ class OffsetBeyondError(BrokerError):
             f" largest offset, {MAX_OFFSET}: its log is damaged, or it is not a Kafka broker; check the log with"
             " `consumerd log verify`, and set the group's offset to one that exists"
         )
+        self.partition = partition
         self.broker = broker
         self.offset = offset
 
@@ -74,6 +79,7 @@ class MessageTooLargeError(CorruptDataError):
             f"the message at offset {offset} of {partition} {size}, and fetch.max_size is {limit}; raise it, or set"
             " fetch.oversize to skip or park"
         )
+        self.partition = partition
         self.offset = offset
         self.needed = needed
 
@@ -86,4 +92,5 @@ class CorruptPartitionError(CorruptDataError):
             f"{partition} is corrupt at offset {offset} ({problem}); move the group's offset past it, or set"
             " fetch.corrupt to skip or park"
         )
+        self.partition = partition
         self.offset = offset
