@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from consumerd.handlers import Handler, RejectedError, RetryPolicy, retrying
 from consumerd.handlers.dead_letter_files import FileDeadLetters
 from consumerd.handlers.dead_letters import decode_letter
+from consumerd.handlers.tracebacks import TOLD
 from consumerd.registry import offset_path, parse_offset
 from tests.simulation.daemon import Daemon
 from tests.simulation.kernel import SimulationError
@@ -138,7 +139,9 @@ class _Rejecting(Handler):
         rejected = self._world.rejected()
         for count, message in enumerate(batch.messages(), 1):
             if (message.partition, message.offset) in rejected:
-                raise RejectedError("every second message")
+                error = RejectedError("every second message")
+                setattr(error, TOLD, "")  # the path of this file would decide when a file of letters is full
+                raise error
             self._world.account.handled(message.partition, [message.offset])
             batch.mark(count)
 

@@ -4,7 +4,8 @@ Derivation, for a group of M members (before a join, after a leave), t nodes of 
 read is not read again until its watch fires; so an event costs what changed, at each member that watches it:
 
 - A member that starts reads members and brokers to find the dialect, brokers to find their addresses, and members,
-  topics and their nodes to find its share: 2 M + 2 b + T + t, and 13 for session, registration and the look behind it.
+  topics and their nodes to find its share: 2 M + 2 b + T + t, and 15 for session, registration and the look behind it,
+  the first two of them to see that a cluster is there.
 - Each other member reads the list of ids, and the node of a new member: 2 for a join, 1 for a leave.
 - A topic's node that changes is read by each member: 1.
 - A partition that moves costs its new owner 4 reads at most: when another owner's node exists, when it was deleted but
@@ -37,7 +38,7 @@ PER_MOVED = 4
 #: The smallest number of these: owner node and offset.
 _LEAST_PER_MOVED = 2
 #: Of a new session, its member's registration and the look behind it: all, and session, registration and two lists.
-PER_START = 13
+PER_START = 15
 _LEAST_PER_START = 4
 #: Of a member that leaves: it looks at its node, deletes it and closes the session.
 _PER_END = 3

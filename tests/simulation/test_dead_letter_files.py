@@ -58,7 +58,7 @@ FOUND_BY: dict[str, tuple[int, Fault, int]] = {
     "letter_not_synced": (8, "kill", 0),
     "torn_line_continued": (17, "kill", 0),
     "name_not_synced": (8, "kill", 0),
-    "folders_not_synced": (8, "kill", 0),
+    "folders_not_synced": (10, "kill", 0),
     "number_taken_twice": (40, "kill", 0),
 }
 
@@ -77,19 +77,19 @@ def test_finds_nothing_without_the_planted_defect_of_dead_letters(mutation: str)
     crash_of_letters(number, fault, "calls", seed)
 
 
-#: Of each defect of the lock that members share a call before which a stop shows it, and what it says.
-FOUND_BY_STOPS: dict[str, tuple[int, str]] = {
-    "not_locked": (34, "without a letter"),
-    "locked_while_written_alone": (30, "without a letter"),
-    "rename_not_noticed": (15, "b failed"),
+#: Of each defect of the lock that members share a call before which a stop shows it, the seed, and what it says.
+FOUND_BY_STOPS: dict[str, tuple[int, int, str]] = {
+    "not_locked": (51, 0, "without a letter"),
+    "locked_while_written_alone": (41, 1, "without a letter"),
+    "rename_not_noticed": (15, 0, "b failed"),
 }
 
 
 @pytest.mark.parametrize("mutation", FOUND_BY_STOPS)
 def test_finds_a_planted_defect_of_the_lock(mutation: str) -> None:
-    number, message = FOUND_BY_STOPS[mutation]
+    number, seed, message = FOUND_BY_STOPS[mutation]
     with MUTATIONS[mutation](), pytest.raises(AssertionError, match=message):
-        stop_of_letters(number)
+        stop_of_letters(number, seed)
 
 
 def test_every_planted_defect_of_dead_letters_has_a_check() -> None:

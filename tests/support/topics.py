@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from confluent_kafka import TopicCollection
+from confluent_kafka import KafkaError, TopicCollection
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import KafkaException, NewTopic
 
@@ -36,5 +36,13 @@ def recreate_topic(address: str, name: str) -> None:
 def topic_id(address: str, name: str) -> str:
     """The id of a topic on brokers since 3.1, as Kafka's tools print it."""
     admin = AdminClient({"bootstrap.servers": address})
-    found = admin.describe_topics(TopicCollection([name]))[name].result(60)
-    return str(found.topic_id).translate(_URL_SAFE)
+    end = time.monotonic() + 60
+    while True:
+        try:
+            found = admin.describe_topics(TopicCollection([name]))[name].result(60)
+        except KafkaException as error:  # a topic that was just created is not known to the broker at once
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART or time.monotonic() > end:
+                raise
+            time.sleep(0.2)
+        else:
+            return str(found.topic_id).translate(_URL_SAFE)

@@ -98,7 +98,11 @@ class OffsetLookups:
         try:
             async with shared.turn:
                 connection = await self._open(broker, shared)
-                return await connection.request(frame, max_response=longest)
+                try:
+                    return await connection.request(frame, max_response=longest)
+                finally:
+                    if connection.closed:
+                        self._retire(broker, shared)
         finally:
             shared.users -= 1
             if not shared.users:
