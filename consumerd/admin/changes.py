@@ -60,7 +60,7 @@ class OffsetTargetKind(Enum):
     LATEST = "latest"
     OFFSET = "offset"
     SHIFT = "shift"
-    #: The committed offset, if need be limited to the log; its end where none is committed.
+    #: The committed offset, moved into the log if it is outside; the end of the log if none is committed.
     CURRENT = "current"
     TIME = "time"
 

@@ -233,7 +233,7 @@ def set_offsets(cluster: ClusterAddress, group: str | None, how: How, assignment
 @click.option(
     "--to-current",
     is_flag=True,
-    help="Commit the present offset again, if need be limited to the log; its end where none is committed.",
+    help="Commit the current offset again, moved into the log if it is outside; the log's end if none is committed.",
 )
 @change_command
 def reset(

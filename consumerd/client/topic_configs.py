@@ -13,15 +13,17 @@ if TYPE_CHECKING:
     from consumerd.client.cluster import ClusterClient
 
 _LIMIT: Final = "max.message.bytes"
+#: Topics that one request names at most.
+_MOST: Final = 1000
 
 
 async def message_limits(client: ClusterClient, topics: Sequence[str]) -> dict[str, int]:
-    """The largest record batch in bytes that each topic takes, `max.message.bytes`. One attempt.
+    """The largest record batch in bytes that each of the first 1,000 topics takes, `max.message.bytes`. One attempt.
 
     Topics that do not exist are left out. Raises UnsupportedApiError for brokers before 0.11, BrokerRefusedError
     without the permission DescribeConfigs, BrokerError.
     """
-    resources = [{"resource_type": TOPIC, "resource_name": topic, "config_names": [_LIMIT]} for topic in topics]
+    resources = [{"resource_type": TOPIC, "resource_name": topic, "config_names": [_LIMIT]} for topic in topics[:_MOST]]
     channel = await client.any_channel()
     answer = await channel.call(DESCRIBE_CONFIGS, {"resources": resources})
     limits = {}

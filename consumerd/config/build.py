@@ -97,13 +97,8 @@ def _zookeeper_mechanism(section: ZooKeeperSaslSection) -> Callable[[], SaslMech
 
 def renewed_password(section: LoginSection, table: str) -> Callable[[], str]:
     """Return what reads the password, from its file as that is at the time. Raises ConfigError."""
-
-    def read() -> str:
-        return section.secret("password", table) or ""
-
-    if section.password_file is None:
-        return read
-    return Renewed(f"{table}.password_file", [section.password_file], read).now
+    what = f"{table}.password_file"
+    return Renewed(what, [section.password_file], lambda: section.secret("password", table) or "").now
 
 
 def build_gssapi(section: LoginSection, table: str) -> GssapiIdentity:

@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Topics whose limits are compared.
-_COMPARED: Final = 1000
 #: Seconds for the brokers to create a topic, or to learn of one that was just created.
 _TOPIC_SECONDS: Final = 10.0
 
@@ -108,7 +106,6 @@ async def compare_limits(client: ClusterClient, config: Config, topic: str) -> s
     if not sources:
         subscription, metadata = build_subscription(config.group), await client.refresh(None)
         sources = [name for name in sorted(metadata.topics) if subscription.streams_for(name)]
-    sources = sources[:_COMPARED]
     limits = await message_limits(client, [topic, *sources])
     found = max(((limits[name], name) for name in sources if name in limits), default=None)
     if found is None or topic not in limits:

@@ -106,7 +106,7 @@ def _renewed_server_tls(section: HealthTlsSection | None) -> ssl.SSLContext | No
     def choose(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
         connection.context = renewed.now()
 
-    context = build_server_tls(section)
+    context = renewed.now()
     context.sni_callback = choose  # called for each handshake, with or without a name
     return context
 

@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 
 #: Files that a daemon opens besides its connections to brokers.
 _OPEN_FILES: Final = 64
-#: Topics whose limits are compared.
-_COMPARED: Final = 1000
 
 
 class Finding(NamedTuple):
@@ -207,7 +205,7 @@ class _V08Cluster(_Cluster):
 
     async def larger_than(self, size: int, topics: Sequence[str]) -> str | None:
         try:
-            limits = await message_limits(self._client, topics[:_COMPARED])
+            limits = await message_limits(self._client, topics)
         except BrokerError:  # brokers before 0.11 do not tell, and others only with a permission
             return None
         largest, topic = max(((limit, topic) for topic, limit in limits.items()), default=(0, ""))

@@ -233,14 +233,18 @@ def _partitions(rows: list[dict[str, Any]], word: str | None, choice: Choice, *,
         "Last handled",
         ">In hand",
     ]
-    needing = [row for row in rows if _needs_somebody(row)]
-    others = [] if choice.needing else [row for row in rows if not _needs_somebody(row)]
-    chosen = [row for row in (*needing, *others) if choice.named in f"{row['topic']}/{row['partition']}"]
+    ordered = sorted(rows, key=_needs_somebody, reverse=True)  # which keeps the order of equals
+    needing = sum(map(_needs_somebody, rows))
+    chosen = [
+        row
+        for row in (ordered[:needing] if choice.needing else ordered)
+        if choice.named in f"{row['topic']}/{row['partition']}"
+    ]
     pages = max(1, -(-len(chosen) // _ROWS))
     page = min(choice.page, pages)
     body = "".join(_partition(row, word, several=several) for row in chosen[(page - 1) * _ROWS : page * _ROWS])
-    notes = _choosing(choice, len(rows), len(needing), len(chosen)) + _pages(choice, page, pages) if rows else ""
-    nothing = "None of them is like that." if rows else "None are owned now."
+    notes = _choosing(choice, len(rows), needing, len(chosen)) + _pages(choice, page, pages) if rows else ""
+    nothing = "No partition matches." if rows else "None are owned now."
     return _table("partitions", "Owned partitions", columns + (["Action"] if word else []), body, nothing, notes)
 
 
@@ -255,7 +259,7 @@ def _choosing(choice: Choice, count: int, needing: int, shown: int) -> str:
         f'<input name="named" type="search" value="{escape(choice.named, quote=True)}"></label> '
         f'<label><input name="needing" type="checkbox" value="1"{" checked" if choice.needing else ""}> '
         "only those that need attention</label> <button>Show</button> "
-        f'<span class="quiet">{count:,} in all, {some} attention, {shown:,} chosen</span></form>\n'
+        f'<span class="quiet">{count:,} in all, {some} attention, {shown:,} match</span></form>\n'
     )
 
 

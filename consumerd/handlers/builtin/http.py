@@ -207,7 +207,7 @@ class HttpHandler(Handler):
             raise HandlerFailedError("handler 'http' is not started.")
         if not len(batch):
             return
-        headers, tls = await in_thread(self._secrets.now)
+        headers, tls = await in_thread(self._secrets.now) if self._secrets.in_files else self._secrets.now()
         if batch.contiguous:
             headers = {**headers, "Idempotency-Key": idempotency_key(batch, await self._cluster())}
         body = await make_body(batch, self._settings.format, compressed=self._settings.gzip)
@@ -335,12 +335,12 @@ class _Secrets:
     """The headers and the context of TLS, of the files as they are at the time. Raises HandlerFailedError."""
 
     def __init__(self, settings: HttpSettings) -> None:
+        files = (settings.ca, settings.certificate, settings.key)
+        self.in_files = bool(settings.header_files) or any(files)
         self._headers = Renewed(
             "handler 'http': header_files", settings.header_files.values(), lambda: _read_headers(settings)
         )
-        self._tls = Renewed(
-            "handler 'http': tls", (settings.ca, settings.certificate, settings.key), lambda: _read_tls(settings)
-        )
+        self._tls = Renewed("handler 'http': tls", files, lambda: _read_tls(settings))
 
     def now(self) -> tuple[dict[str, str], ssl.SSLContext]:
         return self._headers.now(), self._tls.now()

@@ -82,9 +82,11 @@ def test_second_signal_ends_a_process_whose_gil_is_kept(number: signal.Signals) 
     assert sent > 1, "the first signal has to leave the process time to stop in order"
 
 
-def test_deadline_ends_a_process_whose_gil_is_kept_while_it_stops() -> None:
-    script = """
+def said_at_the_deadline(before: str, *lines: str) -> str:
+    """Return the standard error of a process that keeps the GIL from SIGTERM on, runs `before`, and prints `lines`."""
+    script = f"""
 signals.FORCE_SECONDS = signals._MARGIN = signals._LOCKED_OUT = 0.1
+{before}
 def stopping(request): keep_the_gil()
 async def running():
     print("runs", flush=True)
@@ -95,18 +97,22 @@ asyncio.run(listen())
         try:
             assert line(process) == "runs\n"
             process.send_signal(signal.SIGTERM)
-            assert (line(process), line(process)) == ("SIGTERM\n", "keeps the GIL\n")
+            assert [line(process) for _ in lines] == [*lines]
             _, errors = process.communicate(timeout=60)
         finally:
             process.kill()
     assert process.returncode == ExitCode.INTERNAL
+    return errors
+
+
+def test_deadline_ends_a_process_whose_gil_is_kept_while_it_stops() -> None:
+    errors = said_at_the_deadline("", "SIGTERM\n", "keeps the GIL\n")
     assert errors.startswith("Timeout (0:00:0")
     assert "in keep_the_gil\n" in errors
 
 
 def test_deadline_does_not_wait_for_a_reader_of_the_log() -> None:
-    script = """
-signals.FORCE_SECONDS = signals._MARGIN = signals._LOCKED_OUT = 0.1
+    said_at_the_deadline("""
 reader, writer = os.pipe()
 os.dup2(writer, 2)
 os.set_blocking(2, False)
@@ -114,20 +120,7 @@ try:
     while os.write(2, b"x" * 4096): pass
 except BlockingIOError:
     os.set_blocking(2, True)
-def stopping(request): keep_the_gil()
-async def running():
-    print("runs", flush=True)
-    await asyncio.sleep(1000)
-asyncio.run(listen())
-"""
-    with start(script) as process:
-        try:
-            assert line(process) == "runs\n"
-            process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=60)
-        finally:
-            process.kill()
-    assert process.returncode == ExitCode.INTERNAL
+""")
 
 
 def test_stop_in_order_cancels_the_deadline_and_every_signal_is_noticed() -> None:

@@ -251,7 +251,7 @@ def test_shows_partitions_that_need_somebody_first_and_a_page_at_a_time() -> Non
     assert '<a href="/?page=2">Next</a>' in first.decode()
     assert "Previous" not in first.decode()
     assert '<a href="/?page=2">Previous</a>' in last.decode()
-    assert "250 in all, 2 need attention, 250 chosen" in first.decode()
+    assert "250 in all, 2 need attention, 250 match" in first.decode()
     assert partitions(render(status, word=None, choice=Choice(page=9))) == partitions(last)
     assert "Page" not in render(many(100, needing=0), word=None).decode()
 
@@ -263,7 +263,7 @@ def test_chooses_partitions_by_name_and_need() -> None:
     ]  # fmt: skip
     assert partitions(render(status, word=None, choice=Choice(needing=True))) == ["248", "249"]
     nothing = render(status, word=None, choice=Choice(named=HOSTILE)).decode()
-    assert "None of them is like that." in nothing
+    assert "No partition matches." in nothing
     assert HOSTILE not in nothing
     assert Choice("a&b", True).address(2) == "/?named=a%26b&needing=1&page=2"
 
