@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import shutil
 import signal
@@ -125,14 +126,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True)
 def logs_end_with_the_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Undo what a command configured in this process: loggers would keep the file that they had."""
-    configure = structlog.configure
+    """Undo what a command configured in this process: loggers would keep the file and the level that they had."""
+    configure, root = structlog.configure, logging.getLogger()
+    level = root.level
 
     def configure_for_now(**settings: Any) -> None:
         configure(**settings | {"cache_logger_on_first_use": False})
 
     monkeypatch.setattr(structlog, "configure", configure_for_now)
     yield
+    root.setLevel(level)
     if structlog.is_configured():
         structlog.reset_defaults()
 

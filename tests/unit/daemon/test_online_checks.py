@@ -7,7 +7,6 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import structlog
 
 from consumerd.cli.main import run
 from consumerd.config import build_dead_letters
@@ -19,17 +18,9 @@ from consumerd.errors import BrokerError, ExitCode
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.unit.conftest import Cluster
-
-
-@pytest.fixture(autouse=True)
-def logs() -> Iterator[None]:
-    """A command sends the log to the standard error of its time, which here ends with the test."""
-    yield
-    structlog.reset_defaults()
 
 
 async def looked_at(**tables: Any) -> dict[str, Finding]:

@@ -128,7 +128,6 @@ def test_reads_a_trimmed_log_from_its_start(
     trimmed: tuple[LoopbackBroker, V07Split], caplog: pytest.LogCaptureFixture
 ) -> None:
     broker, split = trimmed
-    caplog.set_level("WARNING")  # a test before this one may have set another
     assert read_rows(split, fail_on_data_loss=False) == []
     longer = replace(split, end=broker.end("events"))
     values = [row["value"] for row in read_rows(longer, fail_on_data_loss=False)]
