@@ -270,17 +270,25 @@ class ClusterClient:
         node = metadata.leader(topic, partition)
         if node is not None:
             return node
+        raise self.leaderless(topic, partition)
+
+    def known_leader(self, topic: str, partition: int) -> Node | None:
+        """Return the leader of a partition; None if there is none, or the metadata of the topic are old or missing."""
+        return self.metadata.leader(topic, partition) if self._is_fresh(topic) else None
+
+    def leaderless(self, topic: str, partition: int) -> BrokerError:
+        """Return the reason why a partition has no leader, by the metadata, and mark those of its topic as stale."""
         self.stale([topic])
-        found = metadata.topics.get(topic)
+        found = self.metadata.topics.get(topic)
         what = f"{topic}/{partition} has no leader"
         if found is None:
-            raise BrokerError(f"{what}: the brokers returned no metadata of the topic {topic!r}")
+            return BrokerError(f"{what}: the brokers returned no metadata of the topic {topic!r}")
         if error := topic_error(found.error, what, topic):
-            raise error
+            return error
         entry = found.partitions.get(partition)
         if entry is None:
-            raise BrokerError(f"{what}: the topic has {len(found.partitions)} partitions")
-        raise error_of(entry.error, what) or UnavailableError(f"{what}: broker {entry.leader} is not alive")
+            return BrokerError(f"{what}: the topic has {len(found.partitions)} partitions")
+        return error_of(entry.error, what) or UnavailableError(f"{what}: broker {entry.leader} is not alive")
 
     # -- requests
 

@@ -7,7 +7,7 @@ per message.
 
 from __future__ import annotations
 
-import asyncio
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,6 +18,7 @@ from consumerd.wire.errors import EncodeError
 from consumerd.wire.v08.records import RecordCodec, encode_message_set, encode_record_batch
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Generator, Iterator
 
     from consumerd.partition import TopicPartition
@@ -57,7 +58,7 @@ class Delivery(NamedTuple):
 
 def delivered(batch: Batch, number: int) -> Generator[object, None, Delivered]:
     """Wait for the outcome of a message. Raises its error."""
-    base, timestamp = yield from asyncio.shield(batch.outcome).__await__()
+    base, timestamp = yield from batch.settled()
     return Delivered(batch.partition, None if base is None else base + number, timestamp)
 
 
@@ -96,7 +97,7 @@ class Deliveries(Sequence[Delivery]):
         Raises the error of the first message that failed; others may have arrived.
         """
         for batch, _, _ in self.ranges:
-            await asyncio.shield(batch.outcome)
+            await new_delivery((batch, 0))
 
     def __len__(self) -> int:
         return sum(count for _, _, count in self.ranges)
@@ -124,7 +125,7 @@ class Deliveries(Sequence[Delivery]):
     def __await__(self) -> Generator[object, None, list[Delivered]]:
         found: list[Delivered] = []
         for batch, first, count in self.ranges:
-            base, timestamp = yield from asyncio.shield(batch.outcome).__await__()
+            base, timestamp = yield from batch.settled()
             for number in range(first, first + count):
                 offset = None if base is None else base + number
                 found.append(Delivered(batch.partition, offset, timestamp))
@@ -138,6 +139,8 @@ class Batch:
     partition: TopicPartition
     due: float
     outcome: asyncio.Future[tuple[int | None, int]]
+    #: Of those that wait for the outcome; one that is cancelled cancels its own future alone.
+    waiters: list[asyncio.Future[None]] = field(default_factory=list)
     values: list[bytes | None] = field(default_factory=list)
     #: Up to the last message that has one; None while there is none.
     keys: list[bytes | None] | None = None
@@ -201,16 +204,31 @@ class Batch:
             raise EncodeError("brokers before 0.11 do not support headers: remove them, or use newer brokers")
         return encode_message_set(self.values, magic=magic, codec=codec, keys=self.keys, timestamps=self.timestamps)
 
+    def settled(self) -> Generator[object, None, tuple[int | None, int]]:
+        """Wait for the outcome. Raises its error. (`asyncio.shield` would cost a turn of the loop more.)"""
+        if not self.outcome.done():
+            waiter: asyncio.Future[None] = self.outcome.get_loop().create_future()
+            self.waiters.append(waiter)
+            yield from waiter
+        return self.outcome.result()
+
     def succeed(self, base: int | None, timestamp: int) -> None:
         """The broker has it."""
         if not self.outcome.done():
             self.outcome.set_result((base, timestamp))
+            self._wake()
 
     def fail(self, error: Exception) -> None:
         """It will not be sent (again)."""
         if not self.outcome.done():
             self.outcome.set_exception(error)
             self.outcome.exception()  # retrieved: a caller need not wait for a message
+            self._wake()
+
+    def _wake(self) -> None:
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
 
 def message_size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
@@ -224,7 +242,7 @@ def message_size(key: bytes | None, value: bytes | None, headers: Headers) -> in
 class PartitionQueue:
     """The batches of one partition. `busy`: its first sealed batch is being sent."""
 
-    __slots__ = ("busy", "not_before", "open", "partition", "sealed", "sequence", "trouble")
+    __slots__ = ("busy", "not_before", "open", "partition", "sealed", "sequence", "timer", "trouble", "wakes_at")
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
@@ -234,6 +252,9 @@ class PartitionQueue:
         #: Failures in a row, and when to try again.
         self.trouble = 0
         self.not_before = 0.0
+        #: When the sender looks at it next without another reason.
+        self.timer: asyncio.TimerHandle | None = None
+        self.wakes_at = math.inf
         #: The number of the next message, where brokers count.
         self.sequence = 0
 
@@ -243,10 +264,20 @@ class PartitionQueue:
             self.sealed.append(self.open)
             self.open = None
 
-    def ready_at(self, now: float) -> float | None:
-        """Return the time when the first batch may be sent, by this partition alone; None if none, or it is busy."""
+    def sleep(self) -> None:
+        """Cancel the timer."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        self.wakes_at = math.inf
+
+    def ready_at(self, now: float, *, hurry: bool) -> float | None:
+        """Return the time when the first batch may be sent, by this partition alone; None if none, or it is busy.
+
+        `hurry`: open batches do not linger.
+        """
         if self.busy:
             return None
-        if self.sealed:
+        if self.sealed or (hurry and self.open is not None):
             return max(self.not_before, now)
         return None if self.open is None else max(self.not_before, self.open.due)

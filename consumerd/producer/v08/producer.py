@@ -290,7 +290,8 @@ class V08Producer:
 
         It is one of `queue`, or, for a message that is `free` to go anywhere, of the one that `route` says then.
         """
-        await asyncio.sleep(0)
+        if not self._sender.idle:
+            await asyncio.sleep(0)
         reservation = None
         try:
             while True:
@@ -395,8 +396,7 @@ class V08Producer:
     def _new_batch(self, queue: PartitionQueue) -> Batch:
         due = self._clock.monotonic() + self.settings.linger
         batch = queue.open = Batch(queue.partition, due, asyncio.get_running_loop().create_future())
-        if not queue.busy:  # else at the end of its request
-            self._sender.opened(batch)
+        self._sender.opened(queue, batch)
         return batch
 
     def _seal(self, queue: PartitionQueue) -> None:

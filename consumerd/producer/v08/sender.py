@@ -1,15 +1,19 @@
-"""Sealed batches -> brokers: which are ready, their leaders, their outcomes.
+"""Batches -> brokers: which are ready, their leaders, their outcomes.
 
-Strategy: one dispatcher selects the batches that are ready, finds their leaders, and gives each leader one request with
-all of its; an answer settles batches or puts them back, with a pause. A partition's next batch is sent only when the
-last is settled: that keeps the order, also with retries. The dispatcher runs when there is something to send, and not
-for each batch that is opened or settled: for those that have to wait there is one timer, for the earliest of them.
+Strategy: one dispatcher looks at the queues of which something is new, finds their leaders, and gives each leader one
+request with all of its; an answer settles batches or puts them back, with a pause. A partition's next batch is sent
+only when the last is settled: that keeps the order, also with retries.
+
+What is open does not wait for company while the broker has nothing to do, and gathers while it has (as Nagle's
+algorithm): an open batch is sent when it has lingered and nothing was sent to its broker since the broker's last
+answer. Full batches, those that are sent again and those of a flush wait for no answer, only for the limit of requests
+in flight. Each broker has its own line, and leaders that are not known are looked up beside: no broker waits for
+another. A round costs what is new, however many partitions there are.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -23,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from consumerd.client import ClusterClient
+    from consumerd.client import ClusterClient, ClusterMetadata
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock
     from consumerd.producer.v08.batches import Batch
@@ -33,6 +37,30 @@ log = structlog.get_logger(__name__)
 
 #: Longest pause between two attempts to send a batch.
 _LONGEST_PAUSE: Final = 2.0
+
+
+class _Broker:
+    """The queues that wait for a request to a broker, in order, and how many requests are in flight."""
+
+    __slots__ = ("answered", "gathering", "in_flight", "node_id", "ready")
+
+    def __init__(self, node_id: int) -> None:
+        self.node_id = node_id
+        self.in_flight = 0
+        #: Nothing was sent since the last answer.
+        self.answered = True
+        self.ready: dict[PartitionQueue, None] = {}
+        #: With a batch that is still open: they go after the next answer.
+        self.gathering: dict[PartitionQueue, None] = {}
+
+    def take(self) -> list[PartitionQueue]:
+        """The queues that may be sent now; they do not wait here any more."""
+        line = [*self.ready]
+        self.ready.clear()
+        if self.answered:
+            line += self.gathering
+            self.gathering.clear()
+        return line
 
 
 class Sender:
@@ -53,16 +81,23 @@ class Sender:
         self.settings = settings
         self._clock = clock
         self._rng = rng
-        self._settle = settled
+        self._settled = settled
         self._sealed = sealed
         self._exchange = Exchange(client, settings)
         self._queues: dict[TopicPartition, PartitionQueue] = {}
+        #: All batches that are open, wait, or are in flight.
+        self._unsettled: dict[Batch, None] = {}
+        #: The queues to look at, and the brokers.
+        self._changed: dict[PartitionQueue, None] = {}
+        self._free: dict[_Broker, None] = {}
         self._news = asyncio.Event()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
-        self._in_flight: defaultdict[int, int] = defaultdict(int)
-        #: Some batches wait for the end of a request.
-        self._held_back = False
+        self._brokers: dict[int, _Broker] = {}
+        #: Each of their queues waits at one broker; one that is busy does not wait.
+        self._waits_at: dict[PartitionQueue, _Broker] = {}
+        #: By topic: the queues whose leaders are being looked up.
+        self._unknown: dict[str, dict[PartitionQueue, None]] = {}
+        #: Where the leaders are from.
+        self._metadata: ClusterMetadata | None = None
         self._flushing = 0
 
     def queue(self, partition: TopicPartition) -> PartitionQueue:
@@ -72,147 +107,213 @@ class Sender:
             queue = self._queues[partition] = PartitionQueue(partition)
         return queue
 
-    def opened(self, batch: Batch) -> None:
-        """Have a new open batch sent when it is due."""
-        if self._flushing:
-            self._news.set()
+    @property
+    def idle(self) -> bool:
+        """Whether all batches are settled."""
+        return not self._unsettled
+
+    def opened(self, queue: PartitionQueue, batch: Batch) -> None:
+        """Have the new open batch of a queue sent when it is due."""
+        self._unsettled[batch] = None
+        if queue.busy:
+            return  # at the end of its request
+        if self._flushing or not self.settings.linger:
+            self._look_at(queue)
         else:
-            self._wake_at(batch.due)
+            self._wake_at(queue, batch.due)
 
     def full(self, queue: PartitionQueue) -> None:
         """Have the sealed batches of a queue sent."""
         if not queue.busy:  # else at the end of its request
-            self._news.set()
+            self._look_at(queue)
 
     def hurry(self, more: int) -> None:
         """Send open batches at once while a flush is active (`more` is 1 to begin one and -1 to end it)."""
         self._flushing += more
-        self._news.set()
+        if more > 0:
+            for batch in self._unsettled:
+                self._look_at(self._queues[batch.partition])
 
     def unsettled(self) -> list[asyncio.Future[tuple[int | None, int]]]:
         """The outcomes of all batches that are open, wait, or are under way."""
-        return [
-            batch.outcome
-            for queue in self._queues.values()
-            for batch in (*queue.sealed, queue.open)
-            if batch is not None
-        ]
+        return [batch.outcome for batch in self._unsettled]
 
     def give_up(self, error: Exception) -> None:
         """Fail everything that is left."""
         for queue in self._queues.values():
-            queue.seal()
-            for batch in queue.sealed:
-                self._settle(batch)
-                batch.fail(error)
+            queue.open = None
             queue.sealed.clear()
+        for batch in list(self._unsettled):
+            self._settle(batch)
+            batch.fail(error)
 
     async def run(self) -> None:
         """Send until cancelled. Every request is a task of this one."""
         try:
             async with asyncio.TaskGroup() as group:
                 while True:
-                    await self._round(group)
+                    await self._news.wait()
+                    self._news.clear()
+                    self._round(group)
         finally:
-            if self._timer is not None:
-                self._timer.cancel()
+            for queue in self._queues.values():
+                queue.sleep()
 
-    async def _round(self, group: asyncio.TaskGroup) -> None:
-        """Send the batches that are ready, then wait for a change or for the next one."""
-        self._news.clear()
-        self._held_back = False
-        ready, next_at = self._ready(self._clock.monotonic())
-        found, left = await self._by_leader(ready)
-        for node_id, queues in found.items():
-            if self._in_flight[node_id] >= self.settings.in_flight:
-                self._held_back = True
-                continue
-            for queue in queues:
-                queue.busy = True
-            self._in_flight[node_id] += 1
-            group.create_task(self._send(node_id, queues))
-            if node_id in left:
-                self._news.set()
-        if next_at is not None:
-            self._wake_at(next_at)
-        await self._news.wait()
-
-    def _ready(self, now: float) -> tuple[list[PartitionQueue], float | None]:
-        ready: list[PartitionQueue] = []
-        next_at: float | None = None
-        for queue in self._queues.values():
-            at = queue.ready_at(now)
+    def _round(self, group: asyncio.TaskGroup) -> None:
+        """Send the batches that are ready, of the queues and to the brokers of which something is new."""
+        if self._client.metadata is not self._metadata:
+            self._follow_leaders()
+        now = self._clock.monotonic()
+        changed, self._changed = self._changed, {}
+        for queue in changed:
+            at = queue.ready_at(now, hurry=self._flushing > 0)
             if at is None:
                 continue
-            if self._flushing and queue.open is not None:
-                at = max(queue.not_before, now)
-            if at <= now:
-                if not queue.sealed:
-                    queue.seal()
-                    self._sealed(queue)
-                ready.append(queue)
+            if at > now:
+                self._wake_at(queue, at)
+                continue
+            topic, number = queue.partition.topic, queue.partition.partition
+            if (node := self._client.known_leader(topic, number)) is not None:
+                self._line_up(queue, node.id)
+                continue
+            self._leave(queue)
+            if topic in self._unknown:
+                self._unknown[topic][queue] = None
             else:
-                next_at = at if next_at is None else min(next_at, at)
-        return ready, next_at
+                self._unknown[topic] = {queue: None}
+                group.create_task(self._look_up(topic))
+        free, self._free = self._free, {}
+        for broker in free:
+            self._serve(broker, group)
 
-    def _wake_at(self, at: float) -> None:
-        """Wake the dispatcher at a time, or earlier."""
-        if self._timer is not None:
-            if self._timer_at <= at:
-                return
-            self._timer.cancel()
-        self._timer_at = at
-        delay = max(0.0, at - self._clock.monotonic())
-        self._timer = asyncio.get_running_loop().call_later(delay, self._ring)
+    def _serve(self, broker: _Broker, group: asyncio.TaskGroup) -> None:
+        """Send to a broker what waits for it, as far as there may be more requests in flight."""
+        if broker.in_flight >= self.settings.in_flight:
+            return
+        left = broker.take()
+        for queue in left:
+            del self._waits_at[queue]
+        while left and broker.in_flight < self.settings.in_flight:
+            queues, left = self._request(left)
+            for queue in queues:
+                queue.busy = True
+            broker.in_flight += 1
+            broker.answered = False
+            group.create_task(self._send(broker, queues))
+        for queue in left:
+            self._line_up(queue, broker.node_id)
 
-    def _ring(self) -> None:
-        self._timer = None
+    def _request(self, line: list[PartitionQueue]) -> tuple[list[PartitionQueue], list[PartitionQueue]]:
+        """Return those of a line whose first batches fit into one request, and the others."""
+        queues: list[PartitionQueue] = []
+        left: list[PartitionQueue] = []
+        size = 0
+        for queue in line:
+            self._seal(queue)
+            more = queue.sealed[0].size
+            if queues and size + more > self._client.settings.max_request_bytes // 2:
+                left.append(queue)
+            else:
+                queues.append(queue)
+                size += more
+        return queues, left
+
+    def _line_up(self, queue: PartitionQueue, node_id: int) -> None:
+        """Have the first batch of a queue sent to its leader."""
+        broker = self._brokers.get(node_id)
+        if broker is None:
+            broker = self._brokers[node_id] = _Broker(node_id)
+        if self._waits_at.get(queue) is not broker:
+            self._leave(queue)
+            self._waits_at[queue] = broker
+        if queue.sealed or self._flushing:
+            broker.gathering.pop(queue, None)
+            broker.ready[queue] = None
+        elif queue not in broker.ready:
+            broker.gathering[queue] = None
+        self._free[broker] = None
+
+    def _leave(self, queue: PartitionQueue) -> None:
+        broker = self._waits_at.pop(queue, None)
+        if broker is not None:
+            broker.ready.pop(queue, None)
+            broker.gathering.pop(queue, None)
+
+    def _follow_leaders(self) -> None:
+        """Queues that wait at a broker that does not lead their partitions any more, are looked at again."""
+        self._metadata = metadata = self._client.metadata
+        for queue, broker in list(self._waits_at.items()):
+            node = metadata.leader(queue.partition.topic, queue.partition.partition)
+            if node is None or node.id != broker.node_id:
+                self._leave(queue)
+                self._changed[queue] = None
+
+    async def _look_up(self, topic: str) -> None:
+        """Find the leaders of a topic's queues. Those without one have to wait."""
+        failure: BrokerError | None = None
+        try:
+            await self._client.topics([topic])
+        except BrokerError as error:
+            failure = error
+        for queue in self._unknown.pop(topic):
+            number = queue.partition.partition
+            node = None if failure else self._client.metadata.leader(topic, number)
+            if node is not None:
+                self._line_up(queue, node.id)
+            else:
+                self._seal(queue)
+                self._put_off(queue, failure or self._client.leaderless(topic, number))
         self._news.set()
 
-    async def _by_leader(self, ready: list[PartitionQueue]) -> tuple[dict[int, list[PartitionQueue]], set[int]]:
-        """The queues by their leaders, as many as one request may hold, and the leaders that have more of them.
+    def _seal(self, queue: PartitionQueue) -> None:
+        if not queue.sealed:
+            queue.seal()
+            self._sealed(queue)
 
-        Those without a leader have to wait.
-        """
-        found: defaultdict[int, list[PartitionQueue]] = defaultdict(list)
-        left: set[int] = set()
-        sizes: defaultdict[int, int] = defaultdict(int)
-        for queue in ready:
-            try:
-                node = await self._client.leader(queue.partition.topic, queue.partition.partition)
-            except BrokerError as error:
-                self._put_off(queue, error)
-                continue
-            size = queue.sealed[0].size
-            if sizes[node.id] and sizes[node.id] + size > self._client.settings.max_request_bytes // 2:
-                left.add(node.id)
-                continue
-            sizes[node.id] += size
-            found[node.id].append(queue)
-        return found, left
+    def _look_at(self, queue: PartitionQueue) -> None:
+        self._changed[queue] = None
+        self._news.set()
 
-    async def _send(self, node_id: int, queues: list[PartitionQueue]) -> None:
-        batches = {queue.partition: queue.sealed[0] for queue in queues}
+    def _wake_at(self, queue: PartitionQueue, at: float) -> None:
+        """Look at a queue at a time, or earlier."""
+        if queue.wakes_at <= at:
+            return
+        queue.sleep()
+        queue.wakes_at = at
+        delay = max(0.0, at - self._clock.monotonic())
+        queue.timer = asyncio.get_running_loop().call_later(delay, self._ring, queue)
+
+    def _ring(self, queue: PartitionQueue) -> None:
+        queue.sleep()
+        self._look_at(queue)
+
+    async def _send(self, broker: _Broker, queues: list[PartitionQueue]) -> None:
         now = self._clock.monotonic()
         for queue in queues:
             batch = queue.sealed[0]
             batch.first_sent = now if batch.first_sent is None else batch.first_sent
+        by_partition = {queue.partition: queue for queue in queues}
         try:
-            outcomes = await self._exchange.produce(node_id, {queue.partition: queue for queue in queues})
+            outcomes = await self._exchange.produce(broker.node_id, by_partition)
         except BrokerError as error:
-            outcomes = {partition: Outcome(error, retry=not isinstance(error, DeliveryError)) for partition in batches}
+            outcome = Outcome(error, retry=not isinstance(error, DeliveryError))
+            outcomes = dict.fromkeys(by_partition, outcome)
         finally:
             for queue in queues:
                 queue.busy = False
-            self._in_flight[node_id] -= 1
-        if self._held_back:
-            self._news.set()
+            broker.in_flight -= 1
+        broker.answered = True
+        self._free[broker] = None
         for queue in queues:
             self._digest(queue, outcomes[queue.partition])
-            if queue.sealed:
-                self._news.set()
-            elif queue.open is not None:
-                self.opened(queue.open)
+            if queue.sealed or queue.open is not None:
+                self._changed[queue] = None
+        if self._changed or broker.ready or broker.gathering:
+            self._news.set()
+
+    def _settle(self, batch: Batch) -> None:
+        del self._unsettled[batch]
+        self._settled(batch)
 
     def _digest(self, queue: PartitionQueue, outcome: Outcome) -> None:
         if outcome.error is None:
@@ -241,7 +342,7 @@ class Sender:
         queue.trouble += 1
         pause = min(_LONGEST_PAUSE, self._client.settings.retry_backoff_min * 2.0 ** min(queue.trouble - 1, 30))
         queue.not_before = now + pause * (0.5 + self._rng.random() / 2)
-        self._news.set()
+        self._wake_at(queue, queue.not_before)
 
     def _fail(self, queue: PartitionQueue, error: BrokerError) -> None:
         batch = queue.sealed.popleft()

@@ -21,8 +21,9 @@ class V08ProducerSettings:
     codec: RecordCodec = RecordCodec.NONE
     #: A batch of a partition goes out when it has this many bytes ...
     batch_bytes: int = 128 * KIB
-    #: ... or when its first message has waited for so long.
-    linger: float = 0.005
+    #: ... or when its first message has waited for so long, and nothing is in flight to its broker since the last
+    #: answer. While something is, the batch takes more messages anyway.
+    linger: float = 0.0
     #: Bytes of messages that may wait or be in flight; a caller that sends more waits.
     buffer_bytes: int = 32 * MIB
     #: For the replicas to take a batch, before the broker answers with an error that is retried.

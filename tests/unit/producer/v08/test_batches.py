@@ -130,17 +130,17 @@ async def test_failure_that_nobody_awaits_is_not_an_unhandled_error() -> None:
 async def test_batch_may_go_when_it_is_due_and_nothing_holds_its_partition_back() -> None:
     queue: Any = PartitionQueue(PLACE)
     queue.seal()
-    assert queue.ready_at(5.0) is None
+    assert queue.ready_at(5.0, hurry=False) is None
     queue.open = first = batch(due=7.0)
-    assert queue.ready_at(5.0) == 7.0
+    assert queue.ready_at(5.0, hurry=False) == 7.0
     queue.not_before = 8.0
-    assert queue.ready_at(5.0) == 8.0
+    assert queue.ready_at(5.0, hurry=False) == 8.0
     queue.seal()
     assert (queue.open, list(queue.sealed)) == (None, [first])
-    assert queue.ready_at(5.0) == 8.0
-    assert queue.ready_at(9.0) == 9.0
+    assert queue.ready_at(5.0, hurry=False) == 8.0
+    assert queue.ready_at(9.0, hurry=False) == 9.0
     queue.open = second = batch(due=6.0)
     queue.busy = True
-    assert queue.ready_at(9.0) is None
+    assert queue.ready_at(9.0, hurry=False) is None
     queue.seal()
     assert list(queue.sealed) == [first, second]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import struct
 from types import SimpleNamespace
@@ -54,7 +55,7 @@ class CountingBroker:
         self.before: Callable[[Api], int | None] = lambda _: None
         self.after: Callable[[Api], None] = lambda _: None
 
-    async def leader(self, topic: str, partition: int) -> Node:
+    def known_leader(self, topic: str, partition: int) -> Node:
         return self.metadata.nodes[0]
 
     async def node_channel(self, node_id: int) -> CountingBroker:
@@ -83,14 +84,16 @@ class CountingBroker:
             if producer == -1 or sequence == expected:
                 self.log += payloads
                 self.expected[producer] = sequence + len(payloads)
-            elif sequence + len(payloads) != expected:  # not the last one again
+            elif sequence + len(payloads) == expected:  # the last one again
+                error = 46
+            else:
                 error = 45 if producer in self.expected else 59
         told = {"partition": 0, "error_code": error, "base_offset": -1 if error else base}
         return {"responses": [{"topic": "t", "partition_responses": [told]}]}
 
 
 def producer(broker: CountingBroker, **settings: Any) -> V08Producer:
-    ours = V08ProducerSettings(batch_bytes=1, linger=0, **settings)
+    ours = V08ProducerSettings(**{"batch_bytes": 1, **settings})
     return V08Producer(broker, ours, clock=SystemClock(), rng=random.Random(1))  # type: ignore[arg-type]
 
 
@@ -139,6 +142,24 @@ async def test_never_renumbers_a_batch_that_may_be_stored() -> None:
             await (await ours.send("t", b"1"))
         await (await ours.send("t", b"2"))
     assert broker.log == [b"0", b"1", b"2"]
+
+
+async def test_sends_a_batch_again_whose_answer_was_lost_once_and_before_what_gathered() -> None:
+    broker = CountingBroker()
+
+    def lose_the_answer() -> None:
+        broker.after = lambda _: None
+        raise ConnectionClosedError("the answer is lost")
+
+    broker.after = once(lose_the_answer, PRODUCE, 2)  # type: ignore[assignment]
+    async with producer(broker, batch_bytes=1 << 10) as ours:
+        await (await ours.send("t", b"0"))
+        deliveries = [await ours.send("t", b"1")]
+        for number in range(2, 6):
+            await asyncio.sleep(0)
+            deliveries.append(await ours.send("t", b"%d" % number))
+        assert [(await delivery).offset for delivery in deliveries] == [None, 2, 3, 4, 5]
+    assert broker.log == [b"%d" % number for number in range(6)]
 
 
 async def test_sends_without_producer_id_if_not_authorized() -> None:

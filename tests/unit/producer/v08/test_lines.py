@@ -48,7 +48,7 @@ class MemoryBroker:
         self.metadata = ClusterMetadata({0: Node(0, "memory", 1)}, {"t": TopicMetadata(0, parts)})
         self._code, self._bad = code, bad
 
-    async def leader(self, topic: str, partition: int) -> Node:
+    def known_leader(self, topic: str, partition: int) -> Node:
         return self.metadata.nodes[0]
 
     async def node_channel(self, node_id: int) -> MemoryBroker:

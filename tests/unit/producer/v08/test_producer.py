@@ -49,7 +49,7 @@ class MemoryCluster:
         parts = {n: PartitionMetadata(0, 0, (0,), (0,), 0) for n in range(PARTITIONS)}
         self.metadata = ClusterMetadata({0: Node(0, "memory", 1)}, {"t": TopicMetadata(0, parts)})
 
-    async def leader(self, topic: str, partition: int) -> Node:
+    def known_leader(self, topic: str, partition: int) -> Node:
         node = self.metadata.leader(topic, partition)
         assert node is not None
         return node

@@ -16,7 +16,7 @@ def test_has_the_documented_defaults() -> None:
         "acks": -1,
         "codec": RecordCodec.NONE,
         "batch_bytes": 131_072,
-        "linger": 0.005,
+        "linger": 0.0,
         "buffer_bytes": 33_554_432,
         "request_timeout": 30.0,
         "delivery_timeout": 120.0,

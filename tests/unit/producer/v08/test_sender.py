@@ -1,0 +1,397 @@
+"""When batches leave: on several brokers in memory that answer when the test says so. No time passes unless stated."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from consumerd.client import ClusterClient, ClusterMetadata
+from consumerd.client.metadata import Node, PartitionMetadata, TopicMetadata
+from consumerd.clock import SystemClock
+from consumerd.errors import BrokerError
+from consumerd.producer.errors import ProducerClosedError
+from consumerd.producer.v08.producer import V08Producer
+from consumerd.producer.v08.settings import V08ProducerSettings
+from consumerd.testing.clock import FakeClock
+from consumerd.wire.v08.records import decode_records
+from tests.support.prepared_requests import request_body
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from consumerd.wire.v08.schema import Api
+
+pytestmark = pytest.mark.asyncio
+
+
+@dataclass
+class Request:
+    """A PRODUCE request that waits for its answer."""
+
+    node_id: int
+    values: dict[int, list[bytes | None]]
+    answered: asyncio.Future[int | BaseException] = field(default_factory=asyncio.Future)
+
+    def answer(self, outcome: int | BaseException = 0) -> None:
+        """With an error code for all partitions, or by the end of the connection."""
+        self.answered.set_result(outcome)
+
+
+class Brokers:
+    """A client of brokers 0, 1, ...; partition n of each topic is led by broker n modulo their number."""
+
+    leaderless = ClusterClient.leaderless
+
+    def __init__(self, brokers: int = 1, partitions: int = 4, topics: Iterable[str] = ("t",)) -> None:
+        self.settings = SimpleNamespace(
+            max_request_bytes=1 << 20, retry_backoff_min=0.01, connection=SimpleNamespace(request_timeout=5.0)
+        )
+        self.versions = SimpleNamespace(pick=lambda *_, **__: 9, has=lambda _: False)
+        self.requests: list[Request] = []
+        self.arrived = asyncio.Event()
+        #: Topics whose metadata have to be requested, what that waits for, and what it raises.
+        self.old: set[str] = set()
+        self.lookup = asyncio.Event()
+        self.lookup.set()
+        self.lookup_error: BrokerError | None = None
+        self.lookups: list[str] = []
+        self.looked_at = 0
+        self.lead({topic: {n: n % brokers for n in range(partitions)} for topic in topics}, brokers)
+
+    def lead(self, leaders: Mapping[str, Mapping[int, int | None]], brokers: int) -> None:
+        """Have the metadata say who leads what."""
+        topics = {}
+        for topic, parts in leaders.items():
+            made = {n: PartitionMetadata(node, 0, (0,), (0,), 5 * (node is None)) for n, node in parts.items()}
+            topics[topic] = TopicMetadata(0, made)
+        self.metadata = ClusterMetadata({n: Node(n, "memory", n) for n in range(brokers)}, topics)
+
+    def known_leader(self, topic: str, partition: int) -> Node | None:
+        self.looked_at += 1
+        return None if topic in self.old else self.metadata.leader(topic, partition)
+
+    async def topics(self, names: list[str]) -> ClusterMetadata:
+        if self.old.intersection(names):
+            self.lookups += names
+            await self.lookup.wait()
+            if self.lookup_error is not None:
+                raise self.lookup_error
+            self.old.difference_update(names)
+        return self.metadata
+
+    def stale(self, topics: Iterable[str] = ()) -> None:
+        self.old.update(topics or self.metadata.topics)
+
+    async def node_channel(self, node_id: int) -> Any:
+        async def call(api: Api, body: Any, **_: Any) -> dict[str, Any]:
+            fields = request_body(api, body)["topic_data"]
+            parts = {part["partition"]: part["record_set"] for topic in fields for part in topic["data"]}
+            values = {number: list(decode_records(data, 0).payloads) for number, data in parts.items()}
+            request = Request(node_id, values)
+            self.requests.append(request)
+            self.arrived.set()
+            if isinstance(outcome := await request.answered, BaseException):
+                raise outcome
+            return {
+                "responses": [
+                    {
+                        "topic": topic["topic"],
+                        "partition_responses": [
+                            {"partition": part["partition"], "error_code": outcome, "base_offset": 7}
+                            for part in topic["data"]
+                        ],
+                    }
+                    for topic in fields
+                ]
+            }
+
+        return SimpleNamespace(call=call, versions=self.versions, address=f"memory:{node_id}", closed=False)
+
+    def sent(self) -> list[tuple[int, dict[int, list[bytes | None]]]]:
+        """Of each request the broker, and the values by partition."""
+        return [(request.node_id, request.values) for request in self.requests]
+
+
+def producer(brokers: Any, clock: Any = None, **settings: Any) -> V08Producer:
+    return V08Producer(brokers, V08ProducerSettings(**settings), clock=clock or SystemClock(), rng=random.Random(1))
+
+
+async def turns(count: int = 10) -> None:
+    """Let everything run that can without time passing."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_lone_message_leaves_at_once_and_needs_one_round_trip() -> None:
+    brokers = Brokers()
+    async with producer(brokers) as ours:
+        for number in range(3):
+            delivery = await ours.send("t", b"%d" % number, partition=0)
+            await turns(3)
+            assert brokers.sent()[number:] == [(0, {0: [b"%d" % number]})]
+            brokers.requests[-1].answer()
+            assert (await delivery).offset == 7
+
+
+async def test_callers_that_are_ready_in_the_same_turn_share_a_batch() -> None:
+    brokers = Brokers()
+    async with producer(brokers) as ours:
+        callers = [asyncio.create_task(ours.send("t", b"%d" % number, partition=0)) for number in range(5)]
+        await asyncio.gather(*callers)
+        await turns()
+        assert brokers.sent() == [(0, {0: [b"0", b"1", b"2", b"3", b"4"]})]
+        brokers.requests[0].answer()
+
+
+@pytest.mark.parametrize("second", [0, 1])
+async def test_messages_gather_while_a_request_to_their_broker_is_in_flight(second: int) -> None:
+    """In one batch of their partition, whether it is that of the request or another one."""
+    brokers = Brokers()
+    async with producer(brokers) as ours:
+        await ours.send("t", b"first", partition=0)
+        await turns()
+        for number in range(50):
+            await ours.send("t", b"%d" % number, partition=second)
+            await turns()
+        assert len(brokers.requests) == 1
+        brokers.requests[0].answer()
+        await turns()
+        assert brokers.sent()[1:] == [(0, {second: [b"%d" % number for number in range(50)]})]
+        brokers.requests[1].answer()
+
+
+async def test_one_request_has_all_that_gathered() -> None:
+    brokers = Brokers(partitions=3)
+    async with producer(brokers) as ours:
+        for number in (0, 0, 1, 2, 1):
+            await ours.send("t", b"%d" % number, partition=number)
+            await turns()
+        brokers.requests[0].answer()
+        await turns()
+        assert brokers.sent() == [(0, {0: [b"0"]}), (0, {1: [b"1", b"1"], 2: [b"2"], 0: [b"0"]})]
+        brokers.requests[1].answer()
+
+
+async def test_full_batches_leave_while_requests_are_in_flight_and_open_ones_do_not() -> None:
+    brokers = Brokers()
+    async with producer(brokers, batch_bytes=1000, in_flight=3) as ours:
+        await ours.send("t", b"first", partition=0)
+        await turns()
+        await ours.send("t", b"open", partition=1)
+        await ours.send("t", bytes(1000), partition=2)
+        await turns()
+        assert brokers.sent()[1:] == [(0, {2: [bytes(1000)]})]
+        # The open one goes after any answer, however many requests are still in flight.
+        brokers.requests[1].answer()
+        await turns()
+        assert brokers.sent()[2:] == [(0, {1: [b"open"]})]
+        for request in (brokers.requests[0], brokers.requests[2]):
+            request.answer()
+
+
+async def test_batch_that_fills_up_while_it_gathers_leaves_once() -> None:
+    brokers = Brokers()
+    async with producer(brokers, batch_bytes=1000) as ours:
+        await ours.send("t", b"first", partition=0)
+        await turns()
+        await ours.send("t", bytes(400), partition=1)
+        await turns()
+        await ours.send("t", bytes(600), partition=1)
+        await ours.send("t", b"next", partition=1)
+        await turns()
+        assert brokers.sent()[1:] == [(0, {1: [bytes(400)]})]
+        brokers.requests[0].answer()
+        await turns()
+        assert len(brokers.requests) == 2
+        brokers.requests[1].answer()
+        await turns()
+        assert brokers.sent()[2:] == [(0, {1: [bytes(600), b"next"]})]
+        brokers.requests[2].answer()
+
+
+async def test_flush_waits_for_no_answer() -> None:
+    brokers = Brokers()
+    async with producer(brokers) as ours, asyncio.TaskGroup() as tasks:
+        await ours.send("t", b"0", partition=0)
+        await turns()
+        await ours.send("t", b"1", partition=1)
+        await turns()
+        tasks.create_task(ours.flush())
+        await turns()
+        assert brokers.sent()[1:] == [(0, {1: [b"1"]})]
+        await ours.send("t", b"2", partition=2)  # and so do those that are sent meanwhile
+        await turns()
+        assert brokers.sent()[2:] == [(0, {2: [b"2"]})]
+        for request in brokers.requests:
+            request.answer()
+        await turns()
+        for number in (0, 1):
+            await ours.send("t", b"later", partition=number)
+            await turns()
+        assert len(brokers.requests) == 4  # the flush has ended
+        brokers.requests[3].answer()
+        await turns()
+        brokers.requests[4].answer()
+
+
+async def test_brokers_do_not_wait_for_each_other() -> None:
+    brokers = Brokers(2)
+    async with producer(brokers, in_flight=1) as ours:
+        for number in range(4):
+            await ours.send("t", b"%d" % number, partition=number)
+            await turns()
+        assert brokers.sent() == [(0, {0: [b"0"]}), (1, {1: [b"1"]})]
+        brokers.requests[1].answer()
+        await turns()
+        assert brokers.sent()[2:] == [(1, {3: [b"3"]})]
+        brokers.requests[0].answer()
+        await turns()
+        for request in brokers.requests[2:]:
+            request.answer()
+
+
+async def test_topic_whose_leaders_are_looked_up_holds_no_other_back() -> None:
+    brokers = Brokers(topics=("old", "t"))
+    async with producer(brokers) as ours:
+        brokers.old.add("old")
+        brokers.lookup.clear()
+        for topic, number in (("old", 0), ("old", 1), ("t", 0)):
+            await ours.send(topic, topic.encode(), partition=number)
+            await turns()
+        assert brokers.sent() == [(0, {0: [b"t"]})]
+        assert brokers.lookups == ["old"]  # once for both partitions
+        brokers.requests[0].answer()
+        brokers.lookup.set()
+        await turns()
+        assert brokers.sent()[1:] == [(0, {0: [b"old"], 1: [b"old"]})]
+        brokers.requests[1].answer()
+
+
+async def test_messages_that_gather_at_a_broker_follow_their_leader() -> None:
+    """They do not wait for the answer of the old one, which may never come."""
+    brokers = Brokers(2)
+    async with producer(brokers) as ours:
+        for number in (0, 2, 2):
+            await ours.send("t", b"%d" % number, partition=number)
+            await turns()
+        assert len(brokers.requests) == 1
+        brokers.lead({"t": {0: 0, 1: 1, 2: 1, 3: 1}}, 2)
+        await ours.send("t", b"3", partition=3)
+        await turns()
+        assert brokers.sent()[1:] == [(1, {3: [b"3"], 2: [b"2", b"2"]})]
+        for request in brokers.requests:
+            request.answer()
+
+
+async def test_partitions_without_a_leader_wait_and_cost_one_look_up() -> None:
+    brokers = Brokers(partitions=6)
+    leaders: dict[int, int | None] = dict.fromkeys(range(6), 0)
+    brokers.lead({"t": leaders | dict.fromkeys(range(1, 6))}, 1)
+    async with producer(brokers) as ours:
+        with capture_logs() as logs:
+            deliveries = [await ours.send("t", b"%d" % number, partition=number) for number in range(6)]
+            await turns()
+            assert brokers.sent() == [(0, {0: [b"0"]})]
+            assert {each["partition"] for each in logs} == {f"t/{number}" for number in range(1, 6)}
+            assert "LEADER_NOT_AVAILABLE" in logs[0]["reason"]
+            brokers.lead({"t": leaders}, 1)
+            brokers.requests[0].answer()
+            brokers.arrived.clear()
+            async with asyncio.timeout(10):
+                while sum(len(request.values) for request in brokers.requests) < 6:
+                    await brokers.arrived.wait()
+                    brokers.arrived.clear()
+                    brokers.requests[-1].answer()
+                await asyncio.gather(*deliveries)
+        assert len(logs) == 5
+        assert len(brokers.lookups) <= 5
+
+
+async def test_failed_look_up_is_repeated_after_a_pause() -> None:
+    brokers = Brokers()
+    async with producer(brokers) as ours, asyncio.timeout(10):
+        brokers.old.add("t")
+        brokers.lookup_error = BrokerError("no broker answers")
+        with capture_logs() as logs:
+            delivery = await ours.send("t", b"x", partition=0)
+            await turns()
+        assert [(each["event"], each["reason"]) for each in logs] == [("produce_retried", "no broker answers")]
+        assert brokers.requests == []
+        brokers.lookup_error = None
+        await brokers.arrived.wait()
+        brokers.requests[0].answer()
+        assert (await delivery).offset == 7
+
+
+async def test_cost_of_a_lone_message_does_not_grow_with_the_partitions() -> None:
+    brokers = Brokers(partitions=1000)
+    async with producer(brokers) as ours:
+        for number in range(1000):
+            await ours.send("t", b"%d" % number, partition=number)
+        for request in (0, 1):
+            await turns()
+            brokers.requests[request].answer()
+        await turns()
+        assert [len(request.values) for request in brokers.requests] == [1, 999]
+        assert brokers.looked_at == 1000
+        for number in range(20):
+            delivery = await ours.send("t", b"x", partition=number)
+            await turns()
+            brokers.requests[-1].answer()
+            await delivery
+        assert brokers.looked_at == 1020
+
+
+async def test_lingers_for_company_if_configured() -> None:
+    brokers, clock = Brokers(), FakeClock()
+    async with producer(brokers, clock, linger=0.02) as ours, asyncio.timeout(10):
+        await ours.send("t", b"0", partition=0)
+        await turns()
+        await ours.send("t", b"1", partition=0)
+        await turns()
+        assert brokers.requests == []
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        clock.jump(0.02)
+        await brokers.arrived.wait()
+        assert loop.time() - began > 0.01
+        assert brokers.sent() == [(0, {0: [b"0", b"1"]})]
+        brokers.requests[0].answer()
+
+
+async def test_cancelled_callers_do_not_disturb_the_others() -> None:
+    brokers = Brokers()
+    async with producer(brokers) as ours:
+        waiting = [asyncio.ensure_future(_settled(ours)) for _ in range(3)]
+        await turns()
+        waiting[0].cancel()
+        await turns()
+        brokers.requests[0].answer()
+        outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    assert isinstance(outcomes[0], asyncio.CancelledError)
+    assert outcomes[1:] == [8, 9]
+
+
+async def _settled(ours: V08Producer) -> int | None:
+    return (await (await ours.send("t", b"x", partition=0))).offset
+
+
+async def test_abort_fails_what_is_in_flight_gathers_and_lingers() -> None:
+    brokers = Brokers()
+    brokers.old.add("t")
+    brokers.lookup.clear()
+    ours = producer(brokers)
+    await ours.start()
+    deliveries = [await ours.send("t", b"x", partition=number) for number in range(3)]
+    await turns()
+    await ours.abort()
+    for delivery in deliveries:
+        with pytest.raises(ProducerClosedError):
+            await delivery
+    assert ours.buffered_bytes == 0
