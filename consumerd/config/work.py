@@ -32,7 +32,10 @@ class FetchSection(Section):
     )
     idle_backoff: Seconds = Field(
         default_of(FetchSettings, "poll_backoff_max"),
-        description="Longest pause between polls of idle partitions, in seconds (fetcher.backoff.ms).",
+        description=(
+            "On brokers of 0.7: longest pause between polls of idle partitions, in seconds (fetcher.backoff.ms). "
+            "Partitions that have messages often are polled sooner."
+        ),
     )
     max_wait: float = Field(
         default_of(FetchSettings, "max_wait"),

@@ -92,7 +92,7 @@ class ConsumerConfig:
     #: Size of one fetch (fetch.size), and the limit up to which it grows for a larger message.
     fetch_size: int = default_of(FetchSettings, "fetch_bytes")
     max_fetch_size: int = default_of(FetchSettings, "max_fetch_bytes")
-    #: Longest pause between polls of idle partitions (fetcher.backoff.ms).
+    #: On brokers of 0.7: longest pause between polls of idle partitions (fetcher.backoff.ms).
     idle_backoff: float = default_of(FetchSettings, "poll_backoff_max")
     #: Memory for messages, of all partitions and of one.
     budget: int = default_of(ConsumerSettings, "budget")

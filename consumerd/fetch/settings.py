@@ -59,7 +59,7 @@ class FetchSettings:
     max_fetch_bytes: int = 64 * MIB
     #: Size per idle partition in the common poll; a larger message is then fetched by itself.
     poll_bytes: int = 64 * KIB
-    #: Time between polls of an idle partition: doubles from the first to the second (fetcher.backoff.ms 1000).
+    #: Shortest and longest time between polls of an idle partition (fetcher.backoff.ms 1000); see `v07.pace`.
     poll_backoff_min: float = 0.01
     poll_backoff_max: float = 1.0
     #: Time between attempts after a broken connection or a broker's error: doubles, with jitter.

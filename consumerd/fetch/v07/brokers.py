@@ -24,6 +24,7 @@ from consumerd.fetch.response import FetchOutcome
 from consumerd.fetch.v07.boundaries import MAX_SEGMENTS, boundary_before
 from consumerd.fetch.v07.link import BrokerLink, open_connection
 from consumerd.fetch.v07.offset_lookups import OffsetLookups
+from consumerd.fetch.v07.pace import Pace
 from consumerd.fetch.v07.poller import IdlePoller, Idler
 from consumerd.net import ConnectionClosedError
 from consumerd.turns import in_turns
@@ -74,7 +75,7 @@ class V07Source:
         self._services = services
         #: Whether our last fetch ended the connection: the next one goes over a connection of its own.
         self._suspect = False
-        self._idler = Idler(lane)
+        self._idler = Idler(lane, Pace(services.clock.monotonic()))
 
     async def ask(self, offset: int, size: int, log: LogId) -> PartitionResponse | None:
         """Fetch, or return the common poll's response; None if the partition should be fetched by itself."""
@@ -116,7 +117,10 @@ class V07Source:
     async def decode(self, response: PartitionResponse, offset: int) -> MessageBatch:
         """Decode in steps; large responses one after the other, each when memory still allows it."""
         steps = decode_steps(response.data, offset, limits=self._services.settings.limits)
-        return await in_turns(steps, self._decoding(response.reservation))
+        batch = await in_turns(steps, self._decoding(response.reservation))
+        if len(batch):
+            self._idler.pace.seen(len(batch), self._services.clock.monotonic())
+        return batch
 
     @contextlib.asynccontextmanager
     async def _decoding(self, reservation: Reservation) -> AsyncIterator[None]:
@@ -125,9 +129,7 @@ class V07Source:
             yield
 
     def classified(self, outcome: FetchOutcome, response: PartitionResponse, offset: int) -> None:
-        """Poll a partition that is empty, at shorter intervals after there were messages."""
-        if outcome is FetchOutcome.PROGRESS:
-            self._idler.reset()
+        """Poll a partition that is empty."""
         self.idle = outcome is FetchOutcome.EMPTY
 
     def is_doubtful(self) -> bool:
@@ -155,12 +157,11 @@ class V07Source:
 
     def pause(self) -> None:
         """Leave the partition out of polls."""
-        self._idler.paused = True
+        self._poller.pause(self._idler)
 
     def resume(self) -> None:
         """Continue after `pause`."""
-        self._idler.paused = False
-        self._poller.nudge()
+        self._poller.resume(self._idler)
 
 
 @dataclass(slots=True)

@@ -1,12 +1,16 @@
 """Polling the idle partitions of one broker together.
 
 Strategy: Kafka 0.7 has no long poll, so a partition that brought nothing is asked again and again. A fetcher whose
-partition is idle waits here; one MULTIFETCH goes out for all whose time has come. Each has its own back-off, doubling
-while it brings nothing; a poll includes every partition that would be due within half of its own delay, so that the
-partitions fall into step. An entry with data or an error goes to its fetcher, which then fetches for itself again.
+partition is idle waits here; one MULTIFETCH goes out when the first of them is due, and includes every partition that
+would be due within half of that one's interval. Each has its own interval, by how often it had messages (`pace`). No
+poll goes out because of a partition earlier than half of its interval after the last poll, so that partitions fall into
+step, and an interval is a round trip at least, so that a slow broker is not polled without a pause. An entry with data
+or an error goes to its fetcher, which then fetches for itself again.
 
-While no message comes, polls are alike: request and answer are those of the poll before, so that a thousand idle
-partitions are neither packed nor decoded again each second.
+Partitions with the longest interval are in a queue of their own: they are due in the order in which they were polled,
+and the polls of those that have messages do not look at them. An entry of the request is packed once for each offset,
+and a response without messages is recognised as a whole (`wire.v07`), so that a thousand idle partitions are neither
+packed nor decoded again each second.
 
 Memory: a poll reserves all its entries at once, in the common budget only, and asks for less per entry when they are
 many. Entries with data keep their part; the rest is released.
@@ -19,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import itertools
 import math
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -32,12 +37,11 @@ from consumerd.wire import WireError
 from consumerd.wire.v07 import FetchRequest, MultiFetchRequest, decode_multifetch_response
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from consumerd.fetch.budget import ByteBudget
     from consumerd.fetch.lane import Lane
     from consumerd.fetch.policies import FetchServices
     from consumerd.fetch.v07.link import BrokerLink
+    from consumerd.fetch.v07.pace import Pace
 
 log = structlog.get_logger(__name__)
 
@@ -55,45 +59,33 @@ FREE_SHARE = 2
 ENTRY_HEADER = 6
 #: Header of the response: int16 error.
 RESPONSE_HEADER = 2
+#: A round trip counts for this part of the mean round trip.
+_TRIP_WEIGHT = 1 / 8
 
 
 class Idler:
-    """One idle partition: its next request, and the delay before it. `delay` grows until `reset`.
+    """One idle partition: its next request, and when it is due, in the clock's time, `interval` after the last one."""
 
-    It is due at `due`, and may be polled together with others from `early` on, in the clock's time.
-    """
+    __slots__ = ("_entry", "_packed", "due", "future", "interval", "lane", "offset", "pace", "paused")
 
-    __slots__ = ("delay", "due", "early", "future", "lane", "offset", "paused")
-
-    def __init__(self, lane: Lane) -> None:
+    def __init__(self, lane: Lane, pace: Pace) -> None:
         self.lane = lane
+        self.pace = pace
         self.offset = 0
-        self.delay = 0.0
+        self.interval = 0.0
         self.due = 0.0
-        self.early = 0.0
         self.paused = False
         self.future: _Awaited = None
+        self._packed = (-1, 0)
+        self._entry = b""
 
-    def reset(self) -> None:
-        """Start with the smallest delay again, as there were messages."""
-        self.delay = 0.0
-
-
-class _LastPoll:
-    """The entries of the last poll, its request, and an answer to it without messages, if there was one."""
-
-    __slots__ = ("futures", "nothing", "request", "size")
-
-    def __init__(
-        self,
-        size: int = 0,
-        futures: Sequence[_Awaited] = (),
-        request: bytes = b"",
-    ) -> None:
-        self.size = size
-        self.futures = futures
-        self.request = request
-        self.nothing: bytes | None = None
+    def entry(self, size: int) -> bytes:
+        """The entry of a MULTIFETCH for `size` bytes: packed once, while neither size nor offset changes."""
+        if self._packed != (self.offset, size):
+            partition = self.lane.partition
+            self._entry = FetchRequest(partition.topic, partition.partition, self.offset, size).entry()
+            self._packed = self.offset, size
+        return self._entry
 
 
 class IdlePoller:
@@ -105,21 +97,25 @@ class IdlePoller:
         self._settings = services.settings
         self._clock = services.clock
         self._counters = services.counters
-        self._idlers: dict[Idler, None] = {}  # a set that keeps its order
+        #: Those that wait and are not paused, in sets that keep their order; `_rare`: with the longest interval.
+        self._often: dict[Idler, None] = {}
+        self._rare: dict[Idler, None] = {}
         self._nudge = asyncio.Event()
         #: Time at which `run` by itself looks for due partitions again.
         self._wakes = math.inf
-        self._last = _LastPoll()
+        #: Time of the last response.
+        self._ended = -math.inf
+        #: Mean seconds of a poll; None before the first one.
+        self._round_trip: float | None = None
 
     async def wait(self, idler: Idler, offset: int) -> PartitionResponse | None:
         """Wait until there is data or an error at `offset`. None: the poll failed, and the caller fetches by itself."""
         idler.offset = offset
         future: asyncio.Future[PartitionResponse | None] = asyncio.get_running_loop().create_future()
         idler.future = future
-        self._postpone(idler, self._clock.monotonic())
-        self._idlers[idler] = None
-        if idler.due < self._wakes:  # a thousand that come one by one do not have all be looked at each time
-            self.nudge()
+        self._schedule(idler, self._clock.monotonic())
+        if self._ready(idler) < self._wakes:  # a thousand that come one by one do not have all be looked at each time
+            self._nudge.set()
         try:
             return await future
         except asyncio.CancelledError:
@@ -129,117 +125,140 @@ class IdlePoller:
                     answer.reservation.release()
             raise
         finally:
-            self._idlers.pop(idler, None)
+            self._remove(idler)
             idler.future = None
 
-    def nudge(self) -> None:
-        """Plan again: a partition is due earlier, or was resumed."""
-        self._nudge.set()
+    def pause(self, idler: Idler) -> None:
+        """Leave the partition out of polls from now on."""
+        idler.paused = True
+        self._remove(idler)
+
+    def resume(self, idler: Idler) -> None:
+        """Continue after `pause`: the partition is due when it was, which may be at once."""
+        idler.paused = False
+        if idler.future is not None:
+            self._often[idler] = None
+            self._nudge.set()
 
     async def run(self) -> None:
         """Poll until cancelled."""
         while True:
             self._nudge.clear()
-            self._wakes = min((idler.due for idler in self._idlers if not idler.paused), default=math.inf)
-            if self._wakes == math.inf:
+            first = self._first()
+            if first is None:
+                self._wakes = math.inf
                 await self._nudge.wait()
                 continue
+            self._wakes = self._ready(first)
             await sleep_unless(self._clock, self._wakes - self._clock.monotonic(), self._nudge)
             if not self._nudge.is_set() or self._wakes <= self._clock.monotonic():
                 await self._poll()
 
     async def _poll(self) -> None:
         connection = await self._link.connection()
-        count = min(len(self._idlers), MAX_ENTRIES)
-        size = min(self._settings.poll_bytes, max(self._share() // max(count, 1), MIN_ENTRY_BYTES))
+        count = len(self._due())
+        if not count:
+            return
+        size = self._entry_size(count)
         bulk = await self._budget.reserve(count * size)
         try:
-            # Everything may have changed while we waited for memory.
-            idlers = self._due(count)
+            idlers = self._due(count)  # everything may have changed while we waited for memory
             if not idlers or connection.closed:
                 return
             futures = [idler.future for idler in idlers]
-            request = self._encoded(idlers, futures, size)
+            request = MultiFetchRequest.frame([idler.entry(size) for idler in idlers])
             longest = RESPONSE_HEADER + len(idlers) * (ENTRY_HEADER + size)
+            began = self._clock.monotonic()
             try:
                 body = await connection.request(request, max_response=longest)
-                answers = () if body == self._last.nothing else decode_multifetch_response(body, len(idlers)).entries
+                answers = decode_multifetch_response(body, len(idlers)).entries
             except ConnectionClosedError as error:
                 if error.blamed:
-                    self._dissolve(futures)
+                    self._dissolve(idlers, futures)
                 return
             except WireError as error:
                 log.warning("poll_failed", broker=self._link.broker, reason=reason_of(error))
                 connection.abort()
-                self._dissolve(futures)
+                self._dissolve(idlers, futures)
                 return
-            if not answers and body != self._last.nothing:  # an overall error, which real brokers never send
-                self._dissolve(futures)
+            if not answers:  # an overall error, which real brokers never send
+                self._dissolve(idlers, futures)
                 return
             self._link.worked()
             self._counters.polls += 1
-            if not any(answer.error or answer.data for answer in answers):
-                self._last.nothing = body
-                self._postpone_all(idlers, futures)
-                return
-            self._last = _LastPoll()  # its futures are about to hold data
-            now = self._clock.monotonic()
+            now = self._ended = self._clock.monotonic()
+            self._took(now - began)
             for idler, future, answer in zip(idlers, futures, answers, strict=True):
                 if future is None or future.done() or idler.future is not future:
-                    continue  # it left while the poll was under way
+                    continue  # it left, or came again, while the poll was under way
                 if answer.error or answer.data:
                     held = idler.lane.budget.charge(len(answer.data))
                     bulk.resize(max(0, bulk.amount - len(answer.data)))
                     response = PartitionResponse(
                         self._link.broker, answer.error, answer.data, size, held, connection=self._link.connections
                     )
+                    self._remove(idler)  # before its fetcher does, which would be after the next look for due ones
                     future.set_result(response)
                 else:
-                    self._postpone(idler, now)
+                    self._schedule(idler, now)
         finally:
             bulk.release()
 
-    def _encoded(self, idlers: list[Idler], futures: list[_Awaited], size: int) -> bytes:
-        """Return the request. As long as no message comes, it is the same each time: a future stands for one offset."""
-        last = self._last
-        if last.size != size or last.futures != futures:
-            fetches = (
-                FetchRequest(each.lane.partition.topic, each.lane.partition.partition, each.offset, size)
-                for each in idlers
-            )
-            last = self._last = _LastPoll(size, futures, MultiFetchRequest(tuple(fetches)).encode())
-        return last.request
+    def _entry_size(self, count: int) -> int:
+        """Return the bytes to ask for in each of `count` entries.
 
-    def _share(self) -> int:
-        """Return the bytes of a poll in all: it must not wait for many, because others wait behind it."""
+        The poll must not wait for many bytes, because others wait behind it. A power of two, so that most polls have
+        the size of the one before.
+        """
         free = self._budget.limit - self._budget.used
-        return min(self._budget.limit // BUDGET_SHARE, free // FREE_SHARE)
+        share = min(self._budget.limit // BUDGET_SHARE, free // FREE_SHARE) // count
+        return min(self._settings.poll_bytes, max(MIN_ENTRY_BYTES, 1 << max(share, 1).bit_length() - 1))
 
-    def _due(self, most: int) -> list[Idler]:
-        """Return at most `most` due partitions; if there are more, those that are due first."""
-        now = self._clock.monotonic()
-        due = [idler for idler in self._idlers if idler.early <= now and not idler.paused]
+    def _first(self) -> Idler | None:
+        """Return the partition because of which the next poll goes out."""
+        candidates = itertools.chain(self._often, itertools.islice(self._rare, 1))
+        return min(candidates, key=self._ready, default=None)
+
+    def _ready(self, idler: Idler) -> float:
+        """Return the time from which on a poll may go out because of this partition.
+
+        That is half of its interval after the last response at the earliest: what became due while that poll was under
+        way falls into step, and those with long intervals go with the polls of the others.
+        """
+        return max(idler.due, self._ended + idler.interval / 2)
+
+    def _due(self, most: int = MAX_ENTRIES) -> list[Idler]:
+        """Return at most `most` due partitions and those that are nearly due; if there are more, the first of them."""
+        first = self._first()
+        if first is None:
+            return []
+        until = self._clock.monotonic() + first.interval / 2
+        due = [idler for idler in self._often if idler.due <= until]
+        due += itertools.takewhile(lambda idler: idler.due <= until, self._rare)
         return due if len(due) <= most else heapq.nsmallest(most, due, key=lambda idler: idler.due)
 
-    def _postpone_all(self, idlers: list[Idler], futures: list[_Awaited]) -> None:
-        """As `_postpone`, without computing the same time for each partition with the longest delay."""
-        now, largest = self._clock.monotonic(), self._settings.poll_backoff_max
-        due, early = now + largest, now + largest / 2
+    def _schedule(self, idler: Idler, now: float) -> None:
+        """Set the time of the partition's next poll, as nothing came."""
+        longest = self._settings.poll_backoff_max
+        if idler not in self._rare:  # else the interval stays until there is a message
+            smallest = max(self._settings.poll_backoff_min, self._round_trip or 0.0)
+            idler.interval = idler.pace.interval(now, smallest=smallest, longest=longest)
+        idler.due = now + idler.interval
+        if not idler.paused:
+            self._remove(idler)
+            (self._rare if idler.interval == longest else self._often)[idler] = None
+
+    def _remove(self, idler: Idler) -> None:
+        self._often.pop(idler, None)
+        self._rare.pop(idler, None)
+
+    def _took(self, seconds: float) -> None:
+        """Note the round trip of a poll."""
+        mean = self._round_trip
+        self._round_trip = seconds if mean is None else mean + (seconds - mean) * _TRIP_WEIGHT
+
+    def _dissolve(self, idlers: list[Idler], futures: list[_Awaited]) -> None:
         for idler, future in zip(idlers, futures, strict=True):
-            if idler.future is not future:
-                continue  # it left, or came again, while the poll was under way
-            if idler.delay == largest:
-                idler.due, idler.early = due, early
-            else:
-                self._postpone(idler, now)
-
-    def _postpone(self, idler: Idler, now: float) -> None:
-        smallest, largest = self._settings.poll_backoff_min, self._settings.poll_backoff_max
-        idler.delay = min(largest, 2 * idler.delay) if idler.delay else smallest
-        idler.due, idler.early = now + idler.delay, now + idler.delay / 2
-
-    @staticmethod
-    def _dissolve(futures: list[_Awaited]) -> None:
-        for future in futures:
-            if future is not None and not future.done():
+            if future is not None and not future.done() and idler.future is future:
+                self._remove(idler)
                 future.set_result(None)

@@ -92,8 +92,13 @@ class MultiFetchRequest:
 
     def encode(self) -> bytes:
         """The whole frame. Raises EncodeError."""
+        return self.frame([fetch.entry() for fetch in self.fetches])
+
+    @staticmethod
+    def frame(entries: Sequence[bytes]) -> bytes:
+        """The whole frame of entries that were encoded before (`FetchRequest.entry`). Raises EncodeError."""
         kind = RequestType.MULTIFETCH
-        return _frame(kind, _count(kind, len(self.fetches)), *(fetch.entry() for fetch in self.fetches))
+        return _frame(kind, _count(kind, len(entries)), *entries)
 
 
 @dataclass(frozen=True, slots=True)

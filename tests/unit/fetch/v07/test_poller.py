@@ -9,10 +9,10 @@ import pytest
 from consumerd.clock import SystemClock
 from consumerd.fetch import ByteBudget, FetchSettings, Lane
 from consumerd.fetch.policies import FetchServices
-from consumerd.fetch.v07 import poller
+from consumerd.fetch.v07.pace import Pace
 from consumerd.fetch.v07.poller import IdlePoller, Idler
 from consumerd.partition import TopicPartition
-from consumerd.wire.v07 import MultiFetchRequest, decode_multifetch_response, encode_message_set
+from consumerd.wire.v07 import FetchRequest, MultiFetchRequest
 
 
 @pytest.mark.asyncio
@@ -22,7 +22,7 @@ async def test_adds_idle_partitions_without_scanning_all() -> None:
     class CountedIdler(Idler):
         def __getattribute__(self, name: str) -> Any:
             nonlocal looks
-            looks += name == "paused"
+            looks += name == "due"
             return super().__getattribute__(name)
 
     settings = FetchSettings(poll_backoff_min=600.0, poll_backoff_max=600.0)
@@ -31,50 +31,31 @@ async def test_adds_idle_partitions_without_scanning_all() -> None:
     poller = IdlePoller(never, budget, FetchServices(settings, SystemClock(), random.Random(1), never, never))
     tasks: list[asyncio.Task[Any]] = [asyncio.create_task(poller.run())]
     for number in range(300):
-        idler = CountedIdler(Lane(TopicPartition("t", 0, number), budget, max_bytes=1000))
+        idler = CountedIdler(Lane(TopicPartition("t", 0, number), budget, max_bytes=1000), Pace(0.0))
         tasks.append(asyncio.create_task(poller.wait(idler, 0)))
         for _ in range(10):
             await asyncio.sleep(0)
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
-    assert 0 < looks < 2 * 300
+    assert 0 < looks < 3 * 300
 
 
 @pytest.mark.asyncio
-async def test_reuses_encoded_request_while_idle(rig: Any, monkeypatch: Any) -> None:
-    encoded: list[MultiFetchRequest] = []
-    encode = MultiFetchRequest.encode
+async def test_packs_an_entry_once_while_neither_offset_nor_size_changes(rig: Any, monkeypatch: Any) -> None:
+    packed: list[FetchRequest] = []
+    entry = FetchRequest.entry
 
-    def counted(request: MultiFetchRequest) -> bytes:
-        encoded.append(request)
-        return encode(request)
+    def counted(request: FetchRequest) -> bytes:
+        packed.append(request)
+        return entry(request)
 
-    monkeypatch.setattr(MultiFetchRequest, "encode", counted)
     async with rig(poll_backoff_min=0.001, poll_backoff_max=0.001) as r:
         for number in range(3):
             r.add(number=number)
-        await r.until(lambda: len(r.broker.fetches(MultiFetchRequest)) > 20)
-        polls = r.broker.fetches(MultiFetchRequest)
-    assert len(encoded) < len(polls) / 2
-    assert {fetch.partition for fetch in polls[-1].fetches} <= {0, 1, 2}
-
-
-@pytest.mark.asyncio
-async def test_decodes_equal_answers_of_idle_polls_once_and_data_after_them(
-    rig: Any, scripted_log: Any, monkeypatch: Any
-) -> None:
-    decoded: list[int] = []
-    decode = decode_multifetch_response
-
-    def counted(body: bytes, count: int) -> Any:
-        decoded.append(count)
-        return decode(body, count)
-
-    monkeypatch.setattr(poller, "decode_multifetch_response", counted)
-    async with rig(poll_backoff_min=0.001, poll_backoff_max=0.001) as r:
-        lanes = [r.add(number=number) for number in range(3)]
-        await r.until(lambda: len(r.broker.fetches(MultiFetchRequest)) > 20)
-        assert len(decoded) < len(r.broker.fetches(MultiFetchRequest)) / 2
-        r.broker.logs["t", 1] = scripted_log(0, encode_message_set([b"late"]))
-        assert await r.take(lanes[1], 1) == [b"late"]
+        await r.until(lambda: len(r.broker.fetches(MultiFetchRequest)) > 3)
+        monkeypatch.setattr(FetchRequest, "entry", counted)
+        polls = len(r.broker.fetches(MultiFetchRequest))
+        await r.until(lambda: len(r.broker.fetches(MultiFetchRequest)) > polls + 20)
+        assert packed == []
+        assert [fetch.partition for fetch in r.broker.fetches(MultiFetchRequest)[-1].fetches] == [0, 1, 2]

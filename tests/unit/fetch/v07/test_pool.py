@@ -83,21 +83,6 @@ async def test_polls_idle_partitions_together(rig: Any, scripted_log: Any, numbe
         assert r.pool.counters.errors.total() == 0
 
 
-async def test_backs_off_polling_until_messages_come(rig: Any, scripted_log: Any, numbered: Any) -> None:
-    async with rig(poll_backoff_min=0.001, poll_backoff_max=0.05) as r:
-        r.broker.logs["t", 0] = scripted_log(0)
-        lane = r.add()
-        await r.until(lambda: max(r.clock.sleeps, default=0) > 0.04)
-        assert len(r.broker.fetches(MultiFetchRequest)) <= 7  # 1, 2, 4, 8, 16, 32 ms
-        assert max(r.clock.sleeps) <= 0.05
-        r.broker.logs["t", 0].segments[0] += encode_message_set(numbered([1]))
-        assert await r.take(lane, 1) == numbered([1])
-        r.clock.sleeps.clear()
-        r.broker.requests.clear()
-        await r.until(lambda: len(r.broker.fetches(MultiFetchRequest)) >= 3)
-        assert r.clock.sleeps[0] <= 0.001
-
-
 async def test_grows_fetch_to_size_of_large_message(rig: Any, scripted_log: Any, numbered: Any) -> None:
     large = b"x" * 70_000
     async with rig(fetch_bytes=1000, poll_bytes=1000, max_fetch_bytes=100_000) as r:
