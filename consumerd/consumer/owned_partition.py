@@ -37,6 +37,26 @@ class OwnedView(NamedTuple):
 class OwnedPartition:
     """One owned partition. `work` is set as soon as its position is known."""
 
+    __slots__ = (
+        "abandoned",
+        "begins_at_end",
+        "beyond",
+        "closed",
+        "committed",
+        "end",
+        "lane",
+        "leaving",
+        "partition",
+        "paused",
+        "refusal",
+        "session_id",
+        "start",
+        "stream",
+        "task",
+        "work",
+        "written_at",
+    )
+
     #: Set when the flow begins.
     task: asyncio.Task[None]
 

@@ -18,6 +18,7 @@ import structlog
 
 from consumerd.consumer.sinks import HandedBackError
 from consumerd.fetch import LaneClosedError
+from consumerd.fetch.event import Event
 from consumerd.handlers import Batch
 from consumerd.handlers.batching import join, joinable
 from consumerd.offsets import HandledPrefix
@@ -66,6 +67,28 @@ class WorkOwner(Protocol):
 class PartitionWork:
     """Delivers the batches of `lane` to `sink`, under the owner's fence, for the session that claimed the partition."""
 
+    __slots__ = (
+        "_batching",
+        "_began",
+        "_clock",
+        "_counts",
+        "_fence",
+        "_in_hand",
+        "_lane",
+        "_next",
+        "_owner",
+        "_rate",
+        "_resumed",
+        "_seeks",
+        "_sink",
+        "_taken",
+        "_tracker",
+        "_waiting",
+        "log",
+        "partition",
+        "session_id",
+    )
+
     def __init__(
         self,
         partition: TopicPartition,
@@ -98,8 +121,7 @@ class PartitionWork:
         #: A batch from the lane that could not be joined to the current one.
         self._next: Fetched | None = None
         #: Cleared while the partition is paused.
-        self._resumed = asyncio.Event()
-        self._resumed.set()
+        self._resumed = Event(is_set=True)
 
     @property
     def position(self) -> int:

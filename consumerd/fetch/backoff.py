@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 class Backoff:
     """Delays in seconds: from `smallest`, doubling up to `largest`, each shortened by up to a half at random."""
 
+    __slots__ = ("_attempts", "_largest", "_rng", "_smallest")
+
     def __init__(self, smallest: float, largest: float, rng: Random) -> None:
         self._smallest = smallest
         self._largest = largest

@@ -14,7 +14,6 @@ because the bytes exist, while `solvent` is the gate before the next decoding.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import NamedTuple
 
 #: A reservation is large if it is more than this part of the limit.
@@ -29,13 +28,15 @@ class _Waiter(NamedTuple):
 class ByteBudget:
     """At most `limit` bytes may be reserved, and in `parent` as well if there is one. For one event loop."""
 
+    __slots__ = ("_gate", "_line", "_parent", "_used", "limit")
+
     def __init__(self, limit: int, parent: ByteBudget | None = None) -> None:
         if limit <= 0:
             raise ValueError("a byte budget must be positive")
         self.limit = limit
         self._parent = parent
         self._used = 0
-        self._line: deque[_Waiter] = deque()
+        self._line: list[_Waiter] = []
         self._gate: dict[asyncio.Future[None], None] = {}  # a set that keeps its order
 
     @property
@@ -105,7 +106,7 @@ class ByteBudget:
                     return
                 self._used += amount
                 future.set_result(None)
-            line.popleft()
+            line.pop(0)
 
 
 class Reservation:

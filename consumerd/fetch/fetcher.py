@@ -17,7 +17,6 @@ they end.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import structlog
@@ -25,6 +24,7 @@ import structlog
 from consumerd.errors import BrokerError, reason_of
 from consumerd.fetch.backoff import Backoff
 from consumerd.fetch.errors import LaneClosedError
+from consumerd.fetch.event import Event
 from consumerd.fetch.log_changes import LogChangeKind
 from consumerd.fetch.policies import FetchingOverError, FetchPolicies
 from consumerd.fetch.response import FetchDecision, FetchOutcome, classify
@@ -117,6 +117,24 @@ class PartitionSource(Protocol):
 class Fetcher:
     """Feeds `lane` from `offset` of the log `log_id` on. `run` is its task; `offset` the position of the next fetch."""
 
+    __slots__ = (
+        "_connection",
+        "_end",
+        "_failures",
+        "_lane",
+        "_policies",
+        "_proven",
+        "_resumed",
+        "_services",
+        "_settings",
+        "_size",
+        "_source",
+        "_torn",
+        "log",
+        "offset",
+        "partition",
+    )
+
     def __init__(
         self,
         partition: TopicPartition,
@@ -142,11 +160,9 @@ class Fetcher:
         self._services = services
         self._settings = settings = services.settings
         self._size = settings.fetch_bytes
-        self._resumed = asyncio.Event()
-        self._resumed.set()
+        self._resumed = Event(is_set=True)
         self._failures = Backoff(settings.retry_backoff_min, settings.retry_backoff_max, services.rng)
         self._policies = FetchPolicies(partition, lane, services)
-        self._log = log.bind(partition=str(partition))
 
     @property
     def paused(self) -> bool:
@@ -316,10 +332,10 @@ class Fetcher:
 
     async def _back_off(self, event: str, reason: str) -> None:
         if not self._failures.attempts:
-            self._log.warning(event, offset=self.offset, reason=reason)
+            log.warning(event, partition=str(self.partition), offset=self.offset, reason=reason)
         await self._services.clock.sleep(self._failures.next())
 
     def _recovered(self) -> None:
         if self._failures.attempts:
             self._failures.reset()
-            self._log.info("fetch_recovered", offset=self.offset)
+            log.info("fetch_recovered", partition=str(self.partition), offset=self.offset)

@@ -11,12 +11,11 @@ A batch may be without messages: then it only moves the position, past an empty 
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from typing import TYPE_CHECKING, TypeAlias
 
 from consumerd.fetch.budget import ByteBudget, Reservation
 from consumerd.fetch.errors import LaneClosedError
+from consumerd.fetch.event import Event
 from consumerd.wire.v07 import MessageBatch
 from consumerd.wire.v08.records import RecordSet
 
@@ -35,6 +34,8 @@ class Lane:
     `max_bytes` bounds what this partition may hold of `budget`, `max_batches` how many batches may be queued.
     """
 
+    __slots__ = ("_closed", "_drained", "_filled", "_in_hand", "_max_batches", "_queue", "_room", "budget", "partition")
+
     def __init__(
         self,
         partition: TopicPartition,
@@ -46,12 +47,12 @@ class Lane:
         self.partition = partition
         self.budget = ByteBudget(max_bytes, budget)
         self._max_batches = max_batches
-        self._queue: deque[tuple[Fetched, Reservation]] = deque()
+        self._queue: list[tuple[Fetched, Reservation]] = []
         self._in_hand: dict[int, tuple[Fetched, Reservation]] = {}
         self._closed = False
-        self._room = asyncio.Event()
-        self._filled = asyncio.Event()
-        self._drained = asyncio.Event()
+        self._room = Event()
+        self._filled = Event()
+        self._drained = Event()
         self._update()
 
     @property
@@ -87,7 +88,7 @@ class Lane:
             if self._closed:
                 raise LaneClosedError
             await self._filled.wait()
-        batch, reservation = self._queue.popleft()
+        batch, reservation = self._queue.pop(0)
         self._in_hand[id(batch)] = batch, reservation
         self._update()
         return batch
@@ -106,7 +107,7 @@ class Lane:
     def clear(self) -> None:
         """Drop the queued batches. Those that the consumer holds stay counted until `finished` or `close`."""
         while self._queue:
-            self._queue.popleft()[1].release()
+            self._queue.pop(0)[1].release()
         self._update()
 
     def close(self) -> None:
@@ -123,7 +124,7 @@ class Lane:
         _set(self._drained, not self._queue and not self._in_hand)
 
 
-def _set(event: asyncio.Event, state: bool) -> None:
+def _set(event: Event, state: bool) -> None:
     if state:
         event.set()
     else:

@@ -81,6 +81,8 @@ class _Torn:
 class FetchPolicies:
     """The policies of one partition. All may raise FetchingOverError, LaneClosedError, and BrokerError where async."""
 
+    __slots__ = ("_lane", "_partition", "_services", "_settings", "_torn", "broker", "log")
+
     def __init__(self, partition: TopicPartition, lane: Lane, services: FetchServices) -> None:
         #: The broker whose responses are classified.
         self.broker = partition.broker
@@ -91,7 +93,6 @@ class FetchPolicies:
         self._services = services
         self._settings = services.settings
         self._torn: _Torn | None = None
-        self._log = log.bind(partition=str(partition))
 
     def require_possible(self, offset: int, next_offset: int) -> None:
         """Fail if the message at `offset` ends at a `next_offset` that no log can reach and no store can hold."""
@@ -132,7 +133,7 @@ class FetchPolicies:
         now = self._services.clock.monotonic()
         torn = self._torn
         if torn is None or (torn.offset, torn.end) != (offset, decision.next_offset):
-            self._log.warning("message_cut_off", offset=offset, reason=decision.reason)
+            log.warning("message_cut_off", partition=str(self._partition), offset=offset, reason=decision.reason)
         elif torn.latest > torn.end:
             self._torn = None
             return self.corrupt(offset, decision)
@@ -215,7 +216,7 @@ class FetchPolicies:
         return FetchingOverError()
 
     def _fail(self, offset: int, error: ConsumerdError) -> FetchingOverError:
-        self._log.error("partition_failed", offset=offset, reason=reason_of(error))
+        log.error("partition_failed", partition=str(self._partition), offset=offset, reason=reason_of(error))
         self._services.counters.failed += 1
         self._services.listener.failed(self._partition, error)
         return FetchingOverError()

@@ -4,40 +4,30 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from consumerd.errors import ExitCode
 
 #: What a daemon with the handler `null`, without HTTP, worker processes and variables in the environment, does not need
-#: before it knows that it speaks 0.8. Each takes memory in every daemon and time at every start.
+#: before the first message. Each takes memory in every daemon and time at every start.
 UNUSED = (
     "aiohttp",
     "asyncpg",
     "consumerd.admin",
     "consumerd.broker",
-    "consumerd.client.cluster",
-    "consumerd.cluster.view",
-    "consumerd.config.build_v08",
     "consumerd.config.environment",
-    "consumerd.consumer.backends_v08",
     "consumerd.consumer.connector",
-    "consumerd.consumer.coordinated",
-    "consumerd.consumer.fixed",
     "consumerd.consumer.simple",
     "consumerd.daemon.checks",
     "consumerd.daemon.status_page",
     "consumerd.embedded",
-    "consumerd.fetch.v08",
-    "consumerd.group.coordinated_events",
     "consumerd.handlers.dead_letter_topic",
     "consumerd.migrate",
     "consumerd.offsets.dual_store",
-    "consumerd.offsets.kafka_store",
     "consumerd.producer",
     "consumerd.spark",
     "consumerd.testing",
-    "consumerd.wire.v08.apis",
-    "consumerd.wire.v08.codec",
     "consumerd.wire.v08.records.encode",
-    "consumerd.wire.v08.records.fetched",
     "cramjam",
     "dotenv",
     "fastavro",
@@ -58,7 +48,23 @@ UNUSED = (
     "snappy",
 )
 
-#: Runs the whole command; nothing listens where its configuration has ZooKeeper.
+#: What it does not need either before it knows that it speaks 0.8.
+UNUSED_V08 = (
+    "consumerd.client.cluster",
+    "consumerd.cluster.view",
+    "consumerd.config.build_v08",
+    "consumerd.consumer.backends_v08",
+    "consumerd.consumer.coordinated",
+    "consumerd.consumer.fixed",
+    "consumerd.fetch.v08",
+    "consumerd.group.coordinated_events",
+    "consumerd.offsets.kafka_store",
+    "consumerd.wire.v08.apis",
+    "consumerd.wire.v08.codec",
+    "consumerd.wire.v08.records.fetched",
+)
+
+#: Runs the whole command; nothing listens where its configuration has the servers.
 PROGRAM = """\
 import sys
 from consumerd.cli.main import run
@@ -71,18 +77,28 @@ sys.exit(code)
 """
 
 
-def test_imports_no_module_that_a_plain_daemon_does_not_use(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("servers", "unused", "code"),
+    [
+        ('[zookeeper]\nconnect = "{}"', UNUSED + UNUSED_V08, ExitCode.ZOOKEEPER),
+        ('coordination = "kafka"\n[kafka]\nbootstrap = ["{}"]', UNUSED, ExitCode.BROKER),
+    ],
+    ids=["zookeeper", "kafka"],
+)
+def test_imports_no_module_that_a_plain_daemon_does_not_use(
+    tmp_path: Path, servers: str, unused: tuple[str, ...], code: ExitCode
+) -> None:
     path = tmp_path / "events.toml"
     with socket.socket() as bound:  # which does not listen, so that connections are refused
         bound.bind(("127.0.0.1", 0))
         path.write_text(
-            '[group]\nid = "g"\ntopics = { events = 1 }\n[handler]\nname = "null"\n'
-            f'[zookeeper]\nconnect = "127.0.0.1:{bound.getsockname()[1]}"\nconnection_timeout = 0.1\n'
+            f'handler.name = "null"\n[group]\nid = "g"\ntopics = {{ events = 1 }}\n'
+            f"{servers.format(f'127.0.0.1:{bound.getsockname()[1]}')}\nconnection_timeout = 0.1\n"
         )
         ended = subprocess.run(
-            [sys.executable, "-P", "-c", PROGRAM, str(path), *UNUSED],
+            [sys.executable, "-P", "-c", PROGRAM, str(path), *unused],
             capture_output=True, text=True, check=False, timeout=120,
             env={name: value for name, value in os.environ.items() if not name.startswith("CONSUMERD_")},
         )  # fmt: skip
     assert ended.stdout.split() == []
-    assert ended.returncode == ExitCode.ZOOKEEPER, ended.stderr
+    assert ended.returncode == code, ended.stderr

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import itertools
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -116,6 +118,25 @@ async def test_begins_a_thousand_partitions_in_parts_so_that_heartbeats_pass(gro
     await group.until(lambda: looked_up[-1] == 1000)
     assert max(now - before for before, now in itertools.pairwise(looked_up)) <= 200
     await member.stop()
+
+
+async def test_holds_less_than_10_kib_for_each_idle_partition(group: Any) -> None:
+    """Partitions are idle by the thousand, and each has two tasks, a lane, and several events."""
+    count = 250
+    group.topic("t", count)
+    tracemalloc.start()
+    try:
+        member = await group.member()
+        await group.until(lambda: len(member.consumer._partitions._pool.partitions) == count, 60)
+        gc.collect()
+        # All but the cluster in memory, and the requests that it has received.
+        others = [tracemalloc.Filter(False, f"*/{each}/*") for each in ("tests", "consumerd/testing", "consumerd/wire")]
+        held = tracemalloc.take_snapshot().filter_traces(others).statistics("filename")
+    finally:
+        tracemalloc.stop()
+    await member.stop()
+    largest = {each.traceback[0].filename: each.size // count for each in held[:12]}
+    assert sum(each.size for each in held) / count < 10 * 1024, largest
 
 
 @pytest.mark.parametrize("carried_out", [True, False])

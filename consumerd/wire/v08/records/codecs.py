@@ -1,7 +1,8 @@
 """The codecs of the 0.8+ protocol: gzip, snappy and lz4 in every format, zstd in record batches.
 
 Strategy: one table of functions. What is special is lz4: messages of magic 0 carry its frames with the wrong header
-checksum of 0.8 and 0.9 (`consumerd.wire.lz4`), so the magic decides how a frame is written; both are read.
+checksum of 0.8 and 0.9 (`consumerd.wire.lz4`), so the magic decides how a frame is written; both are read. The library
+of lz4 and zstd takes 1.4 MiB, and is imported for the first data that they have compressed.
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ from enum import IntEnum
 
 from consumerd.wire import compression
 from consumerd.wire.errors import CorruptMessageError, EncodeError
-from consumerd.wire.lz4 import lz4_compress, lz4_decompress
-from consumerd.wire.zstd import zstd_compress, zstd_decompress
 
 
 class RecordCodec(IntEnum):
@@ -37,10 +36,14 @@ def compress(codec: RecordCodec, data: bytes, magic: int) -> bytes:
     if codec is RecordCodec.NONE:
         return data
     if codec is RecordCodec.LZ4:
+        from consumerd.wire.lz4 import lz4_compress  # noqa: PLC0415
+
         return lz4_compress(data, broken_checksum=magic == 0)
     if codec is RecordCodec.ZSTD:
         if magic < ZSTD_MAGIC:
             raise EncodeError(f"magic {magic} has no zstd; use record batches (magic 2) or another codec")
+        from consumerd.wire.zstd import zstd_compress  # noqa: PLC0415
+
         return zstd_compress(data)
     return compression.compress(_OLD[codec], data)
 
@@ -54,8 +57,12 @@ def decompress(attributes: int, data: bytes, magic: int, *, limit: int) -> bytes
     if codec == RecordCodec.NONE:
         return data
     if codec == RecordCodec.LZ4:
+        from consumerd.wire.lz4 import lz4_decompress  # noqa: PLC0415
+
         return lz4_decompress(data, limit=limit)
     if codec == RecordCodec.ZSTD and magic >= ZSTD_MAGIC:
+        from consumerd.wire.zstd import zstd_decompress  # noqa: PLC0415
+
         return zstd_decompress(data, limit=limit)
     if codec > RecordCodec.SNAPPY:
         raise CorruptMessageError(f"compression codec {codec}, which magic {magic} does not have")

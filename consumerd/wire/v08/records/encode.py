@@ -21,7 +21,7 @@ from consumerd.wire.v08.records import record_batch
 from consumerd.wire.v08.records.codecs import RecordCodec, compress
 from consumerd.wire.v08.records.crc32c import crc32c, extend_crc32c
 from consumerd.wire.v08.records.record_set import NO_TIMESTAMP
-from consumerd.wire.v08.records.varint import VARINTS, varint
+from consumerd.wire.v08.records.varint import varint
 from consumerd.wire.v08.varint import uvarint
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ _BATCH_FIELDS = struct.Struct(">hiqqqhii")
 _BATCH_HEAD = struct.Struct(">qiibI")
 _LOG_APPEND_TIME = 0x08
 _TRANSACTIONAL = 0x10
+#: `varint` of the numbers 0 to 8191, those of at most two bytes.
+VARINTS = tuple(varint(value) for value in range(8192))
 _NONE = VARINTS[0]
 _NULL_VARINT = varint(-1)
 _TABLE = len(VARINTS)

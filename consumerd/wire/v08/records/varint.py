@@ -1,7 +1,7 @@
 """Signed varints of record batches: zigzag, so that small negative numbers are short, then seven bits a byte.
 
 Strategy: read one number at a position of `bytes`; the end of the data raises IndexError, which the caller turns into
-the result for what it was reading. Written numbers below 8192 come from a table.
+the result for what it was reading.
 """
 
 from __future__ import annotations
@@ -58,7 +58,3 @@ def varint(value: int) -> bytes:
         raw >>= 7
     written.append(raw)
     return bytes(written)
-
-
-#: `varint` of the numbers 0 to 8191, those of at most two bytes.
-VARINTS = tuple(varint(value) for value in range(8192))

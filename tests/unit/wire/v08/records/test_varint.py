@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from consumerd.wire import CorruptMessageError
-from consumerd.wire.v08.records.varint import VARINTS, read_varint, read_varlong, varint
+from consumerd.wire.v08.records.encode import VARINTS
+from consumerd.wire.v08.records.varint import read_varint, read_varlong, varint
 
 VECTORS = [
     (0, "00"),
