@@ -27,12 +27,14 @@ SHARED = {
     "kafka_clients",
     "kafka_job",
     "kafka_perf",
+    "latency_clients",
     "plot",
     "race",
     "report",
     "suite",
     "surroundings",
     "taking",
+    "waiting",
 }
 
 
@@ -58,7 +60,7 @@ def main(arguments: list[str]) -> int:
         description="Run all benchmarks. With the name of one first, its own options follow.",
         epilog=f"benchmarks: {', '.join(known())}",
     )
-    parser.add_argument("--quick", action="store_true", help="less of everything: about ten minutes on two cores")
+    parser.add_argument("--quick", action="store_true", help="less of everything: about twenty minutes on two cores")
     parser.add_argument("--only", type=lambda text: text.split(","), metavar="NAME,...", help="only these of the suite")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the record of the run there")
     parser.add_argument("--check", action="store_true", help="compare with benchmarks/recorded.json")

@@ -1,7 +1,7 @@
 """The table of docs/performance.md: the ratios of the recorded run that most users look for.
 
 Strategy: each line names rows of the record, so that the page cannot say anything else than `benchmarks/recorded.json`;
-a test compares them.
+a test compares them. Lines of a benchmark that the record does not have at all are left out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from benchmarks.race import Measurement
 
-_CPU, _ROWS = "M msg/cpu-s", "M rows/s"
+_CPU, _ROWS, _MS = "M msg/cpu-s", "M rows/s", "ms"
 #: Of a line that has no such figure.
 _NONE: Final = "-"
 
@@ -32,7 +32,9 @@ class Line(NamedTuple):
     pure: bool = True
 
 
-_JAFKA, _CONFLUENT, _KAFKA_SOURCE = "Jafka's consumer", "confluent-kafka", "Spark's Kafka source"
+_JAFKA, _AIOKAFKA, _CONFLUENT = "Jafka's consumer", "aiokafka", "confluent-kafka"
+_KAFKA_SOURCE = "Spark's Kafka source"
+_IDLE, _PART = "0.8+, 1000 partitions, {}", "% of a core"
 
 LINES: Final = (
     Line("decode 0.7, 100 B, to a list of payloads", "decode", "plain 100 B, {}", "aiokafka"),
@@ -47,6 +49,19 @@ LINES: Final = (
     Line("the same", "kafka", "consume 100 B, {}", _CONFLUENT, pure=False),
     Line("produce to Kafka 3.9, acks 1", "kafka", "produce 100 B, acks 1, {}", _CONFLUENT, pure=False),
     Line("produce to Kafka 3.9, acks all", "kafka", "produce 100 B, acks -1, {}", _CONFLUENT, pure=False),
+    Line("latency, Kafka 3.9, 5/s, median", "latency", "0.8+, 5/s over 8 partitions, p50", _AIOKAFKA, _MS, pure=False),
+    Line("the same", "latency", "0.8+, 5/s over 8 partitions, p50", _CONFLUENT, _MS, pure=False),
+    Line("the same, p99", "latency", "0.8+, 5/s over 8 partitions, p99", _AIOKAFKA, _MS, pure=False),
+    Line("the same, p99", "latency", "0.8+, 5/s over 8 partitions, p99", _CONFLUENT, _MS, pure=False),
+    Line("the same, 200/s, p99", "latency", "0.8+, 200/s over 8 partitions, p99", _AIOKAFKA, _MS, pure=False),
+    Line("the same, 200/s, p99", "latency", "0.8+, 200/s over 8 partitions, p99", _CONFLUENT, _MS, pure=False),
+    Line("`send` and wait, median", "latency", "0.8+, send and wait, p50", _AIOKAFKA, _MS, pure=False),
+    Line("the same", "latency", "0.8+, send and wait, p50", _CONFLUENT, _MS, pure=False),
+    Line("latency, 0.7, 200/s, p99", "latency", "0.7, 200/s over 8 partitions, p99", _JAFKA, _MS, pure=False),
+    Line("idle, 1,000 partitions, processor", "idle", _IDLE.format("processor time"), _AIOKAFKA, _PART, pure=False),
+    Line("the same", "idle", _IDLE.format("processor time"), _CONFLUENT, _PART, pure=False),
+    Line("the same, memory", "idle", _IDLE.format("resident"), _AIOKAFKA, "MiB", pure=False),
+    Line("the same, memory", "idle", _IDLE.format("resident"), _CONFLUENT, "MiB", pure=False),
     Line("Spark, segments of 0.7, values", "spark", "137 B, local[2], value, {}", "read.text", _ROWS, pure=False),
     Line("the same, to Parquet", "spark", "137 B, local[2], full to parquet, {}", "text to parquet", _ROWS, pure=False),
     Line(
@@ -61,7 +76,9 @@ LINES: Final = (
 
 
 def table(rows: Iterable[Measurement]) -> str:
-    """The table as Markdown. Raises KeyError with the row that the record has not."""
+    """The table as Markdown. Raises KeyError with the row that a recorded benchmark has not."""
+    rows = list(rows)
+    benchmarks = {row.benchmark for row in rows}
     ratios = {(row.benchmark, row.case, row.subject, row.unit): row.ratio for row in rows}
 
     def ratio(line: Line, codec: str) -> str:
@@ -76,6 +93,7 @@ def table(rows: Iterable[Measurement]) -> str:
         *(
             f"| {line.words} | {line.subject} | {ratio(line, NATIVE)} | {ratio(line, PURE) if line.pure else _NONE} |"
             for line in LINES
+            if line.benchmark in benchmarks
         ),
     ]
     return "\n".join(lines)

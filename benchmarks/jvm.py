@@ -1,6 +1,6 @@
-"""Clients of Jafka as processes, for the protocol of 0.7 on the JVM: a high-level consumer, a synchronous producer.
+"""Clients of Jafka as processes, for the protocol of 0.7 on the JVM: high-level consumers, a synchronous producer.
 
-Strategy: the programs are `java/JafkaCounter.java` and `java/JafkaSender.java`, compiled when they are needed. The JVM
+Strategy: the programs are in the folder `java`, compiled when they are needed. The JVM
 uses all its compilers, as in service, and not only the first one as in tests, which start many JVMs for a few messages.
 """
 
@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.latency_clients import QUANTILES
 from consumerd.embedded.children import Child
 from consumerd.java import MissingRuntimeError, find_java
 from tests.support.jafka import jafka_jars, java_command
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 PROGRAM = Path(__file__).parent / "java" / "JafkaCounter.java"
 SENDER = PROGRAM.with_name("JafkaSender.java")
+LATENCY = PROGRAM.with_name("JafkaLatency.java")
 SETTINGS = {
     "autooffset.reset": "smallest",
     "zk.sessiontimeout.ms": 6000,
@@ -55,9 +57,24 @@ def processor_seconds(pid: int) -> float:
     return sum(int(path.read_text("ascii").split()[0]) for path in schedules) / 1e9
 
 
-def _child(folder: Path, name: str, program: Path, arguments: Sequence[str], settings: Mapping[str, object]) -> Child:
-    """A JVM that runs `program`; its log and classes are in `folder`."""
-    java, jars, classes = find_java(), jafka_jars(), folder / "classes"
+def latency_consumer(folder: Path, classes: Path, zookeeper: str, group: str, topic: str, report: Path) -> Child:
+    """A member of `group` that appends to the file `report` how old messages are. It has Jafka's own settings, but
+    reads what comes.
+    """
+    arguments = [zookeeper, group, topic, str(report), ",".join(map(str, QUANTILES))]
+    return _child(folder, group, LATENCY, arguments, {"autooffset.reset": "largest"}, classes)
+
+
+def _child(
+    folder: Path,
+    name: str,
+    program: Path,
+    arguments: Sequence[str],
+    settings: Mapping[str, object],
+    classes: Path | None = None,
+) -> Child:
+    """A JVM that runs `program`; its log is in `folder`, and so are its classes unless they have a folder."""
+    java, jars, classes = find_java(), jafka_jars(), classes or folder / "classes"
     if not (classes / f"{program.stem}.class").exists():
         compile_java(java, [program], jars, classes)
     pairs = [f"{key}={value}" for key, value in settings.items()]

@@ -1,5 +1,7 @@
 """Plots as SVG, both axes logarithmic: throughput against message size, of the rows of `decode`; cost of a daemon by
-partitions, of those of `footprint`; requests of a group by its members, of those of the model in `group`.
+partitions, of those of `footprint`; requests of a group by its members, of those of the model in `group`. And one of
+distributions, of the rows of `latency`: a small plot for each case, milliseconds (logarithmic) to the part that took
+at most so long.
 
 Strategy: a few lines and words of SVG, without a library, so that the file is the same wherever it is made and a test
 can compare it with the recorded run.
@@ -12,10 +14,11 @@ import re
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
+from benchmarks.latency_clients import QUANTILES
 from benchmarks.race import OURS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from benchmarks.race import Measurement
 
@@ -120,3 +123,70 @@ def plot(title: str, across: str, upwards: str, lines: Mapping[str, Mapping[int,
         parts.append(f'<path d="M{WIDTH - RIGHT + 16} {at - 4}h16" stroke="{colour}" stroke-width="3"/>')
         parts.append(f'<text x="{WIDTH - RIGHT + 38}" y="{at}">{escape(name)}</text>')
     return "\n".join([*parts, "</svg>", ""])
+
+
+#: Of a small plot in `latency`, and what is around it.
+PANEL_WIDTH, PANEL_HEIGHT, ACROSS = 200, 110, 3
+PANEL_LEFT, PANEL_TOP, PANEL_GAP = 44, 64, 44
+
+
+def latency(rows: Iterable[Measurement]) -> str:
+    """The part of messages that had arrived by when, of each case and subject. Raises ValueError without any."""
+    cases: dict[str, dict[str, Sequence[float]]] = {}
+    for row in rows:
+        if row.quantiles is not None:
+            cases.setdefault(row.case.rpartition(", ")[0], {})[row.subject] = row.quantiles
+    if not cases:
+        raise ValueError("there is nothing to plot")
+    ages = [max(age, 0.01) for case in cases.values() for line in case.values() for age in line]
+    low, high = math.floor(math.log10(min(ages))), math.ceil(math.log10(max(ages)))
+    subjects = list(dict.fromkeys(name for case in cases.values() for name in case))
+    colours = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(subjects)}
+    lines = -(-len(cases) // ACROSS)
+    width = ACROSS * (PANEL_WIDTH + PANEL_LEFT) + 20
+    height = PANEL_TOP + lines * (PANEL_HEIGHT + PANEL_GAP)
+    parts = [
+        f'<svg xmlns="{NAMESPACE}" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="11">',
+        f'<rect width="{width}" height="{height}" fill="white"/>',
+        f'<text x="{PANEL_LEFT}" y="18" font-size="14">Part of the messages by their age in ms</text>',
+    ]
+    at = PANEL_LEFT
+    for name, colour in colours.items():
+        parts.append(f'<path d="M{at} 32h16" stroke="{colour}" stroke-width="3"/>')
+        parts.append(f'<text x="{at + 20}" y="36">{escape(name)}</text>')
+        at += 40 + 7 * len(name)
+    for number, (case, found) in enumerate(cases.items()):
+        left = PANEL_LEFT + number % ACROSS * (PANEL_WIDTH + PANEL_LEFT)
+        top = PANEL_TOP + number // ACROSS * (PANEL_HEIGHT + PANEL_GAP)
+        parts += _panel(case, found, colours, (left, top), (low, high))
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _panel(
+    title: str,
+    found: Mapping[str, Sequence[float]],
+    colours: Mapping[str, str],
+    corner: tuple[int, int],
+    powers: tuple[int, int],
+) -> list[str]:
+    """One case of `latency`."""
+    (left, top), (low, high) = corner, powers
+    bottom = top + PANEL_HEIGHT
+    parts = [f'<text x="{left}" y="{top - 5}">{escape(title)}</text>']
+    for power in range(low, high + 1):
+        at = left + (power - low) / ((high - low) or 1) * PANEL_WIDTH
+        parts.append(f'<path d="M{at:.1f} {top}V{bottom}" stroke="#ccc"/>')
+        parts.append(f'<text x="{at:.1f}" y="{bottom + 13}" text-anchor="middle">{10**power:g}</text>')
+    for part in (0.0, 0.5, 0.9, 1.0):
+        at = bottom - part * PANEL_HEIGHT
+        parts.append(f'<path d="M{left} {at:.1f}h{PANEL_WIDTH}" stroke="#ccc"/>')
+        if part != 0.9:
+            parts.append(f'<text x="{left - 5}" y="{at + 4:.1f}" text-anchor="end">{part:.0%}</text>')
+    for name, ages in found.items():
+        points = " ".join(
+            f"{left + (math.log10(max(age, 0.01)) - low) / ((high - low) or 1) * PANEL_WIDTH:.1f},"
+            f"{bottom - part * PANEL_HEIGHT:.1f}"
+            for part, age in zip(QUANTILES, ages, strict=True)
+        )
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{colours[name]}" stroke-width="1.5"/>')
+    return parts

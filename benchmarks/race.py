@@ -42,10 +42,16 @@ class Measurement:
     ours: float | None = None
     spread: float | None = None
     rounds: int = 1
+    #: Of a row that stands for a distribution: medians of the rounds at `benchmarks.latency_clients.QUANTILES`.
+    quantiles: list[float] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`, with four digits that count."""
-        return {name: _rounded(value) for name, value in asdict(self).items()}
+        fields = {name: _rounded(value) for name, value in asdict(self).items()}
+        del fields["quantiles"]
+        if self.quantiles is not None:
+            fields["quantiles"] = [_rounded(value) for value in self.quantiles]
+        return fields
 
 
 def quiet() -> None:
@@ -102,16 +108,18 @@ def compared(
     *,
     ours: str = OURS,
     others: Iterable[str] | None = None,
+    less: bool = False,
 ) -> list[Measurement]:
     """The subject `ours` of `figures` (rates by round: more is better), and it beside each of `others` (default: all).
 
-    Lists are of the same rounds in the same order.
+    Lists are of the same rounds in the same order. With `less`, less is better: ratios above 1 are in our favour, too.
     """
     mine = figures[ours]
     middle = statistics.median(mine)
     found = [Measurement(benchmark, case, OURS, middle, unit, rounds=len(mine))]
     for name in [name for name in figures if name != ours] if others is None else others:
-        ratios = [one / other for one, other in zip(mine, figures[name], strict=True)]
+        pairs = zip(mine, figures[name], strict=True)
+        ratios = [other / one if less else one / other for one, other in pairs]
         ratio, value = statistics.median(ratios), statistics.median(figures[name])
         found.append(Measurement(benchmark, case, name, value, unit, ratio, middle, spread(ratios), len(ratios)))
     return found

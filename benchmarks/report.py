@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import glance
-from benchmarks.plot import decoding
+from benchmarks.plot import decoding, latency
 from benchmarks.race import Measurement
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ RECORDED = FOLDER / "recorded.json"
 README = FOLDER / "README.md"
 PLOT = FOLDER / "decode.svg"
 PAGE = FOLDER.parent / "docs" / "performance.md"
+LATENCIES = PAGE.parent / "images" / "latency.svg"
 #: Between which lines the tables of the README stand, and the table of the page.
 LAST_RUN = "<!-- last run: made by python -m benchmarks.report -->", "<!-- end of last run -->"
 GLANCE = "<!-- at a glance: made by python -m benchmarks.report -->", "<!-- end of at a glance -->"
@@ -205,12 +206,24 @@ def with_tables(document: str, place: tuple[str, str], tables: str) -> str:
     return f"{before}{begin}\n\n{tables}\n{end}{after}"
 
 
+def at_a_glance(rows: list[Measurement]) -> str:
+    """What docs/performance.md begins with: the table and, where latencies were recorded, their plot."""
+    found = glance.table(rows) + "\n"
+    if any(row.quantiles is not None for row in rows):
+        found += (
+            f"\n![Part of the messages that had arrived by their age, by case and client](images/{LATENCIES.name})\n"
+        )
+    return found
+
+
 def main() -> int:
-    """Write the tables of the recorded run into the README and docs/performance.md, and its plot."""
+    """Write the tables of the recorded run into the README and docs/performance.md, and its plots."""
     report = Report.from_json(RECORDED.read_text())
-    PAGE.write_text(with_tables(PAGE.read_text(), GLANCE, glance.table(report.rows) + "\n"))
+    PAGE.write_text(with_tables(PAGE.read_text(), GLANCE, at_a_glance(report.rows)))
     README.write_text(with_tables(README.read_text(), LAST_RUN, markdown(report)))
     PLOT.write_text(decoding(report.rows))
+    if any(row.quantiles is not None for row in report.rows):
+        LATENCIES.write_text(latency(report.rows))
     return 0
 
 

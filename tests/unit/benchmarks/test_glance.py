@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks import glance
 from benchmarks.race import Measurement
-from benchmarks.report import GLANCE, PAGE, RECORDED, Report, with_tables
+from benchmarks.report import GLANCE, PAGE, RECORDED, Report, at_a_glance, with_tables
 from benchmarks.surroundings import NATIVE, PURE
 
 
@@ -27,9 +27,23 @@ def test_each_line_has_the_ratios_of_its_rows() -> None:
 
 def test_a_record_without_a_row_is_refused() -> None:
     with pytest.raises(KeyError, match="decode"):
-        glance.table([])
+        glance.table([row for row in rows() if row.case != "gzip 100 B, native codec"])
+
+
+def test_lines_of_a_benchmark_that_was_not_recorded_are_left_out() -> None:
+    lines = glance.table([row for row in rows() if row.benchmark != "latency"]).splitlines()
+    left_out = sum(line.benchmark == "latency" for line in glance.LINES)
+    assert left_out > 5
+    assert len(lines) == 2 + len(glance.LINES) - left_out
 
 
 def test_table_of_the_page_is_that_of_the_recorded_run() -> None:
     recorded = Report.from_json(RECORDED.read_text())
-    assert with_tables(PAGE.read_text(), GLANCE, glance.table(recorded.rows) + "\n") == PAGE.read_text()
+    assert with_tables(PAGE.read_text(), GLANCE, at_a_glance(recorded.rows)) == PAGE.read_text()
+
+
+def test_the_plot_of_latencies_is_shown_once_there_are_some() -> None:
+    recorded = rows()
+    assert "images/latency.svg" not in at_a_glance(recorded)
+    recorded.append(Measurement("latency", "0.8+, 5/s, p50", "consumerd", 2.0, "ms", quantiles=[2.0] * 11))
+    assert "(images/latency.svg)" in at_a_glance(recorded)

@@ -54,3 +54,13 @@ def test_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capsys.readouterr().out)
     assert [Measurement(**row) for row in found["rows"]][1].ratio == 0.3333
     assert found["promises"] == {"kept": True, "not kept": False}
+
+
+def test_less_is_better_where_a_benchmark_says_so() -> None:
+    _, row = compared("latency", "p50", "ms", {OURS: [2.0, 4.0, 3.0], "peer": [4.0, 4.0, 9.0]}, less=True)
+    assert (row.value, row.ours, row.ratio) == (4.0, 3.0, 2.0)
+
+
+def test_a_row_has_a_distribution_only_where_it_stands_for_one() -> None:
+    assert "quantiles" not in Measurement("b", "c", OURS, 1.0, "ms").as_json()
+    assert Measurement("b", "c", OURS, 1.0, "ms", quantiles=[0.123456, 1.0]).as_json()["quantiles"] == [0.1235, 1.0]
