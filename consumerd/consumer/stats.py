@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from consumerd.metrics import DURATIONS, SIZES, Histogram
+from consumerd.metrics import AGES, DURATIONS, SIZES, Histogram
 
 if TYPE_CHECKING:
     from consumerd.fetch.log_changes import LogChange
@@ -28,6 +28,12 @@ class TopicStats:
     durations: Histogram = field(default_factory=lambda: Histogram(DURATIONS))
     #: Messages of a batch.
     sizes: Histogram = field(default_factory=lambda: Histogram(SIZES))
+    #: Seconds from a message's timestamp until its batch was handled; not of those without one.
+    ages: Histogram = field(default_factory=lambda: Histogram(AGES))
+
+    def aged(self, messages: int, first: float, last: float) -> None:
+        """Count the ages of a batch's messages by those of its first and last; 0 where a clock is ahead."""
+        self.ages.observe_evenly(messages, max(0.0, first), max(0.0, last))
 
 
 class SeenLogChange(NamedTuple):

@@ -306,6 +306,13 @@ class PartitionWork:
         if count:
             size = batch.prefix(count) - batch.start_offset
             self._counts.handled(count, size, self._began, self._clock.monotonic())
+            if batch.keyed:
+                first = last = batch.timestamp(0)
+                if count > 1:
+                    last = batch.timestamp(count - 1)
+                if first is not None and last is not None:
+                    now = self._clock.wall()
+                    self._counts.topic.aged(count, now - first / 1000, now - last / 1000)
         self._owner.check_end()
 
     def end(self) -> None:

@@ -149,6 +149,8 @@ def _topics(group: Labels, member: RunningMember[Any]) -> Iterator[Reading]:
     for topic, stats in sorted(member.stats.topics.items()):
         yield Reading(c.BATCH_SECONDS, (*group, topic), stats.durations)
         yield Reading(c.BATCH_MESSAGES, (*group, topic), stats.sizes)
+        if stats.ages.count:
+            yield Reading(c.MESSAGE_AGES, (*group, topic), stats.ages)
 
 
 def _partitions(

@@ -354,6 +354,15 @@ class Batch(Sequence[bytes]):
         """Whether the handler counts: if so, it goes in order, and a failure is that of the message at `handled`."""
         return self._counted
 
+    def timestamp(self, number: int) -> int | None:
+        """The timestamp of message `number`, in milliseconds; None where it has none. Makes no message."""
+        content, at = self._content, self._first + number
+        timestamp_at: Callable[[int], int | None] | None = getattr(content, "timestamp_at", None)
+        if timestamp_at is None:
+            content, at, _ = next(sources_of(content, at, at + 1))
+            timestamp_at = getattr(content, "timestamp_at", None)
+        return None if timestamp_at is None else timestamp_at(at)
+
     def mark(self, handled: int) -> None:
         """Tell that the first `handled` messages are handled and need not be delivered again."""
         if not self._handled <= handled <= self._length:

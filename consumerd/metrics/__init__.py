@@ -8,6 +8,6 @@ The list of all metrics is in one place (`consumerd.metrics.catalogue`), and the
 
 from consumerd.metrics.catalogue import Kind, Metric, Reading
 from consumerd.metrics.counts import TargetCounts
-from consumerd.metrics.histogram import DURATIONS, LATENCIES, SIZES, Histogram
+from consumerd.metrics.histogram import AGES, DURATIONS, LATENCIES, SIZES, Histogram
 
-__all__ = ["DURATIONS", "LATENCIES", "SIZES", "Histogram", "Kind", "Metric", "Reading", "TargetCounts"]
+__all__ = ["AGES", "DURATIONS", "LATENCIES", "SIZES", "Histogram", "Kind", "Metric", "Reading", "TargetCounts"]

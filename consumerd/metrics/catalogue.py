@@ -124,6 +124,12 @@ BATCH_SECONDS: Final = _histogram(
     "handler_duration_seconds", "Time of a batch in the handler, with its retries and their pauses.", _TOPIC
 )
 BATCH_MESSAGES: Final = _histogram("batch_messages", "Messages of a batch.", _TOPIC, unit="{message}")
+MESSAGE_AGES: Final = _histogram(
+    "message_age_seconds",
+    "From a message's timestamp until its batch was handled; 0 where a clock is ahead. Of a batch the first and the "
+    "last timestamp are read, and those between count as evenly spaced. Absent without timestamps (before 0.10).",
+    _TOPIC,
+)
 FAILURES: Final = _counter(
     "handler_failures", "Attempts of the handler that failed or timed out.", _TOPIC, unit="{attempt}"
 )

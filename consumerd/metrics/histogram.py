@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 DURATIONS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 #: Upper bounds for the lateness of the event loop, in seconds.
 LATENCIES: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+#: Upper bounds for the age of a message, in seconds: up to half a day.
+AGES: Final = (*DURATIONS, 900.0, 3600.0, 10_800.0, 43_200.0)
 #: Upper bounds for messages of a batch.
 SIZES: Final = (1, 10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000, 100_000)
 
@@ -32,6 +34,18 @@ class Histogram:
         """Count `value`."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
+
+    def observe_evenly(self, count: int, first: float, last: float) -> None:
+        """Count `count` values (at least 1), evenly spaced from `first` to `last`, in either order; a constant cost."""
+        low, high = (first, last) if first <= last else (last, first)
+        bucket, end = bisect_left(self.bounds, low), bisect_left(self.bounds, high)
+        counted = 0
+        while bucket < end:
+            up_to = int((self.bounds[bucket] - low) / (high - low) * (count - 1)) + 1
+            self.counts[bucket] += up_to - counted
+            bucket, counted = bucket + 1, up_to
+        self.counts[end] += count - counted
+        self.total += count * (low + high) / 2
 
     @property
     def count(self) -> int:

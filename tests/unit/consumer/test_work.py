@@ -760,3 +760,46 @@ async def test_knows_the_timestamp_of_the_next_message(setups: list[Setup]) -> N
     assert stamp() is None
     s.work.seek(0)
     assert stamp() is None
+
+
+@pytest.mark.asyncio
+async def test_counts_how_old_messages_are_when_they_are_handled(setups: list[Setup]) -> None:
+    clock = FakeClock()
+    now = round(clock.wall() * 1000)
+    setups.append(s := Setup(Recorder(), clock=clock, batching=BatchSettings(max_batch=4)))
+
+    async def counted(*ages: int | None) -> dict[float, int]:
+        """The messages of one fetch, each by the age in milliseconds; all so far by upper bounds."""
+        stamps = [-1 if age is None else now - age for age in ages]
+        data = encode_record_batch([b"m"] * len(ages), timestamps=stamps, base_offset=s.work.position)
+        await s.position(s.put(decode_records(data, s.work.position)))
+        histogram = s.stats.topics["t"].ages
+        return {bound: here for bound, here in zip(histogram.bounds, histogram.counts, strict=False) if here}
+
+    end = s.put(batch(0, b"of 0.7"))
+    await s.position(end)
+    assert await counted(None, None) == {}
+    assert await counted(None, 2000) == {}
+    assert await counted(2000) == {2.5: 1}
+    assert await counted(-7_200_000) == {0.001: 1, 2.5: 1}  # its clock is ahead
+    # Those of a batch are spaced evenly: 4, 3, 2, 1 s; then 0.1 s.
+    assert await counted(4000, 9000, 9000, 1000, 100) == {0.001: 1, 0.1: 1, 1.0: 1, 2.5: 2, 5.0: 2}
+    assert s.stats.topics["t"].ages.total == pytest.approx(12.1)
+
+
+@pytest.mark.asyncio
+async def test_counts_the_age_of_those_that_were_handled_before_a_failure(setups: list[Setup]) -> None:
+    class Failing(Handler):
+        async def handle(self, batch: Batch) -> None:
+            batch.mark(2)
+            raise HandlerFailedError("no")
+
+    clock = FakeClock()
+    now = round(clock.wall() * 1000)
+    setups.append(s := Setup(Failing(), clock=clock))
+    s.put(decode_records(encode_record_batch([b"m"] * 3, timestamps=[now - 8000, now - 6000, now - 1]), 0))
+    with pytest.raises(HandlerFailedError):
+        await s.task
+    histogram = s.stats.topics["t"].ages
+    assert histogram.count == 2
+    assert histogram.total == pytest.approx(14.0)

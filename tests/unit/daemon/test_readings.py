@@ -120,6 +120,15 @@ async def test_series_of_a_topic_has_no_lag_while_that_of_a_partition_is_unknown
     assert found["lag_unknown_partitions",] == 2
 
 
+async def test_ages_of_messages_are_shown_once_there_are_some() -> None:
+    monitor, clock = made()
+    member = Member(clock, {ONE: (60, 5)}, seconds=20.0)
+    monitor.watch(cast("RunningMember[Any]", member))
+    assert ("message_age_seconds", "t") not in await values(monitor)
+    member.stats.topics["t"].aged(3, 0.5, 0.25)
+    assert (await values(monitor))["message_age_seconds", "t"] == 3
+
+
 async def test_partitions_whose_age_is_unknown_have_no_series_of_it() -> None:
     monitor, clock = made()
     member = Member(clock, {ONE: (60, -5), TWO: (100, -5)}, seconds=20.0)

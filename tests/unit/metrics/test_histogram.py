@@ -34,6 +34,22 @@ def test_quantile_is_the_bound_of_its_bucket() -> None:
     assert histogram.quantile(1.0) == math.inf
 
 
+@given(st.integers(1, 50), st.floats(0.0, 20.0), st.floats(0.0, 20.0))
+def test_evenly_spaced_values_are_counted_as_each_by_itself(count: int, first: float, last: float) -> None:
+    """Up to a value that is as near to a bound as floats are to each other."""
+    last = first if count == 1 else last
+    together = Histogram(BOUNDS)
+    together.observe_evenly(count, first, last)
+    values = [first + (last - first) * (number / (count - 1) if number else 0) for number in range(count)]
+    assert together.total == pytest.approx(sum(values))
+    assert together.count == count
+    for bound, counted in together.cumulative():
+        assert (
+            sum(value <= bound - 1e-9 for value in values) <= counted <= sum(value <= bound + 1e-9 for value in values)
+        )
+    assert min(together.counts) >= 0
+
+
 @given(st.lists(st.floats(-1.0, 100.0)), st.lists(st.floats(-1.0, 100.0)))
 def test_sum_counts_the_values_of_both(ones: list[float], others: list[float]) -> None:
     one, other, both = Histogram(BOUNDS), Histogram(BOUNDS), Histogram(BOUNDS)

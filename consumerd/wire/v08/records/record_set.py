@@ -9,6 +9,7 @@ of its own, and each of them is a position that can be committed.
 
 from __future__ import annotations
 
+import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from enum import IntEnum
@@ -85,7 +86,16 @@ class RecordRun(NamedTuple):
         """One per record, in milliseconds."""
         return map(self.base_time.__add__, self.times) if self.base_time else self.times
 
+    def timestamp(self, at: int) -> int | None:
+        """That of its record number `at`; None where it has none, or none that has 64 bits, as hostile ones may."""
+        timestamp = self.base_time + self.times[at]
+        return timestamp if self.timestamp_type is not TimestampType.NONE and 0 <= timestamp < 1 << 63 else None
 
+
+#: Bytes of a value or key up to which a native record is copied to look at its timestamp.
+_SMALL = 1 << 16
+#: The validity of one value that is null, and a value, in this machine's order.
+_NULL, _INT64 = b"\0", struct.Struct("=q")
 _FIRST = attrgetter("first")
 _SUCCESSOR = (1).__add__
 
@@ -170,9 +180,22 @@ class RecordSet(DecodedBatch["bytes | None", RecordRun]):
         at = bisect_left(runs, offset, key=_last)
         if at == len(runs):
             return None
-        run = runs[at]
-        timestamp = run.base_time + run.times[bisect_left(run.offsets, offset)]
-        return None if run.timestamp_type is TimestampType.NONE or timestamp < 0 else timestamp
+        return runs[at].timestamp(bisect_left(runs[at].offsets, offset))
+
+    def timestamp_at(self, number: int) -> int | None:
+        """The timestamp of record `number`, in milliseconds; None where it has none.
+
+        Of native records neither objects nor runs are made, unless the record is large.
+        """
+        if self._native is not None and not self._runs:
+            try:
+                *_, found = self._native.arrow(number, number + 1, self.next_offset, _SMALL, False)
+            except OverflowError:
+                pass
+            else:
+                return None if found is None or found[0] == _NULL else _INT64.unpack(found[1])[0]
+        run = self.runs[bisect_right(self.runs, number, key=_FIRST) - 1]
+        return run.timestamp(number - run.first)
 
     def column_buffers(self, first: int, stop: int, most: int, *, wide: bool) -> ColumnBuffers | None:
         native = self._native

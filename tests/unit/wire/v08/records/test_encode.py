@@ -95,3 +95,18 @@ def test_finds_the_timestamp_of_the_first_record_from_an_offset_on() -> None:
     found = decode_records(b"".join(batches), 5)
     stamps = {5: 10, 6: 20, 7: 30, 8: 30, 9: 30, 10: None, 11: None, 12: None, 13: None}
     assert {offset: found.timestamp_from(offset) for offset in stamps} == stamps
+
+
+def test_finds_the_timestamp_of_each_record() -> None:
+    large = b"x" * (1 << 17)
+    batches = [
+        encode_record_batch([b"a", large], keys=[b"k", None], timestamps=[10, 20], base_offset=5),
+        encode_message_set([b"c"], timestamps=30, base_offset=9),
+        encode_message_set([b"d", b"e"], magic=0, base_offset=11),
+        encode_record_batch([b"f"], timestamps=-2, base_offset=20),
+        encode_record_batch([b"g"], log_append_time=1 << 62, base_offset=21),
+    ]
+    found = decode_records(b"".join(batches), 5)
+    assert [found.timestamp_at(number) for number in range(7)] == [10, 20, 30, None, None, None, 1 << 62]
+    assert found.runs  # of which the same is read
+    assert [found.timestamp_at(number) for number in range(7)] == [10, 20, 30, None, None, None, 1 << 62]
