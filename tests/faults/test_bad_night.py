@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
+import contextlib
 import errno
 import inspect
 import json
 import random
 import re
 import signal
-import ssl
-import struct
 import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import trustme
 import yaml
 from structlog.testing import capture_logs
 
@@ -29,12 +26,16 @@ from consumerd.config.model import parse
 from consumerd.daemon.health import UNREACHABLE_AFTER
 from consumerd.daemon.monitor import Monitor
 from consumerd.daemon.readings import read
+from consumerd.embedded.processes import DaemonProcess
+from consumerd.errors import ExitCode
 from consumerd.handlers import Handler, RetryPolicy, retrying
 from consumerd.testing import MemoryGroup
 from consumerd.testing.clock import FakeClock
+from tests.faults.hostile_kafka import TOPIC, HostileKafka
+from tests.support.secure_gate import Lock, SecureGate
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from consumerd.handlers import Batch
 
@@ -230,49 +231,22 @@ async def daemon(tmp_path: Path, port: int, kafka: dict[str, Any]) -> Seen:
     return Seen({said.decode().strip().splitlines()[-1]}, exit_code=process.returncode)
 
 
-class RefusingBroker:
-    """Speaks so much of the protocol that a client can be refused: API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE."""
-
-    VERSIONS: Final = {18: (0, 0), 17: (0, 1), 36: (0, 0), 3: (0, 1)}
-
-    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while True:
-                frame = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
-                api, version, correlation = struct.unpack_from("!hhi", frame)
-                answer = struct.pack("!i", correlation) + self.answer(api, version)
-                writer.write(struct.pack("!i", len(answer)) + answer)
-        except asyncio.IncompleteReadError:
-            writer.close()
-
-    def answer(self, api: int, version: int) -> bytes:
-        if api == 18:
-            ranges = b"".join(struct.pack("!hhh", key, *of) for key, of in self.VERSIONS.items())
-            return struct.pack("!hi", 0 if version == 0 else 35, len(self.VERSIONS)) + ranges
-        if api == 17:
-            return struct.pack("!hih5s", 0, 1, 5, b"PLAIN")
-        assert api == 36
-        return struct.pack("!hh", 58, 6) + b"wrong!" + struct.pack("!i", 0)
-
-
 async def password_is_refused(tmp_path: Path) -> Seen:
-    async with await asyncio.start_server(RefusingBroker(), "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        return await daemon(tmp_path, port, {"sasl": {"mechanism": "PLAIN", "user": "u", "password": "p"}})
+    lock = Lock(tmp_path)
+    tables = lock.client_tables()
+    lock.password = "another"
+    return await daemon_at(tmp_path, lock, tables)
 
 
 async def certificate_has_expired(tmp_path: Path) -> Seen:
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-    yesterday = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    authority.issue_cert("127.0.0.1", not_after=yesterday).configure_cert(context)
+    lock = Lock(tmp_path)
+    lock.expire()
+    return await daemon_at(tmp_path, lock, lock.client_tables())
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.close()
 
-    async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context) as server:
-        return await daemon(tmp_path, server.sockets[0].getsockname()[1], {"tls": {"ca": str(tmp_path / "ca.pem")}})
+async def daemon_at(tmp_path: Path, lock: Lock, tables: dict[str, Any]) -> Seen:
+    async with HostileKafka(random.Random(1)) as broker, SecureGate(lock, "127.0.0.1", broker.port) as gate:
+        return await daemon(tmp_path, gate.port, tables)
 
 
 TROUBLE: dict[str, Any] = {
@@ -318,3 +292,64 @@ async def test_trouble_says_what_the_table_says(trouble: str, tmp_path: Path, mo
     for alert in re.findall("`(.+?)`", alerts):
         assert alert in expressions
         assert not names or any(name in expressions[alert] for name in names)
+
+
+class Secured:
+    """A broker that has a password and a certificate, and the configuration of a daemon that consumes from it."""
+
+    def __init__(self, folder: Path, broker: HostileKafka, lock: Lock, gate: SecureGate) -> None:
+        self.broker = broker
+        self.lock = lock
+        self.gate = gate
+        broker.port = gate.port
+        tables = {
+            "group": {"id": "g", "coordination": "kafka", "topics": {TOPIC: 1}, "heartbeat_interval": 0.2},
+            "kafka": {"bootstrap": [f"127.0.0.1:{gate.port}"], **lock.client_tables()},
+            "commit": {"interval": 0.1},
+            "handler": {"name": "null"},
+        }
+        self.daemon = DaemonProcess(folder, tables)
+
+    async def handled(self, message: bytes) -> None:
+        """Send a message; return when it was committed."""
+        log = self.broker.log[0]
+        log.append(message)
+        async with asyncio.timeout(60):
+            while self.broker.committed.get(0) != len(log):
+                await asyncio.sleep(0.02)
+
+
+@contextlib.asynccontextmanager
+async def secured(folder: Path) -> AsyncIterator[Secured]:
+    async with HostileKafka(random.Random(1)) as broker:
+        lock = Lock(folder)
+        async with SecureGate(lock, "127.0.0.1", broker.port) as gate:
+            scene = Secured(folder, broker, lock, gate)
+            async with scene.daemon:
+                await scene.handled(b"before")
+                yield scene
+
+
+async def test_certificate_that_expires_while_a_member_runs_stops_it_only_until_it_is_renewed(tmp_path: Path) -> None:
+    async with secured(tmp_path) as scene:
+        scene.lock.expire()
+        scene.gate.cut()
+        failed = await scene.daemon.wait_for_event("coordinator_unavailable", 60, level="warning")
+        assert "certificate has expired" in failed["reason"]
+        scene.lock.renew()
+        await scene.handled(b"after")
+        assert await scene.daemon.stop() == ExitCode.OK
+
+
+async def test_member_whose_password_is_refused_while_it_runs_ends_and_continues_with_the_new_one(
+    tmp_path: Path,
+) -> None:
+    async with secured(tmp_path) as scene:
+        scene.lock.password = "second"
+        scene.gate.cut()
+        assert await scene.daemon.wait(60) == ExitCode.BROKER
+        assert "refuses the authentication" in scene.daemon.child.tail(1)
+        scene.lock.tell_clients()
+        await scene.daemon.start()
+        await scene.handled(b"after")
+        assert await scene.daemon.stop() == ExitCode.OK

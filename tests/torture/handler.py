@@ -5,6 +5,7 @@ Beside it a sink with a planted defect, which a run has to find.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,19 +17,26 @@ if TYPE_CHECKING:
     from consumerd.handlers import Batch
     from consumerd.partition import TopicPartition
 
+_LOOK_SECONDS = 0.05
+
 
 class StoringRecordHandler(RecordHandler):
-    """Options: those of `RecordHandler`, and `disk`, the folder where batches are stored.
+    """Options: those of `RecordHandler`; `disk`, the folder where batches are stored; `hang`, a file.
 
-    A batch is recorded after its file is on the disk: what a full disk refuses was not handled, and comes again.
+    A batch is recorded after its file is on the disk: what a full disk refuses was not handled, and comes again. While
+    the file `hang` exists a batch hangs before anything is done with it, and its time of change says so.
     """
 
-    def __init__(self, directory: str, disk: str, pause: float = 0.0) -> None:
+    def __init__(self, directory: str, disk: str, hang: str | None = None, pause: float = 0.0) -> None:
         super().__init__(directory, pause)
         self._disk = Path(disk)
+        self._hang = None if hang is None else Path(hang)
 
     async def handle(self, batch: Batch) -> None:
         """Store, record, take the time that `pause` asks for."""
+        while self._hang is not None and self._hang.exists():
+            self._hang.with_suffix(".hung").touch()
+            await asyncio.sleep(_LOOK_SECONDS)
         path = self._disk / f"{os.getpid()}-{batch.partition.topic}-{batch.partition.name}"
         try:
             with path.open("wb", buffering=0) as file:

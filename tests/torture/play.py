@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from consumerd.embedded.errors import ChildError, ZooKeeperStartError
+from consumerd.embedded.processes import DaemonProcess
+from consumerd.errors import ExitCode
 from consumerd.testing.fault_proxy import Direction
 from tests.support.server_network import ServerNetwork
 from tests.support.small_disk import fill
@@ -40,6 +42,11 @@ _SLOW_SYNCS: Final = (0.5, 1.0, 2.0)
 _SLOW_WRITE: Final = 0.01
 #: Descriptors that a process may open beyond those that it has.
 _SPARE_DESCRIPTORS: Final = 1
+#: Seconds after which a handler that hangs must have been logged, those between two looks, and those that a refused
+#: password takes to arrive.
+_HUNG_SECONDS: Final = 15.0
+_LOOK_SECONDS: Final = 0.2
+_REFUSAL_SECONDS: Final = 2.0
 
 
 class Cause(NamedTuple):
@@ -270,6 +277,45 @@ class Player:
         if process.running:
             resource.prlimit(process.pid, resource.RLIMIT_AS, (soft, hard))
 
+    async def _handler_hang(self, fault: Fault) -> None:
+        """A batch hangs until its member has logged it and for some seconds more; or until somebody kills the member.
+
+        That is an error of the handler alone: as long as it is not killed, it explains no repetition.
+        """
+        with self._one(fault, self._members()) as member:
+            if member is None:
+                return
+            switch = self._stage.hang(member.name)
+            switch.touch()
+            try:
+                if not await self._hung(member, switch.with_suffix(".hung")):
+                    return
+                await asyncio.sleep(fault.seconds)
+                if fault.target % 2 or member not in self._leavers():
+                    return
+                member.ended_at = time.monotonic()
+                with self._cause(fault.kind, member):
+                    member.kill()
+            finally:
+                switch.unlink()
+        await self._join(_PAUSES[1])
+
+    async def _hung(self, member: Member, hangs: Path) -> bool:
+        """Whether its handler hangs and the log says so. One that hangs and is not logged is a finding."""
+        end = time.monotonic() + _HUNG_SECONDS
+        before = self._hangs(member)
+        while time.monotonic() < end and member.running:
+            if self._hangs(member) > before:
+                return True
+            await asyncio.sleep(_LOOK_SECONDS)
+        if hangs.exists() and time.time() - hangs.stat().st_mtime < _LOOK_SECONDS:
+            self.findings.append(f"{member.name} did not log handler_hung within {_HUNG_SECONDS:g} s")
+        return False
+
+    @staticmethod
+    def _hangs(member: Member) -> int:
+        return sum(event["event"] == "handler_hung" for event in member.events())
+
     # -- ZooKeeper
 
     async def _zookeeper_kill(self, fault: Fault) -> None:
@@ -449,6 +495,51 @@ class Player:
             if link is not None:
                 with self._cause(fault.kind, None):
                     await self._disturb(fault, [link], lambda link: link.delay(fault.amount))
+
+    async def _broker_certificate(self, fault: Fault) -> None:
+        """The brokers show members a certificate that has expired, until it is renewed."""
+        lock = self._stage.lock
+        with self._one(fault, [lock]) as free:
+            if free is not None:
+                with self._cause(fault.kind, None):
+                    free.expire()
+                    self._cut_gates()
+                    await asyncio.sleep(fault.seconds)
+                    free.renew()
+
+    async def _broker_password(self, fault: Fault) -> None:
+        """The brokers have another password. Later members get it, or the former one comes back.
+
+        A member that is refused ends with exit code 6, and is started again, as a service manager does it.
+        """
+        lock = self._stage.lock
+        assert lock is not None  # the schedule has such faults only where there is one
+        self.kinds[fault.kind] += 1
+        processes = [each for member in self._members() for each in member.processes]
+        with self._cause(fault.kind, None):
+            former, lock.password = lock.password, f"password {time.monotonic_ns()}"
+            self._cut_gates()
+            await asyncio.sleep(fault.seconds)
+            if fault.target % 2:
+                lock.password = former
+            else:
+                lock.tell_clients()
+            async with asyncio.TaskGroup() as group:
+                for process in processes:
+                    group.create_task(self._start_refused(process))
+
+    def _cut_gates(self) -> None:
+        for gate in self._stage.gates:
+            gate.cut()
+
+    @staticmethod
+    async def _start_refused(process: DaemonProcess) -> None:
+        """Start a process again that has ended, or is about to, because it was refused."""
+        await asyncio.sleep(_REFUSAL_SECONDS)  # in which a refusal from before arrives
+        if not process.running or any(event["event"] == "member_stopping" for event in process.events()):
+            if await process.wait(PATIENCE) != ExitCode.BROKER:
+                return  # the player finds what ended otherwise
+            await DaemonProcess.start(process, PATIENCE)
 
     # -- the disk
 

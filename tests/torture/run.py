@@ -153,6 +153,7 @@ async def _torture(options: Options, directory: Path, stage: Stage, progress: Ca
             options.members, stage.zookeeper_faults, SESSION_TIMEOUT, options.kinds, options.full_disks,
             member_links=stage.member_links, brokers=len(stage.brokers),
             slow_disks=slow_disks(stage), little_memory=True, zookeeper_links=stage.network is not None,
+            secured=stage.lock is not None,
         )  # fmt: skip
         watch = Watch(stage)
         player = Player(stage, watch, options.members, progress)

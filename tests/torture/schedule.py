@@ -29,7 +29,8 @@ class Size:
     `session_timeout` in seconds, of the members. `member_links`: whether one member alone can be cut off from what
     coordinates its group. `brokers`: how many there are. `slow_disks`: whose disks can be made slow (`member`,
     `broker`, `zookeeper`). `little_memory`: whether the memory of members may be limited.
-    `zookeeper_links`: whether the servers of ZooKeeper can be cut from each other.
+    `zookeeper_links`: whether the servers of ZooKeeper can be cut from each other. `secured`: whether brokers have a
+    password and a certificate for members.
     """
 
     members: int
@@ -43,6 +44,7 @@ class Size:
     slow_disks: tuple[str, ...] = ()
     little_memory: bool = False
     zookeeper_links: bool = False
+    secured: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,7 @@ KINDS: Final[dict[str, Callable[[random.Random, Size], float]]] = {
     "member_stall": _either,
     "member_delay": _some_seconds,
     "member_descriptors": _some_seconds,
+    "handler_hang": _some_seconds,
     "zookeeper_kill": _either,
     "zookeeper_freeze": _short,
     "zookeeper_leader_kill": _either,
@@ -124,6 +127,8 @@ KINDS: Final[dict[str, Callable[[random.Random, Size], float]]] = {
     "broker_mute": _short,
     "broker_stall": _some_seconds,
     "broker_delay": _some_seconds,
+    "broker_password": _some_seconds,
+    "broker_certificate": _either,
     "disk_full": _some_seconds,
     "member_disk_slow": _some_seconds,
     "broker_disk_slow": _some_seconds,
@@ -142,6 +147,10 @@ ZOOKEEPER: Final = frozenset(kind for kind in KINDS if "zookeeper" in kind)
 ENSEMBLE: Final = frozenset(
     kind for kind in KINDS if kind.startswith(("zookeeper_leader", "zookeeper_is", "zookeeper_ro"))
 )
+#: Kinds about what brokers ask of members before they serve them.
+SECURED: Final = frozenset({"broker_password", "broker_certificate"})
+#: Kinds that never come together with another: members end of them, and are started again.
+APART: Final = frozenset({"broker_password"})
 #: Kinds about the links between servers of ZooKeeper.
 ZOOKEEPER_LINKS: Final = frozenset({"zookeeper_cut_off", "zookeeper_leader_cut_off", "zookeeper_mute"})
 #: Kinds that have an episode of their own, which is timed.
@@ -163,6 +172,7 @@ def possible_kinds(size: Size) -> tuple[str, ...]:
         and (size.full_disks or kind != "disk_full")
         and (kind not in SLOW_DISKS or kind.partition("_")[0] in size.slow_disks)
         and (size.zookeeper_links or kind not in ZOOKEEPER_LINKS)
+        and (size.secured or kind not in SECURED)
         and (size.little_memory or kind != "member_memory")
     )
 
@@ -187,11 +197,16 @@ def episodes(seed: int, size: Size) -> Iterator[Episode]:
             if not cards:
                 cards = rng.sample(deck, len(deck))
             kind = rng.choice(timed) if alone and timed else cards.pop()
+            if kind in APART and faults:
+                cards.append(kind)  # it is the next one
+                break
             if kind in TIMED and running == 1:
                 kind = "member_join"
             elif kind == "member_join" and running == size.members:
                 kind = "member_stop" if running > 1 else "member_freeze"
             running += {"member_join": 1, "member_kill": -1, "member_stop": -1}.get(kind, 0)
             faults.append(Fault(kind, after, KINDS[kind](rng, size), rng.randrange(1 << 16), rng.uniform(0.001, 0.2)))
+            if kind in APART:
+                break
             after += rng.uniform(0.0, 1.0)
         yield Episode(tuple(faults), rng.uniform(0.2, 1.5))

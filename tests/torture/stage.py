@@ -15,7 +15,8 @@ What is asked of a stage, and by whom:
 - The account reads `read_log`, the truth about what there was to deliver, and compares it with `sent`, `acknowledged`
   and `records`. `stores_once`: whether a message that was sent once may be in the log once only.
 - The schedule gets `zookeeper_faults`, how many servers of ZooKeeper may suffer; `member_links`, whether a member
-  has links of its own; and the number of `brokers`.
+  has links of its own; the number of `brokers`; and whether there is a `lock`, the password and certificate that the
+  brokers have for members at `gates`.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from consumerd.java import JavaRuntime
     from consumerd.partition import TopicPartition
     from consumerd.testing.fault_proxy import Direction
+    from tests.support.secure_gate import Lock, SecureGate
     from tests.support.server_network import ServerNetwork
     from tests.torture.groups import Group
     from tests.torture.sinks import Sinks
@@ -59,6 +61,8 @@ _TICK_MS: Final = 250
 _ZOOKEEPER_CONFIG: Final[dict[str, str | int]] = {"maxSessionTimeout": 60_000, "syncLimit": 8}
 #: Of commits, in seconds.
 COMMIT_INTERVAL: Final = 1.0
+#: Seconds after which a handler counts as hung: longer than a batch takes that suffers nothing.
+HUNG_AFTER: Final = 1.5
 #: Longest wait for a process to be ready, in seconds.
 PATIENCE: Final = 90.0
 #: Where brokers listen. They register 127.0.0.1, where their proxies listen on the same ports.
@@ -244,6 +248,9 @@ class Stage(ABC):
         self.brokers: list[BrokerServer] = []
         #: The proxies before the brokers, in their order.
         self.broker_links: list[Link] = []
+        #: What the brokers ask of members that come to them by TLS with a password, and the gates where they do.
+        self.lock: Lock | None = None
+        self.gates: list[SecureGate] = []
         self.disk = disk
         #: Exactly-once sinks beside the members, in groups of their own; set before the start.
         self.sinks: Sinks | None = None
@@ -379,16 +386,26 @@ class Stage(ABC):
     def member_config(self, name: str, connect: str, pause: float) -> dict[str, Any]:
         """The tables of a member's configuration file; `connect` leads through its links."""
 
-    def _common_config(self, pause: float) -> dict[str, Any]:
+    def hang(self, name: str) -> Path:
+        """The file with which the handler of a member hangs while it exists."""
+        return self.directory / f"{name}.hang"
+
+    def _common_config(self, name: str, pause: float) -> dict[str, Any]:
         """The tables that do not depend on brokers and coordination."""
         return {
             "fetch": {"size": 20_000, "idle_backoff": 0.2, "socket_timeout": 3.0},
             "commit": {"interval": COMMIT_INTERVAL},
             "handler": {
                 "name": "tests.torture.handler:StoringRecordHandler",
-                "options": {"directory": str(self.records), "disk": str(self.disk), "pause": pause},
+                "options": {
+                    "directory": str(self.records),
+                    "disk": str(self.disk),
+                    "hang": str(self.hang(name)),
+                    "pause": pause,
+                },
                 "max_backoff": 1.0,
             },
+            "health": {"hung_after": HUNG_AFTER},
         }
 
     @staticmethod

@@ -92,7 +92,7 @@ class OwnBrokerStage(Stage):
         return {
             "group": {"id": GROUP, "topics": {TOPIC: 1}},
             "zookeeper": {"connect": connect, "session_timeout": SESSION_TIMEOUT},
-            **self._common_config(pause),
+            **self._common_config(name, pause),
         }
 
     async def produce(self, stop: asyncio.Event) -> None:

@@ -9,7 +9,9 @@ Where the broker coordinates the group, each member has listeners of its own on 
 brokers advertise one address for each listener. Its bytes pass two proxies, one that is the member's link and one that
 belongs to the broker's, so that a fault of the one never ends a fault of the other:
 
-    member ── 127.0.0.1:p (Member.links) ── 127.0.0.1:q (Stage.broker_links) ── 127.0.0.2:p, listener MEMBERn
+    member ── 127.0.0.1:p (Member.links) ── gate ── 127.0.0.1:q (Stage.broker_links) ── 127.0.0.2:p, listener MEMBERn
+
+The gate between them speaks TLS and wants a password (`tests.support.secure_gate`): to members the broker does.
 
 The producer stays open for the whole run, unlike that of 0.7: a failed batch must not spoil the ones that follow.
 """
@@ -39,6 +41,7 @@ from tests.kill.mirrors import TOPIC
 from tests.support.errors import KafkaStartError
 from tests.support.kafka import SHORT_SESSION, KafkaBroker, kafka_jars
 from tests.support.kafka_cluster import KafkaCluster
+from tests.support.secure_gate import Lock, SecureGate
 from tests.torture.groups import BrokerGroup, ZooKeeperGroup
 from tests.torture.stage import (
     BROKER_HOST,
@@ -175,6 +178,8 @@ class KafkaStage(Stage):
         self._slots = slots
         #: The links of each slot to all brokers, in their order.
         self._slot_links: list[list[FaultProxy]] = [[] for _ in range(slots)]
+        if slots:
+            self.lock = Lock(directory)
 
     # -- life
 
@@ -208,7 +213,10 @@ class KafkaStage(Stage):
         own = [FaultProxy(BROKER_HOST, broker.port, port=broker.port)]
         for port, links in zip(broker.slot_ports, self._slot_links, strict=True):
             own.append(FaultProxy(BROKER_HOST, port))
-            links.append(await stack.enter_async_context(FaultProxy(LOOPBACK, own[-1].port, port=port)))
+            assert self.lock is not None
+            gate = await stack.enter_async_context(SecureGate(self.lock, LOOPBACK, own[-1].port))
+            self.gates.append(gate)
+            links.append(await stack.enter_async_context(FaultProxy(LOOPBACK, gate.port, port=port)))
         for proxy in own:
             await stack.enter_async_context(proxy)
         return LinkBundle(own)
@@ -319,7 +327,7 @@ class ZooKeeperKafkaStage(KafkaStage):
         return {
             "group": {"id": GROUP, "topics": {TOPIC: 1}, "coordination": "zookeeper", "dialect": "0.8"},
             "zookeeper": {"connect": connect, "session_timeout": SESSION_TIMEOUT},
-            **self._common_config(pause),
+            **self._common_config(name, pause),
         }
 
 
@@ -402,8 +410,12 @@ class CoordinatedStage(KafkaStage):
                 "heartbeat_interval": HEARTBEAT_INTERVAL,
                 "rebalance_timeout": REBALANCE_TIMEOUT,
             },
-            "kafka": {"bootstrap": connect.split(","), "client_id": name},
-            **self._common_config(pause),
+            "kafka": {
+                "bootstrap": connect.split(","),
+                "client_id": name,
+                **({} if self.lock is None else self.lock.client_tables()),
+            },
+            **self._common_config(name, pause),
         }
 
 

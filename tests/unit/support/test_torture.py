@@ -27,6 +27,7 @@ from tests.torture.schedule import (
     ENSEMBLE,
     KINDS,
     MEMBER_LINKS,
+    SECURED,
     SLOW_DISKS,
     ZOOKEEPER,
     ZOOKEEPER_LINKS,
@@ -46,8 +47,9 @@ if TYPE_CHECKING:
 HERE = TopicPartition("events", 0, 0)
 DISKS = ("member", "broker", "zookeeper")
 SIZE = Size(
-    3, servers=3, session_timeout=SESSION_TIMEOUT, brokers=3, slow_disks=DISKS, little_memory=True, zookeeper_links=True
-)
+    3, servers=3, session_timeout=SESSION_TIMEOUT, brokers=3, slow_disks=DISKS, little_memory=True,
+    zookeeper_links=True, secured=True,
+)  # fmt: skip
 
 
 def test_seed_repeats_the_schedule() -> None:
@@ -63,7 +65,7 @@ def test_schedule_has_every_kind_and_the_player_performs_it() -> None:
 
 def test_schedule_of_one_server_and_no_full_disk_leaves_those_kinds_out() -> None:
     kinds = possible_kinds(Size(3, 1, SESSION_TIMEOUT, full_disks=False))
-    left_out = {*ENSEMBLE, *CLUSTER, *SLOW_DISKS, *ZOOKEEPER_LINKS, "disk_full", "member_memory"}
+    left_out = {*ENSEMBLE, *CLUSTER, *SLOW_DISKS, *ZOOKEEPER_LINKS, *SECURED, "disk_full", "member_memory"}
     assert set(KINDS) - set(kinds) == left_out
 
 
@@ -80,6 +82,13 @@ def test_schedule_without_zookeeper_has_every_kind_that_does_not_name_it() -> No
 def test_schedule_leaves_out_what_the_brokers_cannot_suffer() -> None:
     assert set(possible_kinds(SIZE)) - set(possible_kinds(replace(SIZE, brokers=1))) == CLUSTER
     assert set(possible_kinds(SIZE)) - set(possible_kinds(replace(SIZE, member_links=False))) == MEMBER_LINKS
+    assert set(possible_kinds(SIZE)) - set(possible_kinds(replace(SIZE, secured=False))) == SECURED
+
+
+def test_schedule_changes_the_password_without_another_fault() -> None:
+    found = [{fault.kind for fault in each.faults} for each in itertools.islice(episodes(4, SIZE), 300)]
+    assert {"broker_password"} in found
+    assert all(len(kinds) == 1 for kinds in found if "broker_password" in kinds)
 
 
 def test_schedule_makes_only_those_disks_slow_that_can_be() -> None:
