@@ -112,7 +112,7 @@ class SoakStage(OwnBrokerStage):
         }
         return {
             **tables,
-            "health": {"listen": f"127.0.0.1:{port}", "metrics": True},
+            "health": {**tables["health"], "listen": f"127.0.0.1:{port}", "metrics": True},
             "metrics": {"lag_interval": 5.0, "partition_labels": False},
             "subscriptions": [
                 {
